@@ -1,0 +1,164 @@
+//! Fabrics: what the proxy asks of a rail, and the rails there are.
+//!
+//! A *rail* is one endpoint on one NIC domain with its own completion queue and its own memory registrations. The proxy
+//! drives all rails of its thread through [`Rail`], with static dispatch.
+
+use std::fmt;
+
+/// What a rail can do, asked of the provider and never guessed from its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RailLimits {
+    /// The largest single transfer in bytes.
+    pub max_transfer_bytes: u64,
+    /// How many transfers may be outstanding before the provider answers "again".
+    pub max_outstanding: usize,
+    /// Width of the remote immediate in bytes (4 on EFA); 0 when the provider has none.
+    pub immediate_bytes: usize,
+    /// Line rate in bits per second, where the provider tells it.
+    pub link_bits_per_second: Option<u64>,
+    /// Whether memory of a CUDA device can be registered as it is (FI_HMEM); otherwise it is staged.
+    pub cuda_memory: bool,
+}
+
+/// A stretch of this process's memory to register.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// First byte, as the owner of the memory addresses it.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: usize,
+    /// `None` for host memory, the CUDA device ordinal otherwise.
+    pub cuda_device: Option<i32>,
+}
+
+/// What a peer must know to write into a registered region through one rail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// The provider's remote key.
+    pub key: u64,
+    /// Address of the first byte as the provider wants it: a virtual address, or 0 for offsets.
+    pub base: u64,
+    /// Length in bytes, for the check before posting.
+    pub bytes: u64,
+}
+
+/// One transfer between a registered local region and a peer's region.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// Offset of the first byte in the local region.
+    pub local_offset: u64,
+    /// Index of the peer, in the order of [`Rail::insert_peers`].
+    pub peer: usize,
+    /// The peer's region on this rail.
+    pub remote: RemoteRegion,
+    /// Offset of the first byte in the peer's region.
+    pub remote_offset: u64,
+    /// Bytes to move. 0 is allowed where an immediate is sent.
+    pub bytes: u64,
+    /// Immediate data raised at the target together with the last byte (writes only).
+    pub immediate: Option<u32>,
+    /// The caller's name for this transfer, given back by [`Completion::Done`].
+    pub token: u64,
+    /// More transfers follow at once on this rail: the provider may hold its doorbell (FI_MORE).
+    pub more: bool,
+}
+
+/// Answer to a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// Taken by the provider; a completion will follow.
+    Accepted,
+    /// The provider is full (-FI_EAGAIN): poll, then post again.
+    Again,
+}
+
+/// What a completion queue reports.
+#[derive(Debug)]
+pub enum Completion {
+    /// The transfer named by the token is complete at the level the rail was opened with.
+    Done {
+        /// Token of the transfer.
+        token: u64,
+    },
+    /// A peer's write with immediate data has arrived in our memory.
+    Immediate {
+        /// The immediate.
+        value: u32,
+    },
+    /// A transfer failed; the rail stays usable for draining.
+    Failed {
+        /// Token of the transfer, when the provider names it.
+        token: Option<u64>,
+        /// What happened, with the provider's own text.
+        error: FabricError,
+    },
+}
+
+/// An error of a fabric operation: which call on which rail, the code, the provider's own words, and what to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricError {
+    /// The rail's name, or the provider's when no rail is open yet.
+    pub rail: String,
+    /// The C call or operation, with peer and size where it has them: `fi_write of 4096 B to peer 1`.
+    pub operation: String,
+    /// The provider's positive error number.
+    pub code: i32,
+    /// The provider's own text.
+    pub text: String,
+    /// A likely cause and what to try, empty when there is none.
+    pub hint: String,
+}
+
+impl fmt::Display for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rail {}: {} failed: {} ({})", self.rail, self.operation, self.text, self.code)?;
+        if !self.hint.is_empty() {
+            write!(f, "; {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FabricError {}
+
+/// One rail. All methods are called by the one thread that owns it.
+pub trait Rail: Sized {
+    /// A registered local region. Dropped before the rail.
+    type Region;
+
+    /// Provider and domain, for people: `tcp;ofi_rxm:lo`.
+    fn name(&self) -> &str;
+
+    /// What this rail can do.
+    fn limits(&self) -> &RailLimits;
+
+    /// Our address on this rail, for the peers' [`Rail::insert_peers`].
+    fn address(&self) -> Result<Vec<u8>, FabricError>;
+
+    /// Makes the peers known; index `i` of the slice becomes peer `i`.
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError>;
+
+    /// Registers memory for local use and for peers' reads and writes.
+    ///
+    /// # Safety
+    /// The memory must stay valid and in place until the region is dropped.
+    unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError>;
+
+    /// What a peer needs to reach this region through this rail.
+    fn remote(&self, region: &Self::Region) -> RemoteRegion;
+
+    /// Posts a write from the local region to the peer.
+    ///
+    /// # Safety
+    /// The source bytes must lie in the region and must not be written until the completion of the token.
+    unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
+
+    /// Posts a read from the peer into the local region (`immediate` is ignored).
+    ///
+    /// # Safety
+    /// The destination bytes must lie in the region and must not be touched until the completion of the token.
+    unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
+
+    /// Moves the provider forward and appends what has completed. Never waits.
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
+}
