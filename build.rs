@@ -1,1 +1,43 @@
-fn main() {}
+//! Compiles kernels/ to PTX and hands the path to the host as `GINLAB_PTX`; notes the commit for `--version`.
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    commit();
+    #[cfg(feature = "ptx")]
+    ptx();
+}
+
+/// `GINLAB_COMMIT`: the commit that is built, `-dirty` when tracked files differ. Results name it.
+fn commit() {
+    for path in [".git/HEAD", ".git/index"] {
+        if std::path::Path::new(path).exists() {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    let output = Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).output();
+    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    println!("cargo::rustc-env=GINLAB_COMMIT={}", if text.trim().is_empty() { "unknown" } else { text.trim() });
+}
+
+#[cfg(feature = "ptx")]
+fn ptx() {
+    println!("cargo::rerun-if-env-changed=GINLAB_ARCH");
+    let arch = std::env::var("GINLAB_ARCH").unwrap_or_else(|_| "sm_80".into());
+    let builder = cuda_builder::CudaBuilder::new("kernels")
+        .arch(&arch)
+        .watch("crates/cuda_std")
+        .watch("crates/cuda_std_macros");
+    match builder.build() {
+        Ok(path) => {
+            println!("cargo::rustc-env=GINLAB_PTX={}", path.display());
+            println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
+}

@@ -1,1 +1,21 @@
-//! kernels
+//! The kernels of ginlab, and the protocol they speak with the proxy.
+//!
+//! This crate is compiled three times from one source: to PTX for the GPU, natively for the emulated device, and under
+//! loom for the ring. It is what users edit. Device code here knows nothing of the host; the host depends on this crate
+//! for the types both sides share.
+//!
+//! - [`command`]: what a put command says, in 32 bytes;
+//! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
+//! - [`put`]: the device API, `put_nbi`, `put`, `quiet`, `quiet_until`;
+//! - [`pattern`]: the payload that the kernels write and the host checks;
+//! - the kernels, one file each: [`put_kernel`], [`ping_pong`].
+
+#![cfg_attr(target_arch = "nvptx64", no_std)]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
+
+pub mod command;
+pub mod pattern;
+pub mod ping_pong;
+pub mod put;
+pub mod put_kernel;
+pub mod ring;

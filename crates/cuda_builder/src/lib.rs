@@ -1,1 +1,171 @@
-//! cuda_builder
+//! Compiles a kernel crate to PTX from a build script, with rustc's own `nvptx64-nvidia-cuda` backend.
+//!
+//! The call reads as Rust-CUDA's:
+//!
+//! ```no_run
+//! cuda_builder::CudaBuilder::new("kernels").arch("sm_80").copy_to("kernels.ptx").build()?;
+//! # Ok::<(), cuda_builder::Error>(())
+//! ```
+//!
+//! A nested cargo compiles `core` and the kernel crate for the GPU, with its own target directory. It needs a toolchain
+//! that has the sources of `core`; [`Toolchain::find`] says where it looks.
+
+mod toolchain;
+
+pub use toolchain::Toolchain;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
+
+/// The target's name, to rustc and in the output path.
+const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// Why there is no PTX.
+#[derive(Debug)]
+pub enum Error {
+    /// No toolchain has the sources of `core`; the text says what was looked at and which command installs one.
+    NoToolchain(String),
+    /// The nested cargo failed; its own messages are on stderr.
+    Compile(String),
+    /// A file could not be read or written.
+    Io(PathBuf, io::Error),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::NoToolchain(text) | Error::Compile(text) => f.write_str(text),
+            Error::Io(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Builds one kernel crate.
+#[derive(Debug)]
+pub struct CudaBuilder {
+    krate: PathBuf,
+    arch: String,
+    copy_to: Option<PathBuf>,
+    watch: Vec<PathBuf>,
+}
+
+impl CudaBuilder {
+    /// A builder for the crate in this folder.
+    pub fn new(krate: impl Into<PathBuf>) -> CudaBuilder {
+        CudaBuilder { krate: krate.into(), arch: "sm_80".into(), copy_to: None, watch: Vec::new() }
+    }
+
+    /// The lowest GPU the PTX shall run on, `sm_80` by default; the driver compiles it for newer ones when it loads it.
+    pub fn arch(mut self, arch: impl Into<String>) -> CudaBuilder {
+        self.arch = arch.into();
+        self
+    }
+
+    /// Where to put the PTX.
+    pub fn copy_to(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
+        self.copy_to = Some(path.into());
+        self
+    }
+
+    /// Another folder whose change means a rebuild: a crate that the kernels use.
+    pub fn watch(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
+        self.watch.push(path.into());
+        self
+    }
+
+    /// Compiles and returns the path of the PTX. Prints `cargo::rerun-if-` lines for what it depends on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn build(self) -> Result<PathBuf, Error> {
+        for path in self.watch.iter().chain([&self.krate]) {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+        for variable in toolchain::VARIABLES {
+            println!("cargo::rerun-if-env-changed={variable}");
+        }
+        check_arch(&self.arch)?;
+        let toolchain = Toolchain::find()?;
+        let out = env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from);
+        let target_dir = out.join("nvptx");
+        let assembly = self.compile(&toolchain, &target_dir)?;
+        let destination = self.copy_to.clone().unwrap_or_else(|| out.join("kernels.ptx"));
+        fs::copy(&assembly, &destination).map_err(|error| Error::Io(destination.clone(), error))?;
+        Ok(destination)
+    }
+
+    fn compile(&self, toolchain: &Toolchain, target_dir: &Path) -> Result<PathBuf, Error> {
+        let deps = target_dir.join(TARGET).join("release/deps");
+        for old in assemblies(&deps) {
+            fs::remove_file(&old).map_err(|error| Error::Io(old, error))?;
+        }
+        let mut cargo = Command::new(&toolchain.cargo);
+        // The outer cargo's settings are for the host; the nested one starts from its own.
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("CARGO_") && name != "CARGO_HOME")
+                || [OsStr::new("RUSTFLAGS"), OsStr::new("RUSTUP_TOOLCHAIN"), OsStr::new("RUSTC_WRAPPER")]
+                    .contains(&name.as_os_str())
+            {
+                cargo.env_remove(name);
+            }
+        }
+        cargo
+            .env("RUSTC", &toolchain.rustc)
+            // -Zbuild-std and the PTX features are unstable names for what any recent compiler carries.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+            .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+            .env("CARGO_PROFILE_RELEASE_INCREMENTAL", "false")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "-Zbuild-std=core", "--target", TARGET])
+            .arg("--manifest-path")
+            .arg(self.krate.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(target_dir)
+            // The assembly that LLVM writes is the PTX; there is nothing to link.
+            .args(["--", "--emit=asm", "-C", "linker=/bin/true", "-C", &format!("target-cpu={}", self.arch)]);
+        let output = cargo.output().map_err(|error| Error::Io(toolchain.cargo.clone(), error))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(Error::Compile(format!("compiling the kernels with {toolchain} failed:\n{text}")));
+        }
+        match assemblies(&deps).as_slice() {
+            [one] => Ok(one.clone()),
+            found => Err(Error::Compile(format!("expected one .s file in {}, found {found:?}", deps.display()))),
+        }
+    }
+}
+
+fn check_arch(arch: &str) -> Result<(), Error> {
+    let number = arch.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
+    match number.and_then(|number| number.parse::<u32>().ok()) {
+        Some(number) if number >= 80 => Ok(()),
+        _ => Err(Error::Compile(format!("GPU target {arch:?} refused: sm_80 or later, for example sm_80, sm_90, sm_100"))),
+    }
+}
+
+/// The kernel crate's PTX: cargo names it after the crate, `core` leaves none.
+fn assemblies(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some(OsStr::new("s"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_targets_without_the_memory_model() {
+        for good in ["sm_80", "sm_90", "sm_90a", "sm_100"] {
+            assert!(check_arch(good).is_ok(), "{good}");
+        }
+        for bad in ["", "sm_", "sm_70", "90", "compute_90"] {
+            assert!(check_arch(bad).is_err(), "{bad}");
+        }
+    }
+}

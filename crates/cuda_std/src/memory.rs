@@ -1,0 +1,245 @@
+//! Words shared between device threads, host threads and NICs, and the operations on them.
+//!
+//! A name reads *operation, order, scope, width*: `store_relaxed_sys_v2_u64` is PTX `st.relaxed.sys.v2.u64`. Scopes are
+//! those of the PTX memory model: `gpu` reaches all threads of one GPU, `sys` reaches the CPU, other GPUs and the NICs
+//! too. On the host a scope means nothing, and the order becomes the C++ one of the same name.
+
+#[cfg(target_arch = "nvptx64")]
+use core::{arch::asm, cell::UnsafeCell};
+#[cfg(not(any(target_arch = "nvptx64", loom)))]
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// A 64-bit word that several parties read and write.
+#[cfg(target_arch = "nvptx64")]
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Word(UnsafeCell<u64>);
+
+/// A 64-bit word that several parties read and write.
+#[cfg(not(target_arch = "nvptx64"))]
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Word(AtomicU64);
+
+// SAFETY: a Word is reached only through the atomic operations of this module.
+#[cfg(target_arch = "nvptx64")]
+unsafe impl Sync for Word {}
+
+impl Word {
+    /// A word with this value.
+    pub fn new(value: u64) -> Word {
+        #[cfg(target_arch = "nvptx64")]
+        return Word(UnsafeCell::new(value));
+        #[cfg(not(target_arch = "nvptx64"))]
+        return Word(AtomicU64::new(value));
+    }
+}
+
+/// Two words on one 16-byte line: one 128-bit load or store reaches both.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct WordPair(pub Word, pub Word);
+
+impl WordPair {
+    /// A pair with these values.
+    pub fn new(first: u64, second: u64) -> WordPair {
+        WordPair(Word::new(first), Word::new(second))
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Word>() == 8 && size_of::<WordPair>() == 16 && align_of::<WordPair>() == 16);
+
+/// Defines a load: PTX instruction on the device, ordering on the host.
+macro_rules! load {
+    ($(#[$doc:meta])* $name:ident, $ptx:literal, $order:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(word: &Word) -> u64 {
+            #[cfg(target_arch = "nvptx64")]
+            {
+                let value: u64;
+                // SAFETY: the reference is valid for reads, and every party uses atomic accesses of this width.
+                unsafe {
+                    asm!(concat!($ptx, " {value}, [{address}];"), value = out(reg64) value,
+                         address = in(reg64) word.0.get(), options(nostack));
+                }
+                value
+            }
+            #[cfg(not(target_arch = "nvptx64"))]
+            word.0.load(Ordering::$order)
+        }
+    };
+}
+
+/// Defines a store: PTX instruction on the device, ordering on the host.
+macro_rules! store {
+    ($(#[$doc:meta])* $name:ident, $ptx:literal, $order:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(word: &Word, value: u64) {
+            #[cfg(target_arch = "nvptx64")]
+            // SAFETY: the reference is valid for writes (a Word is interior mutable), all accesses are atomic.
+            unsafe {
+                asm!(concat!($ptx, " [{address}], {value};"), address = in(reg64) word.0.get(),
+                     value = in(reg64) value, options(nostack));
+            }
+            #[cfg(not(target_arch = "nvptx64"))]
+            word.0.store(value, Ordering::$order);
+        }
+    };
+}
+
+load!(
+    /// `ld.relaxed.gpu.u64`: the freshest value among this GPU's threads, no order.
+    load_relaxed_gpu_u64, "ld.relaxed.gpu.global.u64", Relaxed
+);
+load!(
+    /// `ld.acquire.gpu.u64`: what the releasing thread of this GPU did before is visible after.
+    load_acquire_gpu_u64, "ld.acquire.gpu.global.u64", Acquire
+);
+load!(
+    /// `ld.relaxed.sys.u64`: the freshest value among all parties, no order.
+    load_relaxed_sys_u64, "ld.relaxed.sys.global.u64", Relaxed
+);
+load!(
+    /// `ld.acquire.sys.u64`: what the releasing party (CPU or GPU) did before is visible after.
+    load_acquire_sys_u64, "ld.acquire.sys.global.u64", Acquire
+);
+store!(
+    /// `st.relaxed.gpu.u64`: for threads of this GPU, no order.
+    store_relaxed_gpu_u64, "st.relaxed.gpu.global.u64", Relaxed
+);
+store!(
+    /// `st.release.gpu.u64`: all that this thread did before is visible to a thread of this GPU that acquires it.
+    store_release_gpu_u64, "st.release.gpu.global.u64", Release
+);
+store!(
+    /// `st.relaxed.sys.u64`: for all parties, no order.
+    store_relaxed_sys_u64, "st.relaxed.sys.global.u64", Relaxed
+);
+store!(
+    /// `st.release.sys.u64`: all that this thread did before is visible to a party that acquires it.
+    store_release_sys_u64, "st.release.sys.global.u64", Release
+);
+
+/// `st.relaxed.sys.v2.u64`: both words by one 128-bit store. The two halves are separate accesses to the memory model,
+/// so a protocol must not rely on seeing both at once (the ring does not: each word carries the parity).
+#[inline(always)]
+pub fn store_relaxed_sys_v2_u64(pair: &WordPair, first: u64, second: u64) {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the reference is valid for writes and 16-byte aligned by its type.
+    unsafe {
+        asm!("st.relaxed.sys.global.v2.u64 [{address}], {{{first}, {second}}};", address = in(reg64) pair.0.0.get(),
+             first = in(reg64) first, second = in(reg64) second, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        pair.0.0.store(first, Ordering::Relaxed);
+        pair.1.0.store(second, Ordering::Relaxed);
+    }
+}
+
+/// `ld.acquire.sys.v2.u64`: both words by one 128-bit load.
+///
+/// The host body reads the second word first: whoever sees a status there sees a first word at least as new.
+#[inline(always)]
+pub fn load_acquire_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let (first, second): (u64, u64);
+        // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
+        unsafe {
+            asm!("ld.acquire.sys.global.v2.u64 {{{first}, {second}}}, [{address}];", first = out(reg64) first,
+                 second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
+        }
+        (first, second)
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let second = pair.1.0.load(Ordering::Acquire);
+        (pair.0.0.load(Ordering::Acquire), second)
+    }
+}
+
+/// `ld.acquire.gpu.v2.u64`: both words by one 128-bit load; order as in [`load_acquire_sys_v2_u64`].
+#[inline(always)]
+pub fn load_acquire_gpu_v2_u64(pair: &WordPair) -> (u64, u64) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let (first, second): (u64, u64);
+        // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
+        unsafe {
+            asm!("ld.acquire.gpu.global.v2.u64 {{{first}, {second}}}, [{address}];", first = out(reg64) first,
+                 second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
+        }
+        (first, second)
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    load_acquire_sys_v2_u64(pair)
+}
+
+/// `atom.relaxed.gpu.add.u64`: returns the value before.
+#[inline(always)]
+pub fn fetch_add_relaxed_gpu_u64(word: &Word, value: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let before: u64;
+        // SAFETY: the reference is valid for an atomic read-modify-write.
+        unsafe {
+            asm!("atom.relaxed.gpu.global.add.u64 {before}, [{address}], {value};", before = out(reg64) before,
+                 address = in(reg64) word.0.get(), value = in(reg64) value, options(nostack));
+        }
+        before
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    word.0.fetch_add(value, Ordering::Relaxed)
+}
+
+/// `atom.acquire.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before.
+#[inline(always)]
+pub fn compare_exchange_acquire_gpu_u64(word: &Word, expected: u64, new: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let before: u64;
+        // SAFETY: the reference is valid for an atomic read-modify-write.
+        unsafe {
+            asm!("atom.acquire.gpu.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
+                 address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
+                 options(nostack));
+        }
+        before
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    match word.0.compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed) {
+        Ok(before) | Err(before) => before,
+    }
+}
+
+/// `fence.acq_rel.sys`: what this thread did or observed before is ordered, for CPU, NICs and GPUs alike, before what it
+/// does after. Cumulative: behind a block barrier one thread's fence covers the writes of the whole block.
+#[inline(always)]
+pub fn fence_acq_rel_sys() {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: a fence touches no memory of ours.
+    unsafe {
+        asm!("fence.acq_rel.sys;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    fence(Ordering::AcqRel);
+}
+
+/// `fence.acq_rel.gpu`: as [`fence_acq_rel_sys`], among the threads of this GPU.
+#[inline(always)]
+pub fn fence_acq_rel_gpu() {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: a fence touches no memory of ours.
+    unsafe {
+        asm!("fence.acq_rel.gpu;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    fence(Ordering::AcqRel);
+}

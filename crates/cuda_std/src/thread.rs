@@ -1,0 +1,115 @@
+//! Where a thread stands in its grid, the block barrier, and time.
+//!
+//! Grids here are one-dimensional: `grid` blocks of `block` threads.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emulation;
+
+/// Defines a getter of the thread's position: PTX special register on the device, the emulated thread's own on the host.
+macro_rules! position {
+    ($(#[$doc:meta])* $name:ident, $intrinsic:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name() -> u32 {
+            #[cfg(target_arch = "nvptx64")]
+            // SAFETY: reads a special register.
+            return unsafe { core::arch::nvptx::$intrinsic() };
+            #[cfg(not(target_arch = "nvptx64"))]
+            return emulation::position().$name;
+        }
+    };
+}
+
+position!(
+    /// Index of the thread in its block.
+    thread_idx_x, _thread_idx_x
+);
+position!(
+    /// Index of the block in the grid.
+    block_idx_x, _block_idx_x
+);
+position!(
+    /// Threads per block.
+    block_dim_x, _block_dim_x
+);
+position!(
+    /// Blocks in the grid.
+    grid_dim_x, _grid_dim_x
+);
+
+/// Index of the thread in the grid.
+#[inline(always)]
+pub fn index() -> u32 {
+    block_idx_x() * block_dim_x() + thread_idx_x()
+}
+
+/// The block barrier, `__syncthreads`: all threads of the block arrive, and see each other's writes after it.
+#[inline(always)]
+pub fn sync_threads() {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
+    unsafe {
+        core::arch::nvptx::_syncthreads()
+    };
+    #[cfg(not(target_arch = "nvptx64"))]
+    emulation::sync_threads_or(false);
+}
+
+/// The block barrier with a vote, `__syncthreads_or`: true for all when it is true for one. A kernel leaves its loop by
+/// this, so that no thread waits at a barrier for one that has gone.
+#[inline(always)]
+pub fn sync_threads_or(predicate: bool) -> bool {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let result: u32;
+        // `barrier` without `.aligned`: threads may arrive from different places, so that a copy of this instruction made
+        // by the compiler in two branches is harmless.
+        // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
+        unsafe {
+            core::arch::asm!(
+                "{{ .reg .pred in, any; setp.ne.u32 in, {vote}, 0; barrier.red.or.pred any, 0, in; selp.u32 {result}, 1, 0, any; }}",
+                vote = in(reg32) predicate as u32, result = out(reg32) result, options(nostack));
+        }
+        result != 0
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    emulation::sync_threads_or(predicate)
+}
+
+/// Nanoseconds of the machine's clock: `%globaltimer` on the GPU, a monotonic clock on the host. Under loom there is no
+/// time, and no deadline passes.
+#[inline(always)]
+pub fn global_timer_ns() -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let now: u64;
+        // SAFETY: reads a special register; not `pure`, for each read must be a new one.
+        unsafe {
+            core::arch::asm!("mov.u64 {now}, %globaltimer;", now = out(reg64) now, options(nostack, nomem));
+        }
+        now
+    }
+    #[cfg(loom)]
+    return 0;
+    #[cfg(not(any(target_arch = "nvptx64", loom)))]
+    emulation::monotonic_ns()
+}
+
+/// Gives way for about this long inside a spin: `nanosleep` on the GPU; on the host a yield, so that two cores suffice
+/// for any grid.
+#[inline(always)]
+pub fn nanosleep(nanoseconds: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: suspends the thread, touches nothing.
+    unsafe {
+        core::arch::asm!("nanosleep.u32 {time};", time = in(reg32) nanoseconds, options(nostack, nomem));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let _ = nanoseconds;
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,117 @@
+//! The device API: put, quiet, nbi.
+//!
+//! One [`Channel`] belongs to one thread (or to the thread that leads a block). It remembers the last ticket, and `quiet`
+//! waits for that.
+
+use crate::command::{Command, Opcode};
+use crate::ring::{Ring, Stop};
+use cuda_std::memory::fence_acq_rel_sys;
+
+/// A put: which bytes of which region go where.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    /// Our region.
+    pub source_region: u32,
+    /// First byte in it.
+    pub source_offset: u64,
+    /// The peer's region.
+    pub destination_region: u32,
+    /// First byte in that.
+    pub destination_offset: u64,
+    /// Bytes to write.
+    pub bytes: u64,
+    /// The rank to write to.
+    pub peer: u32,
+}
+
+impl Put {
+    #[inline(always)]
+    fn command(&self, opcode: Opcode, immediate: u32) -> Command {
+        Command {
+            opcode,
+            source_region: self.source_region,
+            source_offset: self.source_offset,
+            destination_region: self.destination_region,
+            destination_offset: self.destination_offset,
+            bytes: self.bytes,
+            peer: self.peer,
+            immediate,
+        }
+    }
+}
+
+/// One producer's end of a ring.
+#[derive(Debug)]
+pub struct Channel<'a> {
+    ring: &'a Ring,
+    last: Option<u64>,
+}
+
+impl<'a> Channel<'a> {
+    /// A channel that has put nothing yet.
+    #[inline(always)]
+    pub fn new(ring: &'a Ring) -> Channel<'a> {
+        Channel { ring, last: None }
+    }
+
+    #[inline(always)]
+    fn post(&mut self, command: &Command) -> Result<u64, Stop> {
+        // Payload before command. The parties: this thread (and, behind a block barrier, its block: the fence is
+        // cumulative) wrote the payload; the proxy reads the command and lets the NIC read the payload. The NIC's reads
+        // follow the proxy's doorbell, that follows the proxy's acquire of all four words, and those words are stored
+        // after this fence. A release on the stores themselves would pay the same once per store.
+        fence_acq_rel_sys();
+        let ticket = self.ring.push(command)?;
+        self.last = Some(ticket);
+        Ok(ticket)
+    }
+
+    /// Puts without waiting ("non-blocking, implicit"): the source may be reused only after a quiet that covers the ticket.
+    ///
+    /// # Errors
+    /// [`Stop`] when the ring stayed full until the deadline or the proxy has ended.
+    #[inline(always)]
+    pub fn put_nbi(&mut self, put: &Put) -> Result<u64, Stop> {
+        self.post(&put.command(Opcode::Put, 0))
+    }
+
+    /// As [`put_nbi`](Channel::put_nbi), and counts `immediate` at the target once all bytes are there.
+    ///
+    /// # Errors
+    /// As [`put_nbi`](Channel::put_nbi).
+    #[inline(always)]
+    pub fn put_signal_nbi(&mut self, put: &Put, immediate: u32) -> Result<u64, Stop> {
+        self.post(&put.command(Opcode::PutSignal, immediate))
+    }
+
+    /// Puts and waits until the bytes are at the target.
+    ///
+    /// # Errors
+    /// As [`put_nbi`](Channel::put_nbi), or the reason the wait ended.
+    #[inline(always)]
+    pub fn put(&mut self, put: &Put) -> Result<(), Stop> {
+        let ticket = self.put_nbi(put)?;
+        self.quiet_until(ticket)
+    }
+
+    /// Waits until everything this channel has put is at the target.
+    ///
+    /// # Errors
+    /// The reason the wait ended otherwise.
+    #[inline(always)]
+    pub fn quiet(&self) -> Result<(), Stop> {
+        match self.last {
+            Some(ticket) => self.quiet_until(ticket),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until this ticket, and every ticket of the ring before it, is at the target.
+    ///
+    /// # Errors
+    /// The reason the wait ended otherwise.
+    #[inline(always)]
+    pub fn quiet_until(&self, ticket: u64) -> Result<(), Stop> {
+        self.ring.wait(ticket)
+    }
+}

@@ -1,0 +1,219 @@
+//! The main kernel: a grid that produces payloads and puts them, in every mode that the proxy experiment compares.
+//!
+//! A *producer* is a block (its threads fill one payload together and thread 0 puts it) or, with [`SCOPE_THREAD`], each
+//! thread for itself. A producer owns `window` slots of `stride` bytes in the source region and writes slot `i % window`
+//! to the same offset of the destination in iteration `i`.
+
+use crate::pattern;
+use crate::put::{Channel, Put};
+use crate::ring::{Ring, Stop};
+use cuda_std::{kernel, thread};
+
+/// A block is one producer.
+pub const SCOPE_BLOCK: u32 = 0;
+/// Each thread is a producer.
+pub const SCOPE_THREAD: u32 = 1;
+
+/// Arguments of [`put_kernel`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PutArgs {
+    /// The rings; block `b` uses ring `b % ring_count`.
+    pub rings: *const Ring,
+    /// How many rings there are, at least 1.
+    pub ring_count: u32,
+    /// [`SCOPE_BLOCK`] or [`SCOPE_THREAD`].
+    pub scope: u32,
+    /// The source region's memory as the device addresses it; 16-byte aligned.
+    pub source: *mut u8,
+    /// Number of the source region.
+    pub source_region: u32,
+    /// Number of the destination region.
+    pub destination_region: u32,
+    /// The rank to write to.
+    pub peer: u32,
+    /// Our rank, for the payload's pattern.
+    pub rank: u32,
+    /// Bytes of one put.
+    pub bytes: u64,
+    /// Bytes from one slot to the next, a multiple of 16 and at least `bytes`.
+    pub stride: u64,
+    /// Slots per producer, at least 1.
+    pub window: u32,
+    /// Puts per producer.
+    pub iterations: u32,
+    /// Number of the first iteration, for the payload's pattern.
+    pub first_iteration: u32,
+    /// Quiet after every so many puts; 0: only at the end.
+    pub quiet_every: u32,
+    /// 1: write the payload before each put; 0: put what is there.
+    pub fill: u32,
+    /// Scratch in device memory: `window` tickets per producer.
+    pub tickets: *mut u64,
+    /// Results, one per block.
+    pub results: *mut BlockResult,
+}
+
+// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
+unsafe impl Send for PutArgs {}
+// SAFETY: as above.
+unsafe impl Sync for PutArgs {}
+
+/// What one block reports. Times are of the device's clock, in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockResult {
+    /// Before the first put.
+    pub started: u64,
+    /// All puts of the block are in the ring.
+    pub posted: u64,
+    /// All puts of the block are at the target.
+    pub done: u64,
+    /// 0, or the first reason ([`Stop`]) that ended a thread of the block early.
+    pub stop: u64,
+}
+
+/// Runs the puts of one grid.
+///
+/// # Safety
+/// The pointers are valid for the whole grid's run: `rings` for `ring_count`, `source` for producers x window x stride
+/// bytes, `tickets` for producers x window words, `results` for one entry per block.
+#[kernel]
+pub unsafe fn put_kernel(args: PutArgs) {
+    let per_thread = args.scope == SCOPE_THREAD;
+    let leads = per_thread || thread::thread_idx_x() == 0;
+    // SAFETY: contract of the kernel.
+    let result = unsafe { &mut *args.results.add(thread::block_idx_x() as usize) };
+    if thread::thread_idx_x() == 0 {
+        result.started = thread::global_timer_ns();
+    }
+
+    // SAFETY: contract of the kernel; the remainder is below `ring_count`.
+    let ring = unsafe { &*args.rings.add((thread::block_idx_x() % args.ring_count) as usize) };
+    let mut channel = Channel::new(ring);
+    let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
+    // SAFETY: the caller's contract is the loop's.
+    let mut stop = unsafe { put_loop(&args, &mut channel, producer, leads) };
+
+    stop = block_maximum(stop);
+    if thread::thread_idx_x() == 0 {
+        result.posted = thread::global_timer_ns();
+    }
+    if stop == 0 && leads {
+        stop = code(channel.quiet());
+    }
+    stop = block_maximum(stop);
+    if thread::thread_idx_x() == 0 {
+        result.done = thread::global_timer_ns();
+        result.stop = stop;
+    }
+}
+
+/// The puts of one producer; returns 0 or the reason it ended early.
+#[inline(always)]
+unsafe fn put_loop(args: &PutArgs, channel: &mut Channel<'_>, producer: u32, leads: bool) -> u64 {
+    let mut stop = 0;
+    let fill = args.fill != 0;
+    if !fill && !leads {
+        return 0;
+    }
+    for iteration in 0..args.iterations {
+        let slot = iteration % args.window;
+        let number = producer as u64 * args.window as u64 + slot as u64;
+        let offset = number * args.stride;
+        // SAFETY: one word per slot, contract of the kernel.
+        let ticket = unsafe { args.tickets.add(number as usize) };
+        if fill {
+            // The source of a put that is not complete must not be rewritten.
+            if leads && stop == 0 && iteration >= args.window {
+                // SAFETY: this thread wrote it `window` iterations ago.
+                stop = code(channel.quiet_until(unsafe { *ticket }));
+            }
+            if args.scope == SCOPE_BLOCK {
+                if thread::sync_threads_or(stop != 0) {
+                    break;
+                }
+            } else if stop != 0 {
+                break;
+            }
+            // SAFETY: the slot lies in the source region, contract of the kernel.
+            unsafe { write_payload(args, offset, iteration, number as u32) };
+            if args.scope == SCOPE_BLOCK {
+                // All payload writes happen before the leader's fence.
+                thread::sync_threads();
+            }
+        }
+        if leads && stop == 0 {
+            let put = Put {
+                source_region: args.source_region,
+                source_offset: offset,
+                destination_region: args.destination_region,
+                destination_offset: offset,
+                bytes: args.bytes,
+                peer: args.peer,
+            };
+            match channel.put_nbi(&put) {
+                // SAFETY: as above.
+                Ok(given) => unsafe { *ticket = given },
+                Err(reason) => stop = reason.0,
+            }
+            if stop == 0 && args.quiet_every != 0 && (iteration + 1) % args.quiet_every == 0 {
+                stop = code(channel.quiet());
+            }
+            if stop != 0 && !fill {
+                break;
+            }
+        }
+    }
+    stop
+}
+
+/// Writes the pattern of this slot and iteration: 16 bytes per thread and step, the odd tail byte by byte.
+#[inline(always)]
+unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, slot: u32) {
+    let (me, threads) = match args.scope {
+        SCOPE_BLOCK => (thread::thread_idx_x() as u64, thread::block_dim_x() as u64),
+        _ => (0, 1),
+    };
+    let seed = pattern::seed(args.rank, args.first_iteration.wrapping_add(iteration), slot);
+    // SAFETY: the slot begins inside the source region.
+    let start = unsafe { args.source.add(offset as usize) };
+    let pairs = args.bytes / 16;
+    let mut pair = me;
+    while pair < pairs {
+        let value = Pair(pattern::word(seed, pair * 2), pattern::word(seed, pair * 2 + 1));
+        // SAFETY: `pair` is below the payload's length, and the slot is 16-byte aligned.
+        unsafe { start.cast::<Pair>().add(pair as usize).write(value) };
+        pair += threads;
+    }
+    let mut byte = pairs * 16 + me;
+    while byte < args.bytes {
+        // SAFETY: `byte` is below the payload's length.
+        unsafe { start.add(byte as usize).write(pattern::byte(seed, byte)) };
+        byte += threads;
+    }
+}
+
+/// Two words that are stored as one 128-bit store.
+#[repr(C, align(16))]
+struct Pair(u64, u64);
+
+/// The worst of the block: reasons are small numbers, so three votes carry them to every thread.
+#[inline(always)]
+fn block_maximum(stop: u64) -> u64 {
+    let mut worst = 0;
+    for bit in 0..3 {
+        if thread::sync_threads_or((stop >> bit) & 1 != 0) {
+            worst |= 1 << bit;
+        }
+    }
+    worst
+}
+
+#[inline(always)]
+fn code(result: Result<(), Stop>) -> u64 {
+    match result {
+        Ok(()) => 0,
+        Err(reason) => reason.0,
+    }
+}

@@ -1,0 +1,254 @@
+//! The device side of the ring: push a command, wait for a ticket.
+
+use super::{DeviceWords, HostWords, Ring, Slot, Stop, parity};
+use crate::command::Command;
+use cuda_std::memory::{
+    Word, compare_exchange_acquire_gpu_u64, fetch_add_relaxed_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64,
+    load_acquire_sys_v2_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
+    store_release_gpu_u64,
+};
+use cuda_std::{thread, warp};
+
+/// Back-off of threads that wait on a device copy, doubling between these (nanoseconds). The poller itself never sleeps:
+/// the read over PCIe is its pace.
+const SHORTEST_SLEEP: u32 = 32;
+const LONGEST_SLEEP: u32 = 512;
+
+impl Ring {
+    #[inline(always)]
+    fn host(&self) -> &HostWords {
+        // SAFETY: whoever made the Ring keeps its memory until no kernel uses it (contract of the struct).
+        unsafe { &*self.host }
+    }
+
+    #[inline(always)]
+    fn device(&self) -> &DeviceWords {
+        // SAFETY: as for `host`.
+        unsafe { &*self.device }
+    }
+
+    #[inline(always)]
+    fn slot(&self, ticket: u64) -> &Slot {
+        // SAFETY: as for `host`; the mask keeps the index below the capacity.
+        unsafe { &*self.slots.add((ticket & (self.capacity() - 1)) as usize) }
+    }
+
+    /// Pushes one command and returns its ticket. Does not order the payload: see [`crate::put`].
+    ///
+    /// The active lanes of a warp take adjacent tickets by one add, so that their stores coalesce. A store goes out only
+    /// when its slot is free: `ticket < tail + capacity`.
+    ///
+    /// Why no fence stands between the words: each carries the lap's parity, and the proxy takes a slot only when all four
+    /// agree. Why a slot is never overwritten early: the proxy stores `tail` with release after it has read the slot, the
+    /// poller acquires it, and the store of the next lap depends on that value by control; a GPU does not perform a store
+    /// before the branch it depends on is decided.
+    ///
+    /// # Errors
+    /// [`Stop`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
+    /// cannot be used again: the status is made sticky on the device, so that every other thread ends too.
+    #[inline(always)]
+    pub fn push(&self, command: &Command) -> Result<u64, Stop> {
+        let mask = warp::active_mask();
+        let leader = mask.trailing_zeros();
+        let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones() as u64;
+        let count = mask.count_ones() as u64;
+        let is_leader = warp::lane() == leader;
+
+        let mut base = 0;
+        if is_leader {
+            base = fetch_add_relaxed_gpu_u64(&self.device().head.0, count);
+        }
+        base = warp::broadcast_u64(mask, base, leader);
+
+        // Slots become free from the front, so lanes go in groups of at most the capacity. Only a ring smaller than a
+        // warp takes more than one round; waiting for all lanes at once would then wait for ourselves.
+        let mut stop = 0;
+        let mut first = 0;
+        loop {
+            let last = count.min(first + self.capacity());
+            if is_leader && stop == 0 {
+                stop = match self.wait_for_space(base + last) {
+                    Ok(()) => 0,
+                    Err(reason) => reason.0,
+                };
+            }
+            stop = warp::broadcast_u64(mask, stop, leader);
+            if stop == 0 && rank >= first && rank < last {
+                self.store(base + rank, command);
+            }
+            first = last;
+            if first >= count || stop != 0 {
+                break;
+            }
+            warp::synchronize(mask);
+        }
+        if stop == 0 { Ok(base + rank) } else { Err(Stop(stop)) }
+    }
+
+    #[inline(always)]
+    fn store(&self, ticket: u64, command: &Command) {
+        let lap = parity(ticket, self.log2_capacity);
+        let words = command.encode();
+        let slot = self.slot(ticket);
+        store_relaxed_sys_v2_u64(&slot.0, words[0] | lap, words[1] | lap);
+        store_relaxed_sys_v2_u64(&slot.1, words[2] | lap, words[3] | lap);
+    }
+
+    /// Returns when all tickets below `end` have a slot: `end <= tail + capacity`.
+    #[inline(always)]
+    fn wait_for_space(&self, end: u64) -> Result<(), Stop> {
+        let capacity = self.capacity();
+        if end <= load_relaxed_gpu_u64(&self.device().tail_cache.0) + capacity {
+            return Ok(());
+        }
+        self.wait_for_space_slowly(end)
+    }
+
+    /// The ring looks full. One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone
+    /// polling host memory takes 132x256 producers from hundreds of Mops to 2.6; H200, DESIGN 8.)
+    #[inline(never)]
+    fn wait_for_space_slowly(&self, end: u64) -> Result<(), Stop> {
+        let capacity = self.capacity();
+        let device = self.device();
+        let mut poller = Poller::new(&device.tail_poller.0, self.timeout_ns);
+        loop {
+            let tail = if poller.elected {
+                let tail = load_acquire_sys_u64(&self.host().tail.0);
+                if tail > load_relaxed_gpu_u64(&device.tail_cache.0) {
+                    store_release_gpu_u64(&device.tail_cache.0, tail);
+                }
+                tail
+            } else {
+                load_relaxed_gpu_u64(&device.tail_cache.0)
+            };
+            if end <= tail + capacity {
+                return Ok(());
+            }
+            // A proxy that has ended frees no slot: look at the status at the pace of the back-off.
+            let (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
+            if status != 0 {
+                return Err(Stop(status));
+            }
+            if poller.elected {
+                let (_, status) = load_acquire_sys_v2_u64(&self.host().completion.0);
+                if status != 0 {
+                    self.relay_status(status);
+                    return Err(Stop(status));
+                }
+            }
+            if poller.pause() {
+                return Err(self.give_up());
+            }
+        }
+    }
+
+    /// Waits until this ticket and all before it are complete.
+    ///
+    /// One thread polls the completion line over PCIe and relays it into device memory; the others read the copy. (The
+    /// proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN 8.) The watermark and the status
+    /// come by one load; a ticket below the watermark is done whatever the status says.
+    ///
+    /// # Errors
+    /// The proxy's status, or [`Stop::DEADLINE`].
+    #[inline(never)]
+    pub fn wait(&self, ticket: u64) -> Result<(), Stop> {
+        let device = self.device();
+        let mut poller = Poller::new(&device.completion_poller.0, self.timeout_ns);
+        let mut relayed = 0;
+        loop {
+            let (watermark, status) = if poller.elected {
+                let (watermark, status) = load_acquire_sys_v2_u64(&self.host().completion.0);
+                if watermark > relayed {
+                    // Release: whoever acquires the copy sees what the fabric wrote before (a get's bytes).
+                    store_release_gpu_u64(&device.completion_cache.0.0, watermark);
+                    relayed = watermark;
+                }
+                if status != 0 {
+                    self.relay_status(status);
+                }
+                (watermark, status)
+            } else {
+                load_acquire_gpu_v2_u64(&device.completion_cache.0)
+            };
+            if watermark > ticket {
+                return Ok(());
+            }
+            if status != 0 {
+                // The copy of the status may have overtaken the copy of the watermark: the line itself decides.
+                let (watermark, _) = load_acquire_sys_v2_u64(&self.host().completion.0);
+                return if watermark > ticket { Ok(()) } else { Err(Stop(status)) };
+            }
+            if poller.pause() {
+                return Err(self.give_up());
+            }
+        }
+    }
+
+    /// Shows the other threads of the device that there is nothing left to wait for.
+    #[inline(always)]
+    fn relay_status(&self, status: u64) {
+        store_relaxed_gpu_u64(&self.device().completion_cache.0.1, status);
+    }
+
+    /// The deadline has passed: end everyone's waits, not only ours. A ticket may be lost, so the ring is not usable after.
+    #[inline(always)]
+    fn give_up(&self) -> Stop {
+        self.relay_status(Stop::DEADLINE.0);
+        Stop::DEADLINE
+    }
+}
+
+/// One waiting thread: whether it is the one that polls host memory, how long it sleeps otherwise, when it gives up.
+struct Poller<'a> {
+    role: &'a Word,
+    elected: bool,
+    sleep: u32,
+    started: u64,
+    timeout_ns: u64,
+}
+
+impl<'a> Poller<'a> {
+    #[inline(always)]
+    fn new(role: &'a Word, timeout_ns: u64) -> Poller<'a> {
+        let mut poller =
+            Poller { role, elected: false, sleep: SHORTEST_SLEEP, started: thread::global_timer_ns(), timeout_ns };
+        poller.stand();
+        poller
+    }
+
+    /// Takes the role when it is free. One lane of a warp stands for all: the role's word is read before it is fought for.
+    #[inline(always)]
+    fn stand(&mut self) {
+        let leads = warp::lane() == warp::active_mask().trailing_zeros();
+        self.elected =
+            leads && load_relaxed_gpu_u64(self.role) == 0 && compare_exchange_acquire_gpu_u64(self.role, 0, 1) == 0;
+    }
+
+    /// After an attempt that did not succeed: true when the deadline has passed.
+    #[inline(always)]
+    fn pause(&mut self) -> bool {
+        if thread::global_timer_ns().wrapping_sub(self.started) > self.timeout_ns {
+            return true;
+        }
+        if self.elected {
+            // On the host every spin gives way; on the GPU the poller keeps polling.
+            if warp::SIZE == 1 {
+                thread::nanosleep(0);
+            }
+        } else {
+            thread::nanosleep(self.sleep);
+            self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
+            self.stand();
+        }
+        false
+    }
+}
+
+impl Drop for Poller<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.elected {
+            store_release_gpu_u64(self.role, 0);
+        }
+    }
+}
