@@ -26,10 +26,8 @@ fn commit() {
 fn ptx() {
     println!("cargo::rerun-if-env-changed=GINLAB_ARCH");
     let arch = std::env::var("GINLAB_ARCH").unwrap_or_else(|_| "sm_80".into());
-    let builder = cuda_builder::CudaBuilder::new("kernels")
-        .arch(&arch)
-        .watch("crates/cuda_std")
-        .watch("crates/cuda_std_macros");
+    let builder =
+        cuda_builder::CudaBuilder::new("kernels").arch(&arch).watch("crates/cuda_std").watch("crates/cuda_std_macros");
     match builder.build() {
         Ok(path) => {
             println!("cargo::rustc-env=GINLAB_PTX={}", path.display());

@@ -1,1 +1,2 @@
+//! The `ginlab` command.
 fn main() {}

@@ -5,5 +5,8 @@
 //! that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
+pub mod cuda;
 pub mod fabric;
+pub mod proxy;
 pub mod report;
+pub mod ring;

@@ -145,7 +145,9 @@ fn check_arch(arch: &str) -> Result<(), Error> {
     let number = arch.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
     match number.and_then(|number| number.parse::<u32>().ok()) {
         Some(number) if number >= 80 => Ok(()),
-        _ => Err(Error::Compile(format!("GPU target {arch:?} refused: sm_80 or later, for example sm_80, sm_90, sm_100"))),
+        _ => Err(Error::Compile(format!(
+            "GPU target {arch:?} refused: sm_80 or later, for example sm_80, sm_90, sm_100"
+        ))),
     }
 }
 

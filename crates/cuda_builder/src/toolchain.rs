@@ -54,9 +54,11 @@ fn candidates() -> Vec<PathBuf> {
     if let Some(chosen) = env::var_os("GINLAB_KERNEL_RUSTC") {
         return vec![chosen.into()];
     }
-    let mut found: Vec<PathBuf> = env::var_os("RUSTC").into_iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect();
-    let rustup =
-        env::var_os("RUSTUP_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".rustup")));
+    let mut found: Vec<PathBuf> =
+        env::var_os("RUSTC").into_iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect();
+    let rustup = env::var_os("RUSTUP_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".rustup")));
     if let Some(entries) = rustup.and_then(|home| fs::read_dir(home.join("toolchains")).ok()) {
         let mut compilers: Vec<PathBuf> = entries.flatten().map(|entry| entry.path().join("bin/rustc")).collect();
         compilers.sort();

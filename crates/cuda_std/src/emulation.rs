@@ -134,7 +134,9 @@ impl Drop for Resident {
 /// When the operating system refuses threads, or a thread of the grid panicked (the kernel's bug, reported as text).
 pub fn run<F: Fn() + Sync>(grid: u32, block: u32, body: F) -> io::Result<()> {
     if grid == 0 || block == 0 || block > MAX_BLOCK {
-        return Err(io::Error::other(format!("grid {grid} x {block} refused: 1 or more blocks of 1 to {MAX_BLOCK} threads")));
+        return Err(io::Error::other(format!(
+            "grid {grid} x {block} refused: 1 or more blocks of 1 to {MAX_BLOCK} threads"
+        )));
     }
     let blocks_per_wave = (RESIDENT_THREADS / block).max(1);
     let mut first = 0;

@@ -21,13 +21,19 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
     }
     let signature = &function.sig;
     if signature.unsafety.is_none() {
-        return Err(Error::new(signature.span(), "a kernel is an `unsafe fn`: it trusts the pointers it is launched with"));
+        return Err(Error::new(
+            signature.span(),
+            "a kernel is an `unsafe fn`: it trusts the pointers it is launched with",
+        ));
     }
     if !matches!(signature.output, ReturnType::Default) {
         return Err(Error::new(signature.output.span(), "a kernel returns nothing"));
     }
     if !signature.generics.params.is_empty() {
-        return Err(Error::new(signature.generics.span(), "a kernel cannot be generic: its symbol is looked up by name"));
+        return Err(Error::new(
+            signature.generics.span(),
+            "a kernel cannot be generic: its symbol is looked up by name",
+        ));
     }
     let mut on_device = function.clone();
     on_device.sig.abi = Some(syn::parse_quote!(extern "ptx-kernel"));

@@ -1,0 +1,286 @@
+//! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
+
+use super::{DeviceError, PTX, Place, Plain};
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream, DriverError, result, sys};
+use cudarc::nvrtc::Ptx;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
+const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+
+fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
+    |error| {
+        let words = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
+        let name = words(error.error_name()).unwrap_or_else(|_| format!("error {}", error.0 as u32));
+        let text = words(error.error_string()).unwrap_or_default();
+        DeviceError::Driver { call: call.into(), text: format!("{text} ({name})") }
+    }
+}
+
+fn driver_is_there() -> bool {
+    // SAFETY: only tries to load libcuda.
+    unsafe { sys::is_culib_present() }
+}
+
+/// The CUDA version that the installed driver supports, as `13.0`; `None` without a driver.
+pub fn driver_version() -> Option<String> {
+    if !driver_is_there() {
+        return None;
+    }
+    let mut version = 0;
+    // SAFETY: the library is there, and the pointer is to a local.
+    let status = unsafe { sys::cuDriverGetVersion(&mut version) };
+    (status == CUresult::CUDA_SUCCESS).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
+}
+
+/// A CUDA device with the kernels loaded.
+pub struct Gpu {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    module: Arc<CudaModule>,
+    name: String,
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gpu({} {})", self.context.ordinal(), self.name)
+    }
+}
+
+impl Gpu {
+    pub(super) fn open(index: usize) -> Result<Gpu, DeviceError> {
+        let Some(ptx) = PTX else {
+            return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
+        };
+        if !driver_is_there() {
+            return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
+        }
+        let count = CudaContext::device_count()
+            .map_err(failed("cuInit / cuDeviceGetCount"))
+            .map_err(|error| DeviceError::Missing(format!("the CUDA driver gives no device: {error}")))?;
+        if count < 1 {
+            return Err(DeviceError::Missing("the CUDA driver sees no GPU (CUDA_VISIBLE_DEVICES?)".into()));
+        }
+        let ordinal = index % count as usize;
+        let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
+        let name = context.name().map_err(failed("cuDeviceGetName"))?;
+        let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
+        // The driver compiles the PTX here; loading at once keeps that out of the first launch.
+        let module = context.load_module(Ptx::from_src(ptx)).map_err(failed("loading the kernels' PTX"))?;
+        Ok(Gpu { context, stream, module, name })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn ordinal(&self) -> i32 {
+        self.context.ordinal() as i32
+    }
+
+    pub(super) fn pci_address(&self) -> Option<String> {
+        let get = |attribute| self.context.attribute(attribute).ok();
+        let domain = get(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = get(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let device = get(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Some(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    }
+
+    pub(super) fn grid_limits(&self) -> (u32, u32) {
+        let get = |attribute, otherwise| self.context.attribute(attribute).map_or(otherwise, |value| value as u32);
+        (
+            get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, i32::MAX as u32),
+            get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+        )
+    }
+
+    fn bind(&self) -> Result<(), DeviceError> {
+        self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
+    }
+
+    pub(super) fn allocate(&self, place: Place, bytes: usize) -> Result<u64, DeviceError> {
+        self.bind()?;
+        match place {
+            Place::Device => {
+                let what = format!("allocating {bytes} bytes of GPU memory");
+                // SAFETY: the context is current; the memory is zeroed before anyone sees it.
+                let address = unsafe { result::malloc_sync(bytes) }.map_err(failed(what))?;
+                // SAFETY: the allocation is this long.
+                unsafe { result::memset_d8_sync(address, 0, bytes) }.map_err(failed("cuMemsetD8"))?;
+                Ok(address)
+            }
+            Place::Host => {
+                let what = format!("pinning {bytes} bytes of host memory");
+                // SAFETY: the context is current.
+                let pointer = unsafe { result::malloc_host(bytes, HOST_FLAGS) }.map_err(failed(what))?;
+                // SAFETY: the allocation is this long.
+                unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
+                Ok(pointer as u64)
+            }
+        }
+    }
+
+    pub(super) fn free(&self, place: Place, address: u64) {
+        // Nothing can be done about an error here; the context records it for its next call.
+        let result = self.context.bind_to_thread().and_then(|()| match place {
+            // SAFETY: `address` came from `allocate`, and launches that used it have ended.
+            Place::Device => unsafe { result::free_sync(address) },
+            // SAFETY: as above.
+            Place::Host => unsafe { result::free_host(address as *mut c_void) },
+        });
+        self.context.record_err(result);
+    }
+
+    pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {
+        self.bind()?;
+        // SAFETY: the caller checked the range.
+        unsafe { result::memcpy_htod_sync(address, values) }.map_err(failed("cuMemcpyHtoD"))
+    }
+
+    pub(super) fn copy_out<T: Plain>(&self, address: u64, values: &mut [T]) -> Result<(), DeviceError> {
+        self.bind()?;
+        // SAFETY: the caller checked the range.
+        unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
+    }
+
+    fn function(&self, name: &str) -> Result<CudaFunction, DeviceError> {
+        self.module.load_function(name).map_err(failed(format!("finding kernel {name}")))
+    }
+
+    fn new_event(&self) -> Result<CudaEvent, DeviceError> {
+        self.context.new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(failed("cuEventCreate"))
+    }
+}
+
+/// A kernel in flight, and the event behind it.
+pub struct GpuLaunch {
+    event: CudaEvent,
+    name: String,
+}
+
+impl fmt::Debug for GpuLaunch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GpuLaunch({})", self.name)
+    }
+}
+
+pub(super) unsafe fn launch<A: Copy>(
+    gpu: &Arc<Gpu>,
+    name: &str,
+    grid: u32,
+    block: u32,
+    mut args: A,
+) -> Result<GpuLaunch, DeviceError> {
+    gpu.bind()?;
+    let function = gpu.function(name)?;
+    let event = gpu.new_event()?;
+    let what = || format!("launching {name} as {grid} x {block}");
+    let parameters = &mut [(&raw mut args).cast::<c_void>()];
+    // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the caller's.
+    unsafe {
+        result::launch_kernel(
+            function.cu_function(),
+            (grid, 1, 1),
+            (block, 1, 1),
+            0,
+            gpu.stream.cu_stream(),
+            parameters,
+        )
+    }
+    .map_err(failed(what()))?;
+    event.record(&gpu.stream).map_err(failed("cuEventRecord"))?;
+    Ok(GpuLaunch { event, name: name.into() })
+}
+
+impl GpuLaunch {
+    pub(super) fn is_done(&mut self) -> Result<bool, DeviceError> {
+        self.event.try_is_complete().map_err(failed(format!("kernel {}", self.name)))
+    }
+}
+
+impl Drop for GpuLaunch {
+    fn drop(&mut self) {
+        // Buffers that the kernel uses may be freed next. Bounded, since every wait in a kernel is.
+        let result = self.event.synchronize();
+        self.event.context().record_err(result);
+    }
+}
+
+/// Copies from GPU memory to pinned host memory, in order, many in flight: the staging of a rail that cannot read GPU
+/// memory itself.
+pub struct CopyQueue {
+    gpu: Arc<Gpu>,
+    stream: Arc<CudaStream>,
+    running: VecDeque<CudaEvent>,
+    idle: Vec<CudaEvent>,
+}
+
+impl fmt::Debug for CopyQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CopyQueue({} running)", self.running.len())
+    }
+}
+
+impl CopyQueue {
+    /// A queue on this GPU, with a stream of its own.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<CopyQueue, DeviceError> {
+        let stream = gpu.context.new_stream().map_err(failed("cuStreamCreate"))?;
+        Ok(CopyQueue { gpu: gpu.clone(), stream, running: VecDeque::new(), idle: Vec::new() })
+    }
+
+    /// Starts one copy.
+    ///
+    /// # Safety
+    /// `source` is GPU memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
+    /// [`finished`](CopyQueue::finished).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.gpu.bind()?;
+        let stream: CUstream = self.stream.cu_stream();
+        if bytes > 0 {
+            // SAFETY: the caller's contract.
+            let target = unsafe { std::slice::from_raw_parts_mut(destination as *mut u8, bytes) };
+            // SAFETY: the caller's contract; the stream is of the current context.
+            unsafe { result::memcpy_dtoh_async(target, source, stream) }.map_err(failed("cuMemcpyDtoHAsync"))?;
+        }
+        let event = match self.idle.pop() {
+            Some(event) => event,
+            None => self.gpu.new_event()?,
+        };
+        event.record(&self.stream).map_err(failed("cuEventRecord"))?;
+        self.running.push_back(event);
+        Ok(())
+    }
+
+    /// How many copies have finished since the last call. They finish in the order they were started.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn finished(&mut self) -> Result<usize, DeviceError> {
+        let mut count = 0;
+        while let Some(event) = self.running.front() {
+            if !event.try_is_complete().map_err(failed("copy to pinned host memory"))? {
+                break;
+            }
+            self.idle.extend(self.running.pop_front());
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for CopyQueue {
+    fn drop(&mut self) {
+        let result = self.stream.synchronize();
+        self.gpu.context.record_err(result);
+    }
+}

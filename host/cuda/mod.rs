@@ -1,0 +1,332 @@
+//! Devices that run kernels: the GPU through the CUDA driver, or its emulation by CPU threads.
+//!
+//! Both take the same [`Kernel`] with the same arguments, and both give memory of two places: [`Place::Device`] and
+//! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address). On the emulated device both
+//! are plain host memory.
+
+mod emulated;
+mod gpu;
+
+pub use gpu::{CopyQueue, driver_version};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The PTX of `kernels/`, when this build has it.
+#[cfg(feature = "ptx")]
+pub const PTX: Option<&str> = Some(include_str!(env!("GINLAB_PTX")));
+/// The PTX of `kernels/`, when this build has it.
+#[cfg(not(feature = "ptx"))]
+pub const PTX: Option<&str> = None;
+
+/// An error of a device: what was asked, what came back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no such device here.
+    #[error("{0}")]
+    Missing(String),
+    /// What was asked cannot be run on this device: a bad grid, more memory than there is.
+    #[error("{0}")]
+    Refused(String),
+    /// A driver call failed.
+    #[error("{call} failed: {text}")]
+    Driver {
+        /// The call, with what it was for.
+        call: String,
+        /// The driver's name and words for the error.
+        text: String,
+    },
+    /// The emulated grid could not run.
+    #[error("emulated device: {0}")]
+    Emulated(String),
+}
+
+/// Which device a user asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The GPU, or an error.
+    Gpu,
+    /// CPU threads.
+    Emulated,
+    /// The GPU where there is one and this build has PTX, otherwise CPU threads.
+    Auto,
+}
+
+/// A kernel in both its forms: the PTX entry point and the native function.
+#[derive(Debug)]
+pub struct Kernel<A> {
+    /// Name of the entry point.
+    pub name: &'static str,
+    /// The same function, compiled natively.
+    pub function: unsafe fn(A),
+}
+
+/// The kernel of `ginlab proxy`.
+pub const PUT_KERNEL: Kernel<kernels::put_kernel::PutArgs> =
+    Kernel { name: "put_kernel", function: kernels::put_kernel::put_kernel };
+/// The bare round trip that a put + quiet is compared with.
+pub const PING_PONG: Kernel<kernels::ping_pong::PingPongArgs> =
+    Kernel { name: "ping_pong", function: kernels::ping_pong::ping_pong };
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The device's own.
+    Device,
+    /// Pinned host memory, mapped into the device under the same address.
+    Host,
+}
+
+/// Values for which every bit pattern is good, so that they can be read from a device's memory.
+///
+/// # Safety
+/// The type has no invalid bit patterns and no padding.
+pub unsafe trait Plain: Copy {}
+// SAFETY: integers.
+unsafe impl Plain for u8 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+// SAFETY: four u64.
+unsafe impl Plain for kernels::put_kernel::BlockResult {}
+
+/// A device that runs kernels.
+#[derive(Clone, Debug)]
+pub enum Device {
+    /// CPU threads.
+    Emulated,
+    /// A CUDA device.
+    Gpu(Arc<gpu::Gpu>),
+}
+
+impl Device {
+    /// Opens the device for the `index`-th rank of this host; several ranks share a GPU when there are fewer. The second
+    /// value says why an automatic choice fell on the emulated device.
+    ///
+    /// # Errors
+    /// When a GPU was asked for and there is none.
+    pub fn open(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
+        if choice == Choice::Emulated {
+            return Ok((Device::Emulated, None));
+        }
+        match gpu::Gpu::open(index) {
+            Ok(gpu) => Ok((Device::Gpu(Arc::new(gpu)), None)),
+            Err(DeviceError::Missing(why)) if choice == Choice::Auto => Ok((Device::Emulated, Some(why))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For result rows: `gpu:NVIDIA H200` or `emulated`.
+    pub fn name(&self) -> String {
+        match self {
+            Device::Emulated => "emulated".into(),
+            Device::Gpu(gpu) => format!("gpu:{}", gpu.name()),
+        }
+    }
+
+    /// CUDA ordinal, for registering device memory.
+    pub fn cuda_ordinal(&self) -> Option<i32> {
+        match self {
+            Device::Emulated => None,
+            Device::Gpu(gpu) => Some(gpu.ordinal()),
+        }
+    }
+
+    /// PCI address of the GPU as sysfs spells it.
+    pub fn pci_address(&self) -> Option<String> {
+        match self {
+            Device::Emulated => None,
+            Device::Gpu(gpu) => gpu.pci_address(),
+        }
+    }
+
+    /// Allocates zeroed memory.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub fn allocate(&self, place: Place, bytes: usize) -> Result<Buffer, DeviceError> {
+        let bytes = bytes.max(1);
+        let address = match self {
+            Device::Emulated => emulated::allocate(bytes)?,
+            Device::Gpu(gpu) => gpu.allocate(place, bytes)?,
+        };
+        Ok(Buffer { device: self.clone(), place, address, bytes })
+    }
+
+    /// Refuses a grid that this device cannot run, before anything is launched.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] with what is allowed.
+    pub fn check_grid(&self, grid: u32, block: u32) -> Result<(), DeviceError> {
+        let (most_blocks, most_threads) = match self {
+            Device::Emulated => (i32::MAX as u32, cuda_std::emulation::MAX_BLOCK),
+            Device::Gpu(gpu) => gpu.grid_limits(),
+        };
+        if grid == 0 || block == 0 || grid > most_blocks || block > most_threads {
+            return Err(DeviceError::Refused(format!(
+                "grid {grid} x {block} refused by {}: 1 to {most_blocks} blocks of 1 to {most_threads} threads",
+                self.name()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Starts a grid and returns at once.
+    ///
+    /// # Safety
+    /// The kernel's own contract: the pointers in `args` stay valid until the launch is finished or dropped.
+    ///
+    /// # Errors
+    /// When the device refuses the launch.
+    pub unsafe fn launch<A>(&self, kernel: &Kernel<A>, grid: u32, block: u32, args: A) -> Result<Launch, DeviceError>
+    where
+        A: Copy + Send + Sync + 'static,
+    {
+        self.check_grid(grid, block)?;
+        match self {
+            // SAFETY: the caller's contract.
+            Device::Emulated => unsafe { emulated::launch(kernel, grid, block, args) }.map(Launch::Emulated),
+            // SAFETY: the caller's contract.
+            Device::Gpu(gpu) => unsafe { gpu::launch(gpu, kernel.name, grid, block, args) }.map(Launch::Gpu),
+        }
+    }
+}
+
+/// A running grid. Dropping it waits for its end; every wait inside a kernel is bounded, so that ends.
+#[derive(Debug)]
+pub enum Launch {
+    /// Threads.
+    Emulated(emulated::EmulatedLaunch),
+    /// An event behind the kernel.
+    Gpu(gpu::GpuLaunch),
+}
+
+impl Launch {
+    /// Whether the grid has ended.
+    ///
+    /// # Errors
+    /// When it ended by an error of the device.
+    pub fn is_done(&mut self) -> Result<bool, DeviceError> {
+        match self {
+            Launch::Emulated(launch) => launch.is_done(),
+            Launch::Gpu(launch) => launch.is_done(),
+        }
+    }
+
+    /// Waits for the end, calling `watch` every few milliseconds; an error from it is returned after the grid has ended,
+    /// for which `watch` must have seen to (by ending the proxy).
+    ///
+    /// # Errors
+    /// The device's, or the first one from `watch`.
+    pub fn wait<E: From<DeviceError>>(mut self, mut watch: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+        let mut failed = None;
+        let mut pause = Duration::from_micros(20);
+        while !self.is_done()? {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+            if failed.is_none() {
+                failed = watch().err();
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Memory of a device; freed when dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    device: Device,
+    place: Place,
+    address: u64,
+    bytes: usize,
+}
+
+// SAFETY: the memory is plain bytes behind an address that is the same for every thread; access is by unsafe pointers or
+// by copies whose callers see to it that nobody else writes.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// First byte, as device, CPU (host memory only) and NIC address it.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// First byte as a pointer. Only host memory (or any memory of the emulated device) may be dereferenced by the CPU.
+    pub fn pointer<T>(&self) -> *mut T {
+        self.address as *mut T
+    }
+
+    /// Whether the CPU can read and write it in place.
+    pub fn on_host(&self) -> bool {
+        self.place == Place::Host || matches!(self.device, Device::Emulated)
+    }
+
+    /// Copies values in, wherever the memory is; the offset is in bytes.
+    ///
+    /// # Errors
+    /// When the range is outside, or the driver fails.
+    pub fn write<T: Copy>(&self, offset: usize, values: &[T]) -> Result<(), DeviceError> {
+        self.check_range(offset, size_of_val(values))?;
+        match &self.device {
+            Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_in(self.address + offset as u64, values),
+            _ => {
+                let target = (self.address + offset as u64) as *mut u8;
+                // SAFETY: the range was checked; callers do not write while a grid or NIC uses the bytes.
+                unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), target, size_of_val(values)) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies values out, wherever the memory is; the offset is in bytes.
+    ///
+    /// # Errors
+    /// When the range is outside, or the driver fails.
+    pub fn read<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), DeviceError> {
+        self.check_range(offset, size_of_val(values))?;
+        match &self.device {
+            Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_out(self.address + offset as u64, values),
+            _ => {
+                let source = (self.address + offset as u64) as *const u8;
+                // SAFETY: the range was checked; callers do not read while a grid or NIC writes the bytes.
+                unsafe { std::ptr::copy_nonoverlapping(source, values.as_mut_ptr().cast(), size_of_val(values)) };
+                Ok(())
+            }
+        }
+    }
+
+    /// The bytes in place, where the CPU can see them.
+    ///
+    /// # Safety
+    /// No grid, NIC or other reference uses the memory meanwhile.
+    #[allow(clippy::mut_from_ref)] // exclusivity is the caller's contract: the memory is shared with devices by nature
+    pub unsafe fn host_bytes(&self) -> Option<&mut [u8]> {
+        // SAFETY: the allocation is this long and initialised (zeroed); exclusivity is the caller's contract.
+        self.on_host().then(|| unsafe { std::slice::from_raw_parts_mut(self.pointer::<u8>(), self.bytes) })
+    }
+
+    fn check_range(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(DeviceError::Refused(format!(
+                "{bytes} bytes at {offset} lie outside a buffer of {}",
+                self.bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        match &self.device {
+            Device::Emulated => emulated::free(self.address, self.bytes),
+            Device::Gpu(gpu) => gpu.free(self.place, self.address),
+        }
+    }
+}

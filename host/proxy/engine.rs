@@ -1,0 +1,407 @@
+//! The engine: commands in, transfers out over the rails, completions in, watermark out.
+//!
+//! One thread owns it, with all its rails. The proxy feeds it from a ring; the CPU-initiated baseline feeds it directly,
+//! so that both sides of a comparison post through the same code.
+
+use super::stage::Stage;
+use super::strategy::{Piece, Scheduler, Strategy};
+use super::tracker::Tracker;
+use crate::cuda::DeviceError;
+use crate::fabric::{Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use kernels::command::{Command, Opcode};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Longest run of posts behind one doorbell (FI_MORE).
+const LONGEST_CHAIN: usize = 16;
+/// Pieces that may wait for a full provider before the engine takes no more commands.
+const MOST_QUEUED: usize = 1024;
+/// Signals are counted in a table of this size; an immediate names its entry.
+pub const SIGNALS: usize = 1024;
+
+/// Why the engine stopped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The fabric's.
+    #[error("{0}")]
+    Fabric(#[from] FabricError),
+    /// A command names something that is not there; nothing of it was posted.
+    #[error("command refused: {0}")]
+    Refused(String),
+    /// Nothing moved for too long.
+    #[error("no progress for {waited:?}: {state}")]
+    Stalled {
+        /// How long.
+        waited: Duration,
+        /// What was outstanding where.
+        state: String,
+    },
+    /// Staging copies failed.
+    #[error("staging through pinned host memory: {0}")]
+    Staging(#[from] DeviceError),
+}
+
+/// One registered stretch of local memory, on every rail.
+struct Region<R: Rail> {
+    bytes: u64,
+    on_rail: Vec<R::Region>,
+    /// Where the kernel's bytes are, when the rails read a staging copy.
+    staged_from: Option<Stage>,
+}
+
+struct Queued {
+    region: usize,
+    read: bool,
+    transfer: Transfer,
+}
+
+/// Counters of an engine since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Commands taken.
+    pub commands: u64,
+    /// "Again" answers of the provider.
+    pub again: u64,
+    /// Bytes posted, by rail.
+    pub rail_bytes: Vec<u64>,
+}
+
+/// See the module.
+pub struct Engine<R: Rail> {
+    // Dropped in this order: regions before the rails that they are registered on.
+    regions: Vec<Region<R>>,
+    rails: Vec<R>,
+    queues: Vec<VecDeque<Queued>>,
+    queued: usize,
+    /// Remote regions by peer, region and rail.
+    peers: Vec<Vec<Vec<RemoteRegion>>>,
+    scheduler: Scheduler,
+    active_rails: usize,
+    longest: u64,
+    tracker: Tracker,
+    window: usize,
+    /// Commands whose staging copies have finished, on their way to the rails.
+    staged: Vec<(u64, Command)>,
+    completions: Vec<Completion>,
+    signals: Box<[u64]>,
+    counters: Counters,
+    last_progress: Instant,
+    timeout: Duration,
+}
+
+impl<R: Rail> Engine<R> {
+    /// An engine over these rails, at least one. `window` commands may be in flight; nothing may stand still for longer
+    /// than `timeout`.
+    pub fn new(rails: Vec<R>, window: usize, timeout: Duration) -> Engine<R> {
+        let longest = rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX);
+        let count = rails.len();
+        Engine {
+            regions: Vec::new(),
+            queues: (0..count).map(|_| VecDeque::new()).collect(),
+            queued: 0,
+            peers: Vec::new(),
+            scheduler: Scheduler::new(Strategy::Single, count),
+            active_rails: count,
+            longest,
+            tracker: Tracker::new(window),
+            window,
+            staged: Vec::new(),
+            completions: Vec::with_capacity(1024),
+            signals: vec![0; SIGNALS].into(),
+            counters: Counters { rail_bytes: vec![0; count], ..Counters::default() },
+            last_progress: Instant::now(),
+            timeout,
+            rails,
+        }
+    }
+
+    /// The rails.
+    pub fn rails(&self) -> &[R] {
+        &self.rails
+    }
+
+    /// The rails, to make peers known.
+    pub fn rails_mut(&mut self) -> &mut [R] {
+        &mut self.rails
+    }
+
+    /// Registers memory on all rails as the next region; `staged_from` when the kernel's bytes lie elsewhere and are to
+    /// be copied here before each write. Returns what peers need, by rail.
+    ///
+    /// # Safety
+    /// The memory stays valid and in place as long as the engine.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub unsafe fn register(
+        &mut self,
+        memory: crate::fabric::Memory,
+        staged_from: Option<Stage>,
+    ) -> Result<Vec<RemoteRegion>, FabricError> {
+        let mut on_rail = Vec::with_capacity(self.rails.len());
+        let mut remotes = Vec::with_capacity(self.rails.len());
+        for rail in &mut self.rails {
+            // SAFETY: the caller's contract.
+            let region = unsafe { rail.register(memory) }?;
+            remotes.push(rail.remote(&region));
+            on_rail.push(region);
+        }
+        self.regions.push(Region { bytes: memory.bytes as u64, on_rail, staged_from });
+        Ok(remotes)
+    }
+
+    /// Makes the peers' regions known, by peer, region and rail.
+    pub fn set_peers(&mut self, peers: Vec<Vec<Vec<RemoteRegion>>>) {
+        self.peers = peers;
+    }
+
+    /// Uses the first `rails` rails in this way from now on. Call it while nothing is in flight.
+    pub fn configure(&mut self, rails: usize, strategy: Strategy) {
+        self.active_rails = rails.clamp(1, self.rails.len());
+        self.scheduler = Scheduler::new(strategy, self.active_rails);
+    }
+
+    /// How many commands may be submitted now.
+    #[inline]
+    pub fn room(&self) -> usize {
+        if self.queued < MOST_QUEUED { self.tracker.room() } else { 0 }
+    }
+
+    /// Takes one command; its ticket is the number of commands before it. Posting happens in [`pump`](Engine::pump).
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] when it names what is not there. Its ticket is then never complete.
+    #[inline]
+    pub fn submit(&mut self, command: &Command) -> Result<u64, EngineError> {
+        if self.tracker.in_flight() == 0 {
+            self.last_progress = Instant::now();
+        }
+        let ticket = self.tracker.begin();
+        self.counters.commands += 1;
+        let local = self.check(command)?;
+        if let Some(stage) = &mut self.regions[local].staged_from
+            && command.opcode != Opcode::Get
+        {
+            stage.start(ticket, command)?;
+            return Ok(ticket);
+        }
+        self.spread(ticket, local, command);
+        Ok(ticket)
+    }
+
+    /// The number of the local region, when the command's regions, ranges and peer exist.
+    #[inline]
+    fn check(&self, command: &Command) -> Result<usize, EngineError> {
+        let peer = self.peers.get(command.peer as usize);
+        let (local, local_offset, remote, remote_offset) = match command.opcode {
+            Opcode::Get => {
+                (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
+            }
+            _ => (command.source_region, command.source_offset, command.destination_region, command.destination_offset),
+        };
+        let inside = |offset: u64, bytes: u64| offset.checked_add(command.bytes).is_some_and(|end| end <= bytes);
+        let local_fits = self.regions.get(local as usize).is_some_and(|region| inside(local_offset, region.bytes));
+        let remote_fits = peer
+            .and_then(|regions| regions.get(remote as usize)?.first())
+            .is_some_and(|region| inside(remote_offset, region.bytes));
+        let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
+        let signal_fits = !signals || (command.immediate as usize) < SIGNALS && command.bytes <= self.longest;
+        if local_fits && remote_fits && signal_fits {
+            return Ok(local as usize);
+        }
+        Err(EngineError::Refused(format!(
+            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}",
+            self.regions.len(),
+            self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
+            self.peers.len()
+        )))
+    }
+
+    /// Lays a command over the rails' queues.
+    #[inline]
+    fn spread(&mut self, ticket: u64, local: usize, command: &Command) {
+        let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
+        let read = command.opcode == Opcode::Get;
+        let bytes = if command.opcode == Opcode::Signal { 0 } else { command.bytes };
+        let (local_offset, remote_region, remote_offset) = if read {
+            (command.destination_offset, command.source_region, command.source_offset)
+        } else {
+            (command.source_offset, command.destination_region, command.destination_offset)
+        };
+        let remotes = &self.peers[command.peer as usize][remote_region as usize];
+        let queues = &mut self.queues;
+        let pieces = self.scheduler.schedule(bytes, self.longest, signals, |piece: Piece| {
+            queues[piece.rail].push_back(Queued {
+                region: local,
+                read,
+                transfer: Transfer {
+                    local_offset: local_offset + piece.offset,
+                    peer: command.peer as usize,
+                    remote: remotes[piece.rail],
+                    remote_offset: remote_offset + piece.offset,
+                    bytes: piece.bytes,
+                    immediate: signals.then_some(command.immediate),
+                    token: ticket,
+                    more: false,
+                },
+            });
+        });
+        self.queued += pieces;
+        if pieces > 1 {
+            self.tracker.add(ticket, pieces as u32 - 1);
+        }
+    }
+
+    /// Posts what is queued, as far as the providers take it.
+    ///
+    /// # Errors
+    /// The provider's, or [`EngineError::Stalled`] after the bound.
+    #[inline]
+    pub fn pump(&mut self) -> Result<(), EngineError> {
+        self.take_staged()?;
+        if self.queued == 0 {
+            return Ok(());
+        }
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let rail = &mut self.rails[index];
+            for chain in 1.. {
+                let last = queue.len() == 1;
+                let Some(queued) = queue.front_mut() else { break };
+                let region = &self.regions[queued.region].on_rail[index];
+                // The provider may hold its doorbell while more follows, but not for long.
+                queued.transfer.more = !last && chain % LONGEST_CHAIN != 0;
+                // SAFETY: `check` found the bytes inside registered regions; the producer leaves them alone until the
+                // watermark passes the ticket.
+                let posted = unsafe {
+                    match queued.read {
+                        true => rail.read(region, &queued.transfer),
+                        false => rail.write(region, &queued.transfer),
+                    }
+                }?;
+                match posted {
+                    Post::Accepted => {
+                        self.counters.rail_bytes[index] += queued.transfer.bytes;
+                        queue.pop_front();
+                        self.queued -= 1;
+                    }
+                    Post::Again => {
+                        self.counters.again += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_staged(&mut self) -> Result<(), EngineError> {
+        for local in 0..self.regions.len() {
+            let Some(stage) = &mut self.regions[local].staged_from else { continue };
+            let mut staged = std::mem::take(&mut self.staged);
+            stage.finished(&mut staged)?;
+            for (ticket, command) in staged.drain(..) {
+                self.last_progress = Instant::now();
+                self.spread(ticket, local, &command);
+            }
+            self.staged = staged;
+        }
+        Ok(())
+    }
+
+    /// Polls every rail and advances the watermark. Returns whether anything completed or arrived.
+    ///
+    /// # Errors
+    /// The first failed transfer, or [`EngineError::Stalled`] when nothing has moved within the timeout.
+    #[inline]
+    pub fn progress(&mut self) -> Result<bool, EngineError> {
+        for rail in &mut self.rails {
+            rail.poll(&mut self.completions)?;
+        }
+        if self.completions.is_empty() {
+            return Ok(false);
+        }
+        let mut failed = None;
+        for completion in self.completions.drain(..) {
+            match completion {
+                Completion::Done { token } => {
+                    self.tracker.complete(token);
+                }
+                Completion::Immediate { value } => {
+                    if let Some(count) = self.signals.get_mut(value as usize) {
+                        *count += 1;
+                    }
+                }
+                Completion::Failed { error, .. } => failed = failed.or(Some(error)),
+            }
+        }
+        self.last_progress = Instant::now();
+        failed.map_or(Ok(true), |error| Err(error.into()))
+    }
+
+    /// Whether something is in flight and nothing has moved within the timeout. Reads the clock: not for every poll.
+    ///
+    /// # Errors
+    /// [`EngineError::Stalled`] with what is outstanding.
+    pub fn check_stall(&self) -> Result<(), EngineError> {
+        let waited = self.last_progress.elapsed();
+        if self.tracker.in_flight() > 0 && waited > self.timeout {
+            return Err(EngineError::Stalled { waited, state: self.state() });
+        }
+        Ok(())
+    }
+
+    /// What is outstanding where, in one line.
+    pub fn state(&self) -> String {
+        let rails: Vec<String> = (0..self.rails.len())
+            .map(|rail| {
+                let bytes = self.counters.rail_bytes[rail];
+                format!(
+                    "{} posted {bytes} B, {} waiting to be posted",
+                    self.rails[rail].name(),
+                    self.queues[rail].len()
+                )
+            })
+            .collect();
+        format!(
+            "{} commands in flight above watermark {}, {} in staging, {} \"again\" answers; rails: {}",
+            self.tracker.in_flight(),
+            self.tracker.watermark(),
+            self.regions.iter().filter_map(|region| region.staged_from.as_ref()).map(Stage::pending).sum::<usize>(),
+            self.counters.again,
+            rails.join("; ")
+        )
+    }
+
+    /// All commands below this ticket are complete.
+    #[inline]
+    pub fn watermark(&self) -> u64 {
+        self.tracker.watermark()
+    }
+
+    /// Commands that are not complete.
+    #[inline]
+    pub fn in_flight(&self) -> u64 {
+        self.tracker.in_flight()
+    }
+
+    /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's
+    /// writes are not the ring's. Call it while nothing is in flight.
+    pub fn suspend(&mut self) -> Tracker {
+        std::mem::replace(&mut self.tracker, Tracker::new(self.window))
+    }
+
+    /// Goes on with an old count.
+    pub fn resume(&mut self, tracker: Tracker) {
+        self.tracker = tracker;
+    }
+
+    /// Counters since the engine was made.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How often each signal has arrived here.
+    pub fn signals(&self) -> &[u64] {
+        &self.signals
+    }
+}

@@ -1,0 +1,262 @@
+//! The proxy: a busy-polling thread that drains a ring into the rails.
+//!
+//! ```text
+//! ring --pop batch--> decode, check --> engine --post--> rails        Order::Write: the CPU-initiated baseline,
+//!   ^                                     |                           through the same engine and rails
+//!   +-- tail (slots free again)           +--poll--> completions --> watermark --> kernels' quiet
+//! ```
+//!
+//! Each proxy thread owns its rails (endpoints, completion queues, registrations), so nothing in the loop is locked. On
+//! the receiving rank the same loop runs without commands: a provider with manual progress needs the target to poll too.
+
+pub mod engine;
+mod serve;
+pub mod stage;
+pub mod strategy;
+pub mod tracker;
+
+pub use serve::{Fault, Finished, ProxySetup};
+
+use crate::fabric::RemoteRegion;
+use engine::{Counters, EngineError};
+use serve::serve;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use strategy::Strategy;
+
+/// What can be asked of a proxy thread while it runs.
+enum Order {
+    /// Peers' addresses by peer and rail, and regions by peer, region and rail.
+    Connect {
+        addresses: Vec<Vec<Vec<u8>>>,
+        regions: Vec<Vec<Vec<RemoteRegion>>>,
+    },
+    Configure {
+        rails: usize,
+        strategy: Strategy,
+    },
+    Write(Writes),
+    Snapshot,
+    Stop,
+}
+
+/// The answer to an [`Order`].
+#[derive(Debug)]
+enum Answer {
+    Done,
+    Written(Duration),
+    Snapshot(Box<Snapshot>),
+}
+
+/// What a proxy thread offers to the peers once its rails are open.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// Our address on each rail.
+    pub addresses: Vec<Vec<u8>>,
+    /// Our regions, by region and rail.
+    pub regions: Vec<Vec<RemoteRegion>>,
+    /// Names of the rails.
+    pub rails: Vec<String>,
+    /// Sum of the line rates in bit/s, by rail, where the provider tells it.
+    pub line_rates: Vec<Option<u64>>,
+    /// CPU that the thread is pinned to.
+    pub cpu: Option<usize>,
+}
+
+/// Counters of a proxy thread.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The engine's.
+    pub counters: Counters,
+    /// How often each signal has arrived here.
+    pub signals: Vec<u64>,
+    /// For fabrics that only count: transfers, bytes and checksum (see `NullRail`), over all rails.
+    pub null: Option<(u64, u64, u64)>,
+}
+
+/// CPU-initiated writes: what the kernel's grid would put, posted by the proxy thread itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writes {
+    /// Producers of the grid that is stood in for.
+    pub producers: u64,
+    /// Slots of each.
+    pub window: u64,
+    /// Writes of each.
+    pub iterations: u64,
+    /// Bytes of one write.
+    pub bytes: u64,
+    /// Bytes from one slot to the next.
+    pub stride: u64,
+    /// Source region, destination region, peer.
+    pub route: (u32, u32, u32),
+    /// Wait for each write before the next.
+    pub one_at_a_time: bool,
+}
+
+/// Why a proxy thread could not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyError {
+    /// The engine stopped: fabric error, refused command, stall.
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    /// The thread has gone without saying why.
+    #[error("the proxy thread has ended without a reason (a bug, or a fault that was asked for)")]
+    Gone,
+    /// No answer in time.
+    #[error("the proxy thread did not answer within {0:?}")]
+    Silent(Duration),
+    /// It could not be started.
+    #[error("starting the proxy thread: {0}")]
+    Spawn(String),
+}
+
+/// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Stop::STOPPED`](kernels::ring::Stop).
+#[derive(Debug)]
+pub struct Proxy {
+    orders: Sender<Order>,
+    answers: Receiver<Result<Answer, ProxyError>>,
+    failure: Arc<Mutex<Option<ProxyError>>>,
+    thread: Option<JoinHandle<()>>,
+    timeout: Duration,
+    offer: Offer,
+}
+
+impl Proxy {
+    /// Starts a proxy thread and waits until its rails are open. The thread is pinned first and opens its rails itself, so
+    /// that what the provider allocates lies near it.
+    ///
+    /// # Errors
+    /// What kept the rails from opening.
+    pub fn start<S: ProxySetup>(setup: S, timeout: Duration) -> Result<Proxy, ProxyError> {
+        let (orders, for_thread) = channel();
+        let (answer, answers) = channel();
+        let (offer_sender, offers) = channel();
+        let failure = Arc::new(Mutex::new(None));
+        let failure_of_thread = failure.clone();
+        let thread = std::thread::Builder::new()
+            .name("proxy".into())
+            .spawn(move || serve(setup, timeout, &offer_sender, &for_thread, &answer, &failure_of_thread))
+            .map_err(|error| ProxyError::Spawn(error.to_string()))?;
+        let offer: Result<Offer, ProxyError> = match offers.recv_timeout(timeout) {
+            Ok(offer) => offer,
+            Err(RecvTimeoutError::Timeout) => Err(ProxyError::Silent(timeout)),
+            Err(RecvTimeoutError::Disconnected) => Err(ProxyError::Gone),
+        };
+        Ok(Proxy { orders, answers, failure, thread: Some(thread), timeout, offer: offer? })
+    }
+
+    /// What the peers need to know.
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Makes the peers known: addresses by peer and rail, regions by peer, region and rail.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn connect(
+        &self,
+        addresses: Vec<Vec<Vec<u8>>>,
+        regions: Vec<Vec<Vec<RemoteRegion>>>,
+    ) -> Result<(), ProxyError> {
+        self.ask(Order::Connect { addresses, regions }, self.timeout).map(|_| ())
+    }
+
+    /// Uses the first `rails` rails in this way from now on.
+    ///
+    /// # Errors
+    /// When the thread has failed.
+    pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
+        self.ask(Order::Configure { rails, strategy }, self.timeout).map(|_| ())
+    }
+
+    /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
+    ///
+    /// # Errors
+    /// The engine's. The engine's own stall detector bounds it.
+    pub fn write(&self, writes: Writes) -> Result<Duration, ProxyError> {
+        self.begin_write(writes)?;
+        self.finish_write()
+    }
+
+    /// As [`write`](Proxy::write), without waiting: several threads can write at once.
+    ///
+    /// # Errors
+    /// When the thread has gone.
+    pub fn begin_write(&self, writes: Writes) -> Result<(), ProxyError> {
+        self.orders.send(Order::Write(writes)).map_err(|_| self.why_gone())
+    }
+
+    /// The time of the writes begun.
+    ///
+    /// # Errors
+    /// As [`write`](Proxy::write).
+    pub fn finish_write(&self) -> Result<Duration, ProxyError> {
+        // The writes' own bound is the engine's stall timeout, which restarts with each completion: only a thread that
+        // has gone ends this wait early.
+        loop {
+            match self.answers.recv_timeout(Duration::from_millis(100)) {
+                Ok(Ok(Answer::Written(time))) => return Ok(time),
+                Ok(Ok(_)) => return Err(ProxyError::Gone),
+                Ok(Err(error)) => return Err(error),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why_gone()),
+            }
+        }
+    }
+
+    /// The counters now.
+    ///
+    /// # Errors
+    /// When the thread has failed.
+    pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
+        match self.ask(Order::Snapshot, self.timeout)? {
+            Answer::Snapshot(snapshot) => Ok(*snapshot),
+            _ => Err(ProxyError::Gone),
+        }
+    }
+
+    /// The error that ended the thread's service, if one has.
+    pub fn failure(&self) -> Option<ProxyError> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        failure.or_else(|| self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(ProxyError::Gone))
+    }
+
+    /// Asks the thread to end: kernels that wait get a status. Does not wait.
+    pub fn stop(&self) {
+        // A thread that has gone already needs no order.
+        let _ = self.orders.send(Order::Stop);
+    }
+
+    fn ask(&self, order: Order, timeout: Duration) -> Result<Answer, ProxyError> {
+        self.orders.send(order).map_err(|_| self.why_gone())?;
+        match self.answers.recv_timeout(timeout) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(ProxyError::Silent(timeout)),
+            Err(RecvTimeoutError::Disconnected) => Err(self.why_gone()),
+        }
+    }
+
+    fn why_gone(&self) -> ProxyError {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(ProxyError::Gone)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop();
+        let deadline = Instant::now() + self.timeout;
+        if let Some(thread) = self.thread.take() {
+            // The thread sees the order within microseconds; a provider call that hangs must not hang us.
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            if thread.is_finished() {
+                // A panic has been reported as `Gone` to whoever asked.
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The proxy thread itself.
+
+use super::engine::{Engine, EngineError};
+use super::{Answer, Offer, Order, ProxyError, Snapshot, Writes};
+use crate::fabric::{FabricError, Rail};
+use kernels::command::{Command, Opcode};
+use kernels::ring::Stop;
+use kernels::ring::consumer::Consumer;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Commands taken from the ring before the rails are served again.
+const BATCH: usize = 64;
+/// Polls between two looks at orders and at the stall clock.
+const POLLS_PER_ORDER_CHECK: u32 = 256;
+/// After this many empty polls a thread that shares its core gives way.
+const EMPTY_POLLS_BEFORE_YIELD: u32 = 16;
+/// How long what is in flight may drain after an error.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// A fault to inject, for tests and fault experiments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The thread leaves after this many commands without a word, as if it had been killed.
+    Vanish(u64),
+    /// The thread stops in an orderly way after this many commands.
+    Stop(u64),
+}
+
+/// What the thread needs to begin; built by the experiment, opened on the thread.
+pub trait ProxySetup: Send + 'static {
+    /// The kind of rail.
+    type Rail: Rail + Finished;
+
+    /// Core to pin to; `None`: not pinned.
+    fn cpu(&self) -> Option<usize>;
+    /// Whether other busy threads share our core, so that an idle poll should give way.
+    fn shares_core(&self) -> bool;
+    /// Fault to inject.
+    fn fault(&self) -> Option<Fault> {
+        None
+    }
+    /// The ring to drain; `None` on a rank that only receives.
+    fn take_consumer(&mut self) -> Option<Consumer>;
+    /// Opens rails and registers memory. Called on the pinned thread. Regions of peers are exchanged by number.
+    ///
+    /// # Errors
+    /// The provider's.
+    fn open(&mut self) -> Result<(Engine<Self::Rail>, Vec<Vec<crate::fabric::RemoteRegion>>), EngineError>;
+}
+
+/// Rails that count instead of moving say what they have counted.
+pub trait Finished {
+    /// Transfers, bytes, checksum.
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
+    }
+}
+
+impl Finished for crate::fabric::null::NullRail {
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        Some((self.transfers(), self.bytes(), self.checksum()))
+    }
+}
+impl Finished for crate::fabric::libfabric::LibfabricRail {}
+
+type Answers = Sender<Result<Answer, ProxyError>>;
+
+pub(super) fn serve<S: ProxySetup>(
+    mut setup: S,
+    timeout: Duration,
+    offers: &Sender<Result<Offer, ProxyError>>,
+    orders: &Receiver<Order>,
+    answers: &Answers,
+    failure: &Mutex<Option<ProxyError>>,
+) {
+    let pinned = setup.cpu().filter(|&cpu| pin(cpu));
+    let (engine, regions) = match setup.open() {
+        Ok(opened) => opened,
+        Err(error) => {
+            // Whoever started us is waiting for this; when it has gone there is nobody to tell.
+            let _ = offers.send(Err(error.into()));
+            return;
+        }
+    };
+    let addresses: Result<Vec<_>, FabricError> = engine.rails().iter().map(Rail::address).collect();
+    let addresses = match addresses {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            let _ = offers.send(Err(EngineError::from(error).into()));
+            return;
+        }
+    };
+    let offer = Offer {
+        addresses,
+        regions,
+        rails: engine.rails().iter().map(|rail| rail.name().to_owned()).collect(),
+        line_rates: engine.rails().iter().map(|rail| rail.limits().link_bits_per_second).collect(),
+        cpu: pinned,
+    };
+    let mut server = Server {
+        engine,
+        ring: Ring { consumer: setup.take_consumer(), silent: false },
+        published: 0,
+        yields: setup.shares_core(),
+        fault: setup.fault(),
+        timeout,
+    };
+    if offers.send(Ok(offer)).is_err() {
+        return;
+    }
+    if let Err(error) = server.run(orders, answers) {
+        let stop = match &error {
+            EngineError::Refused(_) => Stop::REFUSED,
+            _ => Stop::FABRIC,
+        };
+        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone().into());
+        server.end(stop);
+        // Until we are told to stop, every order is answered with the reason.
+        loop {
+            match orders.recv_timeout(timeout) {
+                Ok(Order::Stop) | Err(_) => return,
+                Ok(_) if answers.send(Err(error.clone().into())).is_err() => return,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+/// The ring of a thread. When the thread goes, in whatever way, kernels that wait are told.
+struct Ring {
+    consumer: Option<Consumer>,
+    /// The injected fault: go without a word.
+    silent: bool,
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if let (Some(consumer), false) = (&self.consumer, self.silent) {
+            consumer.publish_stop(Stop::STOPPED);
+        }
+    }
+}
+
+struct Server<R: Rail> {
+    engine: Engine<R>,
+    ring: Ring,
+    /// The watermark that the kernels know.
+    published: u64,
+    yields: bool,
+    fault: Option<Fault>,
+    timeout: Duration,
+}
+
+impl<R: Rail + Finished> Server<R> {
+    /// Serves until told to stop.
+    fn run(&mut self, orders: &Receiver<Order>, answers: &Answers) -> Result<(), EngineError> {
+        let mut empty = 0;
+        let mut since_check = 0;
+        loop {
+            let busy = self.step()?;
+            empty = if busy { 0 } else { empty + 1 };
+            since_check += 1;
+            if since_check >= POLLS_PER_ORDER_CHECK || empty == EMPTY_POLLS_BEFORE_YIELD {
+                since_check = 0;
+                self.engine.check_stall()?;
+                match orders.try_recv() {
+                    Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
+                    Ok(order) => {
+                        let answer = self.obey(order);
+                        let failed = answer.as_ref().err().cloned();
+                        if answers.send(answer.map_err(ProxyError::from)).is_err() {
+                            return Ok(());
+                        }
+                        if let Some(error) = failed {
+                            return Err(error);
+                        }
+                    }
+                    Err(TryRecvError::Empty) => {}
+                }
+                if self.fault_is_due() {
+                    return Ok(());
+                }
+            }
+            if empty >= EMPTY_POLLS_BEFORE_YIELD {
+                empty = 0;
+                if self.yields {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// One turn: a batch from the ring to the rails, completions to the watermark. Returns whether anything happened.
+    #[inline]
+    fn step(&mut self) -> Result<bool, EngineError> {
+        let popped = self.drain()?;
+        self.engine.pump()?;
+        let completed = self.engine.progress()?;
+        let watermark = self.engine.watermark();
+        if watermark != self.published
+            && let Some(consumer) = &self.ring.consumer
+        {
+            // One store per turn, however many tickets it covers: each takes the line from the poller on the device.
+            self.published = watermark;
+            consumer.publish_watermark(watermark);
+        }
+        Ok(popped || completed)
+    }
+
+    #[inline]
+    fn drain(&mut self) -> Result<bool, EngineError> {
+        let Some(consumer) = &mut self.ring.consumer else { return Ok(false) };
+        let mut batch = [[0u64; 4]; BATCH];
+        let mut count = 0;
+        let room = self.engine.room().min(BATCH);
+        while count < room {
+            let Some(words) = consumer.pop() else { break };
+            batch[count] = words;
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(false);
+        }
+        // The commands are copied: their slots can go back before the slow part.
+        consumer.acquire();
+        consumer.publish_tail();
+        for words in &batch[..count] {
+            let Some(command) = Command::decode(*words) else {
+                return Err(EngineError::Refused(format!("words {words:x?} are no command")));
+            };
+            self.engine.submit(&command)?;
+        }
+        Ok(true)
+    }
+
+    fn obey(&mut self, order: Order) -> Result<Answer, EngineError> {
+        match order {
+            Order::Connect { addresses, regions } => {
+                for (index, rail) in self.engine.rails_mut().iter_mut().enumerate() {
+                    let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
+                    rail.insert_peers(&of_rail)?;
+                }
+                self.engine.set_peers(regions);
+                Ok(Answer::Done)
+            }
+            Order::Configure { rails, strategy } => {
+                self.engine.configure(rails, strategy);
+                Ok(Answer::Done)
+            }
+            Order::Write(writes) => self.write(&writes).map(Answer::Written),
+            Order::Snapshot => {
+                let counted = self.engine.rails().iter().map(Finished::counted);
+                let null = counted.reduce(|sum, rail| {
+                    let ((n, b, c), (m, d, e)) = (sum?, rail?);
+                    Some((n + m, b + d, c.wrapping_add(e)))
+                });
+                Ok(Answer::Snapshot(Box::new(Snapshot {
+                    counters: self.engine.counters().clone(),
+                    signals: self.engine.signals().to_vec(),
+                    null: null.flatten(),
+                })))
+            }
+            Order::Stop => Ok(Answer::Done),
+        }
+    }
+
+    /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring.
+    fn write(&mut self, writes: &Writes) -> Result<Duration, EngineError> {
+        let ring_tickets = self.engine.suspend();
+        let started = Instant::now();
+        let result = self.write_all(writes);
+        let elapsed = started.elapsed();
+        self.engine.resume(ring_tickets);
+        result.map(|()| elapsed)
+    }
+
+    fn write_all(&mut self, writes: &Writes) -> Result<(), EngineError> {
+        let (source_region, destination_region, peer) = writes.route;
+        let mut batched = 0;
+        for iteration in 0..writes.iterations {
+            for producer in 0..writes.producers {
+                let offset = (producer * writes.window + iteration % writes.window) * writes.stride;
+                while self.engine.room() == 0 {
+                    self.pump_and_poll()?;
+                }
+                self.engine.submit(&Command {
+                    opcode: Opcode::Put,
+                    source_region,
+                    source_offset: offset,
+                    destination_region,
+                    destination_offset: offset,
+                    bytes: writes.bytes,
+                    peer,
+                    immediate: 0,
+                })?;
+                batched += 1;
+                if writes.one_at_a_time || batched == BATCH {
+                    batched = 0;
+                    self.pump_and_poll()?;
+                }
+                while writes.one_at_a_time && self.engine.in_flight() > 0 {
+                    self.pump_and_poll()?;
+                }
+            }
+        }
+        while self.engine.in_flight() > 0 {
+            self.pump_and_poll()?;
+        }
+        Ok(())
+    }
+
+    /// As [`step`](Server::step) without the ring. Gives way and looks at the clock only when nothing moves.
+    #[inline]
+    fn pump_and_poll(&mut self) -> Result<(), EngineError> {
+        self.engine.pump()?;
+        if !self.engine.progress()? {
+            self.engine.check_stall()?;
+            if self.yields {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    fn fault_is_due(&mut self) -> bool {
+        let commands = self.engine.counters().commands;
+        match self.fault {
+            Some(Fault::Vanish(after)) if commands >= after => {
+                self.ring.silent = true;
+                true
+            }
+            Some(Fault::Stop(after)) => commands >= after,
+            _ => false,
+        }
+    }
+
+    /// After an error: let what is in flight complete (its buffers are the NIC's until then), tell how far it got, then
+    /// end every wait of the kernels.
+    fn end(&mut self, stop: Stop) {
+        let deadline = Instant::now() + DRAIN.min(self.timeout);
+        while self.engine.in_flight() > 0 && Instant::now() < deadline {
+            // The first error is the one that is reported; further ones are expected now.
+            let _ = self.engine.progress();
+        }
+        if let Some(consumer) = &self.ring.consumer {
+            consumer.publish_watermark(self.engine.watermark());
+            consumer.publish_stop(stop);
+        }
+    }
+}
+
+/// Pins the calling thread; false when the system refuses (a container's mask, say). The row then says so.
+fn pin(cpu: usize) -> bool {
+    let mut set = nix::sched::CpuSet::new();
+    set.set(cpu).is_ok() && nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).is_ok()
+}

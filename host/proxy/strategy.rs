@@ -1,0 +1,200 @@
+//! How a put is laid over the rails.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Pieces of a split put begin at multiples of this: whole pages, and whole packets of every NIC we know.
+pub const SPLIT_ALIGNMENT: u64 = 4096;
+/// From this size on `auto` splits a put; below it whole puts take turns. The size at which the AWS plugin for NCCL
+/// begins to stripe, by its default.
+pub const DEFAULT_AUTO_THRESHOLD: u64 = 256 * 1024;
+
+/// How puts are laid over the rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Everything on rail 0.
+    Single,
+    /// Each put is cut over all rails.
+    Split,
+    /// Whole puts take turns.
+    RoundRobin,
+    /// Split from this many bytes on, take turns below.
+    Auto {
+        /// The size at which splitting begins.
+        threshold: u64,
+    },
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Strategy::Single => "single",
+            Strategy::Split => "split",
+            Strategy::RoundRobin => "round-robin",
+            Strategy::Auto { .. } => "auto",
+        })
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Strategy, String> {
+        match text {
+            "single" => Ok(Strategy::Single),
+            "split" => Ok(Strategy::Split),
+            "round-robin" => Ok(Strategy::RoundRobin),
+            "auto" => Ok(Strategy::Auto { threshold: DEFAULT_AUTO_THRESHOLD }),
+            other => Err(format!("strategy {other:?} is none of single, split, round-robin, auto")),
+        }
+    }
+}
+
+/// One piece of a put on one rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which rail.
+    pub rail: usize,
+    /// First byte, from the start of the put.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Lays puts over rails; remembers whose turn it is.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    strategy: Strategy,
+    rails: usize,
+    next: usize,
+}
+
+impl Scheduler {
+    /// A scheduler for `rails` rails, at least 1.
+    pub fn new(strategy: Strategy, rails: usize) -> Scheduler {
+        Scheduler { strategy, rails: rails.max(1), next: 0 }
+    }
+
+    /// Calls `each` for every piece of a put of `bytes`. An `indivisible` put (one that raises a signal behind its last
+    /// byte) stays on one rail: on an unordered fabric nothing else says that the other pieces have arrived.
+    /// A put of 0 bytes is one piece of 0 bytes.
+    #[inline]
+    pub fn schedule(&mut self, bytes: u64, longest: u64, indivisible: bool, mut each: impl FnMut(Piece)) -> usize {
+        let split = match self.strategy {
+            Strategy::Split => true,
+            Strategy::Auto { threshold } => bytes >= threshold,
+            Strategy::Single | Strategy::RoundRobin => false,
+        };
+        let longest = longest.max(1);
+        if split && !indivisible && self.rails > 1 && bytes > SPLIT_ALIGNMENT {
+            let share = bytes.div_ceil(self.rails as u64).next_multiple_of(SPLIT_ALIGNMENT);
+            let mut pieces = 0;
+            for (rail, start) in (0..bytes).step_by(share as usize).enumerate() {
+                pieces += cut(rail, start, share.min(bytes - start), longest, &mut each);
+            }
+            return pieces;
+        }
+        let rail = match self.strategy {
+            Strategy::Single => 0,
+            _ => {
+                let rail = self.next;
+                self.next = if rail + 1 == self.rails { 0 } else { rail + 1 };
+                rail
+            }
+        };
+        cut(rail, 0, bytes, longest, &mut each)
+    }
+}
+
+/// Cuts a stretch of one rail into transfers that the provider takes.
+#[inline]
+fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(Piece)) -> usize {
+    let mut offset = 0;
+    let mut pieces = 0;
+    loop {
+        let length = longest.min(bytes - offset);
+        each(Piece { rail, offset: start + offset, bytes: length });
+        offset += length;
+        pieces += 1;
+        if offset >= bytes {
+            return pieces;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
+        prop_oneof![
+            Just(Strategy::Single),
+            Just(Strategy::Split),
+            Just(Strategy::RoundRobin),
+            (0u64..1 << 22).prop_map(|threshold| Strategy::Auto { threshold }),
+        ]
+    }
+
+    fn pieces(scheduler: &mut Scheduler, bytes: u64, longest: u64, indivisible: bool) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let count = scheduler.schedule(bytes, longest, indivisible, |piece| pieces.push(piece));
+        assert_eq!(count, pieces.len());
+        pieces
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_goes_out_exactly_once(
+            strategy in strategies(), rails in 1usize..70, bytes in 0u64..1 << 24, cuts in 1u64..2000,
+            indivisible: bool, repeats in 1usize..5,
+        ) {
+            // At most some thousand pieces, whatever the size.
+            let longest = (bytes / cuts).max(1);
+            let mut scheduler = Scheduler::new(strategy, rails);
+            for _ in 0..repeats {
+                let pieces = pieces(&mut scheduler, bytes, longest, indivisible);
+                let mut expected = 0;
+                for piece in &pieces {
+                    prop_assert_eq!(piece.offset, expected);
+                    prop_assert!(piece.rail < rails);
+                    prop_assert!(piece.bytes <= longest && (piece.bytes > 0 || bytes == 0));
+                    expected += piece.bytes;
+                }
+                prop_assert_eq!(expected, bytes);
+                if indivisible || matches!(strategy, Strategy::Single | Strategy::RoundRobin) {
+                    prop_assert!(pieces.iter().all(|piece| piece.rail == pieces[0].rail));
+                }
+            }
+        }
+
+        #[test]
+        fn a_split_is_even_and_aligned(rails in 1usize..70, bytes in 1u64..1 << 40) {
+            let mut scheduler = Scheduler::new(Strategy::Split, rails);
+            let pieces = pieces(&mut scheduler, bytes, u64::MAX, false);
+            prop_assert!(pieces.len() <= rails);
+            let largest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
+            prop_assert!(largest < bytes / rails as u64 + 2 * SPLIT_ALIGNMENT || pieces.len() == 1);
+            for piece in &pieces {
+                prop_assert_eq!(piece.offset % SPLIT_ALIGNMENT, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn round_robin_takes_turns_and_single_does_not() {
+        let mut turns = Scheduler::new(Strategy::RoundRobin, 3);
+        let rails: Vec<usize> = (0..7).flat_map(|_| pieces(&mut turns, 10, 1 << 20, false)).map(|p| p.rail).collect();
+        assert_eq!(rails, [0, 1, 2, 0, 1, 2, 0]);
+        let mut single = Scheduler::new(Strategy::Single, 3);
+        assert!((0..5).flat_map(|_| pieces(&mut single, 10, 4, false)).all(|piece| piece.rail == 0));
+    }
+
+    #[test]
+    fn names_go_both_ways() {
+        for name in ["single", "split", "round-robin", "auto"] {
+            assert_eq!(name.parse::<Strategy>().expect("known").to_string(), name);
+        }
+        assert!("stripe".parse::<Strategy>().expect_err("unknown").contains("round-robin"));
+    }
+}

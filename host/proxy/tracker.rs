@@ -1,0 +1,116 @@
+//! The watermark: rails complete out of order, kernels wait in order.
+
+/// Counts the outstanding pieces of each ticket and advances a watermark over those that have none.
+#[derive(Debug)]
+pub struct Tracker {
+    /// Outstanding pieces of the tickets in the window `watermark..next`, by `ticket & mask`.
+    outstanding: Box<[u32]>,
+    mask: u64,
+    watermark: u64,
+    next: u64,
+}
+
+impl Tracker {
+    /// A tracker for tickets from 0 with room for `window` (a power of two) at once.
+    pub fn new(window: usize) -> Tracker {
+        let window = window.next_power_of_two();
+        Tracker { outstanding: vec![0; window].into(), mask: window as u64 - 1, watermark: 0, next: 0 }
+    }
+
+    /// How many more tickets fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        (self.mask + 1 - (self.next - self.watermark)) as usize
+    }
+
+    /// Takes in the next ticket, with one piece outstanding, and returns it. The caller has looked for
+    /// [`room`](Tracker::room).
+    #[inline]
+    pub fn begin(&mut self) -> u64 {
+        debug_assert!(self.room() > 0);
+        let ticket = self.next;
+        self.outstanding[(ticket & self.mask) as usize] = 1;
+        self.next += 1;
+        ticket
+    }
+
+    /// Adds pieces to a ticket that is not complete.
+    #[inline]
+    pub fn add(&mut self, ticket: u64, pieces: u32) {
+        self.outstanding[(ticket & self.mask) as usize] += pieces;
+    }
+
+    /// One piece of this ticket is complete. A completion of a ticket that has none outstanding is ignored: false.
+    #[inline]
+    pub fn complete(&mut self, ticket: u64) -> bool {
+        if ticket < self.watermark || ticket >= self.next {
+            return false;
+        }
+        let outstanding = &mut self.outstanding[(ticket & self.mask) as usize];
+        if *outstanding == 0 {
+            return false;
+        }
+        *outstanding -= 1;
+        if *outstanding == 0 && ticket == self.watermark {
+            self.watermark += 1;
+            while self.watermark < self.next && self.outstanding[(self.watermark & self.mask) as usize] == 0 {
+                self.watermark += 1;
+            }
+        }
+        true
+    }
+
+    /// All tickets below this are complete.
+    #[inline]
+    pub fn watermark(&self) -> u64 {
+        self.watermark
+    }
+
+    /// Tickets taken in and not below the watermark.
+    pub fn in_flight(&self) -> u64 {
+        self.next - self.watermark
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_watermark_is_the_first_incomplete_ticket(
+            pieces in prop::collection::vec(1u32..5, 1..64), order in prop::collection::vec(any::<u32>(), 256),
+        ) {
+            let mut tracker = Tracker::new(64);
+            let mut outstanding: Vec<u32> = pieces.clone();
+            for &count in &pieces {
+                let ticket = tracker.begin();
+                tracker.add(ticket, count - 1);
+            }
+            for choice in order {
+                let open: Vec<usize> = (0..outstanding.len()).filter(|&ticket| outstanding[ticket] > 0).collect();
+                let Some(&ticket) = open.get(choice as usize % open.len().max(1)) else { break };
+                outstanding[ticket] -= 1;
+                prop_assert!(tracker.complete(ticket as u64));
+                let expected = outstanding.iter().position(|&count| count > 0).unwrap_or(outstanding.len());
+                prop_assert_eq!(tracker.watermark(), expected as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn wraps_and_refuses_strangers() {
+        let mut tracker = Tracker::new(2);
+        for lap in 0..5u64 {
+            assert_eq!((tracker.begin(), tracker.begin()), (lap * 2, lap * 2 + 1));
+            assert_eq!(tracker.room(), 0);
+            assert!(tracker.complete(lap * 2 + 1));
+            assert_eq!(tracker.watermark(), lap * 2);
+            assert!(!tracker.complete(lap * 2 + 1), "twice");
+            assert!(tracker.complete(lap * 2));
+            assert!(!tracker.complete(lap * 2 + 7), "never begun");
+            assert_eq!(tracker.in_flight(), 0);
+        }
+    }
+}
