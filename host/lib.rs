@@ -7,3 +7,4 @@
 pub mod bootstrap;
 pub mod fabric;
 pub mod report;
+pub mod signals;
