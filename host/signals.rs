@@ -84,6 +84,8 @@ fn swallow_broken_pipe<T>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -50,6 +50,9 @@ pub(super) fn connect(
         });
         let mut refusals = 0;
         for &address in &addresses {
+            if clock.expired() {
+                break;
+            }
             let patience = if addresses.len() == 1 { clock.remaining() } else { CANDIDATE };
             match attempt(address, &greeting, &clock.within(patience)) {
                 Ok(link) => return Ok(link),
@@ -78,10 +81,8 @@ pub(super) fn connect(
 
 fn attempt(address: SocketAddr, greeting: &[u8], clock: &Clock) -> Result<Link, Failure> {
     let retry = |error: std::io::Error| Failure::Retry(error.to_string());
-    let limit = ATTEMPT.min(clock.remaining());
-    if limit.is_zero() {
-        return Err(Failure::Retry("no time left".into()));
-    }
+    // The limit must not be zero, and the time may run out just now.
+    let limit = clock.remaining().clamp(Duration::from_millis(1), ATTEMPT);
     let stream = TcpStream::connect_timeout(&address, limit).map_err(retry)?;
     if stream.local_addr().ok() == Some(address) {
         // A port nobody listens on can connect to itself when it lies in the ephemeral range.

@@ -196,6 +196,8 @@ pub(super) fn first_difference(fingerprints: &[Vec<(String, String)>]) -> Option
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn kind(pairs: &[(&str, &str)], has_mpi: bool) -> Kind {

@@ -255,6 +255,8 @@ fn numbers(ranks: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -104,6 +104,8 @@ pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -79,6 +79,8 @@ pub(super) fn random_token() -> Result<String, BootstrapError> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -33,6 +33,7 @@ mod star;
 mod tcp;
 mod wait;
 
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -84,6 +85,15 @@ pub struct Bootstrap {
     /// Declared last: connections close before MPI is left.
     #[cfg(feature = "mpi")]
     session: Option<mpi::Session>,
+}
+
+impl fmt::Debug for Bootstrap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Bootstrap { kind, star, members, broken, .. } = self;
+        let mut out = f.debug_struct("Bootstrap");
+        out.field("kind", kind).field("rank", &star.rank).field("size", &star.size);
+        out.field("members", members).field("broken", broken).finish_non_exhaustive()
+    }
 }
 
 impl Bootstrap {
@@ -170,6 +180,8 @@ impl Bootstrap {
         let hello = Hello { rank, size, member: Member::here() };
         let link = connect::connect(candidates, master, tcp::checked_token(token)?, &hello, &clock)?;
         star.links[0] = Some(link);
+        // Rank 0 is there: the time spent on finding it does not count against the other ranks.
+        let clock = Clock::new(options.timeout, options.interrupt);
         Bootstrap::start(kind, star, None, clock, options)
     }
 

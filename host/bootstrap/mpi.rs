@@ -206,6 +206,8 @@ fn bounded<T>(what: &'static str, limit: Duration, call: impl FnOnce() -> T) -> 
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

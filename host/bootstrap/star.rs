@@ -17,6 +17,9 @@ use super::wait::Clock;
 /// How long telling the others about an error may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// How often rank 0 tells those who wait who is missing, at least.
+const NEWS_EVERY: Duration = Duration::from_secs(1);
+
 /// How long a child whose connection closed may take to end, so that its exit status can be told.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
@@ -77,7 +80,7 @@ impl Star {
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.size];
         parts[0] = Some(mine.to_vec());
-        let news_every = (clock.timeout / 4).max(Duration::from_millis(1));
+        let news_every = (clock.timeout / 4).clamp(Duration::from_millis(1), NEWS_EVERY);
         let mut next_news = Instant::now() + news_every;
         loop {
             if let Some(door) = door.as_deref_mut() {
@@ -138,7 +141,7 @@ impl Star {
                     FrameKind::Missing if frame.step == self.step => {
                         missing = serde_json::from_slice(&frame.payload).unwrap_or(missing);
                         // Rank 0 ends this wait by its own clock, which started later than ours.
-                        clock.extend(clock.timeout / 2);
+                        clock.extend(clock.timeout);
                     }
                     FrameKind::Missing => {}
                     FrameKind::Abort => {

@@ -119,6 +119,8 @@ pub(super) fn resolve(master: &str, port: u16) -> Result<Vec<SocketAddr>, String
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn settings(pairs: &[(&str, &str)]) -> Result<TcpSettings, String> {
