@@ -115,7 +115,6 @@ fn a_child_that_leaves_is_named_with_its_exit_status() {
     let (_, text) = run("leaves");
     contains(&text, "left during \"row 3\": exit status: 7\n");
     contains(&text, "[0] rank 1 (host ");
-    contains(&text, "[2] rank 0 stopped the job: rank 1 (host ");
 }
 
 #[test]

@@ -85,11 +85,10 @@ impl Door {
         }
     }
 
-    /// Moves every connection as far as it goes without waiting. `host_of` names the host of a rank that is connected
-    /// already. Strangers are turned away; a rank of this job that cannot be is an error, since the job cannot become whole.
-    pub fn step(&mut self, host_of: impl Fn(usize) -> Option<String>) -> Result<Vec<(usize, Link)>, BootstrapError> {
+    /// Moves every connection as far as it goes without waiting, and puts those that are ranks into `links`. Strangers are
+    /// turned away; a rank of this job that cannot be is an error, since the job cannot become whole.
+    pub fn step(&mut self, links: &mut [Option<Link>]) -> Result<(), BootstrapError> {
         self.accept()?;
-        let mut joined: Vec<(usize, Link)> = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
             match caller.advance(&self.token) {
                 Step::Wait => self.callers.push(caller),
@@ -104,41 +103,33 @@ impl Door {
                     self.callers.push(caller);
                 }
                 Step::Join(hello, used) => {
-                    let taken = joined
-                        .iter()
-                        .find(|(rank, _)| *rank == hello.rank)
-                        .map(|(_, link)| link.member.host.clone())
-                        .or_else(|| host_of(hello.rank));
-                    if let Some(why) = self.objection(&hello, taken) {
-                        let peer = format!(
-                            "rank {} (host {}, pid {}, {})",
-                            hello.rank,
-                            hello.member.host,
-                            hello.member.pid,
-                            shown(caller.from)
-                        );
+                    let Hello { rank, ref member, .. } = hello;
+                    if let Some(why) = self.objection(&hello, links) {
+                        let from = shown(caller.from);
+                        let peer = format!("rank {rank} (host {}, pid {}, {from})", member.host, member.pid);
                         caller.refuse(why.clone(), true);
                         return Err(BootstrapError::BadPeer { peer, why });
                     }
                     match caller.into_link(&self.welcome, &hello, used) {
-                        Ok(link) => joined.push((hello.rank, link)),
+                        Ok(link) => links[rank] = Some(link),
                         // It will come again, or be missed by name.
-                        Err(error) => self.last_refusal = format!("rank {}: {error}", hello.rank),
+                        Err(error) => self.last_refusal = format!("rank {rank}: {error}"),
                     }
                 }
             }
         }
-        Ok(joined)
+        Ok(())
     }
 
-    fn objection(&self, hello: &Hello, taken: Option<String>) -> Option<String> {
+    fn objection(&self, hello: &Hello, links: &[Option<Link>]) -> Option<String> {
         let Hello { rank, size, member } = hello;
         if *size != self.size {
             Some(format!("it counts {size} ranks, rank 0 counts {}", self.size))
         } else if *rank == 0 || *rank >= self.size {
             Some(format!("the ranks beside rank 0 are 1 to {}", self.size.saturating_sub(1)))
         } else {
-            taken.map(|first| format!("two processes claim rank {rank}, on host {first} and host {}", member.host))
+            let first = &links[*rank].as_ref()?.member.host;
+            Some(format!("two processes claim rank {rank}, on host {first} and host {}", member.host))
         }
     }
 

@@ -84,11 +84,7 @@ impl Star {
         let mut next_news = Instant::now() + news_every;
         loop {
             if let Some(door) = door.as_deref_mut() {
-                let links = &self.links;
-                let host_of = |rank: usize| Some(links.get(rank)?.as_ref()?.member.host.clone());
-                for (rank, link) in door.step(host_of)? {
-                    self.links[rank] = Some(link);
-                }
+                door.step(&mut self.links)?;
             }
             self.look(what)?;
             for (rank, part) in parts.iter_mut().enumerate().skip(1) {
