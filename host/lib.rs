@@ -10,3 +10,4 @@ pub mod fabric;
 pub mod proxy;
 pub mod report;
 pub mod ring;
+pub mod signals;

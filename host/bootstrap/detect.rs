@@ -1,0 +1,291 @@
+//! What the environment says: which launcher started this process, and which kind of bootstrap follows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::error::BootstrapError;
+use super::local::was_spawned;
+
+/// A look-up of environment variables; empty ones count as unset.
+pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The process's environment, as [`Kind::detect`] takes it.
+pub fn process_env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// How the ranks find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// This program starts its own ranks on this machine.
+    Local,
+    /// mpirun or srun started the ranks; needs the cargo feature `mpi`.
+    Mpi,
+    /// RANK, WORLD_SIZE and MASTER_ADDR, or SkyPilot's variables.
+    Tcp,
+}
+
+impl Kind {
+    /// The kind that the environment asks for. The innermost launcher wins: a rank started by ginlab itself, torchrun's
+    /// workers (they also see the srun that started torchrun), mpirun or srun, RANK and WORLD_SIZE, a SkyPilot job of
+    /// several nodes, and otherwise `local`. A ginlab without MPI takes RANK, WORLD_SIZE and MASTER_ADDR before srun's own
+    /// variables: that is how one runs it there.
+    pub fn detect(env: Env) -> Kind {
+        Kind::detect_with(env, cfg!(feature = "mpi"))
+    }
+
+    fn detect_with(env: Env, has_mpi: bool) -> Kind {
+        let set = |names: &[&str]| names.iter().all(|name| env(name).is_some());
+        let torchrun = set(&["TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"]);
+        let complete = set(&["RANK", "WORLD_SIZE", "MASTER_ADDR"]);
+        if was_spawned(env) {
+            Kind::Local
+        } else if torchrun || (complete && !has_mpi) {
+            Kind::Tcp
+        } else if Launcher::detect(env).is_some_and(|launcher| has_mpi || !launcher.certainly_one()) {
+            Kind::Mpi
+        } else if set(&["RANK", "WORLD_SIZE"]) || several_skypilot_nodes(env) {
+            Kind::Tcp
+        } else {
+            Kind::Local
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Local => "local",
+            Kind::Mpi => "mpi",
+            Kind::Tcp => "tcp",
+        })
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Kind::Local, Kind::Mpi, Kind::Tcp]
+            .into_iter()
+            .find(|kind| kind.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is no bootstrap: allowed are local, mpi, tcp"))
+    }
+}
+
+/// A process launcher that left its traces in the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// Its name for people.
+    pub name: &'static str,
+    /// How many ranks it started, when it says so.
+    pub size: Option<usize>,
+    /// Our rank, when it says so.
+    pub rank: Option<usize>,
+}
+
+impl Launcher {
+    /// Finds mpirun, mpiexec or srun.
+    pub fn detect(env: Env) -> Option<Launcher> {
+        let value = |name: &str| env(name).and_then(|text| text.trim().parse().ok());
+        let found = |name, size: Option<usize>, rank| Some(Launcher { name, size, rank });
+        if env("OMPI_COMM_WORLD_SIZE").is_some() {
+            found("mpirun", value("OMPI_COMM_WORLD_SIZE"), value("OMPI_COMM_WORLD_RANK"))
+        } else if env("SLURM_STEP_ID").is_some_and(|id| is_srun_step(&id)) && env("SLURM_PROCID").is_some() {
+            // Before PMI and PMIx, which srun sets too.
+            found("srun", value("SLURM_STEP_NUM_TASKS").or_else(|| value("SLURM_NTASKS")), value("SLURM_PROCID"))
+        } else if env("PMI_SIZE").is_some() {
+            found("mpiexec", value("PMI_SIZE"), value("PMI_RANK"))
+        } else if env("PMIX_RANK").is_some() {
+            found("a PMIx launcher", None, value("PMIX_RANK"))
+        } else {
+            None
+        }
+    }
+
+    /// Whether it started more than one rank, as far as it tells.
+    pub fn started_several(&self) -> bool {
+        self.size.is_some_and(|size| size > 1) || self.rank.is_some_and(|rank| rank > 0)
+    }
+
+    fn certainly_one(&self) -> bool {
+        self.size == Some(1)
+    }
+
+    fn started(&self) -> String {
+        match self.size {
+            Some(size) => format!("{size} ranks"),
+            None => "several ranks".to_owned(),
+        }
+    }
+}
+
+/// Slurm numbers its batch script, interactive shell and the like as steps at the top of the range; those are no srun.
+fn is_srun_step(id: &str) -> bool {
+    id.trim().parse::<u32>().is_ok_and(|id| id < 0xffff_fff0)
+}
+
+fn several_skypilot_nodes(env: Env) -> bool {
+    env("SKYPILOT_NODE_RANK").is_some()
+        && env("SKYPILOT_NUM_NODES").and_then(|text| text.trim().parse::<usize>().ok()).is_some_and(|nodes| nodes > 1)
+}
+
+/// An error when a launcher started several ranks but this kind of bootstrap sees one.
+pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
+    let Some(launcher) = Launcher::detect(env).filter(Launcher::started_several) else { return Ok(()) };
+    let launched = (launcher.name.to_owned(), launcher.started());
+    let (side, cause) = match kind {
+        Kind::Mpi => (
+            "MPI",
+            "ginlab was built against another MPI than the one launching it (compare `mpirun --version` with `ldd` of the \
+             ginlab binary, or try `srun --mpi=pmix`)",
+        ),
+        Kind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for all of them, or launch one"),
+        Kind::Local => ("the local bootstrap", "start ginlab once, it starts its own ranks; or use `--bootstrap mpi`"),
+    };
+    let (side, cause) = (side.to_owned(), cause.to_owned());
+    Err(BootstrapError::Alone { launcher: launched.0, started: launched.1, side, cause })
+}
+
+/// The error of a ginlab without MPI where MPI is asked for.
+#[cfg(not(feature = "mpi"))]
+pub(super) fn no_mpi(env: Env) -> BootstrapError {
+    let why = match Launcher::detect(env) {
+        Some(launcher) => format!("{} started {}", launcher.name, launcher.started()),
+        None => "the mpi bootstrap was asked for".to_owned(),
+    };
+    BootstrapError::NoMpi { why }
+}
+
+/// A variable that must be there.
+pub(super) fn required(env: Env, name: &str, needed_by: &str, fix: &str) -> Result<String, BootstrapError> {
+    env(name).ok_or_else(|| BootstrapError::MissingVariable {
+        name: name.to_owned(),
+        needed_by: needed_by.to_owned(),
+        fix: fix.to_owned(),
+    })
+}
+
+/// A number that must be there.
+pub(super) fn number<T: FromStr>(env: Env, name: &str, needed_by: &str, fix: &str) -> Result<T, BootstrapError> {
+    let value = required(env, name, needed_by, fix)?;
+    value.trim().parse().map_err(|_| BootstrapError::BadVariable {
+        name: name.to_owned(),
+        value,
+        allowed: "it must be a whole number in range".to_owned(),
+    })
+}
+
+/// The first difference to rank 0, in rank 0's order, with all ranks that have that other value.
+pub(super) fn first_difference(fingerprints: &[Vec<(String, String)>]) -> Option<BootstrapError> {
+    let first = fingerprints.first()?;
+    let value = |rank: usize, key: &str| {
+        let found = fingerprints[rank].iter().find(|(name, _)| name == key);
+        found.map_or_else(|| "not given".to_owned(), |(_, value)| format!("{value:?}"))
+    };
+    let extra = fingerprints.iter().flatten().filter(|(key, _)| !first.iter().any(|(known, _)| known == key));
+    for (key, _) in first.iter().chain(extra) {
+        let ours = value(0, key);
+        let Some(rank) = (1..fingerprints.len()).find(|&rank| value(rank, key) != ours) else { continue };
+        let other = value(rank, key);
+        let ranks = (1..fingerprints.len()).filter(|&rank| value(rank, key) == other).collect();
+        return Some(BootstrapError::Differ { key: key.clone(), first: ours, other, ranks });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn kind(pairs: &[(&str, &str)], has_mpi: bool) -> Kind {
+        Kind::detect_with(&table(pairs), has_mpi)
+    }
+
+    fn table(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        move |name| pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+
+    const OMPI: [(&str, &str); 3] = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1"), ("PMIX_RANK", "1")];
+    const SRUN: [(&str, &str); 3] = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")];
+    const TCP: [(&str, &str); 3] = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
+    const SKY: [(&str, &str); 3] =
+        [("SKYPILOT_NODE_RANK", "0"), ("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2")];
+
+    #[test]
+    fn the_innermost_launcher_wins() {
+        for has_mpi in [true, false] {
+            assert_eq!(kind(&[], has_mpi), Kind::Local);
+            assert_eq!(kind(&OMPI, has_mpi), Kind::Mpi);
+            assert_eq!(kind(&SRUN, has_mpi), Kind::Mpi);
+            assert_eq!(kind(&[("PMI_SIZE", "2")], has_mpi), Kind::Mpi);
+            assert_eq!(kind(&[("PMIX_RANK", "0")], has_mpi), Kind::Mpi);
+            assert_eq!(kind(&TCP, has_mpi), Kind::Tcp);
+            assert_eq!(kind(&TCP[..2], has_mpi), Kind::Tcp);
+            assert_eq!(kind(&SKY, has_mpi), Kind::Tcp);
+            let spawned = [&[("GINLAB_RANK", "1")][..], &OMPI, &TCP, &SKY].concat();
+            assert_eq!(kind(&spawned, has_mpi), Kind::Local);
+            let torchrun_in_srun = [&[("TORCHELASTIC_RUN_ID", "x")][..], &SRUN, &TCP].concat();
+            assert_eq!(kind(&torchrun_in_srun, has_mpi), Kind::Tcp);
+        }
+        let both = [&SRUN[..], &TCP].concat();
+        assert_eq!(kind(&both, true), Kind::Mpi);
+        assert_eq!(kind(&both, false), Kind::Tcp);
+    }
+
+    #[test]
+    fn one_task_needs_no_mpi() {
+        let one = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")];
+        assert_eq!(kind(&one, false), Kind::Local);
+        assert_eq!(kind(&one, true), Kind::Mpi);
+        assert!(refuse_alone(&table(&one), Kind::Local).is_ok());
+    }
+
+    #[test]
+    fn a_batch_script_is_no_srun_step() {
+        let batch = [("SLURM_STEP_ID", "4294967291"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
+        assert_eq!(kind(&batch, true), Kind::Local);
+        assert_eq!(kind(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], true), Kind::Local);
+    }
+
+    #[test]
+    fn a_skypilot_job_of_one_node_is_local() {
+        assert_eq!(kind(&[("SKYPILOT_NODE_RANK", "0"), ("SKYPILOT_NUM_NODES", "1")], false), Kind::Local);
+    }
+
+    #[test]
+    fn a_world_of_one_beside_a_launcher_names_both() {
+        let error = refuse_alone(&table(&OMPI), Kind::Mpi).unwrap_err().to_string();
+        assert!(
+            error.starts_with("mpirun started 2 ranks but MPI says 1: ginlab was built against another MPI"),
+            "{error}"
+        );
+        let pmix = refuse_alone(&table(&[("PMIX_RANK", "3")]), Kind::Mpi).unwrap_err().to_string();
+        assert!(pmix.starts_with("a PMIx launcher started several ranks"), "{pmix}");
+        assert!(refuse_alone(&table(&[]), Kind::Mpi).is_ok());
+        // Step size before job size.
+        let step = [&SRUN[..], &[("SLURM_STEP_NUM_TASKS", "1")]].concat();
+        assert!(refuse_alone(&table(&step), Kind::Mpi).is_ok());
+    }
+
+    #[test]
+    fn differences_are_one_line() {
+        let print = |provider: &str| vec![("provider".to_owned(), provider.to_owned())];
+        assert_eq!(first_difference(&[print("tcp"), print("tcp")]), None);
+        let error = first_difference(&[print("tcp"), print("efa"), print("tcp"), print("efa")]).unwrap();
+        assert_eq!(error.to_string(), "ranks differ: provider is \"tcp\" on rank 0 but \"efa\" on ranks 1, 3");
+        let error = first_difference(&[vec![], print("efa")]).unwrap();
+        assert_eq!(error.to_string(), "ranks differ: provider is not given on rank 0 but \"efa\" on rank 1");
+    }
+
+    #[test]
+    fn kinds_are_read_back() {
+        for kind in [Kind::Local, Kind::Mpi, Kind::Tcp] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("ring".parse::<Kind>().is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! Messages of the star: a fixed header, a label for people, a payload.
+
+/// The largest payload of one frame.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+
+/// kind, padding, label length (u16), payload length (u32), step (u64), all little-endian.
+const HEADER_BYTES: usize = 16;
+
+/// Labels are cut here, on both sides alike, so that they stay comparable.
+const MAX_LABEL_BYTES: usize = 200;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameKind {
+    /// Connector to rank 0: who it is.
+    Hello = 1,
+    /// Rank 0 to connector: you are in.
+    Welcome = 2,
+    /// Rank 0 to connector: you are not, and why.
+    Refuse = 3,
+    /// A rank's part of an all-gather.
+    Part = 4,
+    /// All parts, from rank 0.
+    All = 5,
+    /// From rank 0 to those who wait: who is still missing. It tells a rank that rank 0 is at the same step and alive.
+    Missing = 6,
+    /// An error that stops the job.
+    Abort = 7,
+}
+
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        use FrameKind::*;
+        [Hello, Welcome, Refuse, Part, All, Missing, Abort].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub kind: FrameKind,
+    pub step: u64,
+    pub label: String,
+    pub payload: Vec<u8>,
+}
+
+/// The label as it travels.
+pub(super) fn label(text: &str) -> &str {
+    let mut end = text.len().min(MAX_LABEL_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Encodes a frame. The payload must not exceed [`MAX_BYTES`]; the callers check, with an error that names the step.
+pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> Vec<u8> {
+    let what = label(what);
+    let mut out = Vec::with_capacity(HEADER_BYTES + what.len() + payload.len());
+    out.push(kind as u8);
+    out.push(0);
+    out.extend((what.len() as u16).to_le_bytes());
+    out.extend((payload.len() as u32).to_le_bytes());
+    out.extend(step.to_le_bytes());
+    out.extend(what.as_bytes());
+    out.extend(payload);
+    out
+}
+
+/// Takes one frame from the front of `buffer`: the frame and its length, `None` while it is incomplete, or what is wrong.
+pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, usize)>, String> {
+    let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let Some(kind) = FrameKind::from_byte(header[0]) else {
+        return Err(format!("unknown message kind {}", header[0]));
+    };
+    let label_bytes = u16::from_le_bytes([header[2], header[3]]) as usize;
+    let payload_bytes = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+    let [.., a, b, c, d, e, f, g, h] = *header;
+    let step = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    if label_bytes > MAX_LABEL_BYTES || payload_bytes > max_bytes {
+        return Err(format!("a message of {payload_bytes} bytes, at most {max_bytes} are allowed"));
+    }
+    let total = HEADER_BYTES + label_bytes + payload_bytes;
+    let Some(body) = buffer.get(HEADER_BYTES..total) else { return Ok(None) };
+    let (text, payload) = body.split_at(label_bytes);
+    let frame = Frame { kind, step, label: String::from_utf8_lossy(text).into_owned(), payload: payload.to_vec() };
+    Ok(Some((frame, total)))
+}
+
+/// Joins byte strings into one payload.
+pub(super) fn join_parts(parts: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(joined_bytes(parts));
+    for part in parts {
+        out.extend((part.len() as u32).to_le_bytes());
+        out.extend(part);
+    }
+    out
+}
+
+/// The length of [`join_parts`].
+pub(super) fn joined_bytes(parts: &[Vec<u8>]) -> usize {
+    parts.iter().map(|part| 4 + part.len()).sum()
+}
+
+/// The inverse of [`join_parts`]; `None` when the bytes are not `count` parts.
+pub(super) fn split_parts(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let mut parts = Vec::new();
+    for _ in 0..count {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        parts.push(part.to_vec());
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_cut(step: u64, what in ".{0,80}", payload: Vec<u8>, cut in 0usize..400) {
+            let bytes = encode(FrameKind::Part, step, &what, &payload);
+            prop_assert_eq!(decode(&bytes[..cut.min(bytes.len() - 1)], MAX_BYTES), Ok(None));
+            let (frame, used) = decode(&bytes, MAX_BYTES).unwrap().unwrap();
+            prop_assert_eq!(used, bytes.len());
+            prop_assert_eq!(frame.label, label(&what));
+            prop_assert_eq!((frame.kind, frame.step, frame.payload), (FrameKind::Part, step, payload));
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes: Vec<u8>, count in 0usize..9) {
+            let _ = decode(&bytes, MAX_BYTES);
+            let _ = split_parts(&bytes, count);
+        }
+
+        #[test]
+        fn parts_come_back(parts: Vec<Vec<u8>>) {
+            prop_assert_eq!(split_parts(&join_parts(&parts), parts.len()), Some(parts));
+        }
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_before_its_bytes_come() {
+        let mut bytes = encode(FrameKind::Part, 0, "x", b"");
+        bytes[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(decode(&bytes, MAX_BYTES).is_err());
+    }
+}

@@ -1,0 +1,46 @@
+//! Which host a rank runs on.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// What every rank tells the others about itself at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Host name.
+    pub host: String,
+    /// Process number.
+    pub pid: u32,
+    /// Host name, boot and network namespace: ranks with the same identity reach each other over loopback and shared
+    /// memory. Two containers of one machine have different ones.
+    pub identity: String,
+}
+
+impl Member {
+    /// This process.
+    pub fn here() -> Self {
+        let host = nix::unistd::gethostname()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_else(|_| "unknown-host".to_owned());
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        // The link reads `net:[inode]`.
+        let network = fs::read_link("/proc/self/ns/net").map(|link| link.display().to_string()).unwrap_or_default();
+        let identity = format!("{host} {} {network}", boot.trim());
+        Member { host, pid: std::process::id(), identity }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn this_host_is_itself() {
+        let here = Member::here();
+        assert_eq!(here, Member::here());
+        assert!(here.identity.contains("net:["), "{}", here.identity);
+        assert!(!here.host.is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! `local`: this program starts copies of itself.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use super::children::Children;
+use super::detect::{Env, number, process_env, required};
+use super::error::BootstrapError;
+
+const RANK: &str = "GINLAB_RANK";
+const SIZE: &str = "GINLAB_WORLD_SIZE";
+const MASTER: &str = "GINLAB_MASTER";
+pub(super) const TOKEN: &str = "GINLAB_TOKEN";
+
+/// More processes than this on one machine are a slip of the finger.
+pub(super) const MAX_RANKS: usize = 256;
+
+/// Whether this process was started by rank 0 of a `local` job. Such a process prints no results.
+pub fn is_spawned_child() -> bool {
+    was_spawned(&process_env)
+}
+
+pub(super) fn was_spawned(env: Env) -> bool {
+    env(RANK).is_some()
+}
+
+/// A child's place, from its environment.
+pub(super) struct Place {
+    pub rank: usize,
+    pub size: usize,
+    pub master: SocketAddr,
+    pub token: String,
+}
+
+impl Place {
+    pub fn from_env(env: Env) -> Result<Self, BootstrapError> {
+        let by = "GINLAB_RANK says that another ginlab started this one";
+        let fix = "unset GINLAB_RANK to start a job of its own";
+        let rank: usize = number(env, RANK, by, fix)?;
+        let size: usize = number(env, SIZE, by, fix)?;
+        let master = required(env, MASTER, by, fix)?;
+        let token = required(env, TOKEN, by, fix)?;
+        if rank == 0 || rank >= size {
+            let allowed = format!("children of a job of {size} ranks are 1 to {}", size.saturating_sub(1));
+            return Err(BootstrapError::BadVariable { name: RANK.into(), value: rank.to_string(), allowed });
+        }
+        let master = master.parse().map_err(|_| BootstrapError::BadVariable {
+            name: MASTER.into(),
+            value: master.clone(),
+            allowed: "an address and a port such as 127.0.0.1:4711".into(),
+        })?;
+        Ok(Place { rank, size, master, token })
+    }
+}
+
+/// Starts ranks 1 to `size - 1`; where rank 0 listens, and the token.
+pub(super) fn start(size: usize, children: &mut Children) -> Result<(TcpListener, String), BootstrapError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(|error| BootstrapError::system("listen on 127.0.0.1", error))?;
+    let address = listener.local_addr().map_err(|error| BootstrapError::system("read the port of a socket", error))?;
+    let token = random_token()?;
+    for rank in 1..size {
+        let environment =
+            [(RANK, rank.to_string()), (SIZE, size.to_string()), (MASTER, address.to_string()), (TOKEN, token.clone())];
+        children.start(rank, &environment)?;
+    }
+    Ok((listener, token))
+}
+
+/// 128 random bits in hexadecimal.
+pub(super) fn random_token() -> Result<String, BootstrapError> {
+    let mut bytes = [0u8; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(|error| BootstrapError::system("read /dev/urandom", error))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_child_finds_its_place_or_says_what_is_missing() {
+        let full = |name: &str| match name {
+            RANK => Some("1".to_owned()),
+            SIZE => Some("2".to_owned()),
+            MASTER => Some("127.0.0.1:4711".to_owned()),
+            TOKEN => Some("t".to_owned()),
+            _ => None,
+        };
+        let place = Place::from_env(&full).unwrap();
+        assert_eq!((place.rank, place.size, place.master.port(), &*place.token), (1, 2, 4711, "t"));
+        let torn = |name: &str| if name == MASTER { None } else { full(name) };
+        let error = Place::from_env(&torn).err().unwrap().to_string();
+        assert!(error.starts_with("GINLAB_MASTER is not set"), "{error}");
+        let zero = |name: &str| if name == RANK { Some("0".to_owned()) } else { full(name) };
+        assert!(Place::from_env(&zero).is_err());
+    }
+
+    #[test]
+    fn tokens_differ() {
+        assert_ne!(random_token().unwrap(), random_token().unwrap());
+        assert_eq!(random_token().unwrap().len(), 32);
+    }
+}

@@ -1,0 +1,232 @@
+//! `mpi`: mpirun or srun started the ranks. MPI tells rank and size and spreads rank 0's addresses; everything after goes
+//! over the same star as in the other kinds, because MPI's own waits have no limit and name nobody.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ::mpi::Threading;
+use ::mpi::environment::Universe;
+use ::mpi::request::StaticScope;
+use ::mpi::traits::{Communicator, Root};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use serde::{Deserialize, Serialize};
+
+use super::detect::{process_env, refuse_alone};
+use super::error::{BootstrapError, human};
+use super::identity::Member;
+use super::star::Star;
+use super::wait::Clock;
+use super::{Bootstrap, Kind, Options, hello, local, tcp};
+
+/// Size of the broadcast; MPI wants to know it beforehand on all ranks.
+const OFFER_BYTES: usize = 8192;
+
+/// How often a pending broadcast is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Exit code of a process that MPI holds beyond the time limit.
+const TIMED_OUT: i32 = 124;
+
+/// An initialised MPI. Dropping it does *not* finalize: MPI_Finalize waits for all ranks, and a rank that failed must not.
+/// The launcher then sees a rank that left early and ends the job.
+pub(super) struct Session(std::mem::ManuallyDrop<Universe>);
+
+impl Session {
+    /// Leaves MPI in order, with all ranks.
+    pub fn finalize(self, limit: Duration) {
+        bounded("MPI_Finalize", limit, || drop(std::mem::ManuallyDrop::into_inner(self.0)));
+    }
+}
+
+/// Where rank 0 listens, or why it does not.
+#[derive(Debug, Serialize, Deserialize)]
+struct Offer {
+    identity: String,
+    addresses: Vec<IpAddr>,
+    port: u16,
+    token: String,
+}
+
+impl Bootstrap {
+    /// Takes rank and size from MPI. Must be called at most once in a process, from its main thread.
+    pub fn mpi(options: Options) -> Result<Self, BootstrapError> {
+        let clock = Clock::new(options.timeout, options.interrupt);
+        let initialized =
+            bounded("MPI_Init", options.timeout, || ::mpi::initialize_with_threading(Threading::Funneled));
+        let Some((universe, _)) = initialized else {
+            return Err(BootstrapError::Mpi(
+                "it is initialised already; the mpi bootstrap opens once in a process".into(),
+            ));
+        };
+        let session = Session(std::mem::ManuallyDrop::new(universe));
+        let world = session.0.world();
+        let (rank, size) = (world.rank() as usize, world.size() as usize);
+        let mut opened = if size == 1 {
+            if let Err(error) = refuse_alone(&process_env, Kind::Mpi) {
+                // Alone in its world, MPI has nobody to wait for.
+                session.finalize(options.timeout);
+                return Err(error);
+            }
+            Bootstrap::centre(Kind::Mpi, Star::new(0, 1, None), None, options)?
+        } else if rank == 0 {
+            let prepared = listen(&options);
+            let offer = prepared.as_ref().map(|(_, offer)| offer).map_err(BootstrapError::to_string);
+            broadcast(&world, Some(hello::json(&offer)), &clock)?;
+            let (listener, Offer { token, .. }) = prepared?;
+            Bootstrap::centre(Kind::Mpi, Star::new(0, size, None), Some((listener, &token)), options)?
+        } else {
+            let bytes = broadcast(&world, None, &clock)?;
+            let offer: Result<Offer, String> = serde_json::from_slice(&bytes)
+                .map_err(|error| BootstrapError::Mpi(format!("rank 0's addresses are unreadable: {error}")))?;
+            let offer = offer.map_err(|text| BootstrapError::Aborted { rank: 0, text })?;
+            let candidates = candidates(&offer, &Member::here().identity);
+            let master = candidates.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+            Bootstrap::leaf(Kind::Mpi, (rank, size), || Ok(candidates.clone()), &master, &offer.token, options)?
+        };
+        opened.session = Some(session);
+        Ok(opened)
+    }
+}
+
+/// Ranks of the same host and network namespace use loopback; others try rank 0's interfaces in turn.
+fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
+    if offer.identity == here {
+        return vec![(Ipv4Addr::LOCALHOST, offer.port).into()];
+    }
+    offer.addresses.iter().map(|&address| (address, offer.port).into()).collect()
+}
+
+fn listen(options: &Options) -> Result<(TcpListener, Offer), BootstrapError> {
+    let addresses = interfaces(options.interfaces.as_deref())?;
+    let listener = tcp::listen(0)?;
+    let port = listener.local_addr().map_err(|e| BootstrapError::system("read the port of a socket", e))?.port();
+    let offer = Offer { identity: Member::here().identity, addresses, port, token: local::random_token()? };
+    Ok((listener, offer))
+}
+
+/// The addresses of the interfaces that are up, IPv4 first, without loopback and link-local ones.
+fn interfaces(pattern: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
+    let list = getifaddrs().map_err(|error| BootstrapError::system("list the network interfaces", error))?;
+    let mut names: Vec<String> = Vec::new();
+    let mut addresses = Vec::new();
+    for interface in list {
+        let flags = interface.flags;
+        if !flags.contains(InterfaceFlags::IFF_UP) || flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+            continue;
+        }
+        let Some(storage) = interface.address else { continue };
+        let address: IpAddr = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+            (Some(v4), _) if !v4.ip().is_link_local() => v4.ip().into(),
+            (_, Some(v6)) if !v6.ip().is_unicast_link_local() => v6.ip().into(),
+            _ => continue,
+        };
+        if pattern.is_none_or(|pattern| matches(pattern, &interface.interface_name)) {
+            addresses.push(address);
+        }
+        if !names.contains(&interface.interface_name) {
+            names.push(interface.interface_name);
+        }
+    }
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    match pattern {
+        Some(pattern) if addresses.is_empty() => {
+            let available = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Err(BootstrapError::NoInterface { pattern: pattern.to_owned(), available })
+        }
+        _ => Ok(addresses),
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    pattern.split(',').map(str::trim).any(|one| match one.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == one,
+    })
+}
+
+/// Spreads rank 0's bytes by a broadcast that is polled, so that it ends with the clock.
+fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) -> Result<Vec<u8>, BootstrapError> {
+    let mut message = vec![0u8; OFFER_BYTES];
+    if let Some(bytes) = mine {
+        let Some(place) = message.get_mut(4..4 + bytes.len()) else {
+            return Err(BootstrapError::Mpi(format!(
+                "this host's addresses take {} bytes, at most {} fit; choose interfaces with --bootstrap-if",
+                bytes.len(),
+                OFFER_BYTES - 4
+            )));
+        };
+        place.copy_from_slice(&bytes);
+        message[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+    }
+    // Leaked, since a broadcast that is given up still belongs to MPI.
+    let root = world.process_at_rank(0);
+    let mut request = root.immediate_broadcast_into(StaticScope, message.leak());
+    loop {
+        match request.test_with_data() {
+            Ok((_, message)) => {
+                let length = u32::from_le_bytes([message[0], message[1], message[2], message[3]]) as usize;
+                let bytes = message.get(4..4 + length);
+                return bytes.map(<[u8]>::to_vec).ok_or_else(|| BootstrapError::Mpi("a torn broadcast".into()));
+            }
+            Err(pending) => request = pending,
+        }
+        if clock.interrupted() || clock.expired() {
+            // A request that is dropped before its end panics.
+            std::mem::forget(request);
+            let what = "MPI broadcast of rank 0's address".to_owned();
+            if clock.interrupted() {
+                return Err(BootstrapError::Interrupted { what });
+            }
+            let (after, missing, arrived) = (clock.timeout, vec![0], vec![world.rank() as usize]);
+            return Err(BootstrapError::TimedOut { after, missing, arrived, what, note: String::new() });
+        }
+        clock.pause(LOOK_EVERY);
+    }
+}
+
+/// Runs a call of MPI that cannot be interrupted; when it takes too long, ends the process with a line that says so.
+fn bounded<T>(what: &'static str, limit: Duration, call: impl FnOnce() -> T) -> T {
+    let (done, waiting) = mpsc::channel::<()>();
+    // Without a thread to watch there is no limit, which is still better than no job.
+    let _ = std::thread::Builder::new().name("mpi-watch".into()).spawn(move || {
+        if let Err(mpsc::RecvTimeoutError::Timeout) = waiting.recv_timeout(limit) {
+            eprintln!(
+                "ginlab: timed out after {} in {what}: do all ranks run, under the MPI they were built with?",
+                human(limit)
+            );
+            signal_hook::low_level::exit(TIMED_OUT);
+        }
+    });
+    let result = call();
+    drop(done);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("eth0", "eth0") && !matches("eth0", "eth01"));
+        assert!(matches("ens*, eth*", "eth7") && !matches("ens*,ib0", "eth0"));
+    }
+
+    #[test]
+    fn a_pattern_without_a_match_names_what_there_is() {
+        let error = interfaces(Some("no-such*")).unwrap_err().to_string();
+        assert!(error.starts_with("no network interface matches \"no-such*\"; this host has: "), "{error}");
+    }
+
+    #[test]
+    fn neighbours_use_loopback_only() {
+        let offer =
+            Offer { identity: "a".into(), addresses: vec!["10.99.0.1".parse().unwrap()], port: 7, token: "t".into() };
+        assert_eq!(candidates(&offer, "a"), ["127.0.0.1:7".parse().unwrap()]);
+        assert_eq!(candidates(&offer, "b"), ["10.99.0.1:7".parse().unwrap()]);
+    }
+}

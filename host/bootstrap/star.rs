@@ -1,0 +1,294 @@
+//! The star: rank 0 in the centre, one connection to each other rank. Every collective is one step: the others send their
+//! part to rank 0, rank 0 sends all parts back.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+
+use super::children::Children;
+use super::door::Door;
+use super::error::BootstrapError;
+use super::frame::{self, FrameKind, MAX_BYTES};
+use super::identity::Member;
+use super::link::Link;
+use super::wait::Clock;
+
+/// How long telling the others about an error may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How often rank 0 tells those who wait who is missing, at least.
+const NEWS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a child whose connection closed may take to end, so that its exit status can be told.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+pub(super) struct Star {
+    pub rank: usize,
+    pub size: usize,
+    /// By rank: on rank 0 all others, elsewhere only rank 0.
+    pub links: Vec<Option<Link>>,
+    /// Declared after the links: connections close before children are stopped.
+    pub children: Option<Children>,
+    step: u64,
+}
+
+impl Star {
+    pub fn new(rank: usize, size: usize, children: Option<Children>) -> Self {
+        Star { rank, size, links: (0..size).map(|_| None).collect(), children, step: 0 }
+    }
+
+    /// All ranks' bytes, by rank. While `door` is given, ranks may still connect.
+    pub fn all_gather(
+        &mut self,
+        bytes: &[u8],
+        what: &str,
+        clock: &mut Clock,
+        door: Option<&mut Door>,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        if bytes.len() > MAX_BYTES {
+            return Err(BootstrapError::TooLarge { what: what.to_owned(), bytes: bytes.len() });
+        }
+        let all = if self.rank == 0 {
+            let parts = self.collect(bytes, what, clock, door)?;
+            let total = frame::joined_bytes(&parts);
+            if total > MAX_BYTES {
+                return Err(BootstrapError::TooLarge { what: what.to_owned(), bytes: total });
+            }
+            if self.size > 1 {
+                let all = frame::encode(FrameKind::All, self.step, what, &frame::join_parts(&parts));
+                let others: Vec<usize> = (1..self.size).collect();
+                self.send(&others, &all, what, clock)?;
+            }
+            parts
+        } else {
+            let part = frame::encode(FrameKind::Part, self.step, what, bytes);
+            self.send(&[0], &part, what, clock)?;
+            self.receive_all(what, clock)?
+        };
+        self.step += 1;
+        Ok(all)
+    }
+
+    /// Rank 0: waits for every other rank's part of this step.
+    fn collect(
+        &mut self,
+        mine: &[u8],
+        what: &str,
+        clock: &mut Clock,
+        mut door: Option<&mut Door>,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.size];
+        parts[0] = Some(mine.to_vec());
+        let news_every = (clock.timeout / 4).clamp(Duration::from_millis(1), NEWS_EVERY);
+        let mut next_news = Instant::now() + news_every;
+        loop {
+            if let Some(door) = door.as_deref_mut() {
+                door.step(&mut self.links)?;
+            }
+            self.look(what)?;
+            for (rank, part) in parts.iter_mut().enumerate().skip(1) {
+                if part.is_none()
+                    && let Some(frame) = self.links[rank].as_mut().and_then(|link| link.frames.pop_front())
+                {
+                    if frame.kind != FrameKind::Part {
+                        return Err(self.garbage(rank, format!("{:?} instead of Part", frame.kind)));
+                    }
+                    if frame.step != self.step || frame.label != frame::label(what) {
+                        let (theirs, their_step) = (frame.label, frame.step);
+                        let (ours, our_step) = (what.to_owned(), self.step);
+                        return Err(BootstrapError::OutOfStep { rank, theirs, their_step, ours, our_step });
+                    }
+                    *part = Some(frame.payload);
+                }
+            }
+            let missing: Vec<usize> = (0..self.size).filter(|&rank| parts[rank].is_none()).collect();
+            if missing.is_empty() {
+                return Ok(parts.into_iter().flatten().collect());
+            }
+            let arrived: Vec<usize> = (0..self.size).filter(|&rank| parts[rank].is_some()).collect();
+            self.check_clock(what, clock, &missing, &arrived, || door.as_ref().map(|d| d.note()).unwrap_or_default())?;
+            if Instant::now() >= next_news {
+                // So that those who wait can name the missing too, and know that rank 0 is here.
+                next_news = Instant::now() + news_every;
+                let news = frame::encode(FrameKind::Missing, self.step, what, &super::hello::json(&missing));
+                self.send(&arrived[1..], &news, what, &clock.within(LAST_WORDS))?;
+            }
+            let mut fds: Vec<PollFd> = self.readable();
+            if let Some(door) = door.as_deref() {
+                fds.extend(door.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            }
+            clock.poll(&mut fds)?;
+        }
+    }
+
+    /// Another rank: waits for rank 0's answer of this step.
+    fn receive_all(&mut self, what: &str, clock: &mut Clock) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mut missing = vec![0];
+        loop {
+            // What was sent before a connection closed still counts, so frames go before the closed connection.
+            let look = self.look(what);
+            while let Some(frame) = self.links[0].as_mut().and_then(|link| link.frames.pop_front()) {
+                match frame.kind {
+                    FrameKind::All if frame.step == self.step => {
+                        return frame::split_parts(&frame.payload, self.size)
+                            .ok_or_else(|| self.garbage(0, "parts that do not add up".into()));
+                    }
+                    FrameKind::Missing if frame.step == self.step => {
+                        missing = serde_json::from_slice(&frame.payload).unwrap_or(missing);
+                        // Rank 0 ends this wait by its own clock, which started later than ours.
+                        clock.extend(clock.timeout);
+                    }
+                    FrameKind::Missing => {}
+                    FrameKind::Abort => {
+                        let text = String::from_utf8_lossy(&frame.payload).into_owned();
+                        return Err(BootstrapError::Aborted { rank: frame.step as usize, text });
+                    }
+                    other => return Err(self.garbage(0, format!("{other:?} of step {}", frame.step))),
+                }
+            }
+            look?;
+            let arrived: Vec<usize> = if missing == [0] {
+                vec![self.rank]
+            } else {
+                (0..self.size).filter(|rank| !missing.contains(rank)).collect()
+            };
+            self.check_clock(what, clock, &missing, &arrived, || match missing[..] {
+                [0] => "; rank 0 has not come to this step, so the other ranks are not known here".into(),
+                _ => String::new(),
+            })?;
+            clock.poll(&mut self.readable())?;
+        }
+    }
+
+    fn check_clock(
+        &self,
+        what: &str,
+        clock: &Clock,
+        missing: &[usize],
+        arrived: &[usize],
+        note: impl Fn() -> String,
+    ) -> Result<(), BootstrapError> {
+        if clock.interrupted() {
+            return Err(BootstrapError::Interrupted { what: what.to_owned() });
+        }
+        if clock.expired() {
+            return Err(BootstrapError::TimedOut {
+                after: clock.timeout,
+                missing: missing.to_vec(),
+                arrived: arrived.to_vec(),
+                what: what.to_owned(),
+                note: note(),
+            });
+        }
+        Ok(())
+    }
+
+    fn readable(&self) -> Vec<PollFd<'_>> {
+        let links = self.links.iter().flatten().filter(|link| link.wants_more());
+        links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)).collect()
+    }
+
+    /// Reads what has come from everybody, without waiting: has a peer reported an error, closed, or ended?
+    pub fn look(&mut self, what: &str) -> Result<(), BootstrapError> {
+        for rank in 0..self.size {
+            let Some(link) = self.links[rank].as_mut() else { continue };
+            if let Err(text) = link.fill() {
+                return Err(self.garbage(rank, text));
+            }
+            if let Some((rank, text)) = link.abort() {
+                return Err(BootstrapError::Aborted { rank, text });
+            }
+            if link.closed {
+                return Err(self.lost(rank, what));
+            }
+        }
+        if let Some(rank) = self.children.as_mut().and_then(Children::ended) {
+            return Err(self.lost(rank, what));
+        }
+        Ok(())
+    }
+
+    /// The error for a rank that has gone: its own last words, if it had any.
+    fn lost(&mut self, rank: usize, what: &str) -> BootstrapError {
+        let mut member = None;
+        if let Some(link) = self.links[rank].as_mut() {
+            let _ = link.fill();
+            if let Some((rank, text)) = link.abort() {
+                return BootstrapError::Aborted { rank, text };
+            }
+            member = Some((link.member.host.clone(), link.member.pid));
+        }
+        let status = self.children.as_mut().and_then(|children| children.status(rank, EXIT_GRACE));
+        let (host, pid) = member.unwrap_or_else(|| {
+            let pid = self.children.as_ref().and_then(|children| children.pid(rank)).unwrap_or_default();
+            (Member::here().host, pid)
+        });
+        BootstrapError::Left { rank, host, pid, status, what: what.to_owned() }
+    }
+
+    fn garbage(&self, rank: usize, text: String) -> BootstrapError {
+        let from = match self.links[rank].as_ref() {
+            Some(Link { member, .. }) => format!("rank {rank} (host {}, pid {})", member.host, member.pid),
+            None => format!("rank {rank}"),
+        };
+        BootstrapError::Garbage { from, text }
+    }
+
+    /// Sends the same bytes to several ranks, to all of them at once.
+    fn send(&mut self, ranks: &[usize], bytes: &[u8], what: &str, clock: &Clock) -> Result<(), BootstrapError> {
+        let mut sent = vec![0; ranks.len()];
+        let outcome = loop {
+            let mut broken = None;
+            for (&rank, sent) in ranks.iter().zip(&mut sent) {
+                let Some(link) = self.links[rank].as_mut() else { continue };
+                match link.send_some(&bytes[*sent..]) {
+                    Ok(count) => *sent += count,
+                    Err(_) => {
+                        link.closed = true;
+                        broken = Some(rank);
+                    }
+                }
+            }
+            if let Some(rank) = broken {
+                break Err(self.lost(rank, what));
+            }
+            let unsent = |(rank, sent): (&usize, &usize)| (*sent < bytes.len()).then_some(*rank);
+            let late: Vec<usize> = ranks.iter().zip(&sent).filter_map(unsent).collect();
+            if late.is_empty() {
+                return Ok(());
+            }
+            let arrived: Vec<usize> = (0..self.size).filter(|rank| !late.contains(rank)).collect();
+            if let Err(error) = self.check_clock(what, clock, &late, &arrived, || "; they do not read".into()) {
+                break Err(error);
+            }
+            let links = late.iter().filter_map(|&rank| self.links[rank].as_ref());
+            let mut fds: Vec<PollFd> = links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLOUT)).collect();
+            if let Err(error) = clock.poll(&mut fds) {
+                break Err(error);
+            }
+        };
+        for (&rank, &sent) in ranks.iter().zip(&sent) {
+            if sent > 0
+                && sent < bytes.len()
+                && let Some(link) = self.links[rank].as_mut()
+            {
+                link.torn = true;
+            }
+        }
+        outcome
+    }
+
+    /// Tells the others why this rank stops. Never fails and never waits long: it is the last thing a broken job does.
+    pub fn last_words(&mut self, origin: usize, text: &str) {
+        static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        let bytes = frame::encode(FrameKind::Abort, origin as u64, "abort", text.as_bytes());
+        let clock = Clock::new(LAST_WORDS, &NEVER);
+        for rank in 0..self.size {
+            // One at a time: a rank that has gone must not keep the others from hearing it.
+            if rank != origin && self.links[rank].as_ref().is_some_and(|link| !link.torn && !link.closed) {
+                let _ = self.send(&[rank], &bytes, "abort", &clock);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Bounded waits: a deadline, the interrupt flag, and poll(2) in short slices.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollTimeout, poll};
+
+use super::BootstrapError;
+
+/// A wait looks at the interrupt flag and at its children this often. Data and closed connections wake it at once.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// One wait's limit.
+pub(super) struct Clock {
+    pub timeout: Duration,
+    deadline: Instant,
+    interrupt: &'static AtomicBool,
+}
+
+impl Clock {
+    pub fn new(timeout: Duration, interrupt: &'static AtomicBool) -> Self {
+        let now = Instant::now();
+        // A limit beyond what the clock can hold is as good as a year.
+        let year = Duration::from_secs(365 * 24 * 3600);
+        let deadline = now.checked_add(timeout.min(year)).unwrap_or(now);
+        Clock { timeout, deadline, interrupt }
+    }
+
+    /// A clock of the same interrupt flag that ends after `limit`, or with this one.
+    pub fn within(&self, limit: Duration) -> Clock {
+        let timeout = limit.min(self.remaining());
+        Clock { timeout, ..Clock::new(timeout, self.interrupt) }
+    }
+
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub fn expired(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    pub fn interrupted(&self) -> bool {
+        self.interrupt.load(Ordering::Relaxed)
+    }
+
+    /// Waits at least `by` longer from now on.
+    pub fn extend(&mut self, by: Duration) {
+        if let Some(later) = Instant::now().checked_add(by) {
+            self.deadline = self.deadline.max(later);
+        }
+    }
+
+    /// Waits until one of the descriptors is ready or a slice has passed.
+    pub fn poll(&self, fds: &mut [PollFd]) -> Result<(), BootstrapError> {
+        let slice = SLICE.min(self.remaining());
+        let millis = PollTimeout::try_from(slice.as_millis()).unwrap_or(PollTimeout::ZERO);
+        match poll(fds, millis) {
+            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => Ok(()),
+            Err(error) => Err(BootstrapError::system("wait for the other ranks (poll)", error)),
+        }
+    }
+
+    /// Waits for `delay`, less when interrupted or expired.
+    pub fn pause(&self, delay: Duration) {
+        let end = self.within(delay);
+        while !end.expired() && !end.interrupted() {
+            std::thread::sleep(SLICE.min(end.remaining()));
+        }
+    }
+}

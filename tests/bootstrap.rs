@@ -1,0 +1,364 @@
+//! The star with threads as ranks, over loopback: what goes well, and what every failure says on every rank.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ginlab::bootstrap::{Bootstrap, BootstrapError, Kind, Options};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
+
+const TOKEN: &str = "a secret";
+
+/// Nothing here waits this long unless it hangs.
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(300);
+
+fn options(timeout: Duration) -> Options {
+    let interrupt: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    Options { timeout, interrupt, ..Options::default() }
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// An address where nobody listens, and what keeps it from being given to another test.
+fn deaf() -> (OwnedFd, SocketAddr) {
+    let socket = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    socket::bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let name: SockaddrIn = socket::getsockname(socket.as_raw_fd()).unwrap();
+    (socket, SocketAddr::new(name.ip().into(), name.port()))
+}
+
+/// Opens a star of `size` threads and runs `body` on each; the results by rank.
+fn ranks<T: Send>(size: usize, options: &Options, body: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
+    let (listener, address) = listener();
+    let body = &body;
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..size)
+            .map(|rank| {
+                let options = options.clone();
+                scope.spawn(move || body(Bootstrap::join(&[address], rank, size, TOKEN, options).unwrap()))
+            })
+            .collect();
+        let first = body(Bootstrap::serve(listener, size, TOKEN, options.clone()).unwrap());
+        std::iter::once(first).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
+    })
+}
+
+/// The error of one joining rank while rank 0 waits, and rank 0's outcome.
+fn joining(
+    size: usize,
+    timeout: Duration,
+    others: impl Fn(SocketAddr) + Sync + Send,
+) -> Result<Bootstrap, BootstrapError> {
+    let (listener, address) = listener();
+    std::thread::scope(|scope| {
+        scope.spawn(|| others(address));
+        Bootstrap::serve(listener, size, TOKEN, options(timeout))
+    })
+}
+
+#[track_caller]
+fn contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in: {text}");
+}
+
+#[test]
+fn gathers_and_barriers() {
+    for size in [1, 2, 3, 8] {
+        let seen = ranks(size, &options(LONG), |mut ranks| {
+            assert_eq!((ranks.size(), ranks.kind(), ranks.same_host()), (size, Kind::Tcp, true));
+            assert_eq!((ranks.local_rank(), ranks.local_size()), (ranks.rank(), size));
+            let uneven = vec![ranks.rank() as u8; ranks.rank() * 1000];
+            let all = ranks.all_gather(&uneven, "uneven").unwrap();
+            ranks.barrier("between").unwrap();
+            let empty = ranks.all_gather(&[], "empty").unwrap();
+            let large = ranks.all_gather(&vec![ranks.rank() as u8; 1 << 20], "large").unwrap();
+            ranks.check_peers().unwrap();
+            let rank = ranks.rank();
+            ranks.finish().unwrap();
+            (rank, all, empty, large)
+        });
+        for (expected, (rank, all, empty, large)) in seen.into_iter().enumerate() {
+            assert_eq!(rank, expected);
+            assert_eq!(all, (0..size).map(|rank| vec![rank as u8; rank * 1000]).collect::<Vec<_>>());
+            assert_eq!(empty, vec![Vec::<u8>::new(); size]);
+            assert_eq!(large, (0..size).map(|rank| vec![rank as u8; 1 << 20]).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn many_steps_stay_in_step() {
+    ranks(3, &options(LONG), |mut ranks| {
+        for step in 0..500u32 {
+            let all = ranks.all_gather(&step.to_le_bytes(), &format!("step {step}")).unwrap();
+            assert!(all.iter().all(|one| *one == step.to_le_bytes()));
+        }
+    });
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_the_right_rank_still_comes() {
+    let outcome = joining(2, LONG, |address| {
+        let wrong = Bootstrap::join(&[address], 1, 2, "another secret", options(LONG)).err().unwrap().to_string();
+        contains(&wrong, &format!("rank 0 at {address} refused rank 1: it has another job token: set GINLAB_TOKEN"));
+        Bootstrap::join(&[address], 1, 2, TOKEN, options(LONG)).unwrap();
+    });
+    assert_eq!(outcome.unwrap().size(), 2);
+}
+
+#[test]
+fn among_several_addresses_the_token_tells_the_right_one() {
+    let (_nobody, closed) = deaf();
+    let (wrong, other_job) = listener();
+    let (right, address) = listener();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| Bootstrap::serve(wrong, 2, "another secret", options(Duration::from_secs(2))));
+        let first = scope.spawn(|| Bootstrap::serve(right, 2, TOKEN, options(LONG)));
+        let joined = Bootstrap::join(&[closed, other_job, address], 1, 2, TOKEN, options(LONG));
+        assert_eq!(joined.unwrap().rank(), 1);
+        assert_eq!(first.join().unwrap().unwrap().rank(), 0);
+        let text = other.join().unwrap().err().unwrap().to_string();
+        contains(&text, "waiting for rank 1 at \"start\" (arrived: 0); refused one connection: 127.0.0.1:");
+    });
+}
+
+#[test]
+fn strangers_neither_stop_nor_hang_the_job() {
+    let outcome = joining(2, LONG, |address| {
+        let mut scanner = TcpStream::connect(address).unwrap();
+        scanner.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // It gets no answer but a closed connection.
+        assert_eq!(scanner.read(&mut [0; 64]).unwrap_or(0), 0);
+        let _silent = TcpStream::connect(address).unwrap();
+        drop(TcpStream::connect(address).unwrap());
+        let mut slow = TcpStream::connect(address).unwrap();
+        slow.write_all(b"ginl").unwrap();
+        Bootstrap::join(&[address], 1, 2, TOKEN, options(LONG)).unwrap();
+    });
+    assert_eq!(outcome.unwrap().size(), 2);
+}
+
+#[test]
+fn a_rank_that_cannot_be_is_an_error_on_both_sides() {
+    for (rank, size, why) in [
+        (7, 2, "the ranks beside rank 0 are 1 to 1"),
+        (0, 2, "the ranks beside rank 0 are 1 to 1"),
+        (1, 3, "it counts 3 ranks, rank 0 counts 2"),
+    ] {
+        let outcome = joining(2, LONG, |address| {
+            let refused = Bootstrap::join(&[address], rank, size, TOKEN, options(LONG)).err().unwrap();
+            contains(&refused.to_string(), why);
+        });
+        let text = outcome.err().unwrap().to_string();
+        contains(&text, &format!("rank {rank} (host "));
+        contains(&text, why);
+    }
+}
+
+#[test]
+fn two_processes_with_one_rank() {
+    let outcome = joining(3, LONG, |address| {
+        std::thread::scope(|scope| {
+            let both = [(); 2].map(|()| scope.spawn(|| Bootstrap::join(&[address], 1, 3, TOKEN, options(LONG))));
+            for one in both {
+                contains(&one.join().unwrap().err().unwrap().to_string(), "two processes claim rank 1, on host ");
+            }
+        });
+    });
+    contains(&outcome.err().unwrap().to_string(), "cannot join: two processes claim rank 1");
+}
+
+#[test]
+fn who_never_starts_is_named_on_every_rank() {
+    let began = Instant::now();
+    let outcome = joining(4, SHORT, |address| {
+        let text = Bootstrap::join(&[address], 2, 4, TOKEN, options(SHORT)).err().unwrap().to_string();
+        contains(&text, "waiting for ranks 1, 3 at \"start\" (arrived: 0, 2)");
+    });
+    let error = outcome.err().unwrap();
+    assert_eq!(error.to_string(), "timed out after 300 ms waiting for ranks 1, 3 at \"start\" (arrived: 0, 2)");
+    assert!(error.is_timeout());
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn no_rank_0() {
+    let (_nobody, address) = deaf();
+    let error = Bootstrap::join(&[address], 1, 2, TOKEN, options(SHORT)).err().unwrap();
+    let text = error.to_string();
+    contains(&text, &format!("timed out after 300 ms connecting rank 1 to rank 0 at {address} (last attempt: "));
+    contains(&text, "refused");
+    assert!(error.is_timeout());
+}
+
+#[test]
+fn who_misses_a_barrier_is_named_on_every_rank() {
+    let all_done = Barrier::new(3);
+    let texts = ranks(3, &options(LONG), |mut ranks| {
+        ranks.set_timeout(SHORT);
+        let text = match ranks.rank() {
+            2 => String::new(),
+            _ => ranks.barrier("row 4 barrier").unwrap_err().to_string(),
+        };
+        all_done.wait();
+        text
+    });
+    assert_eq!(texts[0], "timed out after 300 ms waiting for rank 2 at \"row 4 barrier\" (arrived: 0, 1)");
+    contains(&texts[1], &texts[0]);
+}
+
+#[test]
+fn rank_0_missing_is_named_too() {
+    let all_done = Barrier::new(2);
+    let texts = ranks(2, &options(LONG), |mut ranks| {
+        ranks.set_timeout(SHORT);
+        let text = if ranks.rank() == 1 { ranks.barrier("row").unwrap_err().to_string() } else { String::new() };
+        all_done.wait();
+        text
+    });
+    contains(&texts[1], "timed out after 300 ms waiting for rank 0 at \"row\" (arrived: 1); rank 0 has not come");
+}
+
+#[test]
+fn who_leaves_midway_is_named_on_every_rank() {
+    let pid = std::process::id();
+    let texts = ranks(3, &options(LONG), |mut ranks| {
+        if ranks.rank() == 1 {
+            return String::new();
+        }
+        let error = ranks.barrier("row 2").unwrap_err();
+        // The first error is the answer to everything after it.
+        assert_eq!(ranks.check_peers(), Err(error.clone()));
+        assert_eq!(ranks.all_gather(b"x", "later"), Err(error.clone()));
+        error.to_string()
+    });
+    contains(&texts[0], "rank 1 (host ");
+    contains(&texts[0], &format!(", pid {pid}) left during \"row 2\""));
+    contains(&texts[2], &texts[0]);
+}
+
+#[test]
+fn a_check_of_the_peers_sees_who_left() {
+    let opened = Barrier::new(2);
+    ranks(2, &options(LONG), |mut ranks| {
+        if ranks.rank() == 1 {
+            opened.wait();
+            return;
+        }
+        assert_eq!(ranks.check_peers(), Ok(()));
+        opened.wait();
+        let began = Instant::now();
+        let error = loop {
+            match ranks.check_peers() {
+                Ok(()) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+            assert!(began.elapsed() < LONG);
+        };
+        assert!(matches!(error, BootstrapError::Left { rank: 1, .. }), "{error}");
+    });
+}
+
+#[test]
+fn an_abort_reaches_everybody() {
+    for origin in 0..3 {
+        let texts = ranks(3, &options(LONG), |mut ranks| {
+            if ranks.rank() == origin {
+                ranks.abort("rail 2 is down");
+            }
+            ranks.barrier("row 1").unwrap_err().to_string()
+        });
+        for text in texts {
+            assert_eq!(text, format!("rank {origin} stopped the job: rail 2 is down"));
+        }
+    }
+}
+
+#[test]
+fn ranks_out_of_step_are_told_apart() {
+    let texts = ranks(3, &options(LONG), |mut ranks| {
+        let what = if ranks.rank() == 2 { "row 5" } else { "row 4" };
+        ranks.barrier(what).unwrap_err().to_string()
+    });
+    contains(&texts[0], "ranks are out of step: rank 2 is at \"row 5\" (step 2), rank 0 at \"row 4\" (step 2)");
+    contains(&texts[1], &texts[0]);
+    contains(&texts[2], &texts[0]);
+}
+
+#[test]
+fn fingerprints_that_differ() {
+    let print =
+        |provider: &str| vec![("rails".to_owned(), "4".to_owned()), ("provider".to_owned(), provider.to_owned())];
+    let texts = ranks(3, &options(LONG), |mut ranks| {
+        ranks.compare(print("tcp")).unwrap();
+        let provider = if ranks.rank() == 1 { "efa" } else { "tcp" };
+        ranks.compare(print(provider)).unwrap_err().to_string()
+    });
+    for text in texts {
+        assert_eq!(text, "ranks differ: provider is \"tcp\" on rank 0 but \"efa\" on rank 1");
+    }
+}
+
+#[test]
+fn fingerprints_are_compared_at_the_start() {
+    let with =
+        |provider: &str| Options { fingerprint: vec![("provider".to_owned(), provider.to_owned())], ..options(LONG) };
+    let (listener, address) = listener();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| Bootstrap::join(&[address], 1, 2, TOKEN, with("efa")).err().unwrap());
+        let first = Bootstrap::serve(listener, 2, TOKEN, with("tcp")).err().unwrap();
+        assert_eq!(first.to_string(), "ranks differ: provider is \"tcp\" on rank 0 but \"efa\" on rank 1");
+        assert_eq!(other.join().unwrap(), first);
+    });
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_and_the_job() {
+    let flag: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let never: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let (listener, address) = listener();
+    std::thread::scope(|scope| {
+        let join = |rank| {
+            let options = Options { interrupt: never, ..options(LONG) };
+            Bootstrap::join(&[address], rank, 3, TOKEN, options).unwrap()
+        };
+        let one = scope.spawn(move || join(1).barrier("row").unwrap_err().to_string());
+        let two = scope.spawn(move || {
+            let mut ranks = join(2);
+            // Everybody is here: the others are at the barrier or will be, and this rank never comes.
+            flag.store(true, Ordering::Relaxed);
+            while ranks.check_peers().is_ok() {
+                std::thread::yield_now();
+            }
+            ranks.check_peers().unwrap_err().to_string()
+        });
+        let outcome = Bootstrap::serve(listener, 3, TOKEN, Options { interrupt: flag, ..options(LONG) })
+            .and_then(|mut ranks| ranks.barrier("row"));
+        assert_eq!(outcome.unwrap_err().to_string(), "interrupted at \"row\"");
+        assert_eq!(one.join().unwrap(), "rank 0 stopped the job: interrupted at \"row\"");
+        assert_eq!(two.join().unwrap(), "rank 0 stopped the job: interrupted at \"row\"");
+    });
+}
+
+#[test]
+fn messages_have_a_limit() {
+    let texts = ranks(2, &options(LONG), |mut ranks| {
+        let bytes = if ranks.rank() == 1 { (64 << 20) + 1 } else { 0 };
+        ranks.all_gather(&vec![0; bytes], "table").unwrap_err().to_string()
+    });
+    assert_eq!(
+        texts[1],
+        "\"table\" needs a message of 67108865 bytes; at most 67108864 fit, all ranks' parts together"
+    );
+    contains(&texts[0], &texts[1]);
+}

@@ -1,0 +1,223 @@
+//! Ranks as processes: the `local` bootstrap starting copies of this very test program, the example, and two hosts played
+//! by network namespaces.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ginlab::bootstrap::{Bootstrap, Options, is_spawned_child};
+
+const MODE: &str = "GINLAB_TEST_MODE";
+
+/// Longer than any of these tests may take; a rank that only its parent can end waits this long.
+const TOO_LONG: Duration = Duration::from_secs(20);
+
+fn options() -> Options {
+    Options { timeout: TOO_LONG, ..Options::default() }
+}
+
+/// This program again, as the ranks of `mode`.
+fn again(mode: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "inner", "--ignored", "--nocapture"]).env(MODE, mode);
+    command
+}
+
+/// Runs it to its end. Its children inherit stderr, so that this also waits for the last of them.
+fn run(mode: &str) -> (Output, String) {
+    let began = Instant::now();
+    let output = again(mode).output().unwrap();
+    assert!(began.elapsed() < TOO_LONG, "{mode} left a process behind");
+    let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    (output, text)
+}
+
+/// Not a test: what the ranks of the tests below do.
+#[test]
+#[ignore = "started by the other tests"]
+fn inner() {
+    let Ok(mode) = std::env::var(MODE) else { return };
+    let rank: usize = std::env::var("GINLAB_RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    assert_eq!(is_spawned_child(), rank > 0);
+    if mode == "never joins" && rank == 1 {
+        std::process::exit(7);
+    }
+    if mode == "stubborn" {
+        ginlab::signals::install().unwrap();
+    }
+    let mut ranks = match Bootstrap::auto(Some(3), options()) {
+        Ok(ranks) => ranks,
+        Err(error) => return say(rank, &error.to_string()),
+    };
+    match &*mode {
+        "fine" | "ends badly" => {
+            let pids = ranks.all_gather(std::process::id().to_string().as_bytes(), "pids").unwrap();
+            assert_eq!(pids.iter().collect::<std::collections::HashSet<_>>().len(), 3);
+            let outcome = ranks.finish();
+            if mode == "ends badly" && rank == 1 {
+                std::process::exit(5);
+            }
+            say(rank, &format!("{outcome:?}"));
+        }
+        "leaves" => {
+            if rank == 1 {
+                std::process::exit(7);
+            }
+            say(rank, &ranks.barrier("row 3").unwrap_err().to_string());
+        }
+        "parent dies" | "parent drops" | "stubborn" => {
+            if rank > 0 {
+                std::thread::park_timeout(TOO_LONG);
+            } else if mode == "parent dies" {
+                nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).unwrap();
+            } else {
+                drop(ranks);
+                say(rank, "dropped");
+            }
+        }
+        other => panic!("no mode {other}"),
+    }
+}
+
+fn say(rank: usize, text: &str) {
+    // One write: lines of several processes must not mix.
+    std::io::stderr().write_all(format!("[{rank}] {text}\n").as_bytes()).unwrap();
+}
+
+#[track_caller]
+fn contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in: {text}");
+}
+
+#[test]
+fn local_ranks_meet_and_finish() {
+    let (output, text) = run("fine");
+    assert!(output.status.success(), "{text}");
+    for rank in 0..3 {
+        contains(&text, &format!("[{rank}] Ok(())"));
+    }
+}
+
+#[test]
+fn a_child_that_never_joins_is_named_with_its_exit_status() {
+    let (_, text) = run("never joins");
+    contains(&text, "[0] rank 1 (host ");
+    contains(&text, "left during \"start\": exit status: 7");
+    // Rank 2 is told, or ended before it could join.
+    assert!(!text.contains("[2] timed out"), "{text}");
+}
+
+#[test]
+fn a_child_that_leaves_is_named_with_its_exit_status() {
+    let (_, text) = run("leaves");
+    contains(&text, "left during \"row 3\": exit status: 7\n");
+    contains(&text, "[0] rank 1 (host ");
+}
+
+#[test]
+fn a_child_that_fails_after_the_last_step_fails_the_job() {
+    let (_, text) = run("ends badly");
+    contains(&text, "[0] Err(ChildFailed { rank: 1, pid: ");
+    contains(&text, "status: \"exit status: 5\"");
+}
+
+#[test]
+fn children_do_not_outlive_their_parent() {
+    let (output, text) = run("parent dies");
+    assert!(!output.status.success(), "{text}");
+    for mode in ["parent drops", "stubborn"] {
+        let (output, text) = run(mode);
+        assert!(output.status.success(), "{text}");
+        contains(&text, "[0] dropped");
+    }
+}
+
+#[test]
+fn the_example_prints_its_table() {
+    // target/<profile>/deps/this-test and target/<profile>/examples/ranks
+    let here = std::env::current_exe().unwrap();
+    let example = here.parent().and_then(|deps| deps.parent()).unwrap().join("examples/ranks");
+    if !example.exists() {
+        println!(
+            "skipped: {} is not built (`cargo test` builds it, `cargo test --test spawn` does not)",
+            example.display()
+        );
+        return;
+    }
+    let output = Command::new(example).arg("3").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.lines().count(), 3);
+    contains(&text, "local rank 2/3: local 2/3, host ");
+}
+
+/// Two network namespaces with a veth pair between them, removed when dropped.
+struct TwoHosts([String; 2]);
+
+impl TwoHosts {
+    fn new() -> Result<Self, String> {
+        let id = std::process::id();
+        let hosts = TwoHosts(["a", "b"].map(|side| format!("ginlab-{id}-{side}")));
+        let [a, b] = &hosts.0;
+        ip(&["netns", "add", a])?;
+        ip(&["netns", "add", b])?;
+        ip(&["-n", a, "link", "add", "rail0", "type", "veth", "peer", "name", "rail0", "netns", b])?;
+        for (host, address) in [(a, "10.99.41.1/24"), (b, "10.99.41.2/24")] {
+            ip(&["-n", host, "address", "add", address, "dev", "rail0"])?;
+            ip(&["-n", host, "link", "set", "rail0", "up"])?;
+            ip(&["-n", host, "link", "set", "lo", "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    /// The example on one of the hosts.
+    fn start(&self, rank: usize, example: &PathBuf, token: &str) -> std::process::Child {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[rank]]).arg(example);
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
+        command.env("MASTER_ADDR", "10.99.41.1").env("MASTER_PORT", "29400");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for host in &self.0 {
+            let _ = ip(&["netns", "delete", host]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|error| format!("ip: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("ip {}: {text}", arguments.join(" "))) }
+}
+
+#[test]
+fn tcp_between_two_hosts() {
+    let here = std::env::current_exe().unwrap();
+    let example = here.parent().and_then(|deps| deps.parent()).unwrap().join("examples/ranks");
+    if !example.exists() {
+        println!("skipped: {} is not built", example.display());
+        return;
+    }
+    let hosts = match TwoHosts::new() {
+        Ok(hosts) => hosts,
+        Err(reason) => {
+            println!("skipped: cannot make network namespaces (needs root and iproute2): {reason}");
+            return;
+        }
+    };
+    // Rank 1 first: it has to try until rank 0 listens.
+    let second = hosts.start(1, &example, "token");
+    let first = hosts.start(0, &example, "token").wait_with_output().unwrap();
+    let second = second.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&[first.stdout, first.stderr, second.stderr].concat()).into_owned();
+    assert!(first.status.success() && second.status.success(), "{text}");
+    contains(&text, "tcp rank 0/2: local 0/1, host ");
+    contains(&text, "tcp rank 1/2: local 0/1, host ");
+}
