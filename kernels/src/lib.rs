@@ -1,1 +1,3 @@
 //! kernels
+
+pub mod pattern;
