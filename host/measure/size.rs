@@ -57,16 +57,9 @@ pub fn sweep(begin: u64, end: u64, factor: u64) -> Result<Vec<u64>, SizeError> {
     if begin == 0 && end > 0 {
         return Err(SizeError(format!("sweep from 0 to {}: 0 has no multiples; begin at 1 or more", human(end))));
     }
-    let mut sizes = vec![begin];
-    let mut size = begin;
-    while begin > 0 {
-        match size.checked_mul(factor) {
-            Some(next) if next <= end => size = next,
-            _ => break,
-        }
-        sizes.push(size);
-    }
-    Ok(sizes)
+    // `factor` is 2 or more, so the sizes grow until they pass the end or leave 64 bits; 0 stands alone.
+    let next = |size: &u64| size.checked_mul(factor).filter(|next| *next > *size && *next <= end);
+    Ok(std::iter::successors(Some(begin), next).collect())
 }
 
 /// Parses a list of positive counts, `1,8,32`: at least one, repeats dropped, order kept.
