@@ -71,13 +71,14 @@ FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu${UBUNTU_VERSION} AS runtime
 ENV DEBIAN_FRONTEND=noninteractive
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
-# sshd: how mpirun reaches the workers of a Kubernetes MPIJob.
+# sshd: how mpirun reaches the workers of a Kubernetes MPIJob, whose host keys are new with every pod.
 RUN --mount=type=bind,from=efa-installer,source=/aws-efa-installer,target=/mnt/efa \
     apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates curl iproute2 openssh-client openssh-server pciutils \
     && cp -r /mnt/efa /tmp/efa && cd /tmp/efa \
     && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify \
     && rm -rf /tmp/efa /var/lib/apt/lists/* \
+    && printf 'Host *\n    StrictHostKeyChecking no\n' >/etc/ssh/ssh_config.d/workers.conf \
     && mkdir -p /run/sshd && ldconfig
 
 COPY --from=builder /opt/gdrcopy /opt/gdrcopy
