@@ -1,7 +1,5 @@
 //! Sizes and lists as people write them.
 
-use std::fmt;
-
 /// Why a size, a sweep or a list was refused, in one line for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -82,26 +80,19 @@ pub fn parse_list(text: &str) -> Result<Vec<u32>, SizeError> {
     Ok(list)
 }
 
-/// A size for people, in the largest unit that keeps it exact or short: `64 B`, `4 KiB`, `1.5 MiB`.
+/// A size for people, exact where that is short: `64 B`, `4 KiB`, `4097 B`, `1536 MiB`; otherwise marked, `~1.5 GiB`.
 pub fn human(bytes: u64) -> String {
-    Human(bytes).to_string()
-}
-
-struct Human(u64);
-
-impl fmt::Display for Human {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let power = (self.0.checked_ilog2().unwrap_or(0) as usize / 10).min(SUFFIXES.len() - 1);
-        if power == 0 {
-            return write!(f, "{} B", self.0);
-        }
-        let unit = 1u64 << (10 * power);
-        if self.0.is_multiple_of(unit) {
-            write!(f, "{} {}iB", self.0 / unit, SUFFIXES[power])
-        } else {
-            write!(f, "{:.1} {}iB", self.0 as f64 / unit as f64, SUFFIXES[power])
-        }
+    // The largest unit the size holds, and the largest that divides it.
+    let held = bytes.checked_ilog2().unwrap_or(0) as usize / 10;
+    let dividing = bytes.trailing_zeros() as usize / 10;
+    let unit = |power: usize| if power == 0 { "B".to_owned() } else { format!("{}iB", SUFFIXES[power]) };
+    let exact = held.min(dividing).min(SUFFIXES.len() - 1);
+    let count = bytes >> (10 * exact);
+    if count < 10_000 {
+        return format!("{count} {}", unit(exact));
     }
+    let near = held.min(SUFFIXES.len() - 1);
+    format!("~{:.1} {}", bytes as f64 / (1u64 << (10 * near)) as f64, unit(near))
 }
 
 #[cfg(test)]
@@ -190,8 +181,11 @@ mod tests {
     #[test]
     fn sizes_for_people() {
         let shown: Vec<String> =
-            [0, 1, 1023, 1024, 1536, 4096, 1 << 20, 3 << 29, 1 << 40, u64::MAX].into_iter().map(human).collect();
-        insta::assert_snapshot!(shown.join(", "), @"0 B, 1 B, 1023 B, 1 KiB, 1.5 KiB, 4 KiB, 1 MiB, 1.5 GiB, 1 TiB, 16777216.0 TiB");
+            [0, 1, 1023, 1024, 4095, 4096, 4097, 1 << 20, 3 << 29, 1_500_000_000, 1 << 40, u64::MAX]
+                .into_iter()
+                .map(human)
+                .collect();
+        insta::assert_snapshot!(shown.join(", "), @"0 B, 1 B, 1023 B, 1 KiB, 4095 B, 4 KiB, 4097 B, 1 MiB, 1536 MiB, ~1.4 GiB, 1 TiB, ~16777216.0 TiB");
     }
 
     proptest! {
