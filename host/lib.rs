@@ -7,7 +7,9 @@
 pub mod bootstrap;
 pub mod cuda;
 pub mod fabric;
+pub mod measure;
 pub mod proxy;
 pub mod report;
 pub mod ring;
 pub mod signals;
+pub mod versions;

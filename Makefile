@@ -1,0 +1,33 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need and may be run again at any time.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test setup build bench clean
+
+# Where a Rust that was installed moments ago lies, before any shell knows of it.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
+
+GINLAB := $(or $(CARGO_TARGET_DIR),target)/release/ginlab
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: build ## Put over 1 and 4 rails between two ranks on this machine, verified; writes demo.csv
+	$(GINLAB) proxy --np 2 --rails 1,4 -b 4K -e 4M -f 4 --mode quiet,nbi --check --csv demo.csv
+	@printf '\nThe rows: %s\nWhat was run, and where: %s\n' "$(CURDIR)/demo.csv" "$(CURDIR)/demo.header.json"
+
+test: setup ## Everything that can be tested without a GPU
+	scripts/test.sh
+
+setup: ## Install what is missing (Debian 12 and 13, Ubuntu)
+	scripts/setup.sh
+
+build: setup ## Build target/release/ginlab, with MPI
+	cargo build --release --features mpi
+
+bench: build ## The check on a machine with a GPU
+	scripts/gpu-check.sh
+
+clean: ## Remove what was built; .venv stays
+	rm -rf "$(or $(CARGO_TARGET_DIR),target)" demo.csv demo.header.json

@@ -1,0 +1,134 @@
+//! Statistics of repeated measurements, and the units they are given in.
+
+use std::time::Duration;
+
+/// Microseconds: the unit of every time that is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Micros(pub f64);
+
+impl From<Duration> for Micros {
+    fn from(time: Duration) -> Self {
+        Self(time.as_secs_f64() * 1e6)
+    }
+}
+
+impl Micros {
+    /// Bandwidth in GB/s = 10^9 B/s of `bytes` moved in this time; `None` when no time passed.
+    pub fn gbytes_s(self, bytes: u64) -> Option<f64> {
+        (self.0 > 0.0).then(|| bytes as f64 / self.0 / 1e3)
+    }
+
+    /// Rate in 10^6 operations per second; `None` when no time passed.
+    pub fn mops(self, operations: u64) -> Option<f64> {
+        (self.0 > 0.0).then(|| operations as f64 / self.0)
+    }
+}
+
+/// What a set of samples comes to. The samples themselves go beside it into the JSON report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// How many samples.
+    pub count: usize,
+    /// The smallest.
+    pub min: f64,
+    /// The median; for an even count the mean of the two in the middle.
+    pub p50: f64,
+    /// The 99th percentile by nearest rank: a value that was measured, the maximum below 100 samples.
+    pub p99: f64,
+    /// The largest.
+    pub max: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// Coefficient of variation in percent: sample standard deviation over mean. `None` below two samples or at mean 0.
+    pub cv_pct: Option<f64>,
+}
+
+impl Summary {
+    /// Summarises the samples; `None` when there are none or one is not finite.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        if samples.iter().any(|sample| !sample.is_finite()) {
+            return None;
+        }
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let count = sorted.len();
+        let middle = count / 2;
+        let p50 = if count % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) };
+        // Nearest rank: the smallest sample that at least 99 % of all samples do not exceed. In whole numbers, because
+        // 0.99 has no exact binary form.
+        let p99 = sorted[(count * 99).div_ceil(100) - 1];
+        // Around the minimum, so that large equal samples do not cancel.
+        let mean = min + sorted.iter().map(|sample| sample - min).sum::<f64>() / count as f64;
+        let cv_pct = (count > 1 && mean != 0.0).then(|| {
+            let squares = sorted.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>();
+            100.0 * (squares / (count - 1) as f64).sqrt() / mean.abs()
+        });
+        Some(Self { count, min, p50, p99, max, mean, cv_pct })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_values() {
+        let summary = Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!((summary.min, summary.p50, summary.p99, summary.max, summary.mean), (1.0, 2.5, 4.0, 4.0, 2.5));
+        assert!((summary.cv_pct.unwrap() - 51.6398).abs() < 1e-3);
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(Summary::of(&hundred).unwrap().p99, 99.0);
+        let hundred_and_one: Vec<f64> = (1..=101).map(f64::from).collect();
+        assert_eq!(Summary::of(&hundred_and_one).unwrap().p99, 100.0);
+    }
+
+    #[test]
+    fn few_or_bad_samples() {
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
+        assert_eq!(Summary::of(&[f64::INFINITY]), None);
+        let one = Summary::of(&[5.0]).unwrap();
+        assert_eq!((one.min, one.p50, one.p99, one.max, one.cv_pct), (5.0, 5.0, 5.0, 5.0, None));
+    }
+
+    #[test]
+    fn units() {
+        let time = Micros::from(Duration::from_micros(10));
+        assert_eq!(time.gbytes_s(1_000_000), Some(100.0));
+        assert_eq!(time.mops(20), Some(2.0));
+        assert_eq!(Micros(0.0).gbytes_s(1), None);
+        assert_eq!(Micros(0.0).mops(1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn ordered_and_measured(samples in prop::collection::vec(0.0f64..1e9, 1..300)) {
+            let summary = Summary::of(&samples).unwrap();
+            prop_assert!(summary.min <= summary.p50 && summary.p50 <= summary.p99 && summary.p99 <= summary.max);
+            prop_assert!(summary.min <= summary.mean && summary.mean <= summary.max * (1.0 + 1e-12));
+            prop_assert!(samples.contains(&summary.p99));
+            let at_most = samples.iter().filter(|sample| **sample <= summary.p99).count();
+            prop_assert!(at_most * 100 >= samples.len() * 99);
+            let below = samples.iter().filter(|sample| **sample < summary.p99).count();
+            prop_assert!(below * 100 < samples.len() * 99);
+            prop_assert!(summary.cv_pct.is_none_or(|cv| cv >= 0.0));
+        }
+
+        #[test]
+        fn order_does_not_matter(samples in prop::collection::vec(0.0f64..1e9, 1..50)) {
+            let mut reversed = samples.clone();
+            reversed.reverse();
+            prop_assert_eq!(Summary::of(&samples), Summary::of(&reversed));
+        }
+
+        #[test]
+        fn equal_samples_do_not_vary(value in 0.001f64..1e9, count in 2usize..100) {
+            let summary = Summary::of(&vec![value; count]).unwrap();
+            prop_assert_eq!(summary.cv_pct, Some(0.0));
+            prop_assert_eq!(summary.p50, value);
+        }
+    }
+}

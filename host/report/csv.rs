@@ -1,0 +1,79 @@
+//! Rows as CSV: one line of column names, one line per row, nothing else.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::{Header, Place, ReportError, Row, Target, write_stdout};
+
+/// Writes rows as CSV and flushes each, so that the file is intact whenever the run ends.
+#[derive(Debug)]
+pub struct CsvSink {
+    file: Option<File>,
+    place: Place,
+}
+
+impl CsvSink {
+    /// Opens the target and writes the column names, and the header beside a regular file as `<stem>.header.json`.
+    pub fn create(target: &Target, header: &Header) -> Result<Self, ReportError> {
+        let mut sink = match target {
+            Target::Stdout => Self { file: None, place: Place::Stdout },
+            Target::File(path) => {
+                let place = Place::Path(path.clone());
+                let file = File::create(path).map_err(|source| ReportError::write("CSV", &place, source))?;
+                Self { file: Some(file), place }
+            }
+        };
+        sink.record(|line| line.write_record(Row::COLUMNS))?;
+        if let Target::File(path) = target
+            && path.is_file()
+        {
+            write_beside(path, header)?;
+        }
+        Ok(sink)
+    }
+
+    /// Writes one row.
+    pub fn row(&mut self, row: &Row) -> Result<(), ReportError> {
+        self.record(|line| line.serialize(row))
+    }
+
+    /// Closes the output, and makes sure that the file system really took it.
+    pub fn finish(self) -> Result<(), ReportError> {
+        match &self.file {
+            // Devices and pipes refuse to be synced; they have nothing to lose.
+            Some(file) => match file.sync_all() {
+                Err(error) if error.raw_os_error() != Some(nix::libc::EINVAL) => {
+                    Err(ReportError::write("CSV", &self.place, error))
+                }
+                _ => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Builds one line in memory and writes it in one piece: an interrupted run leaves no half line.
+    fn record(&mut self, fill: impl FnOnce(&mut LineWriter) -> ::csv::Result<()>) -> Result<(), ReportError> {
+        let line = || -> io::Result<Vec<u8>> {
+            let mut line = ::csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+            fill(&mut line)?;
+            line.into_inner().map_err(|error| error.into_error())
+        };
+        let written = line().and_then(|line| match &mut self.file {
+            Some(file) => file.write_all(&line),
+            None => write_stdout(&line),
+        });
+        written.map_err(|source| ReportError::write("CSV", &self.place, source))
+    }
+}
+
+type LineWriter = ::csv::Writer<Vec<u8>>;
+
+/// The header's own file: a comment before the rows would break readers of CSV.
+fn write_beside(csv: &Path, header: &Header) -> Result<(), ReportError> {
+    let path = csv.with_extension("header.json");
+    let written = serde_json::to_string_pretty(header).map_err(io::Error::from);
+    written
+        .and_then(|text| std::fs::write(&path, text + "\n"))
+        .map_err(|source| ReportError::write("the header", &Place::Path(path.clone()), source))
+}

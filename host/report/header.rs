@@ -1,0 +1,183 @@
+//! What was run, on what: one set of keys in one order for every experiment.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+
+use super::row::one_line;
+
+/// The keys of a header, in the order they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// Version of ginlab.
+    Ginlab,
+    /// The commit it was built from.
+    Commit,
+    /// The command line.
+    Command,
+    /// When the run began, UTC.
+    Date,
+    /// The machine's name.
+    Hostname,
+    /// Model of the CPU.
+    Cpu,
+    /// Cores this process may use.
+    Cores,
+    /// Release of the operating system's kernel.
+    Kernel,
+    /// The compiler ginlab was built with.
+    Rustc,
+    /// The GPU.
+    Gpu,
+    /// The GPU's driver.
+    Driver,
+    /// Version of libfabric that was loaded.
+    Libfabric,
+    /// Version of MPI, where it is used.
+    Mpi,
+    /// The provider that was really opened.
+    Provider,
+    /// The rails: domains or interfaces.
+    Rails,
+    /// The completion level the rails were opened with.
+    Completion,
+    /// Cores of the proxy threads.
+    Affinity,
+    /// How the network reaches the payload.
+    Memory,
+}
+
+impl Key {
+    /// Every key, in order.
+    pub const ALL: [Self; 18] = [
+        Self::Ginlab,
+        Self::Commit,
+        Self::Command,
+        Self::Date,
+        Self::Hostname,
+        Self::Cpu,
+        Self::Cores,
+        Self::Kernel,
+        Self::Rustc,
+        Self::Gpu,
+        Self::Driver,
+        Self::Libfabric,
+        Self::Mpi,
+        Self::Provider,
+        Self::Rails,
+        Self::Completion,
+        Self::Affinity,
+        Self::Memory,
+    ];
+
+    /// The key as it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ginlab => "ginlab",
+            Self::Commit => "commit",
+            Self::Command => "command",
+            Self::Date => "date",
+            Self::Hostname => "hostname",
+            Self::Cpu => "cpu",
+            Self::Cores => "cores",
+            Self::Kernel => "kernel",
+            Self::Rustc => "rustc",
+            Self::Gpu => "gpu",
+            Self::Driver => "driver",
+            Self::Libfabric => "libfabric",
+            Self::Mpi => "mpi",
+            Self::Provider => "provider",
+            Self::Rails => "rails",
+            Self::Completion => "completion",
+            Self::Affinity => "affinity",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// The header of one run. Keys that were not set are null in JSON and left out on stderr.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Header {
+    entries: BTreeMap<Key, Value>,
+    notes: Vec<String>,
+}
+
+impl Header {
+    /// Sets a key: a text, a number, a list or an `Option` of them.
+    pub fn set(&mut self, key: Key, value: impl Into<Value>) -> &mut Self {
+        self.entries.insert(key, value.into());
+        self
+    }
+
+    /// The value of a key, when it was set.
+    pub fn get(&self, key: Key) -> Option<&Value> {
+        self.entries.get(&key).filter(|value| !value.is_null())
+    }
+
+    /// Adds a remark that a reader of the figures must know.
+    pub fn note(&mut self, text: impl Into<String>) -> &mut Self {
+        self.notes.push(text.into());
+        self
+    }
+
+    /// Writes `# key: value` lines, for stderr.
+    pub fn write_talk(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut text = String::new();
+        for key in Key::ALL {
+            if let Some(value) = self.get(key) {
+                text += &format!("# {}: {}\n", key.name(), one_line(&plain(value)));
+            }
+        }
+        for note in &self.notes {
+            text += &format!("# note: {}\n", one_line(note));
+        }
+        out.write_all(text.as_bytes())
+    }
+}
+
+/// A value for people: texts without quotes, lists with commas.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+impl Serialize for Header {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(Key::ALL.len() + 1))?;
+        for key in Key::ALL {
+            map.serialize_entry(key.name(), self.entries.get(&key).unwrap_or(&Value::Null))?;
+        }
+        map.serialize_entry("notes", &self.notes)?;
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn keys_are_ordered_as_declared() {
+        assert!(Key::ALL.is_sorted());
+    }
+
+    #[test]
+    fn talk_is_one_line_per_key_in_order() {
+        let mut text = Vec::new();
+        super::super::tests::header().write_talk(&mut text).unwrap();
+        insta::assert_snapshot!(String::from_utf8(text).unwrap(), @r"
+        # ginlab: 0.1.0
+        # command: ginlab proxy --np 2
+        # cores: 2
+        # rails: lo#0, lo#1
+        # note: bytes are staged
+        # note: two lines
+        ");
+    }
+}

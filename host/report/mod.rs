@@ -1,0 +1,491 @@
+//! What every experiment prints: rows under one schema, as a table, as CSV and as JSON.
+//!
+//! An experiment fills a [`Header`] once and hands each [`Row`] to a [`Report`] as soon as it is measured. stdout carries
+//! data, stderr carries talk: the header goes to stderr as `# key: value` lines, into the JSON document, and beside a CSV
+//! file as `<stem>.header.json`, because a CSV file holds rows and nothing else.
+//!
+//! Outputs are opened before anything is measured, so that a path that cannot be written costs no run. The table and the
+//! CSV are written row by row: after Ctrl-C they hold what was measured. The JSON document appears whole at the end, also
+//! after an interruption, and says in `complete` which of the two it was.
+
+mod csv;
+mod header;
+mod json;
+mod row;
+mod table;
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+pub use self::csv::CsvSink;
+pub use self::header::{Header, Key};
+pub use self::json::JsonSink;
+pub use self::row::{Row, SCHEMA, Status};
+pub use self::table::Table;
+
+/// Where an output goes: `-` is stdout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// A file, overwritten if it is there.
+    File(PathBuf),
+}
+
+impl From<&OsStr> for Target {
+    fn from(text: &OsStr) -> Self {
+        if text == "-" { Self::Stdout } else { Self::File(text.into()) }
+    }
+}
+
+impl From<&str> for Target {
+    fn from(text: &str) -> Self {
+        OsStr::new(text).into()
+    }
+}
+
+/// When to colour the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set and not empty or TERM is `dumb`.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Color {
+    /// The decision for stdout.
+    pub fn on_stdout(self) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto => {
+                io::stdout().is_terminal()
+                    && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                    && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+            }
+        }
+    }
+}
+
+/// Which outputs a run has. The default is the table on stdout.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// CSV, one line per row.
+    pub csv: Option<Target>,
+    /// One JSON document.
+    pub json: Option<Target>,
+    /// Colour of the table.
+    pub color: Color,
+    /// Leave out the header on stderr.
+    pub quiet: bool,
+}
+
+/// How a run ended, as far as the report can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Every row was measured.
+    Complete,
+    /// The run stopped before its last row.
+    Interrupted,
+}
+
+/// Why a report could not be written, in one line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The reader of stdout has gone (`ginlab ... | head`): nobody to tell, so the program ends without a word.
+    #[error("stdout was closed by its reader")]
+    StdoutClosed,
+    /// CSV and JSON were both sent to stdout.
+    #[error("--csv and --json cannot both go to stdout; give one of them a file")]
+    TwoOnStdout,
+    /// CSV and JSON were sent to the same file.
+    #[error("--csv and --json both name {}; give each its own file", .0.display())]
+    SameFile(PathBuf),
+    /// An output could not be created or written.
+    #[error("cannot write {what} to {place}: {source}")]
+    Write {
+        /// `CSV`, `JSON`, `the table`, ...
+        what: &'static str,
+        /// The path, or `stdout`.
+        place: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ReportError {
+    fn write(what: &'static str, place: &Place, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        match place {
+            Place::Stdout if source.kind() == io::ErrorKind::BrokenPipe => Self::StdoutClosed,
+            _ => Self::Write { what, place: place.to_string(), source },
+        }
+    }
+}
+
+/// A target as it is named in errors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Stdout,
+    Path(PathBuf),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// All outputs of one run.
+#[derive(Debug)]
+pub struct Report {
+    table: Option<Table<io::Stdout>>,
+    csv: Option<CsvSink>,
+    json: Option<JsonSink>,
+}
+
+impl Report {
+    /// Opens every output and writes the header. Fails here, before the run, when one of them cannot be written.
+    pub fn open(options: &Options, header: &Header) -> Result<Self, ReportError> {
+        match (&options.csv, &options.json) {
+            (Some(Target::Stdout), Some(Target::Stdout)) => return Err(ReportError::TwoOnStdout),
+            (Some(Target::File(csv)), Some(Target::File(json))) if same_file(csv, json) => {
+                return Err(ReportError::SameFile(csv.clone()));
+            }
+            _ => {}
+        }
+        let json = options.json.as_ref().map(|target| JsonSink::create(target, header)).transpose()?;
+        let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header)).transpose()?;
+        if !options.quiet {
+            // Nothing can be done about a closed stderr, and nothing needs to be.
+            let _ = header.write_talk(&mut io::stderr().lock());
+        }
+        let data_on_stdout =
+            [&options.csv, &options.json].into_iter().flatten().any(|target| *target == Target::Stdout);
+        let table = (!data_on_stdout).then(|| Table::new(io::stdout(), options.color.on_stdout()));
+        Ok(Self { table, csv, json })
+    }
+
+    /// Writes one row to every output; `samples` are its raw times in microseconds, for the JSON document.
+    pub fn row(&mut self, row: &Row, samples: &[f64]) -> Result<(), ReportError> {
+        // Files first: a reader of stdout that has gone must not cost a row.
+        if let Some(csv) = &mut self.csv {
+            csv.row(row)?;
+        }
+        if let Some(json) = &mut self.json {
+            json.row(row, samples);
+        }
+        match &mut self.table {
+            Some(table) => table.row(row).map_err(|source| ReportError::write("the table", &Place::Stdout, source)),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes every output. Call it on an interruption as well; what is dropped instead is closed as interrupted.
+    pub fn finish(self, ending: Ending) -> Result<(), ReportError> {
+        let Self { table, csv, json } = self;
+        let json = json.map_or(Ok(()), |json| json.finish(ending));
+        let csv = csv.map_or(Ok(()), CsvSink::finish);
+        let table = table.map_or(Ok(()), |mut table| {
+            table.finish().map_err(|source| ReportError::write("the table", &Place::Stdout, source))
+        });
+        json.and(csv).and(table)
+    }
+}
+
+/// Whether two paths name one file, also when neither is there yet.
+fn same_file(one: &Path, two: &Path) -> bool {
+    // Devices may be shared: /dev/null twice is a fair way to say "no output".
+    let device = |path: &Path| path.metadata().is_ok_and(|meta| !meta.is_file());
+    one == two && !device(one)
+        || match (one.canonicalize(), two.canonicalize()) {
+            (Ok(one), Ok(two)) => one == two && !device(&one),
+            _ => false,
+        }
+}
+
+/// Writes to stdout without the line buffer's second copy of the error path: one write, one flush.
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::measure::stats::Summary;
+
+    pub(super) fn rows() -> Vec<Row> {
+        let mut put = Row::new("proxy", "put", "emulated", "tcp;ofi_rxm");
+        put.ranks = 2;
+        put.rails = Some(4);
+        put.strategy = Some("round-robin".into());
+        put.mode = Some("nbi".into());
+        put.memory = Some("pinned".into());
+        put.size_bytes = Some(4096);
+        put.grid = Some(1);
+        put.block = Some(32);
+        put.iterations = Some(20);
+        put.times(&Summary::of(&[12.5, 10.0, 11.0]).unwrap());
+        put.throughput(4096 * 32, 32);
+        put.post_us_p50 = Some(1.0 / 3.0);
+        put.baseline = Some("cpu-write".into());
+        put.baseline_ratio = Some(0.9512345678);
+        put.wrong = Some(0);
+        put.rail_bytes = Some(vec![1024, 1024, 1024, 1024]);
+        put.again = Some(0);
+        let mut failed = Row::new("proxy", "put", "gpu:NVIDIA H200", "model:p5");
+        failed.ranks = 2;
+        failed.size_bytes = Some(1 << 20);
+        failed.grid = Some(132);
+        failed.block = Some(1024);
+        failed.mode = Some("quiet-every=16".into());
+        failed.time_us_p50 = Some(f64::NAN);
+        failed.wrong = Some(3);
+        failed.status = Status::Failed("peer 1, \"rail 0\":\nconnection reset, again".into());
+        let mut suspect = Row::new("proxy", "cpu-write", "gpu:NVIDIA H200", "model:p5");
+        suspect.ranks = 2;
+        suspect.bandwidth_gbytes_s = Some(60.0);
+        suspect.suspect = Some("above the physical ceiling of 50 GB/s".into());
+        let mut skipped = Row::new("proxy", "put", "gpu:NVIDIA H200", "model:p5");
+        skipped.ranks = 2;
+        skipped.status = Status::Skipped("one rail only".into());
+        vec![put, failed, suspect, skipped]
+    }
+
+    pub(super) fn header() -> Header {
+        let mut header = Header::default();
+        header.set(Key::Cores, 2).set(Key::Ginlab, "0.1.0").set(Key::Rails, vec!["lo#0", "lo#1"]);
+        header.set(Key::Gpu, None::<String>).set(Key::Command, "ginlab proxy --np 2");
+        header.note("bytes are staged").note("two\nlines");
+        header
+    }
+
+    #[test]
+    fn our_own_csv_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
+        let mut sink = CsvSink::create(&Target::File(path.clone()), &header()).unwrap();
+        for row in rows() {
+            sink.row(&row).unwrap();
+        }
+        // Every row is in the file before the end: that is what Ctrl-C leaves.
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1 + rows().len());
+        sink.finish().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        insta::assert_snapshot!(text, @r#"
+        schema,experiment,case,device,fabric,ranks,rails,strategy,mode,memory,size_bytes,grid,block,iterations,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,rate_mops,line_rate_pct,baseline,baseline_ratio,wrong,status,time_us_max,cv_pct,repeats,post_us_p50,post_rate_mops,bandwidth_gbits_s,fill,scope,window,proxy_threads,ring_slots,completion,again,rail_bytes,suspect
+        1,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,0.333333,,95.3251,,,,,,,0,1024;1024;1024;1024,
+        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,,,,,,,,
+        1,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,,,,,,,,,,,above the physical ceiling of 50 GB/s
+        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,,,,,,,,
+        "#);
+        let back: Vec<Row> = ::csv::Reader::from_path(&path).unwrap().deserialize().map(Result::unwrap).collect();
+        assert_eq!(back, rows().iter().map(Row::as_written).collect::<Vec<_>>());
+        let beside = std::fs::read_to_string(dir.path().join("run.header.json")).unwrap();
+        insta::assert_snapshot!(beside, @r#"
+        {
+          "ginlab": "0.1.0",
+          "commit": null,
+          "command": "ginlab proxy --np 2",
+          "date": null,
+          "hostname": null,
+          "cpu": null,
+          "cores": 2,
+          "kernel": null,
+          "rustc": null,
+          "gpu": null,
+          "driver": null,
+          "libfabric": null,
+          "mpi": null,
+          "provider": null,
+          "rails": [
+            "lo#0",
+            "lo#1"
+          ],
+          "completion": null,
+          "affinity": null,
+          "memory": null,
+          "notes": [
+            "bytes are staged",
+            "two\nlines"
+          ]
+        }
+        "#);
+    }
+
+    #[test]
+    fn our_own_json_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        std::fs::write(&path, "an older result").unwrap();
+        let mut sink = JsonSink::create(&Target::File(path.clone()), &header()).unwrap();
+        for row in rows() {
+            sink.row(&row, &[10.0, 1.0 / 3.0, f64::INFINITY]);
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older result", "the old document stays until the end");
+        sink.finish(Ending::Complete).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        insta::assert_snapshot!(text, @r#"
+        {
+          "schema": 1,
+          "complete": true,
+          "header": {
+            "ginlab": "0.1.0",
+            "commit": null,
+            "command": "ginlab proxy --np 2",
+            "date": null,
+            "hostname": null,
+            "cpu": null,
+            "cores": 2,
+            "kernel": null,
+            "rustc": null,
+            "gpu": null,
+            "driver": null,
+            "libfabric": null,
+            "mpi": null,
+            "provider": null,
+            "rails": [
+              "lo#0",
+              "lo#1"
+            ],
+            "completion": null,
+            "affinity": null,
+            "memory": null,
+            "notes": [
+              "bytes are staged",
+              "two\nlines"
+            ]
+          },
+          "rows": [
+            {"schema":1,"experiment":"proxy","case":"put","device":"emulated","fabric":"tcp;ofi_rxm","ranks":2,"rails":4,"strategy":"round-robin","mode":"nbi","memory":"pinned","size_bytes":4096,"grid":1,"block":32,"iterations":20,"time_us_min":10.0,"time_us_p50":11.0,"time_us_p99":12.5,"bandwidth_gbytes_s":11.9156,"rate_mops":2.90909,"line_rate_pct":null,"baseline":"cpu-write","baseline_ratio":0.951235,"wrong":0,"status":"ok","time_us_max":12.5,"cv_pct":11.2684,"repeats":3,"post_us_p50":0.333333,"post_rate_mops":null,"bandwidth_gbits_s":95.3251,"fill":null,"scope":null,"window":null,"proxy_threads":null,"ring_slots":null,"completion":null,"again":0,"rail_bytes":"1024;1024;1024;1024","suspect":null,"samples_us":[10.0,0.333333,null]},
+            {"schema":1,"experiment":"proxy","case":"put","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":"quiet-every=16","memory":null,"size_bytes":1048576,"grid":132,"block":1024,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":null,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong":3,"status":"failed: peer 1, \"rail 0\": connection reset, again","time_us_max":null,"cv_pct":null,"repeats":null,"post_us_p50":null,"post_rate_mops":null,"bandwidth_gbits_s":null,"fill":null,"scope":null,"window":null,"proxy_threads":null,"ring_slots":null,"completion":null,"again":null,"rail_bytes":null,"suspect":null,"samples_us":[10.0,0.333333,null]},
+            {"schema":1,"experiment":"proxy","case":"cpu-write","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":null,"memory":null,"size_bytes":null,"grid":null,"block":null,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":60.0,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong":null,"status":"ok","time_us_max":null,"cv_pct":null,"repeats":null,"post_us_p50":null,"post_rate_mops":null,"bandwidth_gbits_s":null,"fill":null,"scope":null,"window":null,"proxy_threads":null,"ring_slots":null,"completion":null,"again":null,"rail_bytes":null,"suspect":"above the physical ceiling of 50 GB/s","samples_us":[10.0,0.333333,null]},
+            {"schema":1,"experiment":"proxy","case":"put","device":"gpu:NVIDIA H200","fabric":"model:p5","ranks":2,"rails":null,"strategy":null,"mode":null,"memory":null,"size_bytes":null,"grid":null,"block":null,"iterations":null,"time_us_min":null,"time_us_p50":null,"time_us_p99":null,"bandwidth_gbytes_s":null,"rate_mops":null,"line_rate_pct":null,"baseline":null,"baseline_ratio":null,"wrong":null,"status":"skipped: one rail only","time_us_max":null,"cv_pct":null,"repeats":null,"post_us_p50":null,"post_rate_mops":null,"bandwidth_gbits_s":null,"fill":null,"scope":null,"window":null,"proxy_threads":null,"ring_slots":null,"completion":null,"again":null,"rail_bytes":null,"suspect":null,"samples_us":[10.0,0.333333,null]}
+          ]
+        }
+        "#);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["complete"], true);
+        let back: Vec<Row> = serde_json::from_value(document["rows"].clone()).unwrap();
+        assert_eq!(back, rows().iter().map(Row::as_written).collect::<Vec<_>>());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_dropped_document_is_written_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        let mut sink = JsonSink::create(&Target::File(path.clone()), &header()).unwrap();
+        sink.row(&rows()[0], &[]);
+        drop(sink);
+        let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(document["complete"], false);
+        assert_eq!(document["rows"].as_array().unwrap().len(), 1);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_empty_run_is_still_valid() {
+        let dir = tempfile::tempdir().unwrap();
+        let (csv, json) = (dir.path().join("e.csv"), dir.path().join("e.json"));
+        CsvSink::create(&Target::File(csv.clone()), &header()).unwrap().finish().unwrap();
+        JsonSink::create(&Target::File(json.clone()), &header()).unwrap().finish(Ending::Interrupted).unwrap();
+        assert_eq!(::csv::Reader::from_path(&csv).unwrap().headers().unwrap().len(), Row::COLUMNS.len());
+        let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        assert_eq!(document["rows"], serde_json::json!([]));
+    }
+
+    #[test]
+    fn unwritable_places_fail_before_the_run_in_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = Target::File("/no/such/folder/run.x".into());
+        let folder = Target::File(dir.path().into());
+        let full = Target::File("/dev/full".into());
+        let errors = [
+            CsvSink::create(&missing, &header()).unwrap_err(),
+            JsonSink::create(&missing, &header()).unwrap_err(),
+            CsvSink::create(&folder, &header()).unwrap_err(),
+            JsonSink::create(&folder, &header()).unwrap_err(),
+            CsvSink::create(&full, &header()).unwrap_err(),
+            JsonSink::create(&full, &header()).unwrap().finish(Ending::Complete).unwrap_err(),
+        ];
+        let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(text.join("\n").replace(&dir.path().display().to_string(), "DIR"), @r"
+        cannot write CSV to /no/such/folder/run.x: No such file or directory (os error 2)
+        cannot write JSON to /no/such/folder/run.x: No such file or directory (os error 2)
+        cannot write CSV to DIR: Is a directory (os error 21)
+        cannot write JSON to DIR: Is a directory (os error 21)
+        cannot write CSV to /dev/full: No space left on device (os error 28)
+        cannot write JSON to /dev/full: No space left on device (os error 28)
+        ");
+    }
+
+    #[test]
+    fn one_place_takes_one_output() {
+        let both = |csv: &str, json: &str| Options {
+            csv: Some(csv.into()),
+            json: Some(json.into()),
+            quiet: true,
+            ..Options::default()
+        };
+        assert!(matches!(Report::open(&both("-", "-"), &header()), Err(ReportError::TwoOnStdout)));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x").display().to_string();
+        assert!(matches!(Report::open(&both(&path, &path), &header()), Err(ReportError::SameFile(_))));
+        Report::open(&both("/dev/null", "/dev/null"), &header()).unwrap().finish(Ending::Complete).unwrap();
+    }
+
+    #[test]
+    fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
+        let pipe = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(matches!(ReportError::write("CSV", &Place::Stdout, pipe()), ReportError::StdoutClosed));
+        let file = Place::Path("run.csv".into());
+        assert!(matches!(ReportError::write("CSV", &file, pipe()), ReportError::Write { .. }));
+    }
+
+    #[test]
+    fn the_table_lines_up() {
+        let mut text = Vec::new();
+        let mut table = Table::new(&mut text, false);
+        for row in rows() {
+            table.row(&row).unwrap();
+        }
+        table.finish().unwrap();
+        insta::assert_snapshot!(String::from_utf8(text).unwrap(), @r#"
+        case          size rails         mode               grid device   fabric           post      p50      p99    GB/s   Mops  base wrong status
+                           strategy                      x block                             us       us       us                    % bytes
+        put          4 KiB 4 round-robin nbi                1x32 emulated tcp;ofi_rxm    0.3333    11.00    12.50   11.92  2.909 95.12     0 ok
+        put          1 MiB               quiet-every=16 132x1024 gpu:H200 model:p5                                                         3 failed: peer 1, "rail 0": connection reset, again
+        cpu-write                                                gpu:H200 model:p5                                  60.00                    ok, suspect: above the physical ceiling of 50 GB/s
+        put                                                      gpu:H200 model:p5                                                           skipped: one rail only
+        "#);
+    }
+
+    #[test]
+    fn colour_is_the_only_difference() {
+        let print = |color| {
+            let mut text = Vec::new();
+            let mut table = Table::new(&mut text, color);
+            rows().iter().for_each(|row| table.row(row).unwrap());
+            table.finish().unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let (plain, mut coloured) = (print(false), print(true));
+        assert!(coloured.contains('\x1b') && !plain.contains('\x1b'));
+        for code in ["\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[33m"] {
+            coloured = coloured.replace(code, "");
+        }
+        assert_eq!(coloured, plain);
+    }
+}

@@ -1,0 +1,179 @@
+//! Which software and which machine a result comes from.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::report::{Header, Key};
+
+/// Versions that only their own libraries can tell; `None` where the library is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Libraries {
+    /// libfabric, as `fi_version()` of the loaded library says.
+    pub libfabric: Option<String>,
+    /// The CUDA driver.
+    pub cuda_driver: Option<String>,
+    /// The MPI library.
+    pub mpi: Option<String>,
+}
+
+/// All versions, and the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// ginlab's own.
+    pub ginlab: &'static str,
+    /// The commit it was built from, where the build knew.
+    pub commit: Option<&'static str>,
+    /// The compiler it was built with, where the build knew.
+    pub rustc: Option<&'static str>,
+    /// The libraries'.
+    pub libraries: Libraries,
+    /// Model of the CPU.
+    pub cpu: Option<String>,
+    /// Cores this process may use.
+    pub cores: Option<usize>,
+    /// Release of the operating system's kernel.
+    pub kernel: Option<String>,
+    /// The machine's name.
+    pub hostname: Option<String>,
+}
+
+impl Versions {
+    /// Asks the build and the system; the libraries' versions come from the caller.
+    pub fn gather(libraries: Libraries) -> Self {
+        let read = |path| std::fs::read_to_string(path).ok();
+        Self {
+            ginlab: env!("CARGO_PKG_VERSION"),
+            // Set by build.rs, which may find no git.
+            commit: option_env!("GINLAB_COMMIT").filter(|commit| !commit.is_empty()),
+            rustc: option_env!("GINLAB_RUSTC").filter(|rustc| !rustc.is_empty()),
+            libraries,
+            cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
+            cores: std::thread::available_parallelism().ok().map(usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().into()),
+            hostname: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
+        }
+    }
+
+    /// Fills the header's keys about software and machine, the date and the command line.
+    pub fn fill(&self, header: &mut Header) {
+        header
+            .set(Key::Ginlab, self.ginlab)
+            .set(Key::Commit, self.commit)
+            .set(Key::Command, command_line())
+            .set(Key::Date, utc(SystemTime::now()))
+            .set(Key::Hostname, self.hostname.clone())
+            .set(Key::Cpu, self.cpu.clone())
+            .set(Key::Cores, self.cores)
+            .set(Key::Kernel, self.kernel.clone())
+            .set(Key::Rustc, self.rustc)
+            .set(Key::Driver, self.libraries.cuda_driver.clone())
+            .set(Key::Libfabric, self.libraries.libfabric.clone())
+            .set(Key::Mpi, self.libraries.mpi.clone());
+    }
+}
+
+/// For `--version`: the first line without the program's name, then one line each.
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
+        let found = |value: &Option<String>| value.clone().unwrap_or_else(|| "not found".into());
+        writeln!(f, "{} (commit {})", self.ginlab, known(self.commit))?;
+        writeln!(f, "rustc       {}", known(self.rustc))?;
+        writeln!(f, "libfabric   {}", found(&self.libraries.libfabric))?;
+        writeln!(f, "CUDA driver {}", found(&self.libraries.cuda_driver))?;
+        writeln!(f, "MPI         {}", found(&self.libraries.mpi))?;
+        writeln!(f, "kernel      {}", known(self.kernel.as_deref()))?;
+        write!(f, "CPU         {}", known(self.cpu.as_deref()))
+    }
+}
+
+/// The model in the text of /proc/cpuinfo. Not every architecture names one.
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    cpuinfo.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| value.trim().to_owned())
+    })
+}
+
+/// This process's command line, quoted so that it can be pasted into a shell.
+pub fn command_line() -> String {
+    let quoted: Vec<String> = std::env::args_os().map(|argument| quote(&argument.to_string_lossy())).collect();
+    quoted.join(" ")
+}
+
+fn quote(argument: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+,./:@%^".contains(c);
+    if !argument.is_empty() && argument.chars().all(plain) {
+        argument.into()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
+    }
+}
+
+/// `2026-01-31T23:59:59Z`.
+pub fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for length in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (1_735_689_600, "2025-01-01T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn command_lines_can_be_pasted() {
+        assert_eq!(quote("--rails=1,4"), "--rails=1,4");
+        assert_eq!(quote("tcp;ofi_rxm"), "'tcp;ofi_rxm'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+        assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn the_cpu_has_a_name_or_none() {
+        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: Fast CPU: X\n").as_deref(), Some("Fast CPU: X"));
+        assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd40\n"), None);
+    }
+
+    #[test]
+    fn the_header_is_filled() {
+        let versions = Versions::gather(Libraries { libfabric: Some("1.17".into()), ..Libraries::default() });
+        let mut header = Header::default();
+        versions.fill(&mut header);
+        for key in [Key::Ginlab, Key::Command, Key::Date, Key::Hostname, Key::Cores, Key::Kernel, Key::Libfabric] {
+            assert!(header.get(key).is_some(), "{key:?}");
+        }
+        assert_eq!(header.get(Key::Mpi), None);
+        assert!(versions.to_string().contains("MPI         not found"));
+    }
+}
