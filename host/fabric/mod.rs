@@ -3,6 +3,13 @@
 //! A *rail* is one endpoint on one NIC domain with its own completion queue and its own memory registrations. The proxy
 //! drives all rails of its thread through [`Rail`], with static dispatch.
 
+pub mod discover;
+pub mod faulty;
+pub mod libfabric;
+pub mod null;
+pub mod pci;
+mod select;
+
 use std::fmt;
 
 /// What a rail can do, asked of the provider and never guessed from its name.

@@ -1,0 +1,256 @@
+//! What fabrics there are on this machine, and which of them a run uses.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use libfabric_sys as sys;
+
+use super::FabricError;
+use super::libfabric::{Doing, Entry, Level, Wanted, all_providers, query, refused};
+use super::pci::PciAddress;
+pub use super::select::{Plan, Reach};
+
+/// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Provider {
+    /// Name, as `efa` or `tcp`.
+    pub name: String,
+    /// Version, as `117.0`.
+    pub version: String,
+}
+
+/// How a domain's addresses look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressFamily {
+    /// IPv4 socket address.
+    Ipv4,
+    /// IPv6 socket address.
+    Ipv6,
+    /// A name, as shm has.
+    Text,
+    /// EFA's.
+    Efa,
+    /// Any other, by libfabric's number.
+    Other(u32),
+}
+
+impl AddressFamily {
+    fn of(format: u32) -> Self {
+        match format {
+            sys::FI_SOCKADDR_IN => Self::Ipv4,
+            sys::FI_SOCKADDR_IN6 => Self::Ipv6,
+            sys::FI_ADDR_STR => Self::Text,
+            sys::FI_ADDR_EFA => Self::Efa,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Whether peers are reached over IP, where a rail must pair with the peer's rail of the same subnet.
+    #[must_use]
+    pub fn is_ip(self) -> bool {
+        matches!(self, Self::Ipv4 | Self::Ipv6)
+    }
+}
+
+/// A domain (a NIC, mostly) on which rails can be opened: reliable datagrams with remote reads and writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// The provider's full name, as `tcp;ofi_rxm`.
+    pub provider: String,
+    /// The fabric: a subnet for providers over IP, otherwise the provider's word.
+    pub fabric: String,
+    /// The domain: an interface or a device.
+    pub name: String,
+    /// How its addresses look.
+    pub family: AddressFamily,
+    /// The local address, for providers over IP.
+    pub address: Option<IpAddr>,
+    /// Line rate in bits per second, where the provider tells it.
+    pub link_bits_per_second: Option<u64>,
+    /// Where the NIC is, where the provider tells it.
+    pub pci: Option<PciAddress>,
+    /// Width of remote immediates in bytes; 0 when there are none.
+    pub immediate_bytes: usize,
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.provider, self.name)?;
+        if let Some(address) = self.address {
+            write!(f, " ({address})")?;
+        }
+        if let Some(pci) = self.pci {
+            write!(f, " at {pci}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Domain {
+    fn of(entry: Entry<'_>) -> Self {
+        let pci = entry.pci().map(|(domain, bus, device, function)| PciAddress {
+            domain: domain.into(),
+            bus,
+            device,
+            function,
+        });
+        Self {
+            provider: entry.provider(),
+            fabric: entry.fabric_name(),
+            name: entry.domain_name(),
+            family: AddressFamily::of(entry.info().addr_format),
+            address: entry.ip(),
+            link_bits_per_second: entry.link_bits_per_second(),
+            pci,
+            immediate_bytes: entry.domain().cq_data_size,
+        }
+    }
+
+    /// Whether an answer of libfabric is about this domain.
+    pub(crate) fn matches(&self, entry: Entry<'_>) -> bool {
+        let other = Self::of(entry);
+        (&self.provider, &self.fabric, &self.name, self.family, self.address)
+            == (&other.provider, &other.fabric, &other.name, other.family, other.address)
+    }
+}
+
+/// The providers of the loaded libfabric, without its debugging hooks, in alphabetical order.
+pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
+    let list = all_providers()?;
+    let mut providers: Vec<_> = list
+        .iter()
+        .map(|entry| {
+            let version = entry.provider_version();
+            Provider { name: entry.provider(), version: format!("{}.{}", version >> 16, version & 0xffff) }
+        })
+        .filter(|provider| !provider.name.starts_with("ofi_hook"))
+        .collect();
+    providers.sort();
+    providers.dedup();
+    Ok(providers)
+}
+
+/// The domains of a provider that ginlab can use, at the completion level `Delivery`. `provider` is a full name, as
+/// [`choose_provider`] returns it, or a core name such as `tcp`, which lists all its variants.
+pub fn list_domains(provider: &str) -> Result<Vec<Domain>, FabricError> {
+    list_domains_at(provider, Level::Delivery)
+}
+
+/// As [`list_domains`], for any completion level.
+pub fn list_domains_at(provider: &str, level: Level) -> Result<Vec<Domain>, FabricError> {
+    let mut domains: Vec<Domain> = Vec::new();
+    let mut first_error = None;
+    // A provider that needs posted receives answers the second question only.
+    for posted_receives in [false, true] {
+        let wanted = Wanted { provider, fabric: None, domain: None, level, cuda_memory: false, posted_receives };
+        match query(&wanted) {
+            Ok(list) => {
+                for domain in list.iter().map(Domain::of) {
+                    if !domains.contains(&domain) {
+                        domains.push(domain);
+                    }
+                }
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+        if !domains.is_empty() {
+            return Ok(domains);
+        }
+    }
+    match first_error {
+        Some(mut error) => {
+            add_known_providers(&mut error, provider);
+            Err(error)
+        }
+        None => Ok(domains),
+    }
+}
+
+/// A wrong name is the commonest cause: say which names there are.
+fn add_known_providers(error: &mut FabricError, provider: &str) {
+    let Ok(known) = list_providers() else { return };
+    let core = provider.split(';').next().unwrap_or(provider);
+    if known.iter().all(|known| known.name != core) {
+        let names: Vec<_> = known.iter().map(|known| known.name.as_str()).collect();
+        error.text = format!("there is no provider {provider:?}");
+        error.hint = format!("this libfabric has {}", names.join(", "));
+    }
+}
+
+/// The provider that a run uses, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The full name to open, as `tcp;ofi_rxm`.
+    pub provider: String,
+    /// Why this one, for people.
+    pub reason: String,
+}
+
+/// Chooses the provider: the one that was asked for, otherwise `efa` where it finds a device, otherwise `tcp`.
+///
+/// A core name means its best variant that has what ginlab needs (reliable datagrams, RMA, 4 bytes of remote immediate,
+/// delivery complete), which is probed. For `tcp` the order is: `tcp` itself where it has reliable datagrams (libfabric 2.x),
+/// then `tcp;ofi_rxm`, then `net`. A name with a `;` is taken as it is.
+pub fn choose_provider(requested: Option<&str>) -> Result<Choice, FabricError> {
+    let Some(name) = requested.map(str::trim).filter(|name| !name.is_empty()) else {
+        return match choose_named("efa") {
+            Ok(choice) => Ok(Choice { reason: "default: an EFA device is here".to_owned(), ..choice }),
+            Err(_) => {
+                let choice = choose_named("tcp")?;
+                Ok(Choice { reason: format!("default: no EFA device is here; {}", choice.reason), ..choice })
+            }
+        };
+    };
+    choose_named(name)
+}
+
+fn choose_named(name: &str) -> Result<Choice, FabricError> {
+    let mut variants = vec![name.to_owned()];
+    if !name.contains(';') {
+        variants.push(format!("{name};ofi_rxm"));
+        variants.push(format!("{name};ofi_rxd"));
+    }
+    if name == "tcp" {
+        variants.push("net".to_owned());
+    }
+    let mut first_error = None;
+    for variant in &variants {
+        let domains = match list_domains(variant) {
+            Ok(domains) => domains,
+            Err(error) => {
+                first_error = first_error.or(Some(error));
+                continue;
+            }
+        };
+        if domains.iter().any(|domain| domain.provider == *variant && domain.immediate_bytes >= 4) {
+            let reason = format!("{variant} has RDM, RMA, remote immediates and delivery complete here");
+            return Ok(Choice { provider: variant.clone(), reason });
+        }
+    }
+    Err(first_error.unwrap_or_else(|| {
+        let text = "it has no remote immediates of 4 bytes with reliable datagrams and RMA";
+        refused(name, Doing::Opening, "choosing the provider", sys::FI_ENODATA, text)
+    }))
+}
+
+/// Chooses the domains of one rank's rails; see [`Plan`].
+///
+/// `explicit` names domains (or `fabric:domain`, where a device is in several fabrics) and settles them in that order;
+/// otherwise there are `count` distinct domains where the machine has them, and `count` endpoints on the nearest domain
+/// where it has not. `nearest_to` is the GPU; of NICs that are equally near, ranks with different `local_rank` get different
+/// ones. With [`Reach::SameHost`] providers over IP use the loopback only.
+pub fn select_domains(
+    provider: &str,
+    count: usize,
+    reach: Reach,
+    explicit: &[String],
+    nearest_to: Option<PciAddress>,
+    local_rank: usize,
+    local_size: usize,
+) -> Result<Plan, FabricError> {
+    super::select::check_count(provider, count)?;
+    let provider = &choose_named(provider)?.provider;
+    let domains = list_domains(provider)?;
+    let request = super::select::Request { provider, count, reach, explicit, nearest_to, local_rank, local_size };
+    super::select::select(domains, &request, &|address| address.tree_path())
+}

@@ -1,0 +1,234 @@
+//! A rail that misbehaves on purpose, for tests and fault experiments: it wraps any rail and follows a script.
+
+use std::collections::VecDeque;
+
+use super::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+
+/// What goes wrong, and when. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The first so many posts are answered with [`Post::Again`].
+    pub again_first: u64,
+    /// Every so many-th post after those is answered with [`Post::Again`].
+    pub again_every: Option<u64>,
+    /// The completions of these numbers fail (counted from 1 over all transfers of the rail). The data may have been moved.
+    pub fail_completions: Vec<u64>,
+    /// The poll of this number (from 1) and all later ones return an error: the rail is dead.
+    pub dead_from_poll: Option<u64>,
+    /// Each completion and immediate is held back for so many polls.
+    pub delay_polls: u64,
+    /// What one poll hands out comes in reverse order.
+    pub reverse: bool,
+}
+
+/// A rail behind a script of faults.
+#[derive(Debug)]
+pub struct FaultyRail<R> {
+    inner: R,
+    faults: Faults,
+    posts: u64,
+    agains: u64,
+    completed: u64,
+    polls: u64,
+    /// Completions with the poll at which they are handed out.
+    held: VecDeque<(u64, Completion)>,
+    fresh: Vec<Completion>,
+}
+
+impl<R: Rail> FaultyRail<R> {
+    /// Wraps a rail.
+    pub fn new(inner: R, faults: Faults) -> Self {
+        let (held, fresh) = (VecDeque::new(), Vec::new());
+        Self { inner, faults, posts: 0, agains: 0, completed: 0, polls: 0, held, fresh }
+    }
+
+    /// The rail behind.
+    pub fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    /// Replaces the script; the counters go on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// Posts seen so far, refused ones included.
+    pub fn posts(&self) -> u64 {
+        self.posts
+    }
+
+    /// Posts answered with [`Post::Again`] by the script.
+    pub fn agains(&self) -> u64 {
+        self.agains
+    }
+
+    /// Whether the script refuses this post.
+    fn refuses(&mut self) -> bool {
+        self.posts += 1;
+        let beyond = self.posts.saturating_sub(self.faults.again_first);
+        let refused = beyond == 0 || self.faults.again_every.is_some_and(|every| every > 0 && beyond % every == 0);
+        self.agains += u64::from(refused);
+        refused
+    }
+
+    fn error(&self, operation: &str) -> FabricError {
+        FabricError {
+            rail: self.inner.name().to_owned(),
+            operation: operation.to_owned(),
+            code: nix::libc::EIO,
+            text: "scripted fault".to_owned(),
+            hint: String::new(),
+        }
+    }
+
+    fn alter(&mut self, completion: Completion) -> Completion {
+        let Completion::Done { token } = completion else { return completion };
+        self.completed += 1;
+        if self.faults.fail_completions.contains(&self.completed) {
+            let error = self.error(&format!("completion {}", self.completed));
+            return Completion::Failed { token: Some(token), error };
+        }
+        Completion::Done { token }
+    }
+}
+
+impl<R: Rail> Rail for FaultyRail<R> {
+    type Region = R::Region;
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn limits(&self) -> &RailLimits {
+        self.inner.limits()
+    }
+
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.address()
+    }
+
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
+        self.inner.insert_peers(addresses)
+    }
+
+    unsafe fn register(&mut self, memory: Memory) -> Result<R::Region, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.inner.register(memory) }
+    }
+
+    fn remote(&self, region: &R::Region) -> RemoteRegion {
+        self.inner.remote(region)
+    }
+
+    unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        if self.refuses() {
+            return Ok(Post::Again);
+        }
+        // SAFETY: passed on.
+        unsafe { self.inner.write(region, transfer) }
+    }
+
+    unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        if self.refuses() {
+            return Ok(Post::Again);
+        }
+        // SAFETY: passed on.
+        unsafe { self.inner.read(region, transfer) }
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.polls += 1;
+        if self.faults.dead_from_poll.is_some_and(|first| self.polls >= first) {
+            return Err(self.error("poll"));
+        }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        let polled = self.inner.poll(&mut fresh);
+        for completion in fresh.drain(..) {
+            let altered = self.alter(completion);
+            self.held.push_back((self.polls + self.faults.delay_polls, altered));
+        }
+        self.fresh = fresh;
+        polled?;
+        let start = completions.len();
+        while self.held.front().is_some_and(|(due, _)| *due <= self.polls) {
+            completions.extend(self.held.pop_front().map(|(_, completion)| completion));
+        }
+        if self.faults.reverse {
+            completions[start..].reverse();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::null::NullRail;
+    use super::*;
+
+    fn run(faults: Faults, posts: u64, polls: usize) -> (Vec<Vec<Result<u64, u64>>>, FaultyRail<NullRail>) {
+        let mut rail = FaultyRail::new(NullRail::new(), faults);
+        rail.insert_peers(&[Vec::new()]).expect("a peer");
+        // SAFETY: a null rail does not touch the memory.
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }) }.expect("a region");
+        let remote = rail.remote(&region);
+        for token in 0..posts {
+            let (local_offset, peer, remote_offset, bytes, immediate, more) = (0, 0, 0, 8, None, false);
+            let transfer = Transfer { local_offset, peer, remote, remote_offset, bytes, immediate, token, more };
+            // SAFETY: a null rail does not touch the memory.
+            unsafe { rail.write(&region, &transfer) }.expect("a post");
+        }
+        let batches = (0..polls)
+            .map(|_| {
+                let mut completions = Vec::new();
+                rail.poll(&mut completions).expect("a poll");
+                completions
+                    .into_iter()
+                    .map(|completion| match completion {
+                        Completion::Done { token } => Ok(token),
+                        Completion::Failed { token, .. } => Err(token.expect("a token")),
+                        Completion::Immediate { .. } => panic!("no immediates were sent"),
+                    })
+                    .collect()
+            })
+            .collect();
+        (batches, rail)
+    }
+
+    #[test]
+    fn without_faults_it_is_the_rail_itself() {
+        let (batches, rail) = run(Faults::default(), 3, 2);
+        assert_eq!(batches, [vec![Ok(0), Ok(1), Ok(2)], vec![]]);
+        assert_eq!((rail.posts(), rail.agains(), rail.inner().transfers()), (3, 0, 3));
+    }
+
+    #[test]
+    fn storms_of_again_come_first_and_every_so_often() {
+        let faults = Faults { again_first: 2, again_every: Some(3), ..Default::default() };
+        let (batches, rail) = run(faults, 9, 1);
+        // Posts 1 and 2, then 5 and 8 are refused; their tokens are one less.
+        assert_eq!(batches, [vec![Ok(2), Ok(3), Ok(5), Ok(6), Ok(8)]]);
+        assert_eq!(rail.agains(), 4);
+    }
+
+    #[test]
+    fn chosen_completions_fail_with_their_token() {
+        let (batches, _) = run(Faults { fail_completions: vec![2], ..Default::default() }, 3, 1);
+        assert_eq!(batches, [vec![Ok(0), Err(1), Ok(2)]]);
+    }
+
+    #[test]
+    fn completions_come_late_and_in_reverse() {
+        let (batches, _) = run(Faults { delay_polls: 2, reverse: true, ..Default::default() }, 3, 4);
+        assert_eq!(batches, [vec![], vec![], vec![Ok(2), Ok(1), Ok(0)], vec![]]);
+    }
+
+    #[test]
+    fn a_dead_rail_says_so_at_every_poll() {
+        let mut rail = FaultyRail::new(NullRail::new(), Faults { dead_from_poll: Some(2), ..Default::default() });
+        let mut completions = Vec::new();
+        assert!(rail.poll(&mut completions).is_ok());
+        for _ in 0..3 {
+            assert!(rail.poll(&mut completions).expect_err("dead").to_string().contains("scripted fault"));
+        }
+    }
+}

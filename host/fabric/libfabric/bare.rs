@@ -1,0 +1,106 @@
+//! The yardstick: the plainest possible loop of `fi_write`.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+use libfabric_sys::ops;
+
+use super::contexts::BARE_WINDOW;
+use super::errors::Doing;
+use super::{LibfabricRail, LibfabricRegion};
+use crate::fabric::{FabricError, Rail, RemoteRegion};
+
+/// The clock is read once in so many polls.
+const POLLS_PER_CLOCK: u32 = 256;
+
+/// Writes `size` bytes from the start of the region to the start of the peer's region `count` times, and returns the seconds
+/// from the first post to the last completion.
+///
+/// This is what the engine is compared with in the same run: a window of 64, `fi_write`, and the completion queue read when
+/// the window is full. The window slides (the next write is posted as soon as one is complete), which is faster than
+/// draining it each time. No checks, no tokens, no immediates. Writes complete at the level that the rail was opened with.
+///
+/// The rail must be idle; immediates that arrive meanwhile are an error. The target must poll its rail. After `deadline` the
+/// loop ends with an error; what is outstanding then completes in later polls, unnoticed, and this rail refuses further loops.
+///
+/// # Safety
+/// The peer's region stays registered and may be overwritten; ours is not changed during the call and, after an error, until
+/// the rail is dropped.
+pub unsafe fn bare_write_loop(
+    rail: &mut LibfabricRail,
+    region: &LibfabricRegion,
+    peer: usize,
+    remote: RemoteRegion,
+    size: usize,
+    count: usize,
+    deadline: Duration,
+) -> Result<f64, FabricError> {
+    let what = || format!("the bare loop of {count} fi_write of {size} B to peer {peer}");
+    let refuse = |rail: &LibfabricRail, text: &str| Err(rail.mistake(what(), text.to_owned()));
+    let Some(&address) = rail.peers.get(peer) else { return refuse(rail, "there is no such peer") };
+    let fits = size as u64 <= region.bytes.min(remote.bytes).min(rail.limits().max_transfer_bytes);
+    if size == 0 || !fits || !region.belongs_to(&rail.core) {
+        return refuse(rail, "the size is 0 or does not fit into both regions of this rail");
+    }
+    if rail.outstanding() > 0 || rail.bare_outstanding {
+        return refuse(rail, "the rail has transfers outstanding");
+    }
+    // Until the loop ends well: its contexts must not be used again while the provider may hold them.
+    rail.bare_outstanding = true;
+    let window = BARE_WINDOW.min(rail.limits().max_outstanding);
+    let mut contexts: Vec<_> = rail.core.contexts.bare().take(window).collect();
+    let mut entries = [sys::fi_cq_data_entry::default(); BARE_WINDOW];
+    let source = ptr::with_exposed_provenance(region.address as usize);
+    let (endpoint, queue, descriptor) = (rail.endpoint, rail.queue, region.descriptor);
+    let (again, error_waits) = (-(sys::FI_EAGAIN as isize), -(sys::FI_EAVAIL as isize));
+    let (mut posted, mut completed, mut turns) = (0, 0, 0u32);
+
+    let start = Instant::now();
+    while completed < count {
+        while posted < count {
+            let Some(context) = contexts.last() else { break };
+            let context = context.cast();
+            // SAFETY: endpoint, descriptor and context belong to the open rail; the size fits both regions; the caller
+            // vouches for the memory.
+            match unsafe {
+                ops::fi_write(endpoint, source, size, descriptor, address, remote.base, remote.key, context)
+            } {
+                0 => {
+                    contexts.pop();
+                    posted += 1;
+                }
+                code if code == again => break,
+                code => return Err(rail.error(Doing::Transferring, what(), code)),
+            }
+        }
+        // SAFETY: the queue is open and the buffer has so many entries.
+        let read = unsafe { ops::fi_cq_read(queue, entries.as_mut_ptr().cast(), entries.len()) };
+        if read > 0 {
+            for entry in &entries[..read as usize] {
+                if !rail.core.contexts.is_bare(entry.op_context) || entry.flags & sys::FI_REMOTE_CQ_DATA != 0 {
+                    return refuse(rail, "a foreign completion came in between");
+                }
+                contexts.push(entry.op_context.cast());
+            }
+            completed += read as usize;
+        } else if read == error_waits {
+            let mut failed = Vec::new();
+            rail.poll(&mut failed)?;
+            return match failed.pop() {
+                Some(crate::fabric::Completion::Failed { error, .. }) => Err(error),
+                _ => refuse(rail, "the completion queue reported an error and did not tell it"),
+            };
+        } else if read != 0 && read != again {
+            return Err(rail.error(Doing::Transferring, "fi_cq_read in the bare loop", read));
+        }
+        turns = turns.wrapping_add(1);
+        if completed < count && turns.is_multiple_of(POLLS_PER_CLOCK) && start.elapsed() > deadline {
+            let text = format!("{completed} writes complete after {} s: does the target poll?", deadline.as_secs_f64());
+            return refuse(rail, &text);
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    rail.bare_outstanding = false;
+    Ok(seconds)
+}

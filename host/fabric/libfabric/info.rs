@@ -1,0 +1,249 @@
+//! What providers offer: `fi_getinfo` with the one set of hints that ginlab opens rails with.
+
+use std::ffi::{CStr, CString, c_char};
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr::{self, NonNull};
+
+use libfabric_sys as sys;
+
+use super::Level;
+use super::errors::{self, Doing};
+use crate::fabric::FabricError;
+
+/// What a rail needs of a provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub provider: &'a str,
+    pub fabric: Option<&'a str>,
+    pub domain: Option<&'a str>,
+    pub level: Level,
+    /// Ask for memory of CUDA devices (FI_HMEM).
+    pub cuda_memory: bool,
+    /// Accept a provider that takes a posted receive for each immediate (FI_RX_CQ_DATA).
+    pub posted_receives: bool,
+}
+
+/// A list of what there is, freed when dropped.
+pub(crate) struct InfoList(NonNull<sys::fi_info>);
+
+// SAFETY: the list is plain memory that libfabric allocated; nothing in it belongs to a thread.
+unsafe impl Send for InfoList {}
+// SAFETY: shared references only read it.
+unsafe impl Sync for InfoList {}
+
+impl Drop for InfoList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from fi_getinfo or fi_dupinfo and is freed once, here.
+        unsafe { sys::fi_freeinfo(self.0.as_ptr()) }
+    }
+}
+
+impl InfoList {
+    /// The entries, best first in the order of libfabric.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut next = self.0.as_ptr();
+        std::iter::from_fn(move || {
+            let info = NonNull::new(next)?;
+            // SAFETY: `next` is an entry of the list, which lives as long as `self`.
+            next = unsafe { info.as_ref() }.next;
+            Some(Entry { info, list: PhantomData })
+        })
+    }
+
+    /// The first entry.
+    pub fn first(&self) -> Entry<'_> {
+        Entry { info: self.0, list: PhantomData }
+    }
+
+    /// For the open calls, which want it mutable though they only read it.
+    pub fn as_ptr(&self) -> *mut sys::fi_info {
+        self.0.as_ptr()
+    }
+}
+
+/// One entry of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    info: NonNull<sys::fi_info>,
+    list: PhantomData<&'a InfoList>,
+}
+
+/// The string, or the empty one for a null pointer.
+fn string<'a>(text: *const c_char) -> std::borrow::Cow<'a, str> {
+    if text.is_null() {
+        return "".into();
+    }
+    // SAFETY: strings in fi_info are C strings that live as long as the list; callers hold the list.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy()
+}
+
+impl<'a> Entry<'a> {
+    pub fn info(self) -> &'a sys::fi_info {
+        // SAFETY: the entry's list lives for 'a and is not changed.
+        unsafe { self.info.as_ref() }
+    }
+
+    pub fn domain(self) -> &'a sys::fi_domain_attr {
+        // SAFETY: every entry that fi_getinfo returns has this attribute.
+        unsafe { &*self.info().domain_attr }
+    }
+
+    pub fn endpoint(self) -> &'a sys::fi_ep_attr {
+        // SAFETY: every entry that fi_getinfo returns has this attribute.
+        unsafe { &*self.info().ep_attr }
+    }
+
+    pub fn transmit(self) -> &'a sys::fi_tx_attr {
+        // SAFETY: every entry that fi_getinfo returns has this attribute.
+        unsafe { &*self.info().tx_attr }
+    }
+
+    pub fn receive(self) -> &'a sys::fi_rx_attr {
+        // SAFETY: every entry that fi_getinfo returns has this attribute.
+        unsafe { &*self.info().rx_attr }
+    }
+
+    fn fabric(self) -> &'a sys::fi_fabric_attr {
+        // SAFETY: every entry that fi_getinfo returns has this attribute.
+        unsafe { &*self.info().fabric_attr }
+    }
+
+    pub fn provider(self) -> String {
+        string(self.fabric().prov_name).into_owned()
+    }
+
+    pub fn provider_version(self) -> u32 {
+        self.fabric().prov_version
+    }
+
+    pub fn fabric_name(self) -> String {
+        string(self.fabric().name).into_owned()
+    }
+
+    pub fn domain_name(self) -> String {
+        string(self.domain().name).into_owned()
+    }
+
+    /// The local IP address, for providers over IP.
+    pub fn ip(self) -> Option<IpAddr> {
+        let info = self.info();
+        // An IPv4 or IPv6 socket address: family, port, then the address at byte 4 or 8.
+        let (offset, length) = match info.addr_format {
+            sys::FI_SOCKADDR_IN => (4, 4),
+            sys::FI_SOCKADDR_IN6 => (8, 16),
+            _ => return None,
+        };
+        if info.src_addr.is_null() || info.src_addrlen < offset + length {
+            return None;
+        }
+        // SAFETY: src_addr has src_addrlen bytes, checked above.
+        let bytes = unsafe { std::slice::from_raw_parts(info.src_addr.cast::<u8>().add(offset), length) };
+        match length {
+            4 => <[u8; 4]>::try_from(bytes).ok().map(|bytes| Ipv4Addr::from(bytes).into()),
+            _ => <[u8; 16]>::try_from(bytes).ok().map(|bytes| Ipv6Addr::from(bytes).into()),
+        }
+    }
+
+    fn nic(self) -> Option<&'a sys::fid_nic> {
+        // SAFETY: null or a NIC description that lives as long as the entry.
+        unsafe { self.info().nic.as_ref() }
+    }
+
+    /// Line rate in bits per second, where the provider tells it.
+    pub fn link_bits_per_second(self) -> Option<u64> {
+        // SAFETY: null or part of the NIC description.
+        let link = unsafe { self.nic()?.link_attr.as_ref() }?;
+        (link.speed > 0).then_some(link.speed as u64)
+    }
+
+    /// PCI domain, bus, device and function, where the provider tells them.
+    pub fn pci(self) -> Option<(u16, u8, u8, u8)> {
+        // SAFETY: null or part of the NIC description.
+        let bus = unsafe { self.nic()?.bus_attr.as_ref() }?;
+        if bus.bus_type != sys::FI_BUS_PCI {
+            return None;
+        }
+        // SAFETY: the type says that the PCI member of the union is the one in use.
+        let pci = unsafe { bus.attr.pci };
+        Some((pci.domain_id, pci.bus_id, pci.device_id, pci.function_id))
+    }
+
+    /// A list of this entry alone, for opening.
+    pub fn duplicate(self) -> Option<InfoList> {
+        // SAFETY: the entry is valid; the copy is owned by the new list.
+        NonNull::new(unsafe { sys::fi_dupinfo(self.info.as_ptr()) }).map(InfoList)
+    }
+}
+
+/// Asks libfabric; the error is its positive code.
+fn get_info(flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
+    let mut list = ptr::null_mut();
+    // SAFETY: the hints are null or valid for the call, and the list is ours to free when the call succeeds.
+    let code = unsafe { sys::fi_getinfo(sys::HEADER_VERSION, ptr::null(), ptr::null(), flags, hints, &mut list) };
+    match NonNull::new(list) {
+        Some(list) if code == 0 => Ok(InfoList(list)),
+        _ if code == 0 => Err(i64::from(sys::FI_ENODATA)),
+        _ => Err(i64::from(code)),
+    }
+}
+
+/// All providers of this libfabric, usable here or not.
+pub(crate) fn all_providers() -> Result<InfoList, FabricError> {
+    get_info(sys::FI_PROV_ATTR_ONLY, ptr::null())
+        .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for the list of providers", code))
+}
+
+/// Access rights that every region is registered with, and the capabilities that every rail asks for.
+pub(crate) const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+
+/// What the provider offers of what is wanted; an empty answer of libfabric is an error with its reasons.
+pub(crate) fn query(wanted: &Wanted<'_>) -> Result<InfoList, FabricError> {
+    let fail =
+        |code| errors::error(wanted.provider, Doing::Opening, "fi_getinfo for reliable datagrams with RMA", code);
+    let c_string = |text: &str| CString::new(text).map_err(|_| fail(i64::from(sys::FI_EINVAL)));
+    let provider = c_string(wanted.provider)?;
+    let fabric = wanted.fabric.map(c_string).transpose()?;
+    let domain = wanted.domain.map(c_string).transpose()?;
+    // libfabric declares the names of hints mutable but does not write to them.
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut());
+
+    let mut tx = sys::fi_tx_attr { op_flags: wanted.level.flag(), ..Default::default() };
+    let mut rx = sys::fi_rx_attr::default();
+    let mut ep = sys::fi_ep_attr { type_: sys::FI_EP_RDM, ..Default::default() };
+    let hmem = if wanted.cuda_memory { sys::FI_MR_HMEM } else { 0 };
+    // Each bit says "we can live with this"; the provider clears those that it does not need. Progress is left open, since
+    // the proxy polls all the time and manual progress is as good.
+    let mut domain_attr = sys::fi_domain_attr {
+        name: pointer(&domain),
+        threading: sys::FI_THREAD_DOMAIN,
+        resource_mgmt: sys::FI_RM_ENABLED,
+        mr_mode: sys::FI_MR_LOCAL
+            | sys::FI_MR_VIRT_ADDR
+            | sys::FI_MR_ALLOCATED
+            | sys::FI_MR_PROV_KEY
+            | sys::FI_MR_ENDPOINT
+            | hmem,
+        ..Default::default()
+    };
+    let mut fabric_attr =
+        sys::fi_fabric_attr { name: pointer(&fabric), prov_name: provider.as_ptr().cast_mut(), ..Default::default() };
+    let mut hints = sys::fi_info {
+        caps: sys::FI_RMA | ACCESS,
+        mode: sys::FI_CONTEXT | sys::FI_CONTEXT2,
+        tx_attr: &mut tx,
+        rx_attr: &mut rx,
+        ep_attr: &mut ep,
+        domain_attr: &mut domain_attr,
+        fabric_attr: &mut fabric_attr,
+        ..Default::default()
+    };
+    if wanted.cuda_memory {
+        hints.caps |= sys::FI_HMEM;
+    }
+    if wanted.posted_receives {
+        hints.caps |= sys::FI_MSG | sys::FI_RECV;
+        hints.mode |= sys::FI_RX_CQ_DATA;
+    }
+    get_info(0, &hints).map_err(fail)
+}

@@ -1,0 +1,62 @@
+//! Rails over libfabric: `efa`, `tcp`, `net`, `shm`, `sockets`, `verbs` and whatever else offers reliable datagrams with RMA.
+//!
+//! A rail has a domain, an endpoint, a completion queue and an address vector of its own; which domain is chosen by
+//! [`crate::fabric::discover`]. What the provider can do is read from what it answered, never from its name.
+
+mod bare;
+mod contexts;
+mod errors;
+mod info;
+mod objects;
+mod rail;
+mod region;
+
+pub use bare::bare_write_loop;
+pub(crate) use errors::{Doing, refused};
+pub(crate) use info::{Entry, Wanted, all_providers, query};
+pub use rail::LibfabricRail;
+pub use region::LibfabricRegion;
+
+use libfabric_sys as sys;
+
+/// More transfers than this are never outstanding on a rail, whatever the provider's queue takes.
+const MAX_OUTSTANDING: usize = 8192;
+
+/// When a transfer counts as complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// The data is in the target's memory (FI_DELIVERY_COMPLETE): what `quiet` promises.
+    #[default]
+    Delivery,
+    /// The data has left and the transport will deliver it (FI_TRANSMIT_COMPLETE); cheaper with some providers.
+    Transmit,
+}
+
+impl Level {
+    const fn flag(self) -> u64 {
+        match self {
+            Self::Delivery => sys::FI_DELIVERY_COMPLETE,
+            Self::Transmit => sys::FI_TRANSMIT_COMPLETE,
+        }
+    }
+}
+
+/// How a rail is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RailOptions {
+    /// When a transfer counts as complete.
+    pub level: Level,
+    /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it the rail opens without, and
+    /// says so in [`RailLimits::cuda_memory`](crate::fabric::RailLimits).
+    pub cuda_memory: bool,
+    /// Outstanding transfers at most; `None`: what the provider's queue takes.
+    pub max_outstanding: Option<usize>,
+}
+
+/// The version of the loaded libfabric, as `1.17`.
+#[must_use]
+pub fn library_version() -> String {
+    // SAFETY: takes nothing, returns a number.
+    let version = unsafe { sys::fi_version() };
+    format!("{}.{}", version >> 16, version & 0xffff)
+}

@@ -1,0 +1,153 @@
+//! libfabric's objects, each closed when dropped, and the order in which a rail's objects are closed.
+
+use std::ptr::{self, NonNull};
+
+use libfabric_sys as sys;
+use libfabric_sys::ops;
+
+use super::contexts::Pool;
+use super::errors::{self, Doing};
+use super::info::InfoList;
+use crate::fabric::FabricError;
+
+/// Objects that begin with a `fid`, as all of libfabric's do.
+///
+/// # Safety
+/// The type is `repr(C)` and its first member is a [`sys::fid`].
+pub(crate) unsafe trait Fid {}
+
+// SAFETY: first member `fid` by the headers.
+unsafe impl Fid for sys::fid_fabric {}
+// SAFETY: first member `fid` by the headers.
+unsafe impl Fid for sys::fid_domain {}
+// SAFETY: first member `fid` by the headers.
+unsafe impl Fid for sys::fid_av {}
+// SAFETY: first member `fid` by the headers.
+unsafe impl Fid for sys::fid_cq {}
+// SAFETY: first member `fid` by the headers.
+unsafe impl Fid for sys::fid_ep {}
+// SAFETY: first member `fid` by the headers.
+unsafe impl Fid for sys::fid_mr {}
+
+/// An open object; dropping closes it.
+pub(crate) struct Open<T: Fid>(NonNull<T>);
+
+pub(crate) type Fabric = Open<sys::fid_fabric>;
+pub(crate) type Domain = Open<sys::fid_domain>;
+pub(crate) type AddressVector = Open<sys::fid_av>;
+pub(crate) type CompletionQueue = Open<sys::fid_cq>;
+pub(crate) type Endpoint = Open<sys::fid_ep>;
+pub(crate) type Registration = Open<sys::fid_mr>;
+
+impl<T: Fid> Open<T> {
+    /// Runs an open call; `call` gets the place for the object and returns the C code.
+    pub fn open(
+        rail: &str,
+        doing: Doing,
+        what: &str,
+        call: impl FnOnce(*mut *mut T) -> i32,
+    ) -> Result<Self, FabricError> {
+        let mut object = ptr::null_mut();
+        let code = call(&mut object);
+        match NonNull::new(object) {
+            Some(object) if code == 0 => Ok(Self(object)),
+            _ => Err(errors::error(rail, doing, what, i64::from(if code == 0 { sys::FI_EIO } else { code }))),
+        }
+    }
+
+    pub fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The object as the common first member.
+    pub fn fid(&self) -> *mut sys::fid {
+        self.0.as_ptr().cast()
+    }
+}
+
+impl<T: Fid> Drop for Open<T> {
+    fn drop(&mut self) {
+        // SAFETY: the object is open, and the owners' field order closes what was opened from it before.
+        // A provider that refuses (-FI_EBUSY) leaves the object open: a leak at the end of a rail, and nothing better to do.
+        let _ = unsafe { ops::fi_close(self.fid()) };
+    }
+}
+
+/// Everything of a rail but its registrations. The fields are closed in the order of their declaration.
+///
+/// Regions hold it too (by `Arc`), so that a region dropped after its rail still closes before the domain.
+pub(crate) struct Core {
+    pub endpoint: Endpoint,
+    pub addresses: AddressVector,
+    pub queue: CompletionQueue,
+    pub domain: Domain,
+    _fabric: Fabric,
+    pub info: InfoList,
+    /// The provider may write into the contexts of posted operations until the endpoint is closed.
+    pub contexts: Pool,
+}
+
+// SAFETY: the objects are not bound to a thread. They were opened with FI_THREAD_DOMAIN: calls on them must not overlap. The
+// rail's methods take `&mut self`, and dropping a region on another thread at the same time is excluded by the contract of
+// `LibfabricRail::register`.
+unsafe impl Send for Core {}
+// SAFETY: as above; a shared `Core` only hands out pointers, and using them is `unsafe` with the above contract.
+unsafe impl Sync for Core {}
+
+/// Completions may come for every outstanding transfer, and immediates on top: room for a burst from many peers.
+const QUEUE_SLACK: usize = 4096;
+
+impl Core {
+    /// Opens and enables everything for the first entry of `info`.
+    pub fn open(rail: &str, info: InfoList) -> Result<Self, FabricError> {
+        let entry = info.first();
+        let outstanding = entry.transmit().size.clamp(1, super::MAX_OUTSTANDING);
+        let receives =
+            if entry.info().mode & sys::FI_RX_CQ_DATA != 0 { entry.receive().size.clamp(1, 1024) } else { 0 };
+        let av_type = entry.domain().av_type;
+        let raw = info.as_ptr();
+        let none = ptr::null_mut();
+
+        let fabric = Fabric::open(rail, Doing::Opening, "fi_fabric", |place| {
+            // SAFETY: the entry's fabric attributes are valid, the place is ours.
+            unsafe { sys::fi_fabric((*raw).fabric_attr, place, none) }
+        })?;
+        let domain = Domain::open(rail, Doing::Opening, "fi_domain", |place| {
+            // SAFETY: the fabric is open and belongs to this entry.
+            unsafe { ops::fi_domain(fabric.as_ptr(), raw, place, none) }
+        })?;
+        let mut attr = sys::fi_cq_attr {
+            size: outstanding + receives + QUEUE_SLACK,
+            format: sys::FI_CQ_FORMAT_DATA,
+            wait_obj: sys::FI_WAIT_NONE,
+            ..Default::default()
+        };
+        let queue = CompletionQueue::open(rail, Doing::Opening, "fi_cq_open", |place| {
+            // SAFETY: the domain is open, the attributes live during the call.
+            unsafe { ops::fi_cq_open(domain.as_ptr(), &mut attr, place, none) }
+        })?;
+        let mut attr = sys::fi_av_attr { type_: av_type, ..Default::default() };
+        let addresses = AddressVector::open(rail, Doing::Opening, "fi_av_open", |place| {
+            // SAFETY: the domain is open, the attributes live during the call.
+            unsafe { ops::fi_av_open(domain.as_ptr(), &mut attr, place, none) }
+        })?;
+        let endpoint = Endpoint::open(rail, Doing::Opening, "fi_endpoint", |place| {
+            // SAFETY: the domain is open and belongs to this entry.
+            unsafe { ops::fi_endpoint(domain.as_ptr(), raw, place, none) }
+        })?;
+        let check = |what: &str, code: i32| match code {
+            0 => Ok(()),
+            code => Err(errors::error(rail, Doing::Opening, what, i64::from(code))),
+        };
+        // SAFETY: endpoint and queue are open and of one domain; the same queue takes both directions.
+        check("fi_ep_bind of the completion queue", unsafe {
+            ops::fi_ep_bind(endpoint.as_ptr(), queue.fid(), sys::FI_TRANSMIT | sys::FI_RECV)
+        })?;
+        // SAFETY: endpoint and address vector are open and of one domain.
+        check("fi_ep_bind of the address vector", unsafe { ops::fi_ep_bind(endpoint.as_ptr(), addresses.fid(), 0) })?;
+        // SAFETY: the endpoint is open and bound.
+        check("fi_enable", unsafe { ops::fi_enable(endpoint.as_ptr()) })?;
+        let contexts = Pool::new(outstanding, receives);
+        Ok(Self { endpoint, addresses, queue, domain, _fabric: fabric, info, contexts })
+    }
+}

@@ -1,0 +1,236 @@
+//! A rail without a network: what the proxy costs when the fabric costs nothing.
+
+use super::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+
+/// Outstanding transfers at most; a poll completes all of them.
+const OUTSTANDING: usize = 8192;
+
+/// Completes every transfer at the next poll. It moves nothing and raises no immediates, but it counts, so that an experiment
+/// can tell that each command arrived exactly once.
+#[derive(Debug)]
+pub struct NullRail {
+    limits: RailLimits,
+    pending: Vec<u64>,
+    transfers: u64,
+    bytes: u64,
+    checksum: u64,
+    peers: usize,
+}
+
+/// A region of a [`NullRail`]: only its length is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NullRegion {
+    bytes: u64,
+}
+
+/// What one transfer adds to [`NullRail::checksum`]. Sums of it (wrapping) do not depend on the order.
+#[inline]
+#[must_use]
+pub const fn transfer_checksum(local_offset: u64, remote_offset: u64, bytes: u64) -> u64 {
+    // Odd multipliers keep every bit of each field; the last rounds spread a difference over the word, so that missing and
+    // doubled transfers do not cancel out.
+    let mixed = local_offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ remote_offset.wrapping_mul(0xc2b2_ae3d_27d4_eb4f).rotate_left(31)
+        ^ bytes.wrapping_mul(0x1656_67b1_9e37_79f9).rotate_left(17);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 32) | 1
+}
+
+impl Default for NullRail {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl NullRail {
+    /// A rail that has moved nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let limits = RailLimits {
+            max_transfer_bytes: u64::MAX,
+            max_outstanding: OUTSTANDING,
+            immediate_bytes: 4,
+            link_bits_per_second: None,
+            cuda_memory: true,
+        };
+        Self { limits, pending: Vec::with_capacity(OUTSTANDING), transfers: 0, bytes: 0, checksum: 0, peers: 0 }
+    }
+
+    /// Transfers accepted so far.
+    #[must_use]
+    pub fn transfers(&self) -> u64 {
+        self.transfers
+    }
+
+    /// Bytes of the transfers accepted so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The wrapping sum of [`transfer_checksum`] over the transfers accepted so far.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        self.checksum
+    }
+
+    #[inline]
+    fn take(&mut self, region: &NullRegion, t: &Transfer) -> Result<Post, FabricError> {
+        let within = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
+        if !within(t.local_offset, region.bytes) || !within(t.remote_offset, t.remote.bytes) || t.peer >= self.peers {
+            return Err(self.refuse(region, t));
+        }
+        if self.pending.len() >= OUTSTANDING {
+            return Ok(Post::Again);
+        }
+        self.pending.push(t.token);
+        self.transfers += 1;
+        self.bytes = self.bytes.wrapping_add(t.bytes);
+        self.checksum = self.checksum.wrapping_add(transfer_checksum(t.local_offset, t.remote_offset, t.bytes));
+        Ok(Post::Accepted)
+    }
+
+    #[cold]
+    fn refuse(&self, region: &NullRegion, t: &Transfer) -> FabricError {
+        FabricError {
+            rail: "null".to_owned(),
+            operation: format!("transfer of {} B with peer {}", t.bytes, t.peer),
+            code: nix::libc::EINVAL,
+            text: format!(
+                "offsets {} of {} B and {} of {} B, {} peers",
+                t.local_offset, region.bytes, t.remote_offset, t.remote.bytes, self.peers
+            ),
+            hint: String::new(),
+        }
+    }
+}
+
+impl Rail for NullRail {
+    type Region = NullRegion;
+
+    fn name(&self) -> &str {
+        "null"
+    }
+
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        Ok(Vec::new())
+    }
+
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
+        self.peers = addresses.len();
+        Ok(())
+    }
+
+    unsafe fn register(&mut self, memory: Memory) -> Result<NullRegion, FabricError> {
+        Ok(NullRegion { bytes: memory.bytes as u64 })
+    }
+
+    fn remote(&self, region: &NullRegion) -> RemoteRegion {
+        RemoteRegion { key: 0, base: 0, bytes: region.bytes }
+    }
+
+    #[inline]
+    unsafe fn write(&mut self, region: &NullRegion, transfer: &Transfer) -> Result<Post, FabricError> {
+        self.take(region, transfer)
+    }
+
+    #[inline]
+    unsafe fn read(&mut self, region: &NullRegion, transfer: &Transfer) -> Result<Post, FabricError> {
+        self.take(region, transfer)
+    }
+
+    #[inline]
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        completions.extend(self.pending.drain(..).map(|token| Completion::Done { token }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn open() -> (NullRail, NullRegion, RemoteRegion) {
+        let mut rail = NullRail::new();
+        rail.insert_peers(&[rail.address().expect("an address")]).expect("a peer");
+        // SAFETY: a null rail does not touch the memory.
+        let region =
+            unsafe { rail.register(Memory { address: 0, bytes: 1 << 20, cuda_device: None }) }.expect("a region");
+        let remote = rail.remote(&region);
+        (rail, region, remote)
+    }
+
+    fn put(remote: RemoteRegion, local_offset: u64, bytes: u64, token: u64) -> Transfer {
+        let (peer, remote_offset, immediate, more) = (0, local_offset / 2, None, false);
+        Transfer { local_offset, peer, remote, remote_offset, bytes, immediate, token, more }
+    }
+
+    proptest! {
+        #[test]
+        fn the_checksum_knows_the_transfers_and_not_their_order(
+            puts in proptest::collection::vec((0u64..1 << 18, 1u64..4096), 1..50), swap: usize
+        ) {
+            let expected = puts.iter().fold(0u64, |sum, &(offset, bytes)| {
+                sum.wrapping_add(transfer_checksum(offset, offset / 2, bytes))
+            });
+            let mut puts = puts;
+            let at = swap % puts.len();
+            puts.rotate_left(at);
+            let (mut rail, region, remote) = open();
+            for (token, &(offset, bytes)) in puts.iter().enumerate() {
+                // SAFETY: a null rail does not touch the memory.
+                let post = unsafe { rail.write(&region, &put(remote, offset, bytes, token as u64)) };
+                prop_assert_eq!(post, Ok(Post::Accepted));
+            }
+            prop_assert_eq!(rail.checksum(), expected);
+            prop_assert_eq!(rail.transfers(), puts.len() as u64);
+            prop_assert_eq!(rail.bytes(), puts.iter().map(|put| put.1).sum::<u64>());
+            // One transfer doubled in another's place is seen.
+            if puts.len() > 1 && puts[0] != puts[1] {
+                let (lost, doubled) = (puts[0], puts[1]);
+                let wrong = expected
+                    .wrapping_sub(transfer_checksum(lost.0, lost.0 / 2, lost.1))
+                    .wrapping_add(transfer_checksum(doubled.0, doubled.0 / 2, doubled.1));
+                prop_assert_ne!(wrong, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn each_token_completes_once_at_the_next_poll() {
+        let (mut rail, region, remote) = open();
+        for token in 0..OUTSTANDING as u64 {
+            // SAFETY: a null rail does not touch the memory.
+            assert_eq!(unsafe { rail.write(&region, &put(remote, 8, 8, token)) }, Ok(Post::Accepted));
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { rail.read(&region, &put(remote, 8, 8, 0)) }, Ok(Post::Again));
+        let mut completions = Vec::new();
+        rail.poll(&mut completions).expect("a poll");
+        let tokens: Vec<_> = completions
+            .drain(..)
+            .map(|completion| match completion {
+                Completion::Done { token } => token,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(tokens, (0..OUTSTANDING as u64).collect::<Vec<_>>());
+        rail.poll(&mut completions).expect("a poll");
+        assert!(completions.is_empty());
+    }
+
+    #[test]
+    fn bad_offsets_are_refused_and_not_counted() {
+        let (mut rail, region, remote) = open();
+        // SAFETY: a null rail does not touch the memory.
+        let error = unsafe { rail.write(&region, &put(remote, u64::MAX, 8, 0)) }.expect_err("out of range");
+        assert!(error.to_string().contains("transfer of 8 B"), "{error}");
+        assert_eq!(rail.transfers(), 0);
+    }
+}

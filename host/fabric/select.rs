@@ -1,0 +1,397 @@
+//! Which domains a rank's rails are opened on: a pure function of what was found.
+
+use libfabric_sys as sys;
+
+use super::FabricError;
+use super::discover::{AddressFamily, Domain};
+use super::libfabric::{Doing, refused};
+use super::pci::{PciAddress, shared_path};
+
+/// More rails than any machine has NICs for one GPU; a larger number is a slip.
+const MAX_RAILS: usize = 64;
+
+/// Where the peers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All on this machine: providers over IP use the loopback only, so nothing leaves the machine.
+    SameHost,
+    /// On other machines too: no loopback, no container bridges, no link-local addresses; IPv4 before IPv6.
+    Network,
+}
+
+/// The domains of a rank's rails, one entry per rail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Rail `i` is opened on `domains[i]`; a domain may stand here several times.
+    pub domains: Vec<Domain>,
+    /// How many different domains these are.
+    pub distinct: usize,
+    /// What a reader of the results should know, such as several endpoints on one domain.
+    pub note: Option<String>,
+}
+
+/// What is asked for; see [`super::discover::select_domains`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub provider: &'a str,
+    pub count: usize,
+    pub reach: Reach,
+    pub explicit: &'a [String],
+    pub nearest_to: Option<PciAddress>,
+    pub local_rank: usize,
+    pub local_size: usize,
+}
+
+fn mistake(provider: &str, operation: String, text: String) -> FabricError {
+    refused(provider, Doing::Checking, operation, sys::FI_EINVAL, text)
+}
+
+pub(super) fn check_count(provider: &str, count: usize) -> Result<(), FabricError> {
+    if (1..=MAX_RAILS).contains(&count) {
+        return Ok(());
+    }
+    Err(mistake(provider, format!("choosing {count} rails"), format!("there are 1 to {MAX_RAILS} rails")))
+}
+
+/// Interfaces of container runtimes and hypervisors: their subnets repeat on every machine and lead nowhere else.
+fn is_bridge(name: &str) -> bool {
+    ["docker", "br-", "virbr", "cni", "flannel", "podman", "lxcbr", "lxdbr", "nerdctl"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether peers of this reach can be met on the domain.
+fn is_eligible(domain: &Domain, reach: Reach) -> bool {
+    // Shared memory has no address by which other machines could be told apart; only the name says so.
+    if domain.provider.starts_with("shm") || domain.provider.starts_with("sm2") {
+        return reach == Reach::SameHost;
+    }
+    let Some(address) = domain.address.filter(|_| domain.family.is_ip()) else { return true };
+    match reach {
+        Reach::SameHost => address.is_loopback() && address.is_ipv4(),
+        Reach::Network => {
+            let link_local = match address {
+                std::net::IpAddr::V4(address) => address.is_link_local() || address.is_unspecified(),
+                std::net::IpAddr::V6(address) => address.is_unicast_link_local() || address.is_unspecified(),
+            };
+            !address.is_loopback() && !link_local && !is_bridge(&domain.name)
+        }
+    }
+}
+
+/// One entry per name: IPv4 before IPv6, fabric `efa` before `efa-direct` (which has stricter limits), otherwise the first.
+fn one_per_name(domains: Vec<Domain>) -> Vec<Domain> {
+    let rank = |domain: &Domain| (domain.family == AddressFamily::Ipv6, domain.fabric == "efa-direct");
+    let mut kept: Vec<Domain> = Vec::new();
+    for domain in domains {
+        match kept.iter_mut().find(|other| other.name == domain.name) {
+            Some(other) if rank(&domain) < rank(other) => *other = domain,
+            Some(_) => {}
+            None => kept.push(domain),
+        }
+    }
+    kept
+}
+
+fn names(domains: &[Domain]) -> String {
+    let names: Vec<_> = domains.iter().map(|domain| domain.name.as_str()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Chooses. `tree_path` gives a device's place in the PCI tree.
+pub(super) fn select(
+    mut domains: Vec<Domain>,
+    request: &Request<'_>,
+    tree_path: &dyn Fn(&PciAddress) -> Option<String>,
+) -> Result<Plan, FabricError> {
+    let Request { provider, count, reach, explicit, .. } = *request;
+    check_count(provider, count)?;
+    domains.retain(|domain| domain.provider == provider);
+    if !explicit.is_empty() {
+        return select_named(domains, request);
+    }
+    let all = domains.clone();
+    domains.retain(|domain| is_eligible(domain, reach));
+    let mut domains = one_per_name(domains);
+    if domains.is_empty() {
+        let place = match reach {
+            Reach::SameHost => "on this machine's loopback",
+            Reach::Network => "on a network that leaves this machine",
+        };
+        let text = format!("no domain {place}; there are: {}", names(&one_per_name(all)));
+        return Err(mistake(provider, format!("choosing {count} rails"), text));
+    }
+    if !domains[0].family.is_ip() {
+        // Over IP the order stays as found: rail i must meet the peer's rail i in the same subnet.
+        nearest_first(&mut domains, request, tree_path);
+    }
+    if domains.len() >= count {
+        domains.truncate(count);
+        return Ok(Plan { domains, distinct: count, note: None });
+    }
+    // Not enough for one each: all on the nearest one, so that the rails are alike.
+    let there = names(&domains);
+    domains.truncate(1);
+    let note = format!("{count} endpoints on one domain, {}: there are {}", domains[0].name, there);
+    let note = if count > 1 { Some(note) } else { None };
+    Ok(Plan { domains: vec![domains.remove(0); count], distinct: 1, note })
+}
+
+/// The named domains in their order; several endpoints on each when there are more rails than names.
+fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, FabricError> {
+    let Request { provider, count, reach, explicit, .. } = *request;
+    let fail = |text| Err(mistake(provider, format!("choosing the domains {}", explicit.join(", ")), text));
+    // A name may lie outside what would be chosen unasked (a bridge, a link-local address), but on one machine never outside
+    // the loopback.
+    let usable: Vec<_> =
+        domains.into_iter().filter(|domain| reach == Reach::Network || is_eligible(domain, reach)).collect();
+    let distinct = one_per_name(usable.clone());
+    if explicit.len() > distinct.len() {
+        return fail(format!("{} are named, there are {}: {}", explicit.len(), distinct.len(), names(&distinct)));
+    }
+    if explicit.len() > count {
+        return fail(format!("{} are named for {count} rails", explicit.len()));
+    }
+    let mut chosen: Vec<Domain> = Vec::new();
+    for name in explicit {
+        let by_name = distinct.iter().find(|domain| domain.name == *name);
+        let by_both = || usable.iter().find(|domain| format!("{}:{}", domain.fabric, domain.name) == *name);
+        match by_name.or_else(by_both) {
+            Some(domain) if chosen.contains(domain) => return fail(format!("{name} is named twice")),
+            Some(domain) => chosen.push(domain.clone()),
+            None => return fail(format!("there is no {name}; there are: {}", names(&distinct))),
+        }
+    }
+    let distinct = chosen.len();
+    let note = (count > distinct).then(|| format!("{count} endpoints on {distinct} named domains"));
+    let domains = chosen.iter().cycle().take(count).cloned().collect();
+    Ok(Plan { domains, distinct, note })
+}
+
+/// Sorts by nearness to the GPU; equally near NICs are turned by the local rank, so that ranks of one machine take different
+/// ones.
+fn nearest_first(domains: &mut [Domain], request: &Request<'_>, tree_path: &dyn Fn(&PciAddress) -> Option<String>) {
+    let gpu = request.nearest_to.as_ref().and_then(tree_path);
+    let nearness = |domain: &Domain| match (&gpu, domain.pci.as_ref().and_then(tree_path)) {
+        (Some(gpu), Some(nic)) => shared_path(gpu, &nic),
+        _ => 0,
+    };
+    domains.sort_by_cached_key(|domain| (usize::MAX - nearness(domain), domain.pci, domain.name.clone()));
+    for tied in domains.chunk_by_mut(|a, b| nearness(a) == nearness(b)) {
+        let turn = share(tied.len(), request.count, request.local_rank, request.local_size);
+        tied.rotate_left(turn);
+    }
+}
+
+/// Where a rank starts in a circle of equally near NICs: ranks get blocks of their own when there are enough for all,
+/// otherwise starts that are spread evenly.
+fn share(tied: usize, count: usize, local_rank: usize, local_size: usize) -> usize {
+    let size = local_size.max(1);
+    let rank = local_rank % size;
+    if tied >= count * size { rank * count } else { rank * tied / size }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ip(name: &str, fabric: &str, address: &str) -> Domain {
+        let address: std::net::IpAddr = address.parse().expect("an address");
+        Domain {
+            provider: "tcp".to_owned(),
+            fabric: fabric.to_owned(),
+            name: name.to_owned(),
+            family: if address.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 },
+            address: Some(address),
+            link_bits_per_second: None,
+            pci: None,
+            immediate_bytes: 8,
+        }
+    }
+
+    fn efa(bus: u8, fabric: &str) -> Domain {
+        Domain {
+            provider: "efa".to_owned(),
+            fabric: fabric.to_owned(),
+            name: format!("rdmap{bus}s0-rdm"),
+            family: AddressFamily::Efa,
+            address: None,
+            link_bits_per_second: Some(100_000_000_000),
+            pci: Some(PciAddress { domain: 0, bus, device: 0, function: 0 }),
+            immediate_bytes: 4,
+        }
+    }
+
+    /// A host as a p5 is in production: containers, loopback, link-local, two data interfaces.
+    fn host() -> Vec<Domain> {
+        vec![
+            ip("docker0", "172.17.0.0/16", "172.17.0.1"),
+            ip("enp75s0", "fe80::/64", "fe80::1"),
+            ip("enp75s0", "fd00::/64", "fd00::7"),
+            ip("enp75s0", "172.19.192.0/18", "172.19.200.7"),
+            ip("ens6", "10.1.0.0/16", "10.1.0.9"),
+            ip("veth_def_agent", "169.254.0.0/24", "169.254.0.1"),
+            ip("lo", "::1/128", "::1"),
+            ip("lo", "127.0.0.1/32", "127.0.0.1"),
+        ]
+    }
+
+    /// Four NICs and the GPU 0000:53:00.0 below one switch, four NICs below the next, as on a p5.48xlarge.
+    fn p5() -> Vec<Domain> {
+        [0x60, 0x61, 0x62, 0x63, 0x4f, 0x50, 0x51, 0x52].map(|bus| efa(bus, "efa")).to_vec()
+    }
+
+    fn p5_path(address: &PciAddress) -> Option<String> {
+        let (root, port, first) = if address.bus < 0x55 { (0x44, 0x46, 0x4f) } else { (0x55, 0x57, 0x60) };
+        let function = address.bus - first;
+        Some(format!(
+            "/sys/devices/pci0000:{root:02x}/0000:{root:02x}:00.0/0000:{:02x}:00.0/0000:{port:02x}:01.{function}/{address}",
+            root + 1
+        ))
+    }
+
+    fn request<'a>(provider: &'a str, count: usize, reach: Reach, explicit: &'a [String]) -> Request<'a> {
+        Request { provider, count, reach, explicit, nearest_to: None, local_rank: 0, local_size: 1 }
+    }
+
+    fn chosen(plan: &Plan) -> Vec<&str> {
+        plan.domains.iter().map(|domain| domain.name.as_str()).collect()
+    }
+
+    fn run(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, FabricError> {
+        select(domains, request, &p5_path)
+    }
+
+    fn explicit(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn one_machine_means_the_ipv4_loopback_and_says_when_it_is_shared() {
+        let plan = run(host(), &request("tcp", 4, Reach::SameHost, &[])).expect("a plan");
+        assert_eq!(chosen(&plan), ["lo"; 4]);
+        assert_eq!(plan.domains[0].address, Some("127.0.0.1".parse().expect("an address")));
+        assert_eq!((plan.distinct, plan.note.as_deref()), (1, Some("4 endpoints on one domain, lo: there are lo")));
+        let plan = run(host(), &request("tcp", 1, Reach::SameHost, &[])).expect("a plan");
+        assert_eq!((plan.distinct, plan.note), (1, None));
+    }
+
+    #[test]
+    fn the_network_excludes_loopback_bridges_and_link_local() {
+        let plan = run(host(), &request("tcp", 2, Reach::Network, &[])).expect("a plan");
+        assert_eq!(chosen(&plan), ["enp75s0", "ens6"]);
+        assert_eq!(plan.domains[0].fabric, "172.19.192.0/18", "IPv4 before IPv6");
+        let plan = run(host(), &request("tcp", 3, Reach::Network, &[])).expect("a plan");
+        assert_eq!((chosen(&plan), plan.distinct), (vec!["enp75s0"; 3], 1));
+        let only_loopback = host().split_off(6);
+        let error = run(only_loopback, &request("tcp", 1, Reach::Network, &[])).expect_err("no network");
+        assert!(error.to_string().contains("there are: lo"), "{error}");
+    }
+
+    #[test]
+    fn ip_rails_keep_their_order_for_every_rank() {
+        let request = Request { local_rank: 1, local_size: 2, ..request("tcp", 1, Reach::Network, &[]) };
+        assert_eq!(chosen(&run(host(), &request).expect("a plan")), ["enp75s0"]);
+    }
+
+    #[test]
+    fn efa_takes_the_nics_below_the_gpus_switch() {
+        let gpu = "0000:53:00.0".parse().ok();
+        let request = Request { nearest_to: gpu, ..request("efa", 4, Reach::Network, &[]) };
+        let plan = run(p5(), &request).expect("a plan");
+        assert_eq!(chosen(&plan), ["rdmap79s0-rdm", "rdmap80s0-rdm", "rdmap81s0-rdm", "rdmap82s0-rdm"]);
+        let other = Request { nearest_to: "0000:64:00.0".parse().ok(), ..request };
+        assert_eq!(chosen(&run(p5(), &other).expect("a plan"))[0], "rdmap96s0-rdm");
+    }
+
+    #[test]
+    fn two_ranks_below_one_switch_take_different_nics() {
+        let plan = |local_rank| {
+            let nearest_to = "0000:53:00.0".parse().ok();
+            let request = Request { nearest_to, local_rank, local_size: 2, ..request("efa", 2, Reach::Network, &[]) };
+            run(p5(), &request).expect("a plan")
+        };
+        assert_eq!(chosen(&plan(0)), ["rdmap79s0-rdm", "rdmap80s0-rdm"]);
+        assert_eq!(chosen(&plan(1)), ["rdmap81s0-rdm", "rdmap82s0-rdm"]);
+    }
+
+    #[test]
+    fn one_entry_per_device_and_efa_before_efa_direct() {
+        let domains = vec![efa(0x4f, "efa-direct"), efa(0x4f, "efa"), efa(0x50, "efa"), efa(0x50, "efa-direct")];
+        let plan = run(domains.clone(), &request("efa", 2, Reach::Network, &[])).expect("a plan");
+        assert!(plan.domains.iter().all(|domain| domain.fabric == "efa"));
+        let named = explicit(&["efa-direct:rdmap79s0-rdm"]);
+        let plan = run(domains, &request("efa", 1, Reach::Network, &named)).expect("a plan");
+        assert_eq!(plan.domains[0].fabric, "efa-direct");
+    }
+
+    #[test]
+    fn named_domains_settle_it_or_fail_with_what_there_is() {
+        let named = explicit(&["ens6", "enp75s0"]);
+        let plan = run(host(), &request("tcp", 2, Reach::Network, &named)).expect("a plan");
+        assert_eq!(chosen(&plan), ["ens6", "enp75s0"]);
+        let plan = run(host(), &request("tcp", 3, Reach::Network, &named)).expect("a plan");
+        assert_eq!(chosen(&plan), ["ens6", "enp75s0", "ens6"]);
+        assert_eq!(plan.note.as_deref(), Some("3 endpoints on 2 named domains"));
+
+        for (names, count, reach, words) in [
+            (vec!["eth9"], 1, Reach::Network, "there is no eth9; there are: docker0, enp75s0"),
+            (vec!["lo", "lo"], 2, Reach::SameHost, "2 are named, there are 1: lo"),
+            (vec!["ens6"], 1, Reach::SameHost, "there is no ens6; there are: lo"),
+            (vec!["ens6", "ens6"], 2, Reach::Network, "ens6 is named twice"),
+            (vec!["ens6", "enp75s0"], 1, Reach::Network, "2 are named for 1 rails"),
+        ] {
+            let error = run(host(), &request("tcp", count, reach, &explicit(&names))).expect_err(words).to_string();
+            assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn silly_counts_are_refused() {
+        for count in [0, 65, usize::MAX] {
+            let error = run(host(), &request("tcp", count, Reach::SameHost, &[])).expect_err("refused").to_string();
+            assert!(error.contains("1 to 64"), "{error}");
+        }
+    }
+
+    #[test]
+    fn shared_memory_stays_on_the_machine() {
+        let mut domain = efa(1, "shm");
+        (domain.provider, domain.family, domain.pci) = ("shm".to_owned(), AddressFamily::Text, None);
+        assert!(run(vec![domain.clone()], &request("shm", 2, Reach::SameHost, &[])).is_ok());
+        assert!(run(vec![domain], &request("shm", 2, Reach::Network, &[])).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_count_gets_as_many_rails(count in 1usize..=64, rank in 0usize..16, size in 0usize..16, gpu: bool) {
+            let nearest_to = if gpu { "0000:53:00.0".parse().ok() } else { None };
+            let request =
+                Request { nearest_to, local_rank: rank, local_size: size, ..request("efa", count, Reach::Network, &[]) };
+            let plan = run(p5(), &request).expect("a plan");
+            prop_assert_eq!(plan.domains.len(), count);
+            let mut names = chosen(&plan);
+            names.sort_unstable();
+            names.dedup();
+            prop_assert_eq!(names.len(), plan.distinct);
+            prop_assert_eq!(plan.distinct, if count <= 8 { count } else { 1 });
+        }
+
+        #[test]
+        fn shares_do_not_overlap_where_there_are_enough(count in 1usize..5, size in 1usize..9, spare in 0usize..8) {
+            let tied = count * size + spare;
+            let starts: Vec<_> = (0..size).map(|rank| share(tied, count, rank, size)).collect();
+            for pair in starts.windows(2) {
+                prop_assert!(pair[0] + count <= pair[1]);
+            }
+            prop_assert!(starts.iter().all(|start| start + count <= tied));
+        }
+
+        #[test]
+        fn a_turn_never_leaves_the_circle(tied in 1usize..64, count in 1usize..65, rank in 0usize..64, size in 0usize..64) {
+            prop_assert!(share(tied, count, rank, size) < tied);
+        }
+    }
+}
