@@ -362,3 +362,17 @@ fn messages_have_a_limit() {
     );
     contains(&texts[0], &texts[1]);
 }
+
+#[test]
+fn sizes_that_cannot_be() {
+    let (first, address) = listener();
+    let error = Bootstrap::serve(first, 0, TOKEN, options(LONG)).err().unwrap();
+    assert_eq!(error.to_string(), "a job of 0 ranks cannot be: allowed are 1 to 65536");
+    for size in [0, usize::MAX] {
+        let error = Bootstrap::join(&[address], 1, size, TOKEN, options(LONG)).err().unwrap();
+        assert!(matches!(error, BootstrapError::BadSize { .. }), "{error}");
+    }
+    assert!(matches!(Bootstrap::local(0, options(LONG)), Err(BootstrapError::BadSize { .. })));
+    let (second, _) = listener();
+    assert_eq!(Bootstrap::serve(second, 2, "", options(LONG)).err(), Some(BootstrapError::NoToken));
+}

@@ -150,7 +150,7 @@ pub enum BootstrapError {
     )]
     NoToken,
     /// The number of ranks cannot be.
-    #[error("{asked} ranks cannot be started here: allowed are 1 to {limit}")]
+    #[error("a job of {asked} ranks cannot be: allowed are 1 to {limit}")]
     BadSize {
         /// The number asked for.
         asked: usize,

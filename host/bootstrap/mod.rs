@@ -50,6 +50,9 @@ use hello::Hello;
 use star::Star;
 use wait::Clock;
 
+/// More ranks than this are a mistyped number.
+const MAX_SIZE: usize = 1 << 16;
+
 /// What does not depend on the kind of bootstrap.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -135,7 +138,7 @@ impl Bootstrap {
 
     /// Becomes rank 0 of a job that knows its address by other means: accepts ranks 1 to `size - 1` on the listener.
     pub fn serve(listener: TcpListener, size: usize, token: &str, options: Options) -> Result<Self, BootstrapError> {
-        let star = Star::new(0, size, None);
+        let star = Star::new(0, checked_size(size)?, None);
         Bootstrap::centre(Kind::Tcp, star, Some((listener, token)), options)
     }
 
@@ -176,7 +179,7 @@ impl Bootstrap {
         options: Options,
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
-        let mut star = Star::new(rank, size, None);
+        let mut star = Star::new(rank, checked_size(size)?, None);
         let hello = Hello { rank, size, member: Member::here() };
         let link = connect::connect(candidates, master, tcp::checked_token(token)?, &hello, &clock)?;
         star.links[0] = Some(link);
@@ -383,7 +386,16 @@ impl Bootstrap {
             let resolve = || tcp::resolve(master, port);
             return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
         }
+        checked_size(size)?;
         let listener = if size > 1 { Some((tcp::listen(port)?, token.as_str())) } else { None };
         Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
+    }
+}
+
+fn checked_size(size: usize) -> Result<usize, BootstrapError> {
+    if (1..=MAX_SIZE).contains(&size) {
+        Ok(size)
+    } else {
+        Err(BootstrapError::BadSize { asked: size, limit: MAX_SIZE })
     }
 }

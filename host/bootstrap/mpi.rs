@@ -40,7 +40,7 @@ impl Session {
     }
 }
 
-/// Where rank 0 listens, or why it does not.
+/// Where rank 0 listens. What is broadcast is this, or the text of rank 0's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     identity: String,
