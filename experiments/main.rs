@@ -1,2 +1,75 @@
-//! The `ginlab` command.
-fn main() {}
+//! The `ginlab` command: one subcommand per experiment.
+
+mod error;
+mod proxy;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use error::Failure;
+use ginlab::versions::{Libraries, Versions};
+use ginlab::{cuda, fabric, signals};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// A laboratory for GPU-initiated networking: kernels in Rust push puts into a ring, a CPU proxy drains it into NIC rails.
+#[derive(Parser)]
+#[command(name = "ginlab", version = "", disable_version_flag = true, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 124 timed out, 130 interrupted.")]
+struct Cli {
+    /// Print the versions of ginlab and of the libraries it found here
+    #[arg(short = 'V', long, exclusive = true)]
+    version: bool,
+    #[command(subcommand)]
+    command: Option<Experiment>,
+}
+
+#[derive(Subcommand)]
+enum Experiment {
+    /// GPU-initiated puts through ring, proxy and rails: quiet against nbi, beside CPU-initiated writes
+    Proxy(Box<proxy::Args>),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(cli) {
+        Ok(()) if signals::stdout_closed() => ExitCode::from(141),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(text) = failure.text() {
+                eprintln!("ginlab: {text}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    signals::install().map_err(|error| Failure::Run(error.to_string()))?;
+    if cli.version {
+        // A closed pipe is noted by the writer itself.
+        let _ = writeln!(signals::stdout(), "ginlab {}", versions());
+        return Ok(());
+    }
+    match cli.command {
+        Some(Experiment::Proxy(args)) => proxy::run(&args),
+        Some(Experiment::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
+            Ok(())
+        }
+        None => Err(Failure::Usage("no experiment given; see ginlab --help".into())),
+    }
+}
+
+/// Versions of everything a result depends on.
+fn versions() -> Versions {
+    Versions::gather(Libraries {
+        libfabric: Some(fabric::libfabric::library_version()),
+        cuda_driver: cuda::driver_version().map(|version| format!("supports CUDA {version}")),
+        mpi: ginlab::bootstrap::mpi_version(),
+    })
+}

@@ -53,6 +53,15 @@ use wait::Clock;
 /// More ranks than this are a mistyped number.
 const MAX_SIZE: usize = 1 << 16;
 
+/// What the MPI library calls itself; `None` in a build without the feature `mpi`.
+pub fn mpi_version() -> Option<String> {
+    #[cfg(feature = "mpi")]
+    // It may be asked before MPI_Init. Some libraries answer with several lines.
+    return ::mpi::environment::library_version().ok().and_then(|text| text.lines().next().map(str::to_owned));
+    #[cfg(not(feature = "mpi"))]
+    None
+}
+
 /// What does not depend on the kind of bootstrap.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -1,0 +1,91 @@
+//! How a run can end other than well, and the exit code of each way.
+
+use ginlab::bootstrap::BootstrapError;
+use ginlab::cuda::DeviceError;
+use ginlab::fabric::FabricError;
+use ginlab::proxy::ProxyError;
+use ginlab::report::ReportError;
+use ginlab::signals;
+use std::process::ExitCode;
+
+/// Why a run ended.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// What was asked for cannot be: exit code 2.
+    Usage(String),
+    /// It was tried and failed, or the data was wrong: exit code 1.
+    Run(String),
+    /// A wait ran into its bound: exit code 124.
+    Timeout(String),
+    /// Ctrl-C or SIGTERM: exit code 130.
+    Interrupted,
+    /// Nobody reads stdout any more: exit code 141, as a shell reports SIGPIPE, without a word.
+    StdoutClosed,
+}
+
+impl Failure {
+    /// One line for stderr, unless there is nobody to tell.
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) | Failure::Timeout(text) => Some(text.clone()),
+            Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
+            Failure::StdoutClosed => None,
+        }
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Run(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Timeout(_) => 124,
+            Failure::Interrupted => 130,
+            Failure::StdoutClosed => 141,
+        })
+    }
+}
+
+impl From<BootstrapError> for Failure {
+    fn from(error: BootstrapError) -> Failure {
+        if signals::interrupted() {
+            Failure::Interrupted
+        } else if error.is_timeout() {
+            Failure::Timeout(error.to_string())
+        } else {
+            Failure::Run(error.to_string())
+        }
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Failure {
+        match error {
+            DeviceError::Missing(_) | DeviceError::Refused(_) => Failure::Usage(error.to_string()),
+            _ => Failure::Run(error.to_string()),
+        }
+    }
+}
+
+impl From<FabricError> for Failure {
+    fn from(error: FabricError) -> Failure {
+        Failure::Run(error.to_string())
+    }
+}
+
+impl From<ProxyError> for Failure {
+    fn from(error: ProxyError) -> Failure {
+        match error {
+            ProxyError::Silent(_) => Failure::Timeout(error.to_string()),
+            _ => Failure::Run(error.to_string()),
+        }
+    }
+}
+
+impl From<ReportError> for Failure {
+    fn from(error: ReportError) -> Failure {
+        match error {
+            ReportError::StdoutClosed => Failure::StdoutClosed,
+            ReportError::TwoOnStdout | ReportError::SameFile(_) => Failure::Usage(error.to_string()),
+            ReportError::Write { .. } => Failure::Run(error.to_string()),
+        }
+    }
+}

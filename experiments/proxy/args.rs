@@ -1,0 +1,200 @@
+//! The options of `ginlab proxy`, as typed.
+
+use clap::{ArgAction, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab proxy                                       two ranks on this machine, 4 rails, 4 KiB to 4 MiB
+  ginlab proxy -b 64 -e 64M -f 4 --rails 1,4         sweep sizes and rails
+  ginlab proxy --mode quiet,nbi,quiet-every=8 --grid 1,8,32 --block 256
+  ginlab proxy --provider null -b 64 -e 64 -n 10000  ring and proxy alone, no network
+  ginlab proxy --csv run.csv --json run.json         rows and raw samples to files
+  mpirun -np 2 ginlab proxy --provider efa           ranks from MPI (build with --features mpi)
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab proxy   one of two hosts by TCP";
+
+/// Options of `ginlab proxy`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Smallest put [K, M, G are powers of two]
+    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE")]
+    pub begin: String,
+    /// Largest put
+    #[arg(short = 'e', long, default_value = "4M", value_name = "SIZE")]
+    pub end: String,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
+    pub factor: u64,
+    /// Timed puts per producer and repeat; fewer where a repeat would move more than --volume
+    #[arg(short = 'n', long, default_value_t = 50, value_name = "N")]
+    pub iterations: u32,
+    /// Untimed puts per producer before the first repeat
+    #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
+    pub warmup: u32,
+    /// Repeats of each measurement; times are given as median, min and p99 over them
+    #[arg(short = 'r', long, default_value_t = 10, value_name = "N")]
+    pub repeats: u32,
+    /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K
+    #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST")]
+    pub mode: String,
+    /// Blocks of the grid, a list that is swept
+    #[arg(short = 'g', long, default_value = "1", value_name = "LIST")]
+    pub grid: String,
+    /// Threads per block, a list that is swept [default: 256 on a GPU, 4 emulated]
+    #[arg(long, value_name = "LIST")]
+    pub block: Option<String>,
+    /// Who puts: one thread for its block, or every thread for itself
+    #[arg(long, value_enum, default_value_t = Scope::Block)]
+    pub scope: Scope,
+    /// Source slots per producer; in nbi mode a slot is rewritten when its put has completed
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    pub window: u32,
+    /// Rails per rank, a list that is swept
+    #[arg(long, default_value = "4", value_name = "LIST")]
+    pub rails: String,
+    /// How puts are laid over the rails, a list that is swept: single, split, round-robin, auto
+    #[arg(long, default_value = "auto", value_name = "LIST")]
+    pub strategy: String,
+    /// libfabric provider (efa, tcp, shm, ...) or null [default: efa where there is one, else tcp]
+    #[arg(short = 'p', long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub domain: Vec<String>,
+    /// When a put counts as complete
+    #[arg(long, value_enum, default_value_t = Completion::Delivery)]
+    pub completion: Completion,
+    /// Where kernels run
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// Where the payload is
+    #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
+    pub mem: MemoryKind,
+    /// The kernel writes the payload before each put [the default]
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_fill")]
+    pub fill: bool,
+    /// The kernel puts what is there
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "fill")]
+    pub no_fill: bool,
+    /// Verify every byte in a pass of its own [the default]
+    #[arg(short = 'c', long, action = ArgAction::SetTrue, overrides_with = "no_check")]
+    pub check: bool,
+    /// Do not verify
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "check")]
+    pub no_check: bool,
+    /// Go on after wrong data (the exit code is still 1 without this)
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Ranks, an even number [default: 2; 1 with the null provider; the launcher's number under mpirun or srun]
+    #[arg(long, value_name = "N")]
+    pub np: Option<usize>,
+    /// How ranks find each other [default: by the environment: spawned here, MPI, or TCP variables]
+    #[arg(long, value_enum)]
+    pub bootstrap: Option<BootstrapKind>,
+    /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
+    #[arg(long, value_name = "LIST")]
+    pub bootstrap_if: Option<String>,
+    /// Proxy threads per rank, each with its own ring and rails
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub proxy_threads: usize,
+    /// Cores for the proxy threads: auto, off, or a list
+    #[arg(long, default_value = "auto", value_name = "WHICH")]
+    pub pin: String,
+    /// Slots of a ring, a power of two
+    #[arg(long, default_value_t = ginlab::ring::DEFAULT_SLOTS, value_name = "N")]
+    pub ring_slots: usize,
+    /// Bytes that one repeat may move per rank; fewer iterations above it
+    #[arg(long, default_value = "256M", value_name = "SIZE")]
+    pub volume: String,
+    /// Memory for source and for destination, each, per rank
+    #[arg(long, default_value = "2G", value_name = "SIZE")]
+    pub memory_limit: String,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Write rows as CSV; - is stdout, and the header goes beside a file
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<String>,
+    /// Write header, rows and raw samples as one JSON document; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    /// Colour of the table
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Leave the header off stderr
+    #[arg(long)]
+    pub no_header: bool,
+    /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands)
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub fault: Option<String>,
+}
+
+/// Who puts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    /// Thread 0 for its block.
+    Block,
+    /// Every thread for itself.
+    Thread,
+}
+
+/// When a put counts as complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Completion {
+    /// At the target, as quiet promises.
+    Delivery,
+    /// Handed to the transport.
+    Transmit,
+}
+
+/// Where kernels run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceKind {
+    /// The GPU.
+    Gpu,
+    /// CPU threads.
+    Emulated,
+    /// The GPU where there is one.
+    Auto,
+}
+
+/// Where the payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryKind {
+    /// Pinned host memory.
+    Pinned,
+    /// Device memory, staged where the rails cannot reach it.
+    Device,
+}
+
+/// How ranks find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BootstrapKind {
+    /// Spawned here.
+    Local,
+    /// mpirun, srun.
+    Mpi,
+    /// RANK, WORLD_SIZE, MASTER_ADDR.
+    Tcp,
+}
+
+/// Colour of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal without NO_COLOR.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl From<Color> for ginlab::report::Color {
+    fn from(color: Color) -> Self {
+        match color {
+            Color::Auto => ginlab::report::Color::Auto,
+            Color::Always => ginlab::report::Color::Always,
+            Color::Never => ginlab::report::Color::Never,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `ginlab proxy`: GPU-initiated puts through ring, proxy and rails, beside CPU-initiated writes of the same buffers.
+//!
+//! The first half of the ranks runs the kernel and puts to the second half, rank `r` to rank `r + n/2`. Every rank walks
+//! through the same rows in the same order; what they must agree on is compared before the first one.
+
+mod args;
+mod measure;
+mod plan;
+mod rank;
+mod verify;
+
+pub use args::Args;
+
+use crate::error::Failure;
+use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
+use ginlab::report::{Ending, Header, Key, Report, Row};
+use ginlab::{bootstrap, signals};
+use indicatif::{ProgressBar, ProgressStyle};
+use plan::Plan;
+use rank::Rank;
+use std::time::Duration;
+
+/// Runs the experiment on this rank.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let plan = Plan::new(args)?;
+    let options = report_options(args);
+    let mut ranks = open_ranks(args, &plan)?;
+    let result = run_rank(args, &plan, &mut ranks, &options);
+    match result {
+        Ok(()) => Ok(ranks.finish()?),
+        Err(failure) => {
+            if let Some(text) = failure.text() {
+                ranks.abort(&text);
+            }
+            Err(failure)
+        }
+    }
+}
+
+fn report_options(args: &Args) -> ginlab::report::Options {
+    ginlab::report::Options {
+        csv: args.csv.as_deref().map(Into::into),
+        json: args.json.as_deref().map(Into::into),
+        color: args.color.into(),
+        quiet: args.no_header,
+    }
+}
+
+fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
+    let options = BootstrapOptions {
+        // A rank waits here while another one measures a row, which is bounded by the volume of a row and by the
+        // device's own timeout.
+        timeout: plan.timeout * 2,
+        fingerprint: plan.fingerprint(),
+        interfaces: args.bootstrap_if.clone(),
+        ..BootstrapOptions::default()
+    };
+    let kind = plan.bootstrap.unwrap_or_else(|| bootstrap::Kind::detect(&bootstrap::process_env));
+    let asked = args.np.or((kind == bootstrap::Kind::Local).then_some(plan.default_ranks()));
+    let ranks = Bootstrap::open(kind, asked, options)?;
+    plan.check_ranks(ranks.size())?;
+    Ok(ranks)
+}
+
+fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::report::Options) -> Result<(), Failure> {
+    let mut rank = Rank::open(plan, ranks)?;
+    let mut output = match ranks.rank() {
+        0 => {
+            let header = header(plan, ranks, &rank);
+            Some(Output { report: Report::open(options, &header)?, bar: progress_bar(plan.rows().count() as u64) })
+        }
+        _ => None,
+    };
+    let result = plan.rows().try_for_each(|row| {
+        let rows = measure::measure(plan, &row, &mut rank, ranks)?;
+        if let Some(output) = &mut output {
+            output.rows(&rows)?;
+        }
+        let wrong = rows.iter().find(|(row, _)| row.wrong.is_some_and(|wrong| wrong > 0));
+        match wrong {
+            Some((row, _)) if !args.keep_going => Err(Failure::Run(format!(
+                "verification failed: {} wrong bytes in {} of {} B ({})",
+                row.wrong.unwrap_or_default(),
+                row.mode.as_deref().unwrap_or(&row.case),
+                row.size_bytes.unwrap_or_default(),
+                row.fabric
+            ))),
+            _ => Ok(()),
+        }
+    });
+    if let Some(output) = output {
+        output.bar.finish_and_clear();
+        let ending = if result.is_ok() { Ending::Complete } else { Ending::Interrupted };
+        // The first failure is the one to report.
+        let finished = output.report.finish(ending).map_err(Failure::from);
+        result?;
+        return finished;
+    }
+    result
+}
+
+/// Rank 0's outputs, and the progress bar above them.
+struct Output {
+    report: Report,
+    bar: ProgressBar,
+}
+
+impl Output {
+    fn rows(&mut self, rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
+        let report = &mut self.report;
+        self.bar.suspend(|| rows.iter().try_for_each(|(row, samples)| report.row(row, samples)))?;
+        self.bar.inc(1);
+        if signals::stdout_closed() { Err(Failure::StdoutClosed) } else { Ok(()) }
+    }
+}
+
+/// Hidden by indicatif where stderr is no terminal.
+fn progress_bar(rows: u64) -> ProgressBar {
+    let bar = ProgressBar::new(rows);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} measurements, {elapsed} so far, {eta} to go") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    let offer = rank.offer();
+    header
+        .set(Key::Gpu, rank.device().name())
+        .set(Key::Provider, rank.provider())
+        .set(Key::Rails, offer.rails.clone())
+        .set(Key::Completion, plan.completion())
+        .set(Key::Affinity, rank.affinity())
+        .set(Key::Memory, rank.memory_path().text());
+    for note in rank.notes() {
+        header.note(note);
+    }
+    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    header.note(
+        "time_us is the time per put (per producer) until all puts of a repeat are complete, on the device's clock \
+         (CPU-initiated rows: the proxy thread's clock); percentiles are over repeats; rates and bandwidths count all \
+         producers and pairs of ranks",
+    );
+    header
+}
