@@ -213,6 +213,17 @@ fn rails_stay_on_the_loopback() {
     assert!(rail.limits().immediate_bytes >= 4 && rail.limits().max_outstanding > 0);
 }
 
+/// Chooses only: nothing is opened outside the loopback.
+#[test]
+fn a_plan_for_the_network_never_holds_the_loopback() {
+    match discover::select_domains("tcp", 2, Reach::Network, &[], None, 0, 1) {
+        Ok(plan) => assert!(plan.domains.iter().all(|domain| domain.address.is_some_and(|a| !a.is_loopback()))),
+        Err(error) => assert!(error.to_string().contains("there are: "), "{error}"),
+    }
+    let error = discover::select_domains("tcp", 0, Reach::Network, &[], None, 0, 1).unwrap_err();
+    assert!(error.to_string().contains("1 to 64"), "{error}");
+}
+
 #[test]
 fn transfers_out_of_range_are_refused_before_the_provider_sees_them() {
     let (mut a, b) = pair("tcp", 4096).unwrap();
