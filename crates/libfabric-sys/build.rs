@@ -58,9 +58,11 @@ fn locate() -> Vec<PathBuf> {
 struct MacroTypes;
 
 impl bindgen::callbacks::ParseCallbacks for MacroTypes {
-    fn int_macro(&self, name: &str, _value: i64) -> Option<bindgen::callbacks::IntKind> {
+    fn int_macro(&self, name: &str, value: i64) -> Option<bindgen::callbacks::IntKind> {
         use bindgen::callbacks::IntKind;
-        if name.starts_with("FI_E") && name != "FI_EVENT" || name.starts_with("FI_MR_") {
+        let int = name.starts_with("FI_E") && name != "FI_EVENT" || name.starts_with("FI_MR_");
+        // Some FI_MR_* are bits of a 64-bit word (FI_MR_SINGLE_USE of 2.x), most are bits of the int mr_mode.
+        if int && i32::try_from(value).is_ok() {
             Some(IntKind::Int)
         } else if name.ends_with("_VERSION") {
             Some(IntKind::U32)

@@ -190,7 +190,9 @@ pub struct Choice {
 ///
 /// A core name means its best variant that has what ginlab needs (reliable datagrams, RMA, 4 bytes of remote immediate,
 /// delivery complete), which is probed. For `tcp` the order is: `tcp` itself where it has reliable datagrams (libfabric 2.x),
-/// then `tcp;ofi_rxm`, then `net`. A name with a `;` is taken as it is.
+/// then `tcp;ofi_rxm`, then `net`. Over the loopback the last two are equally fast (libfabric 1.17: 4.6 us per write of 8 B,
+/// 5.5 GB/s at 64 KiB); `tcp;ofi_rxm` has eight times the queue and heeds the completion level without help. A name with a `;`
+/// is taken as it is.
 pub fn choose_provider(requested: Option<&str>) -> Result<Choice, FabricError> {
     let Some(name) = requested.map(str::trim).filter(|name| !name.is_empty()) else {
         return match choose_named("efa") {

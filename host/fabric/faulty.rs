@@ -66,7 +66,8 @@ impl<R: Rail> FaultyRail<R> {
     fn refuses(&mut self) -> bool {
         self.posts += 1;
         let beyond = self.posts.saturating_sub(self.faults.again_first);
-        let refused = beyond == 0 || self.faults.again_every.is_some_and(|every| every > 0 && beyond % every == 0);
+        let refused =
+            beyond == 0 || self.faults.again_every.is_some_and(|every| every > 0 && beyond.is_multiple_of(every));
         self.agains += u64::from(refused);
         refused
     }

@@ -233,4 +233,26 @@ mod tests {
         assert!(error.to_string().contains("transfer of 8 B"), "{error}");
         assert_eq!(rail.transfers(), 0);
     }
+
+    /// `cargo test --release --lib -- --ignored --nocapture null`
+    #[test]
+    #[ignore = "a measurement, for a quiet machine"]
+    fn measure_the_cost_of_a_put() {
+        let (mut rail, region, remote) = open();
+        let mut completions = Vec::with_capacity(OUTSTANDING);
+        let (rounds, batch) = (200_000u64, 64);
+        let start = std::time::Instant::now();
+        for round in 0..rounds {
+            for token in 0..batch {
+                let transfer = put(remote, std::hint::black_box(round % 1024), 64, token);
+                // SAFETY: a null rail does not touch the memory.
+                let post = unsafe { rail.write(&region, &transfer) };
+                assert_eq!(post, Ok(Post::Accepted));
+            }
+            rail.poll(&mut completions).expect("a poll");
+            completions.clear();
+        }
+        let nanoseconds = start.elapsed().as_secs_f64() * 1e9 / (rounds * batch) as f64;
+        eprintln!("null rail: {nanoseconds:.2} ns per put and completion, checksum {:x}", rail.checksum());
+    }
 }

@@ -1,6 +1,5 @@
 //! The yardstick: the plainest possible loop of `fi_write`.
 
-use std::ptr;
 use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
@@ -9,7 +8,7 @@ use libfabric_sys::ops;
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
 use super::{LibfabricRail, LibfabricRegion};
-use crate::fabric::{FabricError, Rail, RemoteRegion};
+use crate::fabric::{FabricError, Rail, RemoteRegion, Transfer};
 
 /// The clock is read once in so many polls.
 const POLLS_PER_CLOCK: u32 = 256;
@@ -19,7 +18,8 @@ const POLLS_PER_CLOCK: u32 = 256;
 ///
 /// This is what the engine is compared with in the same run: a window of 64, `fi_write`, and the completion queue read when
 /// the window is full. The window slides (the next write is posted as soon as one is complete), which is faster than
-/// draining it each time. No checks, no tokens, no immediates. Writes complete at the level that the rail was opened with.
+/// draining it each time. No checks, no tokens, no immediates. Writes complete at the level that the
+/// rail was opened with (where a provider heeds it only in `fi_writemsg`, that call is made instead).
 ///
 /// The rail must be idle; immediates that arrive meanwhile are an error. The target must poll its rail. After `deadline` the
 /// loop ends with an error; what is outstanding then completes in later polls, unnoticed, and this rail refuses further loops.
@@ -51,21 +51,19 @@ pub unsafe fn bare_write_loop(
     let window = BARE_WINDOW.min(rail.limits().max_outstanding);
     let mut contexts: Vec<_> = rail.core.contexts.bare().take(window).collect();
     let mut entries = [sys::fi_cq_data_entry::default(); BARE_WINDOW];
-    let source = ptr::with_exposed_provenance(region.address as usize);
-    let (endpoint, queue, descriptor) = (rail.endpoint, rail.queue, region.descriptor);
+    let (bytes, immediate, more) = (size as u64, None, false);
+    let transfer = Transfer { local_offset: 0, peer, remote, remote_offset: 0, bytes, immediate, token: 0, more };
+    let queue = rail.queue;
     let (again, error_waits) = (-(sys::FI_EAGAIN as isize), -(sys::FI_EAVAIL as isize));
     let (mut posted, mut completed, mut turns) = (0, 0, 0u32);
 
     let start = Instant::now();
     while completed < count {
         while posted < count {
-            let Some(context) = contexts.last() else { break };
-            let context = context.cast();
-            // SAFETY: endpoint, descriptor and context belong to the open rail; the size fits both regions; the caller
-            // vouches for the memory.
-            match unsafe {
-                ops::fi_write(endpoint, source, size, descriptor, address, remote.base, remote.key, context)
-            } {
+            let Some(&context) = contexts.last() else { break };
+            // SAFETY: the size fits both regions, the slot is one of the bare loop's that is not in use; the caller vouches
+            // for the memory.
+            match unsafe { rail.post_bare(context, region, &transfer, address) } {
                 0 => {
                     contexts.pop();
                     posted += 1;

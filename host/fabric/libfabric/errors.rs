@@ -105,6 +105,7 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
             | sys::FI_ENOTCONN
             | sys::FI_ETIMEDOUT
             | sys::FI_ESHUTDOWN
+            | sys::FI_ECANCELED
             | sys::FI_EIO,
         ) => {
             "the peer does not answer: has its process ended, are both on the same subnet, does the security group (or \

@@ -4,10 +4,12 @@
 //! [`crate::fabric::discover`]. What the provider can do is read from what it answered, never from its name.
 
 mod bare;
+mod complete;
 mod contexts;
 mod errors;
 mod info;
 mod objects;
+mod post;
 mod rail;
 mod region;
 

@@ -30,16 +30,16 @@ unsafe impl Fid for sys::fid_ep {}
 unsafe impl Fid for sys::fid_mr {}
 
 /// An open object; dropping closes it.
-pub(crate) struct Open<T: Fid>(NonNull<T>);
+pub(crate) struct Object<T: Fid>(NonNull<T>);
 
-pub(crate) type Fabric = Open<sys::fid_fabric>;
-pub(crate) type Domain = Open<sys::fid_domain>;
-pub(crate) type AddressVector = Open<sys::fid_av>;
-pub(crate) type CompletionQueue = Open<sys::fid_cq>;
-pub(crate) type Endpoint = Open<sys::fid_ep>;
-pub(crate) type Registration = Open<sys::fid_mr>;
+pub(crate) type Fabric = Object<sys::fid_fabric>;
+pub(crate) type Domain = Object<sys::fid_domain>;
+pub(crate) type AddressVector = Object<sys::fid_av>;
+pub(crate) type CompletionQueue = Object<sys::fid_cq>;
+pub(crate) type Endpoint = Object<sys::fid_ep>;
+pub(crate) type Registration = Object<sys::fid_mr>;
 
-impl<T: Fid> Open<T> {
+impl<T: Fid> Object<T> {
     /// Runs an open call; `call` gets the place for the object and returns the C code.
     pub fn open(
         rail: &str,
@@ -65,7 +65,7 @@ impl<T: Fid> Open<T> {
     }
 }
 
-impl<T: Fid> Drop for Open<T> {
+impl<T: Fid> Drop for Object<T> {
     fn drop(&mut self) {
         // SAFETY: the object is open, and the owners' field order closes what was opened from it before.
         // A provider that refuses (-FI_EBUSY) leaves the object open: a leak at the end of a rail, and nothing better to do.

@@ -1,6 +1,6 @@
 //! The rail: posting and polling.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::contexts::{Kind, Slot};
 use super::errors::{self, Doing};
 use super::info::{self, InfoList, Wanted};
 use super::objects::Core;
+use super::post::Quirks;
 use super::{Level, LibfabricRegion, RailOptions};
 use crate::fabric::discover::Domain;
 use crate::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
@@ -31,15 +32,16 @@ pub struct LibfabricRail {
     pub(super) endpoint: *mut sys::fid_ep,
     pub(super) queue: *mut sys::fid_cq,
     /// Slots without an operation: the credit. Last in, first out, so that the few in use stay in the cache.
-    free: Vec<*mut Slot>,
+    pub(super) free: Vec<*mut Slot>,
     pub(super) peers: Vec<sys::fi_addr_t>,
-    limits: RailLimits,
-    level: Level,
+    pub(super) limits: RailLimits,
+    pub(super) level: Level,
+    pub(super) quirks: Quirks,
     next_key: u64,
     slots: usize,
     /// A bare loop ended early and the provider may still hold its contexts.
     pub(super) bare_outstanding: bool,
-    name: String,
+    pub(super) name: String,
     entries: Box<[sys::fi_cq_data_entry; BATCH]>,
     pub(super) core: Arc<Core>,
 }
@@ -83,6 +85,7 @@ impl LibfabricRail {
             peers: Vec::new(),
             limits,
             level: options.level,
+            quirks: Quirks::of(&core, options.level),
             next_key: 1,
             name,
             entries: Box::new([sys::fi_cq_data_entry::default(); BATCH]),
@@ -128,215 +131,13 @@ impl LibfabricRail {
         core.contexts.receives().try_for_each(|slot| self.post_receive(slot.cast()))
     }
 
-    fn post_receive(&mut self, context: *mut c_void) -> Result<(), FabricError> {
+    pub(super) fn post_receive(&mut self, context: *mut c_void) -> Result<(), FabricError> {
         let none = ptr::null_mut();
         // SAFETY: the endpoint is open, the buffer is empty, and the context lives as long as the endpoint.
         match unsafe { ops::fi_recv(self.endpoint, none, 0, none, sys::FI_ADDR_UNSPEC, context) } {
             0 => Ok(()),
             code => Err(self.error(Doing::Opening, "fi_recv of an empty message for immediates", code)),
         }
-    }
-
-    /// Everything that must hold before a post; the peer's address in the provider's numbering.
-    #[inline]
-    fn check(&self, kind: Kind, region: &LibfabricRegion, t: &Transfer) -> Result<sys::fi_addr_t, FabricError> {
-        let within = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
-        match self.peers.get(t.peer) {
-            Some(peer)
-                if within(t.local_offset, region.bytes)
-                    && within(t.remote_offset, t.remote.bytes)
-                    && t.bytes <= self.limits.max_transfer_bytes
-                    && (t.bytes > 0 || t.immediate.is_some() && kind == Kind::Write)
-                    && (t.immediate.is_none() || self.limits.immediate_bytes >= 4)
-                    && region.belongs_to(&self.core) =>
-            {
-                Ok(*peer)
-            }
-            _ => Err(self.why_refused(kind, region, t)),
-        }
-    }
-
-    #[cold]
-    fn why_refused(&self, kind: Kind, region: &LibfabricRegion, t: &Transfer) -> FabricError {
-        let outside = |what: &str, offset: u64, bytes: u64| {
-            (offset > bytes || t.bytes > bytes - offset)
-                .then(|| format!("offset {offset} and {} B do not lie in the {what} region of {bytes} B", t.bytes))
-        };
-        let text = if t.peer >= self.peers.len() {
-            format!("there are {} peers", self.peers.len())
-        } else if let Some(text) = outside("local", t.local_offset, region.bytes) {
-            text
-        } else if let Some(text) = outside("peer's", t.remote_offset, t.remote.bytes) {
-            text
-        } else if t.bytes > self.limits.max_transfer_bytes {
-            format!("the provider takes {} B at most in one transfer", self.limits.max_transfer_bytes)
-        } else if !region.belongs_to(&self.core) {
-            "the region is registered with another rail".to_owned()
-        } else if t.bytes == 0 {
-            "nothing to move and no immediate".to_owned()
-        } else {
-            format!("the provider's immediates have {} bytes, 4 are needed", self.limits.immediate_bytes)
-        };
-        self.mistake(operation(kind, t.bytes, t.peer), text)
-    }
-
-    /// What came of a post: the slot is spent, or nothing has happened.
-    #[inline]
-    fn posted(&mut self, kind: Kind, t: &Transfer, code: isize) -> Result<Post, FabricError> {
-        const AGAIN: isize = -(sys::FI_EAGAIN as isize);
-        match code {
-            0 => {
-                self.free.pop();
-                Ok(Post::Accepted)
-            }
-            AGAIN => Ok(Post::Again),
-            code => Err(self.error(Doing::Transferring, operation(kind, t.bytes, t.peer), code)),
-        }
-    }
-
-    /// Fills the next free slot; `None` when the credit is used up.
-    #[inline]
-    fn prepare(&mut self, kind: Kind, t: &Transfer) -> Option<*mut Slot> {
-        let slot = *self.free.last()?;
-        // SAFETY: the slot is free: the provider does not hold it, and only this rail writes to its slots. Its own part
-        // (`provider`) is left alone.
-        unsafe {
-            (*slot).token = t.token;
-            (*slot).bytes = t.bytes;
-            (*slot).peer = t.peer as u32;
-            (*slot).kind = kind;
-        }
-        Some(slot)
-    }
-
-    /// Posts with flags of its own: those of the call replace the endpoint's, so the level is named again.
-    ///
-    /// # Safety
-    /// As for [`Rail::write`] and [`Rail::read`]; the transfer is checked and the slot prepared.
-    unsafe fn post_message(
-        &self,
-        kind: Kind,
-        slot: *mut Slot,
-        local: u64,
-        descriptor: *mut c_void,
-        t: &Transfer,
-        peer: u64,
-    ) -> isize {
-        let mut descriptor = descriptor;
-        let stretch =
-            sys::iovec { iov_base: ptr::with_exposed_provenance_mut(local as usize), iov_len: t.bytes as usize };
-        let target = sys::fi_rma_iov {
-            addr: t.remote.base.wrapping_add(t.remote_offset),
-            len: t.bytes as usize,
-            key: t.remote.key,
-        };
-        let message = sys::fi_msg_rma {
-            msg_iov: &stretch,
-            desc: &mut descriptor,
-            iov_count: 1,
-            addr: peer,
-            rma_iov: &target,
-            rma_iov_count: 1,
-            context: slot.cast(),
-            data: t.immediate.map_or(0, u64::from),
-        };
-        let flags = sys::FI_MORE | sys::FI_COMPLETION | self.level.flag();
-        if kind == Kind::Read {
-            // SAFETY: as below. Reads complete when the data is here, whatever the level.
-            return unsafe { ops::fi_readmsg(self.endpoint, &message, sys::FI_MORE | sys::FI_COMPLETION) };
-        }
-        let immediate = if t.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
-        // SAFETY: the endpoint is open, the message lives during the call, the caller vouches for the memory.
-        unsafe { ops::fi_writemsg(self.endpoint, &message, flags | immediate) }
-    }
-
-    /// Whether to pass FI_MORE: not with the last credit, since the next post would be refused before it reaches the
-    /// provider and the doorbell would stay held.
-    #[inline]
-    fn hold_doorbell(&self, t: &Transfer) -> bool {
-        t.more && self.free.len() > 1
-    }
-
-    /// Turns one queue entry into a completion.
-    #[inline]
-    fn complete(
-        &mut self,
-        entry: &sys::fi_cq_data_entry,
-        completions: &mut Vec<Completion>,
-    ) -> Result<(), FabricError> {
-        const OURS: u64 = sys::FI_WRITE | sys::FI_READ;
-        // By flags before by context: a target's entry may carry a context that is the initiator's.
-        if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && entry.flags & OURS == 0 {
-            completions.push(Completion::Immediate { value: entry.data as u32 });
-            if self.core.contexts.is_receive(entry.op_context) {
-                self.post_receive(entry.op_context)?;
-            }
-        } else if let Some(token) = self.release(entry.op_context).map(|(token, ..)| token) {
-            completions.push(Completion::Done { token });
-        }
-        // Anything else is a late completion of a bare loop that ran out of time: nobody waits for it.
-        Ok(())
-    }
-
-    /// Takes a completed slot back; `None` when the context names none that is posted.
-    #[inline]
-    fn release(&mut self, context: *mut c_void) -> Option<(u64, Kind, u64, u32)> {
-        let slot = self.core.contexts.transfer(context)?;
-        // SAFETY: the slot is one of this rail's and the provider has given it back.
-        let (token, kind, bytes, peer) = unsafe { ((*slot).token, (*slot).kind, (*slot).bytes, (*slot).peer) };
-        if kind == Kind::Free {
-            return None;
-        }
-        // SAFETY: as above.
-        unsafe { (*slot).kind = Kind::Free };
-        self.free.push(slot);
-        Some((token, kind, bytes, peer))
-    }
-
-    /// Reads one error entry.
-    #[cold]
-    fn read_error(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        let mut entry = sys::fi_cq_err_entry::default();
-        // SAFETY: the queue is open, the entry is ours.
-        let code = unsafe { ops::fi_cq_readerr(self.queue, &mut entry, 0) };
-        if code == -(sys::FI_EAGAIN as isize) {
-            return Ok(());
-        }
-        if code < 0 {
-            return Err(self.error(Doing::Transferring, "fi_cq_readerr", code));
-        }
-        let (token, what) = match self.release(entry.op_context) {
-            Some((token, kind, bytes, peer)) => (Some(token), operation(kind, bytes, peer as usize)),
-            None if self.core.contexts.is_bare(entry.op_context) => (None, "a write of the bare loop".to_owned()),
-            None => (None, "an incoming transfer".to_owned()),
-        };
-        let error = errors::refused(&self.name, Doing::Transferring, what, entry.err, self.words_of(&entry));
-        completions.push(Completion::Failed { token, error });
-        Ok(())
-    }
-
-    /// libfabric's text for the code, and the provider's own where it says more.
-    fn words_of(&self, entry: &sys::fi_cq_err_entry) -> String {
-        let text = errors::text(entry.err);
-        let mut buffer = [0; 256];
-        // SAFETY: queue and buffer are valid; the error data is the entry's.
-        let words = unsafe {
-            ops::fi_cq_strerror(self.queue, entry.prov_errno, entry.err_data, buffer.as_mut_ptr(), buffer.len())
-        };
-        if words.is_null() {
-            return text;
-        }
-        // SAFETY: not null, hence a C string: static or in the buffer.
-        let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
-        if words.is_empty() || words == text { text } else { format!("{text}: {words} [{}]", entry.prov_errno) }
-    }
-}
-
-/// `fi_write of 4096 B to peer 1`.
-fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
-    match kind {
-        Kind::Read => format!("fi_read of {bytes} B from peer {peer}"),
-        _ => format!("fi_write of {bytes} B to peer {peer}"),
     }
 }
 
@@ -474,7 +275,7 @@ impl Rail for LibfabricRail {
         let (source, length) = (ptr::with_exposed_provenance(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
         let (endpoint, descriptor) = (self.endpoint, region.descriptor);
-        let code = if self.hold_doorbell(t) {
+        let code = if self.needs_flags(t) {
             // SAFETY: checked and prepared above.
             unsafe { self.post_message(Kind::Write, slot, local, descriptor, t, peer) }
         } else if let Some(value) = t.immediate {
