@@ -3,6 +3,7 @@
 //! The protocol itself stands in [`kernels::ring`], both parties beside each other.
 
 use crate::cuda::{Buffer, Device, DeviceError, Place};
+use cuda_std::memory::{load_acquire_sys_u64, load_acquire_sys_v2_u64};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, Ring, Slot};
 use std::time::Duration;
@@ -51,6 +52,23 @@ impl RingMemory {
             log2_capacity: self.log2_capacity,
             timeout_ns: self.timeout.as_nanos().min(u64::MAX as u128) as u64,
         }
+    }
+
+    /// Where the ring stands, in one line, for messages about waits that ended.
+    pub fn state(&self) -> String {
+        let mut words = [0u64; 2];
+        // SAFETY: zeroed memory of this type; the proxy writes it by atomic stores.
+        let host = unsafe { &*self.host.pointer::<HostWords>() };
+        let tail = load_acquire_sys_u64(&host.tail.0);
+        let (watermark, status) = load_acquire_sys_v2_u64(&host.completion.0);
+        let head = match self.device.read(std::mem::offset_of!(DeviceWords, head), &mut words[..1]) {
+            Ok(()) => words[0].to_string(),
+            Err(error) => format!("unknown ({error})"),
+        };
+        let slots = 1u64 << self.log2_capacity;
+        format!(
+            "{head} tickets given, {tail} taken by the proxy, watermark {watermark}, status {status}, {slots} slots"
+        )
     }
 
     /// The proxy's end.

@@ -117,7 +117,8 @@ impl Output {
 /// Hidden by indicatif where stderr is no terminal.
 fn progress_bar(rows: u64) -> ProgressBar {
     let bar = ProgressBar::new(rows);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} measurements, {elapsed} so far, {eta} to go") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} measurements, {elapsed} so far, {eta} to go")
+    {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(500));

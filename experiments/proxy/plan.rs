@@ -261,7 +261,9 @@ impl Plan {
         }
         Err(usage(
             "--np",
-            format!("{ranks} ranks cannot be paired: an even number (the first half puts to the second), or --provider null"),
+            format!(
+                "{ranks} ranks cannot be paired: an even number (the first half puts to the second), or --provider null"
+            ),
         ))
     }
 
@@ -423,7 +425,8 @@ mod tests {
 
     #[test]
     fn rows_are_all_combinations() {
-        let plan = plan("-b 1K -e 4K -f 2 --rails 1,4 --strategy single,split --grid 1,8,32 --block 32,64").expect("good");
+        let plan =
+            plan("-b 1K -e 4K -f 2 --rails 1,4 --strategy single,split --grid 1,8,32 --block 32,64").expect("good");
         let rows: Vec<Tuple> = plan.rows().collect();
         assert_eq!(rows.len(), 3 * 2 * 2 * 3 * 2);
         assert!(rows.iter().enumerate().all(|(index, row)| !rows[..index].contains(row)));

@@ -79,7 +79,11 @@ pub struct Snapshot {
 /// CPU-initiated writes: what the kernel's grid would put, posted by the proxy thread itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writes {
-    /// Producers of the grid that is stood in for.
+    /// The first producer of the grid that this thread stands in for.
+    pub first_producer: u64,
+    /// From one producer of this thread to the next.
+    pub producer_step: u64,
+    /// Producers of the whole grid.
     pub producers: u64,
     /// Slots of each.
     pub window: u64,
@@ -91,8 +95,6 @@ pub struct Writes {
     pub stride: u64,
     /// Source region, destination region, peer.
     pub route: (u32, u32, u32),
-    /// Wait for each write before the next.
-    pub one_at_a_time: bool,
 }
 
 /// Why a proxy thread could not do what was asked.

@@ -280,7 +280,7 @@ impl<R: Rail + Finished> Server<R> {
         let (source_region, destination_region, peer) = writes.route;
         let mut batched = 0;
         for iteration in 0..writes.iterations {
-            for producer in 0..writes.producers {
+            for producer in (writes.first_producer..writes.producers).step_by(writes.producer_step.max(1) as usize) {
                 let offset = (producer * writes.window + iteration % writes.window) * writes.stride;
                 while self.engine.room() == 0 {
                     self.pump_and_poll()?;
@@ -296,11 +296,8 @@ impl<R: Rail + Finished> Server<R> {
                     immediate: 0,
                 })?;
                 batched += 1;
-                if writes.one_at_a_time || batched == BATCH {
+                if batched == BATCH {
                     batched = 0;
-                    self.pump_and_poll()?;
-                }
-                while writes.one_at_a_time && self.engine.in_flight() > 0 {
                     self.pump_and_poll()?;
                 }
             }

@@ -1,0 +1,415 @@
+//! One tuple: the kernel in every mode, the CPU-initiated writes and, on null rails, the bare round trip; interleaved,
+//! then verified, then gathered into rows on rank 0.
+
+use super::args::Scope;
+use super::plan::{Layout, Mode, Plan, Tuple};
+use super::rank::{DESTINATION, Rank, SOURCE};
+use super::verify;
+use crate::error::Failure;
+use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Launch, PING_PONG, PUT_KERNEL, Place};
+use ginlab::measure::stats::{Micros, Summary};
+use ginlab::proxy::Writes;
+use ginlab::report::{Row, Status};
+use ginlab::signals;
+use kernels::ping_pong::PingPongArgs;
+use kernels::put_kernel::{BlockResult, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::ring::{HostWords, Stop};
+use serde::{Deserialize, Serialize};
+
+const EXPERIMENT: &str = "proxy";
+/// The CPU-initiated writes that puts are compared with.
+const BASELINE: &str = "cpu-write";
+/// The bare round trip that a quiet on null rails is compared with.
+const FLOOR: &str = "ping-pong";
+
+/// What is measured side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// GPU-initiated puts.
+    Put(Mode),
+    /// CPU-initiated writes of the same buffers over the same rails.
+    CpuWrite,
+    /// A flag's round trip between device and CPU, with the payload and the fence of a put.
+    PingPong,
+}
+
+impl Case {
+    fn name(self) -> &'static str {
+        match self {
+            Case::Put(_) => "put",
+            Case::CpuWrite => BASELINE,
+            Case::PingPong => FLOOR,
+        }
+    }
+}
+
+/// One timed run of a case, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    done: f64,
+    posted: Option<f64>,
+}
+
+/// What one rank knows of one case.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Findings {
+    samples: Vec<Sample>,
+    wrong: Option<u64>,
+    again: u64,
+    rail_bytes: Vec<u64>,
+}
+
+/// A tuple with all that follows from it on this rank.
+pub struct Shape<'a> {
+    pub plan: &'a Plan,
+    pub tuple: &'a Tuple,
+    pub layout: Layout,
+    pub block: u32,
+}
+
+/// Measures one tuple. Rows, with their raw samples, are returned on rank 0.
+pub fn measure(
+    plan: &Plan,
+    tuple: &Tuple,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+) -> Result<Vec<(Row, Vec<f64>)>, Failure> {
+    let block = rank.block(tuple);
+    let layout = match Layout::new(plan, tuple, block) {
+        Ok(layout) => layout,
+        Err(why) => return Ok(skipped(plan, tuple, block, rank, ranks, &why)),
+    };
+    let shape = Shape { plan, tuple, layout, block };
+    for proxy in rank.proxies() {
+        proxy.configure(tuple.rails, tuple.strategy)?;
+    }
+    let cases = cases(&shape);
+    let mut findings = vec![Findings::default(); cases.len()];
+    let what = format!("{} B over {} rails, {} x {block}", tuple.bytes, tuple.rails, tuple.grid);
+    // Round 0 warms up. Interleaved, so that what drifts (clocks, neighbours) meets every case alike.
+    for round in 0..=plan.repeats {
+        for (case, found) in cases.iter().zip(&mut findings) {
+            ranks.barrier(&what)?;
+            let iterations = if round == 0 { layout.warmup } else { layout.iterations };
+            if rank.target.is_none() || iterations == 0 {
+                continue;
+            }
+            let before = counters(rank)?;
+            let sample = run(&shape, rank, ranks, *case, iterations)?;
+            if round > 0 {
+                found.samples.push(sample);
+                found.add(&before, &counters(rank)?);
+            }
+        }
+    }
+    if plan.check {
+        for (case, found) in cases.iter().zip(&mut findings) {
+            found.wrong = verify::verify(&shape, rank, ranks, *case)?;
+        }
+    }
+    let text = serde_json::to_vec(&findings).map_err(|error| Failure::Run(error.to_string()))?;
+    let all: Vec<Vec<Findings>> = ranks
+        .all_gather(&text, &what)?
+        .iter()
+        .map(|bytes| serde_json::from_slice(bytes))
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::Run(format!("a rank's findings are not readable: {error}")))?;
+    if ranks.rank() != 0 {
+        return Ok(Vec::new());
+    }
+    Ok(rows(&shape, rank, ranks, &cases, &all))
+}
+
+/// The baseline and the floor first: the rows after them are divided by them.
+fn cases(shape: &Shape<'_>) -> Vec<Case> {
+    let mut cases = Vec::new();
+    if shape.plan.is_null() && shape.tuple.grid == 1 && shape.plan.scope == Scope::Block {
+        cases.push(Case::PingPong);
+    }
+    cases.push(Case::CpuWrite);
+    cases.extend(shape.plan.modes.iter().map(|&mode| Case::Put(mode)));
+    cases
+}
+
+fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
+    let mut again = 0;
+    let mut rail_bytes: Vec<u64> = Vec::new();
+    for proxy in rank.proxies() {
+        let counters = proxy.snapshot()?.counters;
+        again += counters.again;
+        rail_bytes.resize(counters.rail_bytes.len().max(rail_bytes.len()), 0);
+        for (sum, bytes) in rail_bytes.iter_mut().zip(&counters.rail_bytes) {
+            *sum += bytes;
+        }
+    }
+    Ok((again, rail_bytes))
+}
+
+impl Findings {
+    fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
+        self.again += after.0 - before.0;
+        self.rail_bytes.resize(after.1.len(), 0);
+        for (sum, (after, before)) in self.rail_bytes.iter_mut().zip(after.1.iter().zip(&before.1)) {
+            *sum += after - before;
+        }
+    }
+}
+
+fn run(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    case: Case,
+    iterations: u64,
+) -> Result<Sample, Failure> {
+    match case {
+        Case::Put(mode) => {
+            let first = rank.next_iteration;
+            run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)
+        }
+        Case::CpuWrite => {
+            let time = cpu_write(shape, rank, iterations)?;
+            Ok(Sample { done: time, posted: None })
+        }
+        Case::PingPong => ping_pong(shape, rank, iterations),
+    }
+}
+
+/// One launch of the put kernel; times from the device's clock.
+pub fn run_kernel(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    mode: Mode,
+    iterations: u64,
+    fill: bool,
+    first_iteration: u32,
+) -> Result<Sample, Failure> {
+    let (grid, block) = (shape.tuple.grid, shape.block);
+    let args = PutArgs {
+        rings: rank.table.pointer(),
+        ring_count: rank.table.count(),
+        scope: match shape.plan.scope {
+            Scope::Block => SCOPE_BLOCK,
+            Scope::Thread => SCOPE_THREAD,
+        },
+        source: rank.payload.pointer(),
+        source_region: SOURCE,
+        destination_region: DESTINATION,
+        peer: rank.target.unwrap_or_default() as u32,
+        rank: ranks.rank() as u32,
+        bytes: shape.tuple.bytes,
+        stride: shape.layout.stride,
+        window: shape.layout.window as u32,
+        iterations: iterations as u32,
+        first_iteration,
+        quiet_every: mode.quiet_every(),
+        fill: fill.into(),
+        tickets: rank.tickets.pointer(),
+        results: rank.results.pointer(),
+    };
+    // SAFETY: the buffers belong to the rank and are as long as the layout asks for (`Needs`); the launch ends here.
+    let launch = unsafe { rank.device().launch(&PUT_KERNEL, grid, block, args) }?;
+    let watched = watch(launch, rank, ranks);
+    let mut results = vec![BlockResult::default(); grid as usize];
+    if watched.is_ok() {
+        rank.results.read(0, &mut results)?;
+    }
+    watched?;
+    if let Some(stop) = results.iter().map(|result| result.stop).find(|stop| *stop != 0) {
+        return Err(ended_early(Stop(stop), rank, shape));
+    }
+    let started = results.iter().map(|result| result.started).min().unwrap_or_default();
+    let latest = |time: fn(&BlockResult) -> u64| results.iter().map(time).max().unwrap_or_default();
+    let micros = |time: u64| time.saturating_sub(started) as f64 / 1000.0;
+    Ok(Sample { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
+}
+
+/// Waits for a grid. Ctrl-C, a peer that has gone and a proxy that has failed all end the proxy, and by that the grid.
+fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    launch.wait(|| {
+        let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
+        if gone.is_err() {
+            rank.proxies().iter().for_each(|proxy| proxy.stop());
+        }
+        gone
+    })
+}
+
+/// Why a kernel ended early: its own reason, and the proxy's.
+fn ended_early(stop: Stop, rank: &Rank, shape: &Shape<'_>) -> Failure {
+    let reasons: Vec<String> =
+        rank.proxies().iter().filter_map(|proxy| proxy.failure()).map(|error| error.to_string()).collect();
+    let text = format!(
+        "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
+        shape.tuple.bytes,
+        shape.tuple.grid,
+        shape.block,
+        stop.text(),
+        if reasons.is_empty() { "" } else { ": " },
+        reasons.join("; "),
+        rank.ring_states().join("; ")
+    );
+    if stop == Stop::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) }
+}
+
+/// The same writes, initiated by the proxy threads themselves; microseconds until all are complete.
+pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<f64, Failure> {
+    let threads = rank.proxies().len() as u64;
+    for (thread, proxy) in rank.proxies().iter().enumerate() {
+        proxy.begin_write(Writes {
+            first_producer: thread as u64,
+            producer_step: threads,
+            producers: shape.layout.producers,
+            window: shape.layout.window,
+            iterations,
+            bytes: shape.tuple.bytes,
+            stride: shape.layout.stride,
+            route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),
+        })?;
+    }
+    let mut longest = 0f64;
+    for proxy in rank.proxies() {
+        longest = longest.max(proxy.finish_write()?.as_secs_f64() * 1e6);
+    }
+    Ok(longest)
+}
+
+/// The bare round trip: this thread answers the device's flag.
+fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, Failure> {
+    let device = rank.device();
+    let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
+    let results = device.allocate(Place::Device, 16)?;
+    let args = PingPongArgs {
+        flags: flags.pointer(),
+        payload: rank.payload.pointer(),
+        bytes: shape.tuple.bytes / 8 * 8,
+        iterations,
+        timeout_ns: shape.plan.timeout.as_nanos() as u64,
+        elapsed_ns: results.pointer(),
+        stop: (results.address() + 8) as *mut u64,
+    };
+    // SAFETY: flags and results live until the launch has ended; the payload is at least one put long.
+    let mut launch = unsafe { device.launch(&PING_PONG, 1, shape.block, args) }?;
+    // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
+    let words = unsafe { &*flags.pointer::<HostWords>() };
+    let mut answered = 0;
+    let mut spins = 0u32;
+    loop {
+        let asked = load_acquire_sys_u64(&words.tail.0);
+        if asked != answered {
+            store_release_sys_u64(&words.completion.0.0, asked);
+            answered = asked;
+            continue;
+        }
+        spins = spins.wrapping_add(1);
+        if spins % 1024 == 0 && launch.is_done()? {
+            break;
+        }
+        if cuda_std::warp::SIZE == 1 && matches!(device, ginlab::cuda::Device::Emulated) {
+            std::thread::yield_now();
+        }
+    }
+    let mut found = [0u64; 2];
+    results.read(0, &mut found)?;
+    match found {
+        [elapsed, 0] => Ok(Sample { done: elapsed as f64 / 1000.0, posted: None }),
+        [_, stop] => Err(Failure::Timeout(format!("the ping-pong kernel ended early: {}", Stop(stop).text()))),
+    }
+}
+
+/// A row with everything that is known before it is measured.
+fn blank(plan: &Plan, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
+    let device = if case == Case::CpuWrite { "cpu".into() } else { rank.device().name() };
+    let mut row = Row::new(EXPERIMENT, case.name(), device, rank.provider());
+    row.ranks = ranks.size() as u32;
+    row.rails = Some(tuple.rails as u32);
+    row.strategy = Some(tuple.strategy.to_string());
+    row.mode = match case {
+        Case::Put(mode) => Some(mode.to_string()),
+        Case::CpuWrite => Some("nbi".into()),
+        Case::PingPong => None,
+    };
+    row.memory = Some(rank.memory_path().name().into());
+    row.size_bytes = Some(tuple.bytes);
+    row.grid = Some(tuple.grid);
+    row.block = Some(block);
+    row.fill = Some(matches!(case, Case::Put(_)) && plan.fill || case == Case::PingPong);
+    row.scope = Some(if plan.scope == Scope::Block { "block" } else { "thread" }.into());
+    row.proxy_threads = Some(plan.proxy_threads as u32);
+    row.ring_slots = Some(plan.ring_slots as u32);
+    row.completion = Some(plan.completion().into());
+    row
+}
+
+fn skipped(plan: &Plan, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap, why: &str) -> Vec<(Row, Vec<f64>)> {
+    if ranks.rank() != 0 {
+        return Vec::new();
+    }
+    let modes = plan.modes.iter().map(|&mode| {
+        let mut row = blank(plan, tuple, block, rank, ranks, Case::Put(mode));
+        row.status = Status::Skipped(why.into());
+        (row, Vec::new())
+    });
+    modes.collect()
+}
+
+fn rows(
+    shape: &Shape<'_>,
+    rank: &Rank,
+    ranks: &Bootstrap,
+    cases: &[Case],
+    all: &[Vec<Findings>],
+) -> Vec<(Row, Vec<f64>)> {
+    let plan = shape.plan;
+    let pairs = all.iter().filter(|found| found.iter().any(|found| !found.samples.is_empty())).count().max(1) as u64;
+    let mut rows: Vec<(Row, Vec<f64>)> = Vec::new();
+    for (index, &case) in cases.iter().enumerate() {
+        let mut row = blank(plan, shape.tuple, shape.block, rank, ranks, case);
+        let of_ranks: Vec<&Findings> = all.iter().filter_map(|found| found.get(index)).collect();
+        let iterations = shape.layout.iterations;
+        // All pairs run side by side: a repeat takes as long as its slowest.
+        let slowest = |time: fn(&Sample) -> Option<f64>| -> Vec<f64> {
+            let repeats = of_ranks.iter().map(|found| found.samples.len()).max().unwrap_or_default();
+            let of_repeat = |repeat: usize| {
+                let times = of_ranks.iter().filter_map(|found| time(found.samples.get(repeat)?));
+                times.reduce(f64::max).map(|time| time / iterations as f64)
+            };
+            (0..repeats).filter_map(of_repeat).collect()
+        };
+        let samples = slowest(|sample| Some(sample.done));
+        let operations = if case == Case::PingPong { 1 } else { pairs * shape.layout.producers };
+        row.iterations = Some(iterations);
+        row.window = Some(shape.layout.window as u32);
+        row.again = Some(of_ranks.iter().map(|found| found.again).sum());
+        row.rail_bytes = sum_by_rail(&of_ranks, shape.tuple.rails);
+        if let Some(summary) = Summary::of(&samples) {
+            row.times(&summary).throughput(operations * shape.tuple.bytes, operations);
+        }
+        if let Some(post) = Summary::of(&slowest(|sample| sample.posted)) {
+            row.posted(Micros(post.p50), operations);
+        }
+        if let Some(line) = rank.line_rate(shape.tuple.rails) {
+            row.line_rate(line * pairs);
+        }
+        row.wrong = of_ranks.iter().filter_map(|found| found.wrong).reduce(|sum, wrong| sum + wrong);
+        if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
+            row.status = Status::Failed(format!("verification found {wrong} wrong bytes or puts"));
+        }
+        let floor = matches!(case, Case::Put(Mode::Quiet)).then(|| rows.iter().find(|(row, _)| row.case == FLOOR));
+        let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == BASELINE));
+        if let (Case::Put(_), Some((baseline, _))) = (case, baseline) {
+            row.against(baseline);
+        }
+        rows.push((row, samples));
+    }
+    rows
+}
+
+fn sum_by_rail(of_ranks: &[&Findings], rails: usize) -> Option<Vec<u64>> {
+    let sums: Vec<u64> =
+        (0..rails).map(|rail| of_ranks.iter().filter_map(|found| found.rail_bytes.get(rail)).sum()).collect();
+    sums.iter().any(|bytes| *bytes > 0).then_some(sums)
+}

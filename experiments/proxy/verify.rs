@@ -1,0 +1,167 @@
+//! The verification pass: separate from the timing, with a payload that differs by rank, iteration, slot and offset.
+
+use super::measure::{Case, Shape, cpu_write, run_kernel};
+use super::plan::{Layout, Mode};
+use super::rank::Rank;
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::null::transfer_checksum;
+use ginlab::measure::pattern;
+use ginlab::proxy::strategy::Scheduler;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What lies between the slots; a write beyond its slot changes it.
+const GAP: u8 = 0x5e;
+
+/// Runs one case once more and returns what is wrong on this rank: bytes at the target, puts on null rails. `None` where
+/// there is nothing to verify on this rank, or for a case that moves nothing.
+pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<Option<u64>, Failure> {
+    if case == Case::PingPong {
+        return Ok(None);
+    }
+    if shape.plan.is_null() {
+        return verify_counts(shape, rank, ranks, case).map(Some);
+    }
+    // Twice around the window: slots are reused, and what must be found is the second payload.
+    let iterations = shape.layout.window * 2;
+    let first = rank.next_iteration;
+    rank.next_iteration = first.wrapping_add(iterations as u32);
+    let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, iterations, first };
+    // A case that does not write the payload itself puts what a filling pass has left in the source.
+    let prepared = !matches!(case, Case::Put(_)) || !shape.plan.fill;
+    if prepared && rank.target.is_some() {
+        run_kernel(shape, rank, ranks, Mode::Nbi, iterations, true, first)?;
+    }
+    ranks.barrier("source prepared")?;
+    if let Some(source) = rank.source {
+        expected.poison(rank, source as u32)?;
+    }
+    ranks.barrier("destination poisoned")?;
+    if rank.target.is_some() {
+        match case {
+            Case::Put(mode) => {
+                run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)?;
+            }
+            _ => {
+                cpu_write(shape, rank, shape.layout.window)?;
+            }
+        }
+    }
+    ranks.barrier("verification pass complete")?;
+    rank.source.map(|source| expected.count_wrong(rank, source as u32)).transpose()
+}
+
+/// What a target must find after a pass.
+struct Expected {
+    layout: Layout,
+    bytes: usize,
+    iterations: u64,
+    first: u32,
+}
+
+impl Expected {
+    fn seed(&self, source: u32, slot: u64) -> u64 {
+        // The window divides the pass, so every slot has a last writer.
+        let last = self.layout.last_writer(slot, self.iterations).unwrap_or_default();
+        pattern::seed(source, self.first.wrapping_add(last as u32), slot as u32)
+    }
+
+    fn poison(&self, rank: &Rank, source: u32) -> Result<(), Failure> {
+        self.for_each_slot(rank, true, |slot, bytes| {
+            let (payload, gap) = bytes.split_at_mut(self.bytes);
+            pattern::poison(payload, self.seed(source, slot));
+            gap.fill(GAP);
+        })
+    }
+
+    fn count_wrong(&self, rank: &Rank, source: u32) -> Result<u64, Failure> {
+        let wrong = AtomicU64::new(0);
+        self.for_each_slot(rank, false, |slot, bytes| {
+            let (payload, gap) = bytes.split_at(self.bytes);
+            let here =
+                pattern::check(payload, self.seed(source, slot)) + gap.iter().filter(|&&byte| byte != GAP).count();
+            wrong.fetch_add(here as u64, Ordering::Relaxed);
+        })?;
+        Ok(wrong.into_inner())
+    }
+
+    /// Calls `visit` with every slot of the destination, on several threads where the memory is the host's.
+    fn for_each_slot(
+        &self,
+        rank: &Rank,
+        write_back: bool,
+        visit: impl Fn(u64, &mut [u8]) + Sync,
+    ) -> Result<(), Failure> {
+        let stride = self.layout.stride as usize;
+        let total = self.layout.bytes() as usize;
+        // SAFETY: between two barriers of a verification pass nobody else touches the destination.
+        if let Some(bytes) = unsafe { rank.payload.host_bytes() } {
+            let slots = total / stride;
+            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(slots).max(1);
+            let per_thread = slots.div_ceil(threads);
+            std::thread::scope(|scope| {
+                for (index, share) in bytes[..total].chunks_mut(per_thread * stride).enumerate() {
+                    let visit = &visit;
+                    scope.spawn(move || {
+                        for (offset, slot) in share.chunks_mut(stride).enumerate() {
+                            visit((index * per_thread + offset) as u64, slot);
+                        }
+                    });
+                }
+            });
+            return Ok(());
+        }
+        let mut copy = vec![0u8; stride];
+        for slot in 0..total / stride {
+            rank.payload.read(slot * stride, &mut copy)?;
+            visit(slot as u64, &mut copy);
+            if write_back {
+                rank.payload.write(slot * stride, &copy)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// On null rails: every put must have arrived once, none twice, none changed. The rails' counts and an order-independent
+/// checksum are compared with those of the puts that the grid had to make.
+fn verify_counts(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<u64, Failure> {
+    let layout = shape.layout;
+    let iterations = layout.window * 2;
+    let before = counts(rank)?;
+    match case {
+        Case::Put(mode) => {
+            let first = rank.next_iteration;
+            run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)?;
+        }
+        _ => {
+            cpu_write(shape, rank, iterations)?;
+        }
+    }
+    let after = counts(rank)?;
+    let mut scheduler = Scheduler::new(shape.tuple.strategy, shape.tuple.rails);
+    let mut expected = (0u64, 0u64, 0u64);
+    for iteration in 0..iterations {
+        for producer in 0..layout.producers {
+            let offset = (producer * layout.window + iteration % layout.window) * layout.stride;
+            scheduler.schedule(shape.tuple.bytes, u64::MAX, false, |piece| {
+                let at = offset + piece.offset;
+                expected.0 += 1;
+                expected.1 += piece.bytes;
+                expected.2 = expected.2.wrapping_add(transfer_checksum(at, at, piece.bytes));
+            });
+        }
+    }
+    let found = (after.0 - before.0, after.1.wrapping_sub(before.1), after.2.wrapping_sub(before.2));
+    // A right number of transfers with a wrong sum means that at least one was wrong.
+    Ok(if found == expected { 0 } else { found.0.abs_diff(expected.0).max(1) })
+}
+
+fn counts(rank: &Rank) -> Result<(u64, u64, u64), Failure> {
+    let mut sum = (0u64, 0u64, 0u64);
+    for proxy in rank.proxies() {
+        let null = proxy.snapshot()?.null.unwrap_or_default();
+        sum = (sum.0 + null.0, sum.1.wrapping_add(null.1), sum.2.wrapping_add(null.2));
+    }
+    Ok(sum)
+}
