@@ -428,7 +428,7 @@ fn a_peer_that_is_gone_ends_in_an_error_with_a_hint() {
         }
         if let Some(Completion::Failed { token, error }) = a.completions.pop() {
             assert_eq!(token, Some(1));
-            break error;
+            break *error;
         }
         deadline.check("the error");
     };

@@ -371,7 +371,7 @@ impl Layout {
 mod tests {
     use super::*;
     use clap::Parser;
-    use proptest::prelude::*;
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     #[derive(Parser)]
     struct Wrapper {
@@ -450,7 +450,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_layout_fits_its_limits_and_keeps_slots_apart(
-            bytes in 1u64..1 << 26, grid in 1u32..200, block in 1u32..64, thread: bool, window in 1u32..64,
+            bytes in 1u64..1 << 26, grid in 1u32..200, block in 1u32..64, thread in proptest::bool::ANY, window in 1u32..64,
         ) {
             let scope = if thread { "thread" } else { "block" };
             let plan = plan(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");

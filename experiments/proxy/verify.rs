@@ -48,7 +48,10 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
         }
     }
     ranks.barrier("verification pass complete")?;
-    rank.source.map(|source| expected.count_wrong(rank, source as u32)).transpose()
+    let wrong = rank.source.map(|source| expected.count_wrong(rank, source as u32)).transpose()?;
+    // The next pass writes into what is being read here.
+    ranks.barrier("destination checked")?;
+    Ok(wrong)
 }
 
 /// What a target must find after a pass.

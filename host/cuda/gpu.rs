@@ -2,13 +2,14 @@
 
 use super::{DeviceError, PTX, Place, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
-use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream, DriverError, result, sys};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::collections::VecDeque;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::fmt;
 use std::sync::Arc;
 
+/// See [`load`].
+const MOST_REGISTERS: usize = 64;
 /// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
@@ -41,7 +42,7 @@ pub fn driver_version() -> Option<String> {
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    module: Arc<CudaModule>,
+    module: Module,
     name: String,
 }
 
@@ -49,6 +50,44 @@ impl fmt::Debug for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Gpu({} {})", self.context.ordinal(), self.name)
     }
+}
+
+/// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
+struct Module(sys::CUmodule);
+
+// SAFETY: a handle that the driver accepts from any thread with the context current.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+/// Compiles and loads PTX for the current device.
+///
+/// At most 64 registers per thread, so that blocks of 1024 threads fit (65536 registers per SM): a kernel that pushes
+/// commands waits for memory, and more registers buy nothing.
+fn load(context: &CudaContext, ptx: &str) -> Result<Module, DeviceError> {
+    context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
+    let text = CString::new(ptx).map_err(|error| DeviceError::Refused(format!("the kernels' PTX: {error}")))?;
+    let mut log = vec![0u8; 8192];
+    let mut options = [
+        sys::CUjit_option::CU_JIT_MAX_REGISTERS,
+        sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+        sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
+    let mut values = [MOST_REGISTERS as *mut c_void, log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: options and values are of one length; the text ends with a zero; the log is as long as it is said to be.
+    let status = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            text.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    let words: String = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().replace('\n', "; ");
+    status.result().map_err(failed(format!("loading the kernels' PTX {words}")))?;
+    Ok(Module(module))
 }
 
 impl Gpu {
@@ -70,7 +109,7 @@ impl Gpu {
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         // The driver compiles the PTX here; loading at once keeps that out of the first launch.
-        let module = context.load_module(Ptx::from_src(ptx)).map_err(failed("loading the kernels' PTX"))?;
+        let module = load(&context, ptx)?;
         Ok(Gpu { context, stream, module, name })
     }
 
@@ -147,8 +186,10 @@ impl Gpu {
         unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    fn function(&self, name: &str) -> Result<CudaFunction, DeviceError> {
-        self.module.load_function(name).map_err(failed(format!("finding kernel {name}")))
+    fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
+        let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
+        // SAFETY: the module is loaded as long as this GPU is open, and so is the function.
+        unsafe { result::module::get_function(self.module.0, text) }.map_err(failed(format!("finding kernel {name}")))
     }
 
     fn new_event(&self) -> Result<CudaEvent, DeviceError> {
@@ -183,7 +224,7 @@ pub(super) unsafe fn launch<A: Copy>(
     // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the caller's.
     unsafe {
         result::launch_kernel(
-            function.cu_function(),
+            function,
             (grid, 1, 1),
             (block, 1, 1),
             0,
@@ -191,7 +232,14 @@ pub(super) unsafe fn launch<A: Copy>(
             parameters,
         )
     }
-    .map_err(failed(what()))?;
+    .map_err(|error| match error.0 {
+        // A block that is within the device's limit and beyond this kernel's.
+        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
+            "{}: the kernel needs more registers than a block this large leaves; try a smaller --block",
+            what()
+        )),
+        _ => failed(what())(error),
+    })?;
     event.record(&gpu.stream).map_err(failed("cuEventRecord"))?;
     Ok(GpuLaunch { event, name: name.into() })
 }

@@ -87,7 +87,7 @@ impl<R: Rail> FaultyRail<R> {
         self.completed += 1;
         if self.faults.fail_completions.contains(&self.completed) {
             let error = self.error(&format!("completion {}", self.completed));
-            return Completion::Failed { token: Some(token), error };
+            return Completion::Failed { token: Some(token), error: Box::new(error) };
         }
         Completion::Done { token }
     }

@@ -96,8 +96,8 @@ pub enum Completion {
     Failed {
         /// Token of the transfer, when the provider names it.
         token: Option<u64>,
-        /// What happened, with the provider's own text.
-        error: FabricError,
+        /// What happened, with the provider's own text. Boxed: completions that are well should stay small.
+        error: Box<FabricError>,
     },
 }
 

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const LONGEST_CHAIN: usize = 16;
 /// Pieces that may wait for a full provider before the engine takes no more commands.
 const MOST_QUEUED: usize = 1024;
+/// Rails beyond those in use are polled once in so many polls.
+const IDLE_RAIL_POLLS: u32 = 64;
 /// Signals are counted in a table of this size; an immediate names its entry.
 pub const SIGNALS: usize = 1024;
 
@@ -77,6 +79,7 @@ pub struct Engine<R: Rail> {
     peers: Vec<Vec<Vec<RemoteRegion>>>,
     scheduler: Scheduler,
     active_rails: usize,
+    polls: u32,
     longest: u64,
     tracker: Tracker,
     window: usize,
@@ -102,6 +105,7 @@ impl<R: Rail> Engine<R> {
             peers: Vec::new(),
             scheduler: Scheduler::new(Strategy::Single, count),
             active_rails: count,
+            polls: 0,
             longest,
             tracker: Tracker::new(window),
             window,
@@ -314,7 +318,10 @@ impl<R: Rail> Engine<R> {
     /// The first failed transfer, or [`EngineError::Stalled`] when nothing has moved within the timeout.
     #[inline]
     pub fn progress(&mut self) -> Result<bool, EngineError> {
-        for rail in &mut self.rails {
+        // The rails that are not in use now have nothing of ours; peers may still need them to move.
+        self.polls = self.polls.wrapping_add(1);
+        let polled = if self.polls % IDLE_RAIL_POLLS == 0 { self.rails.len() } else { self.active_rails };
+        for rail in &mut self.rails[..polled] {
             rail.poll(&mut self.completions)?;
         }
         if self.completions.is_empty() {
@@ -335,7 +342,7 @@ impl<R: Rail> Engine<R> {
             }
         }
         self.last_progress = Instant::now();
-        failed.map_or(Ok(true), |error| Err(error.into()))
+        failed.map_or(Ok(true), |error| Err((*error).into()))
     }
 
     /// Whether something is in flight and nothing has moved within the timeout. Reads the clock: not for every poll.

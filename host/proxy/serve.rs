@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Commands taken from the ring before the rails are served again.
 const BATCH: usize = 64;
 /// Polls between two looks at orders and at the stall clock.
-const POLLS_PER_ORDER_CHECK: u32 = 256;
+const POLLS_PER_ORDER_CHECK: u32 = 1024;
 /// After this many empty polls a thread that shares its core gives way.
 const EMPTY_POLLS_BEFORE_YIELD: u32 = 16;
 /// How long what is in flight may drain after an error.
@@ -162,7 +162,8 @@ impl<R: Rail + Finished> Server<R> {
             let busy = self.step()?;
             empty = if busy { 0 } else { empty + 1 };
             since_check += 1;
-            if since_check >= POLLS_PER_ORDER_CHECK || empty == EMPTY_POLLS_BEFORE_YIELD {
+            let give_way = self.yields && empty >= EMPTY_POLLS_BEFORE_YIELD;
+            if since_check >= POLLS_PER_ORDER_CHECK || give_way {
                 since_check = 0;
                 self.engine.check_stall()?;
                 match orders.try_recv() {
@@ -183,11 +184,9 @@ impl<R: Rail + Finished> Server<R> {
                     return Ok(());
                 }
             }
-            if empty >= EMPTY_POLLS_BEFORE_YIELD {
+            if give_way {
                 empty = 0;
-                if self.yields {
-                    std::thread::yield_now();
-                }
+                std::thread::yield_now();
             }
         }
     }
@@ -322,7 +321,7 @@ impl<R: Rail + Finished> Server<R> {
     }
 
     fn fault_is_due(&mut self) -> bool {
-        let commands = self.engine.counters().commands;
+        let commands = self.ring.consumer.as_ref().map_or(0, Consumer::cursor);
         match self.fault {
             Some(Fault::Vanish(after)) if commands >= after => {
                 self.ring.silent = true;

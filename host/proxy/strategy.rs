@@ -124,8 +124,8 @@ fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
+    use super::{Piece, SPLIT_ALIGNMENT, Scheduler, Strategy};
+    use proptest::prelude::{Just, Strategy as _, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
         prop_oneof![
@@ -147,7 +147,7 @@ mod tests {
         #[test]
         fn every_byte_goes_out_exactly_once(
             strategy in strategies(), rails in 1usize..70, bytes in 0u64..1 << 24, cuts in 1u64..2000,
-            indivisible: bool, repeats in 1usize..5,
+            indivisible in any::<bool>(), repeats in 1usize..5,
         ) {
             // At most some thousand pieces, whatever the size.
             let longest = (bytes / cuts).max(1);

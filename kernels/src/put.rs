@@ -5,7 +5,6 @@
 
 use crate::command::{Command, Opcode};
 use crate::ring::{Ring, Stop};
-use cuda_std::memory::fence_acq_rel_sys;
 
 /// A put: which bytes of which region go where.
 #[derive(Clone, Copy, Debug)]
@@ -45,22 +44,19 @@ impl Put {
 pub struct Channel<'a> {
     ring: &'a Ring,
     last: Option<u64>,
+    /// The newest watermark that this thread has seen: what lies below it needs no look at memory.
+    known: u64,
 }
 
 impl<'a> Channel<'a> {
     /// A channel that has put nothing yet.
     #[inline(always)]
     pub fn new(ring: &'a Ring) -> Channel<'a> {
-        Channel { ring, last: None }
+        Channel { ring, last: None, known: 0 }
     }
 
     #[inline(always)]
     fn post(&mut self, command: &Command) -> Result<u64, Stop> {
-        // Payload before command. The parties: this thread (and, behind a block barrier, its block: the fence is
-        // cumulative) wrote the payload; the proxy reads the command and lets the NIC read the payload. The NIC's reads
-        // follow the proxy's doorbell, that follows the proxy's acquire of all four words, and those words are stored
-        // after this fence. A release on the stores themselves would pay the same once per store.
-        fence_acq_rel_sys();
         let ticket = self.ring.push(command)?;
         self.last = Some(ticket);
         Ok(ticket)
@@ -99,7 +95,7 @@ impl<'a> Channel<'a> {
     /// # Errors
     /// The reason the wait ended otherwise.
     #[inline(always)]
-    pub fn quiet(&self) -> Result<(), Stop> {
+    pub fn quiet(&mut self) -> Result<(), Stop> {
         match self.last {
             Some(ticket) => self.quiet_until(ticket),
             None => Ok(()),
@@ -111,7 +107,10 @@ impl<'a> Channel<'a> {
     /// # Errors
     /// The reason the wait ended otherwise.
     #[inline(always)]
-    pub fn quiet_until(&self, ticket: u64) -> Result<(), Stop> {
-        self.ring.wait(ticket)
+    pub fn quiet_until(&mut self, ticket: u64) -> Result<(), Stop> {
+        if ticket >= self.known {
+            self.known = self.ring.wait(ticket)?;
+        }
+        Ok(())
     }
 }

@@ -86,7 +86,7 @@ pub unsafe fn bare_write_loop(
             let mut failed = Vec::new();
             rail.poll(&mut failed)?;
             return match failed.pop() {
-                Some(crate::fabric::Completion::Failed { error, .. }) => Err(error),
+                Some(crate::fabric::Completion::Failed { error, .. }) => Err(*error),
                 _ => refuse(rail, "the completion queue reported an error and did not tell it"),
             };
         } else if read != 0 && read != again {

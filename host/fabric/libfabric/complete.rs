@@ -66,7 +66,7 @@ impl LibfabricRail {
             None => (None, "an incoming transfer".to_owned()),
         };
         let error = errors::refused(&self.name, Doing::Transferring, what, entry.err, self.words_of(&entry));
-        completions.push(Completion::Failed { token, error });
+        completions.push(Completion::Failed { token, error: Box::new(error) });
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 use super::{DeviceWords, HostWords, Ring, Slot, Stop, parity};
 use crate::command::Command;
 use cuda_std::memory::{
-    Word, compare_exchange_acquire_gpu_u64, fetch_add_relaxed_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64,
+    Word, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
+    load_acquire_gpu_v2_u64, load_acquire_sys_u64,
     load_acquire_sys_v2_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
     store_release_gpu_u64,
 };
@@ -33,15 +34,22 @@ impl Ring {
         unsafe { &*self.slots.add((ticket & (self.capacity() - 1)) as usize) }
     }
 
-    /// Pushes one command and returns its ticket. Does not order the payload: see [`crate::put`].
+    /// Pushes one command behind the payload it speaks of, and returns its ticket.
     ///
     /// The active lanes of a warp take adjacent tickets by one add, so that their stores coalesce. A store goes out only
     /// when its slot is free: `ticket < tail + capacity`.
     ///
-    /// Why no fence stands between the words: each carries the lap's parity, and the proxy takes a slot only when all four
-    /// agree. Why a slot is never overwritten early: the proxy stores `tail` with release after it has read the slot, the
-    /// poller acquires it, and the store of the next lap depends on that value by control; a GPU does not perform a store
-    /// before the branch it depends on is decided.
+    /// One fence serves two orders, and everything that waits for memory stands before it, so that the waits overlap
+    /// (H200: the ticket's add and the load of the tail are hidden behind the fence's round trip):
+    ///
+    /// - Payload before command. This thread (and, behind a block barrier, its block: the fence is cumulative) wrote the
+    ///   payload; the proxy acquires the command and lets the NIC read the payload. The command is stored after the fence.
+    /// - A slot is not overwritten early. The proxy stores `tail` with release after it has read the slot; the poller
+    ///   acquires it and releases the copy; the relaxed load of the copy and the fence behind it make an acquire, and the
+    ///   store of the next lap comes after.
+    ///
+    /// No fence stands between the words of a command: each carries the lap's parity, and the proxy takes a slot only when
+    /// all four agree.
     ///
     /// # Errors
     /// [`Stop`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
@@ -55,9 +63,12 @@ impl Ring {
         let is_leader = warp::lane() == leader;
 
         let mut base = 0;
+        let mut tail = 0;
         if is_leader {
             base = fetch_add_relaxed_gpu_u64(&self.device().head.0, count);
+            tail = load_relaxed_gpu_u64(&self.device().tail_cache.0);
         }
+        fence_acq_rel_sys();
         base = warp::broadcast_u64(mask, base, leader);
 
         // Slots become free from the front, so lanes go in groups of at most the capacity. Only a ring smaller than a
@@ -66,13 +77,15 @@ impl Ring {
         let mut first = 0;
         loop {
             let last = count.min(first + self.capacity());
-            if is_leader && stop == 0 {
+            if is_leader && base + last > tail + self.capacity() {
                 stop = match self.wait_for_space(base + last) {
                     Ok(()) => 0,
                     Err(reason) => reason.0,
                 };
             }
             stop = warp::broadcast_u64(mask, stop, leader);
+            // The leader has seen the tail for all lanes.
+            warp::synchronize(mask);
             if stop == 0 && rank >= first && rank < last {
                 self.store(base + rank, command);
             }
@@ -80,7 +93,6 @@ impl Ring {
             if first >= count || stop != 0 {
                 break;
             }
-            warp::synchronize(mask);
         }
         if stop == 0 { Ok(base + rank) } else { Err(Stop(stop)) }
     }
@@ -94,20 +106,10 @@ impl Ring {
         store_relaxed_sys_v2_u64(&slot.1, words[2] | lap, words[3] | lap);
     }
 
-    /// Returns when all tickets below `end` have a slot: `end <= tail + capacity`.
-    #[inline(always)]
-    fn wait_for_space(&self, end: u64) -> Result<(), Stop> {
-        let capacity = self.capacity();
-        if end <= load_relaxed_gpu_u64(&self.device().tail_cache.0) + capacity {
-            return Ok(());
-        }
-        self.wait_for_space_slowly(end)
-    }
-
-    /// The ring looks full. One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone
+    /// The ring looks full: returns when all tickets below `end` have a slot, `end <= tail + capacity`. One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone
     /// polling host memory takes 132x256 producers from hundreds of Mops to 2.6; H200, DESIGN 8.)
     #[inline(never)]
-    fn wait_for_space_slowly(&self, end: u64) -> Result<(), Stop> {
+    fn wait_for_space(&self, end: u64) -> Result<(), Stop> {
         let capacity = self.capacity();
         let device = self.device();
         let mut poller = Poller::new(&device.tail_poller.0, self.timeout_ns);
@@ -119,7 +121,7 @@ impl Ring {
                 }
                 tail
             } else {
-                load_relaxed_gpu_u64(&device.tail_cache.0)
+                load_acquire_gpu_u64(&device.tail_cache.0)
             };
             if end <= tail + capacity {
                 return Ok(());
@@ -142,7 +144,7 @@ impl Ring {
         }
     }
 
-    /// Waits until this ticket and all before it are complete.
+    /// Waits until this ticket and all before it are complete; returns the watermark that says so.
     ///
     /// One thread polls the completion line over PCIe and relays it into device memory; the others read the copy. (The
     /// proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN 8.) The watermark and the status
@@ -151,7 +153,7 @@ impl Ring {
     /// # Errors
     /// The proxy's status, or [`Stop::DEADLINE`].
     #[inline(never)]
-    pub fn wait(&self, ticket: u64) -> Result<(), Stop> {
+    pub fn wait(&self, ticket: u64) -> Result<u64, Stop> {
         let device = self.device();
         let mut poller = Poller::new(&device.completion_poller.0, self.timeout_ns);
         let mut relayed = 0;
@@ -171,12 +173,12 @@ impl Ring {
                 load_acquire_gpu_v2_u64(&device.completion_cache.0)
             };
             if watermark > ticket {
-                return Ok(());
+                return Ok(watermark);
             }
             if status != 0 {
                 // The copy of the status may have overtaken the copy of the watermark: the line itself decides.
                 let (watermark, _) = load_acquire_sys_v2_u64(&self.host().completion.0);
-                return if watermark > ticket { Ok(()) } else { Err(Stop(status)) };
+                return if watermark > ticket { Ok(watermark) } else { Err(Stop(status)) };
             }
             if poller.pause() {
                 return Err(self.give_up());
@@ -210,10 +212,10 @@ struct Poller<'a> {
 impl<'a> Poller<'a> {
     #[inline(always)]
     fn new(role: &'a Word, timeout_ns: u64) -> Poller<'a> {
-        let mut poller =
-            Poller { role, elected: false, sleep: SHORTEST_SLEEP, started: thread::global_timer_ns(), timeout_ns };
-        poller.stand();
-        poller
+        let leads = warp::lane() == warp::active_mask().trailing_zeros();
+        // The first attempt goes straight to the exchange: alone, that is one trip to memory instead of two.
+        let elected = leads && compare_exchange_acquire_gpu_u64(role, 0, 1) == 0;
+        Poller { role, elected, sleep: SHORTEST_SLEEP, started: thread::global_timer_ns(), timeout_ns }
     }
 
     /// Takes the role when it is free. One lane of a warp stands for all: the role's word is read before it is fought for.
