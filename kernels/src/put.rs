@@ -102,6 +102,12 @@ impl<'a> Channel<'a> {
         }
     }
 
+    /// Whether everything this channel has put is known to be at the target, without a look at memory.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        self.last.is_none_or(|last| last < self.known)
+    }
+
     /// Waits until this ticket, and every ticket of the ring before it, is at the target.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel<'_>, producer: u32, lea
         let ticket = unsafe { args.tickets.add(number as usize) };
         if fill {
             // The source of a put that is not complete must not be rewritten.
-            if leads && stop == 0 && iteration >= args.window {
+            if leads && stop == 0 && iteration >= args.window && !channel.is_quiet() {
                 // SAFETY: this thread wrote it `window` iterations ago.
                 stop = code(channel.quiet_until(unsafe { *ticket }));
             }

@@ -7,7 +7,7 @@
 //! tail_cache       last tail seen              tail              commands the proxy has taken
 //! tail_poller      1 while someone refreshes   completion        watermark, status: one 16-byte line
 //! completion_cache watermark, status
-//! completion_poller
+//! completion_poller, completion_waiting
 //! ```
 //!
 //! Who writes what: producers write `head`, the caches, the pollers and the slots; the proxy writes `tail` and
@@ -57,6 +57,8 @@ pub struct DeviceWords {
     pub completion_cache: Alone<WordPair>,
     /// 1 while a thread polls `completion` for all.
     pub completion_poller: Alone<Word>,
+    /// 1 when other threads than the poller wait.
+    pub completion_waiting: Alone<Word>,
 }
 
 impl Default for HostWords {
@@ -73,6 +75,7 @@ impl Default for DeviceWords {
             tail_poller: Alone(Word::new(0)),
             completion_cache: Alone(WordPair::new(0, 0)),
             completion_poller: Alone(Word::new(0)),
+            completion_waiting: Alone(Word::new(0)),
         }
     }
 }

@@ -118,6 +118,7 @@ impl Ring {
                 let tail = load_acquire_sys_u64(&self.host().tail.0);
                 if tail > load_relaxed_gpu_u64(&device.tail_cache.0) {
                     store_release_gpu_u64(&device.tail_cache.0, tail);
+                    poller.release_role = true;
                 }
                 tail
             } else {
@@ -146,9 +147,12 @@ impl Ring {
 
     /// Waits until this ticket and all before it are complete; returns the watermark that says so.
     ///
-    /// One thread polls the completion line over PCIe and relays it into device memory; the others read the copy. (The
-    /// proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN 8.) The watermark and the status
-    /// come by one load; a ticket below the watermark is done whatever the status says.
+    /// One thread polls the completion line over PCIe; while others wait it relays the line into device memory, and they
+    /// read the copy. (The proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN 8.) Alone it
+    /// relays nothing: the release would cost a fence on the way out of every quiet. `completion_waiting` says which; a
+    /// waiter that is not elected raises it in every pass, so that a lost update costs one pass and never the wait.
+    ///
+    /// The watermark and the status come by one load; a ticket below the watermark is done whatever the status says.
     ///
     /// # Errors
     /// The proxy's status, or [`Stop::DEADLINE`].
@@ -159,19 +163,27 @@ impl Ring {
         let mut relayed = 0;
         loop {
             let (watermark, status) = if poller.elected {
+                // Read before the line, so that this load hides behind the one over PCIe.
+                let others_wait = load_relaxed_gpu_u64(&device.completion_waiting.0) != 0;
                 let (watermark, status) = load_acquire_sys_v2_u64(&self.host().completion.0);
-                if watermark > relayed {
+                if others_wait && watermark > relayed {
                     // Release: whoever acquires the copy sees what the fabric wrote before (a get's bytes).
                     store_release_gpu_u64(&device.completion_cache.0.0, watermark);
                     relayed = watermark;
+                    poller.release_role = true;
                 }
                 if status != 0 {
                     self.relay_status(status);
                 }
                 (watermark, status)
             } else {
+                store_relaxed_gpu_u64(&device.completion_waiting.0, 1);
                 load_acquire_gpu_v2_u64(&device.completion_cache.0)
             };
+            if watermark > ticket && relayed != 0 {
+                // Whoever still waits raises it again.
+                store_relaxed_gpu_u64(&device.completion_waiting.0, 0);
+            }
             if watermark > ticket {
                 return Ok(watermark);
             }
@@ -204,6 +216,8 @@ impl Ring {
 struct Poller<'a> {
     role: &'a Word,
     elected: bool,
+    /// The next in this role must see our stores to the copy before it makes its own: hand over with release.
+    release_role: bool,
     sleep: u32,
     started: u64,
     timeout_ns: u64,
@@ -215,7 +229,7 @@ impl<'a> Poller<'a> {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();
         // The first attempt goes straight to the exchange: alone, that is one trip to memory instead of two.
         let elected = leads && compare_exchange_acquire_gpu_u64(role, 0, 1) == 0;
-        Poller { role, elected, sleep: SHORTEST_SLEEP, started: thread::global_timer_ns(), timeout_ns }
+        Poller { role, elected, release_role: false, sleep: SHORTEST_SLEEP, started: thread::global_timer_ns(), timeout_ns }
     }
 
     /// Takes the role when it is free. One lane of a warp stands for all: the role's word is read before it is fought for.
@@ -249,8 +263,10 @@ impl<'a> Poller<'a> {
 impl Drop for Poller<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.elected {
-            store_release_gpu_u64(self.role, 0);
+        match (self.elected, self.release_role) {
+            (false, _) => {}
+            (true, true) => store_release_gpu_u64(self.role, 0),
+            (true, false) => store_relaxed_gpu_u64(self.role, 0),
         }
     }
 }
