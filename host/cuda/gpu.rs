@@ -222,24 +222,15 @@ pub(super) unsafe fn launch<A: Copy>(
     let what = || format!("launching {name} as {grid} x {block}");
     let parameters = &mut [(&raw mut args).cast::<c_void>()];
     // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the caller's.
-    unsafe {
-        result::launch_kernel(
-            function,
-            (grid, 1, 1),
-            (block, 1, 1),
-            0,
-            gpu.stream.cu_stream(),
-            parameters,
-        )
-    }
-    .map_err(|error| match error.0 {
-        // A block that is within the device's limit and beyond this kernel's.
-        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
-            "{}: the kernel needs more registers than a block this large leaves; try a smaller --block",
-            what()
-        )),
-        _ => failed(what())(error),
-    })?;
+    unsafe { result::launch_kernel(function, (grid, 1, 1), (block, 1, 1), 0, gpu.stream.cu_stream(), parameters) }
+        .map_err(|error| match error.0 {
+            // A block that is within the device's limit and beyond this kernel's.
+            CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
+                "{}: the kernel needs more registers than a block this large leaves; try a smaller --block",
+                what()
+            )),
+            _ => failed(what())(error),
+        })?;
     event.record(&gpu.stream).map_err(failed("cuEventRecord"))?;
     Ok(GpuLaunch { event, name: name.into() })
 }

@@ -51,10 +51,36 @@ struct Region<R: Rail> {
     staged_from: Option<Stage>,
 }
 
+/// A piece on its way to a rail: small, since each put is copied through here.
 struct Queued {
-    region: usize,
+    ticket: u64,
+    local_offset: u64,
+    remote_offset: u64,
+    bytes: u64,
+    peer: u16,
+    local_region: u16,
+    remote_region: u16,
     read: bool,
-    transfer: Transfer,
+    immediate: Option<u32>,
+}
+
+/// What the peers have registered, by peer, region and rail in one flat table.
+#[derive(Default)]
+struct Peers {
+    table: Vec<RemoteRegion>,
+    peers: usize,
+    regions: usize,
+    rails: usize,
+}
+
+impl Peers {
+    #[inline]
+    fn get(&self, peer: usize, region: usize, rail: usize) -> Option<&RemoteRegion> {
+        if peer >= self.peers || region >= self.regions {
+            return None;
+        }
+        self.table.get((peer * self.regions + region) * self.rails + rail)
+    }
 }
 
 /// Counters of an engine since it was made.
@@ -75,14 +101,15 @@ pub struct Engine<R: Rail> {
     rails: Vec<R>,
     queues: Vec<VecDeque<Queued>>,
     queued: usize,
-    /// Remote regions by peer, region and rail.
-    peers: Vec<Vec<Vec<RemoteRegion>>>,
+    peers: Peers,
     scheduler: Scheduler,
     active_rails: usize,
     polls: u32,
     longest: u64,
     tracker: Tracker,
     window: usize,
+    /// Whether any region is staged.
+    stages: bool,
     /// Commands whose staging copies have finished, on their way to the rails.
     staged: Vec<(u64, Command)>,
     completions: Vec<Completion>,
@@ -102,13 +129,14 @@ impl<R: Rail> Engine<R> {
             regions: Vec::new(),
             queues: (0..count).map(|_| VecDeque::new()).collect(),
             queued: 0,
-            peers: Vec::new(),
+            peers: Peers::default(),
             scheduler: Scheduler::new(Strategy::Single, count),
             active_rails: count,
             polls: 0,
             longest,
             tracker: Tracker::new(window),
             window,
+            stages: false,
             staged: Vec::new(),
             completions: Vec::with_capacity(1024),
             signals: vec![0; SIGNALS].into(),
@@ -150,13 +178,27 @@ impl<R: Rail> Engine<R> {
             remotes.push(rail.remote(&region));
             on_rail.push(region);
         }
+        self.stages |= staged_from.is_some();
         self.regions.push(Region { bytes: memory.bytes as u64, on_rail, staged_from });
         Ok(remotes)
     }
 
-    /// Makes the peers' regions known, by peer, region and rail.
-    pub fn set_peers(&mut self, peers: Vec<Vec<Vec<RemoteRegion>>>) {
-        self.peers = peers;
+    /// Makes the peers' regions known, by peer, region and rail. All peers have the same regions on the same rails.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] when they have not.
+    pub fn set_peers(&mut self, peers: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
+        let (regions, rails) = (peers.first().map_or(0, Vec::len), self.rails.len());
+        let even =
+            |peer: &Vec<Vec<RemoteRegion>>| peer.len() == regions && peer.iter().all(|region| region.len() == rails);
+        if !peers.iter().all(even) {
+            return Err(EngineError::Refused(format!(
+                "peers with other regions or rails than {regions} on {rails} rails"
+            )));
+        }
+        let table = peers.iter().flatten().flatten().copied().collect();
+        self.peers = Peers { table, peers: peers.len(), regions, rails };
+        Ok(())
     }
 
     /// Uses the first `rails` rails in this way from now on. Call it while nothing is in flight.
@@ -196,7 +238,6 @@ impl<R: Rail> Engine<R> {
     /// The number of the local region, when the command's regions, ranges and peer exist.
     #[inline]
     fn check(&self, command: &Command) -> Result<usize, EngineError> {
-        let peer = self.peers.get(command.peer as usize);
         let (local, local_offset, remote, remote_offset) = match command.opcode {
             Opcode::Get => {
                 (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
@@ -205,8 +246,9 @@ impl<R: Rail> Engine<R> {
         };
         let inside = |offset: u64, bytes: u64| offset.checked_add(command.bytes).is_some_and(|end| end <= bytes);
         let local_fits = self.regions.get(local as usize).is_some_and(|region| inside(local_offset, region.bytes));
-        let remote_fits = peer
-            .and_then(|regions| regions.get(remote as usize)?.first())
+        let remote_fits = self
+            .peers
+            .get(command.peer as usize, remote as usize, 0)
             .is_some_and(|region| inside(remote_offset, region.bytes));
         let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
         let signal_fits = !signals || (command.immediate as usize) < SIGNALS && command.bytes <= self.longest;
@@ -217,7 +259,7 @@ impl<R: Rail> Engine<R> {
             "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}",
             self.regions.len(),
             self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
-            self.peers.len()
+            self.peers.peers
         )))
     }
 
@@ -232,22 +274,19 @@ impl<R: Rail> Engine<R> {
         } else {
             (command.source_offset, command.destination_region, command.destination_offset)
         };
-        let remotes = &self.peers[command.peer as usize][remote_region as usize];
         let queues = &mut self.queues;
         let pieces = self.scheduler.schedule(bytes, self.longest, signals, |piece: Piece| {
             queues[piece.rail].push_back(Queued {
-                region: local,
+                ticket,
+                local_offset: local_offset + piece.offset,
+                remote_offset: remote_offset + piece.offset,
+                bytes: piece.bytes,
+                // `check` has found them in tables that are smaller than these types: the command's fields are.
+                peer: command.peer as u16,
+                local_region: local as u16,
+                remote_region: remote_region as u16,
                 read,
-                transfer: Transfer {
-                    local_offset: local_offset + piece.offset,
-                    peer: command.peer as usize,
-                    remote: remotes[piece.rail],
-                    remote_offset: remote_offset + piece.offset,
-                    bytes: piece.bytes,
-                    immediate: signals.then_some(command.immediate),
-                    token: ticket,
-                    more: false,
-                },
+                immediate: signals.then_some(command.immediate),
             });
         });
         self.queued += pieces;
@@ -262,29 +301,41 @@ impl<R: Rail> Engine<R> {
     /// The provider's, or [`EngineError::Stalled`] after the bound.
     #[inline]
     pub fn pump(&mut self) -> Result<(), EngineError> {
-        self.take_staged()?;
+        if self.stages {
+            self.take_staged()?;
+        }
         if self.queued == 0 {
             return Ok(());
         }
         for (index, queue) in self.queues.iter_mut().enumerate() {
             let rail = &mut self.rails[index];
             for chain in 1.. {
-                let last = queue.len() == 1;
-                let Some(queued) = queue.front_mut() else { break };
-                let region = &self.regions[queued.region].on_rail[index];
-                // The provider may hold its doorbell while more follows, but not for long.
-                queued.transfer.more = !last && chain % LONGEST_CHAIN != 0;
+                let Some(queued) = queue.front() else { break };
+                let region = &self.regions[queued.local_region as usize].on_rail[index];
+                let remote = self.peers.get(queued.peer as usize, queued.remote_region as usize, index);
+                let transfer = Transfer {
+                    local_offset: queued.local_offset,
+                    peer: queued.peer as usize,
+                    // `check` found the region on rail 0, and the table is even.
+                    remote: remote.copied().unwrap_or_default(),
+                    remote_offset: queued.remote_offset,
+                    bytes: queued.bytes,
+                    immediate: queued.immediate,
+                    token: queued.ticket,
+                    // The provider may hold its doorbell while more follows, but not for long.
+                    more: queue.len() > 1 && chain % LONGEST_CHAIN != 0,
+                };
                 // SAFETY: `check` found the bytes inside registered regions; the producer leaves them alone until the
                 // watermark passes the ticket.
                 let posted = unsafe {
                     match queued.read {
-                        true => rail.read(region, &queued.transfer),
-                        false => rail.write(region, &queued.transfer),
+                        true => rail.read(region, &transfer),
+                        false => rail.write(region, &transfer),
                     }
                 }?;
                 match posted {
                     Post::Accepted => {
-                        self.counters.rail_bytes[index] += queued.transfer.bytes;
+                        self.counters.rail_bytes[index] += transfer.bytes;
                         queue.pop_front();
                         self.queued -= 1;
                     }

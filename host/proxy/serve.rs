@@ -102,6 +102,7 @@ pub(super) fn serve<S: ProxySetup>(
     let mut server = Server {
         engine,
         ring: Ring { consumer: setup.take_consumer(), silent: false },
+        batch: Vec::with_capacity(BATCH),
         published: 0,
         yields: setup.shares_core(),
         fault: setup.fault(),
@@ -146,6 +147,8 @@ impl Drop for Ring {
 struct Server<R: Rail> {
     engine: Engine<R>,
     ring: Ring,
+    /// Commands popped in this turn.
+    batch: Vec<[u64; 4]>,
     /// The watermark that the kernels know.
     published: u64,
     yields: bool,
@@ -211,21 +214,19 @@ impl<R: Rail + Finished> Server<R> {
     #[inline]
     fn drain(&mut self) -> Result<bool, EngineError> {
         let Some(consumer) = &mut self.ring.consumer else { return Ok(false) };
-        let mut batch = [[0u64; 4]; BATCH];
-        let mut count = 0;
         let room = self.engine.room().min(BATCH);
-        while count < room {
+        self.batch.clear();
+        while self.batch.len() < room {
             let Some(words) = consumer.pop() else { break };
-            batch[count] = words;
-            count += 1;
+            self.batch.push(words);
         }
-        if count == 0 {
+        if self.batch.is_empty() {
             return Ok(false);
         }
         // The commands are copied: their slots can go back before the slow part.
         consumer.acquire();
         consumer.publish_tail();
-        for words in &batch[..count] {
+        for words in &self.batch {
             let Some(command) = Command::decode(*words) else {
                 return Err(EngineError::Refused(format!("words {words:x?} are no command")));
             };
@@ -241,7 +242,7 @@ impl<R: Rail + Finished> Server<R> {
                     let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
                     rail.insert_peers(&of_rail)?;
                 }
-                self.engine.set_peers(regions);
+                self.engine.set_peers(&regions)?;
                 Ok(Answer::Done)
             }
             Order::Configure { rails, strategy } => {

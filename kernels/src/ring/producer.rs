@@ -4,9 +4,8 @@ use super::{DeviceWords, HostWords, Ring, Slot, Stop, parity};
 use crate::command::Command;
 use cuda_std::memory::{
     Word, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
-    load_acquire_gpu_v2_u64, load_acquire_sys_u64,
-    load_acquire_sys_v2_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
-    store_release_gpu_u64,
+    load_acquire_gpu_v2_u64, load_acquire_sys_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
+    store_relaxed_gpu_u64, store_relaxed_sys_v2_u64, store_release_gpu_u64,
 };
 use cuda_std::{thread, warp};
 
@@ -229,7 +228,14 @@ impl<'a> Poller<'a> {
         let leads = warp::lane() == warp::active_mask().trailing_zeros();
         // The first attempt goes straight to the exchange: alone, that is one trip to memory instead of two.
         let elected = leads && compare_exchange_acquire_gpu_u64(role, 0, 1) == 0;
-        Poller { role, elected, release_role: false, sleep: SHORTEST_SLEEP, started: thread::global_timer_ns(), timeout_ns }
+        Poller {
+            role,
+            elected,
+            release_role: false,
+            sleep: SHORTEST_SLEEP,
+            started: thread::global_timer_ns(),
+            timeout_ns,
+        }
     }
 
     /// Takes the role when it is free. One lane of a warp stands for all: the role's word is read before it is fought for.
