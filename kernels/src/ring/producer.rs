@@ -3,8 +3,8 @@
 use super::{DeviceWords, HostWords, Ring, Slot, Stop, parity};
 use crate::command::Command;
 use cuda_std::memory::{
-    Word, compare_exchange_acquire_gpu_u64, fetch_add_relaxed_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64,
-    load_acquire_sys_v2_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
+    Word, compare_exchange_acquire_gpu_u64, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64,
+    load_acquire_sys_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
     store_release_gpu_u64,
 };
 use cuda_std::{thread, warp};
@@ -39,9 +39,11 @@ impl Ring {
     /// when its slot is free: `ticket < tail + capacity`.
     ///
     /// Why no fence stands between the words: each carries the lap's parity, and the proxy takes a slot only when all four
-    /// agree. Why a slot is never overwritten early: the proxy stores `tail` with release after it has read the slot, the
-    /// poller acquires it, and the store of the next lap depends on that value by control; a GPU does not perform a store
-    /// before the branch it depends on is decided.
+    /// agree. Why a slot is never overwritten early: the proxy's reads of the slot happen before our stores to it. The
+    /// chain is the proxy's release of `tail`, the poller's acquire of it and release of `tail_cache`, the leader's
+    /// acquire of that, and the warp's barrier. A relaxed load and a branch on it would do on the machines we know, but
+    /// neither the PTX nor the C++ model orders a store behind a branch: without the chain the store of this lap may
+    /// stand before that of the last lap in the slot's coherence order, and is then never seen.
     ///
     /// # Errors
     /// [`Stop`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
@@ -73,6 +75,8 @@ impl Ring {
                 };
             }
             stop = warp::broadcast_u64(mask, stop, leader);
+            // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
+            warp::synchronize(mask);
             if stop == 0 && rank >= first && rank < last {
                 self.store(base + rank, command);
             }
@@ -98,7 +102,7 @@ impl Ring {
     #[inline(always)]
     fn wait_for_space(&self, end: u64) -> Result<(), Stop> {
         let capacity = self.capacity();
-        if end <= load_relaxed_gpu_u64(&self.device().tail_cache.0) + capacity {
+        if end <= load_acquire_gpu_u64(&self.device().tail_cache.0) + capacity {
             return Ok(());
         }
         self.wait_for_space_slowly(end)
@@ -119,7 +123,7 @@ impl Ring {
                 }
                 tail
             } else {
-                load_relaxed_gpu_u64(&device.tail_cache.0)
+                load_acquire_gpu_u64(&device.tail_cache.0)
             };
             if end <= tail + capacity {
                 return Ok(());
@@ -146,7 +150,8 @@ impl Ring {
     ///
     /// One thread polls the completion line over PCIe and relays it into device memory; the others read the copy. (The
     /// proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN 8.) The watermark and the status
-    /// come by one load; a ticket below the watermark is done whatever the status says.
+    /// come by one load, without a promise that both are of one age; a ticket below the watermark is done whatever the
+    /// status says.
     ///
     /// # Errors
     /// The proxy's status, or [`Stop::DEADLINE`].
@@ -159,7 +164,8 @@ impl Ring {
             let (watermark, status) = if poller.elected {
                 let (watermark, status) = load_acquire_sys_v2_u64(&self.host().completion.0);
                 if watermark > relayed {
-                    // Release: whoever acquires the copy sees what the fabric wrote before (a get's bytes).
+                    // Release: whoever acquires the copy sees what the proxy saw before (a get's bytes in host memory;
+                    // for bytes that a NIC wrote to device memory, the rail must have seen to their order).
                     store_release_gpu_u64(&device.completion_cache.0.0, watermark);
                     relayed = watermark;
                 }
@@ -174,7 +180,9 @@ impl Ring {
                 return Ok(());
             }
             if status != 0 {
-                // The copy of the status may have overtaken the copy of the watermark: the line itself decides.
+                // The status may have overtaken the watermark, both in the copy and between the two halves of one load:
+                // the line itself decides. The load that brought the status acquired it, so this one finds the last
+                // watermark.
                 let (watermark, _) = load_acquire_sys_v2_u64(&self.host().completion.0);
                 return if watermark > ticket { Ok(()) } else { Err(Stop(status)) };
             }
@@ -184,10 +192,11 @@ impl Ring {
         }
     }
 
-    /// Shows the other threads of the device that there is nothing left to wait for.
+    /// Shows the other threads of the device that there is nothing left to wait for. Release: whoever acquires the copy
+    /// of the status reads a completion line at least as new as we did, and so finds the last watermark there.
     #[inline(always)]
     fn relay_status(&self, status: u64) {
-        store_relaxed_gpu_u64(&self.device().completion_cache.0.1, status);
+        store_release_gpu_u64(&self.device().completion_cache.0.1, status);
     }
 
     /// The deadline has passed: end everyone's waits, not only ours. A ticket may be lost, so the ring is not usable after.
