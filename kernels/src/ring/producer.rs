@@ -43,7 +43,8 @@ impl Ring {
     /// chain is the proxy's release of `tail`, the poller's acquire of it and release of `tail_cache`, the leader's
     /// acquire of that, and the warp's barrier. A relaxed load and a branch on it would do on the machines we know, but
     /// neither the PTX nor the C++ model orders a store behind a branch: without the chain the store of this lap may
-    /// stand before that of the last lap in the slot's coherence order, and is then never seen.
+    /// stand before that of the last lap in the slot's coherence order, and is then never seen. (The acquire costs 3 % of
+    /// the rate of one warp, and nothing measurable of the rate of a full GPU; H200.)
     ///
     /// # Errors
     /// [`Stop`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
