@@ -21,6 +21,8 @@ pub use cuda_std_macros::kernel;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
 pub mod memory;
+#[cfg(loom)]
+pub mod model;
 pub mod thread;
 pub mod warp;
 

@@ -143,9 +143,9 @@ pub fn store_relaxed_sys_v2_u64(pair: &WordPair, first: u64, second: u64) {
     }
 }
 
-/// `ld.acquire.sys.v2.u64`: both words by one 128-bit load.
-///
-/// The host body reads the second word first: whoever sees a status there sees a first word at least as new.
+/// `ld.acquire.sys.v2.u64`: both words by one 128-bit load. As with the store, the halves are separate accesses in no
+/// particular order: one may be older than the other. The host body reads the first word first, so that there, and under
+/// loom, the first is the one that may be older.
 #[inline(always)]
 pub fn load_acquire_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
     #[cfg(target_arch = "nvptx64")]
@@ -160,8 +160,8 @@ pub fn load_acquire_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        let second = pair.1.0.load(Ordering::Acquire);
-        (pair.0.0.load(Ordering::Acquire), second)
+        let first = pair.0.0.load(Ordering::Acquire);
+        (first, pair.1.0.load(Ordering::Acquire))
     }
 }
 

@@ -41,7 +41,8 @@ impl Consumer {
     /// The next command's words, or `None` when it has not arrived whole.
     ///
     /// The parity must stand in every word: a producer's stores may arrive in any order and at any time. A word of the
-    /// lap before has the other parity, and no word can be of a later lap, since `tail` has not passed this slot.
+    /// lap before has the other parity. An older word cannot come back, since we have read the newer one; and no word can
+    /// be of a later lap, since `tail` has not passed this slot.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<[u64; 4]> {
         let slot = self.slot(self.cursor);
@@ -63,7 +64,8 @@ impl Consumer {
     }
 
     /// Gives the slots of all popped commands back to the producers. Once per batch: each store takes the line from the
-    /// poller. Release: our reads of the slots come before a producer's next stores to them.
+    /// poller. Release: our reads of the slots come before a producer's next stores to them (the rest of that chain stands
+    /// at [`push`](Ring::push)).
     #[inline(always)]
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {
@@ -77,13 +79,15 @@ impl Consumer {
         self.cursor
     }
 
-    /// Tells the kernels that all tickets below this are done. Release: what the fabric delivered is visible before.
+    /// Tells the kernels that all tickets below this are done. Release: what this thread wrote, or saw written, is visible
+    /// before. Bytes that a NIC wrote to device memory are outside this promise: their rail orders them.
     #[inline(always)]
     pub fn publish_watermark(&self, watermark: u64) {
         store_release_sys_u64(&self.host().completion.0.0, watermark);
     }
 
-    /// Ends every wait of the kernels with this reason, after the last watermark.
+    /// Ends every wait of the kernels with this reason. Call it after the last watermark: release, so that whoever sees
+    /// the status finds that watermark.
     pub fn publish_stop(&self, stop: Stop) {
         store_release_sys_u64(&self.host().completion.0.1, stop.0);
     }

@@ -43,9 +43,10 @@ impl Ring {
     ///
     /// - Payload before command. This thread (and, behind a block barrier, its block: the fence is cumulative) wrote the
     ///   payload; the proxy acquires the command and lets the NIC read the payload. The command is stored after the fence.
-    /// - A slot is not overwritten early. The proxy stores `tail` with release after it has read the slot; the poller
-    ///   acquires it and releases the copy; the relaxed load of the copy and the fence behind it make an acquire, and the
-    ///   store of the next lap comes after.
+    /// - A slot is not overwritten early: the proxy's reads of it happen before our stores to it. The chain is the proxy's
+    ///   release of `tail`, the poller's acquire of it and release of `tail_cache`, the leader's relaxed load of that with
+    ///   the fence behind it (an acquire), and the warp's barrier. (A branch on the load would do on the machines we know,
+    ///   but neither the PTX nor the C++ model orders a store behind a branch.)
     ///
     /// No fence stands between the words of a command: each carries the lap's parity, and the proxy takes a slot only when
     /// all four agree.
@@ -83,7 +84,7 @@ impl Ring {
                 };
             }
             stop = warp::broadcast_u64(mask, stop, leader);
-            // The leader has seen the tail for all lanes.
+            // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
             warp::synchronize(mask);
             if stop == 0 && rank >= first && rank < last {
                 self.store(base + rank, command);
@@ -105,8 +106,10 @@ impl Ring {
         store_relaxed_sys_v2_u64(&slot.1, words[2] | lap, words[3] | lap);
     }
 
-    /// The ring looks full: returns when all tickets below `end` have a slot, `end <= tail + capacity`. One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone
-    /// polling host memory takes 132x256 producers from hundreds of Mops to 2.6; H200, DESIGN 8.)
+    /// The ring looks full: returns when all tickets below `end` have a slot, `end <= tail + capacity`.
+    ///
+    /// One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone polling host memory
+    /// takes 132x256 producers from hundreds of Mops to 2.6; H200, DESIGN 8.)
     #[inline(never)]
     fn wait_for_space(&self, end: u64) -> Result<(), Stop> {
         let capacity = self.capacity();
@@ -151,7 +154,8 @@ impl Ring {
     /// relays nothing: the release would cost a fence on the way out of every quiet. `completion_waiting` says which; a
     /// waiter that is not elected raises it in every pass, so that a lost update costs one pass and never the wait.
     ///
-    /// The watermark and the status come by one load; a ticket below the watermark is done whatever the status says.
+    /// The watermark and the status come by one load, without a promise that both are of one age; a ticket below the
+    /// watermark is done whatever the status says.
     ///
     /// # Errors
     /// The proxy's status, or [`Stop::DEADLINE`].
@@ -166,7 +170,8 @@ impl Ring {
                 let others_wait = load_relaxed_gpu_u64(&device.completion_waiting.0) != 0;
                 let (watermark, status) = load_acquire_sys_v2_u64(&self.host().completion.0);
                 if others_wait && watermark > relayed {
-                    // Release: whoever acquires the copy sees what the fabric wrote before (a get's bytes).
+                    // Release: whoever acquires the copy sees what the proxy saw before (a get's bytes in host memory;
+                    // for bytes that a NIC wrote to device memory, the rail must have seen to their order).
                     store_release_gpu_u64(&device.completion_cache.0.0, watermark);
                     relayed = watermark;
                     poller.release_role = true;
@@ -187,7 +192,9 @@ impl Ring {
                 return Ok(watermark);
             }
             if status != 0 {
-                // The copy of the status may have overtaken the copy of the watermark: the line itself decides.
+                // The status may have overtaken the watermark, both in the copy and between the two halves of one load:
+                // the line itself decides. The load that brought the status acquired it, so this one finds the last
+                // watermark.
                 let (watermark, _) = load_acquire_sys_v2_u64(&self.host().completion.0);
                 return if watermark > ticket { Ok(watermark) } else { Err(Stop(status)) };
             }
@@ -197,10 +204,11 @@ impl Ring {
         }
     }
 
-    /// Shows the other threads of the device that there is nothing left to wait for.
+    /// Shows the other threads of the device that there is nothing left to wait for. Release: whoever acquires the copy
+    /// of the status reads a completion line at least as new as we did, and so finds the last watermark there.
     #[inline(always)]
     fn relay_status(&self, status: u64) {
-        store_relaxed_gpu_u64(&self.device().completion_cache.0.1, status);
+        store_release_gpu_u64(&self.device().completion_cache.0.1, status);
     }
 
     /// The deadline has passed: end everyone's waits, not only ours. A ticket may be lost, so the ring is not usable after.

@@ -1,0 +1,198 @@
+//! The ring's protocol once more, in its shortest form, with a place for one fault at a time.
+//!
+//! A model that cannot fail proves nothing. Each [`Fault`] is a mistake that the ring could have; a scenario that the
+//! product passes must fail with it, and pass without it.
+
+use super::Proxy;
+use cuda_std::memory::{
+    compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
+    load_acquire_gpu_v2_u64, load_acquire_sys_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64, load_relaxed_sys_u64,
+    store_relaxed_gpu_u64, store_relaxed_sys_u64, store_relaxed_sys_v2_u64, store_release_gpu_u64,
+    store_release_sys_u64,
+};
+use cuda_std::thread::nanosleep;
+use kernels::command::{Command, PARITY};
+use kernels::ring::{DeviceWords, HostWords, Ring, Slot, Stop, parity};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// The producer stores the command without a fence behind the payload.
+    NoFence,
+    /// The producer does not wait until its slot is free.
+    NoSpaceCheck,
+    /// The producer acts on the relayed tail without acquiring it.
+    TailCacheRelaxed,
+    /// The producer leaves one word in the parity of lap 0.
+    WordWithoutParity,
+    /// The proxy believes three words where there are four.
+    LastWordUnchecked,
+    /// The proxy looks for the parity of lap 0 in every lap.
+    LapForgotten,
+    /// The proxy gives a slot back, then reads it.
+    TailBeforeRead,
+    /// The proxy gives slots back without release, and without a fence that would do as well.
+    TailRelaxed,
+    /// The proxy publishes the watermark without release.
+    WatermarkRelaxed,
+    /// The proxy publishes the status, then the last watermark.
+    StatusBeforeWatermark,
+    /// The poller relays the watermark without release.
+    WatermarkRelayRelaxed,
+    /// The poller relays the status without release.
+    StatusRelayRelaxed,
+    /// A waiter believes a status without a second look at the watermark.
+    NoSecondLook,
+    /// The poller leaves and keeps the role.
+    RoleKept,
+}
+
+// SAFETY (both): the scenario's memory outlives its threads.
+fn host(ring: &Ring) -> &HostWords {
+    // SAFETY: see above.
+    unsafe { &*ring.host }
+}
+
+fn device(ring: &Ring) -> &DeviceWords {
+    // SAFETY: see above.
+    unsafe { &*ring.device }
+}
+
+fn slot(ring: &Ring, ticket: u64) -> &Slot {
+    // SAFETY: see above; the index is below the capacity.
+    unsafe { &*ring.slots.add((ticket % ring.capacity()) as usize) }
+}
+
+/// [`Ring::push`] behind a fence.
+pub fn push(ring: &Ring, command: &Command, fault: Option<Fault>) -> u64 {
+    let words = device(ring);
+    if fault != Some(Fault::NoFence) {
+        fence_acq_rel_sys();
+    }
+    let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);
+    while fault != Some(Fault::NoSpaceCheck) {
+        let tail = match fault {
+            Some(Fault::TailCacheRelaxed) => load_relaxed_gpu_u64(&words.tail_cache.0),
+            _ => load_acquire_gpu_u64(&words.tail_cache.0),
+        };
+        if ticket < tail + ring.capacity() {
+            break;
+        }
+        if compare_exchange_acquire_gpu_u64(&words.tail_poller.0, 0, 1) == 0 {
+            store_release_gpu_u64(&words.tail_cache.0, load_acquire_sys_u64(&host(ring).tail.0));
+            store_release_gpu_u64(&words.tail_poller.0, 0);
+        }
+        nanosleep(0);
+    }
+    let lap = parity(ticket, ring.log2_capacity);
+    let last_lap = if fault == Some(Fault::WordWithoutParity) { PARITY } else { lap };
+    let [a, b, c, d] = command.encode();
+    store_relaxed_sys_v2_u64(&slot(ring, ticket).0, a | lap, b | lap);
+    store_relaxed_sys_v2_u64(&slot(ring, ticket).1, c | lap, d | last_lap);
+    ticket
+}
+
+/// [`Ring::wait`].
+pub fn wait(ring: &Ring, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> {
+    let device = device(ring);
+    let mut elected = false;
+    let result = loop {
+        elected = elected || compare_exchange_acquire_gpu_u64(&device.completion_poller.0, 0, 1) == 0;
+        let (watermark, status) = if elected {
+            let (watermark, status) = load_acquire_sys_v2_u64(&host(ring).completion.0);
+            match fault {
+                Some(Fault::WatermarkRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.0, watermark),
+                _ => store_release_gpu_u64(&device.completion_cache.0.0, watermark),
+            }
+            match fault {
+                Some(Fault::StatusRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.1, status),
+                _ => store_release_gpu_u64(&device.completion_cache.0.1, status),
+            }
+            (watermark, status)
+        } else {
+            load_acquire_gpu_v2_u64(&device.completion_cache.0)
+        };
+        if watermark > ticket {
+            break Ok(());
+        }
+        if status != 0 {
+            let (again, _) = load_acquire_sys_v2_u64(&host(ring).completion.0);
+            break if again > ticket && fault != Some(Fault::NoSecondLook) { Ok(()) } else { Err(Stop(status)) };
+        }
+        nanosleep(0);
+    };
+    if elected && fault != Some(Fault::RoleKept) {
+        store_release_gpu_u64(&device.completion_poller.0, 0);
+    }
+    result
+}
+
+/// The proxy.
+pub struct ByHand {
+    ring: Ring,
+    cursor: u64,
+    fault: Option<Fault>,
+}
+
+impl ByHand {
+    pub fn new(ring: Ring, fault: Option<Fault>) -> ByHand {
+        ByHand { ring, cursor: 0, fault }
+    }
+
+    fn words(&self) -> [u64; 4] {
+        let slot = slot(&self.ring, self.cursor);
+        [&slot.0.0, &slot.0.1, &slot.1.0, &slot.1.1].map(load_relaxed_sys_u64)
+    }
+}
+
+impl Proxy for ByHand {
+    fn pop(&mut self) -> Option<[u64; 4]> {
+        let mut words = self.words();
+        let lap = match self.fault {
+            Some(Fault::LapForgotten) => PARITY,
+            _ => parity(self.cursor, self.ring.log2_capacity),
+        };
+        let checked = if self.fault == Some(Fault::LastWordUnchecked) { 3 } else { 4 };
+        if words[..checked].iter().any(|word| word & PARITY != lap) {
+            return None;
+        }
+        self.cursor += 1;
+        if self.fault == Some(Fault::TailBeforeRead) {
+            self.publish_tail();
+            self.cursor -= 1;
+            words = self.words();
+            self.cursor += 1;
+        }
+        if self.fault != Some(Fault::TailRelaxed) {
+            fence_acq_rel_sys();
+        }
+        Some(words.map(|word| word & !PARITY))
+    }
+
+    fn publish_tail(&mut self) {
+        let tail = &host(&self.ring).tail.0;
+        match self.fault {
+            Some(Fault::TailRelaxed) => store_relaxed_sys_u64(tail, self.cursor),
+            _ => store_release_sys_u64(tail, self.cursor),
+        }
+    }
+
+    fn publish_watermark(&self, watermark: u64) {
+        let word = &host(&self.ring).completion.0.0;
+        match self.fault {
+            Some(Fault::WatermarkRelaxed) => store_relaxed_sys_u64(word, watermark),
+            _ => store_release_sys_u64(word, watermark),
+        }
+    }
+
+    fn publish_end(&self, watermark: u64, stop: Stop) {
+        let status = &host(&self.ring).completion.0.1;
+        if self.fault == Some(Fault::StatusBeforeWatermark) {
+            store_release_sys_u64(status, stop.0);
+            self.publish_watermark(watermark);
+        } else {
+            self.publish_watermark(watermark);
+            store_release_sys_u64(status, stop.0);
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! The ring under load, natively: an emulated grid pushes and waits, a CPU thread plays the proxy.
+//!
+//! What loom shows for three threads and a handful of commands, this shows for many of both on the real machine. No wait
+//! is without an end: the ring's timeout ends the grid, [`PATIENCE`] ends the proxy.
+#![cfg(not(loom))]
+
+use cuda_std::memory::WordPair;
+use cuda_std::{emulation, thread};
+use kernels::command::{Command, MAX_OFFSET, MAX_PEER, MAX_REGION, Opcode, PARITY};
+use kernels::put::{Channel, Put};
+use kernels::ring::consumer::Consumer;
+use kernels::ring::{DeviceWords, HostWords, Ring, Slot, Stop};
+use proptest::prelude::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Far beyond what any of this takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+const GRID: u32 = 8;
+const BLOCK: u32 = 4;
+const THREADS: usize = (GRID * BLOCK) as usize;
+
+/// A ring's memory.
+struct Memory {
+    slots: Vec<Slot>,
+    host: HostWords,
+    device: DeviceWords,
+    log2_capacity: u32,
+    timeout: Duration,
+}
+
+impl Memory {
+    fn new(log2_capacity: u32, timeout: Duration) -> Memory {
+        let slot = || Slot(WordPair::new(0, 0), WordPair::new(0, 0));
+        let slots = (0..1 << log2_capacity).map(|_| slot()).collect();
+        Memory { slots, host: HostWords::default(), device: DeviceWords::default(), log2_capacity, timeout }
+    }
+
+    fn ring(&self) -> Ring {
+        Ring {
+            slots: self.slots.as_ptr(),
+            host: &self.host,
+            device: &self.device,
+            log2_capacity: self.log2_capacity,
+            timeout_ns: self.timeout.as_nanos() as u64,
+        }
+    }
+
+    /// Runs `kernel` on the grid beside `proxy`.
+    fn run(&self, kernel: impl Fn(&Ring) + Sync, proxy: impl FnOnce(Consumer) + Send) {
+        // SAFETY: the memory outlives the scope; this is the only consumer.
+        let consumer = unsafe { Consumer::new(&self.ring()) };
+        std::thread::scope(|scope| {
+            let proxy = scope.spawn(|| proxy(consumer));
+            emulation::run(GRID, BLOCK, || kernel(&self.ring())).expect("the grid");
+            proxy.join().expect("the proxy");
+        });
+    }
+}
+
+/// Which put of which thread; every word of the command depends on both.
+fn put(thread: u32, number: u64) -> (Put, u32) {
+    let mix = (thread as u64 + 1).wrapping_mul(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let put = Put {
+        source_region: thread,
+        source_offset: number,
+        destination_region: (mix >> 20) as u32 & MAX_REGION,
+        destination_offset: mix & MAX_OFFSET,
+        bytes: (mix >> 16) & MAX_OFFSET,
+        peer: (mix >> 40) as u32 & MAX_PEER,
+    };
+    (put, mix as u32)
+}
+
+/// The thread and number in the words of a popped command, every field of which must be right.
+fn origin(words: [u64; 4]) -> (usize, u64) {
+    let command = Command::decode(words).expect("a command");
+    let (thread, number) = (command.source_region, command.source_offset);
+    let (put, immediate) = put(thread, number);
+    let expected = Command {
+        opcode: Opcode::PutSignal,
+        source_region: put.source_region,
+        source_offset: put.source_offset,
+        destination_region: put.destination_region,
+        destination_offset: put.destination_offset,
+        bytes: put.bytes,
+        peer: put.peer,
+        immediate,
+    };
+    assert_eq!(command, expected, "torn slot");
+    (thread as usize, number)
+}
+
+/// Pops the next command; panics when none comes.
+fn pop(consumer: &mut Consumer) -> [u64; 4] {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(words) = consumer.pop() {
+            consumer.acquire();
+            return words;
+        }
+        assert!(Instant::now() < deadline, "no command after {}", consumer.cursor());
+        std::thread::yield_now();
+    }
+}
+
+/// Keeps the processor from the ring for a while: the producers run into the full ring.
+fn dawdle(duration: Duration) {
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        std::thread::yield_now();
+    }
+}
+
+/// Pseudo-random numbers, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// Every command arrives once, whole, and in the order of its thread; the tail is published once per batch.
+fn every_command_once(log2_capacity: u32, batch: u64, puts: u64) {
+    let memory = Memory::new(log2_capacity, PATIENCE);
+    memory.run(
+        |ring| {
+            let mut channel = Channel::new(ring);
+            for number in 0..puts {
+                let (put, immediate) = put(thread::index(), number);
+                channel.put_signal_nbi(&put, immediate).expect("pushed");
+            }
+        },
+        |mut consumer| {
+            let mut next = [0; THREADS];
+            for count in 0..puts * THREADS as u64 {
+                let (thread, number) = origin(pop(&mut consumer));
+                assert_eq!(number, next[thread], "thread {thread} out of order");
+                next[thread] += 1;
+                if (count + 1) % batch == 0 {
+                    consumer.publish_tail();
+                }
+                if count % 1024 == 1023 {
+                    dawdle(Duration::from_millis(1));
+                }
+            }
+            assert_eq!(next, [puts; THREADS]);
+            assert_eq!(consumer.pop(), None, "a command too many");
+        },
+    );
+}
+
+#[test]
+fn two_slots_carry_every_command_once() {
+    every_command_once(1, 1, 300);
+}
+
+#[test]
+fn a_batch_as_large_as_the_ring_carries_every_command_once() {
+    every_command_once(1, 2, 300);
+    every_command_once(3, 8, 1000);
+}
+
+#[test]
+fn a_large_ring_carries_every_command_once() {
+    every_command_once(8, 16, 5000);
+}
+
+/// Tickets complete in any order; a quiet returns only when its ticket, and all before it, are done.
+#[test]
+fn quiet_waits_for_the_watermark() {
+    const PUTS: u64 = 300;
+    let memory = Memory::new(6, PATIENCE);
+    let done: Vec<AtomicBool> = (0..PUTS as usize * THREADS).map(|_| AtomicBool::new(false)).collect();
+    let all_done_until = |ticket: u64| done[..=ticket as usize].iter().all(|done| done.load(Ordering::Relaxed));
+    memory.run(
+        |ring| {
+            let mut channel = Channel::new(ring);
+            assert_eq!(channel.quiet(), Ok(()), "nothing to wait for");
+            let mut earlier = 0;
+            for number in 0..PUTS {
+                let (put, immediate) = put(thread::index(), number);
+                let ticket = channel.put_signal_nbi(&put, immediate).expect("pushed");
+                match number % 4 {
+                    // Pipelined: wait for the last but one.
+                    1 => {
+                        channel.quiet_until(earlier).expect("complete");
+                        assert!(all_done_until(earlier), "quiet_until returned early");
+                    }
+                    3 => {
+                        channel.quiet().expect("complete");
+                        assert!(all_done_until(ticket), "quiet returned early");
+                    }
+                    _ => {}
+                }
+                earlier = ticket;
+            }
+        },
+        |mut consumer| {
+            let mut random = Random(1);
+            let mut in_flight = Vec::new();
+            let mut watermark = 0;
+            let deadline = Instant::now() + PATIENCE;
+            while watermark < done.len() {
+                assert!(Instant::now() < deadline, "watermark stays at {watermark}");
+                let before = consumer.cursor();
+                while in_flight.len() < 24
+                    && let Some(words) = consumer.pop()
+                {
+                    origin(words);
+                    in_flight.push(consumer.cursor() as usize - 1);
+                }
+                consumer.publish_tail();
+                if consumer.cursor() == before && in_flight.is_empty() {
+                    std::thread::yield_now();
+                    continue;
+                }
+                for _ in 0..in_flight.len().min(4) {
+                    let completed = in_flight.swap_remove(random.below(in_flight.len()));
+                    assert!(!done[completed].swap(true, Ordering::Relaxed));
+                }
+                while watermark < done.len() && done[watermark].load(Ordering::Relaxed) {
+                    watermark += 1;
+                }
+                consumer.publish_watermark(watermark as u64);
+            }
+        },
+    );
+}
+
+/// What became of each thread's put and wait.
+fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<u64, Stop>> {
+    let outcomes = Mutex::new(Vec::new());
+    memory.run(
+        |ring| {
+            let mut channel = Channel::new(ring);
+            let (put, immediate) = put(thread::index(), 0);
+            let outcome = channel.put_signal_nbi(&put, immediate);
+            let outcome = outcome.and_then(|ticket| channel.quiet().map(|()| ticket));
+            outcomes.lock().expect("no panic inside").push(outcome);
+        },
+        proxy,
+    );
+    outcomes.into_inner().expect("no panic inside")
+}
+
+/// The proxy ends after ten tickets: those succeed; all others, waiting for space or for completion, get the status.
+#[test]
+fn the_status_ends_every_wait() {
+    for _ in 0..20 {
+        let memory = Memory::new(3, PATIENCE);
+        let mut outcomes = outcomes(&memory, |mut consumer| {
+            for _ in 0..10 {
+                origin(pop(&mut consumer));
+                consumer.publish_tail();
+            }
+            consumer.publish_watermark(10);
+            consumer.publish_stop(Stop::FABRIC);
+        });
+        outcomes.sort_by_key(|outcome| outcome.unwrap_or(u64::MAX));
+        let done: Vec<_> = (0..10).map(Ok).collect();
+        assert_eq!(outcomes[..10], done);
+        assert_eq!(outcomes[10..], [Err(Stop::FABRIC); THREADS - 10]);
+    }
+}
+
+/// No proxy: the deadline ends the waits for space and those for completion.
+#[test]
+fn the_deadline_ends_every_wait() {
+    let memory = Memory::new(1, Duration::from_millis(50));
+    let started = Instant::now();
+    assert_eq!(outcomes(&memory, drop), [Err(Stop::DEADLINE); THREADS]);
+    assert!(started.elapsed() >= Duration::from_millis(50), "gave up early");
+    assert!(started.elapsed() < PATIENCE / 2, "gave up late: {:?}", started.elapsed());
+}
+
+/// A wait that is over before it begins succeeds also on a ring whose time is up.
+#[test]
+fn a_done_ticket_needs_no_time() {
+    let memory = Memory::new(1, Duration::ZERO);
+    // SAFETY: the memory outlives the consumer, which is the only one.
+    let consumer = unsafe { Consumer::new(&memory.ring()) };
+    consumer.publish_watermark(1);
+    consumer.publish_stop(Stop::STOPPED);
+    assert_eq!(memory.ring().wait(0), Ok(1));
+    assert_eq!(memory.ring().wait(1), Err(Stop::STOPPED));
+}
+
+fn any_command() -> impl Strategy<Value = Command> {
+    let opcode = prop_oneof![Just(Opcode::Put), Just(Opcode::PutSignal), Just(Opcode::Get), Just(Opcode::Signal)];
+    let region = 0..=MAX_REGION;
+    let offset = 0..=MAX_OFFSET;
+    (opcode, region.clone(), offset.clone(), region, offset.clone(), offset, 0..=MAX_PEER, any::<u32>()).prop_map(
+        |(opcode, source_region, source_offset, destination_region, destination_offset, bytes, peer, immediate)| {
+            Command {
+                opcode,
+                source_region,
+                source_offset,
+                destination_region,
+                destination_offset,
+                bytes,
+                peer,
+                immediate,
+            }
+        },
+    )
+}
+
+/// The bits of each word that are neither content nor parity.
+const RESERVED: [u64; 4] = [0, 0xf << 59, 0, (PARITY - 1) & !(u32::MAX as u64)];
+
+proptest! {
+    #[test]
+    fn a_command_survives_its_words(command in any_command(), parity in any::<[bool; 4]>()) {
+        let mut words = command.encode();
+        for (word, reserved) in words.iter().zip(RESERVED) {
+            prop_assert_eq!(word & (PARITY | reserved), 0);
+        }
+        for (word, set) in words.iter_mut().zip(parity) {
+            *word |= if set { PARITY } else { 0 };
+        }
+        prop_assert_eq!(Command::decode(words), Some(command));
+    }
+
+    #[test]
+    fn a_reserved_bit_is_refused(command in any_command()) {
+        for (word, bit) in (0..4).flat_map(|word| (0..64).map(move |bit| (word, 1u64 << bit))) {
+            let mut words = command.encode();
+            words[word] |= bit;
+            prop_assert!(RESERVED[word] & bit == 0 || Command::decode(words).is_none(), "word {word} bit {bit:#x}");
+        }
+    }
+
+    #[test]
+    fn any_words_are_refused_or_encode_again(words in any::<[u64; 4]>(), small in any::<bool>()) {
+        // Half of the cases keep to the bits in use: the others are nearly all refused.
+        let mut words = words;
+        if small {
+            for (word, reserved) in words.iter_mut().zip(RESERVED) {
+                *word &= !reserved;
+            }
+        }
+        let opcode = (words[0] >> 59) & 0xf;
+        let reserved = words.iter().zip(RESERVED).any(|(word, reserved)| word & reserved != 0);
+        match Command::decode(words) {
+            Some(command) => prop_assert_eq!(command.encode(), words.map(|word| word & !PARITY)),
+            None => prop_assert!(reserved || !(1..=4).contains(&opcode)),
+        }
+    }
+
+    #[test]
+    fn fields_too_large_are_cut(command in any_command(), high in any::<u64>()) {
+        let mut large = command;
+        large.source_region |= (high as u32) & !MAX_REGION;
+        large.destination_region |= (high as u32) & !MAX_REGION;
+        large.source_offset |= high & !MAX_OFFSET;
+        large.destination_offset |= high & !MAX_OFFSET;
+        large.bytes |= high & !MAX_OFFSET;
+        large.peer |= (high as u32) & !MAX_PEER;
+        prop_assert_eq!(large.encode(), command.encode());
+    }
+}
