@@ -106,9 +106,9 @@ pub struct Args {
     /// Bytes that one repeat may move per rank; fewer iterations above it
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub volume: String,
-    /// Memory for source and for destination, each, per rank
-    #[arg(long, default_value = "2G", value_name = "SIZE")]
-    pub memory_limit: String,
+    /// Memory for source and for destination, each, per rank [default: 2G, and no more than is free]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
     pub timeout: u64,

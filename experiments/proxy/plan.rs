@@ -17,6 +17,9 @@ pub const NULL: &str = "null";
 /// Slots begin at multiples of this: the largest store of a kernel, and whole cache lines.
 const SLOT_ALIGNMENT: u64 = 256;
 
+/// Source, and destination, of a rank when the user names no limit.
+const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
+
 /// How the kernel waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -92,6 +95,8 @@ pub struct Plan {
     pub repeats: u32,
     pub volume: u64,
     pub memory_limit: u64,
+    /// The user has named a limit: what the system calls available is not asked (some machines grow as memory is used).
+    pub memory_is_promised: bool,
     pub provider: Option<String>,
     pub domains: Vec<String>,
     pub level: Level,
@@ -206,7 +211,11 @@ impl Plan {
             warmup: args.warmup,
             repeats: args.repeats,
             volume: bytes("--volume", &args.volume)?,
-            memory_limit: bytes("--memory-limit", &args.memory_limit)?,
+            memory_limit: args
+                .memory_limit
+                .as_deref()
+                .map_or(Ok(DEFAULT_MEMORY_LIMIT), |text| bytes("--memory-limit", text))?,
+            memory_is_promised: args.memory_limit.is_some(),
             provider: args.provider.clone(),
             domains: args.domain.clone(),
             level: match args.completion {

@@ -342,11 +342,11 @@ impl Needs {
         let per_rank = self.payload.saturating_add((plan.ring_slots * plan.proxy_threads * 32) as u64);
         let copies = if plan.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
         let here = per_rank.saturating_mul(ranks.local_size() as u64).saturating_mul(copies);
-        let Some(available) = available_memory() else { return Ok(()) };
+        let Some(available) = available_memory().filter(|_| !plan.memory_is_promised) else { return Ok(()) };
         if here > available {
             return Err(Failure::Usage(format!(
                 "the {} ranks on this machine need {} for payloads, and {} is available: try a smaller -e, --grid, \
-                 --window or --memory-limit",
+                 --window, or name a --memory-limit that this machine can give",
                 ranks.local_size(),
                 size::human(here),
                 size::human(available)

@@ -105,7 +105,7 @@ impl Cast {
 
     fn wait(self, ring: &Ring, ticket: u64) -> Result<(), Stop> {
         match self {
-            Cast::Product => ring.wait(ticket),
+            Cast::Product => ring.wait(ticket).map(drop),
             Cast::ByHand(fault) => by_hand::wait(ring, ticket, fault),
         }
     }
@@ -423,7 +423,7 @@ fn the_deadline_ends_push_and_wait() {
         };
         let waiters = [0, 1].map(|ticket| {
             let memory = memory.clone();
-            thread::spawn(move || memory.ring().wait(ticket))
+            thread::spawn(move || memory.ring().wait(ticket).map(drop))
         });
         for thread in waiters.into_iter().chain([pusher]) {
             assert_eq!(thread.join().expect("thread"), Err(Stop::DEADLINE));
@@ -439,7 +439,7 @@ fn the_deadline_races_with_the_completion() {
         let memory = Memory::with_timeout(1);
         let waiters = [0, 1].map(|ticket| {
             let memory = memory.clone();
-            thread::spawn(move || memory.ring().wait(ticket))
+            thread::spawn(move || memory.ring().wait(ticket).map(drop))
         });
         Cast::Product.proxy(&memory).publish_watermark(1);
         let [first, second] = waiters.map(|waiter| waiter.join().expect("waiter"));
