@@ -400,8 +400,8 @@ fn rows(
         }
         let floor = matches!(case, Case::Put(Mode::Quiet)).then(|| rows.iter().find(|(row, _)| row.case == FLOOR));
         let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == BASELINE));
-        if let (Case::Put(_), Some((baseline, _))) = (case, baseline) {
-            row.against(baseline);
+        if let (Case::Put(_), Some((baseline, theirs))) = (case, baseline) {
+            row.against(baseline, &samples, theirs);
         }
         rows.push((row, samples));
     }
