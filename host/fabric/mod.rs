@@ -168,4 +168,9 @@ pub trait Rail: Sized {
 
     /// Moves the provider forward and appends what has completed. Never waits.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
+
+    /// Transfers, bytes and checksum, of a rail that counts instead of moving.
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
+    }
 }

@@ -15,7 +15,7 @@ pub mod stage;
 pub mod strategy;
 pub mod tracker;
 
-pub use serve::{Fault, Finished, ProxySetup};
+pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
 use engine::{Counters, EngineError};

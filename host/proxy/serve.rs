@@ -31,7 +31,7 @@ pub enum Fault {
 /// What the thread needs to begin; built by the experiment, opened on the thread.
 pub trait ProxySetup: Send + 'static {
     /// The kind of rail.
-    type Rail: Rail + Finished;
+    type Rail: Rail;
 
     /// Core to pin to; `None`: not pinned.
     fn cpu(&self) -> Option<usize>;
@@ -49,21 +49,6 @@ pub trait ProxySetup: Send + 'static {
     /// The provider's.
     fn open(&mut self) -> Result<(Engine<Self::Rail>, Vec<Vec<crate::fabric::RemoteRegion>>), EngineError>;
 }
-
-/// Rails that count instead of moving say what they have counted.
-pub trait Finished {
-    /// Transfers, bytes, checksum.
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
-    }
-}
-
-impl Finished for crate::fabric::null::NullRail {
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        Some((self.transfers(), self.bytes(), self.checksum()))
-    }
-}
-impl Finished for crate::fabric::libfabric::LibfabricRail {}
 
 type Answers = Sender<Result<Answer, ProxyError>>;
 
@@ -156,7 +141,7 @@ struct Server<R: Rail> {
     timeout: Duration,
 }
 
-impl<R: Rail + Finished> Server<R> {
+impl<R: Rail> Server<R> {
     /// Serves until told to stop.
     fn run(&mut self, orders: &Receiver<Order>, answers: &Answers) -> Result<(), EngineError> {
         let mut empty = 0;
@@ -251,7 +236,7 @@ impl<R: Rail + Finished> Server<R> {
             }
             Order::Write(writes) => self.write(&writes).map(Answer::Written),
             Order::Snapshot => {
-                let counted = self.engine.rails().iter().map(Finished::counted);
+                let counted = self.engine.rails().iter().map(Rail::counted);
                 let null = counted.reduce(|sum, rail| {
                     let ((n, b, c), (m, d, e)) = (sum?, rail?);
                     Some((n + m, b + d, c.wrapping_add(e)))
