@@ -94,11 +94,14 @@ run null-two-slots 100 -d gpu -p null -b 64 -e 64 -n 20 -r 3 --grid 1,8,132 --bl
 run null-four-proxies 60 -d gpu -p null -b 64 -e 64 -n 200 -r "$(repeats 10)" --grid 132 --block 256 --scope thread --window 1 --proxy-threads 4
 
 # Over tcp on the loopback: sizes, rails, grids.
-run tcp-sizes 300 -d gpu -p tcp -b 64 -e 64M -f 4 -r "$(repeats 10)" --rails 1,4
-run tcp-no-fill 200 -d gpu -p tcp -b 1M -e 64M -f 4 -r "$(repeats 10)" --rails 1,4 --no-fill
+run tcp-sizes 300 -d gpu -p tcp -b 64 -e 64M -f 4 -r "$(repeats 21)" --rails 1,4
+run tcp-no-fill 200 -d gpu -p tcp -b 1M -e 64M -f 4 -r "$(repeats 21)" --rails 1,4 --no-fill
 run tcp-grids 400 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 4)" -w 1 --rails 4 --grid 1,8,32,132 --window 2 --memory-limit 9G
 run tcp-device-memory 100 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 5)" --rails 4 --mem device
 run tcp-transmit 100 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 10)" --rails 1 --completion transmit
+# The CPU-initiated writes against the plainest loop of fi_write: the same single buffer, rail and completion level.
+run tcp-bare 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare
+run tcp-bare-transmit 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare --completion transmit
 run shm 60 -d gpu -p shm -b 64 -e 4M -f 16 -r "$(repeats 5)" --rails 1
 
 # Faults: every one must end by itself, with a reason.
@@ -127,6 +130,10 @@ kill_target
             printf '%s, %s rails, nbi over CPU-initiated from 1 MiB on: %s\n' "$file" "$rails" \
                 "$(value "$file" baseline_ratio "c[\"mode\"] == \"nbi\" && c[\"case\"] == \"put\" && c[\"rails\"] == $rails && c[\"size_bytes\"] >= 1048576" | paste -sd' ')"
         done
+    done
+    for file in tcp-bare tcp-bare-transmit; do
+        printf '%s, CPU-initiated over the bare loop, by size: %s\n' "$file" \
+            "$(value "$file" baseline_ratio 'c["case"] == "cpu-write"' | paste -sd' ')"
     done
     printf 'failed steps: %s\n' "$failures"
 } | tee "$out/summary.txt" | tee -a "$log"

@@ -82,6 +82,9 @@ pub struct Args {
     /// Do not verify
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "check")]
     pub no_check: bool,
+    /// Also time the plainest loop of fi_write, on rows of one rail (one buffer: compare with --window 1)
+    #[arg(long)]
+    pub bare: bool,
     /// Go on after wrong data (the exit code is still 1 without this)
     #[arg(long)]
     pub keep_going: bool,

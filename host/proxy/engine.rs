@@ -442,6 +442,23 @@ impl<R: Rail> Engine<R> {
         self.tracker.in_flight()
     }
 
+    /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`crate::fabric::Rail::bare_writes`].
+    /// `None` where the rail has none. Call it while nothing is in flight.
+    ///
+    /// # Errors
+    /// The provider's, or that the route does not exist.
+    pub fn bare_writes(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<f64>, EngineError> {
+        let (source, destination, peer) = route;
+        let remote = self.peers.get(peer as usize, destination as usize, 0).copied();
+        let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
+            return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
+        };
+        // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
+        let loop_time =
+            unsafe { self.rails[0].bare_writes(&region.on_rail[0], peer as usize, remote, bytes, count, self.timeout) };
+        Ok(loop_time.transpose()?)
+    }
+
     /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's
     /// writes are not the ring's. Call it while nothing is in flight.
     pub fn suspend(&mut self) -> Tracker {

@@ -235,6 +235,10 @@ impl<R: Rail> Server<R> {
                 Ok(Answer::Done)
             }
             Order::Write(writes) => self.write(&writes).map(Answer::Written),
+            Order::BareWrite { route, bytes, count } => {
+                let seconds = self.engine.bare_writes(route, bytes, count)?;
+                Ok(Answer::BareWritten(seconds.map(Duration::from_secs_f64)))
+            }
             Order::Snapshot => {
                 let counted = self.engine.rails().iter().map(Rail::counted);
                 let null = counted.reduce(|sum, rail| {
