@@ -321,7 +321,7 @@ fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, 
             continue;
         }
         spins = spins.wrapping_add(1);
-        if spins % 1024 == 0 && launch.is_done()? {
+        if spins.is_multiple_of(1024) && launch.is_done()? {
             break;
         }
         if cuda_std::warp::SIZE == 1 && matches!(device, ginlab::cuda::Device::Emulated) {

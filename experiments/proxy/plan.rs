@@ -267,7 +267,7 @@ impl Plan {
 
     /// Refuses a number of ranks that cannot be paired.
     pub fn check_ranks(&self, ranks: usize) -> Result<(), Failure> {
-        if self.is_null() || (ranks > 0 && ranks % 2 == 0) {
+        if self.is_null() || (ranks > 0 && ranks.is_multiple_of(2)) {
             return Ok(());
         }
         Err(usage(

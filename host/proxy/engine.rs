@@ -43,6 +43,9 @@ pub enum EngineError {
     Staging(#[from] DeviceError),
 }
 
+/// An engine with what the peers need to know of its regions, by region and rail.
+pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
+
 /// One registered stretch of local memory, on every rail.
 struct Region<R: Rail> {
     bytes: u64,
@@ -371,7 +374,7 @@ impl<R: Rail> Engine<R> {
     pub fn progress(&mut self) -> Result<bool, EngineError> {
         // The rails that are not in use now have nothing of ours; peers may still need them to move.
         self.polls = self.polls.wrapping_add(1);
-        let polled = if self.polls % IDLE_RAIL_POLLS == 0 { self.rails.len() } else { self.active_rails };
+        let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.rails.len() } else { self.active_rails };
         for rail in &mut self.rails[..polled] {
             rail.poll(&mut self.completions)?;
         }

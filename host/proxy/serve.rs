@@ -1,6 +1,6 @@
 //! The proxy thread itself.
 
-use super::engine::{Engine, EngineError};
+use super::engine::{Engine, EngineError, Opened};
 use super::{Answer, Offer, Order, ProxyError, Snapshot, Writes};
 use crate::fabric::{FabricError, Rail};
 use kernels::command::{Command, Opcode};
@@ -47,7 +47,7 @@ pub trait ProxySetup: Send + 'static {
     ///
     /// # Errors
     /// The provider's.
-    fn open(&mut self) -> Result<(Engine<Self::Rail>, Vec<Vec<crate::fabric::RemoteRegion>>), EngineError>;
+    fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError>;
 }
 
 type Answers = Sender<Result<Answer, ProxyError>>;
