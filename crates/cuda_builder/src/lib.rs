@@ -22,6 +22,10 @@ use std::{env, fs, io};
 /// The target's name, to rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
+/// Settings of the outer build that would reach the nested one: `cargo clippy`, for one, puts its own compiler in front by
+/// the workspace wrapper, and that one has another sysroot than the toolchain of the kernels.
+const FOR_THE_HOST: [&str; 4] = ["RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"];
+
 /// Why there is no PTX.
 #[derive(Debug)]
 pub enum Error {
@@ -107,8 +111,7 @@ impl CudaBuilder {
         // The outer cargo's settings are for the host; the nested one starts from its own.
         for (name, _) in env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("CARGO_") && name != "CARGO_HOME")
-                || [OsStr::new("RUSTFLAGS"), OsStr::new("RUSTUP_TOOLCHAIN"), OsStr::new("RUSTC_WRAPPER")]
-                    .contains(&name.as_os_str())
+                || FOR_THE_HOST.iter().any(|host| name == OsStr::new(host))
             {
                 cargo.env_remove(name);
             }
