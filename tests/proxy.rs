@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The proxy's bound in tests that must not run into it.
 const AMPLE: Duration = Duration::from_secs(10);
 /// The proxy's bound in tests that must.
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(400);
 const KIB: usize = 1024;
 
 // --- setting up ------------------------------------------------------------------------------------------------------
