@@ -19,6 +19,8 @@ pub enum Failure {
     Timeout(String),
     /// Ctrl-C or SIGTERM: exit code 130.
     Interrupted,
+    /// On a rank that rank 0 started: it knows, and it speaks for all. The exit code is that of the failure itself.
+    Told(Box<Failure>),
     /// Nobody reads stdout any more: exit code 141, as a shell reports SIGPIPE, without a word.
     StdoutClosed,
 }
@@ -29,12 +31,13 @@ impl Failure {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Timeout(text) => Some(text.clone()),
             Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
-            Failure::StdoutClosed => None,
+            Failure::Told(_) | Failure::StdoutClosed => None,
         }
     }
 
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
+            Failure::Told(failure) => return failure.exit_code(),
             Failure::Run(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Timeout(_) => 124,
@@ -50,6 +53,8 @@ impl From<BootstrapError> for Failure {
             Failure::Interrupted
         } else if error.is_timeout() {
             Failure::Timeout(error.to_string())
+        } else if error.is_usage() {
+            Failure::Usage(error.to_string())
         } else {
             Failure::Run(error.to_string())
         }

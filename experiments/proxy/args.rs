@@ -82,7 +82,7 @@ pub struct Args {
     /// Do not verify
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "check")]
     pub no_check: bool,
-    /// Go on after wrong data (the exit code is still 1 without this)
+    /// Go on after wrong data; the exit code is 1 all the same
     #[arg(long)]
     pub keep_going: bool,
     /// Ranks, an even number [default: 2; 1 with the null provider; the launcher's number under mpirun or srun]
@@ -124,7 +124,7 @@ pub struct Args {
     /// Leave the header off stderr
     #[arg(long)]
     pub no_header: bool,
-    /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands)
+    /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true)]
     pub fault: Option<String>,
 }
