@@ -146,7 +146,7 @@ impl<R: Rail> Rail for FaultyRail<R> {
         let polled = self.inner.poll(&mut fresh);
         for completion in fresh.drain(..) {
             let altered = self.alter(completion);
-            self.held.push_back((self.polls + self.faults.delay_polls, altered));
+            self.held.push_back((self.polls.saturating_add(self.faults.delay_polls), altered));
         }
         self.fresh = fresh;
         polled?;
@@ -158,6 +158,10 @@ impl<R: Rail> Rail for FaultyRail<R> {
             completions[start..].reverse();
         }
         Ok(())
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        self.inner.counted()
     }
 }
 

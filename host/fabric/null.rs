@@ -148,6 +148,10 @@ impl Rail for NullRail {
         completions.extend(self.pending.drain(..).map(|token| Completion::Done { token }));
         Ok(())
     }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        Some((self.transfers, self.bytes, self.checksum))
+    }
 }
 
 #[cfg(test)]

@@ -43,6 +43,9 @@ pub enum EngineError {
     Staging(#[from] DeviceError),
 }
 
+/// An engine with what the peers need to know of its regions, by region and rail.
+pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
+
 /// One registered stretch of local memory, on every rail.
 struct Region<R: Rail> {
     bytes: u64,
@@ -371,7 +374,7 @@ impl<R: Rail> Engine<R> {
     pub fn progress(&mut self) -> Result<bool, EngineError> {
         // The rails that are not in use now have nothing of ours; peers may still need them to move.
         self.polls = self.polls.wrapping_add(1);
-        let polled = if self.polls % IDLE_RAIL_POLLS == 0 { self.rails.len() } else { self.active_rails };
+        let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.rails.len() } else { self.active_rails };
         for rail in &mut self.rails[..polled] {
             rail.poll(&mut self.completions)?;
         }
@@ -440,6 +443,23 @@ impl<R: Rail> Engine<R> {
     #[inline]
     pub fn in_flight(&self) -> u64 {
         self.tracker.in_flight()
+    }
+
+    /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`crate::fabric::Rail::bare_writes`].
+    /// `None` where the rail has none. Call it while nothing is in flight.
+    ///
+    /// # Errors
+    /// The provider's, or that the route does not exist.
+    pub fn bare_writes(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<f64>, EngineError> {
+        let (source, destination, peer) = route;
+        let remote = self.peers.get(peer as usize, destination as usize, 0).copied();
+        let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
+            return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
+        };
+        // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
+        let loop_time =
+            unsafe { self.rails[0].bare_writes(&region.on_rail[0], peer as usize, remote, bytes, count, self.timeout) };
+        Ok(loop_time.transpose()?)
     }
 
     /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's

@@ -15,7 +15,7 @@ pub mod stage;
 pub mod strategy;
 pub mod tracker;
 
-pub use serve::{Fault, Finished, ProxySetup};
+pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
 use engine::{Counters, EngineError};
@@ -38,6 +38,11 @@ enum Order {
         strategy: Strategy,
     },
     Write(Writes),
+    BareWrite {
+        route: (u32, u32, u32),
+        bytes: u64,
+        count: u64,
+    },
     Snapshot,
     Stop,
 }
@@ -47,6 +52,7 @@ enum Order {
 enum Answer {
     Done,
     Written(Duration),
+    BareWritten(Option<Duration>),
     Snapshot(Box<Snapshot>),
 }
 
@@ -206,6 +212,19 @@ impl Proxy {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_gone()),
             }
+        }
+    }
+
+    /// The time of the plainest loop of writes that the fabric's own interface allows, on rail 0, without ring and engine:
+    /// the yardstick of the CPU-initiated writes. `None` where the fabric has none.
+    ///
+    /// # Errors
+    /// The provider's, or a deadline.
+    pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
+        // The loop itself ends within the timeout; its answer may come that much later.
+        match self.ask(Order::BareWrite { route, bytes, count }, self.timeout * 2)? {
+            Answer::BareWritten(time) => Ok(time),
+            _ => Err(ProxyError::Gone),
         }
     }
 

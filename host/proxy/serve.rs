@@ -1,6 +1,6 @@
 //! The proxy thread itself.
 
-use super::engine::{Engine, EngineError};
+use super::engine::{Engine, EngineError, Opened};
 use super::{Answer, Offer, Order, ProxyError, Snapshot, Writes};
 use crate::fabric::{FabricError, Rail};
 use kernels::command::{Command, Opcode};
@@ -33,7 +33,7 @@ pub enum Fault {
 /// What the thread needs to begin; built by the experiment, opened on the thread.
 pub trait ProxySetup: Send + 'static {
     /// The kind of rail.
-    type Rail: Rail + Finished;
+    type Rail: Rail;
 
     /// Core to pin to; `None`: not pinned.
     fn cpu(&self) -> Option<usize>;
@@ -49,23 +49,8 @@ pub trait ProxySetup: Send + 'static {
     ///
     /// # Errors
     /// The provider's.
-    fn open(&mut self) -> Result<(Engine<Self::Rail>, Vec<Vec<crate::fabric::RemoteRegion>>), EngineError>;
+    fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError>;
 }
-
-/// Rails that count instead of moving say what they have counted.
-pub trait Finished {
-    /// Transfers, bytes, checksum.
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
-    }
-}
-
-impl Finished for crate::fabric::null::NullRail {
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        Some((self.transfers(), self.bytes(), self.checksum()))
-    }
-}
-impl Finished for crate::fabric::libfabric::LibfabricRail {}
 
 type Answers = Sender<Result<Answer, ProxyError>>;
 
@@ -158,7 +143,7 @@ struct Server<R: Rail> {
     timeout: Duration,
 }
 
-impl<R: Rail + Finished> Server<R> {
+impl<R: Rail> Server<R> {
     /// Serves until told to stop.
     fn run(&mut self, orders: &Receiver<Order>, answers: &Answers) -> Result<(), EngineError> {
         let mut empty = 0;
@@ -258,8 +243,12 @@ impl<R: Rail + Finished> Server<R> {
                 Ok(Answer::Done)
             }
             Order::Write(writes) => self.write(&writes).map(Answer::Written),
+            Order::BareWrite { route, bytes, count } => {
+                let seconds = self.engine.bare_writes(route, bytes, count)?;
+                Ok(Answer::BareWritten(seconds.map(Duration::from_secs_f64)))
+            }
             Order::Snapshot => {
-                let counted = self.engine.rails().iter().map(Finished::counted);
+                let counted = self.engine.rails().iter().map(Rail::counted);
                 let null = counted.reduce(|sum, rail| {
                     let ((n, b, c), (m, d, e)) = (sum?, rail?);
                     Some((n + m, b + d, c.wrapping_add(e)))

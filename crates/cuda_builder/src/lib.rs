@@ -104,12 +104,10 @@ impl CudaBuilder {
             fs::remove_file(&old).map_err(|error| Error::Io(old, error))?;
         }
         let mut cargo = Command::new(&toolchain.cargo);
-        // The outer cargo's settings are for the host; the nested one starts from its own.
+        // The outer cargo's settings are for the host; the nested one starts from its own. Clippy, too, speaks to the
+        // compiler by such variables.
         for (name, _) in env::vars_os() {
-            if name.to_str().is_some_and(|name| name.starts_with("CARGO_") && name != "CARGO_HOME")
-                || [OsStr::new("RUSTFLAGS"), OsStr::new("RUSTUP_TOOLCHAIN"), OsStr::new("RUSTC_WRAPPER")]
-                    .contains(&name.as_os_str())
-            {
+            if name.to_str().is_some_and(is_of_the_outer_build) {
                 cargo.env_remove(name);
             }
         }
@@ -139,6 +137,14 @@ impl CudaBuilder {
             found => Err(Error::Compile(format!("expected one .s file in {}, found {found:?}", deps.display()))),
         }
     }
+}
+
+/// Whether a variable tells a compiler or cargo what the outer build wants of it.
+fn is_of_the_outer_build(name: &str) -> bool {
+    ["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        && name != "CARGO_HOME"
 }
 
 fn check_arch(arch: &str) -> Result<(), Error> {
