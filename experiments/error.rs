@@ -13,8 +13,10 @@ use std::process::ExitCode;
 pub enum Failure {
     /// What was asked for cannot be: exit code 2.
     Usage(String),
-    /// It was tried and failed, or the data was wrong: exit code 1.
+    /// It was tried and failed: exit code 1.
     Run(String),
+    /// Verification found wrong bytes: exit code 1, whatever happens after it.
+    WrongData(String),
     /// A wait ran into its bound: exit code 124.
     Timeout(String),
     /// Ctrl-C or SIGTERM: exit code 130.
@@ -29,7 +31,9 @@ impl Failure {
     /// One line for stderr, unless there is nobody to tell.
     pub fn text(&self) -> Option<String> {
         match self {
-            Failure::Usage(text) | Failure::Run(text) | Failure::Timeout(text) => Some(text.clone()),
+            Failure::Usage(text) | Failure::Run(text) | Failure::WrongData(text) | Failure::Timeout(text) => {
+                Some(text.clone())
+            }
             Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
             Failure::Told(_) | Failure::StdoutClosed => None,
         }
@@ -38,7 +42,7 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Told(failure) => return failure.exit_code(),
-            Failure::Run(_) => 1,
+            Failure::Run(_) | Failure::WrongData(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Timeout(_) => 124,
             Failure::Interrupted => 130,

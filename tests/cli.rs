@@ -87,8 +87,8 @@ fn what_this_machine_has_not_is_refused() {
         ("--np 258", "1 to 256"),
         ("--provider null --block 2000", "grid 1 x 2000 refused by emulated"),
         ("--provider tcp --block 2000", "grid 1 x 2000 refused by emulated"),
-        ("-b 1T -e 1T --memory-limit 4T", "available"),
-        ("--provider null -b 1T -e 1T --memory-limit 4T", "available"),
+        ("--provider tcp -b 1T -e 1T --memory-limit 4T", "bytes of host memory are not to be had"),
+        ("--provider null -b 1T -e 1T --memory-limit 4T", "bytes of host memory are not to be had"),
     ] {
         refused(args, part);
     }
@@ -96,6 +96,23 @@ fn what_this_machine_has_not_is_refused() {
         skip("this machine may have a GPU: --device gpu is not refused");
     } else {
         refused_by(ginlab("proxy --device gpu"), "no CUDA driver");
+    }
+}
+
+#[test]
+fn what_the_memory_limit_forbids_is_a_skipped_row() {
+    let done = run(proxy(&format!("{SHORT} -p null -b 4K -e 1T -f 268435456 --csv -"))).expect(0);
+    let rows = rows(&done.stdout);
+    let (measured, skipped): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.size_bytes == Some(4096));
+    all_verified(&measured);
+    assert_eq!((measured.len(), skipped.len()), (4, 2));
+    for row in skipped {
+        let status = row.status.to_string();
+        assert!(
+            status.starts_with("skipped: 1 producers with 1 TiB each are more than --memory-limit 2 GiB"),
+            "{status}"
+        );
+        assert_eq!((row.time_us_p50, row.wrong), (None, None));
     }
 }
 
@@ -187,13 +204,18 @@ fn every_shape_of_the_grid_is_verified() {
         ("-p tcp --grid 2 --block 3 --proxy-threads 2", 3),
         ("-p tcp --window 1 --ring-slots 2 --scope thread --block 5", 3),
         ("-p tcp --no-fill --completion transmit", 3),
+        ("-p tcp --rails 1 --window 1 --bare --no-check", 4),
         ("-p tcp --np 4 --rails 2", 3),
         ("-p null --grid 1,2 --block 3 --mode quiet,nbi,quiet-every=3 --proxy-threads 2", 9),
         ("-p null --np 3 --scope thread --ring-slots 2 --no-fill", 3),
     ] {
         let done = run(proxy(&format!("-n 7 -w 1 -r 1 -b 4097 -e 4097 {args} --csv -"))).expect(0);
         let rows = rows(&done.stdout);
-        all_verified(&rows);
+        if args.contains("--no-check") {
+            assert!(rows.iter().all(|row| row.wrong.is_none() && row.time_us_p50.is_some()), "{rows:?}");
+        } else {
+            all_verified(&rows);
+        }
         assert_eq!(rows.len(), expected, "{args}");
         assert_eq!(done.complaints(), Vec::<&str>::new(), "{args}");
     }

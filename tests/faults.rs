@@ -62,8 +62,8 @@ fn ended_early(done: &Done, reason: &str) {
 
 #[test]
 fn a_proxy_that_vanishes_is_a_deadline() {
-    for provider in ["null", "tcp"] {
-        let done = run(faulty(&format!("-p {provider} -t 2 --fault proxy-vanish=1000"))).expect(124);
+    for args in ["-p null", "-p tcp", "-p null --ring-slots 2"] {
+        let done = run(faulty(&format!("{args} -t 2 --fault proxy-vanish=1000"))).expect(124);
         ended_early(&done, "deadline passed on the device");
         assert!(rows_stay_whole(&done));
     }

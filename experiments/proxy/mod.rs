@@ -39,9 +39,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
 }
 
-/// A peer that has gone is why its rails fail, or why something times out: it is named first.
+/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
+/// what is reported.
 fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
+    if signals::interrupted() {
+        return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
+    }
     match ranks.check_peers() {
         // Unless it is what the text says already.
         Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
@@ -117,7 +121,7 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::r
 /// The first row whose verification found something.
 fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
     let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
-    Some(Failure::Run(format!(
+    Some(Failure::WrongData(format!(
         "verification failed: {wrong} wrong bytes in {} of {} B ({})",
         row.mode.as_deref().unwrap_or(&row.case),
         row.size_bytes.unwrap_or_default(),
