@@ -1,16 +1,23 @@
-//! Compiles kernels/ to PTX and hands the path to the host as `GINLAB_PTX`; notes the commit for `--version`.
+//! Compiles kernels/ to PTX and hands the path to the host as `GINLAB_PTX`; notes commit and compiler for `--version`.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     commit();
+    rustc();
     #[cfg(feature = "ptx")]
     ptx();
 }
 
-/// `GINLAB_COMMIT`: the commit that is built, `-dirty` when tracked files differ. Results name it.
+/// `GINLAB_COMMIT`: the commit that is built, `-dirty` when tracked files differ. Results name it. Where the sources come
+/// without git, as into an image, the environment may name it.
 fn commit() {
+    println!("cargo::rerun-if-env-changed=GINLAB_COMMIT");
+    if let Some(given) = std::env::var("GINLAB_COMMIT").ok().filter(|commit| !commit.trim().is_empty()) {
+        println!("cargo::rustc-env=GINLAB_COMMIT={}", given.trim());
+        return;
+    }
     for path in [".git/HEAD", ".git/index"] {
         if std::path::Path::new(path).exists() {
             println!("cargo::rerun-if-changed={path}");
@@ -20,6 +27,17 @@ fn commit() {
     let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     println!("cargo::rustc-env=GINLAB_COMMIT={}", if text.trim().is_empty() { "unknown" } else { text.trim() });
+}
+
+/// `GINLAB_RUSTC`: the version of the compiler of the host code.
+fn rustc() {
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(compiler).arg("--version").output().ok().filter(|output| output.status.success());
+    if let Some(output) = output {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.trim();
+        println!("cargo::rustc-env=GINLAB_RUSTC={}", version.strip_prefix("rustc ").unwrap_or(version));
+    }
 }
 
 #[cfg(feature = "ptx")]

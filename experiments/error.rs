@@ -13,12 +13,16 @@ use std::process::ExitCode;
 pub enum Failure {
     /// What was asked for cannot be: exit code 2.
     Usage(String),
-    /// It was tried and failed, or the data was wrong: exit code 1.
+    /// It was tried and failed: exit code 1.
     Run(String),
+    /// Verification found wrong bytes: exit code 1, whatever happens after it.
+    WrongData(String),
     /// A wait ran into its bound: exit code 124.
     Timeout(String),
     /// Ctrl-C or SIGTERM: exit code 130.
     Interrupted,
+    /// On a rank that rank 0 started: it knows, and it speaks for all. The exit code is that of the failure itself.
+    Told(Box<Failure>),
     /// Nobody reads stdout any more: exit code 141, as a shell reports SIGPIPE, without a word.
     StdoutClosed,
 }
@@ -27,15 +31,18 @@ impl Failure {
     /// One line for stderr, unless there is nobody to tell.
     pub fn text(&self) -> Option<String> {
         match self {
-            Failure::Usage(text) | Failure::Run(text) | Failure::Timeout(text) => Some(text.clone()),
+            Failure::Usage(text) | Failure::Run(text) | Failure::WrongData(text) | Failure::Timeout(text) => {
+                Some(text.clone())
+            }
             Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
-            Failure::StdoutClosed => None,
+            Failure::Told(_) | Failure::StdoutClosed => None,
         }
     }
 
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Run(_) => 1,
+            Failure::Told(failure) => return failure.exit_code(),
+            Failure::Run(_) | Failure::WrongData(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Timeout(_) => 124,
             Failure::Interrupted => 130,
@@ -50,6 +57,8 @@ impl From<BootstrapError> for Failure {
             Failure::Interrupted
         } else if error.is_timeout() {
             Failure::Timeout(error.to_string())
+        } else if error.is_usage() {
+            Failure::Usage(error.to_string())
         } else {
             Failure::Run(error.to_string())
         }

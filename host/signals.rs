@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -20,6 +21,7 @@ static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
 pub fn install() -> io::Result<()> {
     let outcome = INSTALLED.get_or_init(|| {
         for signal in [SIGINT, SIGTERM] {
+            take_over(signal).map_err(|error| format!("cannot take over signal {signal} from a library: {error}"))?;
             // In this order: the shutdown acts only on a flag that an earlier signal has raised.
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, &INTERRUPTED)
                 .and_then(|_| signal_hook::flag::register(signal, &INTERRUPTED))
@@ -28,6 +30,14 @@ pub fn install() -> io::Result<()> {
         Ok(())
     });
     outcome.clone().map_err(io::Error::other)
+}
+
+/// Puts a signal back to its default. Libraries below libfabric (libinfinipath) install handlers of their own when they are
+/// loaded, which end the process with code 1 and without a word; signal-hook would call them after ours.
+fn take_over(signal: i32) -> Result<(), nix::Error> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of this process.
+    unsafe { sigaction(Signal::try_from(signal)?, &default) }.map(drop)
 }
 
 /// Whether a signal asked the program to stop, or nobody reads its output any more.

@@ -85,7 +85,7 @@ pub struct Args {
     /// Also time the plainest loop of fi_write, on rows of one rail (one buffer: compare with --window 1)
     #[arg(long)]
     pub bare: bool,
-    /// Go on after wrong data (the exit code is still 1 without this)
+    /// Go on after wrong data; the exit code is 1 all the same
     #[arg(long)]
     pub keep_going: bool,
     /// Ranks, an even number [default: 2; 1 with the null provider; the launcher's number under mpirun or srun]
@@ -127,7 +127,7 @@ pub struct Args {
     /// Leave the header off stderr
     #[arg(long)]
     pub no_header: bool,
-    /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands)
+    /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true)]
     pub fault: Option<String>,
 }

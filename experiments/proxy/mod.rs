@@ -1,6 +1,7 @@
 //! `ginlab proxy`: GPU-initiated puts through ring, proxy and rails, beside CPU-initiated writes of the same buffers.
 //!
-//! The first half of the ranks runs the kernel and puts to the second half, rank `r` to rank `r + n/2`. Every rank walks
+//! The first half of the ranks runs the kernel and puts to the second half, rank `r` to rank `r + n/2`; on null rails every
+//! rank puts, and to itself. Every rank walks
 //! through the same rows in the same order; what they must agree on is compared before the first one.
 
 mod args;
@@ -12,7 +13,7 @@ mod verify;
 pub use args::Args;
 
 use crate::error::Failure;
-use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
+use ginlab::bootstrap::{Bootstrap, BootstrapError, Options as BootstrapOptions};
 use ginlab::report::{Ending, Header, Key, Report, Row};
 use ginlab::{bootstrap, signals};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -25,15 +26,34 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let plan = Plan::new(args)?;
     let options = report_options(args);
     let mut ranks = open_ranks(args, &plan)?;
-    let result = run_rank(args, &plan, &mut ranks, &options);
-    match result {
-        Ok(()) => Ok(ranks.finish()?),
+    let result = match run_rank(args, &plan, &mut ranks, &options) {
+        Ok(()) => ranks.finish().map_err(Failure::from),
         Err(failure) => {
+            let failure = with_cause(failure, &mut ranks);
             if let Some(text) = failure.text() {
                 ranks.abort(&text);
             }
             Err(failure)
         }
+    };
+    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
+}
+
+/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
+/// what is reported.
+fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
+    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
+    if signals::interrupted() {
+        return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
+    }
+    match ranks.check_peers() {
+        // Unless it is what the text says already.
+        Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
+            if !text.contains(&error.to_string()) =>
+        {
+            Failure::Run(format!("{error}: {text}"))
+        }
+        _ => failure,
     }
 }
 
@@ -57,6 +77,8 @@ fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
     };
     let kind = plan.bootstrap.unwrap_or_else(|| bootstrap::Kind::detect(&bootstrap::process_env));
     let asked = args.np.or((kind == bootstrap::Kind::Local).then_some(plan.default_ranks()));
+    // Before any process is started for nothing.
+    asked.map_or(Ok(()), |asked| plan.check_ranks(asked))?;
     let ranks = Bootstrap::open(kind, asked, options)?;
     plan.check_ranks(ranks.size())?;
     Ok(ranks)
@@ -71,20 +93,15 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::r
         }
         _ => None,
     };
+    let mut first_wrong = None;
     let result = plan.rows().try_for_each(|row| {
         let rows = measure::measure(plan, &row, &mut rank, ranks)?;
         if let Some(output) = &mut output {
             output.rows(&rows)?;
         }
-        let wrong = rows.iter().find(|(row, _)| row.wrong.is_some_and(|wrong| wrong > 0));
-        match wrong {
-            Some((row, _)) if !args.keep_going => Err(Failure::Run(format!(
-                "verification failed: {} wrong bytes in {} of {} B ({})",
-                row.wrong.unwrap_or_default(),
-                row.mode.as_deref().unwrap_or(&row.case),
-                row.size_bytes.unwrap_or_default(),
-                row.fabric
-            ))),
+        first_wrong = first_wrong.take().or_else(|| wrong_data(&rows));
+        match &first_wrong {
+            Some(failure) if !args.keep_going => Err(failure.clone()),
             _ => Ok(()),
         }
     });
@@ -94,9 +111,22 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::r
         // The first failure is the one to report.
         let finished = output.report.finish(ending).map_err(Failure::from);
         result?;
-        return finished;
+        finished?;
+    } else {
+        result?;
     }
-    result
+    first_wrong.map_or(Ok(()), Err)
+}
+
+/// The first row whose verification found something.
+fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
+    let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
+    Some(Failure::WrongData(format!(
+        "verification failed: {wrong} wrong bytes in {} of {} B ({})",
+        row.mode.as_deref().unwrap_or(&row.case),
+        row.size_bytes.unwrap_or_default(),
+        row.fabric
+    )))
 }
 
 /// Rank 0's outputs, and the progress bar above them.
@@ -139,7 +169,8 @@ fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
     for note in rank.notes() {
         header.note(note);
     }
-    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    let plural = if ranks.size() == 1 { "" } else { "s" };
+    header.note(format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind()));
     header.note(
         "time_us is the time per put (per producer) until all puts of a repeat are complete, on the device's clock \
          (CPU-initiated rows: the proxy thread's clock); percentiles are over repeats; rates and bandwidths count all \

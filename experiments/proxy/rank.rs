@@ -102,7 +102,8 @@ impl Rank {
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
         let half = ranks.size() / 2;
         let (target, source) = match ranks.rank() {
-            rank if ranks.size() == 1 => (Some(rank), None),
+            // Nothing leaves the proxy: every rank puts, and is its own target.
+            rank if plan.is_null() => (Some(rank), None),
             rank if rank < half => (Some(rank + half), None),
             rank => (None, Some(rank - half)),
         };

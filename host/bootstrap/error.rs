@@ -229,6 +229,24 @@ impl BootstrapError {
     pub fn is_timeout(&self) -> bool {
         matches!(self, BootstrapError::TimedOut { .. } | BootstrapError::Unreachable { .. })
     }
+
+    /// Whether the job cannot be as it was started: its options or its environment are to be changed (programs end with
+    /// code 2 then).
+    pub fn is_usage(&self) -> bool {
+        use BootstrapError as Error;
+        matches!(
+            self,
+            Error::Differ { .. }
+                | Error::MissingVariable { .. }
+                | Error::BadVariable { .. }
+                | Error::NoToken
+                | Error::BadSize { .. }
+                | Error::SizeMismatch { .. }
+                | Error::Alone { .. }
+                | Error::NoMpi { .. }
+                | Error::NoInterface { .. }
+        )
+    }
 }
 
 /// `60 s`, `200 ms`.

@@ -56,8 +56,11 @@ const MAX_SIZE: usize = 1 << 16;
 /// What the MPI library calls itself; `None` in a build without the feature `mpi`.
 pub fn mpi_version() -> Option<String> {
     #[cfg(feature = "mpi")]
-    // It may be asked before MPI_Init. Some libraries answer with several lines.
-    return ::mpi::environment::library_version().ok().and_then(|text| text.lines().next().map(str::to_owned));
+    // It may be asked before MPI_Init. Some libraries answer with several lines, or with the NUL that ends a C string.
+    return ::mpi::environment::library_version().ok().and_then(|text| {
+        let line = text.lines().next()?.trim_matches(|c: char| c == '\0' || c.is_whitespace());
+        Some(line.to_owned())
+    });
     #[cfg(not(feature = "mpi"))]
     None
 }

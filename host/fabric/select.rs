@@ -130,9 +130,14 @@ pub(super) fn select(
         return Ok(Plan { domains, distinct: count, note: None });
     }
     // Not enough for one each: all on the nearest one, so that the rails are alike.
-    let there = names(&domains);
+    let there = (domains.len() > 1).then(|| names(&domains));
     domains.truncate(1);
-    let note = format!("{count} endpoints on one domain, {}: there are {}", domains[0].name, there);
+    let note = match there {
+        None => format!("{count} endpoints share the one domain {}", domains[0].name),
+        Some(there) => {
+            format!("{count} endpoints share the domain {}, not enough for one each: {there}", domains[0].name)
+        }
+    };
     let note = if count > 1 { Some(note) } else { None };
     Ok(Plan { domains: vec![domains.remove(0); count], distinct: 1, note })
 }
@@ -273,7 +278,7 @@ mod tests {
         let plan = run(host(), &request("tcp", 4, Reach::SameHost, &[])).expect("a plan");
         assert_eq!(chosen(&plan), ["lo"; 4]);
         assert_eq!(plan.domains[0].address, Some("127.0.0.1".parse().expect("an address")));
-        assert_eq!((plan.distinct, plan.note.as_deref()), (1, Some("4 endpoints on one domain, lo: there are lo")));
+        assert_eq!((plan.distinct, plan.note.as_deref()), (1, Some("4 endpoints share the one domain lo")));
         let plan = run(host(), &request("tcp", 1, Reach::SameHost, &[])).expect("a plan");
         assert_eq!((plan.distinct, plan.note), (1, None));
     }

@@ -27,6 +27,8 @@ pub enum Fault {
     Vanish(u64),
     /// The thread stops in an orderly way after this many commands.
     Stop(u64),
+    /// The command with this ticket arrives one byte short, and nobody says so: what verification must find.
+    Corrupt(u64),
 }
 
 /// What the thread needs to begin; built by the experiment, opened on the thread.
@@ -220,6 +222,12 @@ impl<R: Rail> Server<'_, R> {
         // The commands are copied: their slots can go back before the slow part.
         consumer.acquire();
         consumer.publish_tail();
+        if let Some(Fault::Corrupt(ticket)) = self.fault {
+            let first = consumer.cursor() - self.batch.len() as u64;
+            if let Some(words) = ticket.checked_sub(first).and_then(|index| self.batch.get_mut(index as usize)) {
+                *words = one_byte_short(*words);
+            }
+        }
         for words in &self.batch {
             let Some(command) = Command::decode(*words) else {
                 return Err(EngineError::Refused(format!("words {words:x?} are no command")));
@@ -373,6 +381,13 @@ impl<R: Rail> Server<'_, R> {
             consumer.publish_stop(stop);
         }
     }
+}
+
+/// The command with its last byte left out.
+fn one_byte_short(words: [u64; 4]) -> [u64; 4] {
+    let Some(mut command) = Command::decode(words) else { return words };
+    command.bytes = command.bytes.saturating_sub(1);
+    command.encode()
 }
 
 /// Pins the calling thread; false when the system refuses (a container's mask, say). The row then says so.

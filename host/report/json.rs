@@ -74,6 +74,14 @@ impl JsonSink {
         self.write(ending)
     }
 
+    /// Leaves the target as it was.
+    pub fn discard(mut self) {
+        if let Some(Output::File { temporary, .. }) = self.output.take() {
+            // It may be gone; there is nothing else to take back.
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
+
     fn write(&mut self, ending: Ending) -> Result<(), ReportError> {
         let Some(output) = self.output.take() else { return Ok(()) };
         let document = self.document(ending);

@@ -163,7 +163,14 @@ impl Report {
             _ => {}
         }
         let json = options.json.as_ref().map(|target| JsonSink::create(target, header)).transpose()?;
-        let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header)).transpose()?;
+        let csv = match options.csv.as_ref().map(|target| CsvSink::create(target, header)).transpose() {
+            Ok(csv) => csv,
+            Err(error) => {
+                // There was no run: an older document stays, and none appears.
+                json.into_iter().for_each(JsonSink::discard);
+                return Err(error);
+            }
+        };
         if !options.quiet {
             // Nothing can be done about a closed stderr, and nothing needs to be.
             let _ = header.write_talk(&mut io::stderr().lock());
@@ -205,11 +212,17 @@ impl Report {
 fn same_file(one: &Path, two: &Path) -> bool {
     // Devices may be shared: /dev/null twice is a fair way to say "no output".
     let device = |path: &Path| path.metadata().is_ok_and(|meta| !meta.is_file());
-    one == two && !device(one)
-        || match (one.canonicalize(), two.canonicalize()) {
-            (Ok(one), Ok(two)) => one == two && !device(&one),
-            _ => false,
-        }
+    // A file that is not there yet is known by its folder.
+    let resolved = |path: &Path| {
+        path.canonicalize().ok().or_else(|| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            Some(folder.canonicalize().ok()?.join(path.file_name()?))
+        })
+    };
+    match (resolved(one), resolved(two)) {
+        (Some(one), Some(two)) => one == two && !device(&one),
+        _ => one == two && !device(one),
+    }
 }
 
 /// Writes to stdout without the line buffer's second copy of the error path: one write, one flush.

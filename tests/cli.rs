@@ -1,0 +1,373 @@
+//! The command as a user meets it: bad input, verified puts in every shape, the three outputs, help and versions.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Done, all_verified, clean, ginlab, proxy, rows, rows_of, run, skip};
+use ginlab::report::Row;
+
+/// A short run: one size, few puts.
+const SHORT: &str = "-n 2 -w 1 -r 1";
+
+/// Runs it with a CSV file and a JSON file, and returns how it ended and which files are there.
+fn run_with_files(mut command: Command) -> (Done, BTreeSet<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    command.args(["--csv", "run.csv", "--json", "run.json"]).current_dir(folder.path());
+    let done = run(command);
+    (done, names(folder.path()))
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Each of these is refused in one line that has this part, with code 2, and leaves no file.
+#[track_caller]
+fn refused(args: &str, part: &str) {
+    refused_by(proxy(args), part);
+}
+
+#[track_caller]
+fn refused_by(command: Command, part: &str) {
+    let (done, files) = run_with_files(command);
+    let done = done.expect(2);
+    let line = done.complaint();
+    assert!(line.starts_with("ginlab: ") && line.contains(part), "{part}: {line}");
+    assert_eq!(done.stdout, "", "{part}");
+    assert!(files.is_empty(), "{part}: {files:?}");
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    for (args, part) in [
+        ("-b 0", "a put of 0 bytes"),
+        ("-b 1X", "--begin: size \"1X\": unknown unit"),
+        ("--end=-1", "--end: size \"-1\""),
+        ("-b 8K -e 4K", "the end lies below the begin"),
+        ("-f 1", "sweep factor 1"),
+        ("-n 0", "--iterations: 0"),
+        ("-r 0", "--repeats: 0"),
+        ("-t 0", "--timeout: 0"),
+        ("-t 3601", "--timeout: 3601 s"),
+        ("--window 0", "--window: 0"),
+        ("--rails 0", "at least 1"),
+        ("--rails 65", "1 to 64"),
+        ("--rails 1,,2", "an entry is empty"),
+        ("--strategy stripe", "round-robin"),
+        ("--mode fast", "none of quiet, nbi, quiet-every=K"),
+        ("--mode quiet-every=0", "from 1 on"),
+        ("--grid 0", "--grid"),
+        ("--block 0", "--block"),
+        ("--ring-slots 3", "a power of two from 2"),
+        ("--proxy-threads 0", "--proxy-threads: 0"),
+        ("--pin first", "--pin"),
+        ("--volume much", "--volume"),
+        ("--memory-limit 4TB", "decimal units"),
+        ("--provider null --domain lo", "no domains"),
+        ("--fault fire=3", "none of proxy-vanish=N, proxy-stop=N, corrupt=N"),
+        ("--fault proxy-stop=soon", "none of proxy-vanish=N"),
+    ] {
+        refused(args, part);
+    }
+}
+
+#[test]
+fn what_this_machine_has_not_is_refused() {
+    for (args, part) in [
+        ("--provider infinity", "tcp"),
+        ("--provider tcp --domain eth99", "there is no eth99; there are: lo"),
+        ("--provider tcp --np 1", "1 ranks cannot be paired"),
+        ("--provider tcp --np 3", "3 ranks cannot be paired"),
+        ("--np 0", "ranks"),
+        ("--np 258", "1 to 256"),
+        ("--provider null --block 2000", "grid 1 x 2000 refused by emulated"),
+        ("--provider tcp --block 2000", "grid 1 x 2000 refused by emulated"),
+        ("--provider tcp -b 1T -e 1T --memory-limit 4T", "bytes of host memory are not to be had"),
+        ("--provider null -b 1T -e 1T --memory-limit 4T", "bytes of host memory are not to be had"),
+    ] {
+        refused(args, part);
+    }
+    if Path::new("/dev/nvidiactl").exists() {
+        skip("this machine may have a GPU: --device gpu is not refused");
+    } else {
+        refused_by(ginlab("proxy --device gpu"), "no CUDA driver");
+    }
+}
+
+#[test]
+fn what_the_memory_limit_forbids_is_a_skipped_row() {
+    let done = run(proxy(&format!("{SHORT} -p null -b 4K -e 1T -f 268435456 --csv -"))).expect(0);
+    let rows = rows(&done.stdout);
+    let (measured, skipped): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.size_bytes == Some(4096));
+    all_verified(&measured);
+    assert_eq!((measured.len(), skipped.len()), (4, 2));
+    for row in skipped {
+        let status = row.status.to_string();
+        assert!(
+            status.starts_with("skipped: 1 producers with 1 TiB each are more than --memory-limit 2 GiB"),
+            "{status}"
+        );
+        assert_eq!((row.time_us_p50, row.wrong), (None, None));
+    }
+}
+
+#[test]
+fn outputs_that_cannot_be_are_refused_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let outputs = |args: &str| {
+        let provider = if args.contains("tcp") { "" } else { "-p null" };
+        let mut command = proxy(&format!("{SHORT} -b 64 -e 64 {provider} {args}"));
+        command.current_dir(folder.path());
+        let done = run(command);
+        (done.complaint().to_owned(), done)
+    };
+    let (line, done) = outputs("--csv - --json -");
+    assert!(line.contains("cannot both go to stdout"), "{line}");
+    assert_eq!((done.code, done.stdout.as_str()), (2, ""));
+    let (line, done) = outputs("--csv run --json ./run");
+    assert!(line.contains("each its own file"), "{line}");
+    assert_eq!((done.code, done.stdout.as_str()), (2, ""));
+    for args in [
+        "--csv missing/run.csv",
+        "--json missing/run.json",
+        "-p tcp --csv missing/run.csv",
+        "--json run.json --csv missing/run.csv",
+        "--csv run.csv --json missing/run.json",
+    ] {
+        let (line, done) = outputs(args);
+        assert!(line.contains("missing/run.") && line.contains("No such file"), "{line}");
+        assert_eq!((done.code, done.stdout.as_str()), (1, ""), "{args}");
+    }
+    assert_eq!(names(folder.path()), BTreeSet::new());
+}
+
+#[test]
+fn a_full_disk_is_one_line() {
+    for args in ["-p null --csv /dev/full", "-p null --json /dev/full", "-p tcp --csv /dev/full"] {
+        let done = run(proxy(&format!("{SHORT} -b 64 -e 64 {args}"))).expect(1);
+        let line = done.complaint();
+        assert!(line.contains("/dev/full") && line.contains("No space left"), "{args}: {line}");
+    }
+    // stdout itself: nothing but the shell can redirect it, and the message still comes.
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" > /dev/full", env!("CARGO_BIN_EXE_ginlab")]);
+    command.args(format!("proxy -d emulated -p null -b 64 -e 64 {SHORT}").split_whitespace());
+    clean(&mut command);
+    let done = run(command).expect(1);
+    assert!(done.complaint().contains("cannot write the table to stdout"), "{}", done.stderr);
+}
+
+#[test]
+fn unknown_options_are_clap_s() {
+    for args in ["proxy --colour never", "proxy -n many", "proxy --scope warp", "proxy --bootstrap carrier", "teleport"]
+    {
+        let done = run(ginlab(args)).expect(2);
+        assert!(done.stderr.starts_with("error: ") && done.stdout.is_empty(), "{args}: {}", done.stderr);
+    }
+    assert!(run(ginlab("")).expect(2).stderr.contains("Usage:"));
+}
+
+#[test]
+fn odd_sizes_arrive_over_any_number_of_rails() {
+    for (bytes, rails) in [(1, "1,2,3,4"), (3, "1,2,3,4"), (4095, "1,2,3,4"), (4097, "1,2,3,4")] {
+        let done = run(proxy(&format!(
+            "{SHORT} -p tcp -b {bytes} -e {bytes} --rails {rails} --strategy single,split,round-robin,auto --window 3 --csv -"
+        )))
+        .expect(0);
+        let rows = rows(&done.stdout);
+        all_verified(&rows);
+        let shapes: BTreeSet<_> = rows.iter().map(|row| (row.rails, row.strategy.clone(), row.mode.clone())).collect();
+        // cpu-write is an nbi too.
+        assert_eq!((rows.len(), shapes.len()), (4 * 4 * 3, 4 * 4 * 2), "{bytes}");
+        assert!(rows.iter().all(|row| row.size_bytes == Some(bytes) && row.fabric.starts_with("tcp")));
+        for row in &rows {
+            let rail_bytes = row.rail_bytes.as_ref().unwrap();
+            assert_eq!(rail_bytes.len(), row.rails.unwrap() as usize);
+            assert_eq!(rail_bytes.iter().sum::<u64>(), 2 * bytes, "{row:?}");
+            let used = rail_bytes.iter().filter(|bytes| **bytes > 0).count();
+            let two = row.rails > Some(1) && row.strategy.as_deref() != Some("single");
+            assert_eq!(used, 1 + usize::from(two), "two puts take turns, or are cut at a page: {row:?}");
+        }
+    }
+}
+
+#[test]
+fn every_shape_of_the_grid_is_verified() {
+    for (args, expected) in [
+        ("-p tcp --mode quiet,nbi,quiet-every=3", 4),
+        ("-p tcp --scope thread --grid 2 --block 3", 3),
+        ("-p tcp --grid 2 --block 3 --proxy-threads 2", 3),
+        ("-p tcp --window 1 --ring-slots 2 --scope thread --block 5", 3),
+        ("-p tcp --no-fill --completion transmit", 3),
+        ("-p tcp --rails 1 --window 1 --bare --no-check", 4),
+        ("-p tcp --np 4 --rails 2", 3),
+        ("-p null --grid 1,2 --block 3 --mode quiet,nbi,quiet-every=3 --proxy-threads 2", 9),
+        ("-p null --np 3 --scope thread --ring-slots 2 --no-fill", 3),
+    ] {
+        let done = run(proxy(&format!("-n 7 -w 1 -r 1 -b 4097 -e 4097 {args} --csv -"))).expect(0);
+        let rows = rows(&done.stdout);
+        if args.contains("--no-check") {
+            assert!(rows.iter().all(|row| row.wrong.is_none() && row.time_us_p50.is_some()), "{rows:?}");
+        } else {
+            all_verified(&rows);
+        }
+        assert_eq!(rows.len(), expected, "{args}");
+        assert_eq!(done.complaints(), Vec::<&str>::new(), "{args}");
+    }
+}
+
+#[test]
+fn shared_memory_rails_are_verified() {
+    let done = run(proxy(&format!("{SHORT} -p shm -b 1 -e 4097 -f 4096 --rails 1,4 --csv -")));
+    if done.code == 2 {
+        return skip(&format!("the provider shm is not to be had: {}", done.stderr));
+    }
+    let rows = rows(&done.expect(0).stdout);
+    all_verified(&rows);
+    assert!(rows.len() == 2 * 2 * 3 && rows.iter().all(|row| row.fabric == "shm"));
+}
+
+#[test]
+fn verification_finds_one_missing_byte() {
+    // Tickets: 1 timed put; 2 windows of 4 that prepare the source of cpu-write, on rails that move bytes; then the 2
+    // windows that are verified, of which the second is what stays.
+    let args = "-n 1 -w 0 -r 1 --window 4 --mode nbi --rails 2 -b 64 -e 64 --csv run.csv --json -";
+    for (provider, ticket) in [("tcp", 1 + 8 + 4), ("null", 1 + 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = proxy(&format!("{args} -p {provider} --fault corrupt={ticket}"));
+        command.current_dir(folder.path());
+        let done = run(command).expect(1);
+        assert!(done.complaints()[0].contains("verification failed: 1 wrong bytes in nbi of 64 B"), "{}", done.stderr);
+        let rows = rows_of(&folder.path().join("run.csv"));
+        let status = |row: &Row| (row.wrong, row.status.to_string());
+        let found: Vec<_> = rows.iter().filter(|row| row.case == "put").map(status).collect();
+        assert!(
+            matches!(&found[..], [(Some(1), text)] if text.starts_with("failed: verification found 1 wrong")),
+            "{found:?}"
+        );
+        assert!(rows.iter().filter(|row| row.case == "cpu-write").all(|row| status(row) == (Some(0), "ok".into())));
+        let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        assert_eq!(document["complete"], false);
+    }
+}
+
+#[test]
+fn going_on_after_wrong_data_still_fails() {
+    let args = "-n 1 -w 0 -r 1 --window 4 --mode nbi -b 64 -e 128 -f 2 -p null --fault corrupt=5 --keep-going --csv -";
+    let done = run(proxy(args));
+    let rows = rows(&done.stdout);
+    let wrong: Vec<_> = rows.iter().filter(|row| row.case == "put").map(|row| row.wrong).collect();
+    assert_eq!(wrong, [Some(1), Some(0)]);
+    assert!(done.expect(1).complaint().contains("verification failed: 1 wrong bytes in nbi of 64 B"));
+}
+
+#[test]
+fn the_three_outputs_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = proxy("-p null -b 64 -e 256 -n 3 -r 4 --grid 1,2 --csv run.csv --json run.json --color auto");
+    command.current_dir(folder.path());
+    let done = run(command).expect(0);
+    let text = std::fs::read_to_string(folder.path().join("run.csv")).unwrap();
+    let rows = rows(&text);
+    all_verified(&rows);
+    assert_eq!(text.lines().next().unwrap(), Row::COLUMNS.join(","));
+    assert_eq!(rows.len(), 2 * (4 + 3), "ping-pong where the grid is one block");
+
+    let document: serde_json::Value =
+        serde_json::from_reader(std::fs::File::open(folder.path().join("run.json")).unwrap()).unwrap();
+    assert_eq!((&document["schema"], &document["complete"]), (&1.into(), &true.into()));
+    let entries = document["rows"].as_array().unwrap();
+    assert_eq!(entries.len(), rows.len());
+    for (entry, row) in entries.iter().zip(&rows) {
+        let keys: Vec<_> = Row::COLUMNS.iter().filter(|column| entry.get(**column).is_none()).collect();
+        assert!(keys.is_empty(), "{keys:?} are not in {entry}");
+        assert_eq!(entry["samples_us"].as_array().unwrap().len(), 4);
+        let mut entry = entry.clone();
+        entry.as_object_mut().unwrap().remove("samples_us");
+        assert_eq!(serde_json::from_value::<Row>(entry).unwrap(), *row);
+    }
+    let beside: serde_json::Value =
+        serde_json::from_reader(std::fs::File::open(folder.path().join("run.header.json")).unwrap()).unwrap();
+    assert_eq!(beside, document["header"]);
+    for key in ["ginlab", "command", "date", "rustc", "libfabric", "provider", "rails", "memory", "affinity"] {
+        assert!(!beside[key].is_null(), "{key}: {beside}");
+    }
+
+    // stdout is the table and nothing else, stderr the header and nothing else.
+    assert_eq!(done.stdout.lines().count(), 2 + rows.len(), "{}", done.stdout);
+    assert!(done.stdout.lines().skip(2).zip(&rows).all(|(line, row)| line.starts_with(&row.case)), "{}", done.stdout);
+    assert!(done.complaints().is_empty() && done.stderr.contains("# provider: null"), "{}", done.stderr);
+    assert!(!done.stdout.contains('\x1b') && !done.stderr.contains('\x1b'), "escape codes in a pipe");
+    assert_eq!(names(folder.path()).len(), 3);
+}
+
+#[test]
+fn a_dash_sends_data_to_stdout_alone() {
+    let done = run(proxy(&format!("{SHORT} -p null -b 64 -e 64 --csv - --no-header"))).expect(0);
+    all_verified(&rows(&done.stdout));
+    assert_eq!(done.stderr, "");
+    let done = run(proxy(&format!("{SHORT} -p null -b 64 -e 64 --json -"))).expect(0);
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(document["header"]["provider"], "null");
+    assert!(done.stderr.starts_with("# ginlab: "), "{}", done.stderr);
+}
+
+#[test]
+fn colour_is_asked_for_or_a_terminal_s() {
+    let table = |args: &str| run(proxy(&format!("{SHORT} -p null -b 64 -e 64 --no-check {args}"))).expect(0).stdout;
+    assert!(table("--color always").contains('\x1b'));
+    assert!(!table("--color never").contains('\x1b'));
+    // On a terminal, which `script` plays, NO_COLOR decides.
+    let mut on_terminal = Command::new("script");
+    let line = format!("{} proxy -d emulated -p null {SHORT} -b 64 -e 64 --no-header", env!("CARGO_BIN_EXE_ginlab"));
+    on_terminal.args(["-qec", &line, "/dev/null"]);
+    if Command::new("script").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        return skip("no script(1) to play a terminal");
+    }
+    clean(&mut on_terminal);
+    on_terminal.env("TERM", "xterm");
+    // The progress bar moves the cursor; only the table is bold.
+    let bold = |command| run(command).expect(0).stdout.contains("\x1b[1m");
+    let mut plain = Command::new("script");
+    plain.args(["-qec", &line, "/dev/null"]);
+    clean(&mut plain);
+    plain.env("TERM", "xterm").env("NO_COLOR", "1");
+    assert!(bold(on_terminal));
+    assert!(!bold(plain));
+}
+
+#[test]
+fn help_and_versions() {
+    let help = run(ginlab("proxy --help")).expect(0).stdout;
+    assert!(help.contains("Examples:") && !help.contains("--fault"), "{help}");
+    assert!(run(ginlab("--help")).expect(0).stdout.contains("Exit codes:"));
+    let version = run(ginlab("--version")).expect(0).stdout;
+    assert!(version.starts_with(concat!("ginlab ", env!("CARGO_PKG_VERSION"), " (commit ")), "{version}");
+    let value = |name: &str| {
+        let line = version.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {version}")).trim().to_owned()
+    };
+    assert!(value("libfabric").starts_with(|c: char| c.is_ascii_digit()), "{version}");
+    assert!(value("rustc").starts_with("1."), "{version}");
+    assert_eq!(value("MPI") == "not found", !cfg!(feature = "mpi"), "{version}");
+    assert!(!version.contains('\0'), "{version:?}");
+}
+
+#[test]
+fn completions_are_scripts() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(ginlab(&format!("completions {shell}"))).expect(0).stdout;
+        assert!(script.contains("--proxy-threads") || script.contains("proxy-threads"), "{shell}");
+        let Ok(status) = Command::new(shell).args(["-n", "-c", &script]).status() else {
+            skip(&format!("no {shell} to parse its completions"));
+            continue;
+        };
+        assert!(status.success(), "{shell}");
+    }
+    run(ginlab("completions csh")).expect(2);
+}

@@ -1,0 +1,279 @@
+//! Running the command in tests: every process within a deadline, none left behind.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ginlab::report::Row;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+/// Longer than any command of these tests takes, also where others share the cores.
+pub const TOO_LONG: Duration = Duration::from_secs(50);
+
+/// Variables by which launchers and earlier jobs would reach into a test.
+const FOREIGN: [&str; 13] = [
+    "GINLAB_",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_",
+    "OMPI_",
+    "PMI",
+    "SLURM_",
+    "SKYPILOT_",
+    "TORCHELASTIC_",
+    "NO_COLOR",
+    "TERM",
+    "FI_",
+];
+
+/// The command, with these arguments (separated by blanks), in an environment without launchers.
+pub fn ginlab(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ginlab"));
+    command.args(args.split_whitespace());
+    clean(&mut command);
+    command
+}
+
+/// Takes launchers out of the environment.
+pub fn clean(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| FOREIGN.iter().any(|foreign| name.starts_with(foreign))) {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// `ginlab proxy` with these arguments, on the emulated device, so that a machine with a GPU tests the same.
+pub fn proxy(args: &str) -> Command {
+    ginlab(&format!("proxy -d emulated {args}"))
+}
+
+/// Runs it to its end.
+#[track_caller]
+pub fn run(command: Command) -> Done {
+    Job::start(command).finish()
+}
+
+/// What a job has said, and how it ended.
+#[derive(Debug)]
+pub struct Done {
+    /// Exit code, or 128 + signal.
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Done {
+    /// Stops the test unless the code is this one.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Done {
+        assert_eq!(self.code, code, "stdout:\n{}stderr:\n{}", self.stdout, self.stderr);
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        self
+    }
+
+    /// The lines of stderr without the header.
+    pub fn complaints(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| !line.starts_with("# ")).collect()
+    }
+
+    /// The one line that stderr holds beside the header.
+    #[track_caller]
+    pub fn complaint(&self) -> &str {
+        let lines = self.complaints();
+        assert_eq!(lines.len(), 1, "one line was expected:\n{}", self.stderr);
+        lines[0]
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A process group under way. All its processes hold its stderr, so its end is the end of the last of them. What has not
+/// ended by the deadline, or when the job is dropped, is killed.
+pub struct Job {
+    child: Child,
+    lines: Receiver<(Stream, String)>,
+    said: [String; 2],
+    deadline: Instant,
+}
+
+impl Job {
+    /// Starts it.
+    pub fn start(command: Command) -> Job {
+        Job::start_reading(command, usize::MAX)
+    }
+
+    /// Starts it, and closes its stdout after so many lines.
+    pub fn start_reading(mut command: Command, stdout_lines: usize) -> Job {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let (sender, lines) = channel();
+        read(Stream::Stdout, child.stdout.take().unwrap(), stdout_lines, sender.clone());
+        read(Stream::Stderr, child.stderr.take().unwrap(), usize::MAX, sender);
+        Job { child, lines, said: Default::default(), deadline: Instant::now() + TOO_LONG }
+    }
+
+    /// Waits for a line with this part.
+    #[track_caller]
+    pub fn until(&mut self, stream: Stream, part: &str) {
+        loop {
+            match self.next() {
+                Some((of, line)) if of == stream && line.contains(part) => return,
+                Some(_) => {}
+                None => panic!("{part:?} did not come; {}", self.report()),
+            }
+        }
+    }
+
+    /// The next line; `None` when all processes have gone.
+    #[track_caller]
+    fn next(&mut self) -> Option<(Stream, String)> {
+        match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+            Ok((stream, line)) => {
+                self.said[stream as usize] += &line;
+                Some((stream, line))
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("not ended within {TOO_LONG:?}; {}", self.report()),
+        }
+    }
+
+    fn report(&self) -> String {
+        format!("stdout:\n{}stderr:\n{}", self.said[0], self.said[1])
+    }
+
+    /// Waits until all its processes have ended.
+    #[track_caller]
+    pub fn finish(mut self) -> Done {
+        while self.next().is_some() {}
+        let status = self.child.wait().unwrap();
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap();
+        let [stdout, stderr] = std::mem::take(&mut self.said);
+        Done { code, stdout, stderr }
+    }
+
+    /// Sends a signal to the first process only.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    /// The first process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// The process of a rank that `ginlab` has started.
+    #[track_caller]
+    pub fn rank(&self, rank: usize) -> Pid {
+        let wanted = format!("GINLAB_RANK={rank}");
+        let is_rank = |pid: &Pid| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        };
+        let found = children(self.pid()).into_iter().find(is_rank);
+        found.unwrap_or_else(|| panic!("no rank {rank} below {}", self.pid()))
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Gone already is fine.
+        let _ = killpg(self.pid(), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn read(stream: Stream, pipe: impl Read + Send + 'static, most: usize, lines: Sender<(Stream, String)>) {
+    std::thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        for _ in 0..most {
+            let mut line = Vec::new();
+            if pipe.read_until(b'\n', &mut line).is_err() || line.is_empty() {
+                return;
+            }
+            if lines.send((stream, String::from_utf8_lossy(&line).into_owned())).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// A port of 127.0.0.1 that nobody listens on, for the moment.
+pub fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Returns when somebody listens on a port of 127.0.0.1. What connects here says nothing and leaves, as a port scan does.
+#[track_caller]
+pub fn until_listening(port: u16) {
+    let deadline = Instant::now() + TOO_LONG;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        assert!(Instant::now() < deadline, "nobody listens on port {port}");
+        std::thread::yield_now();
+    }
+}
+
+/// The processes whose parent this is.
+fn children(parent: Pid) -> Vec<Pid> {
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name in parentheses may hold anything; state and parent follow the last one.
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        after_name.split(' ').nth(1) == Some(&parent.to_string())
+    };
+    pids.filter(is_child).map(Pid::from_raw).collect()
+}
+
+/// The rows of a CSV text, after a check of its columns.
+#[track_caller]
+pub fn rows(csv: &str) -> Vec<Row> {
+    let mut lines = csv::Reader::from_reader(csv.as_bytes());
+    assert_eq!(lines.headers().unwrap().iter().collect::<Vec<_>>(), Row::COLUMNS);
+    lines.deserialize().map(|row| row.unwrap_or_else(|error| panic!("{error} in:\n{csv}"))).collect()
+}
+
+/// The rows of a CSV file.
+#[track_caller]
+pub fn rows_of(path: &Path) -> Vec<Row> {
+    rows(&std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+/// Stops the test unless every row is measured and verified without a wrong byte.
+#[track_caller]
+pub fn all_verified(rows: &[Row]) {
+    assert!(!rows.is_empty());
+    for row in rows {
+        // The bare round trip moves nothing that could be wrong.
+        let expected = if row.case == "ping-pong" { None } else { Some(0) };
+        assert_eq!((row.wrong, row.status.to_string().as_str()), (expected, "ok"), "{row:?}");
+        assert!(row.time_us_p50.is_some_and(|time| time > 0.0), "{row:?}");
+    }
+}
+
+/// How many rows have each value of a column.
+pub fn count_by<T: std::hash::Hash + Eq>(rows: &[Row], value: impl Fn(&Row) -> T) -> HashMap<T, usize> {
+    let mut counts = HashMap::new();
+    for row in rows {
+        *counts.entry(value(row)).or_default() += 1;
+    }
+    counts
+}
+
+/// Where a test cannot run: says so, on a line of its own.
+pub fn skip(why: &str) {
+    // Not `println!`, which a test that passes swallows.
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}

@@ -1,0 +1,241 @@
+//! Ranks that others have started: by mpirun, by the variables of the tcp bootstrap, on hosts of their own. All give rows
+//! of one schema.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Done, Job, all_verified, clean, free_port, ginlab, rows, run, skip};
+use ginlab::report::Row;
+
+const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";
+
+/// One rank of a tcp job of two.
+fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
+    let mut command = ginlab(&format!("{SHORT} {args}"));
+    set_tcp(&mut command, rank, "127.0.0.1", port, token);
+    command
+}
+
+fn set_tcp(command: &mut Command, rank: usize, master: &str, port: u16, token: &str) {
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
+    command.env("MASTER_ADDR", master).env("MASTER_PORT", port.to_string());
+}
+
+/// Both at once.
+fn both(first: Command, second: Command) -> (Done, Done) {
+    let (first, second) = (Job::start(first), Job::start(second));
+    (first.finish(), second.finish())
+}
+
+/// The row of each case and mode, with the shape it was measured in.
+#[track_caller]
+fn checked(done: &Done, bootstrap: &str) -> Vec<Row> {
+    assert!(done.stderr.contains(&format!("# note: 2 ranks by the {bootstrap} bootstrap")), "{}", done.stderr);
+    let rows = rows(&done.stdout);
+    all_verified(&rows);
+    let cases: Vec<_> = rows.iter().map(|row| (row.case.as_str(), row.mode.as_deref().unwrap())).collect();
+    assert_eq!(cases, [("cpu-write", "nbi"), ("put", "quiet"), ("put", "nbi")]);
+    assert!(rows.iter().all(|row| row.ranks == 2 && row.rails == Some(2)));
+    rows
+}
+
+#[test]
+fn two_processes_by_tcp_variables() {
+    let port = free_port();
+    let rank = |rank| tcp_rank(rank, port, "secret", "-b 4097 -e 4097 -p tcp --rails 2 --csv -");
+    let (first, second) = both(rank(0), rank(1));
+    let (first, second) = (first.expect(0), second.expect(0));
+    checked(&first, "tcp");
+    assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("", ""), "rank 0 alone speaks");
+}
+
+#[test]
+fn a_wrong_token_is_refused() {
+    let port = free_port();
+    let stranger = Job::start(tcp_rank(1, port, "guess", "-p tcp -t 3"));
+    let first = Job::start(tcp_rank(0, port, "secret", "-p tcp -t 3"));
+    let stranger = stranger.finish();
+    let line = stranger.complaint();
+    assert!(line.contains("token"), "{line}");
+    assert_ne!(stranger.code, 0);
+    let first = first.finish().expect(124);
+    // The refusal at once, for whoever watches; then the reason of the end.
+    let lines = first.complaints();
+    assert!(lines.len() == 2 && lines[0].starts_with("ginlab: refused a connection from 127.0.0.1"), "{lines:?}");
+    assert!(lines[1].contains("waiting for rank 1") && lines[1].contains("another job token"), "{lines:?}");
+}
+
+#[test]
+fn ranks_with_other_options_are_told_the_difference() {
+    for (first, second, difference) in [
+        ("-p tcp -e 4K", "-p tcp -e 16K", "sizes is \"4096\" on rank 0 but \"4096,16384\" on rank 1"),
+        ("-p tcp", "-p null", "provider is \"tcp\" on rank 0 but \"null\" on rank 1"),
+        ("-p tcp --rails 1", "-p tcp --rails 1,2", "rails is \"1\" on rank 0 but \"1,2\" on rank 1"),
+        ("-p tcp", "-p tcp --no-check", "payload is "),
+    ] {
+        let port = free_port();
+        let (first, second) = both(tcp_rank(0, port, "secret", first), tcp_rank(1, port, "secret", second));
+        for done in [first, second] {
+            let done = done.expect(2);
+            let line = done.complaint();
+            assert!(line.starts_with(&format!("ginlab: ranks differ: {difference}")), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_launcher_that_says_too_little_is_told_what_is_missing() {
+    let with = |variables: &[(&str, &str)], args: &str| {
+        let mut command = ginlab(&format!("{SHORT} {args}"));
+        command.envs(variables.iter().copied());
+        run(command).expect(2).complaint().to_owned()
+    };
+    let line = with(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("GINLAB_TOKEN", "t")], "");
+    assert!(line.contains("MASTER_ADDR is not set"), "{line}");
+    let line = with(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")], "");
+    assert!(line.contains("set GINLAB_TOKEN"), "{line}");
+    let line = with(&[("RANK", "two"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")], "");
+    assert!(line.contains("RANK=\"two\""), "{line}");
+    // A rank of several that mpirun started, but that believes to be alone.
+    let line = with(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")], "--bootstrap local");
+    assert!(line.contains("mpirun started 2 ranks but the local bootstrap says 1"), "{line}");
+    if !cfg!(feature = "mpi") {
+        let line = with(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")], "");
+        assert!(line.contains("built without MPI"), "{line}");
+    }
+}
+
+#[test]
+fn two_ranks_by_mpirun() {
+    if !cfg!(feature = "mpi") {
+        return skip("built without the feature mpi");
+    }
+    let mut command = Command::new("mpirun");
+    if command.arg("--version").output().is_err() {
+        return skip("no mpirun");
+    }
+    let mpirun = |args: &str| {
+        let mut command = Command::new("mpirun");
+        clean(&mut command);
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        // Idle ranks of Open MPI spin otherwise; the launcher must not leave this machine.
+        command.args([
+            "--oversubscribe",
+            "--mca",
+            "mpi_yield_when_idle",
+            "1",
+            "--mca",
+            "btl",
+            "self,vader",
+            "-np",
+            "2",
+        ]);
+        command.arg(env!("CARGO_BIN_EXE_ginlab")).args(format!("{SHORT} {args}").split_whitespace());
+        run(command)
+    };
+    checked(&mpirun("-b 4097 -e 4097 -p tcp --rails 2 --csv -").expect(0), "mpi");
+    let done = mpirun("-p tcp -b 0");
+    assert!(done.code == 2 && done.stderr.contains("a put of 0 bytes"), "{done:?}");
+    let done = mpirun("-p tcp --np 4");
+    assert!(done.stderr.contains("4 ranks were asked for, but the mpi bootstrap has 2"), "{done:?}");
+}
+
+/// Two network namespaces with four veth pairs between them, removed when dropped.
+struct TwoHosts([String; 2]);
+
+impl TwoHosts {
+    fn new() -> Result<Self, String> {
+        let id = std::process::id();
+        let hosts = TwoHosts(["a", "b"].map(|side| format!("ginlab-rails-{id}-{side}")));
+        let [a, b] = &hosts.0;
+        for host in &hosts.0 {
+            ip(&format!("netns add {host}"))?;
+            ip(&format!("-n {host} link set lo up"))?;
+        }
+        for rail in 0..4 {
+            ip(&format!("-n {a} link add rail{rail} type veth peer name rail{rail} netns {b}"))?;
+            for (host, number) in [(a, 1), (b, 2)] {
+                ip(&format!("-n {host} address add 10.99.{}.{number}/24 dev rail{rail}", 50 + rail))?;
+                ip(&format!("-n {host} link set rail{rail} up"))?;
+            }
+        }
+        hosts.until_up()?;
+        Ok(hosts)
+    }
+
+    /// The kernel notices within a second that a link has a carrier; before that, libfabric does not see its address.
+    fn until_up(&self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        for host in &self.0 {
+            while ip(&format!("-n {host} -brief link show type veth"))?.matches(" UP ").count() < 4 {
+                if Instant::now() > deadline {
+                    return Err(format!("the links of {host} do not come up"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the ranks on its host.
+    fn rank(&self, rank: usize, args: &str) -> Command {
+        let mut command = Command::new("ip");
+        clean(&mut command);
+        command.args(["netns", "exec", &self.0[rank], env!("CARGO_BIN_EXE_ginlab")]);
+        command.args(format!("{SHORT} {args}").split_whitespace());
+        set_tcp(&mut command, rank, "10.99.50.1", 29401, "secret");
+        command
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for host in &self.0 {
+            // What was not made cannot be removed.
+            let _ = ip(&format!("netns delete {host}"));
+        }
+    }
+}
+
+fn ip(args: &str) -> Result<String, String> {
+    let output = Command::new("ip").args(args.split_whitespace()).output().map_err(|error| format!("ip: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("ip {args}: {text}"))
+    }
+}
+
+#[test]
+fn two_hosts_with_four_rails_between_them() {
+    let hosts = match TwoHosts::new() {
+        Ok(hosts) => hosts,
+        Err(why) => return skip(&format!("no network namespaces (root and iproute2 make them): {why}")),
+    };
+    let args = "-b 16383 -e 16383 -p tcp --rails 1,4 --strategy split,round-robin --csv -";
+    let (first, second) = both(hosts.rank(0, args), hosts.rank(1, args));
+    let (first, second) = (first.expect(0), second.expect(0));
+    assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("", ""));
+    assert!(first.stderr.contains("# note: 2 ranks by the tcp bootstrap"), "{}", first.stderr);
+    let rails = first.stderr.lines().find(|line| line.starts_with("# rails: ")).unwrap();
+    for rail in ["rail0", "rail1", "rail2", "rail3"] {
+        assert!(rails.contains(rail), "four domains are four rails: {rails}");
+    }
+    assert!(!first.stderr.contains("endpoints share"), "{}", first.stderr);
+    let rows = rows(&first.stdout);
+    all_verified(&rows);
+    assert_eq!(rows.len(), 2 * 2 * 3);
+    for row in rows.iter().filter(|row| row.rails == Some(4) && row.strategy.as_deref() == Some("split")) {
+        assert!(row.rail_bytes.as_ref().unwrap().iter().all(|bytes| *bytes > 0), "{row:?}");
+    }
+
+    // A domain that only one side has; both hear of it.
+    let (first, second) = both(hosts.rank(0, "-p tcp --domain lo"), hosts.rank(1, "-p tcp --domain rail9"));
+    assert!(second.stderr.contains("there is no rail9; there are: "), "{}", second.stderr);
+    assert_ne!((first.code, second.code), (0, 0));
+    assert_eq!(first.complaints().len(), 1, "{}", first.stderr);
+}
