@@ -82,6 +82,9 @@ pub struct Args {
     /// Do not verify
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "check")]
     pub no_check: bool,
+    /// Also time the plainest loop of fi_write, on rows of one rail (one buffer: compare with --window 1)
+    #[arg(long)]
+    pub bare: bool,
     /// Go on after wrong data (the exit code is still 1 without this)
     #[arg(long)]
     pub keep_going: bool,
@@ -106,9 +109,9 @@ pub struct Args {
     /// Bytes that one repeat may move per rank; fewer iterations above it
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub volume: String,
-    /// Memory for source and for destination, each, per rank
-    #[arg(long, default_value = "2G", value_name = "SIZE")]
-    pub memory_limit: String,
+    /// Memory for source and for destination, each, per rank [default: 2G, and no more than is free]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
     pub timeout: u64,

@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
 const EXPERIMENT: &str = "proxy";
 /// The CPU-initiated writes that puts are compared with.
 const BASELINE: &str = "cpu-write";
+/// The plainest loop of fi_write that the CPU-initiated writes are compared with.
+const YARDSTICK: &str = "bare-write";
 /// The bare round trip that a quiet on null rails is compared with.
 const FLOOR: &str = "ping-pong";
 
@@ -31,6 +33,8 @@ pub enum Case {
     Put(Mode),
     /// CPU-initiated writes of the same buffers over the same rails.
     CpuWrite,
+    /// A loop of fi_write over one buffer on one rail, without ring, engine and checks.
+    BareWrite,
     /// A flag's round trip between device and CPU, with the payload and the fence of a put.
     PingPong,
 }
@@ -40,6 +44,7 @@ impl Case {
         match self {
             Case::Put(_) => "put",
             Case::CpuWrite => BASELINE,
+            Case::BareWrite => YARDSTICK,
             Case::PingPong => FLOOR,
         }
     }
@@ -128,6 +133,9 @@ fn cases(shape: &Shape<'_>) -> Vec<Case> {
     if shape.plan.is_null() && shape.tuple.grid == 1 && shape.plan.scope == Scope::Block {
         cases.push(Case::PingPong);
     }
+    if shape.plan.bare && !shape.plan.is_null() && shape.tuple.rails == 1 && shape.plan.proxy_threads == 1 {
+        cases.push(Case::BareWrite);
+    }
     cases.push(Case::CpuWrite);
     cases.extend(shape.plan.modes.iter().map(|&mode| Case::Put(mode)));
     cases
@@ -172,6 +180,14 @@ fn run(
         Case::CpuWrite => {
             let time = cpu_write(shape, rank, iterations)?;
             Ok(Sample { done: time, posted: None })
+        }
+        Case::BareWrite => {
+            let route = (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32);
+            let count = iterations * shape.layout.producers;
+            match rank.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
+                Some(time) => Ok(Sample { done: time.as_secs_f64() * 1e6, posted: None }),
+                None => Err(Failure::Usage("--bare: this fabric has no interface below ours".into())),
+            }
         }
         Case::PingPong => ping_pong(shape, rank, iterations),
     }
@@ -305,7 +321,7 @@ fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, 
             continue;
         }
         spins = spins.wrapping_add(1);
-        if spins % 1024 == 0 && launch.is_done()? {
+        if spins.is_multiple_of(1024) && launch.is_done()? {
             break;
         }
         if cuda_std::warp::SIZE == 1 && matches!(device, ginlab::cuda::Device::Emulated) {
@@ -322,14 +338,14 @@ fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, 
 
 /// A row with everything that is known before it is measured.
 fn blank(plan: &Plan, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
-    let device = if case == Case::CpuWrite { "cpu".into() } else { rank.device().name() };
+    let device = if matches!(case, Case::CpuWrite | Case::BareWrite) { "cpu".into() } else { rank.device().name() };
     let mut row = Row::new(EXPERIMENT, case.name(), device, rank.provider());
     row.ranks = ranks.size() as u32;
     row.rails = Some(tuple.rails as u32);
     row.strategy = Some(tuple.strategy.to_string());
     row.mode = match case {
         Case::Put(mode) => Some(mode.to_string()),
-        Case::CpuWrite => Some("nbi".into()),
+        Case::CpuWrite | Case::BareWrite => Some("nbi".into()),
         Case::PingPong => None,
     };
     row.memory = Some(rank.memory_path().name().into());
@@ -400,8 +416,13 @@ fn rows(
         }
         let floor = matches!(case, Case::Put(Mode::Quiet)).then(|| rows.iter().find(|(row, _)| row.case == FLOOR));
         let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == BASELINE));
-        if let (Case::Put(_), Some((baseline, _))) = (case, baseline) {
-            row.against(baseline);
+        let baseline = match case {
+            Case::Put(_) => baseline,
+            Case::CpuWrite => rows.iter().find(|(row, _)| row.case == YARDSTICK),
+            Case::BareWrite | Case::PingPong => None,
+        };
+        if let Some((baseline, theirs)) = baseline {
+            row.against(baseline, &samples, theirs);
         }
         rows.push((row, samples));
     }

@@ -17,6 +17,9 @@ pub const NULL: &str = "null";
 /// Slots begin at multiples of this: the largest store of a kernel, and whole cache lines.
 const SLOT_ALIGNMENT: u64 = 256;
 
+/// Source, and destination, of a rank when the user names no limit.
+const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
+
 /// How the kernel waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -92,6 +95,8 @@ pub struct Plan {
     pub repeats: u32,
     pub volume: u64,
     pub memory_limit: u64,
+    /// The user has named a limit: what the system calls available is not asked (some machines grow as memory is used).
+    pub memory_is_promised: bool,
     pub provider: Option<String>,
     pub domains: Vec<String>,
     pub level: Level,
@@ -99,6 +104,7 @@ pub struct Plan {
     pub memory: MemoryKind,
     pub fill: bool,
     pub check: bool,
+    pub bare: bool,
     pub bootstrap: Option<Kind>,
     pub proxy_threads: usize,
     pub pin: Pin,
@@ -206,7 +212,11 @@ impl Plan {
             warmup: args.warmup,
             repeats: args.repeats,
             volume: bytes("--volume", &args.volume)?,
-            memory_limit: bytes("--memory-limit", &args.memory_limit)?,
+            memory_limit: args
+                .memory_limit
+                .as_deref()
+                .map_or(Ok(DEFAULT_MEMORY_LIMIT), |text| bytes("--memory-limit", text))?,
+            memory_is_promised: args.memory_limit.is_some(),
             provider: args.provider.clone(),
             domains: args.domain.clone(),
             level: match args.completion {
@@ -221,6 +231,7 @@ impl Plan {
             memory: args.mem,
             fill: !args.no_fill,
             check: !args.no_check,
+            bare: args.bare,
             bootstrap: args.bootstrap.map(|kind| match kind {
                 BootstrapKind::Local => Kind::Local,
                 BootstrapKind::Mpi => Kind::Mpi,
@@ -256,7 +267,7 @@ impl Plan {
 
     /// Refuses a number of ranks that cannot be paired.
     pub fn check_ranks(&self, ranks: usize) -> Result<(), Failure> {
-        if self.is_null() || (ranks > 0 && ranks % 2 == 0) {
+        if self.is_null() || (ranks > 0 && ranks.is_multiple_of(2)) {
             return Ok(());
         }
         Err(usage(
@@ -296,7 +307,7 @@ impl Plan {
             text("window", self.window.to_string()),
             text("volume", self.volume.to_string()),
             text("memory limit", self.memory_limit.to_string()),
-            text("payload", format!("{:?} fill={} check={}", self.memory, self.fill, self.check)),
+            text("payload", format!("{:?} fill={} check={} bare={}", self.memory, self.fill, self.check, self.bare)),
             text("scope", format!("{:?}", self.scope)),
             text("proxy threads", self.proxy_threads.to_string()),
             text("completion", self.completion().into()),

@@ -10,7 +10,7 @@ use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::NullRail;
 use ginlab::fabric::{Memory, Rail, RemoteRegion};
 use ginlab::measure::size;
-use ginlab::proxy::engine::{Engine, EngineError};
+use ginlab::proxy::engine::{Engine, EngineError, Opened};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Fault, Offer, Proxy, ProxySetup};
 use ginlab::ring::{RingMemory, RingTable};
@@ -342,11 +342,11 @@ impl Needs {
         let per_rank = self.payload.saturating_add((plan.ring_slots * plan.proxy_threads * 32) as u64);
         let copies = if plan.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
         let here = per_rank.saturating_mul(ranks.local_size() as u64).saturating_mul(copies);
-        let Some(available) = available_memory() else { return Ok(()) };
+        let Some(available) = available_memory().filter(|_| !plan.memory_is_promised) else { return Ok(()) };
         if here > available {
             return Err(Failure::Usage(format!(
                 "the {} ranks on this machine need {} for payloads, and {} is available: try a smaller -e, --grid, \
-                 --window or --memory-limit",
+                 --window, or name a --memory-limit that this machine can give",
                 ranks.local_size(),
                 size::human(here),
                 size::human(available)
@@ -477,7 +477,7 @@ struct Common {
 }
 
 impl Common {
-    fn engine<R: Rail>(&mut self, rails: Vec<R>) -> Result<(Engine<R>, Vec<Vec<RemoteRegion>>), EngineError> {
+    fn engine<R: Rail>(&mut self, rails: Vec<R>) -> Result<Opened<R>, EngineError> {
         let mut engine = Engine::new(rails, IN_FLIGHT, self.timeout);
         let mut regions = Vec::new();
         for (number, memory) in self.memories.into_iter().enumerate() {
@@ -522,7 +522,7 @@ impl ProxySetup for LibfabricSetup {
     type Rail = LibfabricRail;
     common_setup!();
 
-    fn open(&mut self) -> Result<(Engine<LibfabricRail>, Vec<Vec<RemoteRegion>>), EngineError> {
+    fn open(&mut self) -> Result<Opened<LibfabricRail>, EngineError> {
         let rails =
             self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options)).collect::<Result<_, _>>()?;
         self.shared.engine(rails)
@@ -533,7 +533,7 @@ impl ProxySetup for NullSetup {
     type Rail = NullRail;
     common_setup!();
 
-    fn open(&mut self) -> Result<(Engine<NullRail>, Vec<Vec<RemoteRegion>>), EngineError> {
+    fn open(&mut self) -> Result<Opened<NullRail>, EngineError> {
         let rails = (0..self.rails).map(|_| NullRail::new()).collect();
         self.shared.engine(rails)
     }

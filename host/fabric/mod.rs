@@ -169,6 +169,24 @@ pub trait Rail: Sized {
     /// Moves the provider forward and appends what has completed. Never waits.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
 
+    /// The yardstick: seconds for the plainest loop of `count` writes of `bytes` that the fabric's own interface allows,
+    /// from the start of the region to the start of the peer's, with nothing of ours in between. `None` where there is no
+    /// such interface below.
+    ///
+    /// # Safety
+    /// The rail is idle, and the region is not changed meanwhile.
+    unsafe fn bare_writes(
+        &mut self,
+        _region: &Self::Region,
+        _peer: usize,
+        _remote: RemoteRegion,
+        _bytes: u64,
+        _count: u64,
+        _deadline: std::time::Duration,
+    ) -> Option<Result<f64, FabricError>> {
+        None
+    }
+
     /// Transfers, bytes and checksum, of a rail that counts instead of moving.
     fn counted(&self) -> Option<(u64, u64, u64)> {
         None

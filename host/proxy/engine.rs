@@ -43,6 +43,9 @@ pub enum EngineError {
     Staging(#[from] DeviceError),
 }
 
+/// An engine with what the peers need to know of its regions, by region and rail.
+pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
+
 /// One registered stretch of local memory, on every rail.
 struct Region<R: Rail> {
     bytes: u64,
@@ -405,8 +408,9 @@ impl<R: Rail> Engine<R> {
                         *count += 1;
                     }
                 }
-                Completion::Failed { error, .. } => {
-                    self.posted = self.posted.saturating_sub(1);
+                Completion::Failed { token, error } => {
+                    // Without a token it was none of ours: what a peer sent, say.
+                    self.posted = self.posted.saturating_sub(token.is_some().into());
                     failed = failed.or(Some(error));
                 }
             }
@@ -470,6 +474,23 @@ impl<R: Rail> Engine<R> {
     #[inline]
     pub fn posted(&self) -> u64 {
         self.posted
+    }
+
+    /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`crate::fabric::Rail::bare_writes`].
+    /// `None` where the rail has none. Call it while nothing is in flight.
+    ///
+    /// # Errors
+    /// The provider's, or that the route does not exist.
+    pub fn bare_writes(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<f64>, EngineError> {
+        let (source, destination, peer) = route;
+        let remote = self.peers.get(peer as usize, destination as usize, 0).copied();
+        let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
+            return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
+        };
+        // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
+        let loop_time =
+            unsafe { self.rails[0].bare_writes(&region.on_rail[0], peer as usize, remote, bytes, count, self.timeout) };
+        Ok(loop_time.transpose()?)
     }
 
     /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's

@@ -1,6 +1,6 @@
 //! The proxy thread itself.
 
-use super::engine::{Engine, EngineError};
+use super::engine::{Engine, EngineError, Opened};
 use super::{Answer, Numbered, Offer, Order, ProxyError, Shared, Snapshot, Writes};
 use crate::fabric::{FabricError, Rail, RemoteRegion};
 use kernels::command::{Command, Opcode};
@@ -28,9 +28,6 @@ pub enum Fault {
     /// The thread stops in an orderly way after this many commands.
     Stop(u64),
 }
-
-/// An engine, and what peers need to reach its regions, by region and rail.
-pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
 
 /// What the thread needs to begin; built by the experiment, opened on the thread.
 pub trait ProxySetup: Send + 'static {
@@ -244,6 +241,13 @@ impl<R: Rail> Server<'_, R> {
                 Answer::Done
             }
             Order::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
+            Order::BareWrite { route, bytes, count } => {
+                if !self.settle()? {
+                    return Ok(None);
+                }
+                let seconds = self.engine.bare_writes(route, bytes, count)?;
+                Answer::BareWritten(seconds.map(Duration::from_secs_f64))
+            }
             Order::Snapshot => {
                 let counted = self.engine.rails().iter().map(Rail::counted);
                 let null = counted.reduce(|sum, rail| {
@@ -275,11 +279,8 @@ impl<R: Rail> Server<'_, R> {
 
     /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring. `None`: stopped meanwhile.
     fn write(&mut self, writes: &Writes) -> Result<Option<Duration>, EngineError> {
-        // A kernel that gave up may have left commands in flight; their completions belong to the ring's tickets.
-        while self.engine.in_flight() > 0 {
-            if !self.pump_and_poll()? {
-                return Ok(None);
-            }
+        if !self.settle()? {
+            return Ok(None);
         }
         let ring_tickets = self.engine.suspend();
         let started = Instant::now();
@@ -320,6 +321,12 @@ impl<R: Rail> Server<'_, R> {
                 }
             }
         }
+        self.settle()
+    }
+
+    /// Finishes what is in flight, in one count of tickets: also what a kernel that gave up has left behind. False when
+    /// told to stop meanwhile.
+    fn settle(&mut self) -> Result<bool, EngineError> {
         while self.engine.in_flight() > 0 {
             if !self.pump_and_poll()? {
                 return Ok(false);

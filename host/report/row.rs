@@ -117,7 +117,7 @@ row! {
     line_rate_pct: Option<f64>,
     /// The case this row is compared with.
     baseline: Option<String>,
-    /// This row's figure over the baseline's: above 1 is better than the baseline.
+    /// The baseline's time over this row's, the median over repeats: above 1 is faster than the baseline.
     #[serde(serialize_with = "number")]
     baseline_ratio: Option<f64>,
     /// Wrong bytes found by verification; empty when nothing was verified.
@@ -253,13 +253,14 @@ impl Row {
         self
     }
 
-    /// Names the case this row is compared with and divides the two bandwidths.
-    pub fn against(&mut self, baseline: &Row) -> &mut Self {
+    /// Names the case this row is compared with. The two were measured in turns, repeat by repeat: the ratio is the median
+    /// of the repeats' own ratios, so that what drifts between repeats (clocks, neighbours) falls out. Both sides move the
+    /// same bytes in each of the times.
+    pub fn against(&mut self, baseline: &Row, ours: &[f64], theirs: &[f64]) -> &mut Self {
         self.baseline = Some(baseline.case.clone());
-        self.baseline_ratio = match (self.bandwidth_gbytes_s, baseline.bandwidth_gbytes_s) {
-            (Some(ours), Some(theirs)) if theirs > 0.0 => Some(ours / theirs),
-            _ => None,
-        };
+        let ratios: Vec<f64> =
+            ours.iter().zip(theirs).filter(|(ours, _)| **ours > 0.0).map(|(ours, theirs)| theirs / ours).collect();
+        self.baseline_ratio = Summary::of(&ratios).map(|summary| summary.p50);
         self
     }
 
@@ -360,8 +361,8 @@ mod tests {
         row.line_rate(40_000_000_000);
         assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s"));
         let mut other = row.clone();
-        other.bandwidth_gbytes_s = Some(5.0);
-        other.against(&row);
+        // Repeat by repeat 0.5, 0.5, 2.0: one repeat that was disturbed does not move the ratio.
+        other.against(&row, &[20.0, 40.0, 5.0], &[10.0, 20.0, 10.0]);
         assert_eq!((other.baseline.as_deref(), other.baseline_ratio), (Some("c"), Some(0.5)));
         other.posted(Micros(4.0), 8);
         assert_eq!(other.post_rate_mops, Some(2.0));

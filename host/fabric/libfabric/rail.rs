@@ -195,6 +195,19 @@ fn max_transfer_bytes(core: &Core) -> u64 {
 impl Rail for LibfabricRail {
     type Region = LibfabricRegion;
 
+    unsafe fn bare_writes(
+        &mut self,
+        region: &LibfabricRegion,
+        peer: usize,
+        remote: RemoteRegion,
+        bytes: u64,
+        count: u64,
+        deadline: std::time::Duration,
+    ) -> Option<Result<f64, FabricError>> {
+        // SAFETY: the caller's contract is that of the loop.
+        Some(unsafe { super::bare_write_loop(self, region, peer, remote, bytes as usize, count as usize, deadline) })
+    }
+
     fn name(&self) -> &str {
         &self.name
     }

@@ -211,7 +211,8 @@ impl Ring {
         store_release_gpu_u64(&self.device().completion_cache.0.1, status);
     }
 
-    /// The deadline has passed: end everyone's waits, not only ours. A ticket may be lost, so the ring is not usable after.
+    /// The deadline has passed: end the others' waits too. (All but that of the completion line's poller, which does not
+    /// read the copy: its own deadline ends it.) A ticket may be lost, so the ring is not usable after.
     #[inline(always)]
     fn give_up(&self) -> Stop {
         self.relay_status(Stop::DEADLINE.0);

@@ -23,15 +23,19 @@ pub enum Fault {
     NoSpaceCheck,
     /// The producer acts on the relayed tail without acquiring it.
     TailCacheRelaxed,
+    /// The poller relays the tail without release.
+    TailRelayRelaxed,
     /// The producer leaves one word in the parity of lap 0.
     WordWithoutParity,
     /// The proxy believes three words where there are four.
     LastWordUnchecked,
     /// The proxy looks for the parity of lap 0 in every lap.
     LapForgotten,
+    /// The proxy reads the payload without a fence behind the command.
+    NoAcquire,
     /// The proxy gives a slot back, then reads it.
     TailBeforeRead,
-    /// The proxy gives slots back without release, and without a fence that would do as well.
+    /// The proxy gives slots back without release.
     TailRelaxed,
     /// The proxy publishes the watermark without release.
     WatermarkRelaxed,
@@ -47,28 +51,26 @@ pub enum Fault {
     RoleKept,
 }
 
-// SAFETY (both): the scenario's memory outlives its threads.
+// The words behind a ring: each scenario keeps its memory until its threads have ended.
+
 fn host(ring: &Ring) -> &HostWords {
-    // SAFETY: see above.
+    // SAFETY: the scenario keeps the memory (see above).
     unsafe { &*ring.host }
 }
 
 fn device(ring: &Ring) -> &DeviceWords {
-    // SAFETY: see above.
+    // SAFETY: the scenario keeps the memory (see above).
     unsafe { &*ring.device }
 }
 
 fn slot(ring: &Ring, ticket: u64) -> &Slot {
-    // SAFETY: see above; the index is below the capacity.
+    // SAFETY: the scenario keeps the memory (see above); the index is below the capacity.
     unsafe { &*ring.slots.add((ticket % ring.capacity()) as usize) }
 }
 
-/// [`Ring::push`] behind a fence.
+/// [`Ring::push`].
 pub fn push(ring: &Ring, command: &Command, fault: Option<Fault>) -> u64 {
     let words = device(ring);
-    if fault != Some(Fault::NoFence) {
-        fence_acq_rel_sys();
-    }
     let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);
     while fault != Some(Fault::NoSpaceCheck) {
         let tail = match fault {
@@ -79,8 +81,14 @@ pub fn push(ring: &Ring, command: &Command, fault: Option<Fault>) -> u64 {
             break;
         }
         if compare_exchange_acquire_gpu_u64(&words.tail_poller.0, 0, 1) == 0 {
-            store_release_gpu_u64(&words.tail_cache.0, load_acquire_sys_u64(&host(ring).tail.0));
-            store_release_gpu_u64(&words.tail_poller.0, 0);
+            let tail = load_acquire_sys_u64(&host(ring).tail.0);
+            match fault {
+                Some(Fault::TailRelayRelaxed) => store_relaxed_gpu_u64(&words.tail_cache.0, tail),
+                _ => store_release_gpu_u64(&words.tail_cache.0, tail),
+            }
+            if fault != Some(Fault::RoleKept) {
+                store_release_gpu_u64(&words.tail_poller.0, 0);
+            }
         }
         nanosleep(0);
     }
@@ -163,10 +171,13 @@ impl Proxy for ByHand {
             words = self.words();
             self.cursor += 1;
         }
-        if self.fault != Some(Fault::TailRelaxed) {
+        Some(words.map(|word| word & !PARITY))
+    }
+
+    fn acquire(&self) {
+        if self.fault != Some(Fault::NoAcquire) {
             fence_acq_rel_sys();
         }
-        Some(words.map(|word| word & !PARITY))
     }
 
     fn publish_tail(&mut self) {

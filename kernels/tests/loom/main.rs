@@ -12,7 +12,7 @@
 mod by_hand;
 
 use by_hand::{ByHand, Fault};
-use cuda_std::memory::{Word, WordPair, load_relaxed_sys_u64, store_relaxed_sys_u64};
+use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use cuda_std::thread::nanosleep;
 use kernels::command::{Command, Opcode};
 use kernels::put::{Channel, Put};
@@ -51,6 +51,7 @@ impl Memory {
 /// What a scenario asks of the proxy.
 trait Proxy {
     fn pop(&mut self) -> Option<[u64; 4]>;
+    fn acquire(&self);
     fn publish_tail(&mut self);
     fn publish_watermark(&self, watermark: u64);
     /// The last watermark and the reason of the end.
@@ -59,9 +60,11 @@ trait Proxy {
 
 impl Proxy for Consumer {
     fn pop(&mut self) -> Option<[u64; 4]> {
-        let words = Consumer::pop(self)?;
-        self.acquire();
-        Some(words)
+        Consumer::pop(self)
+    }
+
+    fn acquire(&self) {
+        Consumer::acquire(self);
     }
 
     fn publish_tail(&mut self) {
@@ -88,6 +91,15 @@ enum Cast {
 impl Cast {
     fn push(self, ring: &Ring, tag: u64) -> Result<u64, Stop> {
         match self {
+            Cast::Product => ring.push(&command(tag)),
+            Cast::ByHand(fault) => Ok(by_hand::push(ring, &command(tag), fault)),
+        }
+    }
+
+    /// A push that orders the payload before the command. This fence, and the proxy's, order more than the payload and
+    /// would hide chains that the ring must build by itself: scenarios without a payload do without both.
+    fn put(self, ring: &Ring, tag: u64) -> Result<u64, Stop> {
+        match self {
             Cast::Product => {
                 let put = Put {
                     source_region: tag as u32,
@@ -99,13 +111,26 @@ impl Cast {
                 };
                 Channel::new(ring).put_signal_nbi(&put, tag as u32)
             }
-            Cast::ByHand(fault) => Ok(by_hand::push(ring, &command(tag), fault)),
+            Cast::ByHand(fault) => {
+                if fault != Some(Fault::NoFence) {
+                    fence_acq_rel_sys();
+                }
+                self.push(ring, tag)
+            }
+        }
+    }
+
+    /// For the largest scenarios: what is done by hand is only a control, and its faults show with one preemption.
+    fn preemptions(self) -> usize {
+        match self {
+            Cast::Product => 2,
+            Cast::ByHand(_) => 1,
         }
     }
 
     fn wait(self, ring: &Ring, ticket: u64) -> Result<(), Stop> {
         match self {
-            Cast::Product => ring.wait(ticket),
+            Cast::Product => ring.wait(ticket).map(drop),
             Cast::ByHand(fault) => by_hand::wait(ring, ticket, fault),
         }
     }
@@ -201,7 +226,7 @@ fn wrap_around(cast: Cast) {
 /// One producer wraps and brings the tail to the device; the other may act on that copy alone, and takes a slot that it
 /// knows nothing else about.
 fn relayed_tail(cast: Cast) {
-    explore(2, move || {
+    explore(cast.preemptions(), move || {
         let memory = Memory::new();
         let producers = [&[10, 11, 12][..], &[20]].map(|tags| {
             let memory = memory.clone();
@@ -225,9 +250,9 @@ fn relayed_tail(cast: Cast) {
     });
 }
 
-/// A full ring and two producers that wait for space: one polls for both.
+/// A full ring and two producers that wait for space: one polls for both, and leaves the role to the other.
 fn full_ring(cast: Cast) {
-    explore(2, move || {
+    explore(cast.preemptions(), move || {
         let memory = Memory::new();
         for tag in [1, 2] {
             cast.push(&memory.ring(), tag).expect("a free slot");
@@ -237,8 +262,10 @@ fn full_ring(cast: Cast) {
             thread::spawn(move || cast.push(&memory.ring(), tag).expect("pushed"))
         });
         let mut proxy = cast.proxy(&memory);
-        assert_eq!([pop(&mut *proxy), pop(&mut *proxy)], [1, 2]);
-        proxy.publish_tail();
+        for tag in [1, 2] {
+            assert_eq!(pop(&mut *proxy), tag);
+            proxy.publish_tail();
+        }
         let mut seen = [pop(&mut *proxy), pop(&mut *proxy)];
         seen.sort();
         assert_eq!(seen, [3, 4]);
@@ -278,11 +305,12 @@ fn payload(cast: Cast) {
             let (memory, payload) = (memory.clone(), payload.clone());
             thread::spawn(move || {
                 store_relaxed_sys_u64(&payload, 77);
-                cast.push(&memory.ring(), 1).expect("a free slot");
+                cast.put(&memory.ring(), 1).expect("a free slot");
             })
         };
         let mut proxy = cast.proxy(&memory);
         pop(&mut *proxy);
+        proxy.acquire();
         assert_eq!(load_relaxed_sys_u64(&payload), 77, "payload");
         producer.join().expect("producer");
     });
@@ -320,7 +348,7 @@ fn put_and_quiet(cast: Cast) {
             let memory = memory.clone();
             thread::spawn(move || {
                 let ring = memory.ring();
-                let ticket = cast.push(&ring, tag).expect("pushed");
+                let ticket = cast.put(&ring, tag).expect("pushed");
                 cast.wait(&ring, ticket).expect("complete");
             })
         });
@@ -423,10 +451,31 @@ fn the_deadline_ends_push_and_wait() {
         };
         let waiters = [0, 1].map(|ticket| {
             let memory = memory.clone();
-            thread::spawn(move || memory.ring().wait(ticket))
+            thread::spawn(move || memory.ring().wait(ticket).map(drop))
         });
         for thread in waiters.into_iter().chain([pusher]) {
             assert_eq!(thread.join().expect("thread"), Err(Stop::DEADLINE));
+        }
+    });
+}
+
+/// A full ring and no proxy: the producer whose time is up first ends the other, which would wait for ever.
+#[test]
+fn the_deadline_of_one_push_ends_all() {
+    explore(2, || {
+        let memory = Memory::new();
+        for tag in [1, 2] {
+            Cast::Product.push(&memory.ring(), tag).expect("a free slot");
+        }
+        let producers = [1, u64::MAX].map(|timeout_ns| {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let ring = Ring { timeout_ns, ..memory.ring() };
+                assert_eq!(ring.push(&command(3)), Err(Stop::DEADLINE));
+            })
+        });
+        for producer in producers {
+            producer.join().expect("producer");
         }
     });
 }
@@ -439,7 +488,7 @@ fn the_deadline_races_with_the_completion() {
         let memory = Memory::with_timeout(1);
         let waiters = [0, 1].map(|ticket| {
             let memory = memory.clone();
-            thread::spawn(move || memory.ring().wait(ticket))
+            thread::spawn(move || memory.ring().wait(ticket).map(drop))
         });
         Cast::Product.proxy(&memory).publish_watermark(1);
         let [first, second] = waiters.map(|waiter| waiter.join().expect("waiter"));
@@ -454,10 +503,13 @@ fn faults_of_the_producer_are_caught() {
     fails(wrap_around, Fault::NoSpaceCheck, NEVER_ENDS);
     fails(laps, Fault::WordWithoutParity, NEVER_ENDS);
     fails(relayed_tail, Fault::TailCacheRelaxed, NEVER_ENDS);
+    fails(relayed_tail, Fault::TailRelayRelaxed, NEVER_ENDS);
+    fails(full_ring, Fault::RoleKept, NEVER_ENDS);
 }
 
 #[test]
 fn faults_of_the_proxy_are_caught() {
+    fails(payload, Fault::NoAcquire, "payload");
     fails(wrap_around, Fault::LastWordUnchecked, "torn slot");
     fails(wrap_around, Fault::LapForgotten, "order");
     fails(wrap_around, Fault::TailBeforeRead, "torn slot");

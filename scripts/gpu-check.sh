@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Every check and benchmark that needs a GPU, in one call: correctness on real PTX, the faults, the figures.
+#
+#   scripts/gpu-check.sh [FOLDER]      results go to FOLDER (default: $OUT, then data/<date>-<hostname>)
+#   GINLAB=path QUICK=1                another binary; a tenth of the time, for trying the script itself
+#
+# Uses one GPU (two ranks share it). Takes the GPU's settings as they are. Every step is bounded; a failed step is
+# counted and the others still run. Leaves log.txt, summary.txt and results.tar (all CSV and JSON files) in FOLDER.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+ginlab=${GINLAB:-target/release/ginlab}
+out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}
+quick=${QUICK:-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$out"
+log=$out/log.txt
+: >"$log"
+failures=0
+
+say() { printf '%s\n' "$*" | tee -a "$log"; }
+repeats() { if [[ -n $quick ]]; then echo 2; else echo "$1"; fi; }
+
+# run NAME SECONDS ARGUMENTS...: one sweep into NAME.csv and NAME.json.
+run() {
+    local name=$1 seconds=$2 start=$SECONDS
+    shift 2
+    say "== $name: ginlab proxy $*"
+    if timeout "$seconds" "$ginlab" proxy "$@" --csv "$work/$name.csv" --json "$work/$name.json" >>"$log" 2>&1; then
+        say "   ok, $((SECONDS - start)) s"
+    else
+        say "   FAILED with $? after $((SECONDS - start)) s: $(tail -n 1 "$log")"
+        failures=$((failures + 1))
+    fi
+}
+
+# expect NAME CODE TEXT ARGUMENTS...: a run that must end with this code and these words, in time.
+expect() {
+    local name=$1 code=$2 words=$3 start=$SECONDS got text
+    shift 3
+    say "== $name: ginlab proxy $*"
+    text=$(timeout 60 "$ginlab" proxy "$@" --no-header 2>&1 >/dev/null)
+    got=$?
+    printf '%s\n' "$text" >>"$log"
+    if [[ $got == "$code" && $text == *"$words"* ]]; then
+        say "   ok: code $got after $((SECONDS - start)) s: $text"
+    else
+        say "   FAILED: code $got instead of $code, or not \"$words\": $text"
+        failures=$((failures + 1))
+    fi
+}
+
+# The target rank is killed while a kernel runs: the kernel must return, and rank 0 must say who has gone.
+kill_target() {
+    say '== the target rank is killed in mid-run'
+    timeout 60 "$ginlab" proxy -b 64 -e 64 -n 4000000 --volume 1G --mode nbi -r 3 --no-header -t 10 >>"$log" 2>"$work/killed" &
+    local parent=$! child='' tries=0
+    # The ginlab process is the child of timeout; its child is rank 1.
+    while [[ -z $child && $tries -lt 200 ]]; do
+        child=$(pgrep -P "$(pgrep -P "$parent" | head -n 1)" 2>/dev/null | head -n 1)
+        tries=$((tries + 1))
+        sleep 0.05
+    done
+    sleep 4
+    kill -9 "$child" 2>>"$log"
+    wait "$parent"
+    local got=$?
+    cat "$work/killed" >>"$log"
+    if [[ $got == 1 ]] && grep -Eq '(rank|peer) 1' "$work/killed"; then
+        say "   ok: code $got: $(tail -n 1 "$work/killed")"
+    else
+        say "   FAILED: code $got: $(tail -n 1 "$work/killed")"
+        failures=$((failures + 1))
+    fi
+}
+
+# value FILE COLUMN CONDITION: the column of the rows that an awk condition selects by column names, as c["mode"].
+value() {
+    awk -F, -v column="$2" 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
+        { for (name in n) c[name] = $n[name] } '"$3"' { print c[column] }' "$work/$1.csv" 2>/dev/null
+}
+
+"$ginlab" --version 2>&1 | tee -a "$log"
+nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem \
+    --format=csv 2>&1 | tee -a "$log"
+
+# The ring and the proxy alone.
+run null-floor 60 -d gpu -p null -b 64 -e 64 -n 5000 -r "$(repeats 15)" --block 32,256
+run null-grids 100 -d gpu -p null -b 64 -e 64 -n 2000 -r "$(repeats 10)" --grid 1,8,32,132 --block 256
+run null-grids-no-fill 60 -d gpu -p null -b 64 -e 64 -n 2000 -r "$(repeats 10)" --grid 1,8,32,132 --block 256 --no-fill
+run null-threads 100 -d gpu -p null -b 64 -e 64 -n 200 -r "$(repeats 10)" --grid 1,8,32,132 --block 32,256 --scope thread --window 1
+run null-two-slots 100 -d gpu -p null -b 64 -e 64 -n 20 -r 3 --grid 1,8,132 --block 32,256 --scope thread --window 1 --ring-slots 2
+run null-four-proxies 60 -d gpu -p null -b 64 -e 64 -n 200 -r "$(repeats 10)" --grid 132 --block 256 --scope thread --window 1 --proxy-threads 4
+
+# Over tcp on the loopback: sizes, rails, grids.
+run tcp-sizes 300 -d gpu -p tcp -b 64 -e 64M -f 4 -r "$(repeats 21)" --rails 1,4
+run tcp-no-fill 200 -d gpu -p tcp -b 1M -e 64M -f 4 -r "$(repeats 21)" --rails 1,4 --no-fill
+run tcp-grids 400 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 4)" -w 1 --rails 4 --grid 1,8,32,132 --window 2 --memory-limit 9G
+run tcp-device-memory 100 -d gpu -p tcp -b 64 -e 64M -f 16 -r "$(repeats 5)" --rails 4 --mem device
+run tcp-transmit 100 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 10)" --rails 1 --completion transmit
+# The CPU-initiated writes against the plainest loop of fi_write: the same single buffer, rail and completion level.
+run tcp-bare 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare
+run tcp-bare-transmit 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare --completion transmit
+run shm 60 -d gpu -p shm -b 64 -e 4M -f 16 -r "$(repeats 5)" --rails 1
+
+# Faults: every one must end by itself, with a reason.
+expect proxy-vanishes 124 'deadline passed on the device' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode nbi --fault proxy-vanish=20000 -t 3
+expect proxy-vanishes-quiet 124 'deadline passed on the device' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode quiet --fault proxy-vanish=2000 -t 3
+expect proxy-vanishes-full-ring 124 'deadline passed on the device' -d gpu -p null -b 64 -e 64 -n 1000 -r 3 --grid 132 --block 256 --scope thread --window 1 --mode nbi --ring-slots 64 --fault proxy-vanish=20000 -t 3
+expect proxy-stops 1 'proxy stopped' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode nbi --fault proxy-stop=20000 -t 3
+expect too-large-a-block 2 'refused' -d gpu -p null --block 2048 -b 64 -e 64
+kill_target
+
+{
+    "$ginlab" --version | head -n 1
+    nvidia-smi --query-gpu=name --format=csv,noheader
+    printf 'rows: %s, of which not ok: %s\n' \
+        "$(cat "$work"/*.csv | grep -vc '^schema,')" "$(cat "$work"/*.csv | grep -v '^schema,' | grep -Evc ',ok,')"
+    printf 'put + quiet of 64 B on the null rail, us (blocks of 32 and 256): %s\n' \
+        "$(value null-floor time_us_p50 'c["mode"] == "quiet"' | paste -sd' ')"
+    printf 'bare ping-pong with payload and fence, same run, us:             %s\n' \
+        "$(value null-floor time_us_p50 'c["case"] == "ping-pong"' | paste -sd' ')"
+    printf 'nbi puts of 64 B on the null rail, one proxy thread, Mops by grid (no fill): %s\n' \
+        "$(value null-grids-no-fill rate_mops 'c["mode"] == "nbi" && c["case"] == "put"' | paste -sd' ')"
+    printf 'the same, every thread puts (132 x 256 last): %s\n' \
+        "$(value null-threads rate_mops 'c["mode"] == "nbi" && c["case"] == "put"' | paste -sd' ')"
+    for file in tcp-sizes tcp-no-fill; do
+        for rails in 1 4; do
+            printf '%s, %s rails, nbi over CPU-initiated from 1 MiB on: %s\n' "$file" "$rails" \
+                "$(value "$file" baseline_ratio "c[\"mode\"] == \"nbi\" && c[\"case\"] == \"put\" && c[\"rails\"] == $rails && c[\"size_bytes\"] >= 1048576" | paste -sd' ')"
+        done
+    done
+    for file in tcp-bare tcp-bare-transmit; do
+        printf '%s, CPU-initiated over the bare loop, by size: %s\n' "$file" \
+            "$(value "$file" baseline_ratio 'c["case"] == "cpu-write"' | paste -sd' ')"
+    done
+    printf 'failed steps: %s\n' "$failures"
+} | tee "$out/summary.txt" | tee -a "$log"
+
+tar -cf "$out/results.tar" -C "$work" .
+[[ $failures == 0 ]]
