@@ -408,8 +408,9 @@ impl<R: Rail> Engine<R> {
                         *count += 1;
                     }
                 }
-                Completion::Failed { error, .. } => {
-                    self.posted = self.posted.saturating_sub(1);
+                Completion::Failed { token, error } => {
+                    // Without a token it was none of ours: what a peer sent, say.
+                    self.posted = self.posted.saturating_sub(token.is_some().into());
                     failed = failed.or(Some(error));
                 }
             }
@@ -469,6 +470,12 @@ impl<R: Rail> Engine<R> {
         self.tracker.in_flight()
     }
 
+    /// Transfers that the providers have taken and not completed: until then the bytes are the NIC's.
+    #[inline]
+    pub fn posted(&self) -> u64 {
+        self.posted
+    }
+
     /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`crate::fabric::Rail::bare_writes`].
     /// `None` where the rail has none. Call it while nothing is in flight.
     ///
@@ -484,12 +491,6 @@ impl<R: Rail> Engine<R> {
         let loop_time =
             unsafe { self.rails[0].bare_writes(&region.on_rail[0], peer as usize, remote, bytes, count, self.timeout) };
         Ok(loop_time.transpose()?)
-    }
-
-    /// Transfers that the providers have taken and not completed: until then the bytes are the NIC's.
-    #[inline]
-    pub fn posted(&self) -> u64 {
-        self.posted
     }
 
     /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's

@@ -15,7 +15,6 @@ pub mod stage;
 pub mod strategy;
 pub mod tracker;
 
-pub use engine::Opened;
 pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
@@ -28,6 +27,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use strategy::Strategy;
+
+/// What runs for a whole timeout ends a little after it.
+const MARGIN: Duration = Duration::from_millis(500);
 
 /// An order or an answer with the order's number: an answer that comes too late is not taken for the next order's.
 type Numbered<T> = (u64, T);
@@ -203,7 +205,7 @@ impl Proxy {
         addresses: Vec<Vec<Vec<u8>>>,
         regions: Vec<Vec<Vec<RemoteRegion>>>,
     ) -> Result<(), ProxyError> {
-        self.ask(Order::Connect { addresses, regions }).map(|_| ())
+        self.ask(Order::Connect { addresses, regions }, self.timeout).map(|_| ())
     }
 
     /// Uses the first `rails` rails in this way from now on.
@@ -211,7 +213,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
-        self.ask(Order::Configure { rails, strategy }).map(|_| ())
+        self.ask(Order::Configure { rails, strategy }, self.timeout).map(|_| ())
     }
 
     /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
@@ -264,9 +266,8 @@ impl Proxy {
     /// # Errors
     /// The provider's, or a deadline.
     pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
-        let number = self.send(Order::BareWrite { route, bytes, count })?;
         // The loop itself ends within the timeout; its answer may come that much later.
-        match self.answer(number, self.timeout * 2)? {
+        match self.ask(Order::BareWrite { route, bytes, count }, self.timeout * 2)? {
             Answer::BareWritten(time) => Ok(time),
             _ => Err(ProxyError::Gone),
         }
@@ -277,7 +278,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
-        match self.ask(Order::Snapshot)? {
+        match self.ask(Order::Snapshot, self.timeout)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
             _ => Err(ProxyError::Gone),
         }
@@ -296,9 +297,9 @@ impl Proxy {
         let _ = self.send(Order::Stop);
     }
 
-    fn ask(&self, order: Order) -> Result<Answer, ProxyError> {
+    fn ask(&self, order: Order, timeout: Duration) -> Result<Answer, ProxyError> {
         let number = self.send(order)?;
-        self.answer(number, self.timeout)
+        self.answer(number, timeout)
     }
 
     fn send(&self, order: Order) -> Result<u64, ProxyError> {
@@ -333,7 +334,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop();
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout + MARGIN;
         if let Some(thread) = self.thread.take() {
             // The thread sees the order within microseconds; a provider call that hangs must not hang us.
             while !thread.is_finished() && Instant::now() < deadline {

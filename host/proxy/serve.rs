@@ -250,6 +250,9 @@ impl<R: Rail> Server<'_, R> {
             }
             Order::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
             Order::BareWrite { route, bytes, count } => {
+                if !self.settle()? {
+                    return Ok(None);
+                }
                 let seconds = self.engine.bare_writes(route, bytes, count)?;
                 Answer::BareWritten(seconds.map(Duration::from_secs_f64))
             }
@@ -284,11 +287,8 @@ impl<R: Rail> Server<'_, R> {
 
     /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring. `None`: stopped meanwhile.
     fn write(&mut self, writes: &Writes) -> Result<Option<Duration>, EngineError> {
-        // A kernel that gave up may have left commands in flight; their completions belong to the ring's tickets.
-        while self.engine.in_flight() > 0 {
-            if !self.pump_and_poll()? {
-                return Ok(None);
-            }
+        if !self.settle()? {
+            return Ok(None);
         }
         let ring_tickets = self.engine.suspend();
         let started = Instant::now();
@@ -329,6 +329,12 @@ impl<R: Rail> Server<'_, R> {
                 }
             }
         }
+        self.settle()
+    }
+
+    /// Finishes what is in flight, in one count of tickets: also what a kernel that gave up has left behind. False when
+    /// told to stop meanwhile.
+    fn settle(&mut self) -> Result<bool, EngineError> {
         while self.engine.in_flight() > 0 {
             if !self.pump_and_poll()? {
                 return Ok(false);

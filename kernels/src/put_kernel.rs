@@ -82,10 +82,12 @@ pub struct BlockResult {
 pub unsafe fn put_kernel(args: PutArgs) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
+    // A pointer and no reference: all threads of the block have it, and only the first one writes.
     // SAFETY: contract of the kernel.
-    let result = unsafe { &mut *args.results.add(thread::block_idx_x() as usize) };
+    let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
     if thread::thread_idx_x() == 0 {
-        result.started = thread::global_timer_ns();
+        // SAFETY: contract of the kernel.
+        unsafe { (*result).started = thread::global_timer_ns() };
     }
 
     // SAFETY: contract of the kernel; the remainder is below `ring_count`.
@@ -97,15 +99,19 @@ pub unsafe fn put_kernel(args: PutArgs) {
 
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        result.posted = thread::global_timer_ns();
+        // SAFETY: as above.
+        unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 && leads {
         stop = code(channel.quiet());
     }
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
-        result.done = thread::global_timer_ns();
-        result.stop = stop;
+        // SAFETY: as above.
+        unsafe {
+            (*result).done = thread::global_timer_ns();
+            (*result).stop = stop;
+        }
     }
 }
 
