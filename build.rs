@@ -50,6 +50,9 @@ fn ptx() {
         Ok(path) => {
             println!("cargo::rustc-env=GINLAB_PTX={}", path.display());
             println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
+            // The test that holds the PTX against a snapshot wants to know who wrote it.
+            let version = cuda_builder::Toolchain::find().map(|toolchain| toolchain.version()).unwrap_or_default();
+            println!("cargo::rustc-env=GINLAB_PTX_RUSTC={version}");
         }
         Err(error) => {
             eprintln!("{error}");

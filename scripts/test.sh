@@ -37,11 +37,34 @@ else
     skip 'no clippy'
 fi
 
+step 'without PTX'
+# The emulated device alone: no kernel toolchain is looked for, and a GPU that is asked for is refused with the reason.
+GINLAB_KERNEL_RUSTC=/nonexistent cargo check --quiet --no-default-features
+
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
 
 step 'build, release'
 cargo build --quiet --release --features mpi
+
+step 'PTX follows the kernels, and only them'
+newest_ptx() {
+    find "$target/release/build" -path '*/ginlab-*/out/*' -name '*.ptx' -printf '%T@ %p\n' | sort -rn | head -n 1
+}
+before=$(newest_ptx)
+cargo build --quiet --release --features mpi
+if [[ $(newest_ptx) != "$before" ]]; then
+    echo 'a build without any change compiled the kernels again' >&2
+    exit 1
+fi
+touch kernels/src/lib.rs
+started=$SECONDS
+cargo build --quiet --release --features mpi
+if [[ $(newest_ptx) == "$before" ]]; then
+    echo 'a kernel source was touched and the PTX was not rebuilt' >&2
+    exit 1
+fi
+printf 'from a touched kernel to the binary: %d s\n' "$((SECONDS - started))"
 
 step 'PTX through ptxas'
 ptxas=.venv/bin/ptxas

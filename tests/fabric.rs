@@ -340,7 +340,7 @@ fn posting_more_than_the_queue_takes_says_again_and_loses_nothing() {
 fn four_endpoints_on_one_domain_do_not_mix() {
     let plan = discover::select_domains("tcp", 4, Reach::SameHost, &[], None, 0, 1).unwrap();
     assert_eq!((plan.domains.len(), plan.distinct), (4, 1));
-    assert_eq!(plan.note.as_deref(), Some("4 endpoints share the one domain lo"));
+    assert!(plan.note.unwrap().starts_with("4 endpoints share the one domain lo"));
     let mut pairs: Vec<_> = (0..4).map(|_| pair("tcp", 4096).unwrap()).collect();
     for (rail, (a, b)) in pairs.iter_mut().enumerate() {
         a.memory.fill(rail as u8 + 1);

@@ -150,6 +150,7 @@ impl Gpu {
                 let address = unsafe { result::malloc_sync(bytes) }.map_err(failed(what))?;
                 // SAFETY: the allocation is this long.
                 unsafe { result::memset_d8_sync(address, 0, bytes) }.map_err(failed("cuMemsetD8"))?;
+                self.settle()?;
                 Ok(address)
             }
             Place::Host => {
@@ -177,7 +178,15 @@ impl Gpu {
     pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {
         self.bind()?;
         // SAFETY: the caller checked the range.
-        unsafe { result::memcpy_htod_sync(address, values) }.map_err(failed("cuMemcpyHtoD"))
+        unsafe { result::memcpy_htod_sync(address, values) }.map_err(failed("cuMemcpyHtoD"))?;
+        self.settle()
+    }
+
+    /// Waits until memory is as the calls before have left it. A memset, and a copy from pageable memory, may return while
+    /// the GPU is still at it, on the default stream, for which our streams do not wait: a kernel could start before.
+    fn settle(&self) -> Result<(), DeviceError> {
+        // SAFETY: the default stream of the current context.
+        unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(failed("cuStreamSynchronize"))
     }
 
     pub(super) fn copy_out<T: Plain>(&self, address: u64, values: &mut [T]) -> Result<(), DeviceError> {

@@ -10,6 +10,7 @@ mod gpu;
 pub use gpu::{CopyQueue, driver_version};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The PTX of `kernels/`, when this build has it.
@@ -231,6 +232,15 @@ impl Launch {
     }
 }
 
+/// See [`keep_buffers`].
+static KEEP: AtomicBool = AtomicBool::new(false);
+
+/// From now on no [`Buffer`] of this process is freed. For a proxy thread that hangs in its provider and had to be left
+/// behind: it, or its NIC, may yet write to any of them.
+pub(crate) fn keep_buffers() {
+    KEEP.store(true, Ordering::Release);
+}
+
 /// Memory of a device; freed when dropped.
 #[derive(Debug)]
 pub struct Buffer {
@@ -324,6 +334,11 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if KEEP.load(Ordering::Acquire) {
+            // The GPU's context takes its memory with it: keep that too.
+            std::mem::forget(self.device.clone());
+            return;
+        }
         match &self.device {
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),

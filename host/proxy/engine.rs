@@ -104,6 +104,8 @@ pub struct Engine<R: Rail> {
     rails: Vec<R>,
     queues: Vec<VecDeque<Queued>>,
     queued: usize,
+    /// Transfers that a provider has taken and not completed, of whichever count of tickets.
+    posted: u64,
     peers: Peers,
     scheduler: Scheduler,
     active_rails: usize,
@@ -132,6 +134,7 @@ impl<R: Rail> Engine<R> {
             regions: Vec::new(),
             queues: (0..count).map(|_| VecDeque::new()).collect(),
             queued: 0,
+            posted: 0,
             peers: Peers::default(),
             scheduler: Scheduler::new(Strategy::Single, count),
             active_rails: count,
@@ -253,16 +256,22 @@ impl<R: Rail> Engine<R> {
             .peers
             .get(command.peer as usize, remote as usize, 0)
             .is_some_and(|region| inside(remote_offset, region.bytes));
+        // Bytes that are read into the staging copy would never reach the device.
+        let read_into_copy = command.opcode == Opcode::Get
+            && self.stages
+            && self.regions.get(local as usize).is_some_and(|region| region.staged_from.is_some());
         let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
         let signal_fits = !signals || (command.immediate as usize) < SIGNALS && command.bytes <= self.longest;
-        if local_fits && remote_fits && signal_fits {
+        if local_fits && remote_fits && signal_fits && !read_into_copy {
             return Ok(local as usize);
         }
         Err(EngineError::Refused(format!(
-            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}",
+            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, and a put that \
+             carries one is at most {} bytes; a get into a staged region is not possible",
             self.regions.len(),
             self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
-            self.peers.peers
+            self.peers.peers,
+            self.longest
         )))
     }
 
@@ -301,7 +310,7 @@ impl<R: Rail> Engine<R> {
     /// Posts what is queued, as far as the providers take it.
     ///
     /// # Errors
-    /// The provider's, or [`EngineError::Stalled`] after the bound.
+    /// The provider's, or the driver's for staging copies.
     #[inline]
     pub fn pump(&mut self) -> Result<(), EngineError> {
         if self.stages {
@@ -341,6 +350,7 @@ impl<R: Rail> Engine<R> {
                         self.counters.rail_bytes[index] += transfer.bytes;
                         queue.pop_front();
                         self.queued -= 1;
+                        self.posted += 1;
                     }
                     Post::Again => {
                         self.counters.again += 1;
@@ -369,22 +379,28 @@ impl<R: Rail> Engine<R> {
     /// Polls every rail and advances the watermark. Returns whether anything completed or arrived.
     ///
     /// # Errors
-    /// The first failed transfer, or [`EngineError::Stalled`] when nothing has moved within the timeout.
+    /// The first dead rail or failed transfer. All rails have been polled all the same, and what they completed counts.
     #[inline]
     pub fn progress(&mut self) -> Result<bool, EngineError> {
         // The rails that are not in use now have nothing of ours; peers may still need them to move.
         self.polls = self.polls.wrapping_add(1);
         let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.rails.len() } else { self.active_rails };
+        // A dead rail does not keep the completions of the others from being heard.
+        let mut dead = None;
         for rail in &mut self.rails[..polled] {
-            rail.poll(&mut self.completions)?;
+            if let Err(error) = rail.poll(&mut self.completions) {
+                dead = dead.or(Some(error));
+            }
         }
         if self.completions.is_empty() {
-            return Ok(false);
+            return dead.map_or(Ok(false), |error| Err(error.into()));
         }
-        let mut failed = None;
+        let mut failed = dead.map(Box::new);
+        let before = self.posted;
         for completion in self.completions.drain(..) {
             match completion {
                 Completion::Done { token } => {
+                    self.posted = self.posted.saturating_sub(1);
                     self.tracker.complete(token);
                 }
                 Completion::Immediate { value } => {
@@ -392,10 +408,16 @@ impl<R: Rail> Engine<R> {
                         *count += 1;
                     }
                 }
-                Completion::Failed { error, .. } => failed = failed.or(Some(error)),
+                Completion::Failed { error, .. } => {
+                    self.posted = self.posted.saturating_sub(1);
+                    failed = failed.or(Some(error));
+                }
             }
         }
-        self.last_progress = Instant::now();
+        // What arrives from peers says nothing about our own transfers: it does not put off the stall.
+        if self.posted != before {
+            self.last_progress = Instant::now();
+        }
         failed.map_or(Ok(true), |error| Err((*error).into()))
     }
 
@@ -424,9 +446,11 @@ impl<R: Rail> Engine<R> {
             })
             .collect();
         format!(
-            "{} commands in flight above watermark {}, {} in staging, {} \"again\" answers; rails: {}",
+            "{} commands in flight above watermark {}, {} transfers posted and not complete, {} in staging, {} \"again\" \
+             answers; rails: {}",
             self.tracker.in_flight(),
             self.tracker.watermark(),
+            self.posted,
             self.regions.iter().filter_map(|region| region.staged_from.as_ref()).map(Stage::pending).sum::<usize>(),
             self.counters.again,
             rails.join("; ")
@@ -460,6 +484,12 @@ impl<R: Rail> Engine<R> {
         let loop_time =
             unsafe { self.rails[0].bare_writes(&region.on_rail[0], peer as usize, remote, bytes, count, self.timeout) };
         Ok(loop_time.transpose()?)
+    }
+
+    /// Transfers that the providers have taken and not completed: until then the bytes are the NIC's.
+    #[inline]
+    pub fn posted(&self) -> u64 {
+        self.posted
     }
 
     /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's

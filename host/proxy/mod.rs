@@ -15,16 +15,32 @@ pub mod stage;
 pub mod strategy;
 pub mod tracker;
 
+pub use engine::Opened;
 pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
 use engine::{Counters, EngineError};
 use serve::serve;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use strategy::Strategy;
+
+/// An order or an answer with the order's number: an answer that comes too late is not taken for the next order's.
+type Numbered<T> = (u64, T);
+
+/// What the thread shows while it runs.
+#[derive(Debug, Default)]
+struct Shared {
+    failure: Mutex<Option<ProxyError>>,
+    /// Turns of a CPU-initiated write: while this moves, the thread is not stuck in the provider.
+    turns: AtomicU64,
+    /// Ends a CPU-initiated write, which looks at no orders.
+    stop: AtomicBool,
+}
 
 /// What can be asked of a proxy thread while it runs.
 enum Order {
@@ -57,7 +73,7 @@ enum Answer {
 }
 
 /// What a proxy thread offers to the peers once its rails are open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Offer {
     /// Our address on each rail.
     pub addresses: Vec<Vec<u8>>,
@@ -121,11 +137,18 @@ pub enum ProxyError {
 }
 
 /// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Stop::STOPPED`](kernels::ring::Stop).
+///
+/// A thread that hangs in a provider's call cannot be ended. After the timeout it is left behind, and from then on no
+/// [`Buffer`](crate::cuda::Buffer) of this process is freed: the thread and its NIC may still use any of them.
 #[derive(Debug)]
 pub struct Proxy {
-    orders: Sender<Order>,
-    answers: Receiver<Result<Answer, ProxyError>>,
-    failure: Arc<Mutex<Option<ProxyError>>>,
+    orders: Sender<Numbered<Order>>,
+    answers: Receiver<Numbered<Result<Answer, ProxyError>>>,
+    /// Number of the last order.
+    asked: Cell<u64>,
+    /// Number of the write that has been begun.
+    writing: Cell<Option<u64>>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     timeout: Duration,
     offer: Offer,
@@ -141,18 +164,29 @@ impl Proxy {
         let (orders, for_thread) = channel();
         let (answer, answers) = channel();
         let (offer_sender, offers) = channel();
-        let failure = Arc::new(Mutex::new(None));
-        let failure_of_thread = failure.clone();
+        let shared = Arc::new(Shared::default());
+        let of_thread = shared.clone();
         let thread = std::thread::Builder::new()
             .name("proxy".into())
-            .spawn(move || serve(setup, timeout, &offer_sender, &for_thread, &answer, &failure_of_thread))
+            .spawn(move || serve(setup, timeout, &offer_sender, &for_thread, &answer, &of_thread))
             .map_err(|error| ProxyError::Spawn(error.to_string()))?;
-        let offer: Result<Offer, ProxyError> = match offers.recv_timeout(timeout) {
-            Ok(offer) => offer,
-            Err(RecvTimeoutError::Timeout) => Err(ProxyError::Silent(timeout)),
-            Err(RecvTimeoutError::Disconnected) => Err(ProxyError::Gone),
+        // From here on dropping sees to the thread, also when its rails do not open in time.
+        let mut proxy = Proxy {
+            orders,
+            answers,
+            asked: Cell::new(0),
+            writing: Cell::new(None),
+            shared,
+            thread: Some(thread),
+            timeout,
+            offer: Offer::default(),
         };
-        Ok(Proxy { orders, answers, failure, thread: Some(thread), timeout, offer: offer? })
+        proxy.offer = match offers.recv_timeout(timeout) {
+            Ok(offer) => offer?,
+            Err(RecvTimeoutError::Timeout) => return Err(ProxyError::Silent(timeout)),
+            Err(RecvTimeoutError::Disconnected) => return Err(ProxyError::Gone),
+        };
+        Ok(proxy)
     }
 
     /// What the peers need to know.
@@ -169,7 +203,7 @@ impl Proxy {
         addresses: Vec<Vec<Vec<u8>>>,
         regions: Vec<Vec<Vec<RemoteRegion>>>,
     ) -> Result<(), ProxyError> {
-        self.ask(Order::Connect { addresses, regions }, self.timeout).map(|_| ())
+        self.ask(Order::Connect { addresses, regions }).map(|_| ())
     }
 
     /// Uses the first `rails` rails in this way from now on.
@@ -177,7 +211,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
-        self.ask(Order::Configure { rails, strategy }, self.timeout).map(|_| ())
+        self.ask(Order::Configure { rails, strategy }).map(|_| ())
     }
 
     /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
@@ -194,23 +228,32 @@ impl Proxy {
     /// # Errors
     /// When the thread has gone.
     pub fn begin_write(&self, writes: Writes) -> Result<(), ProxyError> {
-        self.orders.send(Order::Write(writes)).map_err(|_| self.why_gone())
+        let number = self.send(Order::Write(writes))?;
+        self.writing.set(Some(number));
+        Ok(())
     }
 
-    /// The time of the writes begun.
+    /// The time of the writes begun. Nothing else may be asked in between.
     ///
     /// # Errors
-    /// As [`write`](Proxy::write).
+    /// As [`write`](Proxy::write), and [`ProxyError::Silent`] when the thread is stuck in the provider.
     pub fn finish_write(&self) -> Result<Duration, ProxyError> {
-        // The writes' own bound is the engine's stall timeout, which restarts with each completion: only a thread that
-        // has gone ends this wait early.
+        let Some(number) = self.writing.take() else {
+            return Err(EngineError::Refused("no write has been begun".into()).into());
+        };
+        // The writes may take any time as long as the thread turns: the engine's stall timeout bounds them.
+        let mut turns = self.shared.turns.load(Ordering::Relaxed);
         loop {
-            match self.answers.recv_timeout(Duration::from_millis(100)) {
-                Ok(Ok(Answer::Written(time))) => return Ok(time),
-                Ok(Ok(_)) => return Err(ProxyError::Gone),
-                Ok(Err(error)) => return Err(error),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(self.why_gone()),
+            match self.answer(number, self.timeout) {
+                Ok(Answer::Written(time)) => return Ok(time),
+                Ok(_) => return Err(ProxyError::Gone),
+                Err(ProxyError::Silent(waited)) => {
+                    let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
+                    if before == turns {
+                        return Err(ProxyError::Silent(waited));
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -221,8 +264,9 @@ impl Proxy {
     /// # Errors
     /// The provider's, or a deadline.
     pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
+        let number = self.send(Order::BareWrite { route, bytes, count })?;
         // The loop itself ends within the timeout; its answer may come that much later.
-        match self.ask(Order::BareWrite { route, bytes, count }, self.timeout * 2)? {
+        match self.answer(number, self.timeout * 2)? {
             Answer::BareWritten(time) => Ok(time),
             _ => Err(ProxyError::Gone),
         }
@@ -233,7 +277,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
-        match self.ask(Order::Snapshot, self.timeout)? {
+        match self.ask(Order::Snapshot)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
             _ => Err(ProxyError::Gone),
         }
@@ -241,27 +285,48 @@ impl Proxy {
 
     /// The error that ended the thread's service, if one has.
     pub fn failure(&self) -> Option<ProxyError> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        failure.or_else(|| self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(ProxyError::Gone))
+        let gone = || self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(ProxyError::Gone);
+        self.reported().or_else(gone)
     }
 
     /// Asks the thread to end: kernels that wait get a status. Does not wait.
     pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
         // A thread that has gone already needs no order.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.send(Order::Stop);
     }
 
-    fn ask(&self, order: Order, timeout: Duration) -> Result<Answer, ProxyError> {
-        self.orders.send(order).map_err(|_| self.why_gone())?;
-        match self.answers.recv_timeout(timeout) {
-            Ok(answer) => answer,
-            Err(RecvTimeoutError::Timeout) => Err(ProxyError::Silent(timeout)),
-            Err(RecvTimeoutError::Disconnected) => Err(self.why_gone()),
+    fn ask(&self, order: Order) -> Result<Answer, ProxyError> {
+        let number = self.send(order)?;
+        self.answer(number, self.timeout)
+    }
+
+    fn send(&self, order: Order) -> Result<u64, ProxyError> {
+        let number = self.asked.get() + 1;
+        self.asked.set(number);
+        self.orders.send((number, order)).map_err(|_| self.why_gone())?;
+        Ok(number)
+    }
+
+    /// The answer to this order. Answers to older ones, which nobody waited for long enough, are passed over.
+    fn answer(&self, number: u64, timeout: Duration) -> Result<Answer, ProxyError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((of, answer)) if of == number => return answer,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return Err(ProxyError::Silent(timeout)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why_gone()),
+            }
         }
     }
 
+    fn reported(&self) -> Option<ProxyError> {
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn why_gone(&self) -> ProxyError {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(ProxyError::Gone)
+        self.reported().unwrap_or(ProxyError::Gone)
     }
 }
 
@@ -277,6 +342,8 @@ impl Drop for Proxy {
             if thread.is_finished() {
                 // A panic has been reported as `Gone` to whoever asked.
                 let _ = thread.join();
+            } else {
+                crate::cuda::keep_buffers();
             }
         }
     }

@@ -1,13 +1,14 @@
 //! The proxy thread itself.
 
 use super::engine::{Engine, EngineError, Opened};
-use super::{Answer, Offer, Order, ProxyError, Snapshot, Writes};
-use crate::fabric::{FabricError, Rail};
+use super::{Answer, Numbered, Offer, Order, ProxyError, Shared, Snapshot, Writes};
+use crate::fabric::{FabricError, Rail, RemoteRegion};
 use kernels::command::{Command, Opcode};
 use kernels::ring::Stop;
 use kernels::ring::consumer::Consumer;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Commands taken from the ring before the rails are served again.
@@ -52,15 +53,15 @@ pub trait ProxySetup: Send + 'static {
     fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError>;
 }
 
-type Answers = Sender<Result<Answer, ProxyError>>;
+type Answers = Sender<Numbered<Result<Answer, ProxyError>>>;
 
 pub(super) fn serve<S: ProxySetup>(
     mut setup: S,
     timeout: Duration,
     offers: &Sender<Result<Offer, ProxyError>>,
-    orders: &Receiver<Order>,
+    orders: &Receiver<Numbered<Order>>,
     answers: &Answers,
-    failure: &Mutex<Option<ProxyError>>,
+    shared: &Shared,
 ) {
     let pinned = setup.cpu().filter(|&cpu| pin(cpu));
     let (engine, regions) = match setup.open() {
@@ -87,8 +88,9 @@ pub(super) fn serve<S: ProxySetup>(
         cpu: pinned,
     };
     let mut server = Server {
+        ring: Ring { consumer: setup.take_consumer(), ended: false },
         engine,
-        ring: Ring { consumer: setup.take_consumer(), silent: false },
+        shared,
         batch: Vec::with_capacity(BATCH),
         published: 0,
         yields: setup.shares_core(),
@@ -103,13 +105,13 @@ pub(super) fn serve<S: ProxySetup>(
             EngineError::Refused(_) => Stop::REFUSED,
             _ => Stop::FABRIC,
         };
-        *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone().into());
+        *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone().into());
         server.end(stop);
         // Until we are told to stop, every order is answered with the reason.
         loop {
             match orders.recv_timeout(timeout) {
-                Ok(Order::Stop) | Err(_) => return,
-                Ok(_) if answers.send(Err(error.clone().into())).is_err() => return,
+                Ok((_, Order::Stop)) | Err(_) => return,
+                Ok((number, _)) if answers.send((number, Err(error.clone().into()))).is_err() => return,
                 Ok(_) => {}
             }
         }
@@ -119,21 +121,23 @@ pub(super) fn serve<S: ProxySetup>(
 /// The ring of a thread. When the thread goes, in whatever way, kernels that wait are told.
 struct Ring {
     consumer: Option<Consumer>,
-    /// The injected fault: go without a word.
-    silent: bool,
+    /// A reason has been published, which must stay; or the injected fault: go without a word.
+    ended: bool,
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if let (Some(consumer), false) = (&self.consumer, self.silent) {
+        if let (Some(consumer), false) = (&self.consumer, self.ended) {
             consumer.publish_stop(Stop::STOPPED);
         }
     }
 }
 
-struct Server<R: Rail> {
-    engine: Engine<R>,
+struct Server<'a, R: Rail> {
+    // Dropped first: kernels are told before the rails are closed, which may take its time.
     ring: Ring,
+    engine: Engine<R>,
+    shared: &'a Shared,
     /// Commands popped in this turn.
     batch: Vec<[u64; 4]>,
     /// The watermark that the kernels know.
@@ -143,9 +147,9 @@ struct Server<R: Rail> {
     timeout: Duration,
 }
 
-impl<R: Rail> Server<R> {
+impl<R: Rail> Server<'_, R> {
     /// Serves until told to stop.
-    fn run(&mut self, orders: &Receiver<Order>, answers: &Answers) -> Result<(), EngineError> {
+    fn run(&mut self, orders: &Receiver<Numbered<Order>>, answers: &Answers) -> Result<(), EngineError> {
         let mut empty = 0;
         let mut since_check = 0;
         loop {
@@ -157,11 +161,16 @@ impl<R: Rail> Server<R> {
                 since_check = 0;
                 self.engine.check_stall()?;
                 match orders.try_recv() {
-                    Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
-                    Ok(order) => {
-                        let answer = self.obey(order);
+                    Ok((_, Order::Stop)) | Err(TryRecvError::Disconnected) => return Ok(()),
+                    Ok((number, order)) => {
+                        let answer = match self.obey(order) {
+                            Ok(Some(answer)) => Ok(answer),
+                            // Told to stop in the middle of it.
+                            Ok(None) => return Ok(()),
+                            Err(error) => Err(error),
+                        };
                         let failed = answer.as_ref().err().cloned();
-                        if answers.send(answer.map_err(ProxyError::from)).is_err() {
+                        if answers.send((number, answer.map_err(ProxyError::from))).is_err() {
                             return Ok(());
                         }
                         if let Some(error) = failed {
@@ -228,24 +237,21 @@ impl<R: Rail> Server<R> {
         Ok(true)
     }
 
-    fn obey(&mut self, order: Order) -> Result<Answer, EngineError> {
-        match order {
+    /// Does what is asked; `None` when the stop came meanwhile.
+    fn obey(&mut self, order: Order) -> Result<Option<Answer>, EngineError> {
+        Ok(Some(match order {
             Order::Connect { addresses, regions } => {
-                for (index, rail) in self.engine.rails_mut().iter_mut().enumerate() {
-                    let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
-                    rail.insert_peers(&of_rail)?;
-                }
-                self.engine.set_peers(&regions)?;
-                Ok(Answer::Done)
+                self.connect(&addresses, &regions)?;
+                Answer::Done
             }
             Order::Configure { rails, strategy } => {
                 self.engine.configure(rails, strategy);
-                Ok(Answer::Done)
+                Answer::Done
             }
-            Order::Write(writes) => self.write(&writes).map(Answer::Written),
+            Order::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
             Order::BareWrite { route, bytes, count } => {
                 let seconds = self.engine.bare_writes(route, bytes, count)?;
-                Ok(Answer::BareWritten(seconds.map(Duration::from_secs_f64)))
+                Answer::BareWritten(seconds.map(Duration::from_secs_f64))
             }
             Order::Snapshot => {
                 let counted = self.engine.rails().iter().map(Rail::counted);
@@ -253,34 +259,56 @@ impl<R: Rail> Server<R> {
                     let ((n, b, c), (m, d, e)) = (sum?, rail?);
                     Some((n + m, b + d, c.wrapping_add(e)))
                 });
-                Ok(Answer::Snapshot(Box::new(Snapshot {
+                Answer::Snapshot(Box::new(Snapshot {
                     counters: self.engine.counters().clone(),
                     signals: self.engine.signals().to_vec(),
                     null: null.flatten(),
-                })))
+                }))
             }
-            Order::Stop => Ok(Answer::Done),
-        }
+            Order::Stop => return Ok(None),
+        }))
     }
 
-    /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring.
-    fn write(&mut self, writes: &Writes) -> Result<Duration, EngineError> {
+    fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
+        let rails = self.engine.rails().len();
+        if let Some(peer) = addresses.iter().position(|peer| peer.len() != rails) {
+            let theirs = addresses[peer].len();
+            return Err(EngineError::Refused(format!("peer {peer} has {theirs} rails and this rank {rails}")));
+        }
+        for (index, rail) in self.engine.rails_mut().iter_mut().enumerate() {
+            let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
+            rail.insert_peers(&of_rail)?;
+        }
+        self.engine.set_peers(regions)
+    }
+
+    /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring. `None`: stopped meanwhile.
+    fn write(&mut self, writes: &Writes) -> Result<Option<Duration>, EngineError> {
+        // A kernel that gave up may have left commands in flight; their completions belong to the ring's tickets.
+        while self.engine.in_flight() > 0 {
+            if !self.pump_and_poll()? {
+                return Ok(None);
+            }
+        }
         let ring_tickets = self.engine.suspend();
         let started = Instant::now();
         let result = self.write_all(writes);
         let elapsed = started.elapsed();
         self.engine.resume(ring_tickets);
-        result.map(|()| elapsed)
+        Ok(result?.then_some(elapsed))
     }
 
-    fn write_all(&mut self, writes: &Writes) -> Result<(), EngineError> {
+    /// False when told to stop meanwhile.
+    fn write_all(&mut self, writes: &Writes) -> Result<bool, EngineError> {
         let (source_region, destination_region, peer) = writes.route;
         let mut batched = 0;
         for iteration in 0..writes.iterations {
             for producer in (writes.first_producer..writes.producers).step_by(writes.producer_step.max(1) as usize) {
                 let offset = (producer * writes.window + iteration % writes.window) * writes.stride;
                 while self.engine.room() == 0 {
-                    self.pump_and_poll()?;
+                    if !self.pump_and_poll()? {
+                        return Ok(false);
+                    }
                 }
                 self.engine.submit(&Command {
                     opcode: Opcode::Put,
@@ -295,19 +323,25 @@ impl<R: Rail> Server<R> {
                 batched += 1;
                 if batched == BATCH {
                     batched = 0;
-                    self.pump_and_poll()?;
+                    if !self.pump_and_poll()? {
+                        return Ok(false);
+                    }
                 }
             }
         }
         while self.engine.in_flight() > 0 {
-            self.pump_and_poll()?;
+            if !self.pump_and_poll()? {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// As [`step`](Server::step) without the ring. Gives way and looks at the clock only when nothing moves.
+    /// As [`step`](Server::step) without the ring. Gives way and looks at the clock only when nothing moves. False when
+    /// the thread is to stop.
     #[inline]
-    fn pump_and_poll(&mut self) -> Result<(), EngineError> {
+    fn pump_and_poll(&mut self) -> Result<bool, EngineError> {
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
         self.engine.pump()?;
         if !self.engine.progress()? {
             self.engine.check_stall()?;
@@ -315,14 +349,14 @@ impl<R: Rail> Server<R> {
                 std::thread::yield_now();
             }
         }
-        Ok(())
+        Ok(!self.shared.stop.load(Ordering::Relaxed))
     }
 
     fn fault_is_due(&mut self) -> bool {
         let commands = self.ring.consumer.as_ref().map_or(0, Consumer::cursor);
         match self.fault {
             Some(Fault::Vanish(after)) if commands >= after => {
-                self.ring.silent = true;
+                self.ring.ended = true;
                 true
             }
             Some(Fault::Stop(after)) => commands >= after,
@@ -334,10 +368,14 @@ impl<R: Rail> Server<R> {
     /// end every wait of the kernels.
     fn end(&mut self, stop: Stop) {
         let deadline = Instant::now() + DRAIN.min(self.timeout);
-        while self.engine.in_flight() > 0 && Instant::now() < deadline {
+        while self.engine.posted() > 0 && Instant::now() < deadline {
             // The first error is the one that is reported; further ones are expected now.
-            let _ = self.engine.progress();
+            let moved = self.engine.progress();
+            if self.yields && moved != Ok(true) {
+                std::thread::yield_now();
+            }
         }
+        self.ring.ended = true;
         if let Some(consumer) = &self.ring.consumer {
             consumer.publish_watermark(self.engine.watermark());
             consumer.publish_stop(stop);

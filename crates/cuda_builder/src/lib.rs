@@ -22,6 +22,10 @@ use std::{env, fs, io};
 /// The target's name, to rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
+/// Settings of the outer build that would reach the nested one: `cargo clippy`, for one, puts its own compiler in front by
+/// the workspace wrapper, and that one has another sysroot than the toolchain of the kernels.
+const FOR_THE_HOST: [&str; 4] = ["RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"];
+
 /// Why there is no PTX.
 #[derive(Debug)]
 pub enum Error {
@@ -104,10 +108,11 @@ impl CudaBuilder {
             fs::remove_file(&old).map_err(|error| Error::Io(old, error))?;
         }
         let mut cargo = Command::new(&toolchain.cargo);
-        // The outer cargo's settings are for the host; the nested one starts from its own. Clippy, too, speaks to the
-        // compiler by such variables.
+        // The outer cargo's settings are for the host; the nested one starts from its own.
         for (name, _) in env::vars_os() {
-            if name.to_str().is_some_and(is_of_the_outer_build) {
+            if name.to_str().is_some_and(|name| name.starts_with("CARGO_") && name != "CARGO_HOME")
+                || FOR_THE_HOST.iter().any(|host| name == OsStr::new(host))
+            {
                 cargo.env_remove(name);
             }
         }
@@ -137,14 +142,6 @@ impl CudaBuilder {
             found => Err(Error::Compile(format!("expected one .s file in {}, found {found:?}", deps.display()))),
         }
     }
-}
-
-/// Whether a variable tells a compiler or cargo what the outer build wants of it.
-fn is_of_the_outer_build(name: &str) -> bool {
-    ["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-        && name != "CARGO_HOME"
 }
 
 fn check_arch(arch: &str) -> Result<(), Error> {

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fmt, fs};
 
-/// Environment variables that the choice depends on.
-pub(crate) const VARIABLES: [&str; 3] = ["GINLAB_KERNEL_RUSTC", "RUSTUP_HOME", "PATH"];
+/// Environment variables that the choice depends on. (Not PATH: nothing is looked up there, and rustup changes it from one
+/// cargo command to the next, each of which would compile the kernels again.)
+pub(crate) const VARIABLES: [&str; 2] = ["GINLAB_KERNEL_RUSTC", "RUSTUP_HOME"];
 
 /// A rustc with the sources of `core` beside it, and a cargo to drive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +31,23 @@ impl Toolchain {
     /// # Errors
     /// [`Error::NoToolchain`] with the command that installs one.
     pub fn find() -> Result<Toolchain, Error> {
-        let candidates = candidates();
+        Toolchain::find_among(&candidates())
+    }
+
+    /// The compiler's version and its LLVM's, which writes the PTX: `1.96.0, LLVM 22.1.2`. Empty when it does not say.
+    pub fn version(&self) -> String {
+        let output = Command::new(&self.rustc).arg("-vV").output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        match (value("release:"), value("LLVM version:")) {
+            (Some(release), Some(llvm)) => format!("{release}, LLVM {llvm}"),
+            (release, _) => release.unwrap_or_default().into(),
+        }
+    }
+
+    fn find_among(candidates: &[PathBuf]) -> Result<Toolchain, Error> {
         let mut seen = String::new();
-        for rustc in &candidates {
+        for rustc in candidates {
             match usable(rustc) {
                 Ok(toolchain) => return Ok(toolchain),
                 Err(why) => seen.push_str(&format!("\n    {}: {why}", rustc.display())),
@@ -82,4 +97,32 @@ fn usable(rustc: &Path) -> Result<Toolchain, String> {
         return Err("no cargo beside it".into());
     }
     Ok(Toolchain { rustc: rustc.into(), cargo })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_toolchain_the_error_names_the_commands_and_where_it_looked() {
+        let empty = env::temp_dir();
+        let error = Toolchain::find_among(&["/nonexistent/rustc".into(), empty.join("none/rustc")]);
+        let text = error.expect_err("there is none").to_string();
+        for words in [
+            "apt-get install rustc-web cargo-web rust-web-src",
+            "rustup component add rust-src",
+            "--no-default-features",
+            "/nonexistent/rustc: No such file",
+        ] {
+            assert!(text.contains(words), "{words} is not in: {text}");
+        }
+    }
+
+    #[test]
+    fn a_compiler_without_the_sources_of_core_is_not_usable() {
+        // It runs, and prints nothing that could be a sysroot.
+        let why = usable(Path::new("/bin/true")).expect_err("not a compiler");
+        assert!(why.contains("rust-src"), "{why}");
+        assert_eq!(usable(Path::new("/bin/false")).expect_err("not a compiler"), "does not run");
+    }
 }

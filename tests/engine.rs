@@ -1,0 +1,234 @@
+//! The engine over rails that move bytes, cut small and answer "again" at random: each byte of each put exactly once.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use ginlab::fabric::faulty::{Faults, FaultyRail};
+use ginlab::fabric::null::NullRail;
+use ginlab::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use ginlab::proxy::engine::{Engine, EngineError};
+use ginlab::proxy::strategy::Strategy;
+use kernels::command::{Command, Opcode};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy as _, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of the region that is written.
+const SPACE: u64 = 1 << 17;
+
+/// What all rails of a test have done.
+#[derive(Default)]
+struct Ledger {
+    /// How often each byte of the destination has been written.
+    written: Vec<u32>,
+    /// Where each byte came from: source offset minus destination offset must be the command's.
+    shift: Vec<i64>,
+    transfers: usize,
+    longest: u64,
+}
+
+/// A null rail that keeps a ledger, takes short transfers only, and answers "again" by a random sequence.
+struct Ledgered {
+    inner: FaultyRail<NullRail>,
+    limits: RailLimits,
+    ledger: Rc<RefCell<Ledger>>,
+    random: u64,
+    again_of_16: u64,
+}
+
+impl Ledgered {
+    fn again(&mut self) -> bool {
+        // Xorshift: any sequence that the test's input decides.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) % 16 < self.again_of_16
+    }
+}
+
+impl Rail for Ledgered {
+    type Region = <NullRail as Rail>::Region;
+
+    fn name(&self) -> &str {
+        "ledgered"
+    }
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.address()
+    }
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
+        self.inner.insert_peers(addresses)
+    }
+    unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.inner.register(memory) }
+    }
+    fn remote(&self, region: &Self::Region) -> RemoteRegion {
+        self.inner.remote(region)
+    }
+    unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        if self.again() {
+            return Ok(Post::Again);
+        }
+        // SAFETY: passed on.
+        let post = unsafe { self.inner.write(region, transfer) }?;
+        if post == Post::Accepted {
+            let mut ledger = self.ledger.borrow_mut();
+            ledger.transfers += 1;
+            ledger.longest = ledger.longest.max(transfer.bytes);
+            for byte in transfer.remote_offset..transfer.remote_offset + transfer.bytes {
+                ledger.written[byte as usize] += 1;
+                ledger.shift[byte as usize] = transfer.local_offset as i64 - transfer.remote_offset as i64;
+            }
+        }
+        Ok(post)
+    }
+    unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.write(region, transfer) }
+    }
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.inner.poll(completions)
+    }
+}
+
+/// Limits of the rails, "again" answers in 16, delay in polls, start of the random sequence.
+type Weather = (u64, u64, u64, u64);
+
+fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, Rc<RefCell<Ledger>>) {
+    let (longest, again_of_16, delay_polls, random) = weather;
+    let ledger = Rc::new(RefCell::new(Ledger {
+        written: vec![0; SPACE as usize],
+        shift: vec![0; SPACE as usize],
+        ..Ledger::default()
+    }));
+    let open = |number: usize| {
+        let faults =
+            Faults { delay_polls: delay_polls * number as u64, reverse: number % 2 == 1, ..Default::default() };
+        let mut inner = FaultyRail::new(NullRail::new(), faults);
+        inner.insert_peers(&[Vec::new()]).unwrap();
+        let limits = RailLimits { max_transfer_bytes: longest, ..inner.limits().clone() };
+        Ledgered { inner, limits, ledger: ledger.clone(), random: random.wrapping_add(number as u64) | 1, again_of_16 }
+    };
+    let mut engine = Engine::new((0..rails).map(open).collect(), window, TIMEOUT);
+    // SAFETY: null rails do not touch the memory.
+    let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
+    // SAFETY: as above.
+    let source = unsafe { engine.register(memory(2 * SPACE as usize), None) }.unwrap();
+    // SAFETY: as above.
+    let destination = unsafe { engine.register(memory(SPACE as usize), None) }.unwrap();
+    engine.set_peers(&[vec![source, destination]]).unwrap();
+    (engine, ledger)
+}
+
+fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
+    prop_oneof![
+        Just(Strategy::Single),
+        Just(Strategy::Split),
+        Just(Strategy::RoundRobin),
+        (0u64..1 << 15).prop_map(|threshold| Strategy::Auto { threshold }),
+    ]
+}
+
+fn put(source_offset: u64, destination_offset: u64, bytes: u64) -> Command {
+    let (opcode, source_region, destination_region, peer, immediate) = (Opcode::Put, 0, 1, 0, 0);
+    Command { opcode, source_region, source_offset, destination_region, destination_offset, bytes, peer, immediate }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn every_byte_of_every_put_goes_out_exactly_once(
+        strategy in strategies(), rails in 1usize..6, used in 1usize..6, log2_window in 1u32..8,
+        weather in (1u64..20_000, 0u64..14, 0u64..5, any::<u64>()), shift in 0..SPACE,
+        // Puts beside each other, with holes between them.
+        puts in prop::collection::vec((0u64..200, prop_oneof![0u64..40, 0u64..9000]), 1..40),
+    ) {
+        // A put of 9000 bytes in pieces of one byte tells nothing that one of 16 does not.
+        let weather = (weather.0.max(16), weather.1, weather.2, weather.3);
+        let (mut engine, ledger) = engine(rails, 1 << log2_window, weather);
+        engine.configure(used, strategy);
+        let mut commands = Vec::new();
+        let mut expected = vec![0; SPACE as usize];
+        let mut end = 0;
+        for (hole, bytes) in puts {
+            if end + hole + bytes > SPACE {
+                break;
+            }
+            let start = end + hole;
+            end = start + bytes;
+            commands.push(put(start + shift, start, bytes));
+            expected[start as usize..end as usize].fill(1);
+        }
+        let mut submitted = 0;
+        let mut watermark = 0;
+        for turn in 0.. {
+            prop_assert!(turn < 1_000_000, "{}", engine.state());
+            while submitted < commands.len() && engine.room() > 0 {
+                prop_assert_eq!(engine.submit(&commands[submitted]).unwrap(), submitted as u64);
+                submitted += 1;
+            }
+            engine.pump().unwrap();
+            engine.progress().unwrap();
+            prop_assert!(engine.watermark() >= watermark);
+            watermark = engine.watermark();
+            // What the watermark says is done has been written.
+            if let Some(last) = (watermark as usize).checked_sub(1) {
+                let start = commands[last].destination_offset as usize;
+                let written = &ledger.borrow().written[start..start + commands[last].bytes as usize];
+                prop_assert!(written.iter().all(|&count| count == 1));
+            }
+            if submitted == commands.len() && engine.in_flight() == 0 {
+                break;
+            }
+        }
+        let ledger = ledger.borrow();
+        prop_assert_eq!(&ledger.written, &expected);
+        prop_assert!(ledger.longest <= weather.0);
+        prop_assert!((0..end as usize).all(|byte| expected[byte] == 0 || ledger.shift[byte] == shift as i64));
+        prop_assert_eq!((engine.posted(), engine.watermark()), (0, commands.len() as u64));
+        let counters = engine.counters();
+        prop_assert_eq!(counters.rail_bytes.iter().sum::<u64>(), expected.iter().map(|&count| count as u64).sum::<u64>());
+        prop_assert!(counters.rail_bytes[used.min(rails)..].iter().all(|&bytes| bytes == 0));
+    }
+}
+
+#[test]
+fn a_put_that_raises_a_signal_stays_in_one_piece() {
+    let (mut engine, ledger) = engine(4, 8, (1 << 16, 0, 0, 1));
+    engine.configure(4, Strategy::Split);
+    let signal = Command { opcode: Opcode::PutSignal, immediate: 3, ..put(0, 0, 60_000) };
+    engine.submit(&signal).unwrap();
+    engine.pump().unwrap();
+    assert_eq!(ledger.borrow().transfers, 1);
+    let error = engine.submit(&Command { bytes: 70_000, ..signal }).unwrap_err();
+    assert!(error.to_string().contains("at most 65536 bytes"), "{error}");
+}
+
+#[test]
+fn peers_with_uneven_regions_are_refused() {
+    let (mut engine, _) = engine(2, 8, (1 << 16, 0, 0, 1));
+    let region = RemoteRegion::default();
+    for peers in [vec![vec![vec![region]]], vec![vec![vec![region; 2]], vec![]]] {
+        assert!(matches!(engine.set_peers(&peers), Err(EngineError::Refused(_))));
+    }
+    assert!(engine.set_peers(&[vec![vec![region; 2]]]).is_ok());
+}
+
+#[test]
+fn a_stall_is_told_only_when_something_is_outstanding() {
+    let (mut engine, _) = engine(1, 8, (1 << 16, 16, 0, 1));
+    assert_eq!(engine.check_stall(), Ok(()));
+    engine.submit(&put(0, 0, 8)).unwrap();
+    engine.pump().unwrap();
+    assert_eq!(engine.progress(), Ok(false));
+    assert_eq!(engine.check_stall(), Ok(()), "the timeout has not passed");
+    let state = engine.state();
+    assert!(state.contains("ledgered posted 0 B, 1 waiting to be posted") && state.contains("1 \"again\""), "{state}");
+}

@@ -1,0 +1,1003 @@
+//! Whole proxy threads over rails that misbehave, driven by kernels on the emulated device or by test threads that use the
+//! device API themselves.
+//!
+//! Staging (device memory copied through pinned host memory) needs a GPU and is not tested here.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use ginlab::cuda::{Buffer, Device, PUT_KERNEL, Place};
+use ginlab::fabric::discover::{self, Reach};
+use ginlab::fabric::faulty::{Faults, FaultyRail};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::null::{NullRail, transfer_checksum};
+use ginlab::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use ginlab::proxy::engine::{Engine, EngineError, SIGNALS};
+use ginlab::proxy::strategy::Strategy;
+use ginlab::proxy::{Fault, Opened, Proxy, ProxyError, ProxySetup, Writes};
+use ginlab::ring::{RingMemory, RingTable};
+use kernels::command::{Command, Opcode};
+use kernels::put::{Channel, Put};
+use kernels::put_kernel::{BlockResult, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::ring::Stop;
+use kernels::ring::consumer::Consumer;
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The kernels' own deadline, far behind everything that should end them before.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// The proxy's bound in tests that must not run into it.
+const AMPLE: Duration = Duration::from_secs(10);
+/// The proxy's bound in tests that must.
+const SHORT: Duration = Duration::from_millis(400);
+const KIB: usize = 1024;
+
+// --- setting up ------------------------------------------------------------------------------------------------------
+
+/// A proxy over whatever rails a closure opens.
+struct Setup<F> {
+    open: F,
+    memories: Vec<Memory>,
+    consumer: Option<Consumer>,
+    window: usize,
+    timeout: Duration,
+    fault: Option<Fault>,
+}
+
+impl<R: Rail, F: FnMut() -> Vec<R> + Send + 'static> ProxySetup for Setup<F>
+where
+    R: 'static,
+{
+    type Rail = R;
+
+    fn cpu(&self) -> Option<usize> {
+        None
+    }
+    fn shares_core(&self) -> bool {
+        true
+    }
+    fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+    fn take_consumer(&mut self) -> Option<Consumer> {
+        self.consumer.take()
+    }
+    fn open(&mut self) -> Result<Opened<R>, EngineError> {
+        let mut engine = Engine::new((self.open)(), self.window, self.timeout);
+        // SAFETY: the `World` keeps the buffers longer than its proxy.
+        let regions = self.memories.iter().map(|&memory| unsafe { engine.register(memory, None) });
+        let regions = regions.collect::<Result<_, _>>()?;
+        Ok((engine, regions))
+    }
+}
+
+/// How a world is made.
+#[derive(Clone, Copy)]
+struct Options {
+    slots: usize,
+    bytes: usize,
+    window: usize,
+    /// The proxy's bound.
+    timeout: Duration,
+    /// The kernels'.
+    deadline: Duration,
+    fault: Option<Fault>,
+}
+
+const USUAL: Options =
+    Options { slots: 256, bytes: 256 * KIB, window: 1024, timeout: AMPLE, deadline: DEADLINE, fault: None };
+
+/// Region numbers.
+const SOURCE: u32 = 0;
+const DESTINATION: u32 = 1;
+
+/// A proxy with its ring and two regions. Fields are dropped in this order.
+struct World {
+    proxy: Proxy,
+    ring: RingMemory,
+    source: Buffer,
+    destination: Buffer,
+}
+
+impl World {
+    fn start<R, F>(options: Options, open: F) -> World
+    where
+        R: Rail + 'static,
+        F: FnMut() -> Vec<R> + Send + 'static,
+    {
+        let device = Device::Emulated;
+        let ring = RingMemory::new(&device, options.slots, options.deadline).unwrap();
+        let source = device.allocate(Place::Device, options.bytes).unwrap();
+        let destination = device.allocate(Place::Host, options.bytes).unwrap();
+        let memory = |buffer: &Buffer| Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: None };
+        let setup = Setup {
+            open,
+            memories: vec![memory(&source), memory(&destination)],
+            // SAFETY: taken once, and the world keeps the ring longer than its proxy.
+            consumer: Some(unsafe { ring.consumer() }),
+            window: options.window,
+            timeout: options.timeout,
+            fault: options.fault,
+        };
+        let proxy = Proxy::start(setup, options.timeout).unwrap();
+        World { proxy, ring, source, destination }
+    }
+
+    /// A world whose only peer is itself.
+    fn alone<R, F>(options: Options, open: F) -> World
+    where
+        R: Rail + 'static,
+        F: FnMut() -> Vec<R> + Send + 'static,
+    {
+        let world = World::start(options, open);
+        connect(&[&world]);
+        world
+    }
+
+    /// The failure that ended the proxy, once there is one.
+    fn failure(&self) -> String {
+        let end = Instant::now() + AMPLE;
+        loop {
+            if let Some(failure) = self.proxy.failure() {
+                return failure.to_string();
+            }
+            assert!(Instant::now() < end, "the proxy has not failed");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The watermark that the kernels see.
+    fn watermark(&self) -> u64 {
+        let state = self.ring.state();
+        let rest = state.split("watermark ").nth(1).unwrap();
+        rest.split(',').next().unwrap().parse().unwrap()
+    }
+}
+
+/// Makes the worlds known to each other as peers 0, 1, ...
+fn connect(worlds: &[&World]) {
+    for world in worlds {
+        let addresses = worlds.iter().map(|peer| peer.proxy.offer().addresses.clone()).collect();
+        let regions = worlds.iter().map(|peer| peer.proxy.offer().regions.clone()).collect();
+        world.proxy.connect(addresses, regions).unwrap();
+    }
+}
+
+fn put_to(peer: u32, offset: u64, bytes: u64) -> Put {
+    Put {
+        source_region: SOURCE,
+        source_offset: offset,
+        destination_region: DESTINATION,
+        destination_offset: offset,
+        bytes,
+        peer,
+    }
+}
+
+/// What one launch of the put kernel does.
+#[derive(Clone, Copy)]
+struct Grid {
+    grid: u32,
+    block: u32,
+    scope: u32,
+    bytes: u64,
+    window: u32,
+    iterations: u32,
+    quiet_every: u32,
+    peer: u32,
+}
+
+impl Grid {
+    fn producers(&self) -> u64 {
+        self.grid as u64 * if self.scope == SCOPE_THREAD { self.block as u64 } else { 1 }
+    }
+
+    fn stride(&self) -> u64 {
+        self.bytes.next_multiple_of(16)
+    }
+
+    /// Runs to its end; the blocks' results.
+    fn run(&self, worlds: &[&World]) -> Vec<BlockResult> {
+        self.run_while(worlds, || {})
+    }
+
+    /// As `run`; `meanwhile` is called once the grid runs.
+    fn run_while(&self, worlds: &[&World], meanwhile: impl FnOnce()) -> Vec<BlockResult> {
+        let device = Device::Emulated;
+        // The rings' descriptions only: the memory stays the worlds'.
+        let rings: Vec<kernels::ring::Ring> = worlds.iter().map(|world| world.ring.ring()).collect();
+        let slots = self.producers() * self.window as u64;
+        assert!(slots * self.stride() <= worlds[0].source.bytes() as u64);
+        let tickets = device.allocate(Place::Device, slots as usize * 8).unwrap();
+        let results = device.allocate(Place::Device, self.grid as usize * size_of::<BlockResult>()).unwrap();
+        let args = PutArgs {
+            rings: rings.as_ptr(),
+            ring_count: rings.len() as u32,
+            scope: self.scope,
+            source: worlds[0].source.pointer(),
+            source_region: SOURCE,
+            destination_region: DESTINATION,
+            peer: self.peer,
+            rank: 0,
+            bytes: self.bytes,
+            stride: self.stride(),
+            window: self.window,
+            iterations: self.iterations,
+            first_iteration: 0,
+            quiet_every: self.quiet_every,
+            fill: 1,
+            tickets: tickets.pointer(),
+            results: results.pointer(),
+        };
+        // SAFETY: the memory is as long as the kernel asks for, and the launch ends below.
+        let launch = unsafe { device.launch(&PUT_KERNEL, self.grid, self.block, args) }.unwrap();
+        meanwhile();
+        launch.wait(|| Ok::<(), ginlab::cuda::DeviceError>(())).unwrap();
+        let mut values = vec![BlockResult::default(); self.grid as usize];
+        results.read(0, &mut values).unwrap();
+        values
+    }
+
+    /// Sum of the null rails' checksums when each put arrives once.
+    fn checksum(&self) -> u64 {
+        let slots = self.producers() * self.window as u64;
+        let per_slot = (self.iterations / self.window) as u64;
+        let of_slot = |slot: u64| transfer_checksum(slot * self.stride(), slot * self.stride(), self.bytes);
+        (0..slots).fold(0u64, |sum, slot| sum.wrapping_add(of_slot(slot).wrapping_mul(per_slot)))
+    }
+
+    /// Wrong bytes at the target after the last iteration.
+    fn wrong(&self, target: &World) -> usize {
+        let mut wrong = 0;
+        for producer in 0..self.producers() {
+            for slot in 0..self.window {
+                let number = producer * self.window as u64 + slot as u64;
+                let last = self.iterations - self.window + slot;
+                let mut bytes = vec![0u8; self.bytes as usize];
+                target.destination.read((number * self.stride()) as usize, &mut bytes).unwrap();
+                let seed = kernels::pattern::seed(0, last, number as u32);
+                let differs = |(at, byte): (usize, &u8)| *byte != kernels::pattern::byte(seed, at as u64);
+                wrong += bytes.iter().enumerate().filter(|&pair| differs(pair)).count();
+            }
+        }
+        wrong
+    }
+}
+
+const GRID: Grid =
+    Grid { grid: 4, block: 2, scope: SCOPE_BLOCK, bytes: 200, window: 4, iterations: 40, quiet_every: 0, peer: 0 };
+
+fn stops(results: &[BlockResult]) -> Vec<u64> {
+    results.iter().map(|result| result.stop).collect()
+}
+
+fn faulty(faults: Faults) -> FaultyRail<NullRail> {
+    FaultyRail::new(NullRail::new(), faults)
+}
+
+/// What has happened on a rail, seen from outside of the proxy's thread.
+#[derive(Default)]
+struct Log {
+    posted: Vec<u64>,
+    completed: HashSet<u64>,
+    failed: Vec<u64>,
+}
+
+type Seen = Arc<Mutex<Log>>;
+
+/// What a [`Watched`] rail does at each poll, before it polls.
+type AtPoll = Box<dyn FnMut() + Send>;
+
+/// A rail that keeps a log of another one, and may do something at each poll.
+struct Watched<R> {
+    inner: R,
+    seen: Seen,
+    at_poll: AtPoll,
+    /// Polls fail once so many transfers have been posted.
+    dies_after: usize,
+}
+
+impl<R> Watched<R> {
+    fn new(inner: R, seen: &Seen) -> Watched<R> {
+        Watched { inner, seen: seen.clone(), at_poll: Box::new(|| {}), dies_after: usize::MAX }
+    }
+
+    fn note(&self, transfer: &Transfer, post: Result<Post, FabricError>) -> Result<Post, FabricError> {
+        if post == Ok(Post::Accepted) {
+            self.seen.lock().unwrap().posted.push(transfer.token);
+        }
+        post
+    }
+}
+
+impl<R: Rail> Rail for Watched<R> {
+    type Region = R::Region;
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn limits(&self) -> &RailLimits {
+        self.inner.limits()
+    }
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.address()
+    }
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
+        self.inner.insert_peers(addresses)
+    }
+    unsafe fn register(&mut self, memory: Memory) -> Result<R::Region, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.inner.register(memory) }
+    }
+    fn remote(&self, region: &R::Region) -> RemoteRegion {
+        self.inner.remote(region)
+    }
+    unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        let post = unsafe { self.inner.write(region, transfer) };
+        self.note(transfer, post)
+    }
+    unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        let post = unsafe { self.inner.read(region, transfer) };
+        self.note(transfer, post)
+    }
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        (self.at_poll)();
+        let before = completions.len();
+        let polled = self.inner.poll(completions);
+        let mut log = self.seen.lock().unwrap();
+        if log.posted.len() >= self.dies_after {
+            return Err(FabricError {
+                rail: "dead".into(),
+                operation: "poll".into(),
+                code: 5,
+                text: "the provider's own words".into(),
+                hint: String::new(),
+            });
+        }
+        for completion in &completions[before..] {
+            match completion {
+                Completion::Done { token } => {
+                    log.completed.insert(*token);
+                }
+                Completion::Failed { token, .. } => log.failed.extend(token),
+                Completion::Immediate { .. } => {}
+            }
+        }
+        polled
+    }
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        self.inner.counted()
+    }
+}
+
+/// A gate that a rail waits at: the proxy's thread hangs in the provider until the sender is used or dropped.
+fn gate() -> (Sender<()>, Receiver<()>) {
+    channel()
+}
+
+// --- "again" ---------------------------------------------------------------------------------------------------------
+
+#[test]
+fn storms_of_again_end_well_and_are_counted() {
+    for strategy in [Strategy::Single, Strategy::RoundRobin, Strategy::Split] {
+        let storm = Faults { again_first: 500, again_every: Some(3), ..Default::default() };
+        let world = World::alone(USUAL, move || (0..4).map(|_| faulty(storm.clone())).collect());
+        world.proxy.configure(4, strategy).unwrap();
+        let results = GRID.run(&[&world]);
+        assert_eq!(stops(&results), [0; 4], "{:?}", world.proxy.failure());
+        let snapshot = world.proxy.snapshot().unwrap();
+        let puts = GRID.producers() * GRID.iterations as u64;
+        // Puts of 200 bytes are too small to be cut.
+        assert_eq!(snapshot.null, Some((puts, puts * GRID.bytes, GRID.checksum())));
+        assert!(snapshot.counters.again > 500, "{strategy}: {}", snapshot.counters.again);
+        assert_eq!(snapshot.counters.rail_bytes.iter().sum::<u64>(), puts * GRID.bytes);
+        assert_eq!(snapshot.counters.commands, puts);
+    }
+}
+
+#[test]
+fn an_again_that_never_ends_is_a_stall_with_rail_and_state() {
+    let options = Options { timeout: SHORT, ..USUAL };
+    let world = World::alone(options, || vec![faulty(Faults { again_first: u64::MAX, ..Default::default() })]);
+    let results = GRID.run(&[&world]);
+    assert_eq!(stops(&results), [Stop::FABRIC.0; 4]);
+    let failure = world.failure();
+    assert!(failure.contains("no progress for") && failure.contains("above watermark 0"), "{failure}");
+    assert!(failure.contains("null posted 0 B") && failure.contains("waiting to be posted"), "{failure}");
+    assert!(world.proxy.snapshot().unwrap_err().to_string().contains("no progress"), "the reason stays");
+}
+
+#[test]
+fn a_full_rail_does_not_hold_up_the_others() {
+    let seen = Seen::default();
+    let log = seen.clone();
+    let world = World::alone(USUAL, move || {
+        let full = faulty(Faults { again_first: u64::MAX, ..Default::default() });
+        vec![Watched::new(full, &Seen::default()), Watched::new(faulty(Faults::default()), &log)]
+    });
+    world.proxy.configure(2, Strategy::RoundRobin).unwrap();
+    let ring = world.ring.ring();
+    let mut channel = Channel::new(&ring);
+    for _ in 0..20 {
+        channel.put_nbi(&put_to(0, 0, 8)).unwrap();
+    }
+    let end = Instant::now() + AMPLE;
+    // Rail 1 has the odd tickets.
+    while seen.lock().unwrap().completed.len() < 10 {
+        assert!(Instant::now() < end, "{}", world.ring.state());
+        std::thread::yield_now();
+    }
+    assert_eq!(seen.lock().unwrap().completed, (0..20).filter(|ticket| ticket % 2 == 1).collect());
+    assert_eq!(world.watermark(), 0, "ticket 0 waits for the full rail");
+    drop(world.proxy);
+    assert_eq!(channel.quiet(), Err(Stop::STOPPED));
+}
+
+// --- failures --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
+    let seen = Seen::default();
+    let log = seen.clone();
+    let world = World::alone(USUAL, move || {
+        // Held back, so that much is in flight when the third one fails.
+        let faults = Faults { fail_completions: vec![3], delay_polls: 50, ..Default::default() };
+        vec![Watched::new(faulty(faults), &log)]
+    });
+    let ring = world.ring.ring();
+    let mut channel = Channel::new(&ring);
+    for _ in 0..30 {
+        channel.put_nbi(&put_to(0, 0, 8)).unwrap();
+    }
+    assert_eq!(channel.quiet(), Err(Stop::FABRIC));
+    {
+        let log = seen.lock().unwrap();
+        assert_eq!(log.failed, [2]);
+        assert_eq!(log.completed.len() + 1, log.posted.len(), "in flight when the kernel was told");
+    }
+    assert_eq!(world.watermark(), 2, "never past the failed ticket");
+    let failure = world.failure();
+    assert!(failure.contains("scripted fault") && failure.contains("rail null: completion 3"), "{failure}");
+    assert_eq!(channel.quiet_until(1), Ok(()), "what lies below the watermark is done all the same");
+    // Also when the thread has gone, the reason stays.
+    drop(world.proxy);
+    assert_eq!(channel.quiet_until(2), Err(Stop::FABRIC));
+}
+
+#[test]
+fn a_dead_rail_ends_the_kernel_and_the_others_are_drained() {
+    let seen = Seen::default();
+    let log = seen.clone();
+    let world = World::alone(USUAL, move || {
+        let silent = faulty(Faults { delay_polls: u64::MAX, ..Default::default() });
+        let dead = Watched { dies_after: 5, ..Watched::new(silent, &Seen::default()) };
+        vec![dead, Watched::new(faulty(Faults { delay_polls: 100, ..Default::default() }), &log)]
+    });
+    world.proxy.configure(2, Strategy::RoundRobin).unwrap();
+    let results = GRID.run(&[&world]);
+    assert_eq!(stops(&results), [Stop::FABRIC.0; 4]);
+    let failure = world.failure();
+    assert!(failure.contains("rail dead: poll failed: the provider's own words (5)"), "{failure}");
+    let log = seen.lock().unwrap();
+    assert!(!log.posted.is_empty());
+    assert_eq!(log.completed.len(), log.posted.len(), "rail 1 was not drained");
+}
+
+#[test]
+fn a_rail_that_is_dead_from_the_start_is_an_error_of_every_order() {
+    let options = Options { timeout: AMPLE, ..USUAL };
+    let world = World::start(options, || vec![faulty(Faults { dead_from_poll: Some(1), ..Default::default() })]);
+    let failure = world.failure();
+    assert!(failure.contains("rail null: poll failed: scripted fault"), "{failure}");
+    assert_eq!(world.proxy.snapshot().unwrap_err().to_string(), failure);
+    assert_eq!(world.proxy.configure(1, Strategy::Split).unwrap_err().to_string(), failure);
+    let ring = world.ring.ring();
+    assert_eq!(Channel::new(&ring).put(&put_to(0, 0, 8)), Err(Stop::FABRIC));
+}
+
+#[test]
+fn a_rail_that_panics_ends_the_kernel_and_the_proxy_is_gone() {
+    let world = World::alone(USUAL, || {
+        let mut rail = Watched::new(NullRail::new(), &Seen::default());
+        let seen = rail.seen.clone();
+        rail.at_poll = Box::new(move || {
+            let posted = seen.lock().unwrap().posted.len();
+            assert!(posted < 10, "expected by the test: this rail panics");
+        });
+        vec![rail]
+    });
+    let results = Grid { grid: 8, ..GRID }.run(&[&world]);
+    assert_eq!(stops(&results), [Stop::STOPPED.0; 8]);
+    assert_eq!(world.failure(), ProxyError::Gone.to_string());
+    assert_eq!(world.proxy.failure(), Some(ProxyError::Gone));
+    assert_eq!(world.proxy.snapshot().unwrap_err(), ProxyError::Gone);
+}
+
+#[test]
+fn a_rail_that_panics_while_it_opens_is_an_error() {
+    let device = Device::Emulated;
+    let ring = RingMemory::new(&device, 2, DEADLINE).unwrap();
+    let setup = Setup {
+        open: || -> Vec<NullRail> { panic!("expected by the test: this rail does not open") },
+        memories: Vec::new(),
+        // SAFETY: taken once, and the ring outlives the proxy, which never starts.
+        consumer: Some(unsafe { ring.consumer() }),
+        window: 2,
+        timeout: AMPLE,
+        fault: None,
+    };
+    assert_eq!(Proxy::start(setup, AMPLE).unwrap_err(), ProxyError::Gone);
+}
+
+// --- order -----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_watermark_waits_for_every_ticket_before_it() {
+    let seen = Seen::default();
+    let log = seen.clone();
+    let world = World::alone(USUAL, move || {
+        let late = |delay_polls| {
+            let faults = Faults { delay_polls, reverse: true, again_every: Some(4), ..Default::default() };
+            Watched::new(faulty(faults), &log)
+        };
+        vec![late(0), late(7), late(1), late(20)]
+    });
+    world.proxy.configure(4, Strategy::RoundRobin).unwrap();
+    let ring = world.ring.ring();
+    let mut channel = Channel::new(&ring);
+    let mut first = 0;
+    for round in 0..100u64 {
+        let mut last = 0;
+        for _ in 0..=round % 13 {
+            last = channel.put_nbi(&put_to(0, 8 * round, 8)).unwrap();
+        }
+        let middle = first + (last - first) / 2;
+        for ticket in [middle, last] {
+            channel.quiet_until(ticket).unwrap();
+            let log = seen.lock().unwrap();
+            assert!((0..=ticket).all(|below| log.completed.contains(&below)), "quiet until {ticket} came too early");
+        }
+        first = last;
+    }
+}
+
+// --- refused commands ------------------------------------------------------------------------------------------------
+
+#[test]
+fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
+    let good = Command {
+        opcode: Opcode::Put,
+        source_region: SOURCE,
+        source_offset: 0,
+        destination_region: DESTINATION,
+        destination_offset: 0,
+        bytes: 64,
+        peer: 0,
+        immediate: 0,
+    };
+    let bytes = USUAL.bytes as u64;
+    let get = Command { opcode: Opcode::Get, source_region: DESTINATION, destination_region: SOURCE, ..good };
+    let bad = [
+        ("unknown source region", Command { source_region: 2, ..good }.encode()),
+        ("unknown destination region", Command { destination_region: 2047, ..good }.encode()),
+        ("source outside", Command { source_offset: bytes - 63, ..good }.encode()),
+        ("destination outside", Command { destination_offset: bytes - 63, ..good }.encode()),
+        ("far outside", Command { source_offset: (1 << 48) - 1, bytes: (1 << 48) - 1, ..good }.encode()),
+        ("too long", Command { bytes: bytes + 1, ..good }.encode()),
+        ("no such peer", Command { peer: 1, ..good }.encode()),
+        ("last peer", Command { peer: (1 << 15) - 1, ..good }.encode()),
+        ("get from an unknown region", Command { source_region: 5, ..get }.encode()),
+        ("get outside", Command { destination_offset: bytes, ..get }.encode()),
+        ("signal too large", Command { opcode: Opcode::Signal, immediate: SIGNALS as u32, ..good }.encode()),
+        ("put with too large a signal", Command { opcode: Opcode::PutSignal, immediate: u32::MAX, ..good }.encode()),
+        ("opcode 0", [0, 0, 64, 0]),
+        ("opcode 5", [5 << 59, 1 << 48, 64, 0]),
+        ("opcode 15", [15 << 59, 1 << 48, 64, 0]),
+        ("reserved bits of word 1", [1 << 59, 1 << 59 | 1 << 48, 64, 0]),
+        ("reserved bits of word 3", [1 << 59, 1 << 48, 64, 1 << 32]),
+    ];
+    for (what, words) in bad {
+        let seen = Seen::default();
+        let log = seen.clone();
+        let world = World::alone(USUAL, move || vec![Watched::new(NullRail::new(), &log)]);
+        let ring = world.ring.ring();
+        let mut channel = Channel::new(&ring);
+        channel.put(&put_to(0, 0, 8)).unwrap();
+        let started = Instant::now();
+        let ticket = push_words(&world.ring, words);
+        assert_eq!(channel.quiet_until(ticket), Err(Stop::REFUSED), "{what}");
+        assert!(started.elapsed() < AMPLE / 2, "{what}: nothing was in flight to wait for");
+        assert_eq!(world.watermark(), 1, "{what}");
+        assert_eq!(seen.lock().unwrap().posted, [0], "{what}");
+        assert!(world.failure().contains("refused"), "{what}: {}", world.failure());
+        // A push after that ends as well, at the latest when the ring is full.
+        let end = (0..=USUAL.slots).find_map(|_| channel.put(&put_to(0, 0, 8)).err());
+        assert_eq!(end, Some(Stop::REFUSED), "{what}");
+    }
+}
+
+/// Pushes words that [`Command`] cannot spell, as [`push`](kernels::ring::Ring::push) would.
+fn push_words(memory: &RingMemory, words: [u64; 4]) -> u64 {
+    use cuda_std::memory::{fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
+    let ring = memory.ring();
+    // SAFETY: the ring's memory is there; its words are shared by atomics.
+    let device = unsafe { &*ring.device };
+    let ticket = fetch_add_relaxed_gpu_u64(&device.head.0, 1);
+    assert!(ticket < ring.capacity(), "a fresh ring");
+    let lap = kernels::ring::parity(ticket, ring.log2_capacity);
+    // SAFETY: the ticket is below the number of slots.
+    let slot = unsafe { &*ring.slots.add(ticket as usize) };
+    store_relaxed_sys_v2_u64(&slot.0, words[0] | lap, words[1] | lap);
+    store_relaxed_sys_v2_u64(&slot.1, words[2] | lap, words[3] | lap);
+    ticket
+}
+
+#[test]
+fn a_peer_with_another_number_of_rails_is_refused() {
+    let world = World::start(USUAL, || vec![NullRail::new(), NullRail::new()]);
+    let offer = world.proxy.offer().clone();
+    let error = world.proxy.connect(vec![vec![Vec::new()]], vec![offer.regions]).unwrap_err();
+    assert!(error.to_string().contains("peer 0 has 1 rails and this rank 2"), "{error}");
+}
+
+// --- over a real provider --------------------------------------------------------------------------------------------
+
+fn tcp_rails(count: usize, faults: Faults) -> impl FnMut() -> Vec<FaultyRail<LibfabricRail>> + Send + 'static {
+    move || {
+        let choice = discover::choose_provider(Some("tcp")).unwrap();
+        let plan = discover::select_domains(&choice.provider, count, Reach::SameHost, &[], None, 0, 1).unwrap();
+        let open =
+            |domain| FaultyRail::new(LibfabricRail::open(domain, &RailOptions::default()).unwrap(), faults.clone());
+        plan.domains.iter().map(open).collect()
+    }
+}
+
+/// Two proxies in this process; the first has these faults.
+fn tcp_pair(options: Options, rails: usize, faults: Faults) -> (World, World) {
+    let a = World::start(options, tcp_rails(rails, faults));
+    let b = World::start(options, tcp_rails(rails, Faults::default()));
+    for world in [&a, &b] {
+        // A sockaddr_in: family, port, address. Tests never leave the machine.
+        world.proxy.offer().addresses.iter().for_each(|address| assert_eq!(address[4..8], [127, 0, 0, 1]));
+    }
+    connect(&[&a, &b]);
+    (a, b)
+}
+
+#[test]
+fn puts_over_tcp_survive_faults_byte_for_byte() {
+    let faults = Faults { again_first: 50, again_every: Some(5), delay_polls: 3, reverse: true, ..Default::default() };
+    let (a, b) = tcp_pair(USUAL, 2, faults);
+    for (strategy, scope, quiet_every) in [
+        (Strategy::Split, SCOPE_BLOCK, 0),
+        (Strategy::RoundRobin, SCOPE_THREAD, 0),
+        (Strategy::Auto { threshold: 4096 }, SCOPE_BLOCK, 1),
+    ] {
+        a.proxy.configure(2, strategy).unwrap();
+        let grid = Grid { bytes: 8195, window: 2, iterations: 6, grid: 2, scope, quiet_every, peer: 1, ..GRID };
+        // SAFETY: nothing is in flight between launches.
+        unsafe { b.destination.host_bytes() }.unwrap().fill(0xEE);
+        let results = grid.run(&[&a]);
+        assert_eq!(stops(&results), [0; 2], "{:?}", a.proxy.failure());
+        assert_eq!(grid.wrong(&b), 0, "{strategy}");
+    }
+    assert!(a.proxy.snapshot().unwrap().counters.again > 50);
+}
+
+#[test]
+fn signals_are_counted_at_the_target_behind_their_bytes() {
+    let (a, b) = tcp_pair(USUAL, 2, Faults::default());
+    a.proxy.configure(2, Strategy::Split).unwrap();
+    pattern_into(&a.source, 5);
+    let ring = a.ring.ring();
+    let mut channel = Channel::new(&ring);
+    let signal = Command {
+        opcode: Opcode::Signal,
+        source_region: SOURCE,
+        source_offset: 0,
+        destination_region: DESTINATION,
+        destination_offset: 0,
+        bytes: 0,
+        peer: 1,
+        immediate: SIGNALS as u32 - 1,
+    };
+    for _ in 0..3 {
+        channel.put_signal_nbi(&put_to(1, 0, 100_000), 7).unwrap();
+        channel.quiet_until(ring.push(&signal).unwrap()).unwrap();
+    }
+    let end = Instant::now() + AMPLE;
+    loop {
+        let signals = b.proxy.snapshot().unwrap().signals;
+        assert_eq!(signals.len(), SIGNALS);
+        if signals[7] == 3 && signals[SIGNALS - 1] == 3 {
+            assert_eq!(signals.iter().sum::<u64>(), 6);
+            break;
+        }
+        assert!(Instant::now() < end, "signals: {} and {}", signals[7], signals[SIGNALS - 1]);
+        std::thread::yield_now();
+    }
+    assert_eq!(same(&a.source, &b.destination, 100_000), Ok(()));
+    assert_eq!(a.proxy.snapshot().unwrap().signals.iter().sum::<u64>(), 0);
+}
+
+#[test]
+fn a_get_moves_bytes_the_other_way() {
+    let (a, b) = tcp_pair(USUAL, 2, Faults { reverse: true, delay_polls: 2, ..Default::default() });
+    a.proxy.configure(2, Strategy::Split).unwrap();
+    pattern_into(&b.destination, 11);
+    let get = Command {
+        opcode: Opcode::Get,
+        // The peer's region is the source.
+        source_region: DESTINATION,
+        source_offset: 0,
+        destination_region: SOURCE,
+        destination_offset: 0,
+        bytes: 150_001,
+        peer: 1,
+        immediate: 0,
+    };
+    let ring = a.ring.ring();
+    let mut channel = Channel::new(&ring);
+    channel.quiet_until(ring.push(&get).unwrap()).unwrap();
+    assert_eq!(same(&b.destination, &a.source, 150_001), Ok(()));
+    let mut behind = [0u8; 16];
+    a.source.read(150_001, &mut behind).unwrap();
+    assert_eq!(behind, [0; 16], "nothing behind the last byte");
+}
+
+#[test]
+fn a_target_that_is_gone_ends_the_kernel() {
+    let (a, b) = tcp_pair(Options { timeout: Duration::from_secs(1), ..USUAL }, 1, Faults::default());
+    let ring = a.ring.ring();
+    let mut channel = Channel::new(&ring);
+    channel.put(&put_to(1, 0, 4096)).unwrap();
+    drop(b);
+    let stop = (0..1000).find_map(|_| channel.put(&put_to(1, 0, 4096)).err());
+    assert_eq!(stop, Some(Stop::FABRIC));
+    let failure = a.failure();
+    // Where the provider tries to connect again, which it answers with "again", or the write was taken just before the
+    // connection went, nothing fails: then it is a stall.
+    let stalled =
+        failure.contains("no progress") && failure.contains("1 commands in flight") && failure.contains("tcp");
+    assert!(stalled || failure.contains("fi_write of 4096 B to peer 1"), "{failure}");
+}
+
+fn pattern_into(buffer: &Buffer, seed: u64) {
+    // SAFETY: nothing is in flight yet.
+    let bytes = unsafe { buffer.host_bytes() }.unwrap();
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = kernels::pattern::byte(seed, at as u64);
+    }
+}
+
+fn same(one: &Buffer, other: &Buffer, bytes: usize) -> Result<(), usize> {
+    let (mut a, mut b) = (vec![0u8; bytes], vec![0u8; bytes]);
+    one.read(0, &mut a).unwrap();
+    other.read(0, &mut b).unwrap();
+    a.iter().zip(&b).position(|(a, b)| a != b).map_or(Ok(()), Err)
+}
+
+// --- rings under pressure --------------------------------------------------------------------------------------------
+
+#[test]
+fn two_slots_carry_many_more_producers() {
+    for quiet_every in [0, 1] {
+        let world = World::alone(Options { slots: 2, window: 2, ..USUAL }, || vec![NullRail::new()]);
+        let grid = Grid { grid: 8, block: 8, scope: SCOPE_THREAD, bytes: 48, iterations: 8, quiet_every, ..GRID };
+        let results = grid.run(&[&world]);
+        assert_eq!(stops(&results), [0; 8], "{}", world.ring.state());
+        let puts = grid.producers() * grid.iterations as u64;
+        assert_eq!(world.proxy.snapshot().unwrap().null, Some((puts, puts * grid.bytes, grid.checksum())));
+    }
+}
+
+#[test]
+fn several_rings_share_a_grid() {
+    let worlds: Vec<World> = (0..3).map(|_| World::alone(USUAL, || vec![NullRail::new()])).collect();
+    let worlds: Vec<&World> = worlds.iter().collect();
+    let grid = Grid { grid: 6, ..GRID };
+    assert_eq!(stops(&grid.run(&worlds)), [0; 6]);
+    let sums = worlds.iter().map(|world| world.proxy.snapshot().unwrap().null.unwrap());
+    let sum = sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.2));
+    assert_eq!(sum.0, grid.producers() * grid.iterations as u64);
+}
+
+#[test]
+fn a_table_of_rings_describes_them() {
+    let device = Device::Emulated;
+    let rings: Vec<RingMemory> = [2, 8].map(|slots| RingMemory::new(&device, slots, DEADLINE).unwrap()).into();
+    let table = RingTable::new(&device, &rings).unwrap();
+    assert_eq!(table.count(), 2);
+    // SAFETY: the emulated device's memory is the host's, and holds two descriptions.
+    let second = unsafe { &*table.pointer().add(1) };
+    assert_eq!((second.capacity(), second.slots), (8, rings[1].ring().slots));
+}
+
+// --- the end ---------------------------------------------------------------------------------------------------------
+
+#[test]
+fn kernels_that_wait_end_when_their_proxies_are_dropped() {
+    let never = || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })];
+    let mut worlds: Vec<World> = (0..3).map(|_| World::alone(USUAL, never)).collect();
+    let rings: Vec<kernels::ring::Ring> = worlds.iter().map(|world| world.ring.ring()).collect();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = rings
+            .iter()
+            .flat_map(|ring| [ring; 4])
+            .map(|ring| {
+                scope.spawn(|| {
+                    let mut channel = Channel::new(ring);
+                    channel.put(&put_to(0, 0, 8))
+                })
+            })
+            .collect();
+        // Each proxy has taken the four commands of its ring: all wait for completion now, or are about to.
+        let end = Instant::now() + AMPLE;
+        while worlds.iter().any(|world| !world.ring.state().contains("4 taken")) {
+            assert!(Instant::now() < end);
+            std::thread::yield_now();
+        }
+        let started = Instant::now();
+        let kept: Vec<_> = worlds.drain(..).map(|world| (drop(world.proxy), world.ring)).collect();
+        assert!(started.elapsed() < AMPLE / 2, "dropping took {:?}", started.elapsed());
+        for thread in waiting {
+            assert_eq!(thread.join().unwrap(), Err(Stop::STOPPED));
+        }
+        drop(kept);
+    });
+}
+
+#[test]
+fn an_asked_stop_and_a_vanished_proxy_both_end_the_kernel() {
+    let world = World::alone(Options { fault: Some(Fault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
+    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Stop::STOPPED.0; 4]);
+    assert_eq!(world.failure(), ProxyError::Gone.to_string());
+
+    // Without a word: the kernel's own deadline.
+    let vanishing = Options { fault: Some(Fault::Vanish(10)), deadline: SHORT, ..USUAL };
+    let world = World::alone(vanishing, || vec![NullRail::new()]);
+    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Stop::DEADLINE.0; 4]);
+    assert_eq!(world.failure(), ProxyError::Gone.to_string());
+}
+
+/// A world whose rail waits at a gate in its first poll once `armed` is set, for 10 s at most.
+fn gated(timeout: Duration) -> (World, Sender<()>, Arc<std::sync::atomic::AtomicBool>) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (open, wait) = gate();
+    let armed = Arc::new(AtomicBool::new(false));
+    let trigger = armed.clone();
+    let mut wait = Some(wait);
+    let world = World::alone(Options { timeout, ..USUAL }, move || {
+        let (trigger, wait) = (trigger.clone(), wait.take().unwrap());
+        let mut rail = Watched::new(NullRail::new(), &Seen::default());
+        rail.at_poll = Box::new(move || {
+            if trigger.swap(false, Ordering::Relaxed) {
+                // Opened, or dropped, or the time is over: all of them end the wait.
+                let _ = wait.recv_timeout(AMPLE);
+            }
+        });
+        vec![rail]
+    });
+    (world, open, armed)
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_not_the_next_orders() {
+    let (world, open, armed) = gated(SHORT);
+    armed.store(true, std::sync::atomic::Ordering::Relaxed);
+    while armed.load(std::sync::atomic::Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    assert_eq!(world.proxy.snapshot().unwrap_err(), ProxyError::Silent(SHORT));
+    assert_eq!(world.proxy.configure(1, Strategy::Split).unwrap_err(), ProxyError::Silent(SHORT));
+    open.send(()).unwrap();
+    // The two answers above are on their way, or there already.
+    let writes = Writes {
+        first_producer: 0,
+        producer_step: 1,
+        producers: 4,
+        window: 2,
+        iterations: 10,
+        bytes: 64,
+        stride: 64,
+        route: (SOURCE, DESTINATION, 0),
+    };
+    world.proxy.write(writes).unwrap();
+    assert_eq!(world.proxy.snapshot().unwrap().null.map(|counted| counted.0), Some(40));
+}
+
+#[test]
+fn dropping_is_bounded_when_the_provider_hangs() {
+    let (world, open, armed) = gated(SHORT);
+    armed.store(true, std::sync::atomic::Ordering::Relaxed);
+    while armed.load(std::sync::atomic::Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    // A write does not wait for ever either.
+    let writes = Writes {
+        first_producer: 0,
+        producer_step: 1,
+        producers: 1,
+        window: 1,
+        iterations: 1,
+        bytes: 8,
+        stride: 8,
+        route: (SOURCE, DESTINATION, 0),
+    };
+    assert_eq!(world.proxy.write(writes).unwrap_err(), ProxyError::Silent(SHORT));
+    let started = Instant::now();
+    // The thread lives on and uses the ring and the regions: they stay allocated.
+    drop(world);
+    assert!(started.elapsed() >= SHORT && started.elapsed() < AMPLE / 2, "{:?}", started.elapsed());
+    drop(open);
+}
+
+#[test]
+fn a_long_write_ends_when_the_proxy_is_dropped() {
+    let world = World::alone(USUAL, || vec![NullRail::new()]);
+    let writes = Writes {
+        first_producer: 0,
+        producer_step: 1,
+        producers: 4,
+        window: 1,
+        iterations: u64::MAX / 16,
+        bytes: 64,
+        stride: 64,
+        route: (SOURCE, DESTINATION, 0),
+    };
+    world.proxy.begin_write(writes).unwrap();
+    let started = Instant::now();
+    drop(world);
+    assert!(started.elapsed() < AMPLE / 2, "{:?}", started.elapsed());
+}
+
+#[test]
+fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
+    // Delayed completions: some of the ring's are still under way when the write begins.
+    let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: 100, reverse: true, ..Default::default() })]);
+    let ring = world.ring.ring();
+    let mut channel = Channel::new(&ring);
+    let writes = Writes {
+        first_producer: 1,
+        producer_step: 2,
+        producers: 6,
+        window: 4,
+        iterations: 12,
+        bytes: 100,
+        stride: 112,
+        route: (SOURCE, DESTINATION, 0),
+    };
+    for round in 1..=5u64 {
+        for _ in 0..20 {
+            channel.put_nbi(&put_to(0, 0, 8)).unwrap();
+        }
+        world.proxy.write(writes).unwrap();
+        channel.quiet().unwrap();
+        assert_eq!(world.watermark(), 20 * round);
+        let counted = world.proxy.snapshot().unwrap().null.unwrap();
+        assert_eq!(counted.0, round * (20 + 3 * 12));
+    }
+    let error = world.proxy.finish_write().unwrap_err();
+    assert!(error.to_string().contains("no write has been begun"), "{error}");
+}
+
+#[test]
+fn a_write_that_stalls_says_so() {
+    let options = Options { timeout: SHORT, ..USUAL };
+    let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
+    let writes = Writes {
+        first_producer: 0,
+        producer_step: 1,
+        producers: 1,
+        window: 1,
+        iterations: 3,
+        bytes: 8,
+        stride: 8,
+        route: (SOURCE, DESTINATION, 0),
+    };
+    let error = world.proxy.write(writes).unwrap_err().to_string();
+    assert!(error.contains("no progress") && error.contains("3 transfers posted and not complete"), "{error}");
+}

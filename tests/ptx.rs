@@ -1,0 +1,336 @@
+//! The PTX that is embedded in the binary: which memory instructions the protocol has become.
+//!
+//! Two kinds of tests. The assertions hold for any compiler and cannot be blessed. The snapshot is the ordered list, by
+//! function, of all instructions that order, scope, synchronise or wait; it is held only against the compiler that blessed
+//! it ([`BLESSED`]), since another one may lay out branches in another order.
+//!
+//! A change that you meant: `INSTA_UPDATE=always cargo test --test ptx`, then read the difference of
+//! tests/snapshots/ptx__protocol.snap before you commit it. With another compiler also change [`BLESSED`].
+
+#![cfg(feature = "ptx")]
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The release and LLVM of the compilers that give the stored snapshot.
+const BLESSED: [&str; 2] = ["1.96.0, LLVM 22.1.8", "1.97.0-nightly, LLVM 22.1.4"];
+/// What the driver is told to stay below (see `load` in host/cuda/gpu.rs).
+const MOST_REGISTERS: u32 = 64;
+/// Bytes that a function may spill at that.
+const MOST_SPILLED: u32 = 64;
+
+fn ptx() -> &'static str {
+    ginlab::cuda::PTX.unwrap()
+}
+
+/// A list for each function.
+type Protocol = BTreeMap<String, Vec<String>>;
+
+/// The instructions of each function, in order: one statement per entry, without predicate and operands' names.
+fn functions(ptx: &str) -> Protocol {
+    let mut functions = Protocol::new();
+    let mut current: Option<String> = None;
+    for raw in ptx.lines() {
+        let line = raw.split("//").next().unwrap_or_default().trim();
+        if line.starts_with(".visible .entry") || line.starts_with(".entry") || line.starts_with(".func") {
+            // A declaration ends on one line; a definition that follows names it again.
+            let name = line.rsplit(')').next().filter(|rest| !rest.trim().is_empty()).unwrap_or(line);
+            let name = name.split_whitespace().last().unwrap_or_default().trim_end_matches(['(', ')', ';']);
+            current = Some(short(name));
+            continue;
+        }
+        let Some(name) = &current else { continue };
+        // Blocks inside a function are indented.
+        if raw.starts_with('}') {
+            current = None;
+            continue;
+        }
+        // Inline PTX has several statements, and a block of its own, on one line.
+        for statement in line.split([';', '{', '}']).map(str::trim).filter(|statement| !statement.is_empty()) {
+            functions.entry(name.clone()).or_default().push(statement.to_owned());
+        }
+    }
+    functions
+}
+
+/// `_RNvMNtNtCs4GlXxbfTxJd_7kernels4ring8producerNtB4_4Ring4wait` becomes `kernels::ring::producer::Ring::wait`: the
+/// hashes of a mangled name change with every compiler.
+fn short(name: &str) -> String {
+    if !name.starts_with("_R") {
+        return name.into();
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    let bytes = name.as_bytes();
+    let mut at = 2;
+    while at < bytes.len() {
+        if bytes[at] == b's' && at > 0 && bytes[at - 1] == b'C' {
+            // A crate's disambiguator: base 62 up to the underscore.
+            at += name[at..].find('_').map_or(1, |end| end + 1);
+        } else if bytes[at] == b'B' {
+            // A reference back: likewise.
+            at += name[at..].find('_').map_or(1, |end| end + 1);
+        } else if bytes[at].is_ascii_digit() {
+            let digits = name[at..].bytes().take_while(u8::is_ascii_digit).count();
+            let length: usize = name[at..at + digits].parse().unwrap();
+            at += digits;
+            parts.extend(name.get(at..at + length));
+            at += length;
+        } else {
+            at += 1;
+        }
+    }
+    parts.join("::")
+}
+
+/// The mnemonic of a statement, behind its predicate; with the special register of a `mov` from the clock.
+fn mnemonic(statement: &str) -> String {
+    let words: Vec<&str> = statement.split_whitespace().filter(|word| !word.starts_with('@')).collect();
+    let first = words.first().copied().unwrap_or_default();
+    match words.last() {
+        Some(&"%globaltimer") => format!("{first} %globaltimer"),
+        _ => first.into(),
+    }
+}
+
+/// Whether a mnemonic belongs to the protocol: it orders or scopes memory, synchronises, votes, waits or tells the time.
+/// Of plain loads and stores only the wide stores, the payload's.
+fn is_protocol(mnemonic: &str) -> bool {
+    let starts =
+        ["fence", "membar", "atom", "red.", "bar.", "barrier", "shfl", "activemask", "nanosleep", "vote", "match"];
+    let ordered = ["relaxed", "acquire", "release", "volatile", "mmio", "weak"];
+    let access = mnemonic.starts_with("ld.") || mnemonic.starts_with("st.");
+    starts.iter().any(|start| mnemonic.starts_with(start))
+        || access && mnemonic.split('.').any(|part| ordered.contains(&part))
+        || mnemonic.starts_with("st.") && is_wide(mnemonic)
+        || mnemonic.contains("%globaltimer")
+}
+
+/// A store of 16 bytes that is nobody's parameter.
+fn is_wide(mnemonic: &str) -> bool {
+    let wide = ["v2.b64", "v2.u64", "v4.b32", "v4.u32", "b128"];
+    !mnemonic.contains(".param") && !mnemonic.contains(".local") && wide.iter().any(|wide| mnemonic.ends_with(wide))
+}
+
+/// A wide store without order: of the payload.
+fn is_payload(mnemonic: &str) -> bool {
+    mnemonic.starts_with("st.") && is_wide(mnemonic) && !mnemonic.contains(".relaxed")
+}
+
+fn protocol(ptx: &str) -> Protocol {
+    let of = |statements: Vec<String>| {
+        statements.iter().map(|statement| mnemonic(statement)).filter(|mnemonic| is_protocol(mnemonic)).collect()
+    };
+    functions(ptx).into_iter().map(|(name, statements)| (name, of(statements))).collect()
+}
+
+// --- what cannot be blessed ------------------------------------------------------------------------------------------
+
+type Rule = (&'static str, fn(&Protocol));
+
+const RULES: [Rule; 5] = [
+    ("nothing is weaker than its name", nothing_is_weaker_than_its_name),
+    ("a push is what the ring says", a_push_is_what_the_ring_says),
+    ("a wait is what the ring says", a_wait_is_what_the_ring_says),
+    ("the payload goes out in stores of 16 bytes", the_payload_goes_out_in_stores_of_16_bytes),
+    ("the floor is a fence, a flag and an acquire", the_floor_is_a_fence_a_flag_and_an_acquire),
+];
+
+#[test]
+fn the_rules_hold() {
+    for (name, rule) in RULES {
+        eprintln!("rule: {name}");
+        rule(&protocol(ptx()));
+    }
+}
+
+#[test]
+fn the_rules_catch_what_they_are_for() {
+    for (right, wrong) in [
+        ("fence.acq_rel.sys", "fence.acq_rel.gpu"),
+        ("fence.acq_rel.sys", "membar.sys"),
+        ("fence.acq_rel.sys;", ""),
+        ("atom.relaxed.gpu.global.add.u64", "atom.global.add.u64"),
+        ("atom.relaxed.gpu.global.add.u64", "atom.acq_rel.sys.global.add.u64"),
+        ("atom.acquire.gpu.global.cas.b64", "atom.global.cas.b64"),
+        ("st.relaxed.sys.global.v2.u64", "st.release.sys.global.v2.u64"),
+        ("st.relaxed.sys.global.v2.u64", "st.global.v2.u64"),
+        ("st.release.gpu.global.u64", "st.relaxed.gpu.global.u64"),
+        ("ld.acquire.sys.global.v2.u64", "ld.volatile.global.v2.u64"),
+        ("ld.acquire.sys.global.v2.u64", "ld.relaxed.sys.global.v2.u64"),
+        ("ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64"),
+        ("bar.warp.sync", "mov.warp.sync"),
+        ("nanosleep.u32", "mov.u32"),
+        ("%globaltimer", "%clock64"),
+        ("st.v2.b64", "st.b64"),
+    ] {
+        assert!(ptx().contains(right), "{right}");
+        let spoilt = protocol(&ptx().replace(right, wrong));
+        let caught = RULES.iter().any(|(_, rule)| std::panic::catch_unwind(|| rule(&spoilt)).is_err());
+        assert!(caught, "{wrong} instead of {right} goes unnoticed");
+    }
+}
+
+fn all(protocol: &Protocol) -> impl Iterator<Item = (&str, &str)> {
+    protocol.iter().flat_map(|(name, list)| list.iter().map(move |mnemonic| (name.as_str(), mnemonic.as_str())))
+}
+
+fn nothing_is_weaker_than_its_name(protocol: &Protocol) {
+    for (name, mnemonic) in all(protocol) {
+        let parts: Vec<&str> = mnemonic.split(['.', ' ']).collect();
+        let orders = ["relaxed", "acquire", "release", "acq_rel", "sc"];
+        let ordered = parts.iter().any(|part| orders.contains(part));
+        let scoped = parts.iter().any(|part| ["gpu", "sys"].contains(part));
+        match parts[0] {
+            "membar" => panic!("{name}: {mnemonic}: membar is a fence of the old model"),
+            "ld" | "st" if parts.contains(&"cta") => panic!("{name}: {mnemonic}: the scope of a block reaches nobody"),
+            "ld" => assert!(!parts.contains(&"volatile"), "{name}: {mnemonic}: order and scope are not said"),
+            // LLVM writes `atom.global.add` for fetch_add(AcqRel), which is relaxed.
+            "atom" | "red" => assert!(ordered && scoped, "{name}: {mnemonic}: order or scope is not said"),
+            "fence" => assert!(ordered && scoped, "{name}: {mnemonic}"),
+            _ => {}
+        }
+    }
+}
+
+fn a_push_is_what_the_ring_says(protocol: &Protocol) {
+    let push = &protocol["put_kernel"];
+    let at = |wanted: &str| {
+        push.iter().position(|mnemonic| mnemonic == wanted).unwrap_or_else(|| panic!("no {wanted} in {push:#?}"))
+    };
+    let payload = push.iter().position(|mnemonic| is_payload(mnemonic)).unwrap();
+    let fences: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("fence")).collect();
+    assert!(!fences.is_empty() && fences.iter().all(|fence| *fence == "fence.acq_rel.sys"), "{fences:?}");
+    let adds: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("atom")).collect();
+    assert_eq!(adds, ["atom.relaxed.gpu.global.add.u64"], "one ticket add, and no other read-modify-write");
+    let commands: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("st.relaxed")).collect();
+    assert_eq!(commands, ["st.relaxed.sys.global.v2.u64"; 2], "a command is two stores of 16 bytes");
+    // Payload, barrier, fence, command: in this order in the text, since the compiler may not move them past each other.
+    let command = at("st.relaxed.sys.global.v2.u64");
+    let fence = at("fence.acq_rel.sys");
+    let barrier = push[payload..].iter().position(|mnemonic| mnemonic.starts_with("bar")).unwrap() + payload;
+    assert!(payload < barrier && barrier < fence && fence < command, "{push:#?}");
+    assert!(at("atom.relaxed.gpu.global.add.u64") < fence, "the add hides behind the fence");
+    assert!(push[fence..command].iter().any(|mnemonic| mnemonic == "bar.warp.sync"), "{push:#?}");
+}
+
+fn a_wait_is_what_the_ring_says(protocol: &Protocol) {
+    let wait = &protocol["kernels::ring::producer::Ring::wait"];
+    let space = &protocol["kernels::ring::producer::Ring::wait_for_space"];
+    let count = |list: &[String], wanted: &str| list.iter().filter(|mnemonic| *mnemonic == wanted).count();
+    // The completion line: once in the loop, once after the status.
+    assert_eq!(count(wait, "ld.acquire.sys.global.v2.u64"), 2, "{wait:#?}");
+    assert!(count(wait, "ld.acquire.gpu.global.v2.u64") >= 1, "{wait:#?}");
+    assert!(count(space, "ld.acquire.sys.global.u64") >= 1, "{space:#?}");
+    assert!(count(space, "ld.acquire.sys.global.v2.u64") >= 1, "{space:#?}");
+    for list in [wait, space] {
+        // Host memory is read by acquires of system scope only; what is relaxed stays on the device.
+        assert!(list.iter().all(|mnemonic| !mnemonic.contains("relaxed.sys")), "{list:#?}");
+        assert!(count(list, "st.release.gpu.global.u64") >= 2, "the relay releases: {list:#?}");
+        assert!(count(list, "atom.acquire.gpu.global.cas.b64") >= 1, "{list:#?}");
+        assert!(count(list, "mov.u64 %globaltimer") >= 2, "a wait has a deadline: {list:#?}");
+        assert!(count(list, "nanosleep.u32") >= 1, "a wait backs off: {list:#?}");
+    }
+}
+
+fn the_payload_goes_out_in_stores_of_16_bytes(protocol: &Protocol) {
+    let push = &protocol["put_kernel"];
+    let wide: Vec<&String> = push.iter().filter(|mnemonic| is_payload(mnemonic)).collect();
+    let right = ["st.v2.b64", "st.global.v2.b64", "st.global.v4.b32", "st.v4.b32", "st.b128", "st.global.b128"];
+    assert!(!wide.is_empty() && wide.iter().all(|mnemonic| right.contains(&mnemonic.as_str())), "{wide:?}");
+}
+
+fn the_floor_is_a_fence_a_flag_and_an_acquire(protocol: &Protocol) {
+    let list = &protocol["ping_pong"];
+    let at =
+        |wanted: &str| list.iter().position(|mnemonic| mnemonic == wanted).unwrap_or_else(|| panic!("no {wanted}"));
+    assert!(at("fence.acq_rel.sys") < at("st.relaxed.sys.global.u64"));
+    assert!(at("st.relaxed.sys.global.u64") < at("ld.acquire.sys.global.u64"));
+}
+
+// --- the snapshot ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_protocols_instructions_are_the_blessed_ones() {
+    let compiler = env!("GINLAB_PTX_RUSTC");
+    if !BLESSED.contains(&compiler) {
+        eprintln!("snapshot not compared: rustc {compiler} wrote this PTX, and {BLESSED:?} the blessed one");
+        return;
+    }
+    let mut text = String::new();
+    for (name, mut list) in protocol(ptx()) {
+        // How often the payload's loop is unrolled is the compiler's affair.
+        list.retain(|mnemonic| !is_payload(mnemonic));
+        if !list.is_empty() {
+            text.push_str(&format!("{name}\n"));
+            list.iter().for_each(|mnemonic| text.push_str(&format!("    {mnemonic}\n")));
+        }
+    }
+    insta::with_settings!({
+        omit_expression => true,
+        description => "If this is what you meant: INSTA_UPDATE=always cargo test --test ptx, and read the difference.",
+        prepend_module_to_snapshot => false,
+    }, {
+        insta::assert_snapshot!("ptx__protocol", text);
+    });
+}
+
+// --- ptxas -----------------------------------------------------------------------------------------------------------
+
+/// `$GINLAB_PTXAS`, or the one that `make setup` puts into .venv.
+fn ptxas() -> Result<PathBuf, String> {
+    let chosen = std::env::var_os("GINLAB_PTXAS");
+    let path = chosen.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/ptxas"), PathBuf::from);
+    if path.is_file() { Ok(path) } else { Err(format!("no {}; `make setup` installs it", path.display())) }
+}
+
+#[test]
+fn ptxas_takes_it_for_every_gpu_within_its_registers() {
+    let ptxas = match ptxas() {
+        Ok(path) => path,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("kernels.ptx");
+    std::fs::write(&source, ptx()).unwrap();
+    let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
+    let own = env!("GINLAB_PTX_ARCH");
+    for arch in ["sm_80", "sm_90", "sm_100"] {
+        // PTX runs on its own target and on later ones.
+        if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
+            eprintln!("{arch}: not for PTX of {own}");
+            continue;
+        }
+        let output = Command::new(&ptxas)
+            .args(["-v", &format!("-maxrregcount={MOST_REGISTERS}"), &format!("-arch={arch}"), "-o", "/dev/null"])
+            .arg(&source)
+            .output()
+            .unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{arch}: {text}");
+        let report: Vec<&str> =
+            text.lines().filter(|line| line.contains("spill") || line.contains("registers")).map(str::trim).collect();
+        eprintln!("{arch}:\n  {}", report.join("\n  "));
+        let registers = report.iter().filter_map(|line| line.split("Used ").nth(1)?.split(' ').next()?.parse().ok());
+        let most: u32 = registers.max().unwrap();
+        assert!(most <= MOST_REGISTERS, "{arch}: {most} registers");
+        // The arguments of a kernel that is held to 64 registers may spill a little before its loop; more is a change.
+        let spilled =
+            report.iter().filter_map(|line| line.split(" bytes spill stores").next()?.rsplit(' ').next()?.parse().ok());
+        let spilled: u32 = spilled.max().unwrap();
+        assert!(spilled <= MOST_SPILLED, "{arch}: {spilled} bytes spilled: {report:#?}");
+    }
+}
+
+#[test]
+fn names_are_shortened_the_same_way_whatever_the_hash() {
+    for hash in ["Cs4GlXxbfTxJd_", "CsbSE61zFgCyu_"] {
+        let mangled = format!("_RNvMNtNt{hash}7kernels4ring8producerNtB4_4Ring14wait_for_space");
+        assert_eq!(short(&mangled), "kernels::ring::producer::Ring::wait_for_space");
+    }
+    assert_eq!(short("put_kernel"), "put_kernel");
+}
