@@ -112,10 +112,11 @@ elif have rustup && cargo +nightly miri --version >/dev/null 2>&1; then
     miri=(cargo +nightly miri)
 fi
 if ((${#miri[@]})) && "${miri[@]}" setup >/dev/null 2>&1; then
-    # Miri interprets, slowly: few cases, and only code that shares memory between threads.
+    # Miri interprets, slowly: few cases, and only code that shares memory or counts by hand.
     export MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4
-    "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --lib
-    "${miri[@]}" test --quiet --target-dir "$target/miri" --no-default-features --lib -- ring::
+    "${miri[@]}" test --quiet --target-dir "$target/miri" -p cuda_std --lib
+    "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once a_done_ticket
+    "${miri[@]}" test --quiet --target-dir "$target/miri" --no-default-features --lib -- proxy::tracker
     unset MIRIFLAGS PROPTEST_CASES
 else
     skip 'no cargo miri with its rust-src (rustup +nightly component add miri rust-src)'
