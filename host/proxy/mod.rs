@@ -28,6 +28,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use strategy::Strategy;
 
+/// How often a long write is looked after: is its thread turning, has somebody pressed Ctrl-C.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What runs for a whole timeout ends a little after it.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -244,15 +246,21 @@ impl Proxy {
             return Err(EngineError::Refused("no write has been begun".into()).into());
         };
         // The writes may take any time as long as the thread turns: the engine's stall timeout bounds them.
-        let mut turns = self.shared.turns.load(Ordering::Relaxed);
+        let (mut turns, mut since) = (self.shared.turns.load(Ordering::Relaxed), Instant::now());
         loop {
-            match self.answer(number, self.timeout) {
+            match self.answer(number, LOOK_EVERY) {
                 Ok(Answer::Written(time)) => return Ok(time),
                 Ok(_) => return Err(ProxyError::Gone),
-                Err(ProxyError::Silent(waited)) => {
+                Err(ProxyError::Silent(_)) => {
+                    if crate::signals::interrupted() {
+                        // The thread drops the writes and ends, which the next answer says.
+                        self.stop();
+                    }
                     let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
-                    if before == turns {
-                        return Err(ProxyError::Silent(waited));
+                    if before != turns {
+                        since = Instant::now();
+                    } else if since.elapsed() > self.timeout {
+                        return Err(ProxyError::Silent(self.timeout));
                     }
                 }
                 Err(error) => return Err(error),
