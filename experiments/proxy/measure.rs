@@ -2,7 +2,8 @@
 //! then verified, then gathered into rows on rank 0.
 
 use super::args::Scope;
-use super::plan::{Layout, Mode, Plan, Tuple};
+use super::layout::Layout;
+use super::plan::{Mode, Plan, Tuple};
 use super::rank::{DESTINATION, Rank, SOURCE};
 use super::verify;
 use crate::error::Failure;

@@ -5,9 +5,12 @@
 //! through the same rows in the same order; what they must agree on is compared before the first one.
 
 mod args;
+mod layout;
+mod machine;
 mod measure;
 mod plan;
 mod rank;
+mod setup;
 mod verify;
 
 pub use args::Args;

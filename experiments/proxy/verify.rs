@@ -1,7 +1,8 @@
 //! The verification pass: separate from the timing, with a payload that differs by rank, iteration, slot and offset.
 
+use super::layout::Layout;
 use super::measure::{Case, Shape, cpu_write, run_kernel};
-use super::plan::{Layout, Mode};
+use super::plan::Mode;
 use super::rank::Rank;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;

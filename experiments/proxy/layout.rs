@@ -1,0 +1,98 @@
+//! How the slots of a tuple lie in memory.
+
+use super::args::Scope;
+use super::plan::{Plan, Tuple};
+use ginlab::measure::size;
+
+/// Slots begin at multiples of this: the largest store of a kernel, and whole cache lines.
+const SLOT_ALIGNMENT: u64 = 256;
+
+/// How one tuple lies in memory, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Producers of the grid.
+    pub producers: u64,
+    /// Slots of each.
+    pub window: u64,
+    /// Bytes from one slot to the next.
+    pub stride: u64,
+    /// Timed puts per producer and repeat.
+    pub iterations: u64,
+    /// Untimed ones before.
+    pub warmup: u64,
+}
+
+impl Layout {
+    /// The layout of a tuple with this many threads per block, or why it does not fit.
+    pub fn new(plan: &Plan, tuple: &Tuple, block: u32) -> Result<Layout, String> {
+        let producers = match plan.scope {
+            Scope::Block => u64::from(tuple.grid),
+            Scope::Thread => u64::from(tuple.grid) * u64::from(block),
+        };
+        let stride = tuple.bytes.next_multiple_of(SLOT_ALIGNMENT);
+        let one_slot_each = producers.checked_mul(stride).filter(|bytes| *bytes <= plan.memory_limit);
+        let Some(one_slot_each) = one_slot_each else {
+            return Err(format!(
+                "{producers} producers with {} each are more than --memory-limit {}",
+                size::human(tuple.bytes),
+                size::human(plan.memory_limit)
+            ));
+        };
+        let window = u64::from(plan.window).min(plan.memory_limit / one_slot_each);
+        let most = (plan.volume / (producers * tuple.bytes)).max(1);
+        Ok(Layout {
+            producers,
+            window,
+            stride,
+            iterations: u64::from(plan.iterations).min(most),
+            warmup: u64::from(plan.warmup).min(most),
+        })
+    }
+
+    /// Bytes of the source, and of the destination.
+    pub fn bytes(&self) -> u64 {
+        self.producers * self.window * self.stride
+    }
+
+    /// The last iteration of a pass of `iterations` that wrote this slot.
+    pub fn last_writer(&self, slot: u64, iterations: u64) -> Option<u64> {
+        let in_window = slot % self.window;
+        (in_window < iterations).then(|| in_window + (iterations - 1 - in_window) / self.window * self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::plan;
+    use super::*;
+    use ginlab::proxy::strategy::Strategy;
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    proptest! {
+        #[test]
+        fn a_layout_fits_its_limits_and_keeps_slots_apart(
+            bytes in 1u64..1 << 26, grid in 1u32..200, block in 1u32..64, thread in proptest::bool::ANY, window in 1u32..64,
+        ) {
+            let scope = if thread { "thread" } else { "block" };
+            let plan = plan(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
+            let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block: Some(block) };
+            match Layout::new(&plan, &tuple, block) {
+                Err(why) => prop_assert!(why.contains("--memory-limit")),
+                Ok(layout) => {
+                    prop_assert!(layout.bytes() <= 256 << 20);
+                    prop_assert!(layout.stride >= bytes && layout.stride % 16 == 0);
+                    prop_assert!(layout.window >= 1 && layout.iterations >= 1);
+                    let moved = layout.iterations * layout.producers * bytes;
+                    prop_assert!(layout.iterations == 1 || moved <= 64 << 20);
+                }
+            }
+        }
+
+        #[test]
+        fn the_last_writer_of_a_slot(window in 1u64..20, iterations in 0u64..100, slot in 0u64..20) {
+            let layout = Layout { producers: 1, window, stride: 16, iterations: 1, warmup: 0 };
+            let expected = (0..iterations).filter(|iteration| iteration % window == slot % window).max();
+            prop_assert_eq!(layout.last_writer(slot, iterations), expected);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What this machine gives a rank: domains, a way to the payload, memory, cores.
+
+use super::args::MemoryKind;
+use super::layout::Layout;
+use super::plan::{Pin, Plan};
+use super::rank::{PLACEHOLDER, memory_of};
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Device, Place};
+use ginlab::fabric::Rail;
+use ginlab::fabric::discover::{self, Domain, Reach};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::measure::size;
+
+/// How the rails reach the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryPath {
+    /// Plain host memory (emulated device).
+    Host,
+    /// Pinned host memory that the GPU writes over PCIe.
+    Pinned,
+    /// GPU memory that the NIC reads and writes itself.
+    Device,
+    /// GPU memory that the proxy copies into pinned host memory before the write; it arrives in pinned host memory.
+    Staged,
+}
+
+impl MemoryPath {
+    /// For rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryPath::Host => "host",
+            MemoryPath::Pinned => "pinned",
+            MemoryPath::Device => "device",
+            MemoryPath::Staged => "device-staged",
+        }
+    }
+
+    /// For the header.
+    pub fn text(self) -> &'static str {
+        match self {
+            MemoryPath::Host => "host memory (the emulated device has no other)",
+            MemoryPath::Pinned => "pinned host memory, written by the GPU over PCIe, registered with the fabric",
+            MemoryPath::Device => "GPU memory, registered with the fabric (FI_HMEM)",
+            MemoryPath::Staged => {
+                "GPU memory, copied by the proxy into pinned host memory before each write (the provider has no FI_HMEM \
+                 for CUDA here); the destination is pinned host memory"
+            }
+        }
+    }
+}
+
+/// A block of 256 on a GPU; on the emulated device each thread is a CPU thread, and a few show the same.
+pub fn default_block(device: &Device) -> u32 {
+    match device {
+        Device::Emulated => 4,
+        Device::Gpu(_) => 256,
+    }
+}
+
+/// The largest of each over all tuples.
+pub struct Needs {
+    pub payload: u64,
+    pub slots: u64,
+    pub blocks: usize,
+}
+
+impl Needs {
+    /// Refuses grids that the device cannot run, before anything is opened.
+    pub fn of(plan: &Plan, device: &Device) -> Result<Needs, Failure> {
+        let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
+        for tuple in plan.rows() {
+            let block = tuple.block.unwrap_or_else(|| default_block(device));
+            device.check_grid(tuple.grid, block)?;
+            // A tuple that does not fit becomes a skipped row.
+            if let Ok(layout) = Layout::new(plan, &tuple, block) {
+                needs.payload = needs.payload.max(layout.bytes());
+                needs.slots = needs.slots.max(layout.producers * layout.window);
+            }
+            needs.blocks = needs.blocks.max(tuple.grid as usize);
+        }
+        Ok(needs)
+    }
+
+    /// Refuses what this machine's memory cannot hold: an allocation succeeds lazily and kills the process later.
+    pub fn check_memory(&self, ranks: &Bootstrap, plan: &Plan, device: &Device) -> Result<(), Failure> {
+        let per_rank = self.payload.saturating_add((plan.ring_slots * plan.proxy_threads * 32) as u64);
+        let copies = if plan.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
+        let here = per_rank.saturating_mul(ranks.local_size() as u64).saturating_mul(copies);
+        let Some(available) = available_memory().filter(|_| !plan.memory_is_promised) else { return Ok(()) };
+        if here > available {
+            return Err(Failure::Usage(format!(
+                "the {} ranks on this machine need {} for payloads, and {} is available: try a smaller -e, --grid, \
+                 --window, or name a --memory-limit that this machine can give",
+                ranks.local_size(),
+                size::human(here),
+                size::human(available)
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// MemAvailable of /proc/meminfo, in bytes.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+pub fn choose_domains(
+    plan: &Plan,
+    ranks: &mut Bootstrap,
+    device: &Device,
+    count: usize,
+    notes: &mut Vec<String>,
+) -> Result<(String, Vec<Domain>), Failure> {
+    if plan.is_null() {
+        notes.push(
+            "null rails: the proxy completes each put at once, nothing is moved; puts are counted, not bytes checked"
+                .into(),
+        );
+        return Ok((super::plan::NULL.into(), Vec::new()));
+    }
+    // What cannot be opened because of how it was asked for is a usage error.
+    let as_usage = |error: ginlab::fabric::FabricError| Failure::Usage(error.to_string());
+    let choice = discover::choose_provider(plan.provider.as_deref()).map_err(as_usage)?;
+    let reach = if ranks.same_host() { Reach::SameHost } else { Reach::Network };
+    let near = device.pci_address().and_then(|address| address.parse().ok());
+    let chosen = discover::select_domains(
+        &choice.provider,
+        count,
+        reach,
+        &plan.domains,
+        near,
+        ranks.local_rank(),
+        ranks.local_size(),
+    )
+    .map_err(as_usage)?;
+    notes.push(format!("provider {}: {}", choice.provider, choice.reason));
+    notes.extend(chosen.note.clone());
+    // Rails pair by number: a list of another length or kind on another rank would write into the wrong place.
+    let list = |name: &str, value: String| (name.to_owned(), value);
+    ranks.compare(vec![
+        list("provider", choice.provider.clone()),
+        list("number of rails", chosen.domains.len().to_string()),
+    ])?;
+    if chosen.domains.len() < count {
+        return Err(Failure::Usage(format!("--rails {count}: only {} domains were named", chosen.domains.len())));
+    }
+    Ok((choice.provider, chosen.domains))
+}
+
+/// Whether the rails can reach device memory is asked by registering some.
+pub fn memory_path(plan: &Plan, device: &Device, domains: &[Domain]) -> Result<MemoryPath, Failure> {
+    if matches!(device, Device::Emulated) {
+        return Ok(MemoryPath::Host);
+    }
+    if plan.memory == MemoryKind::Pinned {
+        return Ok(MemoryPath::Pinned);
+    }
+    if plan.is_null() {
+        return Ok(MemoryPath::Device);
+    }
+    let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
+    let probe = device.allocate(Place::Device, 2 << 20)?;
+    let options = RailOptions { level: plan.level, cuda_memory: true, max_outstanding: None };
+    let reachable = LibfabricRail::open(domain, &options).ok().is_some_and(|mut rail| {
+        // SAFETY: the buffer outlives the region, which ends in this expression.
+        rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true)) }.is_ok()
+    });
+    Ok(if reachable { MemoryPath::Device } else { MemoryPath::Staged })
+}
+
+/// Cores for this rank's proxy threads.
+pub struct Pins {
+    pub cpus: Vec<usize>,
+    pub shared: bool,
+}
+
+/// One core per proxy thread where this machine has them beside one for each rank's kernel and main thread; otherwise
+/// none is pinned and idle polls give way.
+pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<String>) -> Pins {
+    let allowed = allowed_cpus();
+    let threads = plan.proxy_threads * ranks.local_size();
+    let busy = match device {
+        Device::Emulated => threads + ranks.local_size() + 1,
+        Device::Gpu(_) => threads + 1,
+    };
+    let shared = busy > allowed.len();
+    let first = ranks.local_rank() * plan.proxy_threads;
+    let cpus = match &plan.pin {
+        Pin::Off => Vec::new(),
+        Pin::List(cpus) => (first..first + plan.proxy_threads).filter_map(|index| cpus.get(index).copied()).collect(),
+        // From the end: the first core is where the system does its own work.
+        Pin::Auto if !shared => allowed.iter().rev().skip(first).take(plan.proxy_threads).copied().collect(),
+        Pin::Auto => Vec::new(),
+    };
+    if shared {
+        notes.push(format!(
+            "{busy} busy threads share {} cores: idle proxies give way, and latencies include the scheduler",
+            allowed.len()
+        ));
+    }
+    Pins { cpus, shared }
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return Vec::new() };
+    (0..nix::sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
+}

@@ -1,0 +1,89 @@
+//! What a proxy thread opens on its own core: rails, registrations, its end of the ring.
+
+use super::rank::SOURCE;
+use ginlab::fabric::discover::Domain;
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::null::NullRail;
+use ginlab::fabric::{Memory, Rail};
+use ginlab::proxy::engine::{Engine, EngineError, Opened};
+use ginlab::proxy::stage::Stage;
+use ginlab::proxy::{Fault, ProxySetup};
+use kernels::ring::consumer::Consumer;
+use std::time::Duration;
+
+/// Commands in flight per proxy thread.
+const IN_FLIGHT: usize = 16384;
+
+/// What both kinds of rails need.
+pub struct Common {
+    pub memories: [Memory; 2],
+    pub stage: Option<Stage>,
+    pub consumer: Option<Consumer>,
+    pub cpu: Option<usize>,
+    pub shares_core: bool,
+    pub timeout: Duration,
+    pub fault: Option<Fault>,
+}
+
+impl Common {
+    fn engine<R: Rail>(&mut self, rails: Vec<R>) -> Result<Opened<R>, EngineError> {
+        let mut engine = Engine::new(rails, IN_FLIGHT, self.timeout);
+        let mut regions = Vec::new();
+        for (number, memory) in self.memories.into_iter().enumerate() {
+            let stage = if number == SOURCE as usize { self.stage.take() } else { None };
+            // SAFETY: the buffers belong to the Rank, which drops its proxies first.
+            regions.push(unsafe { engine.register(memory, stage) }?);
+        }
+        Ok((engine, regions))
+    }
+}
+
+pub struct LibfabricSetup {
+    pub shared: Common,
+    pub domains: Vec<Domain>,
+    pub options: RailOptions,
+}
+
+pub struct NullSetup {
+    pub shared: Common,
+    pub rails: usize,
+}
+
+/// The part of a setup that does not depend on the kind of rail.
+macro_rules! common_setup {
+    () => {
+        fn cpu(&self) -> Option<usize> {
+            self.shared.cpu
+        }
+        fn shares_core(&self) -> bool {
+            self.shared.shares_core
+        }
+        fn fault(&self) -> Option<Fault> {
+            self.shared.fault
+        }
+        fn take_consumer(&mut self) -> Option<Consumer> {
+            self.shared.consumer.take()
+        }
+    };
+}
+
+impl ProxySetup for LibfabricSetup {
+    type Rail = LibfabricRail;
+    common_setup!();
+
+    fn open(&mut self) -> Result<Opened<LibfabricRail>, EngineError> {
+        let rails =
+            self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options)).collect::<Result<_, _>>()?;
+        self.shared.engine(rails)
+    }
+}
+
+impl ProxySetup for NullSetup {
+    type Rail = NullRail;
+    common_setup!();
+
+    fn open(&mut self) -> Result<Opened<NullRail>, EngineError> {
+        let rails = (0..self.rails).map(|_| NullRail::new()).collect();
+        self.shared.engine(rails)
+    }
+}
