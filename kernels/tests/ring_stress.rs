@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// Far beyond what any of this takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Miri interprets: a few producers and puts show it the same accesses.
-const GRID: u32 = if cfg!(miri) { 2 } else { 8 };
-const BLOCK: u32 = if cfg!(miri) { 2 } else { 4 };
+const GRID: u32 = if cfg!(miri) { 4 } else { 8 };
+const BLOCK: u32 = 4;
 const THREADS: usize = (GRID * BLOCK) as usize;
 
 /// A ring's memory.
@@ -126,7 +126,7 @@ impl Random {
 
 /// Every command arrives once, whole, and in the order of its thread; the tail is published once per batch.
 fn every_command_once(log2_capacity: u32, batch: u64, puts: u64) {
-    let puts = if cfg!(miri) { puts.min(8) } else { puts };
+    let puts = if cfg!(miri) { puts.min(4) } else { puts };
     let memory = Memory::new(log2_capacity, PATIENCE);
     memory.run(
         |ring| {
