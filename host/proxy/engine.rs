@@ -9,7 +9,6 @@ use super::tracker::Tracker;
 use crate::cuda::DeviceError;
 use crate::fabric::{Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use kernels::command::{Command, Opcode};
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Longest run of posts behind one doorbell (FI_MORE).
@@ -60,11 +59,48 @@ struct Queued {
     local_offset: u64,
     remote_offset: u64,
     bytes: u64,
+    /// The peer's region, as its first entry in [`Peers`].
+    remote: u32,
     peer: u16,
     local_region: u16,
-    remote_region: u16,
-    read: bool,
     immediate: Option<u32>,
+    read: bool,
+}
+
+/// Where a command that has been checked leads: our region, and the peer's as its first entry in [`Peers`].
+#[derive(Clone, Copy)]
+struct Route {
+    local: usize,
+    remote: usize,
+}
+
+/// The pieces of one rail that wait to be posted, in order. Mostly it is filled and emptied in one turn, so a plain list
+/// with a mark does, and what is posted is a slice.
+#[derive(Default)]
+struct Queue {
+    items: Vec<Queued>,
+    /// Pieces before this one are posted.
+    first: usize,
+}
+
+impl Queue {
+    #[inline]
+    fn waiting(&self) -> &[Queued] {
+        &self.items[self.first..]
+    }
+
+    /// The first `count` that wait are posted.
+    #[inline]
+    fn forget(&mut self, count: usize) {
+        self.first += count;
+        if self.first == self.items.len() {
+            self.items.clear();
+            self.first = 0;
+        } else if self.first >= MOST_QUEUED {
+            self.items.drain(..self.first);
+            self.first = 0;
+        }
+    }
 }
 
 /// What the peers have registered, by peer, region and rail in one flat table.
@@ -77,12 +113,10 @@ struct Peers {
 }
 
 impl Peers {
+    /// The first of the entries of a peer's region, one for each rail; `None` where there is no such region.
     #[inline]
-    fn get(&self, peer: usize, region: usize, rail: usize) -> Option<&RemoteRegion> {
-        if peer >= self.peers || region >= self.regions {
-            return None;
-        }
-        self.table.get((peer * self.regions + region) * self.rails + rail)
+    fn first_entry(&self, peer: usize, region: usize) -> Option<usize> {
+        (peer < self.peers && region < self.regions).then_some((peer * self.regions + region) * self.rails)
     }
 }
 
@@ -102,7 +136,7 @@ pub struct Engine<R: Rail> {
     // Dropped in this order: regions before the rails that they are registered on.
     regions: Vec<Region<R>>,
     rails: Vec<R>,
-    queues: Vec<VecDeque<Queued>>,
+    queues: Vec<Queue>,
     queued: usize,
     /// Transfers that a provider has taken and not completed, of whichever count of tickets.
     posted: u64,
@@ -135,7 +169,7 @@ impl<R: Rail> Engine<R> {
         let count = rails.len();
         Engine {
             regions: Vec::new(),
-            queues: (0..count).map(|_| VecDeque::new()).collect(),
+            queues: (0..count).map(|_| Queue::default()).collect(),
             queued: 0,
             posted: 0,
             peers: Peers::default(),
@@ -234,20 +268,21 @@ impl<R: Rail> Engine<R> {
         }
         let ticket = self.tracker.begin();
         self.counters.commands += 1;
-        let local = self.check(command)?;
-        if let Some(stage) = &mut self.regions[local].staged_from
+        let route = self.check(command)?;
+        if self.stages
+            && let Some(stage) = &mut self.regions[route.local].staged_from
             && command.opcode != Opcode::Get
         {
             stage.start(ticket, command)?;
             return Ok(ticket);
         }
-        self.spread(ticket, local, command);
+        self.spread(ticket, route, command);
         Ok(ticket)
     }
 
     /// The number of the local region, when the command's regions, ranges and peer exist.
     #[inline]
-    fn check(&self, command: &Command) -> Result<usize, EngineError> {
+    fn check(&self, command: &Command) -> Result<Route, EngineError> {
         let (local, local_offset, remote, remote_offset) = match command.opcode {
             Opcode::Get => {
                 (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
@@ -256,18 +291,17 @@ impl<R: Rail> Engine<R> {
         };
         let inside = |offset: u64, bytes: u64| offset.checked_add(command.bytes).is_some_and(|end| end <= bytes);
         let local_fits = self.regions.get(local as usize).is_some_and(|region| inside(local_offset, region.bytes));
-        let remote_fits = self
-            .peers
-            .get(command.peer as usize, remote as usize, 0)
-            .is_some_and(|region| inside(remote_offset, region.bytes));
+        let entry = self.peers.first_entry(command.peer as usize, remote as usize);
+        let remote_region = entry.and_then(|entry| self.peers.table.get(entry));
+        let remote_fits = remote_region.is_some_and(|region| inside(remote_offset, region.bytes));
         // Bytes that are read into the staging copy would never reach the device.
         let read_into_copy = command.opcode == Opcode::Get
             && self.stages
             && self.regions.get(local as usize).is_some_and(|region| region.staged_from.is_some());
         let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
         let signal_fits = !signals || (command.immediate as usize) < SIGNALS && command.bytes <= self.longest;
-        if local_fits && remote_fits && signal_fits && !read_into_copy {
-            return Ok(local as usize);
+        if let (Some(remote), true) = (entry, local_fits && remote_fits && signal_fits && !read_into_copy) {
+            return Ok(Route { local: local as usize, remote });
         }
         Err(EngineError::Refused(format!(
             "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, and a put that \
@@ -281,26 +315,26 @@ impl<R: Rail> Engine<R> {
 
     /// Lays a command over the rails' queues.
     #[inline]
-    fn spread(&mut self, ticket: u64, local: usize, command: &Command) {
+    fn spread(&mut self, ticket: u64, route: Route, command: &Command) {
         let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
         let read = command.opcode == Opcode::Get;
         let bytes = if command.opcode == Opcode::Signal { 0 } else { command.bytes };
-        let (local_offset, remote_region, remote_offset) = if read {
-            (command.destination_offset, command.source_region, command.source_offset)
+        let (local_offset, remote_offset) = if read {
+            (command.destination_offset, command.source_offset)
         } else {
-            (command.source_offset, command.destination_region, command.destination_offset)
+            (command.source_offset, command.destination_offset)
         };
         let queues = &mut self.queues;
         let pieces = self.scheduler.schedule(bytes, self.longest, signals, |piece: Piece| {
-            queues[piece.rail].push_back(Queued {
+            queues[piece.rail].items.push(Queued {
                 ticket,
                 local_offset: local_offset + piece.offset,
                 remote_offset: remote_offset + piece.offset,
                 bytes: piece.bytes,
                 // `check` has found them in tables that are smaller than these types: the command's fields are.
                 peer: command.peer as u16,
-                local_region: local as u16,
-                remote_region: remote_region as u16,
+                local_region: route.local as u16,
+                remote: route.remote as u32,
                 read,
                 immediate: signals.then_some(command.immediate),
             });
@@ -325,10 +359,13 @@ impl<R: Rail> Engine<R> {
         }
         for (index, queue) in self.queues.iter_mut().enumerate() {
             let rail = &mut self.rails[index];
-            for chain in 1.. {
-                let Some(queued) = queue.front() else { break };
+            let waiting = queue.waiting();
+            let mut taken = 0;
+            let mut bytes = 0;
+            let mut outcome = Ok(());
+            for queued in waiting {
                 let region = &self.regions[queued.local_region as usize].on_rail[index];
-                let remote = self.peers.get(queued.peer as usize, queued.remote_region as usize, index);
+                let remote = self.peers.table.get(queued.remote as usize + index);
                 let transfer = Transfer {
                     local_offset: queued.local_offset,
                     peer: queued.peer as usize,
@@ -339,7 +376,7 @@ impl<R: Rail> Engine<R> {
                     immediate: queued.immediate,
                     token: queued.ticket,
                     // The provider may hold its doorbell while more follows, but not for long.
-                    more: queue.len() > 1 && chain % LONGEST_CHAIN != 0,
+                    more: taken + 1 < waiting.len() && (taken + 1) % LONGEST_CHAIN != 0,
                 };
                 // SAFETY: `check` found the bytes inside registered regions; the producer leaves them alone until the
                 // watermark passes the ticket.
@@ -348,20 +385,27 @@ impl<R: Rail> Engine<R> {
                         true => rail.read(region, &transfer),
                         false => rail.write(region, &transfer),
                     }
-                }?;
+                };
                 match posted {
-                    Post::Accepted => {
-                        self.counters.rail_bytes[index] += transfer.bytes;
-                        queue.pop_front();
-                        self.queued -= 1;
-                        self.posted += 1;
+                    Ok(Post::Accepted) => {
+                        bytes += transfer.bytes;
+                        taken += 1;
                     }
-                    Post::Again => {
+                    Ok(Post::Again) => {
                         self.counters.again += 1;
+                        break;
+                    }
+                    Err(error) => {
+                        outcome = Err(error);
                         break;
                     }
                 }
             }
+            queue.forget(taken);
+            self.counters.rail_bytes[index] += bytes;
+            self.queued -= taken;
+            self.posted += taken as u64;
+            outcome?;
         }
         Ok(())
     }
@@ -373,7 +417,8 @@ impl<R: Rail> Engine<R> {
             stage.finished(&mut staged)?;
             for (ticket, command) in staged.drain(..) {
                 self.moved += 1;
-                self.spread(ticket, local, &command);
+                let route = self.check(&command)?;
+                self.spread(ticket, route, &command);
             }
             self.staged = staged;
         }
@@ -401,24 +446,25 @@ impl<R: Rail> Engine<R> {
         }
         let mut failed = dead.map(Box::new);
         let before = self.posted;
-        for completion in self.completions.drain(..) {
+        for completion in &self.completions {
             match completion {
                 Completion::Done { token } => {
                     self.posted = self.posted.saturating_sub(1);
-                    self.tracker.complete(token);
+                    self.tracker.complete(*token);
                 }
                 Completion::Immediate { value } => {
-                    if let Some(count) = self.signals.get_mut(value as usize) {
+                    if let Some(count) = self.signals.get_mut(*value as usize) {
                         *count += 1;
                     }
                 }
                 Completion::Failed { token, error } => {
                     // Without a token it was none of ours: what a peer sent, say.
                     self.posted = self.posted.saturating_sub(token.is_some().into());
-                    failed = failed.or(Some(error));
+                    failed = failed.or_else(|| Some(error.clone()));
                 }
             }
         }
+        self.completions.clear();
         // What arrives from peers says nothing about our own transfers: it does not put off the stall.
         if self.posted != before {
             self.moved += 1;
@@ -451,7 +497,7 @@ impl<R: Rail> Engine<R> {
                 format!(
                     "{} posted {bytes} B, {} waiting to be posted",
                     self.rails[rail].name(),
-                    self.queues[rail].len()
+                    self.queues[rail].waiting().len()
                 )
             })
             .collect();
@@ -492,7 +538,8 @@ impl<R: Rail> Engine<R> {
     /// The provider's, or that the route does not exist.
     pub fn bare_writes(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<f64>, EngineError> {
         let (source, destination, peer) = route;
-        let remote = self.peers.get(peer as usize, destination as usize, 0).copied();
+        let entry = self.peers.first_entry(peer as usize, destination as usize);
+        let remote = entry.and_then(|entry| self.peers.table.get(entry)).copied();
         let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
             return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
         };

@@ -109,17 +109,19 @@ impl Scheduler {
 /// Cuts a stretch of one rail into transfers that the provider takes.
 #[inline]
 fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(Piece)) -> usize {
+    if bytes <= longest {
+        each(Piece { rail, offset: start, bytes });
+        return 1;
+    }
     let mut offset = 0;
     let mut pieces = 0;
-    loop {
+    while offset < bytes {
         let length = longest.min(bytes - offset);
         each(Piece { rail, offset: start + offset, bytes: length });
         offset += length;
         pieces += 1;
-        if offset >= bytes {
-            return pieces;
-        }
     }
+    pieces
 }
 
 #[cfg(test)]

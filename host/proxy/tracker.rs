@@ -43,7 +43,8 @@ impl Tracker {
     /// One piece of this ticket is complete. A completion of a ticket that has none outstanding is ignored: false.
     #[inline]
     pub fn complete(&mut self, ticket: u64) -> bool {
-        if ticket < self.watermark || ticket >= self.next {
+        // Below the watermark the difference wraps to a large number.
+        if ticket.wrapping_sub(self.watermark) >= self.next - self.watermark {
             return false;
         }
         let outstanding = &mut self.outstanding[(ticket & self.mask) as usize];
@@ -67,6 +68,7 @@ impl Tracker {
     }
 
     /// Tickets taken in and not below the watermark.
+    #[inline]
     pub fn in_flight(&self) -> u64 {
         self.next - self.watermark
     }
