@@ -9,7 +9,7 @@ use super::verify;
 use crate::error::Failure;
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Launch, PING_PONG, PUT_KERNEL, Place};
+use ginlab::cuda::{Device, Launch, PING_PONG, PUT_KERNEL, Place};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::proxy::Writes;
 use ginlab::report::{Row, Status};
@@ -229,12 +229,9 @@ pub fn run_kernel(
     };
     // SAFETY: the buffers belong to the rank and are as long as the layout asks for (`Needs`); the launch ends here.
     let launch = unsafe { rank.device().launch(&PUT_KERNEL, grid, block, args) }?;
-    let watched = watch(launch, rank, ranks);
+    watch(launch, rank, ranks)?;
     let mut results = vec![BlockResult::default(); grid as usize];
-    if watched.is_ok() {
-        rank.results.read(0, &mut results)?;
-    }
-    watched?;
+    rank.results.read(0, &mut results)?;
     if let Some(stop) = results.iter().map(|result| result.stop).find(|stop| *stop != 0) {
         return Err(ended_early(Stop(stop), rank, shape));
     }
@@ -244,7 +241,7 @@ pub fn run_kernel(
     Ok(Sample { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
 }
 
-/// Waits for a grid. Ctrl-C, a peer that has gone and a proxy that has failed all end the proxy, and by that the grid.
+/// Waits for a grid. Ctrl-C and a peer that has gone end the proxy, and by that the grid; a proxy that fails ends it itself.
 fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
     launch.wait(|| {
         let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
@@ -325,7 +322,7 @@ fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, 
         if spins.is_multiple_of(1024) && launch.is_done()? {
             break;
         }
-        if cuda_std::warp::SIZE == 1 && matches!(device, ginlab::cuda::Device::Emulated) {
+        if matches!(device, Device::Emulated) {
             std::thread::yield_now();
         }
     }

@@ -85,8 +85,6 @@ pub struct Offer {
     pub regions: Vec<Vec<RemoteRegion>>,
     /// Names of the rails.
     pub rails: Vec<String>,
-    /// Sum of the line rates in bit/s, by rail, where the provider tells it.
-    pub line_rates: Vec<Option<u64>>,
     /// CPU that the thread is pinned to.
     pub cpu: Option<usize>,
 }

@@ -84,7 +84,6 @@ pub(super) fn serve<S: ProxySetup>(
         addresses,
         regions,
         rails: engine.rails().iter().map(|rail| rail.name().to_owned()).collect(),
-        line_rates: engine.rails().iter().map(|rail| rail.limits().link_bits_per_second).collect(),
         cpu: pinned,
     };
     let mut server = Server {

@@ -231,15 +231,3 @@ pub fn fence_acq_rel_sys() {
     #[cfg(not(target_arch = "nvptx64"))]
     fence(Ordering::AcqRel);
 }
-
-/// `fence.acq_rel.gpu`: as [`fence_acq_rel_sys`], among the threads of this GPU.
-#[inline(always)]
-pub fn fence_acq_rel_gpu() {
-    #[cfg(target_arch = "nvptx64")]
-    // SAFETY: a fence touches no memory of ours.
-    unsafe {
-        asm!("fence.acq_rel.gpu;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    fence(Ordering::AcqRel);
-}
