@@ -199,6 +199,17 @@ impl Gpu {
         self.context.record_err(result);
     }
 
+    /// Makes copies and memsets of this allocation return only when they are done, as GDRCopy and everything else that reads
+    /// GPU memory behind the driver's back asks for.
+    pub(super) fn synchronize_copies_of(&self, address: u64) -> Result<(), DeviceError> {
+        self.bind()?;
+        let yes: u32 = 1;
+        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        // SAFETY: this attribute is an unsigned int, read during the call.
+        let status = unsafe { sys::cuPointerSetAttribute((&raw const yes).cast(), attribute, address) };
+        status.result().map_err(failed("cuPointerSetAttribute SYNC_MEMOPS"))
+    }
+
     pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {
         self.bind()?;
         // SAFETY: the caller checked the range.

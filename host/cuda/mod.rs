@@ -2,12 +2,17 @@
 //!
 //! Both take the same [`Kernel`] with the same arguments, and both give memory of three places: [`Place::Device`],
 //! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address) and [`Place::Managed`]. On the
-//! emulated device all three are plain host memory.
+//! emulated device all three are plain host memory. A [`MappedBuffer`] is GPU memory that the CPU reaches too, where
+//! GDRCopy is installed.
 
 mod emulated;
+mod gdr;
 mod gpu;
+mod mapped;
 
+pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
+pub use mapped::MappedBuffer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -239,7 +244,7 @@ impl Launch {
 /// See [`keep_buffers`].
 static KEEP: AtomicBool = AtomicBool::new(false);
 
-/// From now on no [`Buffer`] of this process is freed. For a proxy thread that hangs in its provider and had to be left
+/// From now on no [`Buffer`] and no [`MappedBuffer`] of this process is freed. For a proxy thread that hangs in its provider and had to be left
 /// behind: it, or its NIC, may yet write to any of them.
 pub(crate) fn keep_buffers() {
     KEEP.store(true, Ordering::Release);
