@@ -62,7 +62,9 @@ type Drawing = Result<(), Box<dyn std::error::Error>>;
 
 fn draw(chart: &Chart, layout: &Layout, out: &mut String) -> Drawing {
     let area = SVGBackend::with_string(out, (chart.width, chart.height)).into_drawing_area();
-    area.fill(&Role::Background.color())?;
+    // The library's own fill leaves the last pixel of each side.
+    let corners = [(0, 0), (chart.width as i32, chart.height as i32)];
+    area.draw(&Rectangle::new(corners, Role::Background.color().filled()))?;
     draw_texts(&area, chart, layout)?;
     draw_axes(&area, chart, layout)?;
     match chart.mark {

@@ -136,6 +136,8 @@ pub fn finish(drawn: &str, chart: &Chart) -> String {
     let mut svg = format!("{tag} class=\"ginlab-chart\" role=\"img\">\n<title>{}</title>\n", escaped(&chart.title));
     svg += &sheet(chart.series.len());
     svg += &with_roles(body);
+    // XML has no way to write these; a name from a file may hold them.
+    svg.retain(|char| char == '\n' || !(char.is_control() || matches!(char, '\u{FFFE}' | '\u{FFFF}')));
     svg
 }
 

@@ -71,6 +71,9 @@ fn a_small_file_becomes_a_picture() {
 
     let svg = chart.svg().unwrap();
     assert_well_formed(&svg);
+    let odd = Chart { title: "a\u{1}\u{1b}[1m \"#0100A7\" <b>".into(), ..chart.clone() }.svg().unwrap();
+    assert_well_formed(&odd);
+    assert!(!odd.contains('\u{1}') && odd.contains("<title>a[1m \"#0100A7\" &lt;b&gt;</title>"), "{odd}");
     assert_eq!(svg, query.chart(&records()).unwrap().chart.svg().unwrap(), "the same rows give the same bytes");
     let texts: Vec<&str> =
         svg.split("<text").skip(1).map(|part| part.split(['>', '<']).nth(1).unwrap().trim()).collect();
