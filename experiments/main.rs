@@ -3,6 +3,7 @@
 mod chart;
 mod error;
 mod proxy;
+mod queue;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
@@ -29,6 +30,8 @@ enum Experiment {
     Proxy(Box<proxy::Args>),
     /// Draw a chart, as SVG, from CSV files of earlier runs
     Chart(Box<chart::Args>),
+    /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
+    Queue(Box<queue::Args>),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -60,6 +63,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
+        Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());

@@ -1,7 +1,7 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), statistics and patterns ([`measure`]) and the rows
+//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), statistics and patterns ([`measure`]) and the rows
 //! that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
@@ -9,6 +9,7 @@ pub mod cuda;
 pub mod fabric;
 pub mod measure;
 pub mod proxy;
+pub mod queue;
 pub mod report;
 pub mod ring;
 pub mod signals;

@@ -1,11 +1,11 @@
-//! The memory of a ring: slots and the proxy's words in pinned host memory, the producers' words in device memory.
+//! The memory of a ring: slots and the CPU's words in memory that GPU and CPU share, the producers' words in the GPU's.
 //!
 //! The protocol itself stands in [`kernels::ring`], both parties beside each other.
 
-use crate::cuda::{Buffer, Device, DeviceError, Place};
+use crate::cuda::{Buffer, Device, DeviceError, MappedBuffer, Place};
 use cuda_std::memory::{load_acquire_sys_u64, load_acquire_sys_v2_u64};
 use kernels::ring::consumer::Consumer;
-use kernels::ring::{DeviceWords, HostWords, Ring, Slot};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
 
 /// Slots of a ring, unless the user says otherwise: the producers' stores must outlast one tail round trip at full rate.
@@ -13,32 +13,116 @@ pub const DEFAULT_SLOTS: usize = 16384;
 /// More would not fit the watermark tracker's table sensibly, and serves nothing.
 pub const MAX_SLOTS: usize = 1 << 20;
 
+/// Where the memory is that GPU and CPU share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedPlace {
+    /// Pinned host memory.
+    Pinned,
+    /// Managed memory, whose pages travel to whoever touches them.
+    Managed,
+    /// GPU memory that the CPU reaches over PCIe (GDRCopy).
+    Gdr,
+}
+
+/// Memory that GPU and CPU share, each under its own address.
+#[derive(Debug)]
+pub enum Shared {
+    /// One address for both.
+    Buffer(Buffer),
+    /// GPU memory with a mapping for the CPU.
+    Mapped(MappedBuffer),
+}
+
+impl Shared {
+    /// Allocates zeroed memory in this place.
+    ///
+    /// # Errors
+    /// When the place is not to be had here, or not large enough.
+    pub fn new(device: &Device, place: SharedPlace, bytes: usize) -> Result<Shared, DeviceError> {
+        match place {
+            SharedPlace::Pinned => device.allocate(Place::Host, bytes).map(Shared::Buffer),
+            SharedPlace::Managed => device.allocate(Place::Managed, bytes).map(Shared::Buffer),
+            SharedPlace::Gdr => device.mapped(bytes).map(Shared::Mapped),
+        }
+    }
+
+    /// Address of the first byte for kernels.
+    pub fn device_pointer<T>(&self) -> *const T {
+        match self {
+            Shared::Buffer(buffer) => buffer.pointer(),
+            Shared::Mapped(buffer) => buffer.device_address() as *const T,
+        }
+    }
+
+    /// Address of the first byte for the CPU.
+    pub fn host_pointer<T>(&self) -> *const T {
+        match self {
+            Shared::Buffer(buffer) => buffer.pointer(),
+            Shared::Mapped(buffer) => buffer.host_address() as *const T,
+        }
+    }
+
+    /// Sends the CPU's stores on their way where the mapping holds them back.
+    #[inline(always)]
+    pub fn flush(&self) {
+        if let Shared::Mapped(buffer) = self {
+            buffer.flush_stores();
+        }
+    }
+}
+
 /// A ring's memory, zeroed: empty, nothing complete.
 #[derive(Debug)]
 pub struct RingMemory {
-    slots: Buffer,
+    slots: Shared,
     host: Buffer,
     device: Buffer,
     log2_capacity: u32,
+    log2_slot_words: u32,
     timeout: Duration,
 }
 
+/// Refuses a number of slots that is no power of two up to [`MAX_SLOTS`].
+///
+/// # Errors
+/// [`DeviceError::Refused`] with what is allowed.
+pub fn check_slots(slots: usize) -> Result<(), DeviceError> {
+    if slots.is_power_of_two() && slots <= MAX_SLOTS {
+        return Ok(());
+    }
+    Err(DeviceError::Refused(format!("{slots} ring slots refused: a power of two from 1 to {MAX_SLOTS}")))
+}
+
 impl RingMemory {
-    /// Allocates a ring with a power of two of slots, at least 2.
+    /// Allocates a ring of commands with a power of two of slots.
     ///
     /// # Errors
     /// For any other number of slots, or when memory is short.
     pub fn new(device: &Device, slots: usize, timeout: Duration) -> Result<RingMemory, DeviceError> {
-        if !slots.is_power_of_two() || !(2..=MAX_SLOTS).contains(&slots) {
-            return Err(DeviceError::Refused(format!(
-                "{slots} ring slots refused: a power of two from 2 to {MAX_SLOTS}"
-            )));
-        }
+        RingMemory::of(device, SharedPlace::Pinned, slots, LOG2_COMMAND_WORDS, timeout)
+    }
+
+    /// Allocates a ring with slots of this many words. They are in the place that is asked for; the few words that only
+    /// the CPU writes are in pinned memory beside GDRCopy's (its mapping does not keep the CPU's stores in order), and in
+    /// the same place otherwise.
+    ///
+    /// # Errors
+    /// As [`new`](RingMemory::new), and when the place is not to be had here.
+    pub fn of(
+        device: &Device,
+        place: SharedPlace,
+        slots: usize,
+        log2_slot_words: u32,
+        timeout: Duration,
+    ) -> Result<RingMemory, DeviceError> {
+        check_slots(slots)?;
+        let words = if place == SharedPlace::Managed { Place::Managed } else { Place::Host };
         Ok(RingMemory {
-            slots: device.allocate(Place::Host, slots * size_of::<Slot>())?,
-            host: device.allocate(Place::Host, size_of::<HostWords>())?,
+            slots: Shared::new(device, place, (slots * size_of::<u64>()) << log2_slot_words)?,
+            host: device.allocate(words, size_of::<HostWords>())?,
             device: device.allocate(Place::Device, size_of::<DeviceWords>())?,
             log2_capacity: slots.trailing_zeros(),
+            log2_slot_words,
             timeout,
         })
     }
@@ -46,10 +130,11 @@ impl RingMemory {
     /// The ring as kernels see it. Valid as long as this memory.
     pub fn ring(&self) -> Ring {
         Ring {
-            slots: self.slots.pointer(),
+            slots: self.slots.device_pointer(),
             host: self.host.pointer(),
             device: self.device.pointer(),
             log2_capacity: self.log2_capacity,
+            log2_slot_words: self.log2_slot_words,
             timeout_ns: self.timeout.as_nanos().min(u64::MAX as u128) as u64,
         }
     }
@@ -71,13 +156,14 @@ impl RingMemory {
         )
     }
 
-    /// The proxy's end.
+    /// The CPU's end.
     ///
     /// # Safety
-    /// Taken once, and not used after this memory is gone.
-    pub unsafe fn consumer(&self) -> Consumer {
+    /// The slots have `WORDS` words or more. Taken once, and not used after this memory is gone.
+    pub unsafe fn consumer<const WORDS: usize>(&self) -> Consumer<WORDS> {
+        let ring = Ring { slots: self.slots.host_pointer(), ..self.ring() };
         // SAFETY: the caller's contract is that of `Consumer::new`.
-        unsafe { Consumer::new(&self.ring()) }
+        unsafe { Consumer::new(&ring) }
     }
 }
 

@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 skip() { echo "skipped: $1"; exit 0; }
-command -v apt-get >/dev/null && command -v dpkg >/dev/null || skip "no apt-get and dpkg here"
+if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then skip "no apt-get and dpkg here"; fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

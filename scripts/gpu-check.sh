@@ -7,7 +7,7 @@
 # Uses one GPU (two ranks share it). Takes the GPU's settings as they are. Every step is bounded; a failed step is
 # counted and the others still run. Leaves log.txt, summary.txt and results.tar (all CSV and JSON files) in FOLDER.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}
@@ -22,12 +22,13 @@ failures=0
 say() { printf '%s\n' "$*" | tee -a "$log"; }
 repeats() { if [[ -n $quick ]]; then echo 2; else echo "$1"; fi; }
 
-# run NAME SECONDS ARGUMENTS...: one sweep into NAME.csv and NAME.json.
+# run NAME SECONDS ARGUMENTS...: one sweep of the experiment into NAME.csv and NAME.json.
+experiment=proxy
 run() {
     local name=$1 seconds=$2 start=$SECONDS
     shift 2
-    say "== $name: ginlab proxy $*"
-    if timeout "$seconds" "$ginlab" proxy "$@" --csv "$work/$name.csv" --json "$work/$name.json" >>"$log" 2>&1; then
+    say "== $name: ginlab $experiment $*"
+    if timeout "$seconds" "$ginlab" "$experiment" "$@" --csv "$work/$name.csv" --json "$work/$name.json" >>"$log" 2>&1; then
         say "   ok, $((SECONDS - start)) s"
     else
         say "   FAILED with $? after $((SECONDS - start)) s: $(tail -n 1 "$log")"
@@ -84,6 +85,16 @@ value() {
 "$ginlab" --version 2>&1 | tee -a "$log"
 nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem \
     --format=csv 2>&1 | tee -a "$log"
+
+# The queue from GPU to CPU alone.
+experiment=queue
+run queue-nbi 60 -d gpu -a ticket -m nbi --grid 1,4,8,32,64,132 --block 1,32,256,1024 -r "$(repeats 10)"
+run queue-blocking-warp 60 -d gpu -a ticket -m blocking --scope warp --grid 1,2,8,32,64,132 --block 32 -r "$(repeats 10)"
+run queue-blocking-warp-64 60 -d gpu -a ticket -m blocking --scope warp --grid 1,2,8,32,64,132 --block 32 -r "$(repeats 10)" --slot-bytes 64
+run queue-blocking-thread 60 -d gpu -a ticket -m blocking --grid 1,2,8,32,64,132 --block 1 -r "$(repeats 10)"
+run queue-four-rings 60 -d gpu -a ticket -m nbi --grid 132 --block 32,256,1024 -r "$(repeats 10)" --rings 4
+run queue-compare 60 -d gpu --grid 1,8,32 --block 1,32 -r 2 -m nbi
+experiment=proxy
 
 # The ring and the proxy alone.
 run null-floor 60 -d gpu -p null -b 64 -e 64 -n 5000 -r "$(repeats 15)" --block 32,256

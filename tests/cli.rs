@@ -63,7 +63,7 @@ fn options_that_cannot_be_are_refused() {
         ("--mode quiet-every=0", "from 1 on"),
         ("--grid 0", "--grid"),
         ("--block 0", "--block"),
-        ("--ring-slots 3", "a power of two from 2"),
+        ("--ring-slots 3", "a power of two from 1"),
         ("--proxy-threads 0", "--proxy-threads: 0"),
         ("--pin first", "--pin"),
         ("--volume much", "--volume"),

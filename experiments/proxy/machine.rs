@@ -205,7 +205,8 @@ pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<Str
     Pins { cpus, shared }
 }
 
-fn allowed_cpus() -> Vec<usize> {
+/// Cores that this process may use.
+pub fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return Vec::new() };
     (0..nix::sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
 }

@@ -13,7 +13,8 @@ mod rank;
 mod setup;
 mod verify;
 
-pub use args::Args;
+pub use args::{Args, Color, DeviceKind};
+pub use machine::allowed_cpus;
 
 use crate::error::Failure;
 use ginlab::bootstrap::{Bootstrap, BootstrapError, Options as BootstrapOptions};
@@ -27,7 +28,7 @@ use std::time::Duration;
 /// Runs the experiment on this rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let plan = Plan::new(args)?;
-    let options = report_options(args);
+    let options = report_options(args.csv.as_deref(), args.json.as_deref(), args.color, args.no_header);
     let mut ranks = open_ranks(args, &plan)?;
     let result = match run_rank(args, &plan, &mut ranks, &options) {
         Ok(()) => ranks.finish().map_err(Failure::from),
@@ -60,12 +61,13 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     }
 }
 
-fn report_options(args: &Args) -> ginlab::report::Options {
+/// The outputs that were asked for.
+pub fn report_options(csv: Option<&str>, json: Option<&str>, color: Color, no_header: bool) -> ginlab::report::Options {
     ginlab::report::Options {
-        csv: args.csv.as_deref().map(Into::into),
-        json: args.json.as_deref().map(Into::into),
-        color: args.color.into(),
-        quiet: args.no_header,
+        csv: csv.map(Into::into),
+        json: json.map(Into::into),
+        color: color.into(),
+        quiet: no_header,
     }
 }
 
@@ -92,7 +94,7 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::r
     let mut output = match ranks.rank() {
         0 => {
             let header = header(plan, ranks, &rank);
-            Some(Output { report: Report::open(options, &header)?, bar: progress_bar(plan.rows().count() as u64) })
+            Some(Output::new(Report::open(options, &header)?, plan.rows().count() as u64))
         }
         _ => None,
     };
@@ -101,6 +103,7 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::r
         let rows = measure::measure(plan, &row, &mut rank, ranks)?;
         if let Some(output) = &mut output {
             output.rows(&rows)?;
+            output.step();
         }
         first_wrong = first_wrong.take().or_else(|| wrong_data(&rows));
         match &first_wrong {
@@ -109,10 +112,8 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::r
         }
     });
     if let Some(output) = output {
-        output.bar.finish_and_clear();
-        let ending = if result.is_ok() { Ending::Complete } else { Ending::Interrupted };
         // The first failure is the one to report.
-        let finished = output.report.finish(ending).map_err(Failure::from);
+        let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
         result?;
         finished?;
     } else {
@@ -132,18 +133,33 @@ fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
     )))
 }
 
-/// Rank 0's outputs, and the progress bar above them.
-struct Output {
+/// The outputs of a run, and the progress bar above them.
+pub struct Output {
     report: Report,
     bar: ProgressBar,
 }
 
 impl Output {
-    fn rows(&mut self, rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
+    pub fn new(report: Report, steps: u64) -> Output {
+        Output { report, bar: progress_bar(steps) }
+    }
+
+    /// Writes rows as they are measured.
+    pub fn rows(&mut self, rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
         let report = &mut self.report;
         self.bar.suspend(|| rows.iter().try_for_each(|(row, samples)| report.row(row, samples)))?;
-        self.bar.inc(1);
         if signals::stdout_closed() { Err(Failure::StdoutClosed) } else { Ok(()) }
+    }
+
+    /// One measurement is done.
+    pub fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Closes every output.
+    pub fn finish(self, ending: Ending) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        self.report.finish(ending).map_err(Failure::from)
     }
 }
 

@@ -182,10 +182,7 @@ impl Plan {
         if args.timeout > 3600 {
             return Err(usage("--timeout", format!("{} s; 1 to 3600", args.timeout)));
         }
-        if !args.ring_slots.is_power_of_two() || !(2..=ginlab::ring::MAX_SLOTS).contains(&args.ring_slots) {
-            let most = ginlab::ring::MAX_SLOTS;
-            return Err(usage("--ring-slots", format!("{}; a power of two from 2 to {most}", args.ring_slots)));
-        }
+        ginlab::ring::check_slots(args.ring_slots).map_err(|why| usage("--ring-slots", why))?;
         let null = args.provider.as_deref() == Some(NULL);
         if null && !args.domain.is_empty() {
             return Err(usage("--domain", "the null provider has no domains"));
@@ -365,7 +362,7 @@ pub mod tests {
             ("--mode quiet-every=0", "from 1 on"),
             ("--strategy stripe", "round-robin"),
             ("--ring-slots 3", "power of two"),
-            ("--ring-slots 1", "power of two"),
+            ("--ring-slots 0", "power of two"),
             ("--proxy-threads 0", "--proxy-threads"),
             ("--timeout 0", "--timeout"),
             ("--pin first", "--pin"),

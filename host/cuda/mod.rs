@@ -74,6 +74,35 @@ pub const PUT_KERNEL: Kernel<kernels::put_kernel::PutArgs> =
 pub const PING_PONG: Kernel<kernels::ping_pong::PingPongArgs> =
     Kernel { name: "ping_pong", function: kernels::ping_pong::ping_pong };
 
+/// The kernels of `ginlab queue`.
+pub mod queue_kernels {
+    use super::Kernel;
+    use kernels::queue_kernel::{self, QueueArgs};
+
+    macro_rules! kernels {
+        ($($(#[$doc:meta])* $constant:ident = $name:ident;)*) => {
+            $($(#[$doc])* pub const $constant: Kernel<QueueArgs> =
+                Kernel { name: stringify!($name), function: queue_kernel::$name };)*
+        };
+    }
+    kernels! {
+        /// The ring.
+        TICKET = queue_ticket;
+        /// The ring, watched.
+        TICKET_WATCHED = queue_ticket_watched;
+        /// The ring with a release store per element.
+        RELEASE = queue_release;
+        /// The ring with a release store per element, watched.
+        RELEASE_WATCHED = queue_release_watched;
+        /// Vyukov's queue.
+        VYUKOV = queue_vyukov;
+        /// Vyukov's queue, watched.
+        VYUKOV_WATCHED = queue_vyukov_watched;
+        /// The bare stores.
+        STORES = queue_stores;
+    }
+}
+
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -98,6 +127,10 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for u64 {}
 // SAFETY: four u64.
 unsafe impl Plain for kernels::put_kernel::BlockResult {}
+// SAFETY: four u64.
+unsafe impl Plain for kernels::queue_kernel::QueueResult {}
+// SAFETY: two u32.
+unsafe impl Plain for [u32; 2] {}
 
 /// A device that runs kernels.
 #[derive(Clone, Debug)]
@@ -130,6 +163,14 @@ impl Device {
         match self {
             Device::Emulated => "emulated".into(),
             Device::Gpu(gpu) => format!("gpu:{}", gpu.name()),
+        }
+    }
+
+    /// Threads that issue together.
+    pub fn warp_size(&self) -> u32 {
+        match self {
+            Device::Emulated => 1,
+            Device::Gpu(_) => 32,
         }
     }
 

@@ -160,6 +160,40 @@ row! {
     rail_bytes: Option<Vec<u64>>,
     /// Why the figure is not to be believed, when it is not.
     suspect: Option<String>,
+    /// Queues side by side.
+    rings: Option<u32>,
+    /// CPU threads that take from them.
+    consumers: Option<u32>,
+    /// Bytes from one slot to the next.
+    slot_bytes: Option<u64>,
+    /// Median time of one push on the device's clock, without waiting.
+    #[serde(serialize_with = "number")]
+    push_us_p50: Option<f64>,
+    /// 99th percentile of it.
+    #[serde(serialize_with = "number")]
+    push_us_p99: Option<f64>,
+    /// 99.9th percentile of it.
+    #[serde(serialize_with = "number")]
+    push_us_p999: Option<f64>,
+    /// Median time of one push until the device sees it acknowledged.
+    #[serde(serialize_with = "number")]
+    ack_us_p50: Option<f64>,
+    /// 99th percentile of it.
+    #[serde(serialize_with = "number")]
+    ack_us_p99: Option<f64>,
+    /// 99.9th percentile of it.
+    #[serde(serialize_with = "number")]
+    ack_us_p999: Option<f64>,
+    /// How often a push found the queue full, in the watched pass.
+    full_stalls: Option<u64>,
+    /// Looks of device threads at memory that the CPU shares, in the watched pass.
+    host_polls: Option<u64>,
+    /// Compare-exchanges that another thread won, in the watched pass.
+    lost_exchanges: Option<u64>,
+    /// Pushes of the watched pass.
+    watched: Option<u64>,
+    /// Looks of the consumers that found nothing, in the timed repeats.
+    empty_polls: Option<u64>,
 }
 
 impl Row {
@@ -210,6 +244,20 @@ impl Row {
             again: None,
             rail_bytes: None,
             suspect: None,
+            rings: None,
+            consumers: None,
+            slot_bytes: None,
+            push_us_p50: None,
+            push_us_p99: None,
+            push_us_p999: None,
+            ack_us_p50: None,
+            ack_us_p99: None,
+            ack_us_p999: None,
+            full_stalls: None,
+            host_polls: None,
+            lost_exchanges: None,
+            watched: None,
+            empty_polls: None,
         }
     }
 
@@ -280,6 +328,12 @@ impl Row {
             &mut row.post_us_p50,
             &mut row.post_rate_mops,
             &mut row.bandwidth_gbits_s,
+            &mut row.push_us_p50,
+            &mut row.push_us_p99,
+            &mut row.push_us_p999,
+            &mut row.ack_us_p50,
+            &mut row.ack_us_p99,
+            &mut row.ack_us_p999,
         ] {
             *value = value.and_then(rounded);
         }
@@ -345,7 +399,7 @@ mod tests {
     /// The columns every experiment's row begins with. Scripts depend on them: a change here is a new [`SCHEMA`].
     #[test]
     fn columns_are_fixed() {
-        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect");
+        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls");
         let json = serde_json::to_string(&Row::new("e", "c", "d", "f")).unwrap();
         let positions: Vec<usize> =
             Row::COLUMNS.iter().map(|name| json.find(&format!("\"{name}\":")).unwrap()).collect();

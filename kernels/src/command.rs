@@ -10,6 +10,8 @@
 //! A command names registered regions and offsets, never addresses: whatever a kernel writes here, the proxy can check it
 //! against what was registered, and a bad command becomes an error instead of a wild write.
 
+/// Words of a command.
+pub const COMMAND_WORDS: u32 = 4;
 /// The top bit of each word belongs to the ring.
 pub const PARITY: u64 = 1 << 63;
 /// Offsets and lengths are below 2^48.

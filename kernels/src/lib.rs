@@ -8,7 +8,8 @@
 //! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
 //! - [`put`]: the device API, `put_nbi`, `put`, `quiet`, `quiet_until`;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
-//! - the kernels, one file each: [`put_kernel`], [`ping_pong`].
+//! - [`vyukov`]: another queue, to compare the ring with;
+//! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`].
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
@@ -18,4 +19,6 @@ pub mod pattern;
 pub mod ping_pong;
 pub mod put;
 pub mod put_kernel;
+pub mod queue_kernel;
 pub mod ring;
+pub mod vyukov;

@@ -2,7 +2,7 @@
 
 use crate::pattern;
 use crate::ring::{HostWords, Stop};
-use cuda_std::memory::{fence_acq_rel_sys, load_acquire_sys_u64, store_relaxed_sys_u64};
+use cuda_std::memory::{fence_acq_rel_sys, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use cuda_std::{kernel, thread};
 
 /// Arguments of [`ping_pong`].
@@ -17,6 +17,11 @@ pub struct PingPongArgs {
     pub bytes: u64,
     /// Round trips.
     pub iterations: u64,
+    /// 1: payload, fence and acquiring polls, as a put and quiet have them. 0: the bare flag, nothing ordered.
+    pub ordered: u64,
+    /// How long after the flag the first poll goes out. A poll that leaves at once arrives before the answer is there, and
+    /// the next one leaves a whole round trip later.
+    pub first_poll_ns: u64,
     /// Longest wait for one answer.
     pub timeout_ns: u64,
     /// Result: nanoseconds for all round trips.
@@ -51,10 +56,19 @@ pub unsafe fn ping_pong(args: PingPongArgs) {
         }
         thread::sync_threads();
         if me == 0 {
-            fence_acq_rel_sys();
+            if args.ordered != 0 {
+                fence_acq_rel_sys();
+            }
             store_relaxed_sys_u64(&flags.tail.0, iteration);
             let asked = thread::global_timer_ns();
-            while load_acquire_sys_u64(&flags.completion.0.0) < iteration {
+            if args.first_poll_ns != 0 {
+                while thread::global_timer_ns().wrapping_sub(asked) < args.first_poll_ns {}
+            }
+            let answer = || match args.ordered {
+                0 => load_relaxed_sys_u64(&flags.completion.0.0),
+                _ => load_acquire_sys_u64(&flags.completion.0.0),
+            };
+            while answer() < iteration {
                 if thread::global_timer_ns().wrapping_sub(asked) > args.timeout_ns {
                     stop = Stop::DEADLINE.0;
                     break;

@@ -91,8 +91,8 @@ pub unsafe fn put_kernel(args: PutArgs) {
     }
 
     // SAFETY: contract of the kernel; the remainder is below `ring_count`.
-    let ring = unsafe { &*args.rings.add((thread::block_idx_x() % args.ring_count) as usize) };
-    let mut channel = Channel::new(ring);
+    let ring = unsafe { args.rings.add((thread::block_idx_x() % args.ring_count) as usize).read() };
+    let mut channel = Channel::new(&ring);
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller's contract is the loop's.
     let mut stop = unsafe { put_loop(&args, &mut channel, producer, leads) };
@@ -206,7 +206,7 @@ struct Pair(u64, u64);
 
 /// The worst of the block: reasons are small numbers, so three votes carry them to every thread.
 #[inline(always)]
-fn block_maximum(stop: u64) -> u64 {
+pub(crate) fn block_maximum(stop: u64) -> u64 {
     let mut worst = 0;
     for bit in 0..3 {
         if thread::sync_threads_or((stop >> bit) & 1 != 0) {

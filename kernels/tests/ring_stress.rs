@@ -9,7 +9,7 @@ use cuda_std::{emulation, thread};
 use kernels::command::{Command, MAX_OFFSET, MAX_PEER, MAX_REGION, Opcode, PARITY};
 use kernels::put::{Channel, Put};
 use kernels::ring::consumer::Consumer;
-use kernels::ring::{DeviceWords, HostWords, Ring, Slot, Stop};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Stop};
 use proptest::prelude::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ const THREADS: usize = (GRID * BLOCK) as usize;
 
 /// A ring's memory.
 struct Memory {
-    slots: Vec<Slot>,
+    slots: Vec<[WordPair; 2]>,
     host: HostWords,
     device: DeviceWords,
     log2_capacity: u32,
@@ -33,17 +33,18 @@ struct Memory {
 
 impl Memory {
     fn new(log2_capacity: u32, timeout: Duration) -> Memory {
-        let slot = || Slot(WordPair::new(0, 0), WordPair::new(0, 0));
+        let slot = || [WordPair::new(0, 0), WordPair::new(0, 0)];
         let slots = (0..1 << log2_capacity).map(|_| slot()).collect();
         Memory { slots, host: HostWords::default(), device: DeviceWords::default(), log2_capacity, timeout }
     }
 
     fn ring(&self) -> Ring {
         Ring {
-            slots: self.slots.as_ptr(),
+            slots: self.slots.as_ptr().cast(),
             host: &self.host,
             device: &self.device,
             log2_capacity: self.log2_capacity,
+            log2_slot_words: LOG2_COMMAND_WORDS,
             timeout_ns: self.timeout.as_nanos() as u64,
         }
     }
@@ -51,7 +52,7 @@ impl Memory {
     /// Runs `kernel` on the grid beside `proxy`.
     fn run(&self, kernel: impl Fn(&Ring) + Sync, proxy: impl FnOnce(Consumer) + Send) {
         // SAFETY: the memory outlives the scope; this is the only consumer.
-        let consumer = unsafe { Consumer::new(&self.ring()) };
+        let consumer: Consumer = unsafe { Consumer::new(&self.ring()) };
         std::thread::scope(|scope| {
             let proxy = scope.spawn(|| proxy(consumer));
             emulation::run(GRID, BLOCK, || kernel(&self.ring())).expect("the grid");
@@ -284,7 +285,7 @@ fn the_deadline_ends_every_wait() {
 fn a_done_ticket_needs_no_time() {
     let memory = Memory::new(1, Duration::ZERO);
     // SAFETY: the memory outlives the consumer, which is the only one.
-    let consumer = unsafe { Consumer::new(&memory.ring()) };
+    let consumer: Consumer = unsafe { Consumer::new(&memory.ring()) };
     consumer.publish_watermark(1);
     consumer.publish_stop(Stop::STOPPED);
     assert_eq!(memory.ring().wait(0), Ok(1));

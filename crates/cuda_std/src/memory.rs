@@ -199,6 +199,41 @@ pub fn fetch_add_relaxed_gpu_u64(word: &Word, value: u64) -> u64 {
     word.0.fetch_add(value, Ordering::Relaxed)
 }
 
+/// `red.release.gpu.max.u64`: raises the word to the value; all that this thread did before is visible to a thread of this
+/// GPU that acquires it (or a later value that another such raise has left).
+#[inline(always)]
+pub fn fetch_max_release_gpu_u64(word: &Word, value: u64) {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the reference is valid for an atomic read-modify-write.
+    unsafe {
+        asm!("red.release.gpu.global.max.u64 [{address}], {value};", address = in(reg64) word.0.get(),
+             value = in(reg64) value, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    word.0.fetch_max(value, Ordering::Release);
+}
+
+/// `atom.relaxed.sys.cas.b64`: stores `new` where the word was `expected`; returns the value before. In host memory the
+/// GPU does it by an atomic operation over PCIe.
+#[inline(always)]
+pub fn compare_exchange_relaxed_sys_u64(word: &Word, expected: u64, new: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let before: u64;
+        // SAFETY: the reference is valid for an atomic read-modify-write.
+        unsafe {
+            asm!("atom.relaxed.sys.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
+                 address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
+                 options(nostack));
+        }
+        before
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    match word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(before) | Err(before) => before,
+    }
+}
+
 /// `atom.acquire.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before.
 #[inline(always)]
 pub fn compare_exchange_acquire_gpu_u64(word: &Word, expected: u64, new: u64) -> u64 {

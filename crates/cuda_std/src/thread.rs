@@ -95,6 +95,23 @@ pub fn global_timer_ns() -> u64 {
     emulation::monotonic_ns()
 }
 
+/// A clock for intervals that is finer than [`global_timer_ns`]: cycles of the multiprocessor on the GPU (`%clock64`, each
+/// multiprocessor its own), nanoseconds on the host.
+#[inline(always)]
+pub fn clock() -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let now: u64;
+        // SAFETY: reads a special register; not `pure`, for each read must be a new one.
+        unsafe {
+            core::arch::asm!("mov.u64 {now}, %clock64;", now = out(reg64) now, options(nostack));
+        }
+        now
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    global_timer_ns()
+}
+
 /// Gives way for about this long inside a spin: `nanosleep` on the GPU; on the host a yield, so that two cores suffice
 /// for any grid.
 #[inline(always)]

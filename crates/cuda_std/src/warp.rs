@@ -49,6 +49,12 @@ pub fn lane() -> u32 {
 /// Gives every lane of `mask` the value that lane `source` holds. All lanes of `mask` must call it together.
 #[inline(always)]
 pub fn broadcast_u64(mask: u32, value: u64, source: u32) -> u64 {
+    shuffle_u64(mask, value, source)
+}
+
+/// Gives each lane of `mask` the value that the lane it names holds. All lanes of `mask` must call it together.
+#[inline(always)]
+pub fn shuffle_u64(mask: u32, value: u64, source: u32) -> u64 {
     #[cfg(target_arch = "nvptx64")]
     {
         // SAFETY: the caller's lanes are those of the mask; the source lane is one of them.

@@ -1,29 +1,53 @@
-//! The proxy's side of the ring: take commands in order, publish what is taken, publish what is done.
+//! The proxy's side of the ring: take elements in order, publish what is taken, publish what is done.
 
-use super::{HostWords, Ring, Slot, Stop, parity};
+use super::{HostWords, LOG2_COMMAND_WORDS, Ring, Stop, parity};
 use crate::command::PARITY;
-use cuda_std::memory::{fence_acq_rel_sys, load_relaxed_sys_u64, store_release_sys_u64};
+use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_sys_u64, store_release_sys_u64};
 
-/// The one consumer of a ring. Its cursor is private; only [`publish_tail`](Consumer::publish_tail) shows it.
+/// Words that one look covers, eight cache lines: their loads do not wait for each other, so the misses of a burst that
+/// has just arrived overlap.
+const LOOK_WORDS: usize = 64;
+
+/// The one consumer of a ring of `WORDS` words per element. Its cursor is private; only
+/// [`publish_tail`](Consumer::publish_tail) shows it.
 #[derive(Debug)]
-pub struct Consumer {
-    slots: *const Slot,
+pub struct Consumer<const WORDS: usize = { 1 << LOG2_COMMAND_WORDS }> {
+    slots: *const Word,
     host: *const HostWords,
     log2_capacity: u32,
+    log2_slot_words: u32,
     cursor: u64,
+    /// Elements below this have been seen whole.
+    whole: u64,
     published: u64,
 }
 
 // SAFETY: the pointers are to shared words reached by atomic operations; the cursor moves with the consumer.
-unsafe impl Send for Consumer {}
+unsafe impl<const WORDS: usize> Send for Consumer<WORDS> {}
 
-impl Consumer {
-    /// The consumer of a fresh (all zero) ring.
+impl<const WORDS: usize> Consumer<WORDS> {
+    /// Elements that one look covers: from 1 to 32.
+    const LOOK: u32 = match LOOK_WORDS / WORDS {
+        0 => 1,
+        elements if elements > 32 => 32,
+        elements => elements as u32,
+    };
+
+    /// The consumer of a fresh (all zero) ring, whose pointers are good for the CPU.
     ///
     /// # Safety
-    /// The ring's host memory outlives the consumer, and there is no second consumer.
-    pub unsafe fn new(ring: &Ring) -> Consumer {
-        Consumer { slots: ring.slots, host: ring.host, log2_capacity: ring.log2_capacity, cursor: 0, published: 0 }
+    /// The ring's slots are of `WORDS` words or more, its host memory outlives the consumer, and there is no second
+    /// consumer.
+    pub unsafe fn new(ring: &Ring) -> Consumer<WORDS> {
+        Consumer {
+            slots: ring.slots,
+            host: ring.host,
+            log2_capacity: ring.log2_capacity,
+            log2_slot_words: ring.log2_slot_words,
+            cursor: 0,
+            whole: 0,
+            published: 0,
+        }
     }
 
     fn host(&self) -> &HostWords {
@@ -31,29 +55,102 @@ impl Consumer {
         unsafe { &*self.host }
     }
 
+    /// The words of the slot `ahead` slots behind the one of `ticket`, which must not lie beyond the ring's end.
     #[inline(always)]
-    fn slot(&self, ticket: u64) -> &Slot {
+    fn slot(&self, ticket: u64, ahead: usize) -> &[Word; WORDS] {
         let mask = (1u64 << self.log2_capacity) - 1;
-        // SAFETY: contract of `new`; the mask keeps the index below the capacity.
-        unsafe { &*self.slots.add((ticket & mask) as usize) }
+        let index = (((ticket & mask) as usize) + ahead) << self.log2_slot_words;
+        // SAFETY: contract of `new`; the slot lies before the ring's end.
+        unsafe { &*self.slots.add(index).cast::<[Word; WORDS]>() }
     }
 
-    /// The next command's words, or `None` when it has not arrived whole.
+    /// Zero when the slot's element of this lap is whole.
     ///
     /// The parity must stand in every word: a producer's stores may arrive in any order and at any time. A word of the
     /// lap before has the other parity. An older word cannot come back, since we have read the newer one; and no word can
     /// be of a later lap, since `tail` has not passed this slot.
     #[inline(always)]
-    pub fn pop(&mut self) -> Option<[u64; 4]> {
-        let slot = self.slot(self.cursor);
-        let words = [&slot.0.0, &slot.0.1, &slot.1.0, &slot.1.1].map(load_relaxed_sys_u64);
+    fn missing(&self, lap: u64, ticket: u64, ahead: usize) -> u64 {
+        let words = self.slot(ticket, ahead);
+        words.iter().fold(0, |bits, word| bits | (load_relaxed_sys_u64(word) ^ lap)) & PARITY
+    }
+
+    /// Looks for whole elements from the cursor on. The first alone: while nothing comes, the lines behind it stay with
+    /// whoever writes them.
+    #[inline(always)]
+    fn look(&mut self) {
         let lap = parity(self.cursor, self.log2_capacity);
-        let differing = words.iter().fold(0, |bits, word| bits | (word ^ lap));
-        if differing & PARITY != 0 {
-            return None;
+        if self.missing(lap, self.cursor, 0) != 0 {
+            return;
         }
+        let mut count = 1;
+        let capacity = 1u64 << self.log2_capacity;
+        if capacity - (self.cursor & (capacity - 1)) >= u64::from(Self::LOOK) {
+            // Without a branch: every load of the look is under way before the first is waited for.
+            let mut missing = 1u64 << Self::LOOK;
+            for ahead in 1..Self::LOOK {
+                missing |= self.missing(lap, self.cursor, ahead as usize) >> 63 << ahead;
+            }
+            count = u64::from(missing.trailing_zeros());
+            if count == u64::from(Self::LOOK) {
+                self.prefetch(self.cursor + count);
+            }
+        }
+        self.whole = self.cursor + count;
+    }
+
+    /// The elements come densely: fetch what the next look will read while this one's are worked on.
+    #[inline(always)]
+    fn prefetch(&self, ticket: u64) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for ahead in (0..Self::LOOK as usize * WORDS).step_by(8) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let line = std::ptr::from_ref(self.slot(ticket, 0)).cast::<i8>().wrapping_add(ahead * 8);
+            // SAFETY: a hint; it may name any address.
+            unsafe { _mm_prefetch(line, _MM_HINT_T0) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = ticket;
+    }
+
+    /// The next element's words, or `None` when it has not arrived whole.
+    ///
+    /// What a look has found whole is read again: until `tail` passes it nobody writes it, and a later read of a word never
+    /// returns an older value.
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<[u64; WORDS]> {
+        if self.cursor == self.whole {
+            self.look();
+            if self.cursor == self.whole {
+                return None;
+            }
+        }
+        let slot = self.slot(self.cursor, 0);
+        let words = std::array::from_fn(|index| load_relaxed_sys_u64(&slot[index]) & !PARITY);
         self.cursor += 1;
-        Some(words.map(|word| word & !PARITY))
+        Some(words)
+    }
+
+    /// Calls `each` with the elements that are there, at most so many, and returns how many. As [`pop`](Consumer::pop) in a
+    /// loop, without the question between two elements of one look.
+    #[inline(always)]
+    pub fn pop_each(&mut self, most: u64, mut each: impl FnMut([u64; WORDS])) -> u64 {
+        let first = self.cursor;
+        while self.cursor - first < most {
+            if self.cursor == self.whole {
+                self.look();
+            }
+            let end = self.whole.min(first + most);
+            if self.cursor == end {
+                break;
+            }
+            for ticket in self.cursor..end {
+                let slot = self.slot(ticket, 0);
+                each(std::array::from_fn(|index| load_relaxed_sys_u64(&slot[index]) & !PARITY));
+            }
+            self.cursor = end;
+        }
+        self.cursor - first
     }
 
     /// Orders the payloads behind the commands popped so far: pairs with the producer's fence before its store, so that
@@ -63,9 +160,9 @@ impl Consumer {
         fence_acq_rel_sys();
     }
 
-    /// Gives the slots of all popped commands back to the producers. Once per batch: each store takes the line from the
+    /// Gives the slots of all popped elements back to the producers. Once per batch: each store takes the line from the
     /// poller. Release: our reads of the slots come before a producer's next stores to them (the rest of that chain stands
-    /// at [`push`](Ring::push)).
+    /// at [`push_each`](Ring::push_each)).
     #[inline(always)]
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {
@@ -74,7 +171,12 @@ impl Consumer {
         }
     }
 
-    /// How many commands have been popped: the ticket of the next one.
+    /// Popped elements whose slots have not been given back.
+    pub fn unpublished(&self) -> u64 {
+        self.cursor - self.published
+    }
+
+    /// How many elements have been popped: the ticket of the next one.
     pub fn cursor(&self) -> u64 {
         self.cursor
     }

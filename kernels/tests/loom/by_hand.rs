@@ -5,14 +5,14 @@
 
 use super::Proxy;
 use cuda_std::memory::{
-    compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
+    WordPair, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
     load_acquire_gpu_v2_u64, load_acquire_sys_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64, load_relaxed_sys_u64,
     store_relaxed_gpu_u64, store_relaxed_sys_u64, store_relaxed_sys_v2_u64, store_release_gpu_u64,
     store_release_sys_u64,
 };
 use cuda_std::thread::nanosleep;
 use kernels::command::{Command, PARITY};
-use kernels::ring::{DeviceWords, HostWords, Ring, Slot, Stop, parity};
+use kernels::ring::{DeviceWords, HostWords, Ring, Stop, parity};
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,9 +63,9 @@ fn device(ring: &Ring) -> &DeviceWords {
     unsafe { &*ring.device }
 }
 
-fn slot(ring: &Ring, ticket: u64) -> &Slot {
+fn slot(ring: &Ring, ticket: u64) -> &[WordPair; 2] {
     // SAFETY: the scenario keeps the memory (see above); the index is below the capacity.
-    unsafe { &*ring.slots.add((ticket % ring.capacity()) as usize) }
+    unsafe { &*ring.slots.cast::<[WordPair; 2]>().add((ticket % ring.capacity()) as usize) }
 }
 
 /// [`Ring::push`].
@@ -95,8 +95,8 @@ pub fn push(ring: &Ring, command: &Command, fault: Option<Fault>) -> u64 {
     let lap = parity(ticket, ring.log2_capacity);
     let last_lap = if fault == Some(Fault::WordWithoutParity) { PARITY } else { lap };
     let [a, b, c, d] = command.encode();
-    store_relaxed_sys_v2_u64(&slot(ring, ticket).0, a | lap, b | lap);
-    store_relaxed_sys_v2_u64(&slot(ring, ticket).1, c | lap, d | last_lap);
+    store_relaxed_sys_v2_u64(&slot(ring, ticket)[0], a | lap, b | lap);
+    store_relaxed_sys_v2_u64(&slot(ring, ticket)[1], c | lap, d | last_lap);
     ticket
 }
 
@@ -105,7 +105,7 @@ pub fn wait(ring: &Ring, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> 
     let device = device(ring);
     let mut elected = false;
     let result = loop {
-        elected = elected || compare_exchange_acquire_gpu_u64(&device.completion_poller.0, 0, 1) == 0;
+        elected = elected || compare_exchange_acquire_gpu_u64(&device.completion_poller[0].0, 0, 1) == 0;
         let (watermark, status) = if elected {
             let (watermark, status) = load_acquire_sys_v2_u64(&host(ring).completion.0);
             match fault {
@@ -130,7 +130,7 @@ pub fn wait(ring: &Ring, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> 
         nanosleep(0);
     };
     if elected && fault != Some(Fault::RoleKept) {
-        store_release_gpu_u64(&device.completion_poller.0, 0);
+        store_release_gpu_u64(&device.completion_poller[0].0, 0);
     }
     result
 }
@@ -149,7 +149,7 @@ impl ByHand {
 
     fn words(&self) -> [u64; 4] {
         let slot = slot(&self.ring, self.cursor);
-        [&slot.0.0, &slot.0.1, &slot.1.0, &slot.1.1].map(load_relaxed_sys_u64)
+        [&slot[0].0, &slot[0].1, &slot[1].0, &slot[1].1].map(load_relaxed_sys_u64)
     }
 }
 

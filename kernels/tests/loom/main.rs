@@ -17,14 +17,14 @@ use cuda_std::thread::nanosleep;
 use kernels::command::{Command, Opcode};
 use kernels::put::{Channel, Put};
 use kernels::ring::consumer::Consumer;
-use kernels::ring::{DeviceWords, HostWords, Ring, Slot, Stop};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Stop};
 use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;
 
 /// A ring's memory, two slots; shared by the threads of one execution.
 struct Memory {
-    slots: [Slot; 2],
+    slots: [WordPair; 4],
     host: HostWords,
     device: DeviceWords,
     timeout_ns: u64,
@@ -37,14 +37,19 @@ impl Memory {
 
     /// A wait gives up after this many attempts (loom's clock counts its readings).
     fn with_timeout(timeout_ns: u64) -> Arc<Memory> {
-        let slot = || Slot(WordPair::new(0, 0), WordPair::new(0, 0));
-        let (host, device) = (HostWords::default(), DeviceWords::default());
-        Arc::new(Memory { slots: [slot(), slot()], host, device, timeout_ns })
+        let slots = std::array::from_fn(|_| WordPair::new(0, 0));
+        Arc::new(Memory { slots, host: HostWords::default(), device: DeviceWords::default(), timeout_ns })
     }
 
     fn ring(&self) -> Ring {
-        let slots = self.slots.as_ptr();
-        Ring { slots, host: &self.host, device: &self.device, log2_capacity: 1, timeout_ns: self.timeout_ns }
+        Ring {
+            slots: self.slots.as_ptr().cast(),
+            host: &self.host,
+            device: &self.device,
+            log2_capacity: 1,
+            log2_slot_words: LOG2_COMMAND_WORDS,
+            timeout_ns: self.timeout_ns,
+        }
     }
 }
 

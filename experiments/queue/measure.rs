@@ -1,0 +1,467 @@
+//! Runs the cases of one tuple in turn.
+
+use super::plan::{Algorithm, Plan, Tuple};
+use crate::error::Failure;
+use cuda_std::memory::{Word, load_acquire_sys_u64, store_release_sys_u64};
+use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, PING_PONG, Place, queue_kernels};
+use ginlab::measure::stats::Summary;
+use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
+use ginlab::report::{Row, Status};
+use ginlab::ring::{RingMemory, SharedPlace};
+use ginlab::signals;
+use kernels::ping_pong::PingPongArgs;
+use kernels::queue_kernel::{QueueArgs, QueueResult, SCOPE_WARP};
+use kernels::ring::{HostWords, Stop};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Elements that one repeat pushes at most.
+const MOST_ELEMENTS: u64 = 1 << 25;
+/// Samples of single pushes that one watched pass keeps at most.
+const MOST_SAMPLES: u64 = 1 << 20;
+
+pub type Rows = Vec<(Row, Vec<f64>)>;
+
+/// A grid on a device.
+pub struct Bench<'a> {
+    pub plan: &'a Plan,
+    pub device: &'a Device,
+    pub tuple: Tuple,
+    pub block: u32,
+    /// Cores for the consumers; none when they share cores with others and give way.
+    pub cores: &'a [usize],
+}
+
+/// One way through a queue.
+struct Case<const WORDS: usize> {
+    algorithm: Algorithm,
+    blocking: bool,
+    queues: Queues,
+    consumers: Vec<QueueConsumer<WORDS>>,
+    pushes: u32,
+    samples: Vec<f64>,
+    empty: u64,
+    wrong: u64,
+}
+
+/// What one launch gave.
+struct Run {
+    us: f64,
+    ns_per_cycle: f64,
+    taken: Taken,
+}
+
+/// Calls `run::<WORDS>` for the tuple's words.
+pub fn measure(bench: &Bench<'_>, floors: &[(Row, Vec<f64>)]) -> Result<Rows, Failure> {
+    match bench.tuple.words {
+        1 => bench.rows::<1>(floors),
+        2 => bench.rows::<2>(floors),
+        4 => bench.rows::<4>(floors),
+        8 => bench.rows::<8>(floors),
+        16 => bench.rows::<16>(floors),
+        32 => bench.rows::<32>(floors),
+        64 => bench.rows::<64>(floors),
+        _ => bench.rows::<128>(floors),
+    }
+}
+
+impl Bench<'_> {
+    fn slot_words(&self) -> u32 {
+        self.plan.slot_words.unwrap_or(self.tuple.words)
+    }
+
+    fn producers(&self) -> u64 {
+        let warp = self.device.warp_size();
+        let each = if self.tuple.scope == SCOPE_WARP { self.block.div_ceil(warp) } else { self.block };
+        u64::from(self.tuple.grid) * u64::from(each)
+    }
+
+    /// Producers of the blocks that use the first ring, which has the most; all rings have as many where it divides.
+    fn producers_of(&self, ring: u32) -> u64 {
+        let blocks = (ring..self.tuple.grid).step_by(self.tuple.rings as usize).count() as u64;
+        self.producers() / u64::from(self.tuple.grid) * blocks
+    }
+
+    fn ring(&self) -> Result<RingMemory, DeviceError> {
+        let words = self.slot_words().trailing_zeros();
+        RingMemory::of(self.device, self.tuple.place, self.tuple.slots, words, self.plan.timeout)
+    }
+
+    fn queues(&self, algorithm: Algorithm) -> Result<Queues, DeviceError> {
+        let memory = |_| match algorithm {
+            Algorithm::Vyukov => {
+                let Tuple { place, slots, words, .. } = self.tuple;
+                VyukovMemory::new(self.device, place, slots, words, self.plan.timeout).map(QueueMemory::Vyukov)
+            }
+            _ => self.ring().map(QueueMemory::Ring),
+        };
+        Queues::new(self.device, (0..self.tuple.rings).map(memory).collect::<Result<_, _>>()?)
+    }
+
+    fn blank(&self, case: &str) -> Row {
+        let mut row = Row::new("queue", case, self.device.name(), "none");
+        row.memory = Some(place_name(self.tuple.place).into());
+        row.size_bytes = Some(u64::from(self.tuple.words) * 8);
+        row.slot_bytes = Some(u64::from(self.slot_words()) * 8);
+        row.grid = Some(self.tuple.grid);
+        row.block = Some(self.block);
+        row.scope = Some(if self.tuple.scope == SCOPE_WARP { "warp" } else { "thread" }.into());
+        row.ring_slots = Some(self.tuple.slots as u32);
+        row.rings = Some(self.tuple.rings);
+        row
+    }
+
+    fn skipped(&self, algorithm: Algorithm, blocking: bool, why: String) -> (Row, Vec<f64>) {
+        let mut row = self.blank(algorithm.name());
+        row.mode = Some(mode_name(blocking).into());
+        row.status = Status::Skipped(why);
+        (row, Vec::new())
+    }
+
+    fn rows<const WORDS: usize>(&self, floors: &[(Row, Vec<f64>)]) -> Result<Rows, Failure> {
+        let mut rows = Rows::new();
+        let mut cases: Vec<Case<WORDS>> = Vec::new();
+        for &algorithm in &self.plan.algorithms {
+            for &blocking in &self.plan.modes {
+                let queues = match self.queues(algorithm) {
+                    Ok(queues) => queues,
+                    Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
+                        rows.push(self.skipped(algorithm, blocking, why));
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                // SAFETY: elements have WORDS words by the dispatch above; the consumers stay beside their queues.
+                let consumers = unsafe { queues.consumers() };
+                let (samples, empty, wrong) = (Vec::new(), 0, 0);
+                cases.push(Case { algorithm, blocking, queues, consumers, pushes: 1, samples, empty, wrong });
+            }
+        }
+        let results = self.device.allocate(Place::Device, self.tuple.grid as usize * size_of::<QueueResult>())?;
+        let stores = self.stores(&results)?;
+        for case in &mut cases {
+            case.pushes = self.calibrate(case, &results)?;
+        }
+        for _ in 0..self.plan.repeats {
+            for case in &mut cases {
+                let pushes = case.pushes;
+                let kernel = case.algorithm.kernel(false);
+                let run = self.run(case, kernel, pushes, None, None, &results)?;
+                case.samples.push(run.us / f64::from(pushes));
+                case.empty += run.taken.empty;
+            }
+        }
+        rows.extend(stores);
+        for case in &mut cases {
+            let row = self.finish(case, &results)?;
+            rows.push((row, case.samples.clone()));
+        }
+        for index in 0..rows.len() {
+            let (case, mode) = (rows[index].0.case.clone(), rows[index].0.mode.clone());
+            let baseline = match (case.as_str(), mode.as_deref()) {
+                ("ticket", Some("nbi")) => rows.iter().find(|(row, _)| row.case == "stores"),
+                ("ticket", _) => floors.iter().find(|(row, _)| row.case == "ping-pong"),
+                ("stores", _) => None,
+                _ => rows.iter().find(|(row, _)| row.case == "ticket" && row.mode == mode),
+            };
+            if let Some((baseline, theirs)) = baseline.cloned()
+                && rows[index].0.status == Status::Ok
+            {
+                let ours = rows[index].1.clone();
+                rows[index].0.against(&baseline, &ours, &theirs);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// How many pushes of each producer take about the time that is asked for.
+    fn calibrate<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<u32, Failure> {
+        if let Some(pushes) = self.plan.pushes {
+            return Ok(pushes);
+        }
+        let wanted = self.plan.time.as_secs_f64() * 1e6;
+        let most = (MOST_ELEMENTS / self.producers()).clamp(1, 1 << 30) as u32;
+        let mut pushes = 1;
+        loop {
+            let run = self.run(case, case.algorithm.kernel(false), pushes, None, None, results)?;
+            if run.us > wanted / 8.0 || pushes >= most {
+                return Ok(((f64::from(pushes) * wanted / run.us.max(1.0)) as u32).clamp(1, most));
+            }
+            pushes = (pushes * 4).min(most);
+        }
+    }
+
+    /// The checked and the watched pass, and the row.
+    fn finish<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<Row, Failure> {
+        let pushes = case.pushes;
+        let mut row = self.blank(case.algorithm.name());
+        row.mode = Some(mode_name(case.blocking).into());
+        row.iterations = Some(pushes.into());
+        row.consumers = Some(self.consumer_threads() as u32);
+        row.empty_polls = Some(case.empty);
+        if let Some(summary) = Summary::of(&case.samples) {
+            row.times(&summary).throughput(self.producers() * WORDS as u64 * 8, self.producers());
+        }
+        if self.plan.check {
+            let producers = self.producers() as u32;
+            let run = self.run(case, case.algorithm.kernel(false), pushes, Some(producers), None, results)?;
+            case.wrong += run.taken.wrong;
+        }
+        row.wrong = Some(case.wrong);
+        if case.wrong > 0 {
+            row.status = Status::Failed(format!("{} elements lost, doubled, torn or out of order", case.wrong));
+        }
+        self.watch(case, results, &mut row)?;
+        Ok(row)
+    }
+
+    /// A pass that takes the time of single pushes and counts what they met.
+    fn watch<const WORDS: usize>(
+        &self,
+        case: &mut Case<WORDS>,
+        results: &Buffer,
+        row: &mut Row,
+    ) -> Result<(), Failure> {
+        let each = (MOST_SAMPLES / self.producers()).clamp(1, case.pushes.into()) as u32;
+        let count = (self.producers() * u64::from(each)) as usize;
+        let samples = self.device.allocate(Place::Device, count * size_of::<[u32; 2]>())?;
+        let counts = self.device.allocate(Place::Device, size_of::<[Word; 3]>())?;
+        let watch = (each, &samples, &counts);
+        let run = self.run(case, case.algorithm.kernel(true), each, None, Some(watch), results)?;
+        let mut cycles = vec![[0u32; 2]; count];
+        samples.read(0, &mut cycles)?;
+        let times = |which: usize| {
+            let mut sorted: Vec<u32> = cycles.iter().map(|sample| sample[which]).collect();
+            sorted.sort_unstable();
+            move |per_mille: usize| {
+                let rank = (sorted.len() * per_mille).div_ceil(1000).max(1) - 1;
+                Some(f64::from(sorted[rank]) * run.ns_per_cycle / 1000.0)
+            }
+        };
+        let push = times(0);
+        (row.push_us_p50, row.push_us_p99, row.push_us_p999) = (push(500), push(990), push(999));
+        if case.blocking {
+            let ack = times(1);
+            (row.ack_us_p50, row.ack_us_p99, row.ack_us_p999) = (ack(500), ack(990), ack(999));
+        }
+        let mut seen = [0u64; 3];
+        counts.read(0, &mut seen)?;
+        row.watched = Some(count as u64);
+        (row.full_stalls, row.host_polls, row.lost_exchanges) = (Some(seen[0]), Some(seen[1]), Some(seen[2]));
+        Ok(())
+    }
+
+    fn consumer_threads(&self) -> usize {
+        let rings = self.tuple.rings as usize;
+        rings.div_ceil(rings.div_ceil(self.plan.consumers.unwrap_or(self.tuple.rings) as usize))
+    }
+
+    /// One launch beside its consumers.
+    fn run<const WORDS: usize>(
+        &self,
+        case: &mut Case<WORDS>,
+        kernel: &Kernel<QueueArgs>,
+        pushes: u32,
+        check: Option<u32>,
+        watch: Option<(u32, &Buffer, &Buffer)>,
+        results: &Buffer,
+    ) -> Result<Run, Failure> {
+        let mut args = self.args(case.queues.pointer(), pushes, results);
+        args.blocking = case.blocking.into();
+        if let Some((each, samples, counts)) = watch {
+            (args.samples_each, args.samples, args.counts) = (each, samples.pointer(), counts.pointer());
+        }
+        let stop = AtomicBool::new(false);
+        let per_thread = case.consumers.len().div_ceil(self.consumer_threads());
+        let cores = self.cores;
+        let (launched, taken) = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (index, consumers) in case.consumers.chunks_mut(per_thread).enumerate() {
+                let first = index * per_thread;
+                let expected = (first..first + consumers.len())
+                    .map(|ring| self.producers_of(ring as u32) * u64::from(pushes))
+                    .collect();
+                let slots = self.tuple.slots as u64;
+                let duty = Duty { expected, slots, check, pause: self.plan.pause, yields: cores.is_empty() };
+                let stop = &stop;
+                threads.push(scope.spawn(move || {
+                    if let Some(core) = cores.get(index) {
+                        super::pin(*core);
+                    }
+                    consume(consumers, &duty, stop)
+                }));
+            }
+            // SAFETY: the queues, the results and what is watched outlive the launch, which ends here.
+            let launched = unsafe { self.device.launch(kernel, self.tuple.grid, self.block, args) };
+            let launched = launched.map_err(Failure::from).and_then(|launch| {
+                launch.wait(|| {
+                    if !signals::interrupted() {
+                        return Ok(());
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                    Err(Failure::Interrupted)
+                })
+            });
+            stop.store(true, Ordering::Relaxed);
+            let taken: Vec<Option<Taken>> = threads.into_iter().map(|thread| thread.join().ok()).collect();
+            (launched, taken)
+        });
+        launched?;
+        let mut sum = Taken::default();
+        for taken in taken {
+            let taken = taken.ok_or_else(|| Failure::Run("a consumer thread panicked (a bug)".into()))?;
+            sum.count += taken.count;
+            sum.sum = sum.sum.wrapping_add(taken.sum) & kernels::queue_kernel::CONTENT;
+            sum.wrong += taken.wrong;
+            sum.empty += taken.empty;
+        }
+        let (us, ns_per_cycle) = self.elapsed(results, &case.queues)?;
+        let missing = (self.producers() * u64::from(pushes)).abs_diff(sum.count);
+        let other_sum = sum.sum != expected_sum(self.producers(), pushes.into(), self.tuple.words);
+        case.wrong += missing + u64::from(missing == 0 && other_sum);
+        Ok(Run { us, ns_per_cycle, taken: sum })
+    }
+
+    fn args(&self, queues: *const u8, pushes: u32, results: &Buffer) -> QueueArgs {
+        QueueArgs {
+            queues,
+            queue_count: self.tuple.rings,
+            scope: self.tuple.scope,
+            words: self.tuple.words,
+            pushes,
+            blocking: 0,
+            samples_each: 0,
+            samples: std::ptr::null_mut(),
+            counts: std::ptr::null(),
+            results: results.pointer(),
+        }
+    }
+
+    /// From the first block's start to the last one's end; nanoseconds of a cycle.
+    fn elapsed(&self, results: &Buffer, queues: &Queues) -> Result<(f64, f64), Failure> {
+        let mut blocks = vec![QueueResult::default(); self.tuple.grid as usize];
+        results.read(0, &mut blocks)?;
+        if let Some(stop) = blocks.iter().map(|block| Stop(block.stop)).find(|stop| stop.0 != 0) {
+            let grid = (self.tuple.grid, self.block);
+            let text = format!("the kernel ended early ({} x {}): {}; {}", grid.0, grid.1, stop.text(), queues.state());
+            return Err(if stop == Stop::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) });
+        }
+        let started = blocks.iter().map(|block| block.started).min().unwrap_or_default();
+        let done = blocks.iter().map(|block| block.done).max().unwrap_or_default();
+        let longest = blocks.iter().max_by_key(|block| block.done - block.started).copied().unwrap_or_default();
+        let ns_per_cycle = (longest.done - longest.started) as f64 / longest.cycles.max(1) as f64;
+        Ok(((done.saturating_sub(started)) as f64 / 1000.0, ns_per_cycle))
+    }
+
+    /// The bare stores, which nobody takes: the floor of every push. Nothing where the memory is not to be had.
+    fn stores(&self, results: &Buffer) -> Result<Option<(Row, Vec<f64>)>, Failure> {
+        let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(None) };
+        let pushes = (MOST_ELEMENTS / 4 / self.producers()).clamp(1, 200_000) as u32;
+        let args = self.args(queues.pointer(), pushes, results);
+        let mut samples = Vec::new();
+        for _ in 0..self.plan.repeats {
+            // SAFETY: the queues and the results outlive the launch, which ends here.
+            let launch = unsafe { self.device.launch(&queue_kernels::STORES, self.tuple.grid, self.block, args) }?;
+            launch.wait(|| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) })?;
+            samples.push(self.elapsed(results, &queues)?.0 / f64::from(pushes));
+        }
+        let mut row = self.blank("stores");
+        row.iterations = Some(pushes.into());
+        if let Some(summary) = Summary::of(&samples) {
+            row.times(&summary).throughput(self.producers() * u64::from(self.tuple.words) * 8, self.producers());
+        }
+        Ok(Some((row, samples)))
+    }
+
+    /// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
+    pub fn floors(&self) -> Result<Rows, Failure> {
+        let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(Rows::new()) };
+        let one = Bench { tuple: Tuple { grid: 1, rings: 1, ..self.tuple }, block: 1, ..*self };
+        let mut rows = Rows::new();
+        if self.tuple.place == SharedPlace::Pinned {
+            let mut samples = [Vec::new(), Vec::new()];
+            for _ in 0..self.plan.repeats {
+                for (late, samples) in samples.iter_mut().enumerate() {
+                    samples.push(one.ping_pong(late as u64 * 250)?);
+                }
+            }
+            for (name, samples) in ["ping-pong", "ping-pong-late"].into_iter().zip(samples) {
+                let mut row = one.blank(name);
+                (row.size_bytes, row.slot_bytes, row.ring_slots) = (Some(8), None, None);
+                if let Some(summary) = Summary::of(&samples) {
+                    row.times(&summary);
+                }
+                rows.push((row, samples));
+            }
+        }
+        if one.tuple.words == 4 {
+            // SAFETY: elements of four words; the queues live on.
+            let mut consumers = unsafe { queues.consumers::<4>() };
+            let samples: Vec<f64> = (0..self.plan.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
+            let mut row = Row::new("queue", "empty-poll", "cpu", "none");
+            row.memory = Some(place_name(self.tuple.place).into());
+            if let Some(summary) = Summary::of(&samples) {
+                row.times(&summary);
+            }
+            rows.push((row, samples));
+        }
+        Ok(rows)
+    }
+
+    /// Microseconds of one round trip of a bare flag, answered by this thread.
+    fn ping_pong(&self, first_poll_ns: u64) -> Result<f64, Failure> {
+        let iterations = if matches!(self.device, Device::Emulated) { 200 } else { 5000 };
+        let flags = self.device.allocate(Place::Host, size_of::<HostWords>())?;
+        let results = self.device.allocate(Place::Device, 16)?;
+        let args = PingPongArgs {
+            flags: flags.pointer(),
+            payload: std::ptr::null_mut(),
+            bytes: 0,
+            iterations,
+            ordered: 0,
+            first_poll_ns,
+            timeout_ns: self.plan.timeout.as_nanos() as u64,
+            elapsed_ns: results.pointer(),
+            stop: (results.address() + 8) as *mut u64,
+        };
+        // SAFETY: flags and results live until the launch has ended; there is no payload.
+        let mut launch = unsafe { self.device.launch(&PING_PONG, 1, 1, args) }?;
+        // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
+        let words = unsafe { &*flags.pointer::<HostWords>() };
+        let look_every = if self.cores.is_empty() { 1 << 6 } else { 1 << 20 };
+        let (mut answered, mut spins) = (0, 0u32);
+        loop {
+            let asked = load_acquire_sys_u64(&words.tail.0);
+            if asked != answered {
+                store_release_sys_u64(&words.completion.0.0, asked);
+                answered = asked;
+                continue;
+            }
+            // Seldom: asking the driver takes longer than a round trip, and the answer would wait for it.
+            spins = spins.wrapping_add(1);
+            if spins.is_multiple_of(look_every) && launch.is_done()? {
+                break;
+            }
+            if self.cores.is_empty() {
+                std::thread::yield_now();
+            }
+        }
+        let mut found = [0u64; 2];
+        results.read(0, &mut found)?;
+        match found {
+            [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
+            [_, stop] => Err(Failure::Timeout(format!("the ping-pong ended early: {}", Stop(stop).text()))),
+        }
+    }
+}
+
+pub fn place_name(place: SharedPlace) -> &'static str {
+    match place {
+        SharedPlace::Pinned => "pinned",
+        SharedPlace::Managed => "managed",
+        SharedPlace::Gdr => "gdr",
+    }
+}
+
+fn mode_name(blocking: bool) -> &'static str {
+    if blocking { "blocking" } else { "nbi" }
+}

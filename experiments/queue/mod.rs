@@ -1,0 +1,101 @@
+//! `ginlab queue`: the GPU-to-CPU queue alone, algorithms and memories side by side, with the floors of the same run.
+
+mod args;
+mod measure;
+mod plan;
+
+pub use args::Args;
+
+use crate::error::Failure;
+use crate::proxy::{Output, allowed_cpus, report_options};
+use ginlab::cuda::Device;
+use ginlab::report::{Ending, Header, Key, Report, Row};
+use measure::{Bench, Rows, place_name};
+use plan::Plan;
+
+/// Runs the experiment.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let plan = Plan::new(args)?;
+    let (device, why_emulated) = Device::open(plan.device, 0)?;
+    let emulated = matches!(device, Device::Emulated);
+    let benches = benches(&plan, &device)?;
+    let threads = plan.tuples.iter().map(|tuple| tuple.rings as usize).max().unwrap_or(1);
+    let allowed = allowed_cpus();
+    // From the end: the first core is where the system does its own work. None where the grid needs them, or too few.
+    let pinned = plan.pin && !emulated && threads < allowed.len();
+    let cores: Vec<usize> = if pinned { allowed.into_iter().rev().take(threads).collect() } else { Vec::new() };
+    let options = report_options(args.csv.as_deref(), args.json.as_deref(), args.color, args.no_header);
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
+    if let Some(why) = why_emulated {
+        header.note(format!("emulated device: {why}"));
+    }
+    header.note(
+        "time_us is the time per push of one producer until all elements of a repeat are taken, on the device's clock; \
+         rates count all producers; push_us and ack_us are of single pushes in a watched pass",
+    );
+    let mut output = Output::new(Report::open(&options, &header)?, benches.len() as u64);
+    let result = sweep(&plan, &device, &benches, &cores, &mut output);
+    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
+    // The first failure is the one to report.
+    let wrong = result?;
+    finished?;
+    wrong.map_or(Ok(()), Err)
+}
+
+/// The tuples with their blocks, all of which the device must take.
+fn benches(plan: &Plan, device: &Device) -> Result<Vec<(plan::Tuple, u32)>, Failure> {
+    let usual: &[u32] = if matches!(device, Device::Emulated) { &[1, 4] } else { &[1, 32] };
+    let mut benches = Vec::new();
+    for tuple in &plan.tuples {
+        for block in tuple.block.map_or(usual.to_vec(), |block| vec![block]) {
+            device.check_grid(tuple.grid, block)?;
+            if u64::from(tuple.grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
+                return Err(Failure::Usage(format!("--grid {} x {block}: more than 2^31 producers", tuple.grid)));
+            }
+            benches.push((*tuple, block));
+        }
+    }
+    Ok(benches)
+}
+
+/// Measures every tuple; the failure it returns is of wrong elements in a row that was written.
+fn sweep(
+    plan: &Plan,
+    device: &Device,
+    benches: &[(plan::Tuple, u32)],
+    cores: &[usize],
+    output: &mut Output,
+) -> Result<Option<Failure>, Failure> {
+    let mut wrong = None;
+    let mut floors = Rows::new();
+    let mut place = None;
+    for &(tuple, block) in benches {
+        let bench = Bench { plan, device, tuple, block, cores };
+        if place != Some(tuple.place) {
+            place = Some(tuple.place);
+            let found = bench.floors()?;
+            output.rows(&found)?;
+            floors.extend(found);
+        }
+        let rows = measure::measure(&bench, &floors)?;
+        output.rows(&rows)?;
+        output.step();
+        wrong = wrong.or_else(|| rows.iter().find_map(|(row, _)| wrong_elements(row, tuple)));
+    }
+    Ok(wrong)
+}
+
+fn wrong_elements(row: &Row, tuple: plan::Tuple) -> Option<Failure> {
+    let wrong = row.wrong.filter(|wrong| *wrong > 0)?;
+    Some(Failure::WrongData(format!("{wrong} wrong elements in {} over {} memory", row.case, place_name(tuple.place))))
+}
+
+/// Pins the calling thread, where the system lets it.
+fn pin(core: usize) {
+    let mut set = nix::sched::CpuSet::new();
+    if set.set(core).is_ok() {
+        let _ = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
+    }
+}

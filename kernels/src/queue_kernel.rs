@@ -1,0 +1,404 @@
+//! The kernels of `ginlab queue`: a grid that pushes elements as fast as the queue takes them, and the bare stores that no
+//! queue can beat.
+//!
+//! A *producer* is a thread, or a warp that pushes one element together. The first word of an element says which push of
+//! which producer it is; the other words follow from it ([`element_word`]), so that the CPU can tell lost, doubled, torn
+//! and overtaken elements.
+
+use crate::ring::producer::Behind;
+use crate::ring::{COMPLETION_POLLERS, Observe, Ring, Stop};
+use crate::vyukov::Vyukov;
+use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
+use cuda_std::{kernel, thread, warp};
+
+/// Each thread is a producer.
+pub const SCOPE_THREAD: u32 = 0;
+/// Each warp is a producer.
+pub const SCOPE_WARP: u32 = 1;
+
+/// Words have 63 bits of content.
+pub const CONTENT: u64 = (1 << 63) - 1;
+
+/// The `index`-th word of an element whose first word is `first`. Linear in `first` modulo 2^63, so that the sum over all
+/// elements of a run is known without going through them.
+#[inline(always)]
+pub fn element_word(first: u64, index: u32) -> u64 {
+    let index = index as u64;
+    first.wrapping_mul(2 * index + 1).wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) & CONTENT
+}
+
+/// The first word of an element: which push of which producer.
+#[inline(always)]
+pub fn first_word(producer: u32, number: u32) -> u64 {
+    (producer as u64) << 32 | number as u64
+}
+
+/// A queue from many device threads to one CPU thread.
+pub trait Queue {
+    /// Pushes one element of each active lane and returns the lane's ticket.
+    ///
+    /// # Errors
+    /// Why it could not.
+    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop>;
+
+    /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
+    /// leader does it.
+    ///
+    /// # Errors
+    /// Why it could not.
+    #[inline(always)]
+    fn push_warp(
+        &self,
+        mask: u32,
+        words: u32,
+        word: impl Fn(u32) -> u64,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Stop> {
+        let leader = mask.trailing_zeros();
+        let mut result = Ok(0);
+        if warp::lane() == leader {
+            result = self.push(words, word, observe);
+        }
+        share(mask, leader, result)
+    }
+
+    /// Waits until this ticket's element has been taken.
+    ///
+    /// # Errors
+    /// Why the wait ended otherwise.
+    fn wait(&self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop>;
+}
+
+/// Gives the leader's result to every lane.
+#[inline(always)]
+fn share(mask: u32, leader: u32, result: Result<u64, Stop>) -> Result<u64, Stop> {
+    let (value, stop) = match result {
+        Ok(value) => (value, 0),
+        Err(stop) => (0, stop.0),
+    };
+    let value = warp::broadcast_u64(mask, value, leader);
+    let stop = warp::broadcast_u64(mask, stop, leader);
+    if stop == 0 { Ok(value) } else { Err(Stop(stop)) }
+}
+
+impl Queue for Ring {
+    #[inline(always)]
+    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+        self.push_each(Behind::Nothing, words, word, observe)
+    }
+
+    #[inline(always)]
+    fn push_warp(
+        &self,
+        mask: u32,
+        words: u32,
+        word: impl Fn(u32) -> u64,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Stop> {
+        Ring::push_warp(self, mask, Behind::Nothing, words, word, observe)
+    }
+
+    #[inline(always)]
+    fn wait(&self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+        self.wait_as(thread::block_idx_x() as usize % COMPLETION_POLLERS, ticket, observe).map(drop)
+    }
+}
+
+/// The ring with a release store per element.
+struct Released(Ring);
+
+impl Queue for Released {
+    #[inline(always)]
+    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+        self.0.push_released(words, word, observe)
+    }
+
+    #[inline(always)]
+    fn wait(&self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+        Queue::wait(&self.0, ticket, observe)
+    }
+}
+
+impl Queue for Vyukov {
+    #[inline(always)]
+    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+        Vyukov::push(self, Behind::Nothing, words, word, observe)
+    }
+
+    #[inline(always)]
+    fn wait(&self, position: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+        Vyukov::wait(self, position, observe)
+    }
+}
+
+/// Arguments of the queue kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct QueueArgs {
+    /// [`Ring`]s or [`Vyukov`] queues; block `b` uses number `b % queue_count`.
+    pub queues: *const u8,
+    /// How many, at least 1.
+    pub queue_count: u32,
+    /// [`SCOPE_THREAD`] or [`SCOPE_WARP`].
+    pub scope: u32,
+    /// Words of an element, a power of two.
+    pub words: u32,
+    /// Pushes of each producer.
+    pub pushes: u32,
+    /// 1: wait for each push; 0: wait for the last one.
+    pub blocking: u32,
+    /// Samples of each producer at most; 0: take none.
+    pub samples_each: u32,
+    /// Two words per sample in device memory: cycles until pushed, cycles until acknowledged (blocking only).
+    pub samples: *mut [u32; 2],
+    /// In device memory: full, host polls, lost exchanges.
+    pub counts: *const [Word; 3],
+    /// Results, one per block.
+    pub results: *mut QueueResult,
+}
+
+// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
+unsafe impl Send for QueueArgs {}
+// SAFETY: as above.
+unsafe impl Sync for QueueArgs {}
+
+/// What one block reports, by its first thread: both clocks before and after, and why it ended early.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueResult {
+    /// Nanoseconds of the device's clock before the first push.
+    pub started: u64,
+    /// Nanoseconds of the device's clock when everything was taken.
+    pub done: u64,
+    /// Cycles between the two.
+    pub cycles: u64,
+    /// 0, or the first reason ([`Stop`]) that ended a thread of the block early.
+    pub stop: u64,
+}
+
+/// What the threads of a run have seen.
+#[derive(Default)]
+struct Seen {
+    full: u32,
+    host_polls: u32,
+    lost_exchanges: u32,
+}
+
+impl Observe for Seen {
+    #[inline(always)]
+    fn full(&mut self) {
+        self.full += 1;
+    }
+
+    #[inline(always)]
+    fn host_poll(&mut self) {
+        self.host_polls += 1;
+    }
+
+    #[inline(always)]
+    fn lost_exchange(&mut self) {
+        self.lost_exchanges += 1;
+    }
+}
+
+/// The ring as it is.
+///
+/// # Safety
+/// The pointers are valid for the whole grid's run: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
+/// block.
+#[kernel]
+pub unsafe fn queue_ticket(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run::<_, false>(&args, &this_queue::<Ring>(&args), &mut ()) };
+}
+
+/// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
+///
+/// # Safety
+/// As [`queue_ticket`]; `samples` for producers x `samples_each` entries, `counts` for one.
+#[kernel]
+pub unsafe fn queue_ticket_watched(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run_watched(&args, &this_queue::<Ring>(&args)) };
+}
+
+/// The ring with a release store per element.
+///
+/// # Safety
+/// As [`queue_ticket`].
+#[kernel]
+pub unsafe fn queue_release(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run::<_, false>(&args, &Released(this_queue::<Ring>(&args)), &mut ()) };
+}
+
+/// The ring with a release store per element, watched.
+///
+/// # Safety
+/// As [`queue_ticket_watched`].
+#[kernel]
+pub unsafe fn queue_release_watched(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run_watched(&args, &Released(this_queue::<Ring>(&args))) };
+}
+
+/// Vyukov's queue.
+///
+/// # Safety
+/// As [`queue_ticket`], with [`Vyukov`] queues.
+#[kernel]
+pub unsafe fn queue_vyukov(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run::<_, false>(&args, &this_queue::<Vyukov>(&args), &mut ()) };
+}
+
+/// Vyukov's queue, watched.
+///
+/// # Safety
+/// As [`queue_ticket_watched`], with [`Vyukov`] queues.
+#[kernel]
+pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run_watched(&args, &this_queue::<Vyukov>(&args)) };
+}
+
+/// The queue of this block.
+#[inline(always)]
+unsafe fn this_queue<Q: Copy>(args: &QueueArgs) -> Q {
+    // SAFETY: the kernel's contract; the remainder is below `queue_count`.
+    unsafe { args.queues.cast::<Q>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
+}
+
+/// Number of this thread's producer in the grid.
+#[inline(always)]
+fn producer(scope: u32) -> u32 {
+    match scope {
+        SCOPE_WARP => {
+            thread::block_idx_x() * thread::block_dim_x().div_ceil(warp::SIZE) + thread::thread_idx_x() / warp::SIZE
+        }
+        _ => thread::index(),
+    }
+}
+
+#[inline(always)]
+unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &Q) {
+    let mut seen = Seen::default();
+    // SAFETY: the kernel's contract.
+    unsafe { run::<_, true>(args, queue, &mut seen) };
+    // SAFETY: the kernel's contract.
+    let counts = unsafe { &*args.counts };
+    for (word, count) in counts.iter().zip([seen.full, seen.host_polls, seen.lost_exchanges]) {
+        if count > 0 {
+            fetch_add_relaxed_gpu_u64(word, count as u64);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &Q, observe: &mut impl Observe) {
+    let first_thread = thread::thread_idx_x() == 0;
+    let (started, cycles) = (thread::global_timer_ns(), thread::clock());
+    // SAFETY: the kernel's contract is the loop's.
+    let result = unsafe { pushes::<_, WATCHED>(args, queue, observe) };
+    let mut stop = match result {
+        Ok(()) => 0,
+        Err(stop) => stop.0,
+    };
+    stop = crate::put_kernel::block_maximum(stop);
+    if first_thread {
+        let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
+        // SAFETY: one entry per block, contract of the kernel.
+        unsafe { args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop }) };
+    }
+}
+
+/// The pushes of one producer.
+#[inline(always)]
+unsafe fn pushes<Q: Queue, const WATCHED: bool>(
+    args: &QueueArgs,
+    queue: &Q,
+    observe: &mut impl Observe,
+) -> Result<(), Stop> {
+    let producer = producer(args.scope);
+    let per_warp = args.scope == SCOPE_WARP;
+    // Nothing has diverged yet: the warp's lanes that exist.
+    let mask = warp::active_mask();
+    let leader = mask.trailing_zeros();
+    let mut last = None;
+    for number in 0..args.pushes {
+        let first = first_word(producer, number);
+        let before = if WATCHED { thread::clock() } else { 0 };
+        let word = |index| element_word(first, index);
+        let ticket = if per_warp {
+            warp::synchronize(mask);
+            queue.push_warp(mask, args.words, word, observe)?
+        } else {
+            queue.push(args.words, word, observe)?
+        };
+        let pushed = if WATCHED { thread::clock() } else { 0 };
+        if args.blocking != 0 {
+            wait(queue, ticket, per_warp, mask, observe)?;
+        }
+        let sampled = WATCHED && number < args.samples_each && (!per_warp || warp::lane() == leader);
+        if sampled {
+            let sample = [pushed.wrapping_sub(before) as u32, thread::clock().wrapping_sub(before) as u32];
+            let index = producer as usize * args.samples_each as usize + number as usize;
+            // SAFETY: the kernel's contract.
+            unsafe { args.samples.add(index).write(sample) };
+        }
+        last = Some(ticket);
+    }
+    match last {
+        Some(ticket) if args.blocking == 0 => wait(queue, ticket, per_warp, mask, observe),
+        _ => Ok(()),
+    }
+}
+
+/// Waits as a thread, or lets the warp's leader wait for all.
+#[inline(always)]
+fn wait<Q: Queue>(queue: &Q, ticket: u64, per_warp: bool, mask: u32, observe: &mut impl Observe) -> Result<(), Stop> {
+    if !per_warp {
+        return queue.wait(ticket, observe);
+    }
+    let leader = mask.trailing_zeros();
+    let mut result = Ok(0);
+    if warp::lane() == leader {
+        result = queue.wait(ticket, observe).map(|()| 0);
+    }
+    share(mask, leader, result).map(drop)
+}
+
+/// The floor under every push: the same stores into the slots of the first ring, with neither ticket nor consumer.
+///
+/// # Safety
+/// As [`queue_ticket`].
+#[kernel]
+pub unsafe fn queue_stores(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    let ring: Ring = unsafe { this_queue(&args) };
+    let producer = producer(args.scope);
+    let producers = match args.scope {
+        SCOPE_WARP => thread::grid_dim_x() * thread::block_dim_x().div_ceil(warp::SIZE),
+        _ => thread::grid_dim_x() * thread::block_dim_x(),
+    };
+    let (rank, lanes) = match args.scope {
+        SCOPE_WARP => (warp::lane(), warp::active_mask().count_ones()),
+        _ => (0, 1),
+    };
+    let (started, cycles) = (thread::global_timer_ns(), thread::clock());
+    for number in 0..args.pushes {
+        let first = first_word(producer, number);
+        let ticket = number as u64 * producers as u64 + producer as u64;
+        ring.store_bare(ticket, args.words, |index| element_word(first, index), rank, lanes);
+    }
+    // Until all stores have arrived.
+    fence_acq_rel_sys();
+    thread::sync_threads();
+    if thread::thread_idx_x() == 0 {
+        let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
+        // SAFETY: one entry per block, contract of the kernel.
+        unsafe {
+            args.results.add(thread::block_idx_x() as usize).write(QueueResult { started, done, cycles, stop: 0 })
+        };
+    }
+}

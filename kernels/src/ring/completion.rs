@@ -1,0 +1,113 @@
+//! The device side of the ring, second half: wait for a ticket.
+
+use super::poller::Poller;
+use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Stop};
+use cuda_std::memory::{
+    fetch_max_release_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
+    store_relaxed_gpu_u64, store_release_gpu_u64,
+};
+use cuda_std::thread;
+
+/// Longest sleep of a thread that waits for completion (nanoseconds): it adds to every acknowledgement.
+const LONGEST_SLEEP: u32 = 64;
+
+impl Ring {
+    /// Waits until this ticket and all before it are complete; returns the watermark that says so.
+    ///
+    /// One thread of each role polls the completion line over PCIe; while others wait it relays the line into device
+    /// memory, and they read the copy. (The proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN
+    /// 8.) Alone it relays nothing: the release would cost a fence on the way out of every quiet. `completion_waiting`
+    /// says which; a waiter that is not elected raises it in every pass, so that a lost update costs one pass and never
+    /// the wait.
+    ///
+    /// The watermark and the status come by one load, without a promise that both are of one age; a ticket below the
+    /// watermark is done whatever the status says.
+    ///
+    /// # Errors
+    /// The proxy's status, or [`Stop::DEADLINE`].
+    #[inline(always)]
+    pub fn wait(&self, ticket: u64) -> Result<u64, Stop> {
+        self.wait_as(thread::block_idx_x() as usize % COMPLETION_POLLERS, ticket, &mut ())
+    }
+
+    /// As [`wait`](Ring::wait), standing for the poller of this number, below [`COMPLETION_POLLERS`].
+    ///
+    /// # Errors
+    /// As [`wait`](Ring::wait).
+    #[inline(always)]
+    pub fn wait_as(&self, role: usize, ticket: u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+        wait_as(self.host(), self.device(), self.timeout_ns, role, ticket, observe)
+    }
+}
+
+/// [`Ring::wait_as`], out of line and with the parts that it needs, as for a push that waits for space.
+#[inline(never)]
+fn wait_as(
+    host: &HostWords,
+    device: &DeviceWords,
+    timeout_ns: u64,
+    role: usize,
+    ticket: u64,
+    observe: &mut impl Observe,
+) -> Result<u64, Stop> {
+    let role = &device.completion_poller[role % COMPLETION_POLLERS].0;
+    let mut poller = Poller::new(role, timeout_ns, LONGEST_SLEEP);
+    let mut relayed = 0;
+    loop {
+        let (watermark, status) = if poller.elected {
+            // Read before the line, so that this load hides behind the one over PCIe.
+            let others_wait = load_relaxed_gpu_u64(&device.completion_waiting.0) != 0;
+            observe.host_poll();
+            let (watermark, status) = load_acquire_sys_v2_u64(&host.completion.0);
+            if others_wait && watermark > relayed {
+                // Release: whoever acquires the copy sees what the proxy saw before (a get's bytes in host memory;
+                // for bytes that a NIC wrote to device memory, the rail must have seen to their order). The maximum:
+                // the poller of another role may have relayed a newer one.
+                fetch_max_release_gpu_u64(&device.completion_cache.0.0, watermark);
+                relayed = watermark;
+                poller.release_role = true;
+            }
+            if status != 0 {
+                device.relay_status(status);
+            }
+            (watermark, status)
+        } else {
+            store_relaxed_gpu_u64(&device.completion_waiting.0, 1);
+            load_acquire_gpu_v2_u64(&device.completion_cache.0)
+        };
+        if watermark > ticket && relayed != 0 {
+            // Whoever still waits raises it again.
+            store_relaxed_gpu_u64(&device.completion_waiting.0, 0);
+        }
+        if watermark > ticket {
+            return Ok(watermark);
+        }
+        if status != 0 {
+            // The status may have overtaken the watermark, both in the copy and between the two halves of one load:
+            // the line itself decides. The load that brought the status acquired it, so this one finds the last
+            // watermark.
+            let (watermark, _) = load_acquire_sys_v2_u64(&host.completion.0);
+            return if watermark > ticket { Ok(watermark) } else { Err(Stop(status)) };
+        }
+        if poller.pause() {
+            return Err(device.give_up());
+        }
+    }
+}
+
+impl DeviceWords {
+    /// Shows the other threads of the device that there is nothing left to wait for. Release: whoever acquires the copy
+    /// of the status reads a completion line at least as new as we did, and so finds the last watermark there.
+    #[inline(always)]
+    pub(super) fn relay_status(&self, status: u64) {
+        store_release_gpu_u64(&self.completion_cache.0.1, status);
+    }
+
+    /// The deadline has passed: end the others' waits too. (All but those of the completion line's pollers, which do
+    /// not read the copy: their own deadlines end them.) A ticket may be lost, so the ring is not usable after.
+    #[inline(always)]
+    pub(super) fn give_up(&self) -> Stop {
+        self.relay_status(Stop::DEADLINE.0);
+        Stop::DEADLINE
+    }
+}
