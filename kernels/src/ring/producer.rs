@@ -187,11 +187,18 @@ impl Ring {
         taken
     }
 
+    /// Where a word of an element lies.
     #[inline(always)]
-    fn word(&self, ticket: u64, index: u32) -> &Word {
+    fn address(&self, ticket: u64, index: u32) -> *const Word {
         let slot = (ticket & (self.capacity() - 1)) << self.log2_slot_words;
         // SAFETY: as for `host`; the mask keeps the slot below the capacity, and an element is not larger than a slot.
-        unsafe { &*self.slots.add(slot as usize + index as usize) }
+        unsafe { self.slots.add(slot as usize + index as usize) }
+    }
+
+    #[inline(always)]
+    fn word(&self, ticket: u64, index: u32) -> &Word {
+        // SAFETY: a word of the ring.
+        unsafe { &*self.address(ticket, index) }
     }
 
     /// The stores of a push without anything around them: of a lane's own element, or of its share of its warp's.
@@ -251,10 +258,9 @@ impl Ring {
     /// Two words of an element, from an even one on.
     #[inline(always)]
     fn pair(&self, ticket: u64, index: u32) -> &WordPair {
-        let first: *const Word = self.word(ticket, index);
         // SAFETY: an element is a power of two of words and begins on a multiple of its size, so two words from an even
         // one on are a pair, aligned to 16 bytes.
-        unsafe { &*first.cast::<WordPair>() }
+        unsafe { &*self.address(ticket, index).cast::<WordPair>() }
     }
 
     /// The ring looks full: returns when all tickets below `end` have a slot, `end <= tail + capacity`, with that tail.
