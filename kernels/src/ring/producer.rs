@@ -120,7 +120,7 @@ impl Ring {
             // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
             warp::synchronize(mask);
             if stop == 0 && rank >= first && rank < last {
-                store(base + rank, warp::SIZE == 32 && mask == u32::MAX && last == count);
+                store(base + rank, warp::SIZE == 32 && mask == u32::MAX && first == 0 && last == count);
             }
             first = last;
             if first >= count || stop != 0 {
