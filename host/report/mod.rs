@@ -13,6 +13,7 @@ mod header;
 mod json;
 mod row;
 mod table;
+mod whole;
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
@@ -23,6 +24,7 @@ pub use self::header::{Header, Key};
 pub use self::json::JsonSink;
 pub use self::row::{Row, SCHEMA, Status};
 pub use self::table::Table;
+pub use self::whole::Whole;
 
 /// Where an output goes: `-` is stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,26 @@ pub enum Target {
     Stdout,
     /// A file, overwritten if it is there.
     File(PathBuf),
+}
+
+impl Target {
+    fn place(&self) -> Place {
+        match self {
+            Self::Stdout => Place::Stdout,
+            Self::File(path) => Place::Path(path.clone()),
+        }
+    }
+
+    /// Refuses CSV and JSON that would go to the same place.
+    pub fn check(csv: Option<&Self>, json: Option<&Self>) -> Result<(), ReportError> {
+        match (csv, json) {
+            (Some(Self::Stdout), Some(Self::Stdout)) => Err(ReportError::TwoOnStdout),
+            (Some(Self::File(csv)), Some(Self::File(json))) if same_file(csv, json) => {
+                Err(ReportError::SameFile(csv.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl From<&OsStr> for Target {
@@ -155,13 +177,7 @@ pub struct Report {
 impl Report {
     /// Opens every output and writes the header. Fails here, before the run, when one of them cannot be written.
     pub fn open(options: &Options, header: &Header) -> Result<Self, ReportError> {
-        match (&options.csv, &options.json) {
-            (Some(Target::Stdout), Some(Target::Stdout)) => return Err(ReportError::TwoOnStdout),
-            (Some(Target::File(csv)), Some(Target::File(json))) if same_file(csv, json) => {
-                return Err(ReportError::SameFile(csv.clone()));
-            }
-            _ => {}
-        }
+        Target::check(options.csv.as_ref(), options.json.as_ref())?;
         let json = options.json.as_ref().map(|target| JsonSink::create(target, header)).transpose()?;
         let csv = match options.csv.as_ref().map(|target| CsvSink::create(target, header)).transpose() {
             Ok(csv) => csv,
