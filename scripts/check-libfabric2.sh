@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 skip() { echo "skipped: $1"; exit 0; }
-command -v apt-get >/dev/null && command -v dpkg >/dev/null || skip "no apt-get and dpkg here"
+for tool in apt-get dpkg; do command -v "$tool" >/dev/null || skip "no $tool here"; done
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
