@@ -1,5 +1,6 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod chart;
 mod efa;
 mod error;
 mod proxy;
@@ -27,6 +28,8 @@ struct Cli {
 enum Experiment {
     /// GPU-initiated puts through ring, proxy and rails: quiet against nbi, beside CPU-initiated writes
     Proxy(Box<proxy::Args>),
+    /// Draw a chart, as SVG, from CSV files of earlier runs
+    Chart(Box<chart::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// Print a completion script for a shell
@@ -60,6 +63,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
+        Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());

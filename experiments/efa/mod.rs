@@ -5,7 +5,7 @@ mod table;
 
 use crate::error::Failure;
 use ginlab::fabric::listing::Listing;
-use ginlab::report::{Header, Key, Target, Whole};
+use ginlab::report::{Header, Key, Target, WholeFile};
 use ginlab::signals;
 use row::Row;
 use std::io::Write;
@@ -85,11 +85,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 
     // All are opened before anything is written.
-    let csv_output = csv.as_ref().map(|target| Whole::open("CSV", target)).transpose()?;
-    let json_output = match json.as_ref().map(|target| Whole::open("JSON", target)).transpose() {
+    let csv_output = csv.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
+    let json_output = match json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose() {
         Ok(output) => output,
         Err(error) => {
-            csv_output.into_iter().for_each(Whole::discard);
+            csv_output.into_iter().for_each(WholeFile::discard);
             return Err(error.into());
         }
     };

@@ -90,6 +90,17 @@ fn load(context: &CudaContext, ptx: &str) -> Result<Module, DeviceError> {
     Ok(Module(module))
 }
 
+/// Refuses managed memory where CPU and GPU may not use it at the same time.
+fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
+    if concurrent {
+        return Ok(());
+    }
+    Err(DeviceError::Refused(format!(
+        "managed memory refused on {gpu}: CONCURRENT_MANAGED_ACCESS is 0, so a CPU that polls it while a kernel runs would \
+         fault; use pinned host memory"
+    )))
+}
+
 impl Gpu {
     pub(super) fn open(index: usize) -> Result<Gpu, DeviceError> {
         let Some(ptx) = PTX else {
@@ -161,6 +172,19 @@ impl Gpu {
                 unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
                 Ok(pointer as u64)
             }
+            Place::Managed => {
+                let concurrent = Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+                let concurrent = self.context.attribute(concurrent).map_err(failed("cuDeviceGetAttribute"))?;
+                check_concurrent(&self.name, concurrent != 0)?;
+                let what = format!("allocating {bytes} bytes of managed memory");
+                // Global: kernels of every stream may use it.
+                let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+                // SAFETY: the context is current; the memory is zeroed before anyone sees it.
+                let address = unsafe { result::malloc_managed(bytes, flags) }.map_err(failed(what))?;
+                // SAFETY: the allocation is this long, and the CPU may write it at any time (asked above).
+                unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
+                Ok(address)
+            }
         }
     }
 
@@ -168,11 +192,22 @@ impl Gpu {
         // Nothing can be done about an error here; the context records it for its next call.
         let result = self.context.bind_to_thread().and_then(|()| match place {
             // SAFETY: `address` came from `allocate`, and launches that used it have ended.
-            Place::Device => unsafe { result::free_sync(address) },
+            Place::Device | Place::Managed => unsafe { result::free_sync(address) },
             // SAFETY: as above.
             Place::Host => unsafe { result::free_host(address as *mut c_void) },
         });
         self.context.record_err(result);
+    }
+
+    /// Makes copies and memsets of this allocation return only when they are done, as GDRCopy and everything else that reads
+    /// GPU memory behind the driver's back asks for.
+    pub(super) fn synchronize_copies_of(&self, address: u64) -> Result<(), DeviceError> {
+        self.bind()?;
+        let yes: u32 = 1;
+        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        // SAFETY: this attribute is an unsigned int, read during the call.
+        let status = unsafe { sys::cuPointerSetAttribute((&raw const yes).cast(), attribute, address) };
+        status.result().map_err(failed("cuPointerSetAttribute SYNC_MEMOPS"))
     }
 
     pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {
@@ -330,5 +365,20 @@ impl Drop for CopyQueue {
     fn drop(&mut self) {
         let result = self.stream.synchronize();
         self.gpu.context.record_err(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_memory_without_concurrent_access_is_refused_in_one_line() {
+        assert_eq!(check_concurrent("Some GPU", true), Ok(()));
+        let refused = check_concurrent("Some GPU", false);
+        assert!(matches!(refused, Err(DeviceError::Refused(_))));
+        let text = refused.map_or_else(|error| error.to_string(), |()| String::new());
+        assert!(text.starts_with("managed memory refused on Some GPU: CONCURRENT_MANAGED_ACCESS is 0"), "{text}");
+        assert!(!text.contains('\n'), "{text}");
     }
 }

@@ -1,13 +1,18 @@
 //! Devices that run kernels: the GPU through the CUDA driver, or its emulation by CPU threads.
 //!
-//! Both take the same [`Kernel`] with the same arguments, and both give memory of two places: [`Place::Device`] and
-//! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address). On the emulated device both
-//! are plain host memory.
+//! Both take the same [`Kernel`] with the same arguments, and both give memory of three places: [`Place::Device`],
+//! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address) and [`Place::Managed`]. On the
+//! emulated device all three are plain host memory. A [`MappedBuffer`] is GPU memory that the CPU reaches too, where
+//! GDRCopy is installed.
 
 mod emulated;
+mod gdr;
 mod gpu;
+mod mapped;
 
+pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
+pub use mapped::MappedBuffer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +81,10 @@ pub enum Place {
     Device,
     /// Pinned host memory, mapped into the device under the same address.
     Host,
+    /// Managed memory: one address for CPU and GPU, and the driver moves each page to whoever touches it. A GPU with which
+    /// the CPU cannot share it while a kernel runs refuses it. ginlab's managed allocations are small (a ring, a few words):
+    /// nothing is prefetched, and no advice is given. It is not registered with NICs.
+    Managed,
 }
 
 /// Values for which every bit pattern is good, so that they can be read from a device's memory.
@@ -235,7 +244,7 @@ impl Launch {
 /// See [`keep_buffers`].
 static KEEP: AtomicBool = AtomicBool::new(false);
 
-/// From now on no [`Buffer`] of this process is freed. For a proxy thread that hangs in its provider and had to be left
+/// From now on no [`Buffer`] and no [`MappedBuffer`] of this process is freed. For a proxy thread that hangs in its provider and had to be left
 /// behind: it, or its NIC, may yet write to any of them.
 pub(crate) fn keep_buffers() {
     KEEP.store(true, Ordering::Release);
@@ -257,7 +266,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// First byte, as device, CPU (host memory only) and NIC address it.
+    /// First byte, as device, CPU (host and managed memory only) and NIC address it.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -267,14 +276,15 @@ impl Buffer {
         self.bytes
     }
 
-    /// First byte as a pointer. Only host memory (or any memory of the emulated device) may be dereferenced by the CPU.
+    /// First byte as a pointer. Only host and managed memory (or any memory of the emulated device) may be dereferenced by
+    /// the CPU.
     pub fn pointer<T>(&self) -> *mut T {
         self.address as *mut T
     }
 
     /// Whether the CPU can read and write it in place.
     pub fn on_host(&self) -> bool {
-        self.place == Place::Host || matches!(self.device, Device::Emulated)
+        self.place != Place::Device || matches!(self.device, Device::Emulated)
     }
 
     /// Copies values in, wherever the memory is; the offset is in bytes.
@@ -342,6 +352,29 @@ impl Drop for Buffer {
         match &self.device {
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_place_of_the_emulated_device_is_zeroed_host_memory() {
+        for place in [Place::Device, Place::Host, Place::Managed] {
+            let buffer = Device::Emulated.allocate(place, 4096).unwrap();
+            assert!(buffer.on_host(), "{place:?}");
+            let mut words = [1u64; 512];
+            buffer.read(0, &mut words).unwrap();
+            assert_eq!(words, [0; 512], "{place:?}");
+
+            buffer.write(8, &[7u64, 9]).unwrap();
+            // SAFETY: nobody else knows of the buffer.
+            let bytes = unsafe { buffer.host_bytes() }.unwrap();
+            assert_eq!((bytes[8], bytes[16], bytes[24]), (7, 9, 0), "{place:?}");
+            assert!(buffer.read(4096, &mut words[..1]).is_err(), "{place:?}");
         }
     }
 }

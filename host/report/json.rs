@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::row::rounded;
-use super::whole::Whole;
-use super::{Ending, Header, ReportError, Row, SCHEMA, Target};
+use super::{Ending, Header, ReportError, Row, SCHEMA, Target, WholeFile};
 
 /// A row of the document.
 #[derive(Serialize)]
@@ -17,25 +16,23 @@ struct Entry<'a> {
     samples_us: Vec<Option<f64>>,
 }
 
-/// Collects rows and writes the document at the end, under a temporary name that is then renamed: a reader never sees half
-/// a document, and an older one stays until then.
+/// Collects rows and writes the document at the end, whole: an older one stays until then.
 ///
 /// A sink that is dropped unfinished, as by an error on the way, writes what it has and marks it as not complete.
 #[derive(Debug)]
 pub struct JsonSink {
     header: String,
     rows: Vec<String>,
-    output: Option<Whole>,
+    output: Option<WholeFile>,
 }
 
 impl JsonSink {
     /// Opens the target.
     pub fn create(target: &Target, header: &Header) -> Result<Self, ReportError> {
-        let output = Whole::open("JSON", target)?;
-        let header = serde_json::to_string_pretty(header)
-            .map_err(|error| ReportError::write("JSON", &target.place(), error))?
-            .replace('\n', "\n  ");
-        Ok(Self { header, rows: Vec::new(), output: Some(output) })
+        let text =
+            serde_json::to_string_pretty(header).map_err(|error| ReportError::write("JSON", &target.into(), error))?;
+        let output = WholeFile::create("JSON", target)?;
+        Ok(Self { header: text.replace('\n', "\n  "), rows: Vec::new(), output: Some(output) })
     }
 
     /// Takes one row and its raw samples in microseconds.
@@ -60,8 +57,10 @@ impl JsonSink {
     }
 
     fn write(&mut self, ending: Ending) -> Result<(), ReportError> {
-        let Some(output) = self.output.take() else { return Ok(()) };
-        output.write(&self.document(ending))
+        match self.output.take() {
+            Some(output) => output.write(&self.document(ending)),
+            None => Ok(()),
+        }
     }
 
     /// One row per line, so that the file can be searched and compared by line.

@@ -8,6 +8,7 @@
 //! CSV are written row by row: after Ctrl-C they hold what was measured. The JSON document appears whole at the end, also
 //! after an interruption, and says in `complete` which of the two it was.
 
+pub mod chart;
 mod csv;
 mod header;
 mod json;
@@ -24,7 +25,7 @@ pub use self::header::{Header, Key};
 pub use self::json::JsonSink;
 pub use self::row::{Row, SCHEMA, Status};
 pub use self::table::Table;
-pub use self::whole::Whole;
+pub use self::whole::WholeFile;
 
 /// Where an output goes: `-` is stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +37,6 @@ pub enum Target {
 }
 
 impl Target {
-    fn place(&self) -> Place {
-        match self {
-            Self::Stdout => Place::Stdout,
-            Self::File(path) => Place::Path(path.clone()),
-        }
-    }
-
     /// Refuses CSV and JSON that would go to the same place.
     pub fn check(csv: Option<&Self>, json: Option<&Self>) -> Result<(), ReportError> {
         match (csv, json) {
@@ -157,6 +151,15 @@ enum Place {
     Path(PathBuf),
 }
 
+impl From<&Target> for Place {
+    fn from(target: &Target) -> Self {
+        match target {
+            Target::Stdout => Self::Stdout,
+            Target::File(path) => Self::Path(path.clone()),
+        }
+    }
+}
+
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -225,7 +228,7 @@ impl Report {
 }
 
 /// Whether two paths name one file, also when neither is there yet.
-fn same_file(one: &Path, two: &Path) -> bool {
+pub fn same_file(one: &Path, two: &Path) -> bool {
     // Devices may be shared: /dev/null twice is a fair way to say "no output".
     let device = |path: &Path| path.metadata().is_ok_and(|meta| !meta.is_file());
     // A file that is not there yet is known by its folder.

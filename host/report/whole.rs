@@ -1,5 +1,4 @@
-//! An output that is written whole: under a temporary name that is then renamed, so that a reader never sees half of it and
-//! an older one stays until then.
+//! Outputs that appear whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -7,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::{Place, ReportError, Target, write_stdout};
 
-/// An opened output: what cannot be written is refused before the work that fills it.
+/// A target that takes one document. A file is written under a temporary name that is then renamed: a reader never sees half
+/// a document, and an older one stays until then.
 #[derive(Debug)]
-pub struct Whole {
+pub struct WholeFile {
+    /// `JSON`, `the chart`: for errors.
     what: &'static str,
     output: Output,
 }
@@ -29,25 +30,24 @@ enum Output {
     },
 }
 
-impl Whole {
-    /// Opens the target; `what` names it in errors.
-    pub fn open(what: &'static str, target: &Target) -> Result<Self, ReportError> {
-        let opened = match target {
-            Target::Stdout => Ok(Output::Stdout),
-            Target::File(path) => open(path),
+impl WholeFile {
+    /// Opens the target. What was there stays.
+    pub fn create(what: &'static str, target: &Target) -> Result<Self, ReportError> {
+        let output = match target {
+            Target::Stdout => Output::Stdout,
+            Target::File(path) => open(path).map_err(|source| ReportError::write(what, &target.into(), source))?,
         };
-        let output = opened.map_err(|source| ReportError::write(what, &target.place(), source))?;
         Ok(Self { what, output })
     }
 
-    /// Writes it and closes it.
-    pub fn write(self, bytes: &[u8]) -> Result<(), ReportError> {
+    /// Writes the document and closes the target.
+    pub fn write(self, document: &[u8]) -> Result<(), ReportError> {
         let (place, written) = match self.output {
-            Output::Stdout => (Place::Stdout, write_stdout(bytes)),
-            Output::Stream { mut file, path } => (Place::Path(path), file.write_all(bytes)),
+            Output::Stdout => (Place::Stdout, write_stdout(document)),
+            Output::Stream { mut file, path } => (Place::Path(path), file.write_all(document)),
             Output::File { mut file, temporary, path } => {
                 let written = file
-                    .write_all(bytes)
+                    .write_all(document)
                     .and_then(|()| file.sync_all())
                     .and_then(|()| std::fs::rename(&temporary, &path));
                 if written.is_err() {

@@ -1,0 +1,199 @@
+//! The rows of CSV files, by the names of their columns.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::ChartError;
+use crate::report::SCHEMA;
+
+/// The columns that a chart itself depends on.
+const NEEDED: [&str; 4] = ["schema", "device", "fabric", "status"];
+/// The column that is in no file: the name of the file.
+pub const FILE: &str = "file";
+
+/// The rows of one or several files. Columns are known by name alone: files of older and newer versions, with fewer and
+/// more columns, stand beside each other, and what one of them lacks is empty.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    columns: Vec<String>,
+    rows: Vec<Record>,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    line: u64,
+    fields: Vec<String>,
+}
+
+impl Record {
+    /// The field of a column, without blanks around it.
+    pub fn get(&self, column: Column) -> &str {
+        self.fields.get(column.0).map_or("", |field| field.trim())
+    }
+
+    /// The file and the line, for errors.
+    pub fn place(&self) -> String {
+        format!("{}, line {}", self.get(Column(0)), self.line)
+    }
+}
+
+/// A column of [`Records`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Column(usize);
+
+impl Records {
+    /// Reads files, in this order.
+    pub fn read(paths: &[PathBuf]) -> Result<Self, ChartError> {
+        let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        for (path, name) in paths.iter().zip(names(paths)) {
+            records.read_file(path, &name)?;
+        }
+        Ok(records)
+    }
+
+    fn read_file(&mut self, path: &Path, name: &str) -> Result<(), ChartError> {
+        let unreadable = |source| ChartError::Read { path: path.into(), source };
+        let broken = |error: ::csv::Error| match error.kind() {
+            ::csv::ErrorKind::Io(_) => ChartError::Read { path: path.into(), source: error.into() },
+            _ => ChartError::Broken { path: path.into(), why: error.to_string() },
+        };
+        let mut reader = ::csv::Reader::from_reader(File::open(path).map_err(unreadable)?);
+        let header = reader.headers().map_err(broken)?.clone();
+        let missing: Vec<&str> =
+            NEEDED.into_iter().filter(|needed| !header.iter().any(|column| column == *needed)).collect();
+        if !missing.is_empty() {
+            return Err(ChartError::Foreign { path: path.into(), missing: missing.join(", ") });
+        }
+        let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();
+        let schema = self.column("schema")?;
+        for row in reader.into_records() {
+            let row = row.map_err(broken)?;
+            let line = row.position().map_or(0, |position| position.line());
+            let mut fields = vec![String::new(); self.columns.len()];
+            fields[0] = name.into();
+            for (place, field) in places.iter().zip(&row) {
+                fields[*place] = field.into();
+            }
+            let record = Record { line, fields };
+            if record.get(schema).parse() != Ok(SCHEMA) {
+                return Err(ChartError::Schema { path: path.into(), line, found: record.get(schema).into() });
+            }
+            self.rows.push(record);
+        }
+        Ok(())
+    }
+
+    fn add_column(&mut self, name: &str) -> usize {
+        self.columns.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.columns.push(name.into());
+            self.columns.len() - 1
+        })
+    }
+
+    /// The column of this name.
+    pub fn column(&self, name: &str) -> Result<Column, ChartError> {
+        self.columns.iter().position(|known| known == name).map(Column).ok_or_else(|| {
+            let nearness = |known: &String| strsim::jaro_winkler(known, name);
+            let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
+            ChartError::Column {
+                name: name.into(),
+                nearest: nearest.filter(|known| nearness(known) > 0.7).cloned(),
+                known: self.columns.join(", "),
+            }
+        })
+    }
+
+    /// Every column, with its name.
+    pub fn columns(&self) -> impl Iterator<Item = (Column, &str)> {
+        self.columns.iter().enumerate().map(|(index, name)| (Column(index), name.as_str()))
+    }
+
+    /// Every row, in the order of the files.
+    pub fn rows(&self) -> &[Record] {
+        &self.rows
+    }
+}
+
+/// What files are called in the picture: by their last part, unless that would make two of them one.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let last = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let mut known: Vec<String> = paths.iter().map(last).collect();
+    known.sort();
+    known.dedup();
+    if known.len() == paths.len() {
+        return paths.iter().map(last).collect();
+    }
+    paths.iter().map(|path| path.display().to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(texts: &[&str]) -> Result<Records, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = (0..texts.len()).map(|index| dir.path().join(format!("{index}.csv"))).collect();
+        for (path, text) in paths.iter().zip(texts) {
+            std::fs::write(path, text).unwrap();
+        }
+        Records::read(&paths).map_err(|error| error.to_string().replace(&dir.path().display().to_string(), "DIR"))
+    }
+
+    #[test]
+    fn files_of_different_columns_stand_beside_each_other() {
+        let records = read(&[
+            "schema,device,fabric,status,grid\n1,emulated,null,ok,8\n",
+            "status,schema,fabric,device,warps\n\"failed: x\",1,model:p5,cpu,4\n",
+        ])
+        .unwrap();
+        let shown: Vec<String> = records
+            .rows()
+            .iter()
+            .map(|row| records.columns().map(|(column, name)| format!("{name}={} ", row.get(column))).collect())
+            .collect();
+        insta::assert_snapshot!(shown.join("\n"), @r"
+        file=0.csv schema=1 device=emulated fabric=null status=ok grid=8 warps= 
+        file=1.csv schema=1 device=cpu fabric=model:p5 status=failed: x grid= warps=4
+        ");
+        assert_eq!(records.rows()[1].place(), "1.csv, line 2");
+    }
+
+    #[test]
+    fn refusals_say_what_is_wrong() {
+        let columns = "schema,device,fabric,status\n";
+        let refusals: Vec<String> = [
+            String::new(),
+            "a,b\n1,2\n".into(),
+            format!("{columns}1,cpu,null\n"),
+            format!("{columns}2,cpu,null,ok\n"),
+            format!("{columns},cpu,null,ok\n"),
+        ]
+        .iter()
+        .map(|text| read(&[text]).unwrap_err())
+        .collect();
+        insta::assert_snapshot!(refusals.join("\n"), @r#"
+        DIR/0.csv is not a CSV file of ginlab: it has no column schema, device, fabric, status
+        DIR/0.csv is not a CSV file of ginlab: it has no column schema, device, fabric, status
+        DIR/0.csv: CSV error: record 1 (line: 2, byte: 28): found record with 3 fields, but the previous record has 4 fields
+        DIR/0.csv, line 2: schema "2"; this ginlab reads schema 1
+        DIR/0.csv, line 2: schema ""; this ginlab reads schema 1
+        "#);
+        let records = read(&[columns]).unwrap();
+        let refusals: Vec<String> =
+            ["fabrik", "devices", "xyz"].iter().map(|name| records.column(name).unwrap_err().to_string()).collect();
+        insta::assert_snapshot!(refusals.join("\n"), @r#"
+        there is no column "fabrik", did you mean fabric?; columns: file, schema, device, fabric, status
+        there is no column "devices", did you mean device?; columns: file, schema, device, fabric, status
+        there is no column "xyz"; columns: file, schema, device, fabric, status
+        "#);
+    }
+
+    #[test]
+    fn files_keep_apart() {
+        let named = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        assert_eq!(named(&["a/x.csv", "b/y.csv"]), ["x.csv", "y.csv"]);
+        assert_eq!(named(&["a/x.csv", "b/x.csv"]), ["a/x.csv", "b/x.csv"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! From a small CSV file to its picture.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const CSV: &str = "\
+schema,experiment,case,device,fabric,mode,rails,size_bytes,grid,block,time_us_min,time_us_p50,time_us_p99,status,suspect
+1,proxy,put,gpu:H200,tcp,quiet,1,64,1,32,4.0,5.0,9.0,ok,
+1,proxy,put,gpu:H200,tcp,quiet,1,4096,8,32,8.0,10.0,12.0,ok,
+1,proxy,put,gpu:H200,tcp,quiet,1,1048576,132,32,450.0,500.0,700.0,ok,
+1,proxy,put,gpu:H200,tcp,nbi,1,64,1,32,1.0,2.0,3.0,ok,
+1,proxy,put,emulated,model:p5,nbi,1,4096,8,32,3.0,4.0,5.0,ok,
+1,proxy,put,gpu:H200,tcp,nbi,4,4096,8,32,2.0,3.0,4.0,ok,above <the> \"\"line\"\"
+1,proxy,put,gpu:H200,tcp,nbi,1,1048576,132,32,,,,failed: x,
+1,proxy,put,gpu:H200,tcp,nbi,1,,132,32,1.0,2.0,3.0,ok,
+";
+
+fn records() -> Records {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small & <odd>.csv");
+    std::fs::write(&path, CSV).unwrap();
+    Records::read(&[path]).unwrap()
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').filter(|part| !part.is_empty()).map(String::from).collect()
+}
+
+fn query(x: &str, series: &str, filters: &[&str]) -> Query {
+    Query {
+        x: list(x),
+        y: "time_us_p50".into(),
+        series: list(series),
+        filters: filters.iter().map(|text| Filter::parse(text).unwrap()).collect(),
+        width: 700,
+        height: 400,
+        ..Query::default()
+    }
+}
+
+/// Every opened element is closed, and no text breaks out of its own.
+fn assert_well_formed(svg: &str) {
+    let mut open = Vec::new();
+    for part in svg.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        assert!(text.split('&').skip(1).all(|entity| entity.split_once(';').is_some_and(|(name, _)| name.len() < 5)));
+        match tag.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name)),
+            None if tag.ends_with('/') => {}
+            None => open.push(tag.split(' ').next().unwrap()),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_small_file_becomes_a_picture() {
+    let mut query = query("size_bytes", "mode", &["rails=1"]);
+    query.range = Some(["time_us_min".into(), "time_us_p99".into()]);
+    let picture = query.chart(&records()).unwrap();
+    assert_eq!(
+        picture.notes,
+        ["left out 2 of 7 rows: 1 with a status other than ok, 1 without size_bytes or time_us_p50"]
+    );
+    let chart = &picture.chart;
+    assert_eq!((&chart.x.kind, &chart.y.kind, chart.mark), (&Kind::Log, &Kind::Log, Mark::Lines));
+    let names: Vec<_> = chart.series.iter().map(|series| (series.name.as_str(), series.points.len())).collect();
+    assert_eq!(names, [("quiet", 3), ("nbi", 2)]);
+    assert_eq!(chart.series[0].points[0], Point { x: 64.0, y: 5.0, range: Some((4.0, 9.0)) });
+
+    let svg = chart.svg().unwrap();
+    assert_well_formed(&svg);
+    let odd = Chart { title: "a\u{1}\u{1b}[1m \"#0100A7\" <b>".into(), ..chart.clone() }.svg().unwrap();
+    assert_well_formed(&odd);
+    assert!(!odd.contains('\u{1}') && odd.contains("<title>a[1m \"#0100A7\" &lt;b&gt;</title>"), "{odd}");
+    assert_eq!(svg, query.chart(&records()).unwrap().chart.svg().unwrap(), "the same rows give the same bytes");
+    let texts: Vec<&str> =
+        svg.split("<text").skip(1).map(|part| part.split(['>', '<']).nth(1).unwrap().trim()).collect();
+    insta::assert_snapshot!(texts.join(" | "), @"proxy: time p50 (us) by size (bytes) | Not plain measurements: emulated device in 1 of 5 points, modelled network in 1 of 5 points | device gpu:H200, emulated · fabric tcp, model:p5 · only rails=1 · small &amp; &lt;odd&gt;.csv | 1 | 10 | 100 | 64 | 4K | 1M | size (bytes) | time p50 (us) | quiet | nbi");
+    let count = |part: &str| svg.matches(part).count();
+    assert_eq!((count("class=\"whisker-0\""), count("class=\"whisker-1\"")), (3 * 3, 2 * 3));
+    assert_eq!((count("class=\"line-0\""), count("class=\"line-1\"")), (2, 2), "the line and its legend");
+    assert_eq!((count("class=\"fill-0\""), count("class=\"fill-1\"")), (3 + 1, 2 + 1));
+    assert!(svg.contains("prefers-color-scheme:dark") && !svg.contains("A7\""), "a placeholder is left");
+}
+
+#[test]
+fn what_was_not_measured_says_so() {
+    let notice = |filters: &[&str]| query("size_bytes", "mode,rails", filters).chart(&records()).unwrap().chart.notice;
+    assert_eq!(notice(&["mode=quiet"]), None);
+    insta::assert_snapshot!(notice(&[]).unwrap(), @"Not plain measurements: emulated device in 1 of 6 points, modelled network in 1 of 6 points, marked as suspect in 1 of 6 points");
+    insta::assert_snapshot!(notice(&["device=emulated"]).unwrap(), @"Not plain measurements: emulated device, modelled network");
+}
+
+#[test]
+fn filters_know_sizes_numbers_and_nothing() {
+    let left = |filter: &str| {
+        query("size_bytes", "mode", &[filter])
+            .chart(&records())
+            .map(|picture| picture.chart.series.iter().map(|series| series.points.len()).sum::<usize>())
+    };
+    assert_eq!(left("size_bytes=4K,64").unwrap(), 5);
+    assert_eq!(left("rails=4.0").unwrap(), 1);
+    assert_eq!(left("suspect=").unwrap(), 5);
+    let refusals = [left("mode=nbii"), left("size_bytes="), left("mod=x")].map(|left| left.unwrap_err().to_string());
+    insta::assert_snapshot!(refusals.join("\n"), @r#"
+    no rows are left to draw: none has mode=nbii; there is quiet, nbi
+    no rows are left to draw: 1 without size_bytes or time_us_p50
+    there is no column "mod", did you mean mode?; columns: file, schema, experiment, case, device, fabric, mode, rails, size_bytes, grid, block, time_us_min, time_us_p50, time_us_p99, status, suspect
+    "#);
+    assert!(Filter::parse("mode").is_err() && Filter::parse("=x").is_err());
+}
+
+#[test]
+fn categories_stand_in_the_order_of_the_file() {
+    let picture = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]).chart(&records()).unwrap();
+    assert_eq!(picture.chart.x.kind, Kind::Categories(list("1x32,8x32,132x32")));
+    assert_eq!(picture.chart.x.label, "grid x block");
+    let mut bars = query("mode", "rails", &["size_bytes=64"]);
+    bars.bars = true;
+    let svg = bars.chart(&records()).unwrap().chart.svg().unwrap();
+    assert_well_formed(&svg);
+    assert_eq!(svg.matches("<rect").count(), 1 + 2 + 1, "the background, two bars, the legend");
+    // Narrow, the names stand upright; narrower, it is said what is missing.
+    let mut narrow = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]);
+    narrow.width = 330;
+    assert!(narrow.chart(&records()).unwrap().chart.svg().unwrap().contains("rotate(270"));
+    narrow.width = 210;
+    assert!(matches!(narrow.chart(&records()), Err(ChartError::TooSmall { side: "width", .. })));
+}
+
+#[test]
+fn points_that_share_a_place_are_told_apart() {
+    let mut query = query("size_bytes", "mode", &[]);
+    let picture = query.chart(&records()).unwrap();
+    insta::assert_snapshot!(picture.notes[1], @r#"2 rows of "nbi" share size_bytes 4K; they differ in device, fabric, rails: name some in --series, or narrow with --where"#);
+    assert!(!picture.chart.svg().unwrap().contains("points=\"\""));
+    query.bars = true;
+    assert!(matches!(query.chart(&records()), Err(ChartError::Overlap(_))));
+}
