@@ -1,6 +1,7 @@
 //! The `ginlab` command: one subcommand per experiment.
 
 mod chart;
+mod efa;
 mod error;
 mod proxy;
 mod queue;
@@ -32,6 +33,8 @@ enum Experiment {
     Chart(Box<chart::Args>),
     /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
     Queue(Box<queue::Args>),
+    /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
+    Efa(efa::Args),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -65,6 +68,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
+        Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())

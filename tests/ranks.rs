@@ -6,8 +6,8 @@
 mod common;
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
+use common::lab::Lab;
 use common::{Done, Job, all_verified, clean, free_port, ginlab, rows, run, skip};
 use ginlab::report::Row;
 
@@ -16,13 +16,9 @@ const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";
 /// One rank of a tcp job of two.
 fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
     let mut command = ginlab(&format!("{SHORT} {args}"));
-    set_tcp(&mut command, rank, "127.0.0.1", port, token);
-    command
-}
-
-fn set_tcp(command: &mut Command, rank: usize, master: &str, port: u16, token: &str) {
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
-    command.env("MASTER_ADDR", master).env("MASTER_PORT", port.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+    command
 }
 
 /// Both at once.
@@ -144,80 +140,12 @@ fn two_ranks_by_mpirun() {
     assert!(done.stderr.contains("4 ranks were asked for, but the mpi bootstrap has 2"), "{done:?}");
 }
 
-/// Two network namespaces with four veth pairs between them, removed when dropped.
-struct TwoHosts([String; 2]);
-
-impl TwoHosts {
-    fn new() -> Result<Self, String> {
-        let id = std::process::id();
-        let hosts = TwoHosts(["a", "b"].map(|side| format!("ginlab-rails-{id}-{side}")));
-        let [a, b] = &hosts.0;
-        for host in &hosts.0 {
-            ip(&format!("netns add {host}"))?;
-            ip(&format!("-n {host} link set lo up"))?;
-        }
-        for rail in 0..4 {
-            ip(&format!("-n {a} link add rail{rail} type veth peer name rail{rail} netns {b}"))?;
-            for (host, number) in [(a, 1), (b, 2)] {
-                ip(&format!("-n {host} address add 10.99.{}.{number}/24 dev rail{rail}", 50 + rail))?;
-                ip(&format!("-n {host} link set rail{rail} up"))?;
-            }
-        }
-        hosts.until_up()?;
-        Ok(hosts)
-    }
-
-    /// The kernel notices within a second that a link has a carrier; before that, libfabric does not see its address.
-    fn until_up(&self) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        for host in &self.0 {
-            while ip(&format!("-n {host} -brief link show type veth"))?.matches(" UP ").count() < 4 {
-                if Instant::now() > deadline {
-                    return Err(format!("the links of {host} do not come up"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// One of the ranks on its host.
-    fn rank(&self, rank: usize, args: &str) -> Command {
-        let mut command = Command::new("ip");
-        clean(&mut command);
-        command.args(["netns", "exec", &self.0[rank], env!("CARGO_BIN_EXE_ginlab")]);
-        command.args(format!("{SHORT} {args}").split_whitespace());
-        set_tcp(&mut command, rank, "10.99.50.1", 29401, "secret");
-        command
-    }
-}
-
-impl Drop for TwoHosts {
-    fn drop(&mut self) {
-        for host in &self.0 {
-            // What was not made cannot be removed.
-            let _ = ip(&format!("netns delete {host}"));
-        }
-    }
-}
-
-fn ip(args: &str) -> Result<String, String> {
-    let output = Command::new("ip").args(args.split_whitespace()).output().map_err(|error| format!("ip: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(format!("ip {args}: {text}"))
-    }
-}
-
 #[test]
 fn two_hosts_with_four_rails_between_them() {
-    let hosts = match TwoHosts::new() {
-        Ok(hosts) => hosts,
-        Err(why) => return skip(&format!("no network namespaces (root and iproute2 make them): {why}")),
-    };
+    let Some(lab) = Lab::up("--rate none") else { return };
+    let rank = |rank: usize, args: &str| lab.ginlab(rank, &format!("{SHORT} {args}"));
     let args = "-b 16383 -e 16383 -p tcp --rails 1,4 --strategy split,round-robin --csv -";
-    let (first, second) = both(hosts.rank(0, args), hosts.rank(1, args));
+    let (first, second) = both(rank(0, args), rank(1, args));
     let (first, second) = (first.expect(0), second.expect(0));
     assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("", ""));
     assert!(first.stderr.contains("# note: 2 ranks by the tcp bootstrap"), "{}", first.stderr);
@@ -234,7 +162,7 @@ fn two_hosts_with_four_rails_between_them() {
     }
 
     // A domain that only one side has; both hear of it.
-    let (first, second) = both(hosts.rank(0, "-p tcp --domain lo"), hosts.rank(1, "-p tcp --domain rail9"));
+    let (first, second) = both(rank(0, "-p tcp --domain lo"), rank(1, "-p tcp --domain rail9"));
     assert!(second.stderr.contains("there is no rail9; there are: "), "{}", second.stderr);
     assert_ne!((first.code, second.code), (0, 0));
     assert_eq!(first.complaints().len(), 1, "{}", first.stderr);

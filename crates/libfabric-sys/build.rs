@@ -88,7 +88,7 @@ fn main() {
         bindgen::Builder::default()
             .header("wrapper.h")
             .clang_args(includes.iter().map(|path| format!("-I{}", path.display())))
-            .allowlist_function("fi_(version|getinfo|freeinfo|dupinfo|fabric|strerror)")
+            .allowlist_function("fi_(version|getinfo|freeinfo|dupinfo|fabric|strerror|tostr_r)")
             .allowlist_type("fi_.*|fid|fid_.*")
             .allowlist_var("FI_.*")
             .prepend_enum_name(false)

@@ -87,7 +87,7 @@ impl fmt::Display for Domain {
 }
 
 impl Domain {
-    fn of(entry: Entry<'_>) -> Self {
+    pub(super) fn of(entry: Entry<'_>) -> Self {
         let pci = entry.pci().map(|(domain, bus, device, function)| PciAddress {
             domain: domain.into(),
             bus,
@@ -114,6 +114,9 @@ impl Domain {
     }
 }
 
+/// Width of the remote immediates that signals need.
+pub(super) const IMMEDIATE_BYTES: usize = 4;
+
 /// The providers of the loaded libfabric, without its debugging hooks, in alphabetical order.
 pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
     let list = all_providers()?;
@@ -138,11 +141,16 @@ pub fn list_domains(provider: &str) -> Result<Vec<Domain>, FabricError> {
 
 /// As [`list_domains`], for any completion level.
 pub fn list_domains_at(provider: &str, level: Level) -> Result<Vec<Domain>, FabricError> {
+    list_domains_for(provider, level, false)
+}
+
+/// As [`list_domains_at`]; with `cuda_memory` only those whose rails take memory of CUDA devices.
+pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) -> Result<Vec<Domain>, FabricError> {
     let mut domains: Vec<Domain> = Vec::new();
     let mut first_error = None;
     // A provider that needs posted receives answers the second question only.
     for posted_receives in [false, true] {
-        let wanted = Wanted { provider, fabric: None, domain: None, level, cuda_memory: false, posted_receives };
+        let wanted = Wanted { provider, fabric: None, domain: None, level, cuda_memory, posted_receives };
         match query(&wanted) {
             Ok(list) => {
                 for domain in list.iter().map(Domain::of) {
@@ -206,7 +214,8 @@ pub fn choose_provider(requested: Option<&str>) -> Result<Choice, FabricError> {
     choose_named(name)
 }
 
-fn choose_named(name: &str) -> Result<Choice, FabricError> {
+/// The full names that a name may stand for, best first.
+pub(super) fn variants(name: &str) -> Vec<String> {
     let mut variants = vec![name.to_owned()];
     if !name.contains(';') {
         variants.push(format!("{name};ofi_rxm"));
@@ -215,6 +224,11 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
     if name == "tcp" {
         variants.push("net".to_owned());
     }
+    variants
+}
+
+fn choose_named(name: &str) -> Result<Choice, FabricError> {
+    let variants = variants(name);
     let mut first_error = None;
     for variant in &variants {
         let domains = match list_domains(variant) {
@@ -224,7 +238,7 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
                 continue;
             }
         };
-        if domains.iter().any(|domain| domain.provider == *variant && domain.immediate_bytes >= 4) {
+        if domains.iter().any(|domain| domain.provider == *variant && domain.immediate_bytes >= IMMEDIATE_BYTES) {
             let reason = format!("{variant} has RDM, RMA, remote immediates and delivery complete here");
             return Ok(Choice { provider: variant.clone(), reason });
         }

@@ -6,8 +6,10 @@
 pub mod discover;
 pub mod faulty;
 pub mod libfabric;
+pub mod listing;
 pub mod null;
 pub mod pci;
+mod printed;
 mod select;
 
 use std::fmt;

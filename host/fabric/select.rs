@@ -98,6 +98,12 @@ fn names(domains: &[Domain]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
+/// The domains that rails are opened on unasked, in the order found.
+pub(super) fn eligible(mut domains: Vec<Domain>, reach: Reach) -> Vec<Domain> {
+    domains.retain(|domain| is_eligible(domain, reach));
+    one_per_name(domains)
+}
+
 /// Chooses. `tree_path` gives a device's place in the PCI tree.
 pub(super) fn select(
     mut domains: Vec<Domain>,
@@ -111,8 +117,7 @@ pub(super) fn select(
         return select_named(domains, request);
     }
     let all = domains.clone();
-    domains.retain(|domain| is_eligible(domain, reach));
-    let mut domains = one_per_name(domains);
+    let mut domains = eligible(domains, reach);
     if domains.is_empty() {
         let place = match reach {
             Reach::SameHost => "on this machine's loopback",

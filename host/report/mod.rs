@@ -36,6 +36,19 @@ pub enum Target {
     File(PathBuf),
 }
 
+impl Target {
+    /// Refuses CSV and JSON that would go to the same place.
+    pub fn check(csv: Option<&Self>, json: Option<&Self>) -> Result<(), ReportError> {
+        match (csv, json) {
+            (Some(Self::Stdout), Some(Self::Stdout)) => Err(ReportError::TwoOnStdout),
+            (Some(Self::File(csv)), Some(Self::File(json))) if same_file(csv, json) => {
+                Err(ReportError::SameFile(csv.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl From<&OsStr> for Target {
     fn from(text: &OsStr) -> Self {
         if text == "-" { Self::Stdout } else { Self::File(text.into()) }
@@ -167,13 +180,7 @@ pub struct Report {
 impl Report {
     /// Opens every output and writes the header. Fails here, before the run, when one of them cannot be written.
     pub fn open(options: &Options, header: &Header) -> Result<Self, ReportError> {
-        match (&options.csv, &options.json) {
-            (Some(Target::Stdout), Some(Target::Stdout)) => return Err(ReportError::TwoOnStdout),
-            (Some(Target::File(csv)), Some(Target::File(json))) if same_file(csv, json) => {
-                return Err(ReportError::SameFile(csv.clone()));
-            }
-            _ => {}
-        }
+        Target::check(options.csv.as_ref(), options.json.as_ref())?;
         let json = options.json.as_ref().map(|target| JsonSink::create(target, header)).transpose()?;
         let csv = match options.csv.as_ref().map(|target| CsvSink::create(target, header)).transpose() {
             Ok(csv) => csv,

@@ -1,6 +1,8 @@
 //! Running the command in tests: every process within a deadline, none left behind.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod lab;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -169,6 +169,16 @@ impl<'a> Entry<'a> {
         Some((pci.domain_id, pci.bus_id, pci.device_id, pci.function_id))
     }
 
+    /// The entry in libfabric's own words: what `fi_info -v` prints.
+    pub fn text(self) -> String {
+        // The longest entries have 4 KiB; what does not fit is cut by libfabric.
+        let mut text = vec![0_u8; 1 << 16];
+        // SAFETY: the buffer has its length, the entry is of the type that the last argument names.
+        unsafe { sys::fi_tostr_r(text.as_mut_ptr().cast(), text.len(), self.info.as_ptr().cast(), sys::FI_TYPE_INFO) };
+        text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
     /// A list of this entry alone, for opening.
     pub fn duplicate(self) -> Option<InfoList> {
         // SAFETY: the entry is valid; the copy is owned by the new list.
@@ -192,6 +202,12 @@ fn get_info(flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
 pub(crate) fn all_providers() -> Result<InfoList, FabricError> {
     get_info(sys::FI_PROV_ATTR_ONLY, ptr::null())
         .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for the list of providers", code))
+}
+
+/// Everything that any provider offers here, of use for ginlab or not.
+pub(crate) fn everything() -> Result<InfoList, FabricError> {
+    get_info(0, ptr::null())
+        .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for everything", code))
 }
 
 /// Access rights that every region is registered with, and the capabilities that every rail asks for.

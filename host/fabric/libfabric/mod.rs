@@ -15,7 +15,7 @@ mod region;
 
 pub use bare::bare_write_loop;
 pub(crate) use errors::{Doing, refused};
-pub(crate) use info::{Entry, Wanted, all_providers, query};
+pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
 pub use rail::LibfabricRail;
 pub use region::LibfabricRegion;
 

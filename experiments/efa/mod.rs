@@ -1,0 +1,142 @@
+//! `ginlab efa`: what there is to open rails on, EFA devices first, of this machine or of a saved dump.
+
+mod row;
+mod table;
+
+use crate::error::Failure;
+use ginlab::fabric::listing::Listing;
+use ginlab::report::{Header, Key, Target, WholeFile};
+use ginlab::signals;
+use row::Row;
+use std::io::Write;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab efa                          what this machine has; EFA devices first
+  ginlab efa --provider tcp --all     every entry of one provider, with the reason why it is hidden otherwise
+  ginlab efa --json - | jq '.domains[] | select(.provider == \"efa\") | .pci'
+  ginlab efa --from tests/fixtures/p5 a machine of which somebody has saved `fi_info -v`";
+
+/// Version of the columns.
+const SCHEMA: u32 = 1;
+
+/// Options of `ginlab efa`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Read a dump and not this machine: a file as `fi_info -v` writes it, or a folder with fi_info.yaml (and lspci.txt,
+    /// ls_sys_bus_pci_devices.txt)
+    #[arg(long, value_name = "PATH")]
+    from: Option<PathBuf>,
+    /// Only this provider: a full name (tcp;ofi_rxm) or a part of one (tcp)
+    #[arg(short = 'p', long, value_name = "NAME")]
+    provider: Option<String>,
+    /// Show all entries: also datagram and message endpoints, and further ways to the same address or device
+    #[arg(long)]
+    all: bool,
+    /// Write rows as CSV; - is stdout
+    #[arg(long, value_name = "FILE")]
+    csv: Option<String>,
+    /// Write header, providers and rows as one JSON document; - is stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+    /// Leave the header off stderr
+    #[arg(long)]
+    no_header: bool,
+}
+
+/// Lists.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let target = |text: &Option<String>| text.as_deref().map(Target::from);
+    let (csv, json) = (target(&args.csv), target(&args.json));
+    Target::check(csv.as_ref(), json.as_ref())?;
+    let mut header = Header::default();
+    let mut listing = match &args.from {
+        Some(path) => {
+            // Nothing of this machine: the figures are another one's.
+            header.set(Key::Ginlab, crate::versions().ginlab).set(Key::Command, ginlab::versions::command_line());
+            header.note(format!("read from {}; nothing was asked of this machine", path.display()));
+            Listing::from_dump(path).map_err(|error| Failure::Usage(format!("--from {error}")))?
+        }
+        None => {
+            crate::versions().fill(&mut header);
+            Listing::here()?
+        }
+    };
+    for note in findings(&listing, args.from.is_some()) {
+        header.note(note);
+    }
+    if let Some(provider) = &args.provider {
+        listing.keep(provider).map_err(|text| Failure::Usage(format!("--provider: {text}")))?;
+    }
+    let mut rows = Row::all(&listing);
+    let found = rows.len();
+    rows.retain(|row| args.all || row.hidden.is_none());
+    if rows.len() < found {
+        header.note(format!(
+            "{} further entries are hidden (other endpoints, further ways to the same address or device); --all shows them",
+            found - rows.len()
+        ));
+    }
+    if rows.is_empty() {
+        let of = args.provider.as_ref().map(|name| format!(" of the provider {name}")).unwrap_or_default();
+        header.note(format!("there is no domain{of} to show"));
+    }
+
+    // All are opened before anything is written.
+    let csv_output = csv.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
+    let json_output = match json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose() {
+        Ok(output) => output,
+        Err(error) => {
+            csv_output.into_iter().for_each(WholeFile::discard);
+            return Err(error.into());
+        }
+    };
+    if !args.no_header {
+        // Nothing can be done about a closed stderr, and nothing needs to be.
+        let _ = header.write_talk(&mut std::io::stderr().lock());
+    }
+    if let Some(output) = csv_output {
+        output.write(&row::csv(&rows).map_err(unwritable)?)?;
+    }
+    if let Some(output) = json_output {
+        output.write(&row::json(&header, &listing, &rows).map_err(unwritable)?)?;
+    }
+    if ![csv, json].contains(&Some(Target::Stdout)) {
+        let written = signals::stdout().write_all(table::text(&rows).as_bytes());
+        written
+            .and_then(|()| signals::stdout().flush())
+            .map_err(|error| Failure::Run(format!("cannot write the table to stdout: {error}")))?;
+    }
+    Ok(())
+}
+
+fn unwritable(error: impl std::fmt::Display) -> Failure {
+    Failure::Run(format!("cannot put the listing into words: {error}"))
+}
+
+/// What a reader wants to know first.
+fn findings(listing: &Listing, dump: bool) -> Vec<String> {
+    let mut findings = Vec::new();
+    let cards = listing.domains.iter().filter(|listed| listed.is_efa() && listed.takes_rails()).count();
+    let place = if dump { "in this dump" } else { "here" };
+    findings.push(match cards {
+        0 => format!("no EFA device is {place}"),
+        count => format!("{count} EFA domains take rails"),
+    });
+    findings.push(match listing.default_provider() {
+        Some(name) => format!("a run that names no provider takes {name}"),
+        None => format!("no provider {place} takes rails of a run that names none"),
+    });
+    let of_provider = |name: &str| listing.domains.iter().filter(|listed| listed.is_of(name)).count();
+    let providers = listing
+        .providers
+        .iter()
+        .map(|provider| format!("{} {} ({})", provider.name, provider.version, of_provider(&provider.name)));
+    findings.push(format!("providers, with their entries: {}", providers.collect::<Vec<_>>().join(", ")));
+    if let Some(value) = std::env::var("FI_PROVIDER").ok().filter(|_| !dump) {
+        findings.push(format!("FI_PROVIDER={value} is set and hides other providers"));
+    }
+    findings
+}

@@ -1,0 +1,172 @@
+//! A domain as a row: the same columns in CSV and JSON, whatever the provider.
+
+use super::SCHEMA;
+use ginlab::fabric::discover::Provider;
+use ginlab::fabric::listing::{Listed, Listing, Reach};
+use ginlab::report::Header;
+use serde::Serialize;
+
+/// One domain. What is not known is null in JSON and empty in CSV; names are libfabric's.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub schema: u32,
+    pub provider: String,
+    pub provider_version: Option<String>,
+    pub fabric: String,
+    pub domain: String,
+    /// Where a run that may choose opens rails on it: `network`, or `local` for ranks of one machine.
+    pub rails: Option<&'static str>,
+    pub address: Option<String>,
+    pub link_gbits_s: Option<f64>,
+    pub pci: Option<String>,
+    pub numa_node: Option<u32>,
+    /// PCI address of the nearest GPU.
+    pub gpu: Option<String>,
+    pub rma_write: bool,
+    pub immediate_bytes: usize,
+    pub hmem: Option<bool>,
+    pub delivery_complete: Option<bool>,
+    pub max_message_bytes: Option<u64>,
+    pub mr_mode: Vec<String>,
+    pub threading: Option<String>,
+    pub progress: Option<String>,
+    pub order: Option<Vec<String>>,
+    pub queue: Option<u64>,
+    pub endpoint: Option<String>,
+    pub protocol: Option<String>,
+    pub device: Option<String>,
+    pub driver: Option<String>,
+    pub link_state: Option<String>,
+    pub mtu_bytes: Option<u64>,
+    pub capabilities: Vec<String>,
+    /// Why the row is shown with --all only.
+    pub hidden: Option<String>,
+}
+
+impl Row {
+    /// A row for each entry of the listing.
+    pub fn all(listing: &Listing) -> Vec<Row> {
+        let marks = listing.reaches().into_iter().zip(listing.hidden());
+        listing.domains.iter().zip(marks).map(|(listed, (reach, hidden))| Row::of(listed, reach, hidden)).collect()
+    }
+
+    fn of(listed: &Listed, reach: Option<Reach>, hidden: Option<String>) -> Row {
+        let Listed { domain, .. } = listed.clone();
+        Row {
+            schema: SCHEMA,
+            provider: domain.provider,
+            provider_version: listed.version.clone(),
+            fabric: domain.fabric,
+            domain: domain.name,
+            rails: reach.map(|reach| match reach {
+                Reach::Network => "network",
+                Reach::SameHost => "local",
+            }),
+            address: listed.address.clone(),
+            link_gbits_s: domain.link_bits_per_second.map(|bits| bits as f64 / 1e9),
+            pci: domain.pci.map(|address| address.to_string()),
+            numa_node: listed.numa_node,
+            gpu: listed.gpu.map(|address| address.to_string()),
+            rma_write: listed.has_rma(),
+            immediate_bytes: domain.immediate_bytes,
+            hmem: listed.cuda_memory,
+            delivery_complete: listed.delivery_complete,
+            max_message_bytes: listed.max_message_bytes,
+            mr_mode: listed.mr_mode.clone(),
+            threading: listed.threading.clone(),
+            progress: listed.progress.clone(),
+            order: listed.order.clone(),
+            queue: listed.queue,
+            endpoint: listed.endpoint.clone(),
+            protocol: listed.protocol.clone(),
+            device: listed.device.clone(),
+            driver: listed.driver.clone(),
+            link_state: listed.link_state.clone(),
+            mtu_bytes: listed.mtu_bytes,
+            capabilities: listed.capabilities.clone(),
+            hidden,
+        }
+    }
+}
+
+/// The document: lists as lists.
+pub fn json(header: &Header, listing: &Listing, rows: &[Row]) -> serde_json::Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Named<'a> {
+        name: &'a str,
+        version: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Document<'a> {
+        schema: u32,
+        header: &'a Header,
+        default_provider: Option<&'a str>,
+        providers: Vec<Named<'a>>,
+        domains: &'a [Row],
+    }
+    let named = |provider: &'_ Provider| (provider.name.clone(), provider.version.clone());
+    let providers: Vec<_> = listing.providers.iter().map(named).collect();
+    let mut text = serde_json::to_vec_pretty(&Document {
+        schema: SCHEMA,
+        header,
+        default_provider: listing.default_provider(),
+        providers: providers.iter().map(|(name, version)| Named { name, version }).collect(),
+        domains: rows,
+    })?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// A line of column names and a line per row: lists joined by `;`.
+pub fn csv(rows: &[Row]) -> csv::Result<Vec<u8>> {
+    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+    writer.write_record(COLUMNS)?;
+    for row in rows {
+        // A row holds numbers and texts only: there is nothing that JSON could refuse.
+        let value = serde_json::to_value(row).unwrap_or_default();
+        writer.write_record(COLUMNS.iter().map(|column| cell(&value[*column])))?;
+    }
+    writer.into_inner().map_err(|error| error.into_error().into())
+}
+
+fn cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => String::new(),
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(";"),
+        other => other.to_string(),
+    }
+}
+
+/// The columns of the CSV, which are the keys of a row of the JSON document.
+pub const COLUMNS: [&str; 29] = [
+    "schema",
+    "provider",
+    "provider_version",
+    "fabric",
+    "domain",
+    "rails",
+    "address",
+    "link_gbits_s",
+    "pci",
+    "numa_node",
+    "gpu",
+    "rma_write",
+    "immediate_bytes",
+    "hmem",
+    "delivery_complete",
+    "max_message_bytes",
+    "mr_mode",
+    "threading",
+    "progress",
+    "order",
+    "queue",
+    "endpoint",
+    "protocol",
+    "device",
+    "driver",
+    "link_state",
+    "mtu_bytes",
+    "capabilities",
+    "hidden",
+];

@@ -1,0 +1,79 @@
+//! Rows for people: one line per domain, and only the columns in which a domain has something.
+
+use super::row::Row;
+
+/// A heading in two lines, and what stands below.
+type Column = (&'static str, &'static str, fn(&Row) -> String);
+
+const COLUMNS: [Column; 17] = [
+    ("provider", "", |row| row.provider.clone()),
+    ("fabric", "", |row| row.fabric.clone()),
+    ("domain", "", |row| row.domain.clone()),
+    ("rails", "", |row| row.rails.unwrap_or_default().to_owned()),
+    ("address", "", |row| row.address.clone().unwrap_or_default()),
+    ("Gb/s", "", |row| row.link_gbits_s.map(|rate| rate.to_string()).unwrap_or_default()),
+    ("PCI", "address", |row| row.pci.clone().unwrap_or_default()),
+    ("NUMA", "node", |row| row.numa_node.map(|node| node.to_string()).unwrap_or_default()),
+    ("nearest", "GPU", |row| row.gpu.clone().unwrap_or_default()),
+    ("RMA", "write", |row| yes(Some(row.rma_write))),
+    ("imm.", "bytes", |row| row.immediate_bytes.to_string()),
+    ("HMEM", "", |row| yes(row.hmem)),
+    ("delivery", "complete", |row| yes(row.delivery_complete)),
+    ("max message", "bytes", |row| row.max_message_bytes.map(message).unwrap_or_default()),
+    ("threads,", "progress", |row| {
+        let word = |text: &Option<String>, prefix| short(text.as_deref().unwrap_or_default(), prefix);
+        format!("{},{}", word(&row.threading, "FI_THREAD_"), word(&row.progress, "FI_PROGRESS_"))
+    }),
+    ("in order", "", |row| row.order.as_deref().map(order).unwrap_or_default()),
+    ("mr mode", "", |row| {
+        let words: Vec<_> = row.mr_mode.iter().map(|word| short(word, "FI_MR_")).collect();
+        words.join(" ")
+    }),
+];
+
+/// Why a row is hidden; only --all shows such rows.
+const HIDDEN: Column = ("hidden because", "", |row| row.hidden.clone().unwrap_or_default());
+
+fn yes(value: Option<bool>) -> String {
+    value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
+}
+
+fn short(word: &str, prefix: &str) -> String {
+    word.trim_start_matches(prefix).to_lowercase()
+}
+
+fn message(bytes: u64) -> String {
+    if bytes == u64::MAX { "no limit".to_owned() } else { bytes.to_string() }
+}
+
+/// Which of two operations posted one after the other arrive in that order: writes, or sends.
+fn order(kept: &[String]) -> String {
+    let has = |names: [&str; 2]| kept.iter().any(|word| names.contains(&word.as_str()));
+    match (has(["FI_ORDER_WAW", "FI_ORDER_RMA_WAW"]), has(["FI_ORDER_SAS", "FI_ORDER_SAS"])) {
+        (true, true) => "writes,sends",
+        (true, false) => "writes",
+        (false, true) => "sends",
+        (false, false) => "nothing",
+    }
+    .to_owned()
+}
+
+/// The table, or nothing where there is no row.
+pub fn text(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let columns = COLUMNS.into_iter().chain([HIDDEN]).filter_map(|(title, unit, value)| {
+        let cells: Vec<String> = rows.iter().map(value).collect();
+        let filled = cells.iter().any(|cell| !cell.is_empty());
+        let cells: Vec<String> = [title.to_owned(), unit.to_owned()].into_iter().chain(cells).collect();
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or_default();
+        filled.then_some((cells, width))
+    });
+    let columns: Vec<_> = columns.collect();
+    let line = |index: usize| {
+        let cells = columns.iter().map(|(cells, width)| format!("{:<width$}", cells[index]));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    (0..rows.len() + 2).map(line).collect()
+}

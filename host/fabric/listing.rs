@@ -1,0 +1,350 @@
+//! Everything there is, with what each provider tells about it: asked of this machine, or read from a saved dump.
+//!
+//! Both come through one reader. libfabric prints the entries that it returns (`fi_info -v` shows nothing else), so those of
+//! this machine are read as a saved file is; what a file cannot say is asked here, by the query that rails are opened with.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::FabricError;
+use super::discover::{Domain, IMMEDIATE_BYTES, Provider, list_domains_for, list_providers, variants};
+use super::libfabric::{Level, everything};
+use super::pci::{self, PciAddress};
+use super::printed::{Printed, entries, lspci_gpus, pci_tree};
+pub use super::select::Reach;
+
+/// A domain with what its provider tells about it, in libfabric's own words. What is not known is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What rails are opened by.
+    pub domain: Domain,
+    /// The provider's version.
+    pub version: Option<String>,
+    /// `FI_EP_RDM`, `FI_EP_MSG`, `FI_EP_DGRAM`.
+    pub endpoint: Option<String>,
+    /// The protocol, as `FI_PROTO_EFA`.
+    pub protocol: Option<String>,
+    /// The local address without port and queue.
+    pub address: Option<String>,
+    /// What can be done.
+    pub capabilities: Vec<String>,
+    /// The largest single transfer; the largest number means that there is no limit.
+    pub max_message_bytes: Option<u64>,
+    /// How many transfers its queue takes.
+    pub queue: Option<u64>,
+    /// What a registration must look like.
+    pub mr_mode: Vec<String>,
+    /// Which threads may call at the same time.
+    pub threading: Option<String>,
+    /// Whether data moves without the program's polling.
+    pub progress: Option<String>,
+    /// What arrives in the order it was posted in.
+    pub order: Option<Vec<String>>,
+    /// The device below.
+    pub device: Option<String>,
+    /// The device's driver.
+    pub driver: Option<String>,
+    /// State of the link.
+    pub link_state: Option<String>,
+    /// The link's largest packet.
+    pub mtu_bytes: Option<u64>,
+    /// Whether a completion can mean that the data is in the target's memory.
+    pub delivery_complete: Option<bool>,
+    /// Whether the provider grants FI_HMEM. That memory of a CUDA device really registers is known only by trying.
+    pub cuda_memory: Option<bool>,
+    /// The NUMA node of the card.
+    pub numa_node: Option<u32>,
+    /// The GPU that is nearest in the PCI tree.
+    pub gpu: Option<PciAddress>,
+}
+
+impl Listed {
+    /// Reliable datagrams with reads and writes of the peer's memory.
+    #[must_use]
+    pub fn has_rma(&self) -> bool {
+        let needed = ["FI_RMA", "FI_READ", "FI_WRITE", "FI_REMOTE_READ", "FI_REMOTE_WRITE"];
+        self.endpoint.as_deref() == Some("FI_EP_RDM")
+            && needed.iter().all(|needed| self.capabilities.iter().any(|capability| capability == needed))
+    }
+
+    /// Whether rails can be opened here, as far as is known.
+    #[must_use]
+    pub fn takes_rails(&self) -> bool {
+        self.has_rma() && self.domain.immediate_bytes >= IMMEDIATE_BYTES && self.delivery_complete != Some(false)
+    }
+
+    /// Whether this is an EFA device.
+    #[must_use]
+    pub fn is_efa(&self) -> bool {
+        self.is_of("efa")
+    }
+
+    /// Whether the provider has this full name, or this part of a layered one.
+    #[must_use]
+    pub fn is_of(&self, provider: &str) -> bool {
+        self.domain.provider == provider || self.domain.provider.split(';').any(|part| part == provider)
+    }
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The providers of the library, whether they have domains here or not; of a dump, those that it has domains of.
+    pub providers: Vec<Provider>,
+    /// The domains, EFA devices first, then in libfabric's order.
+    pub domains: Vec<Listed>,
+}
+
+/// A dump that cannot be read, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {text}", path.display())]
+pub struct BadDump {
+    path: PathBuf,
+    text: String,
+}
+
+/// What a folder is searched for.
+const FI_INFO: [&str; 2] = ["fi_info.yaml", "fi_info.txt"];
+const LSPCI: &str = "lspci.txt";
+const PCI_DEVICES: &str = "ls_sys_bus_pci_devices.txt";
+
+/// A dump has about 3 KiB per domain; what is larger than this is something else.
+const LARGEST_DUMP: u64 = 64 << 20;
+
+impl Listing {
+    /// Asks this machine.
+    pub fn here() -> Result<Self, FabricError> {
+        let mut listing = Self { providers: list_providers()?, domains: Vec::new() };
+        // No entry at all is an answer, not an error: a machine without network.
+        if let Ok(list) = everything() {
+            for entry in list.iter() {
+                let text = entry.text();
+                let printed = entries(&text).first().and_then(|printed| printed.listed().ok());
+                listing.domains.extend(printed.map(|listed| Listed { domain: Domain::of(entry), ..listed }));
+            }
+        }
+        listing.probe();
+        for listed in &mut listing.domains {
+            listed.numa_node = listed.domain.pci.and_then(|address| address.numa_node());
+        }
+        let gpus = pci::gpus().into_iter().filter_map(|gpu| Some((gpu, gpu.tree_path()?))).collect::<Vec<_>>();
+        listing.place(&gpus, &|nic| nic.tree_path());
+        listing.sort();
+        Ok(listing)
+    }
+
+    /// Asks for what a provider grants only when it is asked for, by the query that rails are opened with.
+    fn probe(&mut self) {
+        let mut names: Vec<String> = Vec::new();
+        for listed in self.domains.iter().filter(|listed| listed.has_rma()) {
+            if !names.contains(&listed.domain.provider) {
+                names.push(listed.domain.provider.clone());
+            }
+        }
+        for name in names {
+            // An error means that nothing there has it.
+            let offered = |level, cuda_memory| list_domains_for(&name, level, cuda_memory).unwrap_or_default();
+            let delivery = offered(Level::Delivery, false);
+            let cuda = offered(Level::Transmit, true);
+            let of_provider = |listed: &&mut Listed| listed.has_rma() && listed.domain.provider == name;
+            for listed in self.domains.iter_mut().filter(of_provider) {
+                listed.delivery_complete = Some(delivery.contains(&listed.domain));
+                listed.cuda_memory = Some(cuda.contains(&listed.domain));
+            }
+        }
+    }
+
+    /// Reads a file as `fi_info -v` writes it, or a folder with `fi_info.yaml` or `fi_info.txt` and, where there are any,
+    /// `lspci.txt` and `ls_sys_bus_pci_devices.txt`.
+    pub fn from_dump(path: &Path) -> Result<Self, BadDump> {
+        let bad = |text: String| BadDump { path: path.to_owned(), text };
+        let is_folder = path.metadata().map_err(|error| bad(error.to_string()))?.is_dir();
+        if !is_folder {
+            return Self::from_text(&read(path).map_err(bad)?).map_err(bad);
+        }
+        let file = FI_INFO.iter().map(|name| path.join(name)).find(|file| file.exists());
+        let file = file.ok_or_else(|| bad(format!("the folder has neither {} nor {}", FI_INFO[0], FI_INFO[1])))?;
+        let bad_file = |text: String| BadDump { path: file.clone(), text };
+        let mut listing = Self::from_text(&read(&file).map_err(bad_file)?).map_err(bad_file)?;
+        let beside = |name: &str| match path.join(name) {
+            file if file.exists() => read(&file).map_err(|text| BadDump { path: file, text }),
+            _ => Ok(String::new()),
+        };
+        let tree = pci_tree(&beside(PCI_DEVICES)?);
+        let place =
+            |address: &PciAddress| tree.iter().find(|(known, _)| known == address).map(|(_, place)| place.clone());
+        let gpus = lspci_gpus(&beside(LSPCI)?).into_iter().filter_map(|gpu| Some((gpu, place(&gpu)?)));
+        listing.place(&gpus.collect::<Vec<_>>(), &place);
+        Ok(listing)
+    }
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let printed = entries(text);
+        if printed.is_empty() {
+            let short = text.lines().any(|line| line.starts_with("provider: "));
+            return Err(if short {
+                "this is the short form of fi_info; `fi_info -v` writes what is needed".to_owned()
+            } else {
+                "no dump of `fi_info -v`: it has no line `fi_info:`".to_owned()
+            });
+        }
+        let listed = |entry: &Printed<'_>| {
+            entry
+                .listed()
+                .map_err(|what| format!("the entry at line {} has no {what}: is the dump cut off?", entry.line))
+        };
+        let mut listing =
+            Self { providers: Vec::new(), domains: printed.iter().map(listed).collect::<Result<_, _>>()? };
+        for listed in &listing.domains {
+            let provider =
+                Provider { name: listed.domain.provider.clone(), version: listed.version.clone().unwrap_or_default() };
+            if !listing.providers.contains(&provider) {
+                listing.providers.push(provider);
+            }
+        }
+        listing.providers.sort();
+        listing.sort();
+        Ok(listing)
+    }
+
+    /// Fills in the nearest GPUs.
+    fn place(&mut self, gpus: &[(PciAddress, String)], tree_path: &dyn Fn(&PciAddress) -> Option<String>) {
+        for listed in &mut self.domains {
+            let nic = listed.domain.pci.as_ref().and_then(tree_path);
+            listed.gpu = nic.and_then(|nic| pci::nearest(&nic, gpus).copied());
+        }
+    }
+
+    fn sort(&mut self) {
+        let default = self.default_provider().map(str::to_owned);
+        // Stable: the order of libfabric stays otherwise.
+        self.domains.sort_by_key(|listed| {
+            (!listed.is_efa(), default.as_ref() != Some(&listed.domain.provider), !listed.takes_rails())
+        });
+    }
+
+    /// The provider that a run takes unasked: `efa` where it has a device, otherwise the best variant of `tcp`.
+    #[must_use]
+    pub fn default_provider(&self) -> Option<&str> {
+        let names = ["efa", "tcp"].into_iter().flat_map(variants);
+        let rails =
+            |name: &String| self.domains.iter().find(|listed| listed.domain.provider == *name && listed.takes_rails());
+        names.into_iter().find_map(|name| rails(&name)).map(|listed| listed.domain.provider.as_str())
+    }
+
+    /// For each domain, whether a run that may choose opens rails on it, and how far they reach.
+    #[must_use]
+    pub fn reaches(&self) -> Vec<Option<Reach>> {
+        let of = |listed: &Listed, reach| {
+            let like = |other: &&Listed| other.takes_rails() && other.domain.provider == listed.domain.provider;
+            let domains = self.domains.iter().filter(like).map(|other| other.domain.clone()).collect();
+            super::select::eligible(domains, reach).contains(&listed.domain)
+        };
+        let reach = |listed: &Listed| {
+            [Reach::Network, Reach::SameHost].into_iter().find(|reach| listed.takes_rails() && of(listed, *reach))
+        };
+        self.domains.iter().map(reach).collect()
+    }
+
+    /// For each domain, why a reader can do without it, or `None` for those that matter.
+    #[must_use]
+    pub fn hidden(&self) -> Vec<Option<String>> {
+        let place = |listed: &Listed| match listed.domain.address {
+            Some(address) => format!("{} {address}", listed.domain.name),
+            None => format!("{} {}", listed.domain.provider, listed.domain.name),
+        };
+        let preferred = variants("tcp");
+        let rank = |listed: &Listed| {
+            let variant = preferred.iter().position(|name| *name == listed.domain.provider);
+            (!listed.takes_rails(), variant.unwrap_or(usize::MAX), listed.domain.fabric == "efa-direct")
+        };
+        let shown = |index: usize, listed: &Listed| {
+            let rivals =
+                self.domains.iter().enumerate().filter(|(_, other)| other.has_rma() && place(other) == place(listed));
+            // Of equals the first.
+            rivals
+                .min_by_key(|(index, other)| (rank(other), *index))
+                .filter(|(first, _)| *first != index)
+                .map(|(_, other)| other)
+        };
+        let reason = |(index, listed): (usize, &Listed)| {
+            if !listed.has_rma() {
+                return Some("no reliable datagrams with RMA".to_owned());
+            }
+            let other = &shown(index, listed)?.domain;
+            Some(if other.provider != listed.domain.provider {
+                format!("the same address by {}", other.provider)
+            } else if other.fabric != listed.domain.fabric {
+                format!("the same device in the fabric {}", other.fabric)
+            } else {
+                "the same again".to_owned()
+            })
+        };
+        self.domains.iter().enumerate().map(reason).collect()
+    }
+
+    /// Keeps one provider: a full name, or a part of layered ones. The error names those there are.
+    pub fn keep(&mut self, provider: &str) -> Result<(), String> {
+        let known = |known: &Provider| known.name == provider || known.name.split(';').any(|part| part == provider);
+        if !self.providers.iter().any(known) && !self.domains.iter().any(|listed| listed.is_of(provider)) {
+            let mut names: Vec<_> = self.providers.iter().map(|known| known.name.as_str()).collect();
+            names.dedup();
+            return Err(format!("there is no provider {provider:?}; there are: {}", names.join(", ")));
+        }
+        self.domains.retain(|listed| listed.is_of(provider));
+        Ok(())
+    }
+}
+
+/// Reads a text; the error is what the system said, or that it is far too long. A pipe will do, a device must not go on for
+/// ever.
+fn read(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(LARGEST_DUMP + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > LARGEST_DUMP {
+        return Err(format!("no dump of `fi_info -v`: it is longer than {} MiB", LARGEST_DUMP >> 20));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::fabric::discover::{AddressFamily, choose_provider};
+
+    #[test]
+    fn what_is_printed_reads_back_to_what_rails_are_opened_by() {
+        for entry in everything().unwrap().iter() {
+            let (text, domain) = (entry.text(), Domain::of(entry));
+            let printed = entries(&text);
+            assert_eq!(printed.len(), 1, "{text}");
+            let read = printed[0].listed().unwrap().domain;
+            if !matches!(domain.family, AddressFamily::Other(_)) {
+                assert_eq!(read, domain, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_is_the_one_that_runs_choose() {
+        let listing = Listing::here().unwrap();
+        let chosen = choose_provider(None).ok().map(|choice| choice.provider);
+        assert_eq!(listing.default_provider(), chosen.as_deref());
+    }
+
+    #[test]
+    fn efa_direct_is_another_way_to_the_same_card() {
+        let path = Path::new("tests/fixtures/p5/fi_info.yaml");
+        let mut listing = Listing::from_dump(path).unwrap();
+        let mut direct = listing.domains[0].clone();
+        direct.domain.fabric = "efa-direct".to_owned();
+        listing.domains.insert(0, direct);
+        let hidden = listing.hidden();
+        assert_eq!(hidden[0].as_deref(), Some("the same device in the fabric efa"));
+        assert_eq!(hidden[1], None);
+    }
+}

@@ -1,0 +1,234 @@
+//! libfabric's printed form of what a provider offers (`fi_info -v`), and the PCI listings that people save beside it.
+
+use std::net::SocketAddr;
+
+use libfabric_sys as sys;
+
+use super::discover::{AddressFamily, Domain};
+use super::listing::Listed;
+use super::pci::PciAddress;
+
+/// One entry: its values, each with the heading it stands under.
+pub(super) struct Printed<'a> {
+    /// Number of its first line, from 1.
+    pub line: usize,
+    values: Vec<(&'a str, &'a str, &'a str)>,
+}
+
+/// Reads all entries of a text. Lines before the first one are passed over.
+pub(super) fn entries(text: &str) -> Vec<Printed<'_>> {
+    let mut entries: Vec<Printed<'_>> = Vec::new();
+    let mut headings: Vec<(usize, &str)> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let Some((key, value)) = line.trim().split_once(':') else { continue };
+        if key == "fi_info" && indent == 0 {
+            entries.push(Printed { line: number + 1, values: Vec::new() });
+            headings = vec![(0, key)];
+            continue;
+        }
+        let Some(entry) = entries.last_mut() else { continue };
+        while headings.last().is_some_and(|(outer, _)| *outer >= indent) {
+            headings.pop();
+        }
+        match (value.trim(), headings.last()) {
+            ("", _) => headings.push((indent, key)),
+            (value, Some((_, heading))) => entry.values.push((heading, key, value)),
+            // Not indented: something else than the entry.
+            (_, None) => {}
+        }
+    }
+    entries
+}
+
+impl<'a> Printed<'a> {
+    /// A value, unless libfabric printed a null pointer.
+    fn text(&self, heading: &str, key: &str) -> Option<&'a str> {
+        let found = self.values.iter().find(|(under, name, _)| *under == heading && *name == key);
+        found.map(|(_, _, value)| *value).filter(|value| !["(null)", "(nil)"].contains(value))
+    }
+
+    fn owned(&self, heading: &str, key: &str) -> Option<String> {
+        self.text(heading, key).map(str::to_owned)
+    }
+
+    fn number<T: std::str::FromStr>(&self, heading: &str, key: &str) -> Option<T> {
+        self.text(heading, key)?.parse().ok()
+    }
+
+    /// `[ A, B ]`.
+    fn list(&self, heading: &str, key: &str) -> Vec<String> {
+        let text = self.text(heading, key).unwrap_or_default().trim_matches(['[', ']', ' ']);
+        text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The entry as a listed domain; the error is what it lacks.
+    pub fn listed(&self) -> Result<Listed, &'static str> {
+        let capabilities = self.list("fi_info", "caps");
+        let mr_mode = self.list("fi_domain_attr", "mr_mode");
+        let completions = self.list("fi_tx_attr", "op_flags");
+        let named = |list: &[String], name: &str| list.iter().any(|word| word == name).then_some(true);
+        // 1.x tells the progress of control and of data; data is what a rail waits for.
+        let progress = ["data_progress", "progress"].iter().find_map(|key| self.owned("fi_domain_attr", key));
+        let order = self.text("fi_tx_attr", "msg_order").map(|_| self.list("fi_tx_attr", "msg_order"));
+        Ok(Listed {
+            domain: self.domain()?,
+            version: self.owned("fi_fabric_attr", "prov_version"),
+            endpoint: self.owned("fi_ep_attr", "type"),
+            protocol: self.owned("fi_ep_attr", "protocol"),
+            address: self.text("fi_info", "src_addr").map(|address| host(address).to_owned()),
+            max_message_bytes: self.number("fi_ep_attr", "max_msg_size"),
+            queue: self.number("fi_tx_attr", "size"),
+            threading: self.owned("fi_domain_attr", "threading"),
+            progress,
+            device: self.owned("fi_device_attr", "name"),
+            driver: self.owned("fi_device_attr", "driver"),
+            link_state: self.owned("fi_link_attr", "state").filter(|state| state != "FI_LINK_UNKNOWN"),
+            mtu_bytes: self.number("fi_link_attr", "mtu").filter(|mtu| *mtu > 0),
+            // A flag that is not named may still be granted when it is asked for.
+            delivery_complete: named(&completions, "FI_DELIVERY_COMPLETE"),
+            cuda_memory: named(&capabilities, "FI_HMEM").or(named(&mr_mode, "FI_MR_HMEM")),
+            capabilities,
+            mr_mode,
+            order,
+            numa_node: None,
+            gpu: None,
+        })
+    }
+
+    fn domain(&self) -> Result<Domain, &'static str> {
+        let family = match self.text("fi_info", "addr_format") {
+            Some("FI_SOCKADDR_IN") => AddressFamily::Ipv4,
+            Some("FI_SOCKADDR_IN6") => AddressFamily::Ipv6,
+            Some("FI_ADDR_STR") => AddressFamily::Text,
+            Some("FI_ADDR_EFA") => AddressFamily::Efa,
+            // The printed form has no numbers.
+            _ => AddressFamily::Other(sys::FI_FORMAT_UNSPEC),
+        };
+        let address = self.text("fi_info", "src_addr").filter(|_| family.is_ip()).and_then(|address| {
+            let (_, place) = address.split_once("://")?;
+            Some(place.parse::<SocketAddr>().ok()?.ip())
+        });
+        let pci = |key| self.number::<u32>("fi_pci_attr", key);
+        let byte = |key| pci(key).and_then(|value| u8::try_from(value).ok());
+        let pci = (|| {
+            Some(PciAddress {
+                domain: pci("domain_id")?,
+                bus: byte("bus_id")?,
+                device: byte("device_id")?,
+                function: byte("function_id")?,
+            })
+        })();
+        Ok(Domain {
+            provider: self.owned("fi_fabric_attr", "prov_name").ok_or("prov_name")?,
+            fabric: self.owned("fi_fabric_attr", "name").ok_or("name of its fabric")?,
+            name: self.owned("fi_domain_attr", "name").ok_or("name of its domain")?,
+            family,
+            address,
+            link_bits_per_second: self.number("fi_link_attr", "speed").filter(|speed| *speed > 0),
+            pci,
+            immediate_bytes: self.number("fi_domain_attr", "cq_data_size").ok_or("cq_data_size")?,
+        })
+    }
+}
+
+/// The part of a printed address that names the place: without kind, port and queue.
+fn host(address: &str) -> &str {
+    let place = address.split_once("://").map_or(address, |(_, place)| place);
+    match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, _)) => host,
+        // An IPv4 address and its port; other kinds have no port that could be told apart.
+        None if place.parse::<SocketAddr>().is_ok() => place.split(':').next().unwrap_or(place),
+        None => place,
+    }
+}
+
+/// Places in the PCI tree from `ls -l /sys/bus/pci/devices`.
+pub(super) fn pci_tree(listing: &str) -> Vec<(PciAddress, String)> {
+    let place = |line: &str| {
+        let (before, target) = line.split_once(" -> ")?;
+        Some((before.split_whitespace().next_back()?.parse().ok()?, target.trim().to_owned()))
+    };
+    listing.lines().filter_map(place).collect()
+}
+
+/// The GPUs in what `lspci`, `lspci -D` or `lspci -tv` says. The last names no classes, so there it is what NVIDIA makes and
+/// does not call a switch.
+pub(super) fn lspci_gpus(listing: &str) -> Vec<PciAddress> {
+    let mut root = 0;
+    let gpu = |line: &str| {
+        // `+-[0000:bb]---00.0-[bc-cb]--...--[ca]----00.0  NVIDIA Corporation ...`
+        if let Some((_, rest)) = line.split_once("-[").filter(|(_, rest)| rest.get(4..5) == Some(":")) {
+            root = u32::from_str_radix(rest.get(..4)?, 16).ok()?;
+        }
+        let (place, name) = line.trim_end().split_once(" NVIDIA ")?;
+        if let Some((bus, function)) = place.rsplit_once("]----") {
+            let bus = bus.rsplit_once('[')?.1;
+            let is_switch = name.contains("NVSwitch");
+            return format!("{root:04x}:{bus}:{}", function.trim()).parse().ok().filter(|_| !is_switch);
+        }
+        // `0000:ca:00.0 3D controller: NVIDIA Corporation ...`
+        let (address, class) = place.split_once(' ')?;
+        let display = class.starts_with("3D controller") || class.starts_with("VGA compatible controller");
+        address.parse().ok().filter(|_| display)
+    };
+    listing.lines().filter_map(gpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn places_without_kind_port_and_queue() {
+        for (printed, expected) in [
+            ("fi_sockaddr_in://192.0.2.2:0", "192.0.2.2"),
+            ("fi_sockaddr_in6://[fe80::1]:0", "fe80::1"),
+            ("fi_addr_efa://[fe80::8e7:efff:feee:e81d]:0:0", "fe80::8e7:efff:feee:e81d"),
+            ("fi_shm://9891", "9891"),
+            ("fi_addr_psmx3://0:0:0:102", "0:0:0:102"),
+            ("strange", "strange"),
+        ] {
+            assert_eq!(host(printed), expected);
+        }
+    }
+
+    #[test]
+    fn gpus_by_each_form_of_lspci() {
+        let tree = "-+-[0000:cc]---00.0-[cd-d2]----00.0-[ce-d2]--+-00.0-[cf]----00.0  NVIDIA Corporation GH100 [H100 NVSwitch]\n \
+                    +-[0001:bb]---00.0-[bc-cb]----00.0-[bd-cb]--+-00.0-[be]----00.0  Amazon.com, Inc. ENA\n \
+                    |                                           +-01.4-[ca]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]\n \
+                    \\-[0000:00]-+-00.0  Intel Corporation 440FX\n";
+        let found: Vec<_> = lspci_gpus(tree).iter().map(PciAddress::to_string).collect();
+        assert_eq!(found, ["0001:ca:00.0"]);
+        let flat = "ca:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)\n\
+                    0000:cb:00.0 Bridge: NVIDIA Corporation GH100 [H100 NVSwitch]\n\
+                    0002:0a:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device\n\
+                    cc:00.0 Ethernet controller: Amazon.com, Inc. Elastic Fabric Adapter (EFA)\n";
+        let found: Vec<_> = lspci_gpus(flat).iter().map(PciAddress::to_string).collect();
+        assert_eq!(found, ["0000:ca:00.0", "0002:0a:00.0"]);
+    }
+
+    #[test]
+    fn places_in_the_tree_by_ls() {
+        let listing = "total 0\ndrwxr-xr-x 2 root root 0 Oct 14 04:36 .\nlrwxrwxrwx 1 root root 0 Oct 14 04:36 \
+                       0000:4f:00.0 -> ../../../devices/pci0000:44/0000:44:00.0/0000:4f:00.0\n";
+        let tree = pci_tree(listing);
+        assert_eq!(tree.len(), 1);
+        assert_eq!(tree[0].0.to_string(), "0000:4f:00.0");
+        assert_eq!(tree[0].1, "../../../devices/pci0000:44/0000:44:00.0/0000:4f:00.0");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_passed_over(text in "((fi_info:|  nic:|    a_b: \\[ X, Y|name: |\\PC{0,12}| -> |-\\[|\\]----)\n?){0,30}") {
+            for entry in entries(&text) {
+                let _ = entry.listed();
+            }
+            pci_tree(&text);
+            lspci_gpus(&text);
+        }
+    }
+}
