@@ -3,6 +3,7 @@
 use ginlab::bootstrap::BootstrapError;
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
+use ginlab::measure::ping_pong::RoundTripError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
 use ginlab::signals;
@@ -70,6 +71,15 @@ impl From<DeviceError> for Failure {
         match error {
             DeviceError::Missing(_) | DeviceError::Refused(_) => Failure::Usage(error.to_string()),
             _ => Failure::Run(error.to_string()),
+        }
+    }
+}
+
+impl From<RoundTripError> for Failure {
+    fn from(error: RoundTripError) -> Failure {
+        match error {
+            RoundTripError::Device(error) => error.into(),
+            RoundTripError::Ended(_) => Failure::Timeout(error.to_string()),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod chart;
 mod efa;
 mod error;
+mod output;
 mod proxy;
 mod queue;
 

@@ -1,10 +1,11 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), statistics and patterns ([`measure`]) and the rows
-//! that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
+//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), the machine's
+//! cores ([`cores`]), statistics and patterns ([`measure`]) and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
+pub mod cores;
 pub mod cuda;
 pub mod fabric;
 pub mod measure;

@@ -1,5 +1,6 @@
 //! The options of `ginlab proxy`, as typed.
 
+use crate::output::{DeviceKind, OutputArgs};
 use clap::{ArgAction, ValueEnum};
 
 const EXAMPLES: &str = "\
@@ -115,18 +116,8 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
     pub timeout: u64,
-    /// Write rows as CSV; - is stdout, and the header goes beside a file
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<String>,
-    /// Write header, rows and raw samples as one JSON document; - is stdout
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<String>,
-    /// Colour of the table
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    pub color: Color,
-    /// Leave the header off stderr
-    #[arg(long)]
-    pub no_header: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true)]
     pub fault: Option<String>,
@@ -150,17 +141,6 @@ pub enum Completion {
     Transmit,
 }
 
-/// Where kernels run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceKind {
-    /// The GPU.
-    Gpu,
-    /// CPU threads.
-    Emulated,
-    /// The GPU where there is one.
-    Auto,
-}
-
 /// Where the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryKind {
@@ -179,25 +159,4 @@ pub enum BootstrapKind {
     Mpi,
     /// RANK, WORLD_SIZE, MASTER_ADDR.
     Tcp,
-}
-
-/// Colour of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// On a terminal without NO_COLOR.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-impl From<Color> for ginlab::report::Color {
-    fn from(color: Color) -> Self {
-        match color {
-            Color::Auto => ginlab::report::Color::Auto,
-            Color::Always => ginlab::report::Color::Always,
-            Color::Never => ginlab::report::Color::Never,
-        }
-    }
 }

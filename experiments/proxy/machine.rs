@@ -6,6 +6,7 @@ use super::plan::{Pin, Plan};
 use super::rank::{PLACEHOLDER, memory_of};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::cores;
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::Rail;
 use ginlab::fabric::discover::{self, Domain, Reach};
@@ -181,7 +182,7 @@ pub struct Pins {
 /// One core per proxy thread where this machine has them beside one for each rank's kernel and main thread; otherwise
 /// none is pinned and idle polls give way.
 pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<String>) -> Pins {
-    let allowed = allowed_cpus();
+    let allowed = cores::allowed();
     let threads = plan.proxy_threads * ranks.local_size();
     let busy = match device {
         Device::Emulated => threads + ranks.local_size() + 1,
@@ -203,10 +204,4 @@ pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<Str
         ));
     }
     Pins { cpus, shared }
-}
-
-/// Cores that this process may use.
-pub fn allowed_cpus() -> Vec<usize> {
-    let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return Vec::new() };
-    (0..nix::sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
 }

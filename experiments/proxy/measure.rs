@@ -7,16 +7,15 @@ use super::plan::{Mode, Plan, Tuple};
 use super::rank::{DESTINATION, Rank, SOURCE};
 use super::verify;
 use crate::error::Failure;
-use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Device, Launch, PING_PONG, PUT_KERNEL, Place};
+use ginlab::cuda::{Launch, PUT_KERNEL};
+use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::proxy::Writes;
 use ginlab::report::{Row, Status};
 use ginlab::signals;
-use kernels::ping_pong::PingPongArgs;
 use kernels::put_kernel::{BlockResult, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
-use kernels::ring::{HostWords, Stop};
+use kernels::ring::Stop;
 use serde::{Deserialize, Serialize};
 
 const EXPERIMENT: &str = "proxy";
@@ -293,49 +292,9 @@ pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<f64,
 
 /// The bare round trip: this thread answers the device's flag.
 fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, Failure> {
-    let device = rank.device();
-    let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
-    let results = device.allocate(Place::Device, 16)?;
-    let args = PingPongArgs {
-        flags: flags.pointer(),
-        payload: rank.payload.pointer(),
-        bytes: shape.tuple.bytes / 8 * 8,
-        iterations,
-        ordered: 1,
-        first_poll_ns: 0,
-        timeout_ns: shape.plan.timeout.as_nanos() as u64,
-        elapsed_ns: results.pointer(),
-        stop: (results.address() + 8) as *mut u64,
-    };
-    // SAFETY: flags and results live until the launch has ended; the payload is at least one put long.
-    let mut launch = unsafe { device.launch(&PING_PONG, 1, shape.block, args) }?;
-    // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
-    let words = unsafe { &*flags.pointer::<HostWords>() };
-    let mut answered = 0;
-    let mut spins = 0u32;
-    let look_every = if matches!(device, Device::Emulated) { 1 << 6 } else { 1 << 20 };
-    loop {
-        let asked = load_acquire_sys_u64(&words.tail.0);
-        if asked != answered {
-            store_release_sys_u64(&words.completion.0.0, asked);
-            answered = asked;
-            continue;
-        }
-        // Seldom: asking the driver takes longer than a round trip, and the answer would wait for it.
-        spins = spins.wrapping_add(1);
-        if spins.is_multiple_of(look_every) && launch.is_done()? {
-            break;
-        }
-        if matches!(device, Device::Emulated) {
-            std::thread::yield_now();
-        }
-    }
-    let mut found = [0u64; 2];
-    results.read(0, &mut found)?;
-    match found {
-        [elapsed, 0] => Ok(Sample { done: elapsed as f64 / 1000.0, posted: None }),
-        [_, stop] => Err(Failure::Timeout(format!("the ping-pong kernel ended early: {}", Stop(stop).text()))),
-    }
+    let flag = Flag { payload: Some((&rank.payload, shape.tuple.bytes / 8 * 8)), first_poll_ns: 0 };
+    let each = round_trip(rank.device(), shape.block, iterations, shape.plan.timeout, flag)?;
+    Ok(Sample { done: each * iterations as f64, posted: None })
 }
 
 /// A row with everything that is known before it is measured.

@@ -13,24 +13,21 @@ mod rank;
 mod setup;
 mod verify;
 
-pub use args::{Args, Color, DeviceKind};
-pub use machine::allowed_cpus;
+pub use args::Args;
 
 use crate::error::Failure;
+use crate::output::Output;
 use ginlab::bootstrap::{Bootstrap, BootstrapError, Options as BootstrapOptions};
-use ginlab::report::{Ending, Header, Key, Report, Row};
+use ginlab::report::{Ending, Header, Key, Row};
 use ginlab::{bootstrap, signals};
-use indicatif::{ProgressBar, ProgressStyle};
 use plan::Plan;
 use rank::Rank;
-use std::time::Duration;
 
 /// Runs the experiment on this rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let plan = Plan::new(args)?;
-    let options = report_options(args.csv.as_deref(), args.json.as_deref(), args.color, args.no_header);
     let mut ranks = open_ranks(args, &plan)?;
-    let result = match run_rank(args, &plan, &mut ranks, &options) {
+    let result = match run_rank(args, &plan, &mut ranks) {
         Ok(()) => ranks.finish().map_err(Failure::from),
         Err(failure) => {
             let failure = with_cause(failure, &mut ranks);
@@ -61,16 +58,6 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     }
 }
 
-/// The outputs that were asked for.
-pub fn report_options(csv: Option<&str>, json: Option<&str>, color: Color, no_header: bool) -> ginlab::report::Options {
-    ginlab::report::Options {
-        csv: csv.map(Into::into),
-        json: json.map(Into::into),
-        color: color.into(),
-        quiet: no_header,
-    }
-}
-
 fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
     let options = BootstrapOptions {
         // A rank waits here while another one measures a row, which is bounded by the volume of a row and by the
@@ -89,12 +76,12 @@ fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
     Ok(ranks)
 }
 
-fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap, options: &ginlab::report::Options) -> Result<(), Failure> {
+fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> {
     let mut rank = Rank::open(plan, ranks)?;
     let mut output = match ranks.rank() {
         0 => {
             let header = header(plan, ranks, &rank);
-            Some(Output::new(Report::open(options, &header)?, plan.rows().count() as u64))
+            Some(Output::open(&args.output.options(), &header, plan.rows().count() as u64)?)
         }
         _ => None,
     };
@@ -131,47 +118,6 @@ fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
         row.size_bytes.unwrap_or_default(),
         row.fabric
     )))
-}
-
-/// The outputs of a run, and the progress bar above them.
-pub struct Output {
-    report: Report,
-    bar: ProgressBar,
-}
-
-impl Output {
-    pub fn new(report: Report, steps: u64) -> Output {
-        Output { report, bar: progress_bar(steps) }
-    }
-
-    /// Writes rows as they are measured.
-    pub fn rows(&mut self, rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
-        let report = &mut self.report;
-        self.bar.suspend(|| rows.iter().try_for_each(|(row, samples)| report.row(row, samples)))?;
-        if signals::stdout_closed() { Err(Failure::StdoutClosed) } else { Ok(()) }
-    }
-
-    /// One measurement is done.
-    pub fn step(&self) {
-        self.bar.inc(1);
-    }
-
-    /// Closes every output.
-    pub fn finish(self, ending: Ending) -> Result<(), Failure> {
-        self.bar.finish_and_clear();
-        self.report.finish(ending).map_err(Failure::from)
-    }
-}
-
-/// Hidden by indicatif where stderr is no terminal.
-fn progress_bar(rows: u64) -> ProgressBar {
-    let bar = ProgressBar::new(rows);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} measurements, {elapsed} so far, {eta} to go")
-    {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
 }
 
 fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {

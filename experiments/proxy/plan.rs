@@ -1,6 +1,6 @@
 //! The options, checked: what will be run, or one line that says why not. Pure, but for the memory that is free.
 
-use super::args::{Args, BootstrapKind, Completion, DeviceKind, MemoryKind, Scope};
+use super::args::{Args, BootstrapKind, Completion, MemoryKind, Scope};
 use crate::error::Failure;
 use ginlab::bootstrap::Kind;
 use ginlab::cuda::Choice;
@@ -219,11 +219,7 @@ impl Plan {
                 Completion::Delivery => Level::Delivery,
                 Completion::Transmit => Level::Transmit,
             },
-            device: match args.device {
-                DeviceKind::Gpu => Choice::Gpu,
-                DeviceKind::Emulated => Choice::Emulated,
-                DeviceKind::Auto => Choice::Auto,
-            },
+            device: args.device.into(),
             memory: args.mem,
             fill: !args.no_fill,
             check: !args.no_check,

@@ -1,6 +1,6 @@
 //! The options of `ginlab queue`, as typed.
 
-use crate::proxy::{Color, DeviceKind};
+use crate::output::{DeviceKind, OutputArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,16 +73,6 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
     pub timeout: u64,
-    /// Write rows as CSV; - is stdout
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<String>,
-    /// Write header, rows and raw samples as one JSON document; - is stdout
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<String>,
-    /// Colour of the table
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    pub color: Color,
-    /// Leave the header off stderr
-    #[arg(long)]
-    pub no_header: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

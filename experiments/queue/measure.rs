@@ -2,16 +2,16 @@
 
 use super::plan::{Algorithm, Plan, Tuple};
 use crate::error::Failure;
-use cuda_std::memory::{Word, load_acquire_sys_u64, store_release_sys_u64};
-use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, PING_PONG, Place, queue_kernels};
+use cuda_std::memory::Word;
+use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place, queue_kernels};
+use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::Summary;
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::{RingMemory, SharedPlace};
 use ginlab::signals;
-use kernels::ping_pong::PingPongArgs;
 use kernels::queue_kernel::{QueueArgs, QueueResult, SCOPE_WARP};
-use kernels::ring::{HostWords, Stop};
+use kernels::ring::Stop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Elements that one repeat pushes at most.
@@ -285,7 +285,8 @@ impl Bench<'_> {
                 let stop = &stop;
                 threads.push(scope.spawn(move || {
                     if let Some(core) = cores.get(index) {
-                        super::pin(*core);
+                        // Refused (a container's mask, say): it runs where it may, and shares a core at worst.
+                        let _ = ginlab::cores::pin(*core);
                     }
                     consume(consumers, &duty, stop)
                 }));
@@ -378,10 +379,12 @@ impl Bench<'_> {
         let one = Bench { tuple: Tuple { grid: 1, rings: 1, ..self.tuple }, block: 1, ..*self };
         let mut rows = Rows::new();
         if self.tuple.place == SharedPlace::Pinned {
+            let iterations = if matches!(self.device, Device::Emulated) { 200 } else { 5000 };
             let mut samples = [Vec::new(), Vec::new()];
             for _ in 0..self.plan.repeats {
                 for (late, samples) in samples.iter_mut().enumerate() {
-                    samples.push(one.ping_pong(late as u64 * 250)?);
+                    let flag = Flag { payload: None, first_poll_ns: late as u64 * 250 };
+                    samples.push(round_trip(self.device, 1, iterations, self.plan.timeout, flag)?);
                 }
             }
             for (name, samples) in ["ping-pong", "ping-pong-late"].into_iter().zip(samples) {
@@ -405,52 +408,6 @@ impl Bench<'_> {
             rows.push((row, samples));
         }
         Ok(rows)
-    }
-
-    /// Microseconds of one round trip of a bare flag, answered by this thread.
-    fn ping_pong(&self, first_poll_ns: u64) -> Result<f64, Failure> {
-        let iterations = if matches!(self.device, Device::Emulated) { 200 } else { 5000 };
-        let flags = self.device.allocate(Place::Host, size_of::<HostWords>())?;
-        let results = self.device.allocate(Place::Device, 16)?;
-        let args = PingPongArgs {
-            flags: flags.pointer(),
-            payload: std::ptr::null_mut(),
-            bytes: 0,
-            iterations,
-            ordered: 0,
-            first_poll_ns,
-            timeout_ns: self.plan.timeout.as_nanos() as u64,
-            elapsed_ns: results.pointer(),
-            stop: (results.address() + 8) as *mut u64,
-        };
-        // SAFETY: flags and results live until the launch has ended; there is no payload.
-        let mut launch = unsafe { self.device.launch(&PING_PONG, 1, 1, args) }?;
-        // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
-        let words = unsafe { &*flags.pointer::<HostWords>() };
-        let look_every = if self.cores.is_empty() { 1 << 6 } else { 1 << 20 };
-        let (mut answered, mut spins) = (0, 0u32);
-        loop {
-            let asked = load_acquire_sys_u64(&words.tail.0);
-            if asked != answered {
-                store_release_sys_u64(&words.completion.0.0, asked);
-                answered = asked;
-                continue;
-            }
-            // Seldom: asking the driver takes longer than a round trip, and the answer would wait for it.
-            spins = spins.wrapping_add(1);
-            if spins.is_multiple_of(look_every) && launch.is_done()? {
-                break;
-            }
-            if self.cores.is_empty() {
-                std::thread::yield_now();
-            }
-        }
-        let mut found = [0u64; 2];
-        results.read(0, &mut found)?;
-        match found {
-            [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
-            [_, stop] => Err(Failure::Timeout(format!("the ping-pong ended early: {}", Stop(stop).text()))),
-        }
     }
 }
 

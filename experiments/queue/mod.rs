@@ -7,9 +7,10 @@ mod plan;
 pub use args::Args;
 
 use crate::error::Failure;
-use crate::proxy::{Output, allowed_cpus, report_options};
+use crate::output::Output;
+use ginlab::cores;
 use ginlab::cuda::Device;
-use ginlab::report::{Ending, Header, Key, Report, Row};
+use ginlab::report::{Ending, Header, Key, Row};
 use measure::{Bench, Rows, place_name};
 use plan::Plan;
 
@@ -20,11 +21,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let emulated = matches!(device, Device::Emulated);
     let benches = benches(&plan, &device)?;
     let threads = plan.tuples.iter().map(|tuple| tuple.rings as usize).max().unwrap_or(1);
-    let allowed = allowed_cpus();
+    let allowed = cores::allowed();
     // From the end: the first core is where the system does its own work. None where the grid needs them, or too few.
     let pinned = plan.pin && !emulated && threads < allowed.len();
     let cores: Vec<usize> = if pinned { allowed.into_iter().rev().take(threads).collect() } else { Vec::new() };
-    let options = report_options(args.csv.as_deref(), args.json.as_deref(), args.color, args.no_header);
     let mut header = Header::default();
     crate::versions().fill(&mut header);
     header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         "time_us is the time per push of one producer until all elements of a repeat are taken, on the device's clock; \
          rates count all producers; push_us and ack_us are of single pushes in a watched pass",
     );
-    let mut output = Output::new(Report::open(&options, &header)?, benches.len() as u64);
+    let mut output = Output::open(&args.output.options(), &header, benches.len() as u64)?;
     let result = sweep(&plan, &device, &benches, &cores, &mut output);
     let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
     // The first failure is the one to report.
@@ -90,12 +90,4 @@ fn sweep(
 fn wrong_elements(row: &Row, tuple: plan::Tuple) -> Option<Failure> {
     let wrong = row.wrong.filter(|wrong| *wrong > 0)?;
     Some(Failure::WrongData(format!("{wrong} wrong elements in {} over {} memory", row.case, place_name(tuple.place))))
-}
-
-/// Pins the calling thread, where the system lets it.
-fn pin(core: usize) {
-    let mut set = nix::sched::CpuSet::new();
-    if set.set(core).is_ok() {
-        let _ = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
-    }
 }

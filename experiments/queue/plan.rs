@@ -2,7 +2,6 @@
 
 use super::args::Args;
 use crate::error::Failure;
-use crate::proxy::DeviceKind;
 use ::kernels::queue_kernel::{QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use ginlab::cuda::{Choice, Kernel, queue_kernels as kernels};
 use ginlab::measure::size;
@@ -172,11 +171,7 @@ impl Plan {
             pause: args.pause.as_deref().map(pause).transpose()?,
             check: !args.no_check,
             pin: !args.no_pin,
-            device: match args.device {
-                DeviceKind::Gpu => Choice::Gpu,
-                DeviceKind::Emulated => Choice::Emulated,
-                DeviceKind::Auto => Choice::Auto,
-            },
+            device: args.device.into(),
             timeout: Duration::from_secs(args.timeout),
         })
     }

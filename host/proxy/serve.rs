@@ -63,7 +63,7 @@ pub(super) fn serve<S: ProxySetup>(
     answers: &Answers,
     shared: &Shared,
 ) {
-    let pinned = setup.cpu().filter(|&cpu| pin(cpu));
+    let pinned = setup.cpu().filter(|&cpu| crate::cores::pin(cpu));
     let (engine, regions) = match setup.open() {
         Ok(opened) => opened,
         Err(error) => {
@@ -393,10 +393,4 @@ fn one_byte_short(words: [u64; 4]) -> [u64; 4] {
     let Some(mut command) = Command::decode(words) else { return words };
     command.bytes = command.bytes.saturating_sub(1);
     command.encode()
-}
-
-/// Pins the calling thread; false when the system refuses (a container's mask, say). The row then says so.
-fn pin(cpu: usize) -> bool {
-    let mut set = nix::sched::CpuSet::new();
-    set.set(cpu).is_ok() && nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).is_ok()
 }

@@ -1,0 +1,88 @@
+//! The floor under every acknowledged push: a flag to the CPU and its answer, the CPU's side.
+
+use crate::cuda::{Buffer, Device, DeviceError, PING_PONG, Place};
+use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
+use kernels::ping_pong::PingPongArgs;
+use kernels::ring::{HostWords, Stop};
+use std::time::Duration;
+
+/// Spins between two looks at the launch. Seldom: asking the driver takes longer than a round trip, and the answer would
+/// wait for it.
+const LOOK_EVERY: u32 = 1 << 20;
+/// The same on the emulated device, where every spin gives way.
+const LOOK_EVERY_EMULATED: u32 = 1 << 6;
+
+/// What goes with the flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag<'a> {
+    /// A payload that the block writes before each flag, of this many bytes (a multiple of 8), behind a system fence and
+    /// with acquiring polls, as a put and its quiet have them. `None`: the bare flag, nothing ordered.
+    pub payload: Option<(&'a Buffer, u64)>,
+    /// Nanoseconds from the flag to the first poll of the answer.
+    pub first_poll_ns: u64,
+}
+
+/// Why there is no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RoundTripError {
+    /// The device's.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// The kernel gave up.
+    #[error("the ping-pong kernel ended early: {}", .0.text())]
+    Ended(Stop),
+}
+
+/// Microseconds of one round trip from a block of this many threads to this thread and back.
+///
+/// # Errors
+/// See [`RoundTripError`].
+pub fn round_trip(
+    device: &Device,
+    block: u32,
+    iterations: u64,
+    timeout: Duration,
+    flag: Flag<'_>,
+) -> Result<f64, RoundTripError> {
+    let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
+    let results = device.allocate(Place::Device, 16)?;
+    let args = PingPongArgs {
+        flags: flags.pointer(),
+        payload: flag.payload.map_or(std::ptr::null_mut(), |(payload, _)| payload.pointer()),
+        bytes: flag.payload.map_or(0, |(_, bytes)| bytes),
+        iterations,
+        ordered: flag.payload.is_some().into(),
+        first_poll_ns: flag.first_poll_ns,
+        timeout_ns: timeout.as_nanos() as u64,
+        elapsed_ns: results.pointer(),
+        stop: (results.address() + 8) as *mut u64,
+    };
+    // SAFETY: flags, results and the borrowed payload live until the launch has ended.
+    let mut launch = unsafe { device.launch(&PING_PONG, 1, block, args) }?;
+    // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
+    let words = unsafe { &*flags.pointer::<HostWords>() };
+    let emulated = matches!(device, Device::Emulated);
+    let look_every = if emulated { LOOK_EVERY_EMULATED } else { LOOK_EVERY };
+    let (mut answered, mut spins) = (0, 0u32);
+    loop {
+        let asked = load_acquire_sys_u64(&words.tail.0);
+        if asked != answered {
+            store_release_sys_u64(&words.completion.0.0, asked);
+            answered = asked;
+            continue;
+        }
+        spins = spins.wrapping_add(1);
+        if spins.is_multiple_of(look_every) && launch.is_done()? {
+            break;
+        }
+        if emulated {
+            std::thread::yield_now();
+        }
+    }
+    let mut found = [0u64; 2];
+    results.read(0, &mut found)?;
+    match found {
+        [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
+        [_, stop] => Err(RoundTripError::Ended(Stop(stop))),
+    }
+}
