@@ -101,11 +101,6 @@ impl Queues {
         self.table.pointer()
     }
 
-    /// How many.
-    pub fn count(&self) -> u32 {
-        self.memories.len() as u32
-    }
-
     /// The CPU's ends.
     ///
     /// # Safety
@@ -204,7 +199,7 @@ pub struct Taken {
     pub count: u64,
     /// Sum of all their words, modulo 2^63.
     pub sum: u64,
-    /// Elements that were torn, or were not the next of their producer; producers whose elements are missing.
+    /// Elements that were torn, or were not the next of their producer (counted only where each is checked).
     pub wrong: u64,
     /// Looks that found nothing.
     pub empty: u64,
@@ -221,13 +216,14 @@ pub fn consume<const WORDS: usize>(consumers: &mut [QueueConsumer<WORDS>], duty:
         let before = taken.count;
         for consumer in consumers.iter_mut() {
             let mut sum = 0u64;
+            let mut add = |words: &[u64; WORDS]| sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(*word));
             let batch = if duty.check.is_some() {
                 consumer.pop_each(BATCH, |words| {
-                    sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(*word));
+                    add(&words);
                     taken.wrong += u64::from(!is_next(&words, &mut next));
                 })
             } else {
-                consumer.pop_each(BATCH, |words| sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(*word)))
+                consumer.pop_each(BATCH, |words| add(&words))
             };
             if batch > 0 {
                 taken.sum = taken.sum.wrapping_add(sum) & CONTENT;

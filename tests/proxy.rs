@@ -420,7 +420,7 @@ fn a_full_rail_does_not_hold_up_the_others() {
     });
     world.proxy.configure(2, Strategy::RoundRobin).unwrap();
     let ring = world.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut channel = Channel::new(ring);
     for _ in 0..20 {
         channel.put_nbi(&put_to(0, 0, 8)).unwrap();
     }
@@ -448,7 +448,7 @@ fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
         vec![Watched::new(faulty(faults), &log)]
     });
     let ring = world.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut channel = Channel::new(ring);
     for _ in 0..30 {
         channel.put_nbi(&put_to(0, 0, 8)).unwrap();
     }
@@ -495,7 +495,7 @@ fn a_rail_that_is_dead_from_the_start_is_an_error_of_every_order() {
     assert_eq!(world.proxy.snapshot().unwrap_err().to_string(), failure);
     assert_eq!(world.proxy.configure(1, Strategy::Split).unwrap_err().to_string(), failure);
     let ring = world.ring.ring();
-    assert_eq!(Channel::new(&ring).put(&put_to(0, 0, 8)), Err(Stop::FABRIC));
+    assert_eq!(Channel::new(ring).put(&put_to(0, 0, 8)), Err(Stop::FABRIC));
 }
 
 #[test]
@@ -547,7 +547,7 @@ fn the_watermark_waits_for_every_ticket_before_it() {
     });
     world.proxy.configure(4, Strategy::RoundRobin).unwrap();
     let ring = world.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut channel = Channel::new(ring);
     let mut first = 0;
     for round in 0..100u64 {
         let mut last = 0;
@@ -604,7 +604,7 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
         let log = seen.clone();
         let world = World::alone(USUAL, move || vec![Watched::new(NullRail::new(), &log)]);
         let ring = world.ring.ring();
-        let mut channel = Channel::new(&ring);
+        let mut channel = Channel::new(ring);
         channel.put(&put_to(0, 0, 8)).unwrap();
         let started = Instant::now();
         let ticket = push_words(&world.ring, words);
@@ -682,8 +682,8 @@ fn signals_are_counted_at_the_target_behind_their_bytes() {
     let (a, b) = tcp_pair(USUAL, 2, Faults::default());
     a.proxy.configure(2, Strategy::Split).unwrap();
     pattern_into(&a.source, 5);
-    let ring = a.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut ring = a.ring.ring();
+    let mut channel = Channel::new(ring);
     let signal = Command {
         opcode: Opcode::Signal,
         source_region: SOURCE,
@@ -729,8 +729,8 @@ fn a_get_moves_bytes_the_other_way() {
         peer: 1,
         immediate: 0,
     };
-    let ring = a.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut ring = a.ring.ring();
+    let mut channel = Channel::new(ring);
     channel.quiet_until(ring.push(&get).unwrap()).unwrap();
     assert_eq!(same(&b.destination, &a.source, 150_001), Ok(()));
     let mut behind = [0u8; 16];
@@ -742,7 +742,7 @@ fn a_get_moves_bytes_the_other_way() {
 fn a_target_that_is_gone_ends_the_kernel() {
     let (a, b) = tcp_pair(Options { timeout: Duration::from_secs(1), ..USUAL }, 1, Faults::default());
     let ring = a.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut channel = Channel::new(ring);
     channel.put(&put_to(1, 0, 4096)).unwrap();
     drop(b);
     let stop = (0..1000).find_map(|_| channel.put(&put_to(1, 0, 4096)).err());
@@ -819,7 +819,7 @@ fn kernels_that_wait_end_when_their_proxies_are_dropped() {
             .flat_map(|ring| [ring; 4])
             .map(|ring| {
                 scope.spawn(|| {
-                    let mut channel = Channel::new(ring);
+                    let mut channel = Channel::new(*ring);
                     channel.put(&put_to(0, 0, 8))
                 })
             })
@@ -949,7 +949,7 @@ fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
     // Delayed completions: some of the ring's are still under way when the write begins.
     let world = World::alone(USUAL, || vec![faulty(Faults { delay_polls: 100, reverse: true, ..Default::default() })]);
     let ring = world.ring.ring();
-    let mut channel = Channel::new(&ring);
+    let mut channel = Channel::new(ring);
     let writes = Writes {
         first_producer: 1,
         producer_step: 2,

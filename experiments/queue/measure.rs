@@ -75,7 +75,7 @@ impl Bench<'_> {
         u64::from(self.tuple.grid) * u64::from(each)
     }
 
-    /// Producers of the blocks that use the first ring, which has the most; all rings have as many where it divides.
+    /// Producers of the blocks that use this ring.
     fn producers_of(&self, ring: u32) -> u64 {
         let blocks = (ring..self.tuple.grid).step_by(self.tuple.rings as usize).count() as u64;
         self.producers() / u64::from(self.tuple.grid) * blocks

@@ -8,8 +8,11 @@ use std::ffi::{CString, c_void};
 use std::fmt;
 use std::sync::Arc;
 
-/// See [`load`].
-const MOST_REGISTERS: usize = 64;
+/// Threads of a block up to which the kernels get the registers of [`ROOMY`]; beyond it those of [`NARROW`]. Either way
+/// a block fits into the 65536 registers of a multiprocessor.
+const ROOMY_THREADS: u32 = 512;
+const ROOMY: usize = 128;
+const NARROW: usize = 64;
 /// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
@@ -42,7 +45,8 @@ pub fn driver_version() -> Option<String> {
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    module: Module,
+    /// The kernels at [`ROOMY`] registers, and at [`NARROW`].
+    modules: [Module; 2],
     name: String,
 }
 
@@ -60,11 +64,9 @@ unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// Compiles and loads PTX for the current device.
-///
-/// At most 64 registers per thread, so that blocks of 1024 threads fit (65536 registers per SM): a kernel that pushes
-/// commands waits for memory, and more registers buy nothing.
-fn load(context: &CudaContext, ptx: &str) -> Result<Module, DeviceError> {
+/// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
+/// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
+fn load(context: &CudaContext, ptx: &str, registers: usize) -> Result<Module, DeviceError> {
     context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
     let text = CString::new(ptx).map_err(|error| DeviceError::Refused(format!("the kernels' PTX: {error}")))?;
     let mut log = vec![0u8; 8192];
@@ -73,7 +75,7 @@ fn load(context: &CudaContext, ptx: &str) -> Result<Module, DeviceError> {
         sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
         sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
     ];
-    let mut values = [MOST_REGISTERS as *mut c_void, log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    let mut values = [registers as *mut c_void, log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
     // SAFETY: options and values are of one length; the text ends with a zero; the log is as long as it is said to be.
     let status = unsafe {
@@ -120,8 +122,8 @@ impl Gpu {
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         // The driver compiles the PTX here; loading at once keeps that out of the first launch.
-        let module = load(&context, ptx)?;
-        Ok(Gpu { context, stream, module, name })
+        let modules = [load(&context, ptx, ROOMY)?, load(&context, ptx, NARROW)?];
+        Ok(Gpu { context, stream, modules, name })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -230,10 +232,11 @@ impl Gpu {
         unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
+    fn function(&self, name: &str, block: u32) -> Result<sys::CUfunction, DeviceError> {
+        let module = &self.modules[usize::from(block > ROOMY_THREADS)];
         let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
         // SAFETY: the module is loaded as long as this GPU is open, and so is the function.
-        unsafe { result::module::get_function(self.module.0, text) }.map_err(failed(format!("finding kernel {name}")))
+        unsafe { result::module::get_function(module.0, text) }.map_err(failed(format!("finding kernel {name}")))
     }
 
     fn new_event(&self) -> Result<CudaEvent, DeviceError> {
@@ -261,7 +264,7 @@ pub(super) unsafe fn launch<A: Copy>(
     mut args: A,
 ) -> Result<GpuLaunch, DeviceError> {
     gpu.bind()?;
-    let function = gpu.function(name)?;
+    let function = gpu.function(name, block)?;
     let event = gpu.new_event()?;
     let what = || format!("launching {name} as {grid} x {block}");
     let parameters = &mut [(&raw mut args).cast::<c_void>()];

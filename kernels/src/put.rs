@@ -41,17 +41,17 @@ impl Put {
 
 /// One producer's end of a ring.
 #[derive(Debug)]
-pub struct Channel<'a> {
-    ring: &'a Ring,
+pub struct Channel {
+    ring: Ring,
     last: Option<u64>,
     /// The newest watermark that this thread has seen: what lies below it needs no look at memory.
     known: u64,
 }
 
-impl<'a> Channel<'a> {
+impl Channel {
     /// A channel that has put nothing yet.
     #[inline(always)]
-    pub fn new(ring: &'a Ring) -> Channel<'a> {
+    pub fn new(ring: Ring) -> Channel {
         Channel { ring, last: None, known: 0 }
     }
 

@@ -92,7 +92,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
 
     // SAFETY: contract of the kernel; the remainder is below `ring_count`.
     let ring = unsafe { args.rings.add((thread::block_idx_x() % args.ring_count) as usize).read() };
-    let mut channel = Channel::new(&ring);
+    let mut channel = Channel::new(ring);
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller's contract is the loop's.
     let mut stop = unsafe { put_loop(&args, &mut channel, producer, leads) };
@@ -117,7 +117,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
 
 /// The puts of one producer; returns 0 or the reason it ended early.
 #[inline(always)]
-unsafe fn put_loop(args: &PutArgs, channel: &mut Channel<'_>, producer: u32, leads: bool) -> u64 {
+unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: bool) -> u64 {
     let mut stop = 0;
     let fill = args.fill != 0;
     if !fill && !leads {

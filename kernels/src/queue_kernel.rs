@@ -5,6 +5,7 @@
 //! which producer it is; the other words follow from it ([`element_word`]), so that the CPU can tell lost, doubled, torn
 //! and overtaken elements.
 
+use crate::command::COMMAND_WORDS;
 use crate::ring::producer::Behind;
 use crate::ring::{COMPLETION_POLLERS, Observe, Ring, Stop};
 use crate::vyukov::Vyukov;
@@ -39,7 +40,7 @@ pub trait Queue {
     ///
     /// # Errors
     /// Why it could not.
-    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop>;
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop>;
 
     /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
     /// leader does it.
@@ -48,10 +49,10 @@ pub trait Queue {
     /// Why it could not.
     #[inline(always)]
     fn push_warp(
-        &self,
+        &mut self,
         mask: u32,
         words: u32,
-        word: impl Fn(u32) -> u64,
+        word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
     ) -> Result<u64, Stop> {
         let leader = mask.trailing_zeros();
@@ -66,7 +67,7 @@ pub trait Queue {
     ///
     /// # Errors
     /// Why the wait ended otherwise.
-    fn wait(&self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop>;
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop>;
 }
 
 /// Gives the leader's result to every lane.
@@ -83,23 +84,23 @@ fn share(mask: u32, leader: u32, result: Result<u64, Stop>) -> Result<u64, Stop>
 
 impl Queue for Ring {
     #[inline(always)]
-    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop> {
         self.push_each(Behind::Nothing, words, word, observe)
     }
 
     #[inline(always)]
     fn push_warp(
-        &self,
+        &mut self,
         mask: u32,
         words: u32,
-        word: impl Fn(u32) -> u64,
+        word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
     ) -> Result<u64, Stop> {
         Ring::push_warp(self, mask, Behind::Nothing, words, word, observe)
     }
 
     #[inline(always)]
-    fn wait(&self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
         self.wait_as(thread::block_idx_x() as usize % COMPLETION_POLLERS, ticket, observe).map(drop)
     }
 }
@@ -109,24 +110,24 @@ struct Released(Ring);
 
 impl Queue for Released {
     #[inline(always)]
-    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop> {
         self.0.push_released(words, word, observe)
     }
 
     #[inline(always)]
-    fn wait(&self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
-        Queue::wait(&self.0, ticket, observe)
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+        Queue::wait(&mut self.0, ticket, observe)
     }
 }
 
 impl Queue for Vyukov {
     #[inline(always)]
-    fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
-        Vyukov::push(self, Behind::Nothing, words, word, observe)
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop> {
+        Vyukov::push(self, words, word, observe)
     }
 
     #[inline(always)]
-    fn wait(&self, position: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    fn wait(&mut self, position: u64, observe: &mut impl Observe) -> Result<(), Stop> {
         Vyukov::wait(self, position, observe)
     }
 }
@@ -209,7 +210,7 @@ impl Observe for Seen {
 #[kernel]
 pub unsafe fn queue_ticket(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &this_queue::<Ring>(&args), &mut ()) };
+    unsafe { run::<_, false>(&args, &mut this_queue::<Ring>(&args), &mut ()) };
 }
 
 /// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
@@ -219,7 +220,7 @@ pub unsafe fn queue_ticket(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_ticket_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &this_queue::<Ring>(&args)) };
+    unsafe { run_watched(&args, &mut this_queue::<Ring>(&args)) };
 }
 
 /// The ring with a release store per element.
@@ -229,7 +230,7 @@ pub unsafe fn queue_ticket_watched(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_release(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &Released(this_queue::<Ring>(&args)), &mut ()) };
+    unsafe { run::<_, false>(&args, &mut Released(this_queue::<Ring>(&args)), &mut ()) };
 }
 
 /// The ring with a release store per element, watched.
@@ -239,7 +240,7 @@ pub unsafe fn queue_release(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_release_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &Released(this_queue::<Ring>(&args))) };
+    unsafe { run_watched(&args, &mut Released(this_queue::<Ring>(&args))) };
 }
 
 /// Vyukov's queue.
@@ -249,7 +250,7 @@ pub unsafe fn queue_release_watched(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_vyukov(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &this_queue::<Vyukov>(&args), &mut ()) };
+    unsafe { run::<_, false>(&args, &mut this_queue::<Vyukov>(&args), &mut ()) };
 }
 
 /// Vyukov's queue, watched.
@@ -259,7 +260,7 @@ pub unsafe fn queue_vyukov(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &this_queue::<Vyukov>(&args)) };
+    unsafe { run_watched(&args, &mut this_queue::<Vyukov>(&args)) };
 }
 
 /// The queue of this block.
@@ -281,7 +282,7 @@ fn producer(scope: u32) -> u32 {
 }
 
 #[inline(always)]
-unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &Q) {
+unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &mut Q) {
     let mut seen = Seen::default();
     // SAFETY: the kernel's contract.
     unsafe { run::<_, true>(args, queue, &mut seen) };
@@ -295,11 +296,18 @@ unsafe fn run_watched<Q: Queue>(args: &QueueArgs, queue: &Q) {
 }
 
 #[inline(always)]
-unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &Q, observe: &mut impl Observe) {
+unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, observe: &mut impl Observe) {
     let first_thread = thread::thread_idx_x() == 0;
     let (started, cycles) = (thread::global_timer_ns(), thread::clock());
     // SAFETY: the kernel's contract is the loop's.
-    let result = unsafe { pushes::<_, WATCHED>(args, queue, observe) };
+    let result = unsafe {
+        match (args.words, args.scope) {
+            (COMMAND_WORDS, SCOPE_WARP) => pushes::<_, WATCHED, COMMAND_WORDS, true>(args, queue, observe),
+            (COMMAND_WORDS, _) => pushes::<_, WATCHED, COMMAND_WORDS, false>(args, queue, observe),
+            (_, SCOPE_WARP) => pushes::<_, WATCHED, 0, true>(args, queue, observe),
+            _ => pushes::<_, WATCHED, 0, false>(args, queue, observe),
+        }
+    };
     let mut stop = match result {
         Ok(()) => 0,
         Err(stop) => stop.0,
@@ -312,15 +320,16 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &Q, observ
     }
 }
 
-/// The pushes of one producer.
+/// The pushes of one producer, compiled for elements of so many words (0: whatever `args` says) and for warps or threads:
+/// a question in each pass costs a lone warp as much as its stores.
 #[inline(always)]
-unsafe fn pushes<Q: Queue, const WATCHED: bool>(
+unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP: bool>(
     args: &QueueArgs,
-    queue: &Q,
+    queue: &mut Q,
     observe: &mut impl Observe,
 ) -> Result<(), Stop> {
     let producer = producer(args.scope);
-    let per_warp = args.scope == SCOPE_WARP;
+    let words = if WORDS == 0 { args.words } else { WORDS };
     // Nothing has diverged yet: the warp's lanes that exist.
     let mask = warp::active_mask();
     let leader = mask.trailing_zeros();
@@ -328,18 +337,18 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool>(
     for number in 0..args.pushes {
         let first = first_word(producer, number);
         let before = if WATCHED { thread::clock() } else { 0 };
-        let word = |index| element_word(first, index);
-        let ticket = if per_warp {
+        let word = move |index| element_word(first, index);
+        let ticket = if PER_WARP {
             warp::synchronize(mask);
-            queue.push_warp(mask, args.words, word, observe)?
+            queue.push_warp(mask, words, word, observe)?
         } else {
-            queue.push(args.words, word, observe)?
+            queue.push(words, word, observe)?
         };
         let pushed = if WATCHED { thread::clock() } else { 0 };
         if args.blocking != 0 {
-            wait(queue, ticket, per_warp, mask, observe)?;
+            wait(queue, ticket, PER_WARP, mask, observe)?;
         }
-        let sampled = WATCHED && number < args.samples_each && (!per_warp || warp::lane() == leader);
+        let sampled = WATCHED && number < args.samples_each && (!PER_WARP || warp::lane() == leader);
         if sampled {
             let sample = [pushed.wrapping_sub(before) as u32, thread::clock().wrapping_sub(before) as u32];
             let index = producer as usize * args.samples_each as usize + number as usize;
@@ -349,14 +358,20 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool>(
         last = Some(ticket);
     }
     match last {
-        Some(ticket) if args.blocking == 0 => wait(queue, ticket, per_warp, mask, observe),
+        Some(ticket) if args.blocking == 0 => wait(queue, ticket, PER_WARP, mask, observe),
         _ => Ok(()),
     }
 }
 
 /// Waits as a thread, or lets the warp's leader wait for all.
 #[inline(always)]
-fn wait<Q: Queue>(queue: &Q, ticket: u64, per_warp: bool, mask: u32, observe: &mut impl Observe) -> Result<(), Stop> {
+fn wait<Q: Queue>(
+    queue: &mut Q,
+    ticket: u64,
+    per_warp: bool,
+    mask: u32,
+    observe: &mut impl Observe,
+) -> Result<(), Stop> {
     if !per_warp {
         return queue.wait(ticket, observe);
     }
@@ -389,7 +404,7 @@ pub unsafe fn queue_stores(args: QueueArgs) {
     for number in 0..args.pushes {
         let first = first_word(producer, number);
         let ticket = number as u64 * producers as u64 + producer as u64;
-        ring.store_bare(ticket, args.words, |index| element_word(first, index), rank, lanes);
+        ring.store_bare(ticket, args.words, move |index| element_word(first, index), rank, lanes);
     }
     // Until all stores have arrived.
     fence_acq_rel_sys();

@@ -10,10 +10,10 @@
 //! A cell's sequence is its position when it is free, position + 1 when it is full, position + capacity when it has been
 //! taken: then it is free for the next lap. With one cell "full" would read as "free", so two are the least.
 
-use crate::ring::{Alone, Observe, Stop, producer::Behind};
+use crate::ring::{Alone, Observe, Stop};
 use cuda_std::memory::{
-    Word, compare_exchange_relaxed_sys_u64, fence_acq_rel_sys, load_acquire_sys_u64, load_relaxed_sys_u64,
-    store_relaxed_sys_u64, store_release_sys_u64,
+    Word, compare_exchange_relaxed_sys_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
+    store_release_sys_u64,
 };
 use cuda_std::thread;
 
@@ -74,16 +74,7 @@ impl Vyukov {
     /// # Errors
     /// [`Stop`] when the queue stayed full until the deadline, or the consumer has ended it.
     #[inline(always)]
-    pub fn push(
-        &self,
-        behind: Behind,
-        words: u32,
-        word: impl Fn(u32) -> u64,
-        observe: &mut impl Observe,
-    ) -> Result<u64, Stop> {
-        if behind == Behind::Payload {
-            fence_acq_rel_sys();
-        }
+    pub fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
         let head = &self.words().head.0;
         let mut patience = Patience::new(self.timeout_ns);
         observe.host_poll();

@@ -46,6 +46,7 @@ impl Memory {
             log2_capacity: self.log2_capacity,
             log2_slot_words: LOG2_COMMAND_WORDS,
             timeout_ns: self.timeout.as_nanos() as u64,
+            free_below: 1 << self.log2_capacity,
         }
     }
 
@@ -131,7 +132,7 @@ fn every_command_once(log2_capacity: u32, batch: u64, puts: u64) {
     let memory = Memory::new(log2_capacity, PATIENCE);
     memory.run(
         |ring| {
-            let mut channel = Channel::new(ring);
+            let mut channel = Channel::new(*ring);
             for number in 0..puts {
                 let (put, immediate) = put(thread::index(), number);
                 channel.put_signal_nbi(&put, immediate).expect("pushed");
@@ -181,7 +182,7 @@ fn quiet_waits_for_the_watermark() {
     let all_done_until = |ticket: u64| done[..=ticket as usize].iter().all(|done| done.load(Ordering::Relaxed));
     memory.run(
         |ring| {
-            let mut channel = Channel::new(ring);
+            let mut channel = Channel::new(*ring);
             assert_eq!(channel.quiet(), Ok(()), "nothing to wait for");
             let mut earlier = 0;
             for number in 0..PUTS {
@@ -239,7 +240,7 @@ fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<
     let outcomes = Mutex::new(Vec::new());
     memory.run(
         |ring| {
-            let mut channel = Channel::new(ring);
+            let mut channel = Channel::new(*ring);
             let (put, immediate) = put(thread::index(), 0);
             let outcome = channel.put_signal_nbi(&put, immediate);
             let outcome = outcome.and_then(|ticket| channel.quiet().map(|()| ticket));

@@ -26,7 +26,7 @@ impl Ring {
     /// # Errors
     /// The proxy's status, or [`Stop::DEADLINE`].
     #[inline(always)]
-    pub fn wait(&self, ticket: u64) -> Result<u64, Stop> {
+    pub fn wait(&mut self, ticket: u64) -> Result<u64, Stop> {
         self.wait_as(thread::block_idx_x() as usize % COMPLETION_POLLERS, ticket, &mut ())
     }
 
@@ -35,8 +35,11 @@ impl Ring {
     /// # Errors
     /// As [`wait`](Ring::wait).
     #[inline(always)]
-    pub fn wait_as(&self, role: usize, ticket: u64, observe: &mut impl Observe) -> Result<u64, Stop> {
-        wait_as(self.host(), self.device(), self.timeout_ns, role, ticket, observe)
+    pub fn wait_as(&mut self, role: usize, ticket: u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+        let watermark = wait_as(self.host(), self.device(), self.timeout_ns, role, ticket, observe)?;
+        // What is done has been read from its slot before: the watermark's chain is also one for the slots below it.
+        self.free_below = self.free_below.max(watermark + self.capacity());
+        Ok(watermark)
     }
 }
 

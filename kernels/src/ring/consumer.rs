@@ -75,6 +75,14 @@ impl<const WORDS: usize> Consumer<WORDS> {
         words.iter().fold(0, |bits, word| bits | (load_relaxed_sys_u64(word) ^ lap)) & PARITY
     }
 
+    /// The element of this ticket, which a look has found whole. It is read again: until `tail` passes it nobody writes it, and
+    /// a later read of a word never returns an older value.
+    #[inline(always)]
+    fn content(&self, ticket: u64) -> [u64; WORDS] {
+        let slot = self.slot(ticket, 0);
+        std::array::from_fn(|index| load_relaxed_sys_u64(&slot[index]) & !PARITY)
+    }
+
     /// Looks for whole elements from the cursor on. The first alone: while nothing comes, the lines behind it stay with
     /// whoever writes them.
     #[inline(always)]
@@ -114,9 +122,6 @@ impl<const WORDS: usize> Consumer<WORDS> {
     }
 
     /// The next element's words, or `None` when it has not arrived whole.
-    ///
-    /// What a look has found whole is read again: until `tail` passes it nobody writes it, and a later read of a word never
-    /// returns an older value.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<[u64; WORDS]> {
         if self.cursor == self.whole {
@@ -125,8 +130,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
                 return None;
             }
         }
-        let slot = self.slot(self.cursor, 0);
-        let words = std::array::from_fn(|index| load_relaxed_sys_u64(&slot[index]) & !PARITY);
+        let words = self.content(self.cursor);
         self.cursor += 1;
         Some(words)
     }
@@ -145,8 +149,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
                 break;
             }
             for ticket in self.cursor..end {
-                let slot = self.slot(ticket, 0);
-                each(std::array::from_fn(|index| load_relaxed_sys_u64(&slot[index]) & !PARITY));
+                each(self.content(ticket));
             }
             self.cursor = end;
         }

@@ -100,6 +100,9 @@ pub struct Ring {
     pub log2_slot_words: u32,
     /// Longest wait in any one call, in nanoseconds.
     pub timeout_ns: u64,
+    /// Tickets below this have a slot, as far as the thread that holds this copy knows: the capacity at first. While its
+    /// tickets are below, a push asks no memory for space.
+    pub free_below: u64,
 }
 
 // SAFETY: the pointers are to words that are shared by design and reached only through atomic operations.

@@ -49,6 +49,7 @@ impl Memory {
             log2_capacity: 1,
             log2_slot_words: LOG2_COMMAND_WORDS,
             timeout_ns: self.timeout_ns,
+            free_below: 2,
         }
     }
 }
@@ -96,7 +97,7 @@ enum Cast {
 impl Cast {
     fn push(self, ring: &Ring, tag: u64) -> Result<u64, Stop> {
         match self {
-            Cast::Product => ring.push(&command(tag)),
+            Cast::Product => { *ring }.push(&command(tag)),
             Cast::ByHand(fault) => Ok(by_hand::push(ring, &command(tag), fault)),
         }
     }
@@ -114,7 +115,7 @@ impl Cast {
                     bytes: tag,
                     peer: tag as u32,
                 };
-                Channel::new(ring).put_signal_nbi(&put, tag as u32)
+                Channel::new(*ring).put_signal_nbi(&put, tag as u32)
             }
             Cast::ByHand(fault) => {
                 if fault != Some(Fault::NoFence) {
@@ -135,7 +136,7 @@ impl Cast {
 
     fn wait(self, ring: &Ring, ticket: u64) -> Result<(), Stop> {
         match self {
-            Cast::Product => ring.wait(ticket).map(drop),
+            Cast::Product => { *ring }.wait(ticket).map(drop),
             Cast::ByHand(fault) => by_hand::wait(ring, ticket, fault),
         }
     }
@@ -475,7 +476,7 @@ fn the_deadline_of_one_push_ends_all() {
         let producers = [1, u64::MAX].map(|timeout_ns| {
             let memory = memory.clone();
             thread::spawn(move || {
-                let ring = Ring { timeout_ns, ..memory.ring() };
+                let mut ring = Ring { timeout_ns, ..memory.ring() };
                 assert_eq!(ring.push(&command(3)), Err(Stop::DEADLINE));
             })
         });
