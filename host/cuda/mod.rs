@@ -12,7 +12,7 @@ mod mapped;
 
 pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
-pub use mapped::MappedBuffer;
+pub use mapped::{MappedBuffer, flush_stores};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
