@@ -1,8 +1,10 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod affinity;
 mod chart;
 mod efa;
 mod error;
+mod listing;
 mod output;
 mod proxy;
 mod queue;
@@ -36,6 +38,8 @@ enum Experiment {
     Queue(Box<queue::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
+    /// List GPUs with the network cards and cores near them, and what connects them
+    Affinity(affinity::Args),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -70,6 +74,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
+        Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())
