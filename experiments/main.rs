@@ -4,10 +4,12 @@ mod affinity;
 mod chart;
 mod efa;
 mod error;
+mod job;
 mod listing;
 mod output;
 mod proxy;
 mod queue;
+mod write;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
@@ -36,6 +38,8 @@ enum Experiment {
     Chart(Box<chart::Args>),
     /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
     Queue(Box<queue::Args>),
+    /// CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop
+    Write(Box<write::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// List GPUs with the network cards and cores near them, and what connects them
@@ -73,6 +77,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
+        Some(Experiment::Write(args)) => write::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Completions { shell }) => {
