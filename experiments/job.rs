@@ -259,6 +259,12 @@ impl Job {
         let rails = opened.collect::<Result<Vec<_>, _>>()?;
         let timeout = Duration::from_secs(args.timeout);
         let flow = Flow::new(rails, timeout);
+        let cores = ginlab::cores::allowed().len();
+        if ranks.local_size() > cores {
+            flow.give_way(true);
+            let text = format!("{} ranks share {cores} cores: latencies include the scheduler", ranks.local_size());
+            notes.push(text);
+        }
         Ok(Job { flow, device, provider, domains, notes, connections: Vec::new(), timeout })
     }
 
@@ -286,6 +292,12 @@ impl Job {
             self.connections.push(Connection { peer, offer });
         }
         Ok(())
+    }
+
+    /// Names of the rails.
+    pub fn rail_names(&self) -> Vec<String> {
+        let name = |rail| self.flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
+        (0..self.flow.rails()).filter_map(name).collect()
     }
 
     /// Line rate of the first `rails` rails together, where the provider tells it.

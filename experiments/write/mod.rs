@@ -75,10 +75,10 @@ fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
 fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
     let mut header = Header::default();
     crate::versions().fill(&mut header);
-    let rails: Vec<String> = (0..job.flow.rails())
-        .filter_map(|rail| job.flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned()))
-        .collect();
-    header.set(Key::Provider, job.provider.as_str()).set(Key::Rails, rails).set(Key::Memory, args.job.mem.name());
+    header
+        .set(Key::Provider, job.provider.as_str())
+        .set(Key::Rails, job.rail_names())
+        .set(Key::Memory, args.job.mem.name());
     for note in &job.notes {
         header.note(note);
     }

@@ -160,6 +160,11 @@ impl<R: Rail> Flow<R> {
         self.0.borrow_mut().use_rails(rails, strategy);
     }
 
+    /// Whether the driver gives the core away when nothing has happened: for more ranks than cores.
+    pub fn give_way(&self, gives: bool) {
+        self.0.borrow_mut().gives_way = gives;
+    }
+
     /// Number of rails.
     pub fn rails(&self) -> usize {
         self.0.borrow().rails.len()
@@ -298,14 +303,7 @@ impl<R: Rail> Flow<R> {
     /// Polls for as long as tasks run; [`run`] does this.
     pub async fn drive(&self) {
         loop {
-            let mut state = self.0.borrow_mut();
-            for _ in 0..TURNS {
-                // An error has gone to every operation; the next ones will meet it too.
-                if state.turn() {
-                    break;
-                }
-            }
-            drop(state);
+            self.0.borrow_mut().turns(TURNS);
             tokio::task::yield_now().await;
         }
     }

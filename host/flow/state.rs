@@ -70,6 +70,7 @@ pub(super) struct State<R: Rail> {
     turns: u32,
     /// A waker has been called in this turn.
     woken: bool,
+    pub gives_way: bool,
     timeout: Duration,
     dead: Option<FlowError>,
 }
@@ -99,6 +100,7 @@ impl<R: Rail> State<R> {
             seen: (0, Instant::now()),
             turns: 0,
             woken: false,
+            gives_way: false,
             timeout,
             dead: None,
         }
@@ -384,9 +386,16 @@ impl<R: Rail> State<R> {
         }
     }
 
-    /// The driver's: progress, and now and then a look at the clock. Whether a task has something to do now, or the flow has
-    /// ended.
-    pub fn turn(&mut self) -> bool {
+    /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
+    pub fn turns(&mut self, most: u32) {
+        if !(0..most).any(|_| self.turn()) && self.gives_way {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Progress, and now and then a look at the clock. Whether a task has something to do now, or the flow has ended: then its
+    /// error has gone to every operation, and the next ones will meet it too.
+    fn turn(&mut self) -> bool {
         self.woken = false;
         let mut ended = self.progress().is_err();
         self.turns = self.turns.wrapping_add(1);
