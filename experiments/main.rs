@@ -3,6 +3,7 @@
 mod chart;
 mod efa;
 mod error;
+mod ipc;
 mod output;
 mod proxy;
 mod queue;
@@ -34,6 +35,8 @@ enum Experiment {
     Chart(Box<chart::Args>),
     /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
     Queue(Box<queue::Args>),
+    /// Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine
+    Ipc(Box<ipc::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// Print a completion script for a shell
@@ -68,6 +71,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
         Some(Experiment::Queue(args)) => queue::run(&args),
+        Some(Experiment::Ipc(args)) => ipc::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Completions { shell }) => {

@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sy
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Threads of a block up to which the kernels get the registers of [`ROOMY`]; beyond it those of [`NARROW`]. Either way
 /// a block fits into the 65536 registers of a multiprocessor.
@@ -16,7 +16,7 @@ const NARROW: usize = 64;
 /// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
-fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
+pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
     |error| {
         let words = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
         let name = words(error.error_name()).unwrap_or_else(|_| format!("error {}", error.0 as u32));
@@ -41,12 +41,31 @@ pub fn driver_version() -> Option<String> {
     (status == CUresult::CUDA_SUCCESS).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
+/// How many GPUs this process sees.
+///
+/// # Errors
+/// [`DeviceError::Missing`] when there is none, and why.
+pub fn gpu_count() -> Result<usize, DeviceError> {
+    if !driver_is_there() {
+        return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
+    }
+    let count = CudaContext::device_count()
+        .map_err(failed("cuInit / cuDeviceGetCount"))
+        .map_err(|error| DeviceError::Missing(format!("the CUDA driver gives no device: {error}")))?;
+    if count < 1 {
+        return Err(DeviceError::Missing("the CUDA driver sees no GPU (CUDA_VISIBLE_DEVICES?)".into()));
+    }
+    Ok(count as usize)
+}
+
 /// A CUDA device with the kernels loaded.
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     /// The kernels at [`ROOMY`] registers, and at [`NARROW`].
     modules: [Module; 2],
+    /// The second PTX module, once something wants it.
+    bulk: OnceLock<Result<Module, DeviceError>>,
     name: String,
 }
 
@@ -57,12 +76,21 @@ impl fmt::Debug for Gpu {
 }
 
 /// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
-struct Module(sys::CUmodule);
+#[derive(Debug)]
+pub(super) struct Module(pub(super) sys::CUmodule);
 
 // SAFETY: a handle that the driver accepts from any thread with the context current.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
+
+impl Module {
+    pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
+        let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
+        // SAFETY: the module is never unloaded, and neither is the function.
+        unsafe { result::module::get_function(self.0, text) }.map_err(failed(format!("finding kernel {name}")))
+    }
+}
 
 /// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
 /// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
@@ -108,22 +136,13 @@ impl Gpu {
         let Some(ptx) = PTX else {
             return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
         };
-        if !driver_is_there() {
-            return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
-        }
-        let count = CudaContext::device_count()
-            .map_err(failed("cuInit / cuDeviceGetCount"))
-            .map_err(|error| DeviceError::Missing(format!("the CUDA driver gives no device: {error}")))?;
-        if count < 1 {
-            return Err(DeviceError::Missing("the CUDA driver sees no GPU (CUDA_VISIBLE_DEVICES?)".into()));
-        }
-        let ordinal = index % count as usize;
+        let ordinal = index % gpu_count()?;
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         // The driver compiles the PTX here; loading at once keeps that out of the first launch.
         let modules = [load(&context, ptx, ROOMY)?, load(&context, ptx, NARROW)?];
-        Ok(Gpu { context, stream, modules, name })
+        Ok(Gpu { context, stream, modules, bulk: OnceLock::new(), name })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -150,7 +169,7 @@ impl Gpu {
         )
     }
 
-    fn bind(&self) -> Result<(), DeviceError> {
+    pub(super) fn bind(&self) -> Result<(), DeviceError> {
         self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
     }
 
@@ -232,11 +251,22 @@ impl Gpu {
         unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    fn function(&self, name: &str, block: u32) -> Result<sys::CUfunction, DeviceError> {
-        let module = &self.modules[usize::from(block > ROOMY_THREADS)];
-        let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
-        // SAFETY: the module is loaded as long as this GPU is open, and so is the function.
-        unsafe { result::module::get_function(module.0, text) }.map_err(failed(format!("finding kernel {name}")))
+    pub(super) fn function(&self, name: &str, block: u32) -> Result<sys::CUfunction, DeviceError> {
+        self.bind()?;
+        self.modules[usize::from(block > ROOMY_THREADS)].function(name)
+    }
+
+    /// The second PTX module. Its kernels take few registers, whatever the block.
+    pub(super) fn bulk_module(&self, ptx: &str) -> Result<&Module, DeviceError> {
+        self.bulk.get_or_init(|| load(&self.context, ptx, NARROW)).as_ref().map_err(Clone::clone)
+    }
+
+    pub(super) fn compute_capability(&self) -> Result<(i32, i32), DeviceError> {
+        self.context.compute_capability().map_err(failed("cuDeviceGetAttribute"))
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
     }
 
     fn new_event(&self) -> Result<CudaEvent, DeviceError> {
