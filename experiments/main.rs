@@ -1,9 +1,11 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod affinity;
 mod chart;
 mod efa;
 mod error;
 mod ipc;
+mod listing;
 mod output;
 mod proxy;
 mod queue;
@@ -39,6 +41,8 @@ enum Experiment {
     Ipc(Box<ipc::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
+    /// List GPUs with the network cards and cores near them, and what connects them
+    Affinity(affinity::Args),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -74,6 +78,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Ipc(args)) => ipc::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
+        Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())

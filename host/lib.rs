@@ -2,17 +2,18 @@
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
 //! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), the machine's
-//! cores ([`cores`]) and NVLinks ([`nvlink`]), statistics and patterns ([`measure`]) and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
+//! cores ([`cores`]), statistics and patterns ([`measure`]), the machine's devices
+//! and what connects them ([`topology`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
 pub mod cores;
 pub mod cuda;
 pub mod fabric;
 pub mod measure;
-pub mod nvlink;
 pub mod proxy;
 pub mod queue;
 pub mod report;
 pub mod ring;
 pub mod signals;
+pub mod topology;
 pub mod versions;

@@ -1,7 +1,7 @@
 //! Queues between a grid and CPU threads, for their own sake: the memory of each algorithm, and consumers that check what
 //! comes out instead of writing it to a network.
 
-use crate::cuda::{Buffer, Device, DeviceError, Place};
+use crate::cuda::{Buffer, Device, DeviceError, Place, flush_stores};
 use crate::ring::{RingMemory, Shared, SharedPlace, check_slots};
 use kernels::queue_kernel::{CONTENT, element_word};
 use kernels::ring::consumer::Consumer;
@@ -55,7 +55,9 @@ impl VyukovMemory {
             // SAFETY: the allocation holds `slots` cells of this many words, and nobody uses it yet.
             unsafe { start.add(cell * cell_words as usize).write_volatile(cell as u64) };
         }
-        cells.flush();
+        if cells.holds_stores_back() {
+            flush_stores();
+        }
         let words = Shared::new(device, place, size_of::<QueueWords>())?;
         let queue = Vyukov {
             cells: cells.device_pointer(),
@@ -112,7 +114,8 @@ impl Queues {
             QueueMemory::Vyukov(memory) => {
                 let (cells, words) = (memory.cells.host_pointer(), memory.words.host_pointer());
                 // SAFETY: the caller's contract.
-                QueueConsumer::Vyukov(unsafe { VyukovConsumer::new(&Vyukov { cells, words, ..memory.queue }) })
+                let consumer = unsafe { VyukovConsumer::new(&Vyukov { cells, words, ..memory.queue }) };
+                QueueConsumer::Vyukov { consumer, flushes: memory.cells.holds_stores_back() }
             }
         };
         self.memories.iter().map(end).collect()
@@ -135,7 +138,12 @@ pub enum QueueConsumer<const WORDS: usize> {
     /// Of the ring.
     Ring(Consumer<WORDS>),
     /// Of Vyukov's queue.
-    Vyukov(VyukovConsumer<WORDS>),
+    Vyukov {
+        /// The end itself.
+        consumer: VyukovConsumer<WORDS>,
+        /// "Free" is stored into memory that holds stores back.
+        flushes: bool,
+    },
 }
 
 impl<const WORDS: usize> QueueConsumer<WORDS> {
@@ -143,18 +151,22 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
     fn pop_each(&mut self, most: u64, each: impl FnMut([u64; WORDS])) -> u64 {
         match self {
             QueueConsumer::Ring(consumer) => consumer.pop_each(most, each),
-            QueueConsumer::Vyukov(consumer) => consumer.pop_each(most, each),
+            QueueConsumer::Vyukov { consumer, .. } => consumer.pop_each(most, each),
         }
     }
 
     /// After a batch: completion, for which somebody may wait, and the slots once there are enough of them.
     #[inline(always)]
     fn publish(&mut self, step: u64) {
-        if let QueueConsumer::Ring(consumer) = self {
-            consumer.publish_watermark(consumer.cursor());
-            if consumer.unpublished() >= step {
-                consumer.publish_tail();
+        match self {
+            QueueConsumer::Ring(consumer) => {
+                consumer.publish_watermark(consumer.cursor());
+                if consumer.unpublished() >= step {
+                    consumer.publish_tail();
+                }
             }
+            QueueConsumer::Vyukov { flushes: true, .. } => flush_stores(),
+            QueueConsumer::Vyukov { .. } => {}
         }
     }
 
@@ -162,7 +174,12 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
     pub fn stop(&self) {
         match self {
             QueueConsumer::Ring(consumer) => consumer.publish_stop(Stop::STOPPED),
-            QueueConsumer::Vyukov(consumer) => consumer.publish_stop(Stop::STOPPED),
+            QueueConsumer::Vyukov { consumer, flushes } => {
+                consumer.publish_stop(Stop::STOPPED);
+                if *flushes {
+                    flush_stores();
+                }
+            }
         }
     }
 

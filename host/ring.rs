@@ -62,12 +62,9 @@ impl Shared {
         }
     }
 
-    /// Sends the CPU's stores on their way where the mapping holds them back.
-    #[inline(always)]
-    pub fn flush(&self) {
-        if let Shared::Mapped(buffer) = self {
-            buffer.flush_stores();
-        }
+    /// Whether the CPU's stores wait on their way until [`flush_stores`](crate::cuda::flush_stores).
+    pub fn holds_stores_back(&self) -> bool {
+        matches!(self, Shared::Mapped(_))
     }
 }
 

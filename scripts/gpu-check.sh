@@ -88,12 +88,17 @@ nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width
 
 # The queue from GPU to CPU alone.
 experiment=queue
-run queue-nbi 60 -d gpu -a ticket -m nbi --grid 1,4,8,32,64,132 --block 1,32,256,1024 -r "$(repeats 10)"
-run queue-blocking-warp 60 -d gpu -a ticket -m blocking --scope warp --grid 1,2,8,32,64,132 --block 32 -r "$(repeats 10)"
-run queue-blocking-warp-64 60 -d gpu -a ticket -m blocking --scope warp --grid 1,2,8,32,64,132 --block 32 -r "$(repeats 10)" --slot-bytes 64
-run queue-blocking-thread 60 -d gpu -a ticket -m blocking --grid 1,2,8,32,64,132 --block 1 -r "$(repeats 10)"
-run queue-four-rings 60 -d gpu -a ticket -m nbi --grid 132 --block 32,256,1024 -r "$(repeats 10)" --rings 4
-run queue-compare 60 -d gpu --grid 1,8,32 --block 1,32 -r 2 -m nbi
+run nbi 60 -d gpu -a ticket -m nbi --grid 1,4,8,32,64,132 --block 1,32,256,1024 -r "$(repeats 9)"
+run blocking-thread 60 -d gpu -a ticket -m blocking --grid 1,2,8,32,64,132 --block 1 -r "$(repeats 9)"
+run blocking-warp 60 -d gpu -a ticket -m blocking --scope warp --grid 1,2,8,32,64,132 --block 32 -r "$(repeats 9)"
+run blocking-warp-64 60 -d gpu -a ticket -m blocking --scope warp --grid 1,2,8,32,64,132 --block 32 -r "$(repeats 9)" --slot-bytes 64
+run four-rings 60 -d gpu -a ticket -m nbi --grid 132 --block 32,256,1024 -r "$(repeats 9)" --rings 4
+run compare 60 -d gpu --grid 1,8,32 --block 1,32 -r "$(repeats 5)"
+run compare-managed 60 -d gpu --memory managed --grid 1,8,32 --block 1,32 -r "$(repeats 3)" -a ticket,vyukov -m nbi --time 10
+run compare-gdr 60 -d gpu --memory gdr --grid 1,8,32 --block 1,32 -r "$(repeats 3)" -a ticket,vyukov -m nbi --time 10
+run payload 60 -d gpu -a ticket -m nbi --payload 8,16,32,64,128,256,512,1024 --grid 32 --block 32,256 -r "$(repeats 5)"
+run stress 60 -d gpu -a ticket,release --ring-slots 1,2,16,64 --grid 8 --block 32,48 -r 2 -n 50 --pause 100:50
+run stress-vyukov 60 -d gpu -a vyukov --ring-slots 2,16,64 --grid 8 --block 32 -r 2 -n 20 --pause 100:50
 experiment=proxy
 
 # The ring and the proxy alone.

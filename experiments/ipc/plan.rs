@@ -3,7 +3,7 @@
 use super::args::Args;
 use crate::error::Failure;
 use crate::output::DeviceKind;
-use ginlab::cuda::{Choice, DeviceError, gpu_count};
+use ginlab::cuda::{Choice, Device, visible_gpus};
 use ginlab::measure::size;
 use std::fmt;
 use std::path::PathBuf;
@@ -230,9 +230,13 @@ impl Plan {
 
 /// Whether the emulated device is meant, and how many ranks.
 fn devices(args: &Args, pairs: Pairs) -> Result<(bool, usize), Failure> {
-    let gpus = match (args.device, gpu_count()) {
-        (DeviceKind::Emulated, _) | (DeviceKind::Auto, Err(DeviceError::Missing(_))) => None,
-        (_, found) => Some(found?),
+    let seen = visible_gpus()?.len();
+    let gpus = match args.device {
+        DeviceKind::Emulated => None,
+        DeviceKind::Auto => Some(seen).filter(|seen| *seen > 0),
+        DeviceKind::Gpu if seen > 0 => Some(seen),
+        // It says why there is none.
+        DeviceKind::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
     };
     let ranks = args.ranks.unwrap_or(match (pairs, gpus) {
         (Pairs::First, _) | (_, None) => 2,

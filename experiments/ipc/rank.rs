@@ -10,7 +10,8 @@ use crate::error::Failure;
 use cuda_std::memory::{Word, store_release_sys_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, Place, SharedHandle, SharedMemory, Stream};
-use ginlab::nvlink::{Link, Links};
+use ginlab::fabric::pci::PciAddress;
+use ginlab::topology::nvlink::{self, Links};
 use kernels::ring::Stop;
 use std::cell::Cell;
 
@@ -48,11 +49,27 @@ pub struct Rank {
     pub notes: Vec<String>,
 }
 
+/// What lies between two GPUs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Link {
+    /// NVLinks that lead from one to the other, through a switch or not; 0: the way is PCIe.
+    pub nvlinks: u32,
+    /// Of all links together, in one direction, where NVML says it.
+    pub bits_per_second: Option<u64>,
+}
+
+impl Link {
+    /// As the `fabric` of a row.
+    pub fn fabric(&self) -> &'static str {
+        if self.nvlinks > 0 { "nvlink" } else { "pcie" }
+    }
+}
+
 /// What ranks tell each other after opening each other's memories.
 #[derive(Serialize, Deserialize)]
 struct Card {
     unreachable: Vec<Option<String>>,
-    links: Vec<Option<(u32, Option<u64>)>>,
+    links: Vec<Option<Link>>,
 }
 
 /// Gathers what every rank has to say, by rank.
@@ -82,7 +99,7 @@ impl Rank {
         let handles: Vec<SharedHandle> = gather(ranks, &memory.handle()?, "memory handles")?;
         let me = ranks.rank();
         let mut notes = Vec::new();
-        let nvml = if plan.emulated { None } else { Links::open().map_err(|why| notes.push(why)).ok() };
+        let nvml = if plan.emulated { None } else { nvlink::links().map_err(|why| notes.push(why)).ok() };
         let mut opened = Vec::new();
         let mut card = Card { unreachable: Vec::new(), links: Vec::new() };
         for (rank, handle) in handles.iter().enumerate() {
@@ -95,12 +112,11 @@ impl Rank {
             };
             opened.push(memory);
             card.unreachable.push(why);
-            card.links.push(link(&device, &nvml, &handles[me], handle, &mut notes));
+            card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
         }
         let cards: Vec<Card> = gather(ranks, &card, "who reaches whom")?;
         let words = device.allocate(Place::Device, ((2 + ranks.size() as u64) * APART) as usize)?;
         let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
-        let link = |(nvlinks, bits_per_second)| Link { nvlinks, bits_per_second };
         Ok(Rank {
             me,
             ranks: ranks.size(),
@@ -109,7 +125,7 @@ impl Rank {
             opened,
             memory,
             unreachable: cards.iter().map(|card| card.unreachable.clone()).collect(),
-            links: cards.iter().map(|card| card.links.iter().map(|one| one.map(link)).collect()).collect(),
+            links: cards.into_iter().map(|card| card.links).collect(),
             abort: device.allocate(Place::Host, 8)?,
             words,
             slot_bytes: most,
@@ -245,27 +261,20 @@ fn counter_offset(to: Option<usize>) -> u64 {
 }
 
 /// What lies between our GPU and another rank's.
-fn link(
-    device: &Device,
-    nvml: &Option<Links>,
-    ours: &SharedHandle,
-    theirs: &SharedHandle,
-    notes: &mut Vec<String>,
-) -> Option<(u32, Option<u64>)> {
+fn link(device: &Device, nvml: Option<&[Links]>, ours: &SharedHandle, theirs: &SharedHandle) -> Option<Link> {
     let (SharedHandle::Cuda { gpu: ours, .. }, SharedHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
         return None;
     };
-    if ours == theirs {
-        return None;
-    }
-    match nvml.as_ref().map(|nvml| nvml.between(ours, theirs)) {
-        Some(Ok(link)) => Some((link.nvlinks, link.bits_per_second)),
-        found => {
-            if let Some(Err(why)) = found {
-                notes.push(why);
-            }
-            // The driver's word: atomic operations on another GPU's memory are NVLink's alone.
-            device.peer_atomics(theirs).map(|atomics| (atomics.into(), None))
+    let addresses: Option<(PciAddress, PciAddress)> = ours.parse().ok().zip(theirs.parse().ok());
+    match (nvml, addresses) {
+        (Some(links), Some((ours, theirs))) => {
+            let nvlinks = nvlink::between(links, ours, theirs);
+            let all = links.iter().find(|links| links.gpu == ours);
+            let each = all.and_then(|all| Some(all.bytes_per_second? / f64::from(all.active)));
+            let rate = each.filter(|_| nvlinks > 0).map(|each| (each * 8.0 * f64::from(nvlinks)) as u64);
+            Some(Link { nvlinks, bits_per_second: rate })
         }
+        // The driver's word: native atomic operations on another GPU's memory are NVLink's alone.
+        _ => device.peer_atomics(theirs).map(|atomics| Link { nvlinks: atomics.into(), bits_per_second: None }),
     }
 }

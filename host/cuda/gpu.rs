@@ -25,37 +25,20 @@ pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> Dev
     }
 }
 
-fn driver_is_there() -> bool {
+pub(super) fn is_there() -> bool {
     // SAFETY: only tries to load libcuda.
     unsafe { sys::is_culib_present() }
 }
 
 /// The CUDA version that the installed driver supports, as `13.0`; `None` without a driver.
 pub fn driver_version() -> Option<String> {
-    if !driver_is_there() {
+    if !is_there() {
         return None;
     }
     let mut version = 0;
     // SAFETY: the library is there, and the pointer is to a local.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };
     (status == CUresult::CUDA_SUCCESS).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
-}
-
-/// How many GPUs this process sees.
-///
-/// # Errors
-/// [`DeviceError::Missing`] when there is none, and why.
-pub fn gpu_count() -> Result<usize, DeviceError> {
-    if !driver_is_there() {
-        return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
-    }
-    let count = CudaContext::device_count()
-        .map_err(failed("cuInit / cuDeviceGetCount"))
-        .map_err(|error| DeviceError::Missing(format!("the CUDA driver gives no device: {error}")))?;
-    if count < 1 {
-        return Err(DeviceError::Missing("the CUDA driver sees no GPU (CUDA_VISIBLE_DEVICES?)".into()));
-    }
-    Ok(count as usize)
 }
 
 /// A CUDA device with the kernels loaded.
@@ -136,7 +119,16 @@ impl Gpu {
         let Some(ptx) = PTX else {
             return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
         };
-        let ordinal = index % gpu_count()?;
+        if !is_there() {
+            return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
+        }
+        let count = CudaContext::device_count()
+            .map_err(failed("cuInit / cuDeviceGetCount"))
+            .map_err(|error| DeviceError::Missing(format!("the CUDA driver gives no device: {error}")))?;
+        if count < 1 {
+            return Err(DeviceError::Missing("the CUDA driver sees no GPU (CUDA_VISIBLE_DEVICES?)".into()));
+        }
+        let ordinal = index % count as usize;
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 ///
 /// What differs from memory of the host, for the CPU:
 /// - Stores are combined on their way (x86: write-combining): they may reach the GPU late and **in any order**, a release
-///   store included, until [`flush_stores`](MappedBuffer::flush_stores). An aligned word of 8 bytes arrives whole.
+///   store included, until [`flush_stores`]. An aligned word of 8 bytes arrives whole.
 /// - Loads are not cached: each is a round trip over PCIe.
 /// - GDRCopy does not promise that a kernel which already runs sees stores in order; it must load with system scope, and a
 ///   protocol may rely on single words alone.
@@ -59,19 +59,19 @@ impl MappedBuffer {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+}
 
-    /// Sends this thread's earlier stores on their way, ahead of its later ones.
-    #[inline]
-    pub fn flush_stores(&self) {
-        // A fence of the language's memory model knows nothing of write-combining.
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: every CPU of this architecture has SSE.
-        unsafe {
-            std::arch::x86_64::_mm_sfence();
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        std::sync::atomic::fence(Ordering::SeqCst);
+/// Sends this thread's earlier stores to mapped GPU memory on their way, ahead of its later ones.
+#[inline]
+pub fn flush_stores() {
+    // A fence of the language's memory model knows nothing of write-combining.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every CPU of this architecture has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 impl Drop for MappedBuffer {

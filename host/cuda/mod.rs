@@ -7,6 +7,7 @@
 
 mod emulated;
 mod emulated_stream;
+mod features;
 mod gdr;
 mod gpu;
 mod gpu_module;
@@ -14,10 +15,11 @@ mod mapped;
 mod peer;
 mod stream;
 
+pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
-pub use gpu::{CopyQueue, driver_version, gpu_count};
+pub use gpu::{CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
-pub use mapped::MappedBuffer;
+pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, SharedHandle, SharedMemory};
 pub use stream::{Graph, Mark, Stream};
 

@@ -9,7 +9,7 @@ pub mod libfabric;
 pub mod listing;
 pub mod null;
 pub mod pci;
-mod printed;
+pub(crate) mod printed;
 mod select;
 
 use std::fmt;

@@ -5,10 +5,10 @@
 
 use super::Proxy;
 use cuda_std::memory::{
-    WordPair, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
-    load_acquire_gpu_v2_u64, load_acquire_sys_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64, load_relaxed_sys_u64,
-    store_relaxed_gpu_u64, store_relaxed_sys_u64, store_relaxed_sys_v2_u64, store_release_gpu_u64,
-    store_release_sys_u64,
+    WordPair, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64,
+    fetch_max_release_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64,
+    load_acquire_sys_v2_u64, load_relaxed_gpu_u64, load_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_u64,
+    store_relaxed_sys_v2_u64, store_release_gpu_u64, store_release_sys_u64,
 };
 use cuda_std::thread::nanosleep;
 use kernels::command::{Command, PARITY};
@@ -21,6 +21,8 @@ pub enum Fault {
     NoFence,
     /// The producer does not wait until its slot is free.
     NoSpaceCheck,
+    /// The producer takes the tail for a capacity further than it is.
+    SpaceCountedTwice,
     /// The producer acts on the relayed tail without acquiring it.
     TailCacheRelaxed,
     /// The poller relays the tail without release.
@@ -53,31 +55,33 @@ pub enum Fault {
 
 // The words behind a ring: each scenario keeps its memory until its threads have ended.
 
-fn host(ring: &Ring) -> &HostWords {
+fn host<'a>(ring: &Ring) -> &'a HostWords {
     // SAFETY: the scenario keeps the memory (see above).
     unsafe { &*ring.host }
 }
 
-fn device(ring: &Ring) -> &DeviceWords {
+fn device<'a>(ring: &Ring) -> &'a DeviceWords {
     // SAFETY: the scenario keeps the memory (see above).
     unsafe { &*ring.device }
 }
 
-fn slot(ring: &Ring, ticket: u64) -> &[WordPair; 2] {
+fn slot<'a>(ring: &Ring, ticket: u64) -> &'a [WordPair; 2] {
     // SAFETY: the scenario keeps the memory (see above); the index is below the capacity.
     unsafe { &*ring.slots.cast::<[WordPair; 2]>().add((ticket % ring.capacity()) as usize) }
 }
 
-/// [`Ring::push`].
-pub fn push(ring: &Ring, command: &Command, fault: Option<Fault>) -> u64 {
+/// [`Ring::push_each`] behind nothing.
+pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     let words = device(ring);
     let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);
-    while fault != Some(Fault::NoSpaceCheck) {
+    while ticket >= ring.free_below && fault != Some(Fault::NoSpaceCheck) {
         let tail = match fault {
             Some(Fault::TailCacheRelaxed) => load_relaxed_gpu_u64(&words.tail_cache.0),
             _ => load_acquire_gpu_u64(&words.tail_cache.0),
         };
-        if ticket < tail + ring.capacity() {
+        let slots = if fault == Some(Fault::SpaceCountedTwice) { 2 * ring.capacity() } else { ring.capacity() };
+        ring.free_below = tail + slots;
+        if ticket < ring.free_below {
             break;
         }
         if compare_exchange_acquire_gpu_u64(&words.tail_poller.0, 0, 1) == 0 {
@@ -100,17 +104,17 @@ pub fn push(ring: &Ring, command: &Command, fault: Option<Fault>) -> u64 {
     ticket
 }
 
-/// [`Ring::wait`].
-pub fn wait(ring: &Ring, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> {
+/// [`Ring::wait_as`].
+pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> {
     let device = device(ring);
     let mut elected = false;
     let result = loop {
-        elected = elected || compare_exchange_acquire_gpu_u64(&device.completion_poller[0].0, 0, 1) == 0;
+        elected = elected || compare_exchange_acquire_gpu_u64(&device.completion_poller[role].0, 0, 1) == 0;
         let (watermark, status) = if elected {
             let (watermark, status) = load_acquire_sys_v2_u64(&host(ring).completion.0);
             match fault {
                 Some(Fault::WatermarkRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.0, watermark),
-                _ => store_release_gpu_u64(&device.completion_cache.0.0, watermark),
+                _ => fetch_max_release_gpu_u64(&device.completion_cache.0.0, watermark),
             }
             match fault {
                 Some(Fault::StatusRelayRelaxed) => store_relaxed_gpu_u64(&device.completion_cache.0.1, status),
@@ -121,6 +125,7 @@ pub fn wait(ring: &Ring, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> 
             load_acquire_gpu_v2_u64(&device.completion_cache.0)
         };
         if watermark > ticket {
+            ring.free_below = ring.free_below.max(watermark + ring.capacity());
             break Ok(());
         }
         if status != 0 {
@@ -130,7 +135,7 @@ pub fn wait(ring: &Ring, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> 
         nanosleep(0);
     };
     if elected && fault != Some(Fault::RoleKept) {
-        store_release_gpu_u64(&device.completion_poller[0].0, 0);
+        store_release_gpu_u64(&device.completion_poller[role].0, 0);
     }
     result
 }

@@ -1,0 +1,293 @@
+//! Pushes: full ring, wrap-around, space, payload.
+
+use super::by_hand::Fault;
+use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
+use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
+use kernels::ring::{Ring, Stop};
+use loom::sync::Arc;
+use loom::thread;
+
+/// Two producers and three commands on two slots: the ring is full, the third command wraps, tickets in every order.
+fn wrap_around(cast: Cast) {
+    explore(2, move || {
+        let memory = Memory::new();
+        let producers = [&[10, 11][..], &[20]].map(|tags| {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let mut ring = memory.ring();
+                for tag in tags {
+                    cast.push(&mut ring, *tag).expect("pushed");
+                }
+            })
+        });
+        let mut proxy = cast.proxy(&memory);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            seen.push(pop(&mut *proxy));
+            proxy.publish_tail();
+        }
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+        // None lost, none twice, each producer's in order.
+        assert!([[10, 11, 20], [10, 20, 11], [20, 10, 11]].contains(&[seen[0], seen[1], seen[2]]), "order {seen:?}");
+        assert_eq!(proxy.pop(), None, "a command too many");
+    });
+}
+
+/// One producer wraps and brings the tail to the device; the other may act on that copy alone, and takes a slot that it
+/// knows nothing else about.
+fn relayed_tail(cast: Cast) {
+    explore(cast.preemptions(), move || {
+        let memory = Memory::new();
+        let producers = [&[10, 11, 12][..], &[20]].map(|tags| {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let mut ring = memory.ring();
+                for tag in tags {
+                    cast.push(&mut ring, *tag).expect("pushed");
+                }
+            })
+        });
+        let mut proxy = cast.proxy(&memory);
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            seen.extend([pop(&mut *proxy), pop(&mut *proxy)]);
+            proxy.publish_tail();
+        }
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+        seen.sort();
+        assert_eq!(seen, [10, 11, 12, 20]);
+    });
+}
+
+/// A full ring and two producers that wait for space: one polls for both, and leaves the role to the other.
+fn full_ring(cast: Cast) {
+    explore(cast.preemptions(), move || {
+        let memory = Memory::new();
+        for tag in [1, 2] {
+            cast.push(&mut memory.ring(), tag).expect("a free slot");
+        }
+        let producers = [3, 4].map(|tag| {
+            let memory = memory.clone();
+            thread::spawn(move || cast.push(&mut memory.ring(), tag).expect("pushed"))
+        });
+        let mut proxy = cast.proxy(&memory);
+        for tag in [1, 2] {
+            assert_eq!(pop(&mut *proxy), tag);
+            proxy.publish_tail();
+        }
+        let mut seen = [pop(&mut *proxy), pop(&mut *proxy)];
+        seen.sort();
+        assert_eq!(seen, [3, 4]);
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+    });
+}
+
+/// One producer round and round: three laps on two slots, the tail published late.
+fn laps(cast: Cast) {
+    explore(3, move || {
+        let memory = Memory::new();
+        let producer = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let mut ring = memory.ring();
+                for number in 0..6 {
+                    assert_eq!(cast.push(&mut ring, number + 1), Ok(number));
+                }
+            })
+        };
+        let mut proxy = cast.proxy(&memory);
+        for batch in 0..3 {
+            assert_eq!([pop(&mut *proxy), pop(&mut *proxy)], [batch * 2 + 1, batch * 2 + 2], "order");
+            proxy.publish_tail();
+        }
+        producer.join().expect("producer");
+    });
+}
+
+/// The payload is visible behind the command: the producer's fence and the proxy's pair through the slot's words.
+fn payload(cast: Cast) {
+    explore(3, move || {
+        let memory = Memory::new();
+        let payload = Arc::new(Word::new(0));
+        let producer = {
+            let (memory, payload) = (memory.clone(), payload.clone());
+            thread::spawn(move || {
+                store_relaxed_sys_u64(&payload, 77);
+                cast.put(&mut memory.ring(), 1).expect("a free slot");
+            })
+        };
+        let mut proxy = cast.proxy(&memory);
+        pop(&mut *proxy);
+        proxy.acquire();
+        assert_eq!(load_relaxed_sys_u64(&payload), 77, "payload");
+        producer.join().expect("producer");
+    });
+}
+
+/// One slot: every push waits for the one before it, of whichever producer.
+fn one_slot(cast: Cast) {
+    explore(cast.preemptions(), move || {
+        let memory = Memory::with(0, u64::MAX);
+        let producers = [&[10, 11][..], &[20]].map(|tags| {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let mut ring = memory.ring();
+                for tag in tags {
+                    cast.push(&mut ring, *tag).expect("pushed");
+                }
+            })
+        });
+        let mut proxy = cast.proxy(&memory);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            seen.push(pop(&mut *proxy));
+            proxy.publish_tail();
+        }
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+        assert!([[10, 11, 20], [10, 20, 11], [20, 10, 11]].contains(&[seen[0], seen[1], seen[2]]), "order {seen:?}");
+    });
+}
+
+/// The watermark shows free slots too: a producer that has waited for its ticket takes the other one's slot without a look
+/// at the tail, which the proxy never publishes here.
+fn watermark_shows_space(cast: Cast) {
+    explore(2, move || {
+        let memory = Memory::new();
+        let other = {
+            let memory = memory.clone();
+            thread::spawn(move || cast.push(&mut memory.ring(), 10).expect("a free slot"))
+        };
+        let producer = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let mut ring = memory.ring();
+                cast.push(&mut ring, 20).expect("a free slot");
+                cast.wait(&mut ring, 1).expect("complete");
+                assert_eq!(cast.push(&mut ring, 21), Ok(2), "a free slot");
+            })
+        };
+        let mut proxy = cast.proxy(&memory);
+        let mut seen = [pop(&mut *proxy), pop(&mut *proxy)];
+        proxy.publish_watermark(2);
+        seen.sort();
+        assert_eq!((seen, pop(&mut *proxy)), ([10, 20], 21));
+        for thread in [other.join().map(drop), producer.join()] {
+            thread.expect("producer");
+        }
+    });
+}
+
+#[test]
+fn wrap_around_passes() {
+    passes(wrap_around);
+}
+
+#[test]
+fn relayed_tail_passes() {
+    passes(relayed_tail);
+}
+
+#[test]
+fn full_ring_passes() {
+    passes(full_ring);
+}
+
+#[test]
+fn laps_pass() {
+    passes(laps);
+}
+
+#[test]
+fn payload_passes() {
+    passes(payload);
+}
+
+#[test]
+fn one_slot_passes() {
+    passes(one_slot);
+}
+
+#[test]
+fn watermark_shows_space_passes() {
+    passes(watermark_shows_space);
+}
+
+#[test]
+fn every_way_of_a_push_passes() {
+    for cast in [Cast::Warp, Cast::Released] {
+        for scenario in [relayed_tail, full_ring, laps, one_slot] {
+            scenario(cast);
+        }
+    }
+}
+
+/// A full ring, and the proxy ends: every push that waits for space gets the status.
+#[test]
+fn an_error_ends_every_push() {
+    explore(2, || {
+        let memory = Memory::new();
+        for tag in [1, 2] {
+            Cast::Product.push(&mut memory.ring(), tag).expect("a free slot");
+        }
+        let producers = [3, 4].map(|tag| {
+            let memory = memory.clone();
+            thread::spawn(move || assert_eq!(Cast::Product.push(&mut memory.ring(), tag), Err(Stop::REFUSED)))
+        });
+        Cast::Product.proxy(&memory).publish_end(0, Stop::REFUSED);
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+    });
+}
+
+/// A full ring and no proxy: the producer whose time is up first ends the other, which would wait for ever.
+#[test]
+fn the_deadline_of_one_push_ends_all() {
+    explore(2, || {
+        let memory = Memory::new();
+        for tag in [1, 2] {
+            Cast::Product.push(&mut memory.ring(), tag).expect("a free slot");
+        }
+        let producers = [1, u64::MAX].map(|timeout_ns| {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let mut ring = Ring { timeout_ns, ..memory.ring() };
+                assert_eq!(ring.push(&command(3)), Err(Stop::DEADLINE));
+            })
+        });
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+    });
+}
+
+#[test]
+fn faults_of_the_producer_are_caught() {
+    fails(payload, Fault::NoFence, "payload");
+    fails(wrap_around, Fault::NoSpaceCheck, NEVER_ENDS);
+    fails(laps, Fault::WordWithoutParity, NEVER_ENDS);
+    fails(relayed_tail, Fault::TailCacheRelaxed, NEVER_ENDS);
+    fails(relayed_tail, Fault::TailRelayRelaxed, NEVER_ENDS);
+    fails(full_ring, Fault::RoleKept, NEVER_ENDS);
+    fails(one_slot, Fault::NoSpaceCheck, NEVER_ENDS);
+    fails(one_slot, Fault::SpaceCountedTwice, NEVER_ENDS);
+    fails(laps, Fault::SpaceCountedTwice, NEVER_ENDS);
+}
+
+#[test]
+fn faults_of_the_proxy_are_caught() {
+    fails(payload, Fault::NoAcquire, "payload");
+    fails(wrap_around, Fault::LastWordUnchecked, "torn slot");
+    fails(wrap_around, Fault::LapForgotten, "order");
+    fails(wrap_around, Fault::TailBeforeRead, "torn slot");
+    fails(wrap_around, Fault::TailRelaxed, NEVER_ENDS);
+    fails(watermark_shows_space, Fault::WatermarkRelaxed, NEVER_ENDS);
+}
