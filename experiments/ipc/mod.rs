@@ -180,8 +180,9 @@ fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
     crate::versions().fill(&mut header);
     header.set(Key::Gpu, rank.device.name()).set(Key::Memory, "device memory, opened by the other ranks");
     if let Some(link) = rank.link(plan.scenes[0].flows[0]) {
+        let count = link.count.map(|count| format!(", {count} links")).unwrap_or_default();
         let rate = link.bits_per_second.map(|rate| format!(", {} GB/s one way", rate as f64 / 8e9)).unwrap_or_default();
-        header.set(Key::Provider, format!("{} ({} NVLinks{rate})", link.fabric(), link.nvlinks));
+        header.set(Key::Provider, format!("{}{count}{rate}", link.fabric()));
     }
     if let Some(path) = &plan.cuda_module {
         header.note(format!("cuda-c++: {}", path.display()));

@@ -52,8 +52,10 @@ pub struct Rank {
 /// What lies between two GPUs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// NVLinks that lead from one to the other, through a switch or not; 0: the way is PCIe.
-    pub nvlinks: u32,
+    /// NVLink, or else PCIe.
+    pub nvlink: bool,
+    /// Links that lead from one to the other, through a switch or not, where NVML says it.
+    pub count: Option<u32>,
     /// Of all links together, in one direction, where NVML says it.
     pub bits_per_second: Option<u64>,
 }
@@ -61,7 +63,7 @@ pub struct Link {
 impl Link {
     /// As the `fabric` of a row.
     pub fn fabric(&self) -> &'static str {
-        if self.nvlinks > 0 { "nvlink" } else { "pcie" }
+        if self.nvlink { "nvlink" } else { "pcie" }
     }
 }
 
@@ -265,16 +267,19 @@ fn link(device: &Device, nvml: Option<&[Links]>, ours: &SharedHandle, theirs: &S
     let (SharedHandle::Cuda { gpu: ours, .. }, SharedHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
         return None;
     };
+    // The driver's word, also where NVML has none (in a guest, say): atomic operations on another GPU's memory are NVLink's.
+    let atomics = device.peer_atomics(theirs);
     let addresses: Option<(PciAddress, PciAddress)> = ours.parse().ok().zip(theirs.parse().ok());
-    match (nvml, addresses) {
-        (Some(links), Some((ours, theirs))) => {
-            let nvlinks = nvlink::between(links, ours, theirs);
-            let all = links.iter().find(|links| links.gpu == ours);
-            let each = all.and_then(|all| Some(all.bytes_per_second? / f64::from(all.active)));
-            let rate = each.filter(|_| nvlinks > 0).map(|each| (each * 8.0 * f64::from(nvlinks)) as u64);
-            Some(Link { nvlinks, bits_per_second: rate })
-        }
-        // The driver's word: native atomic operations on another GPU's memory are NVLink's alone.
-        _ => device.peer_atomics(theirs).map(|atomics| Link { nvlinks: atomics.into(), bits_per_second: None }),
-    }
+    let Some((links, (ours, theirs))) = nvml.zip(addresses) else {
+        return atomics.map(|nvlink| Link { nvlink, count: None, bits_per_second: None });
+    };
+    let count = nvlink::between(links, ours, theirs);
+    let all = links.iter().find(|links| links.gpu == ours);
+    let each = all.and_then(|all| Some(all.bytes_per_second? / f64::from(all.active)));
+    let bits_per_second = each.filter(|_| count > 0).map(|each| (each * 8.0 * f64::from(count)) as u64);
+    Some(Link {
+        nvlink: count > 0 || atomics == Some(true),
+        count: Some(count).filter(|count| *count > 0),
+        bits_per_second,
+    })
 }
