@@ -2,7 +2,7 @@
 # The part of gpu-check.sh for two or more GPUs: what experiments/ipc must show. Sourced; a run on two GPUs takes about two
 # minutes. GINLAB_CUBIN=path takes a module that was compiled before.
 
-# shellcheck disable=SC2154  # set in gpu-check.sh: work, log, out, quick, ginlab, gpus
+# shellcheck disable=SC2154,SC2034  # gpu-check.sh sets work, log, out, quick, ginlab, gpus, and its `run` reads experiment
 experiment=ipc
 cubin=${GINLAB_CUBIN:-}
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
@@ -82,7 +82,7 @@ figures() {
         "$work/$1.csv" 2>/dev/null
 }
 {
-    figures ipc-1g '1'
+    figures ipc-1g 'c["status"] == "ok"'
     figures ipc-8m 'c["case"] != "int-loop"'
     figures ipc-small 'c["case"] == "write" && c["grid"] >= 16'
     figures ipc-both 'c["case"] == "write" || c["case"] == "copy-engine"'

@@ -317,10 +317,10 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         insta::assert_snapshot!(text, @r#"
         schema,experiment,case,device,fabric,ranks,rails,strategy,mode,memory,size_bytes,grid,block,iterations,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,rate_mops,line_rate_pct,baseline,baseline_ratio,wrong,status,time_us_max,cv_pct,repeats,post_us_p50,post_rate_mops,bandwidth_gbits_s,fill,scope,window,proxy_threads,ring_slots,completion,again,rail_bytes,suspect,rings,consumers,slot_bytes,push_us_p50,push_us_p99,push_us_p999,ack_us_p50,ack_us_p99,ack_us_p999,full_stalls,host_polls,lost_exchanges,watched,empty_polls,operation,pair,direction,store,width_bytes,launch,received_us_p50,one_way_ratio,knee
-        1,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,0.333333,,95.3251,,,,,,,0,1024;1024;1024;1024,,,,,,,,,,,,,,,
-        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,,,,,,,,,,,,,,,,,,,,,,
-        1,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,,,,,,,,,,,above the physical ceiling of 50 GB/s,,,,,,,,,,,,,,
-        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
+        1,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,0.333333,,95.3251,,,,,,,0,1024;1024;1024;1024,,,,,,,,,,,,,,,,,,,,,,,,
+        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
+        1,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,,,,,,,,,,,above the physical ceiling of 50 GB/s,,,,,,,,,,,,,,,,,,,,,,,
+        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
         "#);
         let back: Vec<Row> = ::csv::Reader::from_path(&path).unwrap().deserialize().map(Result::unwrap).collect();
         assert_eq!(back, rows().iter().map(Row::as_written).collect::<Vec<_>>());
