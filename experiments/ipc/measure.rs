@@ -6,17 +6,14 @@ use super::rank::{Rank, gather};
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::ipc_kernels::{CHECK, FILL, GATE, RECEIVE};
+use ginlab::cuda::ipc_kernels::{CHECK, FILL, GATE};
 use ginlab::cuda::{Buffer, DeviceError, ForeignModule, Function, Graph, Mark, Place, Stream};
-use ginlab::measure::stats::Summary;
 use ginlab::signals;
-use kernels::ipc::{IpcArgs, POISON, sum};
-use kernels::ipc_kernel::{GateArgs, ReceiveArgs};
+use kernels::ipc::IpcArgs;
+use kernels::ipc_wait::GateArgs;
 use kernels::ring::Stop;
 use std::time::{Duration, Instant};
 
-/// Signalled launches of the pass that the receiver watches.
-const RECEIVED: u32 = 16;
 /// How often a wait asks whether the other ranks are there.
 const PEERS_EVERY: Duration = Duration::from_millis(20);
 
@@ -33,20 +30,20 @@ pub struct Bench<'a> {
 }
 
 /// What is set up once for a tuple. Dropped before the streams, whose work is done by then.
-struct Setup {
-    cases: Vec<Case>,
+pub struct Setup {
+    pub cases: Vec<Case>,
     /// The flows that this rank works for, with their numbers in the scene.
-    mine: Vec<(usize, Flow)>,
+    pub mine: Vec<(usize, Flow)>,
     /// By case, then by flow of ours.
     graphs: Vec<Vec<Graph>>,
     /// One sum per thread and flow of ours.
-    sums: Option<Buffer>,
+    pub sums: Option<Buffer>,
     /// The gate's words and their number; none where nobody else works.
     gate: Option<(Buffer, u32)>,
     gate_function: Function<GateArgs>,
-    fill: Function<IpcArgs>,
-    check: Function<IpcArgs>,
-    iterations: u32,
+    pub fill: Function<IpcArgs>,
+    pub check: Function<IpcArgs>,
+    pub iterations: u32,
 }
 
 impl Bench<'_> {
@@ -86,9 +83,7 @@ impl Bench<'_> {
         let me = self.rank.me;
         let mine: Vec<(usize, Flow)> =
             self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.from == me).collect();
-        let mut others: Vec<usize> = self.scene.flows.iter().map(|flow| flow.from).filter(|from| *from != me).collect();
-        others.sort_unstable();
-        others.dedup();
+        let others = self.others();
         let gate = if mine.is_empty() || others.is_empty() {
             None
         } else {
@@ -126,27 +121,36 @@ impl Bench<'_> {
         Ok((setup, missing))
     }
 
-    fn threads(&self) -> usize {
+    /// The other ranks that work in this scene.
+    fn others(&self) -> Vec<usize> {
+        let mut others: Vec<usize> = self.scene.flows.iter().map(|flow| flow.from).collect();
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|other| *other != self.rank.me);
+        others
+    }
+
+    pub fn threads(&self) -> usize {
         self.tuple.grid as usize * self.tuple.block as usize
     }
 
     /// Grid of what fills and checks.
-    fn helpers(&self) -> (u32, u32) {
+    pub fn helpers(&self) -> (u32, u32) {
         if self.plan.emulated { (1, 2) } else { (512, 256) }
     }
 
     /// Names the pattern of a case whose bytes come from this rank's memory, or kernel.
-    fn seed(&self, case: usize, owner: usize) -> u32 {
+    pub fn seed(&self, case: usize, owner: usize) -> u32 {
         kernels::pattern::seed(owner as u32, self.number, case as u32) as u32
     }
 
     /// Whose bytes a flow carries.
-    fn owner(&self, flow: Flow) -> usize {
+    pub fn owner(&self, flow: Flow) -> usize {
         if self.tuple.operation == Operation::Read { flow.to } else { flow.from }
     }
 
     /// Who has the bytes of a flow in the end, and from whom.
-    fn holder(&self, flow: Flow) -> (usize, usize) {
+    pub fn holder(&self, flow: Flow) -> (usize, usize) {
         if self.tuple.operation == Operation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
     }
 
@@ -187,7 +191,7 @@ impl Bench<'_> {
 
     /// One pass of a case over all flows of ours at once, behind the gate: for each (case, number of the flow, microseconds per
     /// launch, microseconds until it was posted).
-    fn batch(
+    pub fn batch(
         &mut self,
         setup: &Setup,
         case: usize,
@@ -245,7 +249,7 @@ impl Bench<'_> {
     }
 
     /// Waits for marks, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.
-    fn wait(&mut self, marks: &[Mark], what: &str) -> Result<(), Failure> {
+    pub fn wait(&mut self, marks: &[Mark], what: &str) -> Result<(), Failure> {
         let deadline = Instant::now() + self.plan.timeout;
         let mut peers = Instant::now() + PEERS_EVERY;
         let mut pause = Duration::from_micros(5);
@@ -289,13 +293,11 @@ impl Bench<'_> {
             Ok(gates) => format!("rank {other} at gate {gates}"),
             Err(error) => format!("rank {other}: {error}"),
         };
-        let mut others: Vec<usize> =
-            self.scene.flows.iter().map(|flow| flow.from).filter(|from| *from != self.rank.me).collect();
-        others.dedup();
-        format!("pair {}; {}", self.scene.pair(), others.into_iter().map(of).collect::<Vec<_>>().join(", "))
+        let others = self.others().into_iter().map(of);
+        std::iter::once(format!("pair {}", self.scene.pair())).chain(others).collect::<Vec<_>>().join(", ")
     }
 
-    fn check_stop(&self, what: &str) -> Result<(), Failure> {
+    pub fn check_stop(&self, what: &str) -> Result<(), Failure> {
         match self.rank.stopped()? {
             None => Ok(()),
             Some(Stop::DEADLINE) => {
@@ -303,127 +305,5 @@ impl Bench<'_> {
             }
             Some(_) => Err(Failure::Run(format!("{what}: a kernel's wait was ended; {}", self.state()))),
         }
-    }
-
-    /// The time from one flag to the next, each behind its data, on the receiver's clock.
-    fn received(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
-        let count = setup.iterations.clamp(4, RECEIVED);
-        let me = self.rank.me;
-        let incoming: Vec<(usize, Flow)> =
-            self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.to == me).collect();
-        let times = self.rank.device.allocate(Place::Device, incoming.len() * count as usize * 8)?;
-        let receive = self.rank.device.function(&RECEIVE, 1)?;
-        for (index, (_, flow)) in incoming.iter().enumerate() {
-            self.rank.lower_flag(*flow)?;
-            let args = ReceiveArgs {
-                flag: self.rank.flag(*flow),
-                count,
-                times: (times.address() + (index * count as usize * 8) as u64) as *mut u64,
-                timeout_ns: self.plan.timeout.as_nanos() as u64,
-                abort: self.rank.abort_word(),
-                stop: self.rank.stop_word(),
-            };
-            // SAFETY: flag, times and words are kept until the stream's work is done, for which this function waits; on
-            // an error it ends the kernel's wait, and the buffer's free waits for the device.
-            unsafe { self.rank.receivers[index].launch(&receive, 1, 1, args) }?;
-        }
-        for (_, flow) in &setup.mine {
-            self.rank.reset_counter(Some(flow.to))?;
-        }
-        let result = self.signal_and_see(setup, case, count, incoming.len());
-        if result.is_err() {
-            self.rank.abort();
-            // Not before the receivers have let go of the times.
-            let ended = || self.rank.receivers.iter().map(Stream::mark).collect::<Result<Vec<_>, _>>();
-            if let Ok(marks) = ended() {
-                while marks.iter().any(|mark| matches!(mark.is_reached(), Ok(false))) {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-        }
-        result?;
-        for (index, (number, _)) in incoming.iter().enumerate() {
-            let mut seen = vec![0u64; count as usize];
-            times.read(index * count as usize * 8, &mut seen)?;
-            let between: Vec<f64> =
-                seen.windows(2).map(|pair| (pair[1].saturating_sub(pair[0])) as f64 / 1000.0).collect();
-            outcome.received.extend(Summary::of(&between).map(|summary| (case, *number, summary.p50)));
-        }
-        Ok(())
-    }
-
-    fn signal_and_see(&mut self, setup: &Setup, case: usize, count: u32, incoming: usize) -> Result<(), Failure> {
-        self.ranks.barrier("receivers are there")?;
-        self.batch(setup, case, count, true)?;
-        let marks = self.rank.receivers[..incoming].iter().map(Stream::mark).collect::<Result<Vec<_>, _>>()?;
-        self.wait(&marks, "the receiver")?;
-        self.check_stop("the receiver")
-    }
-
-    /// Poisons what will be written, runs the case as it was timed, and has the bytes checked where they arrived.
-    fn verify(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
-        let me = self.rank.me;
-        let operation = self.tuple.operation;
-        let flows: Vec<(usize, Flow)> = self.scene.flows.iter().copied().enumerate().collect();
-        let held: Vec<(usize, Flow)> = flows.iter().copied().filter(|(_, flow)| self.holder(*flow).0 == me).collect();
-        let in_memory = setup.cases[case].has_destination(operation);
-        if setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.owner(*flow) == me) {
-            self.help(&setup.fill, self.rank.source(me), self.seed(case, me), 0)?;
-        }
-        if in_memory {
-            for (_, flow) in &held {
-                let (_, other) = self.holder(*flow);
-                self.help(&setup.fill, self.rank.slot(me, other), self.seed(case, self.owner(*flow)), POISON)?;
-            }
-        } else if self.plan.spoil {
-            self.rank.spoil(None, self.tuple.bytes / 2)?;
-        }
-        self.ranks.barrier("poisoned")?;
-        self.batch(setup, case, 1, false)?;
-        self.ranks.barrier("moved")?;
-        for (number, flow) in held {
-            let (_, other) = self.holder(flow);
-            let seed = self.seed(case, self.owner(flow));
-            let wrong = if in_memory {
-                if self.plan.spoil {
-                    self.rank.spoil(Some(other), self.tuple.bytes / 2)?;
-                }
-                self.rank.reset_counter(None)?;
-                self.help(&setup.check, self.rank.slot(me, other), seed, 0)?;
-                self.rank.counted()?
-            } else {
-                // The flow is ours: who reads holds the sums.
-                let index = setup.mine.iter().position(|(mine, _)| *mine == number).unwrap_or_default();
-                let mut sums = vec![0u32; self.threads()];
-                if let Some(buffer) = &setup.sums {
-                    buffer.read(index * self.threads() * 4, &mut sums)?;
-                }
-                let found = sums.iter().fold(0u32, |sum, one| sum.wrapping_add(*one));
-                // A sum does not say which bytes.
-                if found == sum(seed, self.tuple.bytes) { 0 } else { self.tuple.bytes }
-            };
-            outcome.wrong.push((case, number, wrong));
-        }
-        // Nobody poisons for the next case what somebody still looks at.
-        Ok(self.ranks.barrier("checked")?)
-    }
-
-    /// Fills or checks memory of ours.
-    fn help(&mut self, function: &Function<IpcArgs>, address: u64, seed: u32, xor: u32) -> Result<(), Failure> {
-        let args = IpcArgs {
-            destination: address as *mut u8,
-            source: std::ptr::null(),
-            bytes: self.tuple.bytes,
-            seed,
-            xor,
-            sums: std::ptr::null_mut(),
-            counter: self.rank.counter(None),
-            flag: std::ptr::null(),
-        };
-        let (grid, block) = self.helpers();
-        // SAFETY: the memory is as long as the tuple's bytes; barriers keep the others away from it.
-        unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
-        let mark = self.rank.streams[0].mark()?;
-        self.wait(&[mark], "filling or checking")
     }
 }

@@ -8,7 +8,9 @@ mod cases;
 mod measure;
 mod plan;
 mod rank;
+mod receive;
 mod rows;
+mod verify;
 
 pub use args::Args;
 

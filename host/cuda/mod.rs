@@ -123,43 +123,44 @@ pub mod queue_kernels {
 pub mod ipc_kernels {
     use super::Kernel;
     use kernels::ipc::IpcArgs;
-    use kernels::ipc_kernel::{self, GateArgs, ReceiveArgs};
+    use kernels::ipc_kernel;
+    use kernels::ipc_wait::{self, GateArgs, ReceiveArgs};
 
     macro_rules! kernels {
-        ($($(#[$doc:meta])* $constant:ident: $args:ty = $name:ident;)*) => {
+        ($($(#[$doc:meta])* $constant:ident: $args:ty = $module:ident::$name:ident;)*) => {
             $($(#[$doc])* pub const $constant: Kernel<$args> =
-                Kernel { name: stringify!($name), function: ipc_kernel::$name };)*
+                Kernel { name: stringify!($name), function: $module::$name };)*
         };
     }
     kernels! {
         /// Writes the pattern, 4 bytes a store.
-        WRITE_4: IpcArgs = ipc_write_4;
+        WRITE_4: IpcArgs = ipc_kernel::ipc_write_4;
         /// Writes the pattern, 8 bytes a store.
-        WRITE_8: IpcArgs = ipc_write_8;
+        WRITE_8: IpcArgs = ipc_kernel::ipc_write_8;
         /// Writes the pattern, 16 bytes a store.
-        WRITE_16: IpcArgs = ipc_write_16;
+        WRITE_16: IpcArgs = ipc_kernel::ipc_write_16;
         /// Copies, 4 bytes a store.
-        COPY_4: IpcArgs = ipc_copy_4;
+        COPY_4: IpcArgs = ipc_kernel::ipc_copy_4;
         /// Copies, 8 bytes a store.
-        COPY_8: IpcArgs = ipc_copy_8;
+        COPY_8: IpcArgs = ipc_kernel::ipc_copy_8;
         /// Copies, 16 bytes a store.
-        COPY_16: IpcArgs = ipc_copy_16;
+        COPY_16: IpcArgs = ipc_kernel::ipc_copy_16;
         /// Reads, 4 bytes a load.
-        READ_4: IpcArgs = ipc_read_4;
+        READ_4: IpcArgs = ipc_kernel::ipc_read_4;
         /// Reads, 8 bytes a load.
-        READ_8: IpcArgs = ipc_read_8;
+        READ_8: IpcArgs = ipc_kernel::ipc_read_8;
         /// Reads, 16 bytes a load.
-        READ_16: IpcArgs = ipc_read_16;
+        READ_16: IpcArgs = ipc_kernel::ipc_read_16;
         /// The predecessor's loop.
-        INT_LOOP: IpcArgs = ipc_int_loop;
+        INT_LOOP: IpcArgs = ipc_kernel::ipc_int_loop;
         /// Fills with the pattern.
-        FILL: IpcArgs = ipc_fill;
+        FILL: IpcArgs = ipc_kernel::ipc_fill;
         /// Counts wrong bytes.
-        CHECK: IpcArgs = ipc_check;
+        CHECK: IpcArgs = ipc_kernel::ipc_check;
         /// The barrier between devices.
-        GATE: GateArgs = ipc_gate;
+        GATE: GateArgs = ipc_wait::ipc_gate;
         /// The receiver of flags.
-        RECEIVE: ReceiveArgs = ipc_receive;
+        RECEIVE: ReceiveArgs = ipc_wait::ipc_receive;
     }
 }
 

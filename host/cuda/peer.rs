@@ -297,3 +297,37 @@ impl Drop for OpenedMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn opened_memory_is_the_owners() {
+        let owner = SharedMemory::new(&Device::Emulated, 5000).unwrap();
+        let handle = owner.handle().unwrap();
+        let opened = OpenedMemory::open(&Device::Emulated, &handle).unwrap();
+        assert_ne!(opened.address(), owner.address());
+        assert_eq!(opened.bytes(), 5000);
+        owner.write(4992, &[7u64]).unwrap();
+        // SAFETY: the mapping is this long, and nobody writes it now.
+        assert_eq!(unsafe { ((opened.address() + 4992) as *const u64).read() }, 7);
+        // SAFETY: as above.
+        unsafe { (opened.address() as *mut u64).write(9) };
+        let mut word = [0u64];
+        owner.read(0, &mut word).unwrap();
+        assert_eq!(word, [9]);
+        assert!(owner.write(4993, &[7u64]).is_err() && owner.read(5000, &mut word).is_err());
+        // No process has this number.
+        let gone = SharedHandle::File { pid: u32::MAX, descriptor: 3, bytes: 5000 };
+        let gone = OpenedMemory::open(&Device::Emulated, &gone);
+        assert!(matches!(gone, Err(DeviceError::Missing(_))), "{gone:?}");
+    }
+
+    #[test]
+    fn a_handle_of_another_kind_of_device_is_refused() {
+        let handle = SharedHandle::Cuda { handle: vec![0; 64], gpu: "0000:00:00.0".into(), bytes: 1 };
+        assert!(OpenedMemory::open(&Device::Emulated, &handle).is_err());
+    }
+}

@@ -262,3 +262,64 @@ impl Mark {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn reached(mark: &Mark) -> Result<(), DeviceError> {
+        while !mark.is_reached()? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    unsafe fn add(args: (u64, u64)) {
+        // SAFETY: the tests give the address of a word that only one stream uses at a time.
+        unsafe { *(args.0 as *mut u64) = *(args.0 as *const u64) * 10 + args.1 };
+    }
+
+    const ADD: Function<(u64, u64)> = Function::Native { function: add };
+
+    #[test]
+    fn work_is_done_in_order_recorded_work_when_it_is_replayed() {
+        let stream = Stream::new(&Device::Emulated).unwrap();
+        let word = Box::new(0u64);
+        let address = &raw const *word as u64;
+        // SAFETY: the word outlives the stream's work, for which the marks below are waited for.
+        let append = |stream: &Stream, digit: u64| unsafe { stream.launch(&ADD, 1, 1, (address, digit)) };
+        let first = stream.mark().unwrap();
+        append(&stream, 1).unwrap();
+        let graph = stream.record(|stream| append(stream, 2).and_then(|()| append(stream, 3))).unwrap();
+        append(&stream, 4).unwrap();
+        // SAFETY: as above.
+        unsafe { stream.replay(&graph).and_then(|()| stream.replay(&graph)) }.unwrap();
+        let last = stream.mark().unwrap();
+        reached(&last).unwrap();
+        // SAFETY: nobody writes the word any more.
+        assert_eq!(unsafe { (address as *const u64).read_volatile() }, 142_323);
+        assert!(last.since_us(&first).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_stream_waits_for_a_mark_of_another_and_nothing_is_done_behind_an_error() {
+        let [first, second] = [(), ()].map(|()| Stream::new(&Device::Emulated).unwrap());
+        let word = Box::new(7u64);
+        let address = &raw const *word as u64;
+        // SAFETY: the word outlives both streams' work; the second waits for the first.
+        unsafe { first.launch(&ADD, 1, 1, (address, 1)) }.unwrap();
+        second.wait_for(&first.mark().unwrap()).unwrap();
+        // SAFETY: as above.
+        unsafe { second.launch(&ADD, 1, 1, (address, 2)) }.unwrap();
+        let bad = cuda_std::emulation::MAX_BLOCK + 1;
+        // SAFETY: as above; this grid is refused when its turn comes.
+        unsafe { second.launch(&ADD, 1, bad, (address, 3)) }.unwrap();
+        // SAFETY: as above.
+        unsafe { second.launch(&ADD, 1, 1, (address, 4)) }.unwrap();
+        let error = reached(&second.mark().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("refused"), "{error}");
+        // SAFETY: nobody writes the word any more.
+        assert_eq!(unsafe { (address as *const u64).read_volatile() }, 712);
+    }
+}

@@ -119,3 +119,32 @@ pub(crate) unsafe fn signal(args: &IpcArgs) {
         store_release_sys_u64(flag, done / blocks);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_sum_is_that_of_all_words_and_bytes(seed in any::<u32>(), bytes in 0u64..5000) {
+            let words = (0..bytes / 4).fold(0u32, |sum, index| sum.wrapping_add(word(seed, index)));
+            let all = (bytes / 4 * 4..bytes).fold(words, |sum, offset| sum.wrapping_add(byte(seed, offset) as u32));
+            prop_assert_eq!(sum(seed, bytes), all);
+        }
+
+        #[test]
+        fn a_word_elsewhere_or_of_another_seed_is_another(
+            seed in any::<u32>(), other in any::<u32>(), index in 0u64..1 << 32, shift in 1u64..1 << 31,
+        ) {
+            prop_assert_ne!(word(seed, index), word(seed, index + shift));
+            prop_assume!(seed != other);
+            prop_assert_ne!(word(seed, index), word(other, index));
+        }
+
+        #[test]
+        fn vectors_are_words_side_by_side(seed in any::<u32>(), index in 0u64..1 << 30) {
+            prop_assert_eq!(words::<4>(word(seed, index)), [0, 1, 2, 3].map(|next| word(seed, index + next)));
+        }
+    }
+}

@@ -10,8 +10,8 @@
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], and `ipc_bulk`, which is a PTX
-//!   module of its own (feature `bulk`).
+//! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
+//!   `ipc_bulk`, which is a PTX module of its own (feature `bulk`).
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
@@ -28,4 +28,4 @@ macro_rules! first_module {
     )*};
 }
 
-first_module! { command ipc_kernel pattern ping_pong put put_kernel queue_kernel ring vyukov }
+first_module! { command ipc_kernel ipc_wait pattern ping_pong put put_kernel queue_kernel ring vyukov }
