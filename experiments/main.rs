@@ -4,6 +4,7 @@ mod affinity;
 mod chart;
 mod efa;
 mod error;
+mod ipc;
 mod job;
 mod listing;
 mod output;
@@ -43,6 +44,8 @@ enum Experiment {
     Sendrecv(Box<sendrecv::Args>),
     /// CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop
     Write(Box<write::Args>),
+    /// Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine
+    Ipc(Box<ipc::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// List GPUs with the network cards and cores near them, and what connects them
@@ -79,6 +82,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
         Some(Experiment::Queue(args)) => queue::run(&args),
+        Some(Experiment::Ipc(args)) => ipc::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Write(args)) => write::run(&args),
         Some(Experiment::Sendrecv(args)) => sendrecv::run(&args),
