@@ -3,6 +3,7 @@
 use ginlab::bootstrap::BootstrapError;
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
+use ginlab::flow::FlowError;
 use ginlab::measure::ping_pong::RoundTripError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
@@ -80,6 +81,15 @@ impl From<RoundTripError> for Failure {
         match error {
             RoundTripError::Device(error) => error.into(),
             RoundTripError::Ended(_) => Failure::Timeout(error.to_string()),
+        }
+    }
+}
+
+impl From<FlowError> for Failure {
+    fn from(error: FlowError) -> Failure {
+        match error {
+            FlowError::Stalled { .. } => Failure::Timeout(error.to_string()),
+            _ => Failure::Run(error.to_string()),
         }
     }
 }

@@ -5,10 +5,13 @@ mod chart;
 mod efa;
 mod error;
 mod ipc;
+mod job;
 mod listing;
 mod output;
 mod proxy;
 mod queue;
+mod sendrecv;
+mod write;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
@@ -37,6 +40,10 @@ enum Experiment {
     Chart(Box<chart::Args>),
     /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
     Queue(Box<queue::Args>),
+    /// Two-sided messages through the fabric layer: round trips and windows
+    Sendrecv(Box<sendrecv::Args>),
+    /// CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop
+    Write(Box<write::Args>),
     /// Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine
     Ipc(Box<ipc::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
@@ -77,6 +84,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Ipc(args)) => ipc::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
+        Some(Experiment::Write(args)) => write::run(&args),
+        Some(Experiment::Sendrecv(args)) => sendrecv::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Completions { shell }) => {
