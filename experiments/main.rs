@@ -1,11 +1,13 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod bootstrap;
 mod chart;
 mod efa;
 mod error;
 mod output;
 mod proxy;
 mod queue;
+mod records;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
@@ -36,6 +38,8 @@ enum Experiment {
     Queue(Box<queue::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
+    /// Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes
+    Bootstrap(Box<bootstrap::Args>),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -70,6 +74,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
+        Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())

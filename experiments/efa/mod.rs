@@ -4,11 +4,10 @@ mod row;
 mod table;
 
 use crate::error::Failure;
+use crate::records::RecordArgs;
 use ginlab::fabric::listing::Listing;
-use ginlab::report::{Header, Key, Target, WholeFile};
-use ginlab::signals;
+use ginlab::report::{Header, Key};
 use row::Row;
-use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -35,22 +34,13 @@ pub struct Args {
     /// Show all entries: also datagram and message endpoints, and further ways to the same address or device
     #[arg(long)]
     all: bool,
-    /// Write rows as CSV; - is stdout
-    #[arg(long, value_name = "FILE")]
-    csv: Option<String>,
-    /// Write header, providers and rows as one JSON document; - is stdout
-    #[arg(long, value_name = "FILE")]
-    json: Option<String>,
-    /// Leave the header off stderr
-    #[arg(long)]
-    no_header: bool,
+    #[command(flatten)]
+    output: RecordArgs,
 }
 
 /// Lists.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let target = |text: &Option<String>| text.as_deref().map(Target::from);
-    let (csv, json) = (target(&args.csv), target(&args.json));
-    Target::check(csv.as_ref(), json.as_ref())?;
+    args.output.check()?;
     let mut header = Header::default();
     let mut listing = match &args.from {
         Some(path) => {
@@ -84,36 +74,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         header.note(format!("there is no domain{of} to show"));
     }
 
-    // All are opened before anything is written.
-    let csv_output = csv.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
-    let json_output = match json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose() {
-        Ok(output) => output,
-        Err(error) => {
-            csv_output.into_iter().for_each(WholeFile::discard);
-            return Err(error.into());
-        }
-    };
-    if !args.no_header {
-        // Nothing can be done about a closed stderr, and nothing needs to be.
-        let _ = header.write_talk(&mut std::io::stderr().lock());
-    }
-    if let Some(output) = csv_output {
-        output.write(&row::csv(&rows).map_err(unwritable)?)?;
-    }
-    if let Some(output) = json_output {
-        output.write(&row::json(&header, &listing, &rows).map_err(unwritable)?)?;
-    }
-    if ![csv, json].contains(&Some(Target::Stdout)) {
-        let written = signals::stdout().write_all(table::text(&rows).as_bytes());
-        written
-            .and_then(|()| signals::stdout().flush())
-            .map_err(|error| Failure::Run(format!("cannot write the table to stdout: {error}")))?;
-    }
-    Ok(())
-}
-
-fn unwritable(error: impl std::fmt::Display) -> Failure {
-    Failure::Run(format!("cannot put the listing into words: {error}"))
+    let document = row::Document::new(&header, &listing, &rows);
+    args.output.write(&header, &row::COLUMNS, &rows, &document, &table::text(&rows))
 }
 
 /// What a reader wants to know first.

@@ -89,52 +89,32 @@ impl Row {
     }
 }
 
-/// The document: lists as lists.
-pub fn json(header: &Header, listing: &Listing, rows: &[Row]) -> serde_json::Result<Vec<u8>> {
-    #[derive(Serialize)]
-    struct Named<'a> {
-        name: &'a str,
-        version: &'a str,
-    }
-    #[derive(Serialize)]
-    struct Document<'a> {
-        schema: u32,
-        header: &'a Header,
-        default_provider: Option<&'a str>,
-        providers: Vec<Named<'a>>,
-        domains: &'a [Row],
-    }
-    let named = |provider: &'_ Provider| (provider.name.clone(), provider.version.clone());
-    let providers: Vec<_> = listing.providers.iter().map(named).collect();
-    let mut text = serde_json::to_vec_pretty(&Document {
-        schema: SCHEMA,
-        header,
-        default_provider: listing.default_provider(),
-        providers: providers.iter().map(|(name, version)| Named { name, version }).collect(),
-        domains: rows,
-    })?;
-    text.push(b'\n');
-    Ok(text)
+/// The JSON document: lists as lists.
+#[derive(Serialize)]
+pub struct Document<'a> {
+    schema: u32,
+    header: &'a Header,
+    default_provider: Option<&'a str>,
+    providers: Vec<Named<'a>>,
+    domains: &'a [Row],
 }
 
-/// A line of column names and a line per row: lists joined by `;`.
-pub fn csv(rows: &[Row]) -> csv::Result<Vec<u8>> {
-    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
-    writer.write_record(COLUMNS)?;
-    for row in rows {
-        // A row holds numbers and texts only: there is nothing that JSON could refuse.
-        let value = serde_json::to_value(row).unwrap_or_default();
-        writer.write_record(COLUMNS.iter().map(|column| cell(&value[*column])))?;
-    }
-    writer.into_inner().map_err(|error| error.into_error().into())
+#[derive(Serialize)]
+struct Named<'a> {
+    name: &'a str,
+    version: &'a str,
 }
 
-fn cell(value: &serde_json::Value) -> String {
-    match value {
-        serde_json::Value::Null => String::new(),
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(";"),
-        other => other.to_string(),
+impl<'a> Document<'a> {
+    pub fn new(header: &'a Header, listing: &'a Listing, domains: &'a [Row]) -> Self {
+        let named = |provider: &'a Provider| Named { name: &provider.name, version: &provider.version };
+        Document {
+            schema: SCHEMA,
+            header,
+            default_provider: listing.default_provider(),
+            providers: listing.providers.iter().map(named).collect(),
+            domains,
+        }
     }
 }
 

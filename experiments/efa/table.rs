@@ -1,11 +1,9 @@
 //! Rows for people: one line per domain, and only the columns in which a domain has something.
 
 use super::row::Row;
+use crate::records::{self, Column};
 
-/// A heading in two lines, and what stands below.
-type Column = (&'static str, &'static str, fn(&Row) -> String);
-
-const COLUMNS: [Column; 17] = [
+const COLUMNS: [Column<Row>; 18] = [
     ("provider", "", |row| row.provider.clone()),
     ("fabric", "", |row| row.fabric.clone()),
     ("domain", "", |row| row.domain.clone()),
@@ -29,10 +27,9 @@ const COLUMNS: [Column; 17] = [
         let words: Vec<_> = row.mr_mode.iter().map(|word| short(word, "FI_MR_")).collect();
         words.join(" ")
     }),
+    // Only --all shows such rows.
+    ("hidden because", "", |row| row.hidden.clone().unwrap_or_default()),
 ];
-
-/// Why a row is hidden; only --all shows such rows.
-const HIDDEN: Column = ("hidden because", "", |row| row.hidden.clone().unwrap_or_default());
 
 fn yes(value: Option<bool>) -> String {
     value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
@@ -60,20 +57,5 @@ fn order(kept: &[String]) -> String {
 
 /// The table, or nothing where there is no row.
 pub fn text(rows: &[Row]) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    let columns = COLUMNS.into_iter().chain([HIDDEN]).filter_map(|(title, unit, value)| {
-        let cells: Vec<String> = rows.iter().map(value).collect();
-        let filled = cells.iter().any(|cell| !cell.is_empty());
-        let cells: Vec<String> = [title.to_owned(), unit.to_owned()].into_iter().chain(cells).collect();
-        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or_default();
-        filled.then_some((cells, width))
-    });
-    let columns: Vec<_> = columns.collect();
-    let line = |index: usize| {
-        let cells = columns.iter().map(|(cells, width)| format!("{:<width$}", cells[index]));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    (0..rows.len() + 2).map(line).collect()
+    records::table(&COLUMNS, rows)
 }

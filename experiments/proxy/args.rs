@@ -160,3 +160,13 @@ pub enum BootstrapKind {
     /// RANK, WORLD_SIZE, MASTER_ADDR.
     Tcp,
 }
+
+impl From<BootstrapKind> for ginlab::bootstrap::Kind {
+    fn from(kind: BootstrapKind) -> Self {
+        match kind {
+            BootstrapKind::Local => Self::Local,
+            BootstrapKind::Mpi => Self::Mpi,
+            BootstrapKind::Tcp => Self::Tcp,
+        }
+    }
+}

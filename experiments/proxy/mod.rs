@@ -13,7 +13,7 @@ mod rank;
 mod setup;
 mod verify;
 
-pub use args::Args;
+pub use args::{Args, BootstrapKind};
 
 use crate::error::Failure;
 use crate::output::Output;

@@ -1,6 +1,6 @@
 //! The options, checked: what will be run, or one line that says why not. Pure, but for the memory that is free.
 
-use super::args::{Args, BootstrapKind, Completion, MemoryKind, Scope};
+use super::args::{Args, Completion, MemoryKind, Scope};
 use crate::error::Failure;
 use ginlab::bootstrap::Kind;
 use ginlab::cuda::Choice;
@@ -224,11 +224,7 @@ impl Plan {
             fill: !args.no_fill,
             check: !args.no_check,
             bare: args.bare,
-            bootstrap: args.bootstrap.map(|kind| match kind {
-                BootstrapKind::Local => Kind::Local,
-                BootstrapKind::Mpi => Kind::Mpi,
-                BootstrapKind::Tcp => Kind::Tcp,
-            }),
+            bootstrap: args.bootstrap.map(Into::into),
             proxy_threads: args.proxy_threads,
             pin: match args.pin.as_str() {
                 "auto" => Pin::Auto,
