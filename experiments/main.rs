@@ -1,13 +1,14 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod affinity;
 mod bootstrap;
 mod chart;
 mod efa;
 mod error;
+mod listing;
 mod output;
 mod proxy;
 mod queue;
-mod records;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
@@ -38,6 +39,8 @@ enum Experiment {
     Queue(Box<queue::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
+    /// List GPUs with the network cards and cores near them, and what connects them
+    Affinity(affinity::Args),
     /// Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes
     Bootstrap(Box<bootstrap::Args>),
     /// Print a completion script for a shell
@@ -74,6 +77,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
+        Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());

@@ -2,7 +2,8 @@
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
 //! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), the machine's
-//! cores ([`cores`]), statistics and patterns ([`measure`]) and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
+//! cores ([`cores`]), statistics and patterns ([`measure`]), the machine's devices
+//! and what connects them ([`topology`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
 pub mod cores;
@@ -14,4 +15,5 @@ pub mod queue;
 pub mod report;
 pub mod ring;
 pub mod signals;
+pub mod topology;
 pub mod versions;

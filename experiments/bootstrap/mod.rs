@@ -5,9 +5,10 @@ mod card;
 mod row;
 
 use crate::error::Failure;
+use crate::listing::ListingArgs;
 use crate::output::DeviceKind;
 use crate::proxy::BootstrapKind;
-use crate::records::RecordArgs;
+
 use card::{Card, RailCard};
 use ginlab::bootstrap::{self, Bootstrap, Options};
 use ginlab::cuda::Device;
@@ -63,7 +64,7 @@ pub struct Args {
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     #[command(flatten)]
-    output: RecordArgs,
+    output: ListingArgs,
 }
 
 /// Runs the experiment on this rank.

@@ -1,7 +1,7 @@
 //! A rail of a rank as a row, and the whole as a document and as a table.
 
 use super::card::Card;
-use crate::records::{self, Column};
+use crate::listing::{self, Column};
 use ginlab::bootstrap::Member;
 use ginlab::fabric::pairs;
 use ginlab::measure::stats::Summary;
@@ -182,5 +182,5 @@ fn once(row: &Row, us: f64) -> String {
 
 /// The table.
 pub fn table(rows: &[Row]) -> String {
-    records::table(&TABLE, rows)
+    listing::table(&TABLE, rows)
 }

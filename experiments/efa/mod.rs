@@ -4,7 +4,7 @@ mod row;
 mod table;
 
 use crate::error::Failure;
-use crate::records::RecordArgs;
+use crate::listing::{ListingArgs, table};
 use ginlab::fabric::listing::Listing;
 use ginlab::report::{Header, Key};
 use row::Row;
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    output: RecordArgs,
+    output: ListingArgs,
 }
 
 /// Lists.
@@ -74,8 +74,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         header.note(format!("there is no domain{of} to show"));
     }
 
-    let document = row::Document::new(&header, &listing, &rows);
-    args.output.write(&header, &row::COLUMNS, &rows, &document, &table::text(&rows))
+    let document = row::document(&header, &listing, &rows);
+    args.output.write(&header, &row::COLUMNS, &rows, &document, &table(&table::COLUMNS, &rows))
 }
 
 /// What a reader wants to know first.

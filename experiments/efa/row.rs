@@ -89,6 +89,13 @@ impl Row {
     }
 }
 
+/// A provider with its version.
+#[derive(Serialize)]
+struct Named<'a> {
+    name: &'a str,
+    version: &'a str,
+}
+
 /// The JSON document: lists as lists.
 #[derive(Serialize)]
 pub struct Document<'a> {
@@ -99,22 +106,14 @@ pub struct Document<'a> {
     domains: &'a [Row],
 }
 
-#[derive(Serialize)]
-struct Named<'a> {
-    name: &'a str,
-    version: &'a str,
-}
-
-impl<'a> Document<'a> {
-    pub fn new(header: &'a Header, listing: &'a Listing, domains: &'a [Row]) -> Self {
-        let named = |provider: &'a Provider| Named { name: &provider.name, version: &provider.version };
-        Document {
-            schema: SCHEMA,
-            header,
-            default_provider: listing.default_provider(),
-            providers: listing.providers.iter().map(named).collect(),
-            domains,
-        }
+/// The document of these rows.
+pub fn document<'a>(header: &'a Header, listing: &'a Listing, rows: &'a [Row]) -> Document<'a> {
+    Document {
+        schema: SCHEMA,
+        header,
+        default_provider: listing.default_provider(),
+        providers: listing.providers.iter().map(|Provider { name, version }| Named { name, version }).collect(),
+        domains: rows,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Rows for people: one line per domain, and only the columns in which a domain has something.
 
 use super::row::Row;
-use crate::records::{self, Column};
+use crate::listing::Column;
 
-const COLUMNS: [Column<Row>; 18] = [
+/// The columns of the table.
+pub const COLUMNS: [Column<Row>; 18] = [
     ("provider", "", |row| row.provider.clone()),
     ("fabric", "", |row| row.fabric.clone()),
     ("domain", "", |row| row.domain.clone()),
@@ -53,9 +54,4 @@ fn order(kept: &[String]) -> String {
         (false, false) => "nothing",
     }
     .to_owned()
-}
-
-/// The table, or nothing where there is no row.
-pub fn text(rows: &[Row]) -> String {
-    records::table(&COLUMNS, rows)
 }

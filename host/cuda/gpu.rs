@@ -16,7 +16,7 @@ const NARROW: usize = 64;
 /// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
 
-fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
+pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
     |error| {
         let words = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
         let name = words(error.error_name()).unwrap_or_else(|_| format!("error {}", error.0 as u32));
@@ -25,14 +25,14 @@ fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
     }
 }
 
-fn driver_is_there() -> bool {
+pub(super) fn is_there() -> bool {
     // SAFETY: only tries to load libcuda.
     unsafe { sys::is_culib_present() }
 }
 
 /// The CUDA version that the installed driver supports, as `13.0`; `None` without a driver.
 pub fn driver_version() -> Option<String> {
-    if !driver_is_there() {
+    if !is_there() {
         return None;
     }
     let mut version = 0;
@@ -108,7 +108,7 @@ impl Gpu {
         let Some(ptx) = PTX else {
             return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
         };
-        if !driver_is_there() {
+        if !is_there() {
             return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
         }
         let count = CudaContext::device_count()

@@ -6,10 +6,12 @@
 //! GDRCopy is installed.
 
 mod emulated;
+mod features;
 mod gdr;
 mod gpu;
 mod mapped;
 
+pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
 pub use mapped::{MappedBuffer, flush_stores};

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use super::FabricError;
 use super::discover::{Domain, IMMEDIATE_BYTES, Provider, list_domains_for, list_providers, variants};
 use super::libfabric::{Level, everything};
-use super::pci::{self, PciAddress};
-use super::printed::{Printed, entries, lspci_gpus, pci_tree};
+use super::pci::{self, Kind, PciAddress};
+use super::printed::{Printed, entries, lspci_devices, pci_tree};
 pub use super::select::Reach;
 
 /// A domain with what its provider tells about it, in libfabric's own words. What is not known is `None`.
@@ -174,7 +174,9 @@ impl Listing {
         let tree = pci_tree(&beside(PCI_DEVICES)?);
         let place =
             |address: &PciAddress| tree.iter().find(|(known, _)| known == address).map(|(_, place)| place.clone());
-        let gpus = lspci_gpus(&beside(LSPCI)?).into_iter().filter_map(|gpu| Some((gpu, place(&gpu)?)));
+        let devices = lspci_devices(&beside(LSPCI)?).into_iter();
+        let gpus =
+            devices.filter(|(_, kind, _)| *kind == Kind::Gpu).filter_map(|(gpu, _, _)| Some((gpu, place(&gpu)?)));
         listing.place(&gpus.collect::<Vec<_>>(), &place);
         Ok(listing)
     }

@@ -10,7 +10,7 @@ pub mod listing;
 pub mod null;
 pub mod pairs;
 pub mod pci;
-mod printed;
+pub(crate) mod printed;
 mod select;
 
 use std::fmt;

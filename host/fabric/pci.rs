@@ -23,6 +23,15 @@ impl fmt::Display for PciAddress {
     }
 }
 
+/// What a PCI device is, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A display or 3D controller of NVIDIA.
+    Gpu,
+    /// A network or InfiniBand controller.
+    Nic,
+}
+
 /// A text that is no PCI address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPciAddress(String);

@@ -1,5 +1,4 @@
-//! What experiments that list things share: a few records, known all at once, as a table, as CSV and as one JSON document.
-//! Their columns are their own; rows that are measured go through [`crate::output`].
+//! What experiments share that list and do not measure: their options, and rows as table, CSV and one JSON document.
 
 use crate::error::Failure;
 use ginlab::report::{Header, Target, WholeFile};
@@ -7,13 +6,13 @@ use ginlab::signals;
 use serde::Serialize;
 use std::io::Write;
 
-/// Where records go.
+/// Where the list goes.
 #[derive(clap::Args, Clone, Debug)]
-pub struct RecordArgs {
+pub struct ListingArgs {
     /// Write rows as CSV; - is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<String>,
-    /// Write everything as one JSON document; - is stdout
+    /// Write header and rows as one JSON document; - is stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
     /// Leave the header off stderr
@@ -21,31 +20,34 @@ pub struct RecordArgs {
     no_header: bool,
 }
 
-impl RecordArgs {
+/// A heading in two lines, and what stands below.
+pub type Column<T> = (&'static str, &'static str, fn(&T) -> String);
+
+impl ListingArgs {
     fn targets(&self) -> (Option<Target>, Option<Target>) {
         let target = |text: &Option<String>| text.as_deref().map(Target::from);
         (target(&self.csv), target(&self.json))
     }
 
-    /// Refuses two outputs in one place.
+    /// Refuses two outputs into one place, before anything is asked.
     pub fn check(&self) -> Result<(), Failure> {
         let (csv, json) = self.targets();
         Ok(Target::check(csv.as_ref(), json.as_ref())?)
     }
 
-    /// Writes the header to stderr and the records to all that was asked for; the table unless stdout is taken.
-    pub fn write(
+    /// Writes what was asked for, all of it opened before anything is written; `table` goes to stdout unless something else
+    /// does.
+    pub fn write<T: Serialize, D: Serialize>(
         &self,
         header: &Header,
         columns: &[&str],
-        records: &[impl Serialize],
-        document: &impl Serialize,
+        rows: &[T],
+        document: &D,
         table: &str,
     ) -> Result<(), Failure> {
-        let (csv, json) = self.targets();
-        // All are opened before anything is written.
-        let csv_output = csv.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
-        let json_output = match json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose() {
+        let (csv_target, json_target) = self.targets();
+        let csv_output = csv_target.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
+        let json_output = match json_target.as_ref().map(|target| WholeFile::create("JSON", target)).transpose() {
             Ok(output) => output,
             Err(error) => {
                 csv_output.into_iter().for_each(WholeFile::discard);
@@ -57,14 +59,14 @@ impl RecordArgs {
             let _ = header.write_talk(&mut std::io::stderr().lock());
         }
         if let Some(output) = csv_output {
-            output.write(&csv_text(columns, records).map_err(unwritable)?)?;
+            output.write(&csv(columns, rows).map_err(unwritable)?)?;
         }
         if let Some(output) = json_output {
             let mut text = serde_json::to_vec_pretty(document).map_err(unwritable)?;
             text.push(b'\n');
             output.write(&text)?;
         }
-        if ![csv, json].contains(&Some(Target::Stdout)) {
+        if ![csv_target, json_target].contains(&Some(Target::Stdout)) {
             let written = signals::stdout().write_all(table.as_bytes());
             written
                 .and_then(|()| signals::stdout().flush())
@@ -75,16 +77,16 @@ impl RecordArgs {
 }
 
 fn unwritable(error: impl std::fmt::Display) -> Failure {
-    Failure::Run(format!("cannot put the records into words: {error}"))
+    Failure::Run(format!("cannot put the listing into words: {error}"))
 }
 
-/// A line of column names and a line per record: lists joined by `;`.
-fn csv_text(columns: &[&str], records: &[impl Serialize]) -> csv::Result<Vec<u8>> {
+/// A line of column names and a line per row: lists joined by `;`.
+fn csv<T: Serialize>(columns: &[&str], rows: &[T]) -> csv::Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(columns)?;
-    for record in records {
-        // A record holds numbers and texts only: there is nothing that JSON could refuse.
-        let value = serde_json::to_value(record).unwrap_or_default();
+    for row in rows {
+        // A row holds numbers and texts only: there is nothing that JSON could refuse.
+        let value = serde_json::to_value(row).unwrap_or_default();
         writer.write_record(columns.iter().map(|column| cell(&value[*column])))?;
     }
     writer.into_inner().map_err(|error| error.into_error().into())
@@ -99,26 +101,33 @@ fn cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// A heading in two lines, and what stands below.
-pub type Column<R> = (&'static str, &'static str, fn(&R) -> String);
+/// The rows for people, and only the columns in which a row has something; nothing where there is no row.
+pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
+    let cells = columns.iter().map(|(title, unit, value)| {
+        let cells = rows.iter().map(value).collect();
+        (title.to_string(), unit.to_string(), cells)
+    });
+    table_of(cells.collect())
+}
 
-/// A table for people: one line per record, and only the columns in which a record has something. Nothing where there is
-/// no record.
-pub fn table<R>(columns: &[Column<R>], records: &[R]) -> String {
-    if records.is_empty() {
+/// As [`table`], from cells by column.
+pub fn table_of(columns: Vec<(String, String, Vec<String>)>) -> String {
+    let rows = columns.first().map_or(0, |(_, _, cells)| cells.len());
+    if rows == 0 {
         return String::new();
     }
-    let columns = columns.iter().filter_map(|(title, unit, value)| {
-        let cells: Vec<String> = records.iter().map(value).collect();
-        let filled = cells.iter().any(|cell| !cell.is_empty());
-        let cells: Vec<String> = [(*title).to_owned(), (*unit).to_owned()].into_iter().chain(cells).collect();
-        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or_default();
-        filled.then_some((cells, width))
-    });
-    let columns: Vec<_> = columns.collect();
+    let columns: Vec<(Vec<String>, usize)> = columns
+        .into_iter()
+        .filter(|(_, _, cells)| cells.iter().any(|cell| !cell.is_empty()))
+        .map(|(title, unit, cells)| {
+            let cells: Vec<String> = [title, unit].into_iter().chain(cells).collect();
+            let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or_default();
+            (cells, width)
+        })
+        .collect();
     let line = |index: usize| {
         let cells = columns.iter().map(|(cells, width)| format!("{:<width$}", cells[index]));
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
-    (0..records.len() + 2).map(line).collect()
+    (0..rows + 2).map(line).collect()
 }

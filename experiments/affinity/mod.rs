@@ -1,0 +1,79 @@
+//! `ginlab affinity`: which network cards and cores are near which GPU, and how GPUs reach each other.
+
+mod row;
+
+use crate::error::Failure;
+use crate::listing::{ListingArgs, table};
+use ginlab::cuda;
+use ginlab::report::{Header, Key};
+use ginlab::topology::nvlink;
+use ginlab::topology::tree::{Kind, Tree};
+use row::{Asked, Row};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab affinity                                GPUs, their NICs and cores, NVLink, memory features
+  ginlab affinity --json - | jq '.gpus[] | {gpu, nics}'
+  ginlab affinity --from tests/fixtures/p5       a machine of which somebody has saved lspci -tv and the PCI links
+  CUDA_VISIBLE_DEVICES=3 ginlab affinity         what a rank sees; the other GPUs have no CUDA number";
+
+/// Version of the columns.
+const SCHEMA: u32 = 1;
+
+/// Options of `ginlab affinity`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Read a recorded tree and not this machine: a folder with a copy of sys/bus/pci/devices, or with lspci.txt
+    /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`)
+    #[arg(long, value_name = "FOLDER")]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    output: ListingArgs,
+}
+
+/// Lists.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.output.check()?;
+    let mut header = Header::default();
+    let (tree, asked) = match &args.from {
+        Some(folder) => {
+            // Nothing of this machine: the figures are another one's.
+            header.set(Key::Ginlab, crate::versions().ginlab).set(Key::Command, ginlab::versions::command_line());
+            header.note(format!("read from {}; nothing was asked of this machine", folder.display()));
+            let tree = Tree::recorded(folder).map_err(|error| Failure::Usage(format!("--from {error}")))?;
+            (tree, Asked::default())
+        }
+        None => {
+            crate::versions().fill(&mut header);
+            (Tree::here(), ask(&mut header)?)
+        }
+    };
+    let rows = Row::all(&tree, &asked);
+    if rows.is_empty() {
+        header.note("there is no NVIDIA GPU here");
+    }
+    if tree.of(Kind::Nic).next().is_none() {
+        header.note("no network card is in the PCI tree");
+    }
+    let text = format!("{}{}", table(&row::TABLE, &rows), row::matrix(&rows));
+    args.output.write(&header, &row::COLUMNS, &rows, &row::document(&header, &tree, &rows), &text)
+}
+
+/// What only the drivers of this machine know.
+fn ask(header: &mut Header) -> Result<Asked, Failure> {
+    let visible = cuda::visible_gpus()?;
+    if let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") {
+        header.note(format!("CUDA_VISIBLE_DEVICES={list}: only those have a CUDA number"));
+    }
+    let links = match nvlink::links() {
+        Ok(links) => Some(links),
+        Err(_) if visible.is_empty() => None,
+        Err(why) => {
+            header.note(format!("NVLink is not known: {why}"));
+            None
+        }
+    };
+    Ok(Asked { visible, links, gdrcopy: Some(cuda::gdrcopy_version().is_some()) })
+}

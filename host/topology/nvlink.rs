@@ -1,0 +1,97 @@
+//! NVLink, from the driver's management library (NVML), which is loaded at run time.
+
+use crate::fabric::pci::PciAddress;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
+use std::ffi::OsStr;
+
+/// More than any GPU has: Hopper and Blackwell have 18.
+const MOST_LINKS: u32 = 32;
+
+/// The links of one GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Links {
+    /// The GPU.
+    pub gpu: PciAddress,
+    /// Links that are up.
+    pub active: u32,
+    /// Rate of all of them together in one direction, in bytes per second, where the driver says it.
+    pub bytes_per_second: Option<f64>,
+    /// What is at the other end of each active link, where the driver says it: a GPU, or a switch.
+    pub remotes: Vec<PciAddress>,
+}
+
+/// The links of all GPUs that the management library sees.
+///
+/// # Errors
+/// Why there is no answer, in a few words.
+pub fn links() -> Result<Vec<Links>, String> {
+    let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
+    // The library's package has the version in its name; the plain name comes with development files only.
+    let nvml = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().map_err(said)?;
+    let mut all = Vec::new();
+    for index in 0..nvml.device_count().map_err(said)? {
+        let device = nvml.device_by_index(index).map_err(said)?;
+        let Ok(gpu) = device.pci_info().map_err(said)?.bus_id.parse() else { continue };
+        let active: Vec<u32> = (0..MOST_LINKS)
+            // An error means that the GPU has no such link.
+            .filter(|link| device.link_wrapper_for(*link).is_active().unwrap_or(false))
+            .collect();
+        let remote = |link: &u32| device.link_wrapper_for(*link).remote_pci_info().ok()?.bus_id.parse().ok();
+        let field = [FieldId(NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON)];
+        let speed = device.field_values_for(&field).ok().and_then(|values| values.into_iter().next()?.ok()?.value.ok());
+        // Megabytes, whatever the field's name suggests.
+        let megabytes = speed.and_then(|value| match value {
+            SampleValue::U32(rate) => Some(f64::from(rate)),
+            SampleValue::U64(rate) => Some(rate as f64),
+            SampleValue::F64(rate) => Some(rate),
+            SampleValue::I64(_) => None,
+        });
+        all.push(Links {
+            gpu,
+            active: active.len() as u32,
+            bytes_per_second: megabytes.filter(|rate| *rate > 0.0).map(|rate| rate * 1e6 * active.len() as f64),
+            remotes: active.iter().filter_map(remote).collect(),
+        });
+    }
+    Ok(all)
+}
+
+/// Links from one GPU to another: those that end there, or, where both end at switches, as many as both have.
+pub fn between(links: &[Links], one: PciAddress, other: PciAddress) -> u32 {
+    let find = |gpu| links.iter().find(|links| links.gpu == gpu);
+    let (Some(from), Some(to)) = (find(one), find(other)) else { return 0 };
+    let direct = from.remotes.iter().filter(|remote| **remote == other).count() as u32;
+    let is_gpu = |remote: &PciAddress| links.iter().any(|links| links.gpu == *remote);
+    let switched = |links: &Links| links.active - links.remotes.iter().filter(|remote| is_gpu(remote)).count() as u32;
+    if direct > 0 { direct } else { switched(from).min(switched(to)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(bus: u8) -> PciAddress {
+        PciAddress { domain: 0, bus, device: 0, function: 0 }
+    }
+
+    fn links(bus: u8, remotes: &[u8]) -> Links {
+        let remotes: Vec<PciAddress> = remotes.iter().map(|bus| gpu(*bus)).collect();
+        Links { gpu: gpu(bus), active: remotes.len() as u32, bytes_per_second: None, remotes }
+    }
+
+    #[test]
+    fn direct_links_and_links_by_switches() {
+        let pair = [links(1, &[2, 2, 2]), links(2, &[1, 1, 1]), links(3, &[])];
+        assert_eq!(between(&pair, gpu(1), gpu(2)), 3);
+        assert_eq!(between(&pair, gpu(1), gpu(3)), 0);
+        assert_eq!(between(&pair, gpu(1), gpu(9)), 0, "unknown");
+        let switched = [links(1, &[90, 91, 92]), links(2, &[90, 91, 92])];
+        assert_eq!(between(&switched, gpu(1), gpu(2)), 3);
+        // Two direct links to a third are none of the switches'.
+        let mixed = [links(1, &[3, 3, 90]), links(2, &[90, 91, 92]), links(3, &[1, 1])];
+        assert_eq!(between(&mixed, gpu(1), gpu(2)), 1);
+    }
+}
