@@ -9,6 +9,7 @@ pub mod bootstrap;
 pub mod cores;
 pub mod cuda;
 pub mod fabric;
+pub mod flow;
 pub mod measure;
 pub mod proxy;
 pub mod queue;

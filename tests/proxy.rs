@@ -363,7 +363,7 @@ impl<R: Rail> Rail for Watched<R> {
                     log.completed.insert(*token);
                 }
                 Completion::Failed { token, .. } => log.failed.extend(token),
-                Completion::Immediate { .. } => {}
+                Completion::Immediate { .. } | Completion::Received { .. } => {}
             }
         }
         polled

@@ -165,7 +165,7 @@ pub fn memory_path(plan: &Plan, device: &Device, domains: &[Domain]) -> Result<M
     }
     let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
     let probe = device.allocate(Place::Device, 2 << 20)?;
-    let options = RailOptions { level: plan.level, cuda_memory: true, max_outstanding: None };
+    let options = RailOptions { level: plan.level, cuda_memory: true, messages: false, max_outstanding: None };
     let reachable = LibfabricRail::open(domain, &options).ok().is_some_and(|mut rail| {
         // SAFETY: the buffer outlives the region, which ends in this expression.
         rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true)) }.is_ok()

@@ -124,8 +124,12 @@ impl Rank {
             let proxy = if plan.is_null() {
                 Proxy::start(NullSetup { shared, rails: most_rails }, plan.timeout)
             } else {
-                let options =
-                    RailOptions { level: plan.level, cuda_memory: path == MemoryPath::Device, max_outstanding: None };
+                let options = RailOptions {
+                    level: plan.level,
+                    cuda_memory: path == MemoryPath::Device,
+                    messages: false,
+                    max_outstanding: None,
+                };
                 Proxy::start(LibfabricSetup { shared, domains: domains.clone(), options }, plan.timeout)
             };
             proxies.push(proxy?);

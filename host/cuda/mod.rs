@@ -325,6 +325,11 @@ impl Buffer {
         self.address as *mut T
     }
 
+    /// The CUDA device that it is memory of; `None` for memory of the host, managed memory and the emulated device.
+    pub fn cuda_device(&self) -> Option<i32> {
+        if self.place == Place::Device { self.device.cuda_ordinal() } else { None }
+    }
+
     /// Whether the CPU can read and write it in place.
     pub fn on_host(&self) -> bool {
         self.place != Place::Device || matches!(self.device, Device::Emulated)

@@ -150,7 +150,8 @@ pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) 
     let mut first_error = None;
     // A provider that needs posted receives answers the second question only.
     for posted_receives in [false, true] {
-        let wanted = Wanted { provider, fabric: None, domain: None, level, cuda_memory, posted_receives };
+        let wanted =
+            Wanted { provider, fabric: None, domain: None, level, cuda_memory, posted_receives, messages: false };
         match query(&wanted) {
             Ok(list) => {
                 for domain in list.iter().map(Domain::of) {

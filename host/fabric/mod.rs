@@ -42,7 +42,7 @@ pub struct Memory {
 }
 
 /// What a peer must know to write into a registered region through one rail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RemoteRegion {
     /// The provider's remote key.
     pub key: u64,
@@ -73,6 +73,17 @@ pub struct Transfer {
     pub more: bool,
 }
 
+/// A message to a peer, or room for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// Offset of the first byte in the local region.
+    pub offset: u64,
+    /// Bytes to send, or room to receive into.
+    pub bytes: u64,
+    /// The caller's name for it, given back by its completion.
+    pub token: u64,
+}
+
 /// Answer to a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Post {
@@ -89,6 +100,13 @@ pub enum Completion {
     Done {
         /// Token of the transfer.
         token: u64,
+    },
+    /// A message has arrived in the room named by the token.
+    Received {
+        /// Token of the receive.
+        token: u64,
+        /// Its length.
+        bytes: u64,
     },
     /// A peer's write with immediate data has arrived in our memory.
     Immediate {
@@ -168,6 +186,49 @@ pub trait Rail: Sized {
     /// # Safety
     /// The destination bytes must lie in the region and must not be touched until the completion of the token.
     unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
+
+    /// Makes one more peer known and returns its index; the others keep theirs.
+    fn add_peer(&mut self, _address: &[u8]) -> Result<usize, FabricError> {
+        Err(self.has_none("peers that come one by one"))
+    }
+
+    /// Forgets a peer, to which nothing is outstanding. Its index is not used again.
+    fn remove_peer(&mut self, _peer: usize) -> Result<(), FabricError> {
+        Err(self.has_none("peers that leave"))
+    }
+
+    /// Posts a message to a peer; it completes as [`Completion::Done`].
+    ///
+    /// # Safety
+    /// The bytes must lie in the region and must not be written until the completion of the token.
+    unsafe fn send(&mut self, _region: &Self::Region, _peer: usize, _message: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    /// Posts room for the next message of any peer; it completes as [`Completion::Received`].
+    ///
+    /// # Safety
+    /// The bytes must lie in the region and must not be touched until the completion of the token.
+    unsafe fn receive(&mut self, _region: &Self::Region, _message: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    /// Takes a posted receive back, if that can still be done: it then completes as [`Completion::Failed`].
+    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
+        Ok(())
+    }
+
+    /// The error of what this rail does not do.
+    #[cold]
+    fn has_none(&self, what: &str) -> FabricError {
+        FabricError {
+            rail: self.name().to_owned(),
+            operation: what.to_owned(),
+            code: nix::libc::ENOSYS,
+            text: "this rail has none".to_owned(),
+            hint: String::new(),
+        }
+    }
 
     /// Moves the provider forward and appends what has completed. Never waits.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;

@@ -125,6 +125,11 @@ impl Rail for NullRail {
         Ok(())
     }
 
+    fn add_peer(&mut self, _address: &[u8]) -> Result<usize, FabricError> {
+        self.peers += 1;
+        Ok(self.peers - 1)
+    }
+
     unsafe fn register(&mut self, memory: Memory) -> Result<NullRegion, FabricError> {
         Ok(NullRegion { bytes: memory.bytes as u64 })
     }

@@ -457,6 +457,8 @@ impl<R: Rail> Engine<R> {
                         *count += 1;
                     }
                 }
+                // The proxy's rails are opened without messages.
+                Completion::Received { .. } => {}
                 Completion::Failed { token, error } => {
                     // Without a token it was none of ours: what a peer sent, say.
                     self.posted = self.posted.saturating_sub(token.is_some().into());

@@ -235,6 +235,38 @@ pub unsafe fn fi_recv(
     through!(ep, msg.recv(ep, buf, len, desc, src_addr, context))
 }
 
+/// Posts a message.
+///
+/// # Safety
+/// See the [module](self); the source stays unchanged until the completion.
+#[inline]
+pub unsafe fn fi_send(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    through!(ep, msg.send(ep, buf, len, desc, dest_addr, context))
+}
+
+/// Takes back what was posted with this context, if it can still be: its completion is then FI_ECANCELED.
+///
+/// # Safety
+/// See the [module](self).
+pub unsafe fn fi_cancel(ep: *mut fid_ep, context: *mut c_void) -> isize {
+    through!(ep, ops.cancel(ep.cast(), context))
+}
+
+/// Takes addresses out of an address vector.
+///
+/// # Safety
+/// See the [module](self); nothing is outstanding to these addresses.
+pub unsafe fn fi_av_remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int {
+    through!(av, ops.remove(av, fi_addr, count, flags))
+}
+
 /// Posts a write.
 ///
 /// # Safety

@@ -26,8 +26,11 @@ impl LibfabricRail {
             if self.core.contexts.is_receive(entry.op_context) {
                 self.post_receive(entry.op_context)?;
             }
-        } else if let Some(token) = self.release(entry.op_context).map(|(token, ..)| token) {
-            completions.push(Completion::Done { token });
+        } else if let Some((token, kind, ..)) = self.release(entry.op_context) {
+            completions.push(match kind {
+                Kind::Receive => Completion::Received { token, bytes: entry.len as u64 },
+                _ => Completion::Done { token },
+            });
         }
         // Anything else is a late completion of a bare loop that ran out of time: nobody waits for it.
         Ok(())

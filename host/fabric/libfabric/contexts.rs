@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Free,
     Write,
     Read,
+    Send,
+    Receive,
 }
 
 /// One posted operation. The provider's part comes first: its address is the operation's context.

@@ -22,6 +22,8 @@ pub(crate) struct Wanted<'a> {
     pub cuda_memory: bool,
     /// Accept a provider that takes a posted receive for each immediate (FI_RX_CQ_DATA).
     pub posted_receives: bool,
+    /// Ask for messages too (FI_MSG).
+    pub messages: bool,
 }
 
 /// A list of what there is, freed when dropped.
@@ -256,6 +258,9 @@ pub(crate) fn query(wanted: &Wanted<'_>) -> Result<InfoList, FabricError> {
     };
     if wanted.cuda_memory {
         hints.caps |= sys::FI_HMEM;
+    }
+    if wanted.messages {
+        hints.caps |= sys::FI_MSG | sys::FI_SEND | sys::FI_RECV;
     }
     if wanted.posted_receives {
         hints.caps |= sys::FI_MSG | sys::FI_RECV;

@@ -51,6 +51,9 @@ pub struct RailOptions {
     /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it the rail opens without, and
     /// says so in [`RailLimits::cuda_memory`](crate::fabric::RailLimits).
     pub cuda_memory: bool,
+    /// Ask for messages too (FI_MSG): [`Rail::send`](crate::fabric::Rail::send) and
+    /// [`Rail::receive`](crate::fabric::Rail::receive).
+    pub messages: bool,
     /// Outstanding transfers at most; `None`: what the provider's queue takes.
     pub max_outstanding: Option<usize>,
 }

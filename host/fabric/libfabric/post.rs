@@ -10,7 +10,7 @@ use super::contexts::{Kind, Slot};
 use super::errors::Doing;
 use super::objects::Core;
 use super::{Level, LibfabricRail, LibfabricRegion};
-use crate::fabric::{FabricError, Post, Transfer};
+use crate::fabric::{FabricError, Message, Post, Transfer};
 
 /// Where a provider does not do what its answer promised, found by the tests of `tests/fabric.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,31 @@ impl LibfabricRail {
         }
     }
 
+    /// The same for a message; the peer's address, or any for a receive.
+    pub(super) fn check_message(
+        &self,
+        kind: Kind,
+        region: &LibfabricRegion,
+        peer: Option<usize>,
+        m: &Message,
+    ) -> Result<sys::fi_addr_t, FabricError> {
+        let address = peer.map_or(Some(sys::FI_ADDR_UNSPEC), |peer| self.peers.get(peer).copied());
+        let text = if self.core.info.first().info().caps & sys::FI_MSG == 0 {
+            "the rail was opened without messages".to_owned()
+        } else if m.offset > region.bytes || m.bytes > region.bytes - m.offset {
+            format!("offset {} and {} B do not lie in the region of {} B", m.offset, m.bytes, region.bytes)
+        } else if m.bytes > self.limits.max_transfer_bytes {
+            format!("the provider takes {} B at most in one message", self.limits.max_transfer_bytes)
+        } else if !region.belongs_to(&self.core) {
+            "the region is registered with another rail".to_owned()
+        } else if let Some(address) = address {
+            return Ok(address);
+        } else {
+            format!("there are {} peers", self.peers.len())
+        };
+        Err(self.mistake(operation(kind, m.bytes, peer.unwrap_or_default()), text))
+    }
+
     #[cold]
     pub(super) fn why_refused(&self, kind: Kind, region: &LibfabricRegion, t: &Transfer) -> FabricError {
         let outside = |what: &str, offset: u64, bytes: u64| {
@@ -83,7 +108,7 @@ impl LibfabricRail {
 
     /// What came of a post: the slot is spent, or nothing has happened.
     #[inline]
-    pub(super) fn posted(&mut self, kind: Kind, t: &Transfer, code: isize) -> Result<Post, FabricError> {
+    pub(super) fn posted(&mut self, what: impl Fn() -> String, code: isize) -> Result<Post, FabricError> {
         const AGAIN: isize = -(sys::FI_EAGAIN as isize);
         match code {
             0 => {
@@ -91,20 +116,25 @@ impl LibfabricRail {
                 Ok(Post::Accepted)
             }
             AGAIN => Ok(Post::Again),
-            code => Err(self.error(Doing::Transferring, operation(kind, t.bytes, t.peer), code)),
+            code => Err(self.error(Doing::Transferring, what(), code)),
         }
     }
 
     /// Fills the next free slot; `None` when the credit is used up.
     #[inline]
     pub(super) fn prepare(&mut self, kind: Kind, t: &Transfer) -> Option<*mut Slot> {
+        self.prepare_slot(kind, t.peer, t.bytes, t.token)
+    }
+
+    #[inline]
+    pub(super) fn prepare_slot(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
         let slot = *self.free.last()?;
         // SAFETY: the slot is free: the provider does not hold it, and only this rail writes to its slots. Its own part
         // (`provider`) is left alone.
         unsafe {
-            (*slot).token = t.token;
-            (*slot).bytes = t.bytes;
-            (*slot).peer = t.peer as u32;
+            (*slot).token = token;
+            (*slot).bytes = bytes;
+            (*slot).peer = peer as u32;
             (*slot).kind = kind;
         }
         Some(slot)
@@ -187,6 +217,8 @@ impl LibfabricRail {
 pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
     match kind {
         Kind::Read => format!("fi_read of {bytes} B from peer {peer}"),
+        Kind::Send => format!("fi_send of {bytes} B to peer {peer}"),
+        Kind::Receive => format!("fi_recv of up to {bytes} B"),
         _ => format!("fi_write of {bytes} B to peer {peer}"),
     }
 }

@@ -11,10 +11,10 @@ use super::contexts::{Kind, Slot};
 use super::errors::{self, Doing};
 use super::info::{self, InfoList, Wanted};
 use super::objects::Core;
-use super::post::Quirks;
+use super::post::{Quirks, operation};
 use super::{Level, LibfabricRegion, RailOptions};
 use crate::fabric::discover::Domain;
-use crate::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
 
 /// Completions read by one call.
 const BATCH: usize = 64;
@@ -167,7 +167,8 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
         if cuda_memory && !options.cuda_memory {
             continue;
         }
-        for posted_receives in [false, true] {
+        // A provider that spends receives on immediates has none to tell messages apart by.
+        for posted_receives in [false, true].into_iter().filter(|posted| !(*posted && options.messages)) {
             let wanted = Wanted {
                 provider: &domain.provider,
                 fabric: Some(&domain.fabric),
@@ -175,6 +176,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
                 level: options.level,
                 cuda_memory,
                 posted_receives,
+                messages: options.messages,
             };
             match info::query(&wanted) {
                 Ok(list) => {
@@ -209,6 +211,29 @@ fn max_transfer_bytes(core: &Core) -> u64 {
     };
     let known = code == 0 && length == size_of::<usize>() && of_rma > 0;
     (if known { of_rma } else { of_messages }) as u64
+}
+
+impl LibfabricRail {
+    /// Puts an address into the address vector.
+    fn insert(&self, peer: usize, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
+        let ours = self.address()?;
+        let text = self.core.info.first().info().addr_format == sys::FI_ADDR_STR;
+        // The provider reads as much as its format says, so a short address must not reach it.
+        let whole = if text { address.last() == Some(&0) } else { address.len() == ours.len() };
+        if !whole {
+            let text = format!("the address has {} bytes, {} are expected", address.len(), ours.len());
+            return Err(self.mistake(format!("fi_av_insert of peer {peer}"), text));
+        }
+        let mut inserted = sys::FI_ADDR_UNSPEC;
+        let (av, bytes) = (self.core.addresses.as_ptr(), address.as_ptr().cast());
+        // SAFETY: the address vector is open, the address is whole, the place is ours.
+        let count = unsafe { ops::fi_av_insert(av, bytes, 1, &mut inserted, 0, ptr::null_mut()) };
+        if count != 1 || inserted == sys::FI_ADDR_UNSPEC {
+            let code = if count < 0 { count } else { sys::FI_EADDRNOTAVAIL };
+            return Err(self.error(Doing::Transferring, format!("fi_av_insert of peer {peer}"), code as isize));
+        }
+        Ok(inserted)
+    }
 }
 
 impl Rail for LibfabricRail {
@@ -248,28 +273,62 @@ impl Rail for LibfabricRail {
     }
 
     fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        let ours = self.address()?;
-        let text = self.core.info.first().info().addr_format == sys::FI_ADDR_STR;
-        let mut peers = Vec::with_capacity(addresses.len());
-        for (peer, address) in addresses.iter().enumerate() {
-            // The provider reads as much as its format says, so a short address must not reach it.
-            let whole = if text { address.last() == Some(&0) } else { address.len() == ours.len() };
-            if !whole {
-                let text = format!("the address has {} bytes, {} are expected", address.len(), ours.len());
-                return Err(self.mistake(format!("fi_av_insert of peer {peer}"), text));
-            }
-            let mut inserted = sys::FI_ADDR_UNSPEC;
-            let (av, bytes) = (self.core.addresses.as_ptr(), address.as_ptr().cast());
-            // SAFETY: the address vector is open, the address is whole, the place is ours.
-            let count = unsafe { ops::fi_av_insert(av, bytes, 1, &mut inserted, 0, ptr::null_mut()) };
-            if count != 1 || inserted == sys::FI_ADDR_UNSPEC {
-                let code = if count < 0 { count } else { sys::FI_EADDRNOTAVAIL };
-                return Err(self.error(Doing::Transferring, format!("fi_av_insert of peer {peer}"), code as isize));
-            }
-            peers.push(inserted);
-        }
-        self.peers = peers;
+        let peers = addresses.iter().enumerate().map(|(peer, address)| self.insert(peer, address));
+        self.peers = peers.collect::<Result<_, _>>()?;
         Ok(())
+    }
+
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        let peer = self.peers.len();
+        let inserted = self.insert(peer, address)?;
+        self.peers.push(inserted);
+        Ok(peer)
+    }
+
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+        let known = self.peers.get_mut(peer).map(|address| std::mem::replace(address, sys::FI_ADDR_UNSPEC));
+        let Some(mut address) = known.filter(|address| *address != sys::FI_ADDR_UNSPEC) else {
+            return Err(self.mistake(format!("fi_av_remove of peer {peer}"), "there is no such peer".to_owned()));
+        };
+        // SAFETY: the address vector is open and has this address; the caller has nothing outstanding to it.
+        match unsafe { ops::fi_av_remove(self.core.addresses.as_ptr(), &mut address, 1, 0) } {
+            0 => Ok(()),
+            code => Err(self.error(Doing::Transferring, format!("fi_av_remove of peer {peer}"), code as isize)),
+        }
+    }
+
+    unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
+        let address = self.check_message(Kind::Send, region, Some(peer), m)?;
+        let Some(slot) = self.prepare_slot(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
+        let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
+        // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
+        let code =
+            unsafe { ops::fi_send(self.endpoint, source, m.bytes as usize, region.descriptor, address, slot.cast()) };
+        self.posted(|| operation(Kind::Send, m.bytes, peer), code)
+    }
+
+    unsafe fn receive(&mut self, region: &LibfabricRegion, m: &Message) -> Result<Post, FabricError> {
+        let address = self.check_message(Kind::Receive, region, None, m)?;
+        let Some(slot) = self.prepare_slot(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
+        let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
+        // SAFETY: as for `send`.
+        let code =
+            unsafe { ops::fi_recv(self.endpoint, target, m.bytes as usize, region.descriptor, address, slot.cast()) };
+        self.posted(|| operation(Kind::Receive, m.bytes, 0), code)
+    }
+
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        let core = Arc::clone(&self.core);
+        // SAFETY: the slots are this rail's, and nobody else reads or writes these fields.
+        let of_token = |slot: &*mut Slot| unsafe { (**slot).kind == Kind::Receive && (**slot).token == token };
+        let Some(slot) = core.contexts.transfers().find(of_token) else { return Ok(()) };
+        // SAFETY: the endpoint is open; the context is posted.
+        match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
+            0 => Ok(()),
+            // Too late: its completion is on its way.
+            code if code == -(sys::FI_ENOENT as isize) => Ok(()),
+            code => Err(self.error(Doing::Transferring, "fi_cancel of a receive", code)),
+        }
     }
 
     /// Registers memory.
@@ -318,7 +377,7 @@ impl Rail for LibfabricRail {
             // SAFETY: as above.
             unsafe { ops::fi_write(endpoint, source, length, descriptor, peer, remote, key, context) }
         };
-        self.posted(Kind::Write, t, code)
+        self.posted(|| operation(Kind::Write, t.bytes, t.peer), code)
     }
 
     #[inline]
@@ -336,7 +395,7 @@ impl Rail for LibfabricRail {
             // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
             unsafe { ops::fi_read(self.endpoint, target, length, region.descriptor, peer, remote, key, context) }
         };
-        self.posted(Kind::Read, t, code)
+        self.posted(|| operation(Kind::Read, t.bytes, t.peer), code)
     }
 
     #[inline]

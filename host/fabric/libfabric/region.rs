@@ -63,8 +63,8 @@ impl LibfabricRegion {
         // An address, not a pointer: memory of a device has no provenance here.
         let stretch =
             sys::iovec { iov_base: ptr::with_exposed_provenance_mut(memory.address as usize), iov_len: memory.bytes };
-        let receive = if core.info.first().info().caps & sys::FI_RECV != 0 { sys::FI_RECV } else { 0 };
-        let mut attr = ops::mr_attr(&stretch, ACCESS | receive, requested_key);
+        let messages = core.info.first().info().caps & (sys::FI_SEND | sys::FI_RECV);
+        let mut attr = ops::mr_attr(&stretch, ACCESS | messages, requested_key);
         if let Some(device) = memory.cuda_device {
             attr.iface = sys::FI_HMEM_CUDA;
             attr.device.cuda = device;

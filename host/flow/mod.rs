@@ -1,0 +1,337 @@
+//! Fabric operations as futures: the model for programs whose CPU starts the transfers.
+//!
+//! A [`Flow`] owns the rails of one thread. Operations post at once and return a future; many are in flight at the same time,
+//! and one thread drives all of them by polling the completion queues of all rails:
+//!
+//! ```no_run
+//! # use ginlab::flow::{Flow, FlowError, Region, Target};
+//! # use ginlab::fabric::null::NullRail;
+//! async fn pipeline(flow: &Flow<NullRail>, source: &Region<NullRail>, target: &Target) -> Result<(), FlowError> {
+//!     // Eight in flight, over all rails.
+//!     let writes: Vec<_> = (0..8).map(|i| flow.write_all(source, i * 4096, target, i * 4096, 4096)).collect();
+//!     for write in writes {
+//!         write.await?;
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! - **Progress.** A future that is not done polls the rails itself before it waits, so a single task has no detour through the
+//!   executor; [`run`] adds a driver that polls while all tasks wait. The executor is tokio's of one thread: its sockets and
+//!   timers work in the same tasks.
+//! - **Rails.** A write is laid over the rails by the [strategy](crate::proxy::strategy) of [`Flow::use_rails`]. Messages go
+//!   over the rail they name; immediates and completions come from all.
+//! - **Buffers.** A [`Region`] is memory with its registrations. Every operation holds its region until the completion
+//!   arrives, also when its future has been dropped, and also after an error. Dropping the flow waits for what the NICs still
+//!   hold; what they do not give back within the timeout is never freed.
+//! - **Bounds.** When nothing completes for the flow's timeout while something is in flight or waited for, everything in
+//!   flight fails with the state of the rails. A provider that is full (EAGAIN) is no error: what it did not take is posted
+//!   when something has completed.
+
+mod operation;
+mod state;
+
+pub use operation::{Immediate, Operation};
+
+use crate::cuda::Buffer;
+use crate::fabric::{FabricError, Memory, Message, Rail, RemoteRegion};
+use crate::proxy::strategy::Strategy;
+use serde::{Deserialize, Serialize};
+use state::{Kind, State};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Why an operation ended without success.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FlowError {
+    /// The provider's.
+    #[error("{0}")]
+    Fabric(#[from] FabricError),
+    /// The operation names what is not there.
+    #[error("{0}")]
+    Refused(String),
+    /// Nothing has completed for the flow's timeout.
+    #[error("nothing has completed for {waited:?}: {state}")]
+    Stalled {
+        /// The timeout.
+        waited: Duration,
+        /// What was in flight where.
+        state: String,
+    },
+}
+
+/// Memory with its registration on every rail.
+#[derive(Debug)]
+pub struct Registered<R: Rail> {
+    // Dropped before the memory that it registers.
+    on_rail: Vec<R::Region>,
+    buffer: Buffer,
+}
+
+/// Memory that operations share.
+pub type Region<R> = Rc<Registered<R>>;
+
+impl<R: Rail> Registered<R> {
+    /// The memory.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.buffer.bytes() as u64
+    }
+}
+
+/// What a rank tells its peers: its address on each rail, and its regions, by region and rail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Names of the rails.
+    pub rails: Vec<String>,
+    /// Our address on each rail.
+    pub addresses: Vec<Vec<u8>>,
+    /// Our regions.
+    pub regions: Vec<Vec<RemoteRegion>>,
+}
+
+/// A peer of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer(usize);
+
+/// A peer's region, as writes and reads name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    peer: Peer,
+    on_rail: Rc<[RemoteRegion]>,
+}
+
+impl Target {
+    /// A region of a peer that it has offered.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn new(peer: Peer, offer: &Offer, region: usize) -> Result<Target, FlowError> {
+        let on_rail = offer.regions.get(region).ok_or_else(|| {
+            FlowError::Refused(format!("peer {} offers {} regions, not number {region}", peer.0, offer.regions.len()))
+        })?;
+        Ok(Target { peer, on_rail: on_rail.clone().into() })
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.on_rail.first().map_or(0, |region| region.bytes)
+    }
+}
+
+/// What a flow has done since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes posted, by rail.
+    pub rail_bytes: Vec<u64>,
+    /// Transfers posted, by rail.
+    pub rail_transfers: Vec<u64>,
+    /// "Again" answers of the providers.
+    pub again: u64,
+}
+
+/// The rails of one thread, and what is in flight on them. Clones are the same flow.
+#[derive(Debug)]
+pub struct Flow<R: Rail>(Rc<RefCell<State<R>>>);
+
+impl<R: Rail> Clone for Flow<R> {
+    fn clone(&self) -> Self {
+        Flow(self.0.clone())
+    }
+}
+
+impl<R: Rail> Flow<R> {
+    /// A flow over these rails, at least one; everything goes over rail 0 until [`use_rails`](Flow::use_rails) says otherwise.
+    pub fn new(rails: Vec<R>, timeout: Duration) -> Flow<R> {
+        Flow(Rc::new(RefCell::new(State::new(rails, timeout))))
+    }
+
+    /// Lays writes and reads over the first `rails` rails in this way from now on.
+    pub fn use_rails(&self, rails: usize, strategy: Strategy) {
+        self.0.borrow_mut().use_rails(rails, strategy);
+    }
+
+    /// Number of rails.
+    pub fn rails(&self) -> usize {
+        self.0.borrow().rails.len()
+    }
+
+    /// Looks at a rail: its name and limits.
+    pub fn with_rail<T>(&self, rail: usize, look: impl FnOnce(&mut R) -> T) -> Option<T> {
+        self.0.borrow_mut().rails.get_mut(rail).map(look)
+    }
+
+    /// Registers memory on every rail.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn register(&self, buffer: Buffer) -> Result<Region<R>, FlowError> {
+        let memory = Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
+        let mut state = self.0.borrow_mut();
+        // SAFETY: the region keeps the buffer, registrations are dropped first, and operations keep the region.
+        let regions = state.rails.iter_mut().map(|rail| unsafe { rail.register(memory) });
+        let on_rail = regions.collect::<Result<_, _>>()?;
+        Ok(Rc::new(Registered { on_rail, buffer }))
+    }
+
+    /// What peers need to reach these regions.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn offer(&self, regions: &[&Region<R>]) -> Result<Offer, FlowError> {
+        let state = self.0.borrow();
+        let remote = |region: &&Region<R>| {
+            state.rails.iter().zip(&region.on_rail).map(|(rail, on_rail)| rail.remote(on_rail)).collect()
+        };
+        Ok(Offer {
+            rails: state.rails.iter().map(|rail| rail.name().to_owned()).collect(),
+            addresses: state.rails.iter().map(Rail::address).collect::<Result<_, _>>()?,
+            regions: regions.iter().map(remote).collect(),
+        })
+    }
+
+    /// Makes a peer known, at any time.
+    ///
+    /// # Errors
+    /// When it has another number of rails, or the provider refuses its address.
+    pub fn add_peer(&self, offer: &Offer) -> Result<Peer, FlowError> {
+        self.0.borrow_mut().add_peer(&offer.addresses).map(Peer)
+    }
+
+    /// Forgets a peer to which nothing is in flight.
+    ///
+    /// # Errors
+    /// When something is, or there is no such peer.
+    pub fn remove_peer(&self, peer: Peer) -> Result<(), FlowError> {
+        self.0.borrow_mut().remove_peer(peer.0)
+    }
+
+    /// Writes to a peer, over the rails as the strategy says. The future gives the bytes.
+    #[inline]
+    pub fn write_all(&self, source: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
+        self.transfer(Kind::Write, source, offset, target, at, bytes, None)
+    }
+
+    /// Writes to a peer over one rail, and raises the immediate there behind the last byte.
+    pub fn write_with_immediate(
+        &self,
+        source: &Region<R>,
+        offset: u64,
+        target: &Target,
+        at: u64,
+        bytes: u64,
+        immediate: u32,
+    ) -> Operation<R> {
+        self.transfer(Kind::Write, source, offset, target, at, bytes, Some(immediate))
+    }
+
+    /// Reads from a peer, over the rails as the strategy says.
+    pub fn read_all(&self, into: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
+        self.transfer(Kind::Read, into, offset, target, at, bytes, None)
+    }
+
+    /// Sends a message over a rail.
+    pub fn send(&self, rail: usize, peer: Peer, source: &Region<R>, offset: u64, bytes: u64) -> Operation<R> {
+        self.message(Kind::Send, rail, peer.0, source, Message { offset, bytes, token: 0 })
+    }
+
+    /// Room for the next message of any peer over a rail. The future gives the message's length.
+    pub fn recv(&self, rail: usize, into: &Region<R>, offset: u64, bytes: u64) -> Operation<R> {
+        self.message(Kind::Receive, rail, 0, into, Message { offset, bytes, token: 0 })
+    }
+
+    /// Waits until so many of this immediate have arrived since the last wait for it, and takes them. A write that stands
+    /// before it in its own transfer is in memory then.
+    pub fn wait_immediate(&self, value: u32, count: u64) -> Immediate<R> {
+        Immediate::new(self.clone(), value, count)
+    }
+
+    /// While the guard lives, posts are held back and then go out behind one doorbell per rail (FI_MORE).
+    pub fn hold(&self) -> Hold<R> {
+        self.0.borrow_mut().holds += 1;
+        Hold(self.clone())
+    }
+
+    /// What has been posted.
+    pub fn counters(&self) -> Counters {
+        self.0.borrow().counters.clone()
+    }
+
+    /// Operations whose completions have not arrived, with those whose futures were dropped.
+    pub fn in_flight(&self) -> usize {
+        self.0.borrow().in_flight()
+    }
+
+    /// Polls every rail once. Futures do so themselves; this is for loops that wait for something else.
+    ///
+    /// # Errors
+    /// A rail's, after which every operation fails with it.
+    pub fn progress(&self) -> Result<(), FlowError> {
+        self.0.borrow_mut().progress()
+    }
+
+    /// Polls for as long as tasks run; [`run`] does this.
+    pub async fn drive(&self) {
+        loop {
+            // The error has gone to every operation; the next ones will meet it too.
+            let _ = self.0.borrow_mut().turn();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn transfer(
+        &self,
+        kind: Kind,
+        local: &Region<R>,
+        offset: u64,
+        target: &Target,
+        at: u64,
+        bytes: u64,
+        immediate: Option<u32>,
+    ) -> Operation<R> {
+        let posted = self.0.borrow_mut().transfer(kind, local, offset, target, at, bytes, immediate);
+        Operation::new(self.clone(), posted)
+    }
+
+    fn message(&self, kind: Kind, rail: usize, peer: usize, local: &Region<R>, message: Message) -> Operation<R> {
+        let posted = self.0.borrow_mut().message(kind, rail, peer, local, message);
+        Operation::new(self.clone(), posted)
+    }
+}
+
+/// See [`Flow::hold`].
+#[derive(Debug)]
+pub struct Hold<R: Rail>(Flow<R>);
+
+impl<R: Rail> Drop for Hold<R> {
+    fn drop(&mut self) {
+        let mut state = self.0.0.borrow_mut();
+        state.holds -= 1;
+        if state.holds == 0 {
+            state.flush();
+        }
+    }
+}
+
+/// Runs a program on this thread: its tasks ([`tokio::task::spawn_local`]), sockets and timers, and the driver of these flows.
+///
+/// # Errors
+/// When the system gives no event loop.
+pub fn run<R: Rail + 'static, T>(
+    flows: impl IntoIterator<Item = Flow<R>>,
+    program: impl Future<Output = T>,
+) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = tokio::task::LocalSet::new();
+    for flow in flows {
+        tasks.spawn_local(async move { flow.drive().await });
+    }
+    Ok(tasks.block_on(&runtime, program))
+}

@@ -1,0 +1,121 @@
+//! The futures.
+
+use super::{Flow, FlowError};
+use crate::fabric::Rail;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// How often a future polls the rails before it lets other tasks run.
+const POLLS: u32 = 8;
+
+/// An operation that has been posted. Dropping it does not undo it: its buffer stays until it is complete. (A receive is
+/// taken back if it still can be.)
+#[derive(Debug)]
+#[must_use = "its error, if it has one, is known only when it is awaited"]
+pub struct Operation<R: Rail> {
+    flow: Flow<R>,
+    /// Its key, or why it was not posted; nothing once the result is out.
+    posted: Option<Result<usize, FlowError>>,
+}
+
+impl<R: Rail> Operation<R> {
+    pub(super) fn new(flow: Flow<R>, posted: Result<usize, FlowError>) -> Self {
+        Operation { flow, posted: Some(posted) }
+    }
+}
+
+impl<R: Rail> Future for Operation<R> {
+    type Output = Result<u64, FlowError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let key = match &self.posted {
+            Some(Ok(key)) => *key,
+            Some(Err(error)) => {
+                let error = error.clone();
+                self.posted = None;
+                return Poll::Ready(Err(error));
+            }
+            // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
+            None => return Poll::Pending,
+        };
+        for _ in 0..POLLS {
+            let mut state = self.flow.0.borrow_mut();
+            if let Some(result) = state.take_result(key) {
+                drop(state);
+                self.posted = None;
+                return Poll::Ready(result);
+            }
+            // Its error goes to every operation, this one too.
+            let _ = state.progress();
+        }
+        let mut state = self.flow.0.borrow_mut();
+        match state.take_result(key) {
+            Some(result) => {
+                drop(state);
+                self.posted = None;
+                Poll::Ready(result)
+            }
+            None => {
+                state.wake_later(key, context.waker());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<R: Rail> Drop for Operation<R> {
+    fn drop(&mut self) {
+        if let Some(Ok(key)) = self.posted {
+            self.flow.0.borrow_mut().abandon(key);
+        }
+    }
+}
+
+/// A wait for immediates. Dropping it takes none.
+#[derive(Debug)]
+#[must_use = "nothing is waited for until it is awaited"]
+pub struct Immediate<R: Rail> {
+    flow: Flow<R>,
+    value: u32,
+    count: u64,
+    waiter: Option<usize>,
+}
+
+impl<R: Rail> Immediate<R> {
+    pub(super) fn new(flow: Flow<R>, value: u32, count: u64) -> Self {
+        Immediate { flow, value, count, waiter: None }
+    }
+}
+
+impl<R: Rail> Future for Immediate<R> {
+    type Output = Result<(), FlowError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (value, count) = (self.value, self.count);
+        let mut state = self.flow.0.borrow_mut();
+        for _ in 0..POLLS {
+            if state.take_immediates(value, count) {
+                drop(state);
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = state.failure() {
+                drop(state);
+                return Poll::Ready(Err(error));
+            }
+            let _ = state.progress();
+        }
+        let waiter = state.wait_for_immediate(self.waiter, context.waker());
+        drop(state);
+        self.waiter = Some(waiter);
+        Poll::Pending
+    }
+}
+
+impl<R: Rail> Drop for Immediate<R> {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter {
+            self.flow.0.borrow_mut().forget_waiter(waiter);
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! What is in flight: posting, completing, waiting.
+
+use super::{Counters, FlowError, Region, Target};
+use crate::fabric::{Completion, FabricError, Message, Post, Rail, RemoteRegion, Transfer};
+use crate::proxy::strategy::{Scheduler, Strategy};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// Longest run of posts behind one doorbell.
+const LONGEST_CHAIN: usize = 16;
+/// Turns of the driver between two looks at the clock.
+const LOOK_EVERY: u32 = 256;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Write,
+    Read,
+    Send,
+    Receive,
+}
+
+/// An operation until its future has taken the result, and at least until its last completion has arrived.
+struct Operation<R: Rail> {
+    kind: Kind,
+    /// Keeps the memory while a NIC may use it.
+    local: Region<R>,
+    rail: usize,
+    /// Pieces without a completion.
+    outstanding: usize,
+    bytes: u64,
+    error: Option<FlowError>,
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+/// A post that a rail has not taken yet.
+struct Piece {
+    key: usize,
+    body: Body,
+}
+
+enum Body {
+    Write(Transfer),
+    Read(Transfer),
+    Send(usize, Message),
+    Receive(Message),
+}
+
+/// See [`Flow`](super::Flow).
+pub(super) struct State<R: Rail> {
+    // Dropped in this order: registrations, which operations hold, before rails.
+    operations: Slab<Operation<R>>,
+    pub rails: Vec<R>,
+    waiting: Vec<VecDeque<Piece>>,
+    /// Each rail's index of a peer; nothing once it has left.
+    peers: Vec<Option<Vec<usize>>>,
+    scheduler: Scheduler,
+    longest: u64,
+    completions: Vec<Completion>,
+    immediates: HashMap<u32, u64>,
+    waiters: Slab<Waker>,
+    pub counters: Counters,
+    pub holds: usize,
+    moved: u64,
+    seen: (u64, Instant),
+    turns: u32,
+    timeout: Duration,
+    dead: Option<FlowError>,
+}
+
+impl<R: Rail> fmt::Debug for State<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
+impl<R: Rail> State<R> {
+    pub fn new(rails: Vec<R>, timeout: Duration) -> Self {
+        let count = rails.len();
+        State {
+            operations: Slab::new(),
+            waiting: (0..count).map(|_| VecDeque::new()).collect(),
+            peers: Vec::new(),
+            scheduler: Scheduler::new(Strategy::Single, count),
+            longest: rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX),
+            rails,
+            completions: Vec::with_capacity(256),
+            immediates: HashMap::new(),
+            waiters: Slab::new(),
+            counters: Counters { rail_bytes: vec![0; count], rail_transfers: vec![0; count], again: 0 },
+            holds: 0,
+            moved: 0,
+            seen: (0, Instant::now()),
+            turns: 0,
+            timeout,
+            dead: None,
+        }
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.operations.len()
+    }
+
+    pub fn use_rails(&mut self, rails: usize, strategy: Strategy) {
+        self.scheduler = Scheduler::new(strategy, rails.clamp(1, self.rails.len().max(1)));
+    }
+
+    pub fn add_peer(&mut self, addresses: &[Vec<u8>]) -> Result<usize, FlowError> {
+        if addresses.len() != self.rails.len() {
+            let text = format!("a peer with {} rails; this flow has {}", addresses.len(), self.rails.len());
+            return Err(FlowError::Refused(text));
+        }
+        let added = self.rails.iter_mut().zip(addresses).map(|(rail, address)| rail.add_peer(address));
+        let on_rail = added.collect::<Result<_, _>>()?;
+        self.peers.push(Some(on_rail));
+        Ok(self.peers.len() - 1)
+    }
+
+    pub fn remove_peer(&mut self, peer: usize) -> Result<(), FlowError> {
+        let on_rail = self.peers.get_mut(peer).and_then(Option::take);
+        let on_rail = on_rail.ok_or_else(|| FlowError::Refused(format!("there is no peer {peer}")))?;
+        for (rail, index) in self.rails.iter_mut().zip(on_rail) {
+            rail.remove_peer(index)?;
+        }
+        Ok(())
+    }
+
+    fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
+        self.peers.get(peer)?.as_ref()?.get(rail).copied()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub fn transfer(
+        &mut self,
+        kind: Kind,
+        local: &Region<R>,
+        offset: u64,
+        target: &Target,
+        at: u64,
+        bytes: u64,
+        immediate: Option<u32>,
+    ) -> Result<usize, FlowError> {
+        self.check_alive()?;
+        let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
+        let (mine, theirs) = (local.bytes(), target.bytes());
+        let peer = self.peers.get(target.peer.0).and_then(Option::as_ref);
+        if !inside(offset, mine) || !inside(at, theirs) || peer.is_none() || target.on_rail.len() != self.rails.len() {
+            return Err(FlowError::Refused(format!(
+                "{bytes} B from offset {offset} of {mine} B to offset {at} of peer {}'s {theirs} B on {} rails: this flow has \
+                 {} rails and {} peers",
+                target.peer.0,
+                target.on_rail.len(),
+                self.rails.len(),
+                self.peers.iter().flatten().count()
+            )));
+        }
+        if immediate.is_some() && bytes > self.longest {
+            let text = format!("{bytes} B with an immediate: one transfer takes {} B at most", self.longest);
+            return Err(FlowError::Refused(text));
+        }
+        if bytes == 0 && immediate.is_none() {
+            return Ok(self.begin(kind, local, 0, 0, 0));
+        }
+        let key = self.begin(kind, local, 0, 0, bytes);
+        let mut pieces = 0;
+        let (waiting, peers) = (&mut self.waiting, &self.peers);
+        let mut last_rail = 0;
+        self.scheduler.schedule(bytes, self.longest, immediate.is_some(), |piece| {
+            let transfer = Transfer {
+                local_offset: offset + piece.offset,
+                // Checked above.
+                peer: peers[target.peer.0].as_ref().map_or(usize::MAX, |on_rail| on_rail[piece.rail]),
+                remote: target.on_rail.get(piece.rail).copied().unwrap_or_else(RemoteRegion::default),
+                remote_offset: at + piece.offset,
+                bytes: piece.bytes,
+                immediate,
+                token: key as u64,
+                more: false,
+            };
+            let body = if kind == Kind::Read { Body::Read(transfer) } else { Body::Write(transfer) };
+            waiting[piece.rail].push_back(Piece { key, body });
+            last_rail = piece.rail;
+            pieces += 1;
+        });
+        let operation = &mut self.operations[key];
+        (operation.outstanding, operation.rail) = (pieces, last_rail);
+        if self.holds == 0 {
+            if pieces == 1 { self.post(last_rail) } else { self.flush() }
+        }
+        Ok(key)
+    }
+
+    pub fn message(
+        &mut self,
+        kind: Kind,
+        rail: usize,
+        peer: usize,
+        local: &Region<R>,
+        message: Message,
+    ) -> Result<usize, FlowError> {
+        self.check_alive()?;
+        if rail >= self.rails.len() {
+            return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.rails.len())));
+        }
+        let on_rail = self.on_rail(peer, rail);
+        if kind == Kind::Send && on_rail.is_none() {
+            return Err(FlowError::Refused(format!("there is no peer {peer}")));
+        }
+        let key = self.begin(kind, local, rail, 1, message.bytes);
+        let message = Message { token: key as u64, ..message };
+        let body = match on_rail {
+            Some(peer) if kind == Kind::Send => Body::Send(peer, message),
+            _ => Body::Receive(message),
+        };
+        self.waiting[rail].push_back(Piece { key, body });
+        if self.holds == 0 {
+            self.post(rail);
+        }
+        Ok(key)
+    }
+
+    fn begin(&mut self, kind: Kind, local: &Region<R>, rail: usize, outstanding: usize, bytes: u64) -> usize {
+        if self.operations.is_empty() {
+            // What was idle for long is not stalled.
+            self.moved += 1;
+        }
+        self.operations.insert(Operation {
+            kind,
+            local: local.clone(),
+            rail,
+            outstanding,
+            bytes,
+            error: None,
+            waker: None,
+            abandoned: false,
+        })
+    }
+
+    /// Posts what waits on every rail, as far as the providers take it.
+    pub fn flush(&mut self) {
+        for rail in 0..self.rails.len() {
+            self.post(rail);
+        }
+    }
+
+    fn post(&mut self, index: usize) {
+        let mut chain = 0;
+        while let Some(piece) = self.waiting[index].front_mut() {
+            let operation = &self.operations[piece.key];
+            let region = &operation.local.on_rail[index];
+            let rail = &mut self.rails[index];
+            chain += 1;
+            let more = self.waiting[index].len() > 1 && chain % LONGEST_CHAIN != 0;
+            let Some(piece) = self.waiting[index].front_mut() else { break };
+            let (posted, bytes) = match &mut piece.body {
+                Body::Write(transfer) => {
+                    transfer.more = more;
+                    // SAFETY: the range was checked against the region, which the operation keeps until the completion;
+                    // that nobody writes the source before is what `write_all` asks of its caller, as a NIC would.
+                    (unsafe { rail.write(region, transfer) }, transfer.bytes)
+                }
+                Body::Read(transfer) => {
+                    transfer.more = more;
+                    // SAFETY: as for a write.
+                    (unsafe { rail.read(region, transfer) }, transfer.bytes)
+                }
+                // SAFETY: the rail checks the range; the operation keeps the region until the completion.
+                Body::Send(peer, message) => (unsafe { rail.send(region, *peer, message) }, message.bytes),
+                // SAFETY: as for a send.
+                Body::Receive(message) => (unsafe { rail.receive(region, message) }, 0),
+            };
+            match posted {
+                Ok(Post::Accepted) => {
+                    self.counters.rail_bytes[index] += bytes;
+                    self.counters.rail_transfers[index] += 1;
+                    self.waiting[index].pop_front();
+                }
+                Ok(Post::Again) => {
+                    self.counters.again += 1;
+                    return;
+                }
+                Err(error) => {
+                    let key = piece.key;
+                    self.waiting[index].pop_front();
+                    self.complete(key, 1, Some(error.into()));
+                }
+            }
+        }
+    }
+
+    /// Some pieces of an operation have ended.
+    #[inline]
+    fn complete(&mut self, key: usize, pieces: usize, error: Option<FlowError>) {
+        let Some(operation) = self.operations.get_mut(key) else { return };
+        self.moved += 1;
+        operation.outstanding = operation.outstanding.saturating_sub(pieces);
+        if operation.error.is_none() {
+            operation.error = error;
+        }
+        if operation.outstanding == 0 {
+            if operation.abandoned {
+                self.operations.remove(key);
+            } else if let Some(waker) = operation.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Polls every rail once and posts what waited.
+    #[inline]
+    pub fn progress(&mut self) -> Result<(), FlowError> {
+        self.check_alive()?;
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut failed: Option<FabricError> = None;
+        for rail in &mut self.rails {
+            if let Err(error) = rail.poll(&mut completions) {
+                failed = failed.or(Some(error));
+            }
+        }
+        let mut raised = false;
+        for completion in completions.drain(..) {
+            match completion {
+                Completion::Done { token } => self.complete(token as usize, 1, None),
+                Completion::Received { token, bytes } => {
+                    if let Some(operation) = self.operations.get_mut(token as usize) {
+                        operation.bytes = bytes;
+                    }
+                    self.complete(token as usize, 1, None);
+                }
+                Completion::Immediate { value } => {
+                    *self.immediates.entry(value).or_default() += 1;
+                    raised = true;
+                }
+                Completion::Failed { token: Some(token), error } => {
+                    self.complete(token as usize, 1, Some((*error).into()));
+                }
+                // None of ours: what a peer sent, say.
+                Completion::Failed { token: None, error } => failed = failed.or(Some(*error)),
+            }
+        }
+        self.completions = completions;
+        if raised {
+            self.moved += 1;
+            self.waiters.drain().for_each(Waker::wake);
+        }
+        // Also without a completion: a provider that still connects to a peer answers "again" as well.
+        if self.holds == 0 {
+            self.flush();
+        }
+        match failed {
+            Some(error) => Err(self.fail(error.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// The driver's: progress, and now and then a look at the clock.
+    pub fn turn(&mut self) -> Result<(), FlowError> {
+        self.progress()?;
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(LOOK_EVERY) {
+            self.check_stall()?;
+        }
+        Ok(())
+    }
+
+    /// Whether something is in flight or waited for and nothing has moved within the timeout.
+    pub fn check_stall(&mut self) -> Result<(), FlowError> {
+        let idle = self.operations.iter().all(|(_, operation)| operation.outstanding == 0) && self.waiters.is_empty();
+        if idle || self.seen.0 != self.moved {
+            self.seen = (self.moved, Instant::now());
+            // What completes from now on is seen as a move.
+            return Ok(());
+        }
+        if self.seen.1.elapsed() < self.timeout {
+            return Ok(());
+        }
+        let error = FlowError::Stalled { waited: self.timeout, state: self.describe() };
+        Err(self.fail(error))
+    }
+
+    /// Everything that waits ends with this error, and so does everything that comes. What was posted keeps its memory until
+    /// its completion, or for good.
+    fn fail(&mut self, error: FlowError) -> FlowError {
+        self.dead = Some(error.clone());
+        self.waiting.iter_mut().for_each(VecDeque::clear);
+        for (_, operation) in &mut self.operations {
+            if operation.outstanding > 0 && operation.error.is_none() {
+                operation.error = Some(error.clone());
+            }
+            operation.waker.take().into_iter().for_each(Waker::wake);
+        }
+        self.waiters.drain().for_each(Waker::wake);
+        error
+    }
+
+    fn check_alive(&self) -> Result<(), FlowError> {
+        self.dead.clone().map_or(Ok(()), Err)
+    }
+
+    /// Why the flow has ended, if it has.
+    pub fn failure(&self) -> Option<FlowError> {
+        self.dead.clone()
+    }
+
+    /// The result of an operation, once it has one.
+    #[inline]
+    pub fn take_result(&mut self, key: usize) -> Option<Result<u64, FlowError>> {
+        let operation = self.operations.get_mut(key)?;
+        if operation.outstanding > 0 {
+            // After a failure of the flow nobody waits for completions any more, but the memory does.
+            let error = self.dead.is_some().then(|| operation.error.clone())??;
+            operation.abandoned = true;
+            return Some(Err(error));
+        }
+        let operation = self.operations.remove(key);
+        Some(operation.error.map_or(Ok(operation.bytes), Err))
+    }
+
+    pub fn wake_later(&mut self, key: usize, waker: &Waker) {
+        if let Some(operation) = self.operations.get_mut(key) {
+            match &mut operation.waker {
+                Some(known) => known.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// Nobody waits for this operation any more.
+    pub fn abandon(&mut self, key: usize) {
+        let Some(operation) = self.operations.get_mut(key) else { return };
+        if operation.outstanding == 0 {
+            self.operations.remove(key);
+            return;
+        }
+        operation.abandoned = true;
+        let (kind, rail) = (operation.kind, operation.rail);
+        if kind != Kind::Receive {
+            return;
+        }
+        let before = self.waiting[rail].len();
+        self.waiting[rail].retain(|piece| piece.key != key);
+        if self.waiting[rail].len() < before {
+            self.complete(key, 1, None);
+        } else if let Some(rail) = self.rails.get_mut(rail) {
+            // Its completion comes either way; an error shows at the next poll.
+            let _ = rail.cancel(key as u64);
+        }
+    }
+
+    pub fn take_immediates(&mut self, value: u32, count: u64) -> bool {
+        match self.immediates.get_mut(&value) {
+            Some(arrived) if *arrived >= count => {
+                *arrived -= count;
+                true
+            }
+            _ => count == 0,
+        }
+    }
+
+    /// Wakes this task when immediates have arrived.
+    pub fn wait_for_immediate(&mut self, known: Option<usize>, waker: &Waker) -> usize {
+        match known.and_then(|waiter| Some((waiter, self.waiters.get_mut(waiter)?))) {
+            Some((waiter, known)) => {
+                known.clone_from(waker);
+                waiter
+            }
+            None => {
+                if self.waiters.is_empty() && self.operations.is_empty() {
+                    self.moved += 1;
+                }
+                self.waiters.insert(waker.clone())
+            }
+        }
+    }
+
+    pub fn forget_waiter(&mut self, waiter: usize) {
+        self.waiters.try_remove(waiter);
+    }
+
+    /// What is in flight, in one line.
+    fn describe(&self) -> String {
+        let count = |kind: Kind| self.operations.iter().filter(|(_, op)| op.kind == kind && op.outstanding > 0).count();
+        let rails =
+            self.rails.iter().zip(&self.waiting).map(|(rail, waiting)| {
+                format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len())
+            });
+        format!(
+            "{} writes, {} reads, {} sends, {} receives in flight, {} waits for immediates; {}",
+            count(Kind::Write),
+            count(Kind::Read),
+            count(Kind::Send),
+            count(Kind::Receive),
+            self.waiters.len(),
+            rails.collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    fn outstanding(&self) -> bool {
+        self.operations.iter().any(|(_, operation)| operation.outstanding > 0)
+    }
+}
+
+impl<R: Rail> Drop for State<R> {
+    /// Waits for what the NICs still hold. What they do not give back is left to them: its memory is never freed.
+    fn drop(&mut self) {
+        for rail in 0..self.rails.len() {
+            // Never posted: nobody holds it.
+            for piece in std::mem::take(&mut self.waiting[rail]) {
+                self.complete(piece.key, 1, None);
+            }
+        }
+        let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.abandon(key));
+        // Receives are taken back; writes take as long as the network does. A flow that has failed gets a short while.
+        let patience = if self.dead.is_some() { self.timeout.min(Duration::from_millis(200)) } else { self.timeout };
+        let dead = self.dead.take();
+        let deadline = Instant::now() + patience;
+        while self.outstanding() && Instant::now() < deadline {
+            if self.progress().is_err() {
+                // A rail that has failed for good gives nothing back any more, others may.
+                self.dead = None;
+            }
+        }
+        self.dead = dead;
+        if self.outstanding() {
+            crate::cuda::keep_buffers();
+            // The registrations too: closing them would pull memory from under a NIC.
+            std::mem::forget(std::mem::take(&mut self.operations));
+            self.rails.drain(..).for_each(std::mem::forget);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Fabric operations as futures: over TCP on this machine, over null rails, and over rails that misbehave.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::Rail;
+use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
+use ginlab::fabric::faulty::{Faults, FaultyRail};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::null::NullRail;
+use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
+use ginlab::proxy::strategy::Strategy;
+use proptest::prelude::*;
+use std::rc::Rc;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A flow with one region, and what it offers.
+struct Node<R: Rail> {
+    flow: Flow<R>,
+    region: Region<R>,
+    offer: Offer,
+}
+
+fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
+    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let flow = Flow::new(rails, timeout);
+    let region = flow.register(device.allocate(Place::Host, bytes).unwrap()).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    Node { flow, region, offer }
+}
+
+fn target<R: Rail>(from: &Node<R>, to: &Node<R>) -> Target {
+    Target::new(from.flow.add_peer(&to.offer).unwrap(), &to.offer, 0).unwrap()
+}
+
+fn tcp_rail(options: &RailOptions) -> LibfabricRail {
+    let provider = choose_provider(Some("tcp")).unwrap().provider;
+    let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
+    LibfabricRail::open(&domain, options).unwrap()
+}
+
+fn tcp(rails: usize, bytes: usize) -> Node<LibfabricRail> {
+    let options = RailOptions { messages: true, ..Default::default() };
+    node((0..rails).map(|_| tcp_rail(&options)).collect(), bytes, TIMEOUT)
+}
+
+fn null(faults: Faults, timeout: Duration) -> (Node<FaultyRail<NullRail>>, Target) {
+    let node = node(vec![FaultyRail::new(NullRail::new(), faults)], 1 << 20, timeout);
+    let target = target(&node, &node);
+    (node, target)
+}
+
+fn filled(bytes: usize, seed: u8) -> Vec<u8> {
+    (0..bytes).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn writes_arrive_over_any_rails_in_any_way() {
+    const BYTES: usize = 3 << 20;
+    let (a, b) = (tcp(3, BYTES), tcp(3, BYTES));
+    let to_b = target(&a, &b);
+    run([a.flow.clone(), b.flow.clone()], async {
+        for (round, (rails, strategy)) in [
+            (1, Strategy::Single),
+            (3, Strategy::Split),
+            (2, Strategy::RoundRobin),
+            (3, Strategy::Auto { threshold: 4096 }),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            a.region.buffer().write(0, &filled(BYTES, round as u8)).unwrap();
+            b.region.buffer().write(0, &vec![0xA5u8; BYTES]).unwrap();
+            a.flow.use_rails(rails, strategy);
+            let mut writes = Vec::new();
+            let (mut at, mut size) = (0, 1);
+            while at < BYTES as u64 {
+                let bytes = size.min(BYTES as u64 - at);
+                writes.push((bytes, a.flow.write_all(&a.region, at, &to_b, at, bytes)));
+                at += bytes;
+                size = size * 3 + 1;
+            }
+            for (bytes, write) in writes {
+                assert_eq!(write.await, Ok(bytes));
+            }
+            let mut arrived = vec![0u8; BYTES];
+            b.region.buffer().read(0, &mut arrived).unwrap();
+            assert!(arrived == filled(BYTES, round as u8), "{rails} rails, {strategy}");
+        }
+        let counters = a.flow.counters();
+        assert_eq!(counters.rail_bytes.iter().sum::<u64>(), 4 * BYTES as u64);
+        assert!(counters.rail_bytes.iter().all(|bytes| *bytes > 0), "{counters:?}");
+        // And back by a read, of other bytes.
+        b.region.buffer().write(0, &filled(BYTES, 99)).unwrap();
+        assert_eq!(a.flow.read_all(&a.region, 0, &to_b, 0, BYTES as u64).await, Ok(BYTES as u64));
+        let mut read = vec![0u8; BYTES];
+        a.region.buffer().read(0, &mut read).unwrap();
+        assert!(read == filled(BYTES, 99));
+    })
+    .unwrap();
+}
+
+#[test]
+fn messages_and_immediates() {
+    let (a, b) = (tcp(2, 8192), tcp(2, 8192));
+    let (to_b, to_a) = (target(&a, &b), target(&b, &a));
+    let (peer_a, peer_b) = (b.flow.add_peer(&a.offer).unwrap(), a.flow.add_peer(&b.offer).unwrap());
+    run([a.flow.clone(), b.flow.clone()], async {
+        for rail in 0..2 {
+            for bytes in [0, 1, 7, 4096] {
+                a.region.buffer().write(0, &filled(4096, bytes as u8)).unwrap();
+                let room = b.flow.recv(rail, &b.region, 4096, 4096);
+                let send = a.flow.send(rail, peer_b, &a.region, 0, bytes);
+                assert_eq!((send.await, room.await), (Ok(bytes), Ok(bytes)));
+                let mut arrived = vec![0u8; bytes as usize];
+                b.region.buffer().read(4096, &mut arrived).unwrap();
+                assert_eq!(arrived, filled(bytes as usize, bytes as u8));
+            }
+        }
+        // Both ways at once, each immediate counted.
+        let answer = b.flow.recv(0, &b.region, 0, 64);
+        let hello = b.flow.send(1, peer_a, &b.region, 0, 64);
+        let heard = a.flow.recv(1, &a.region, 0, 64);
+        assert_eq!((hello.await, heard.await), (Ok(64), Ok(64)));
+        assert_eq!(a.flow.send(0, peer_b, &a.region, 0, 3).await.and(answer.await), Ok(3));
+        for count in 1..=3 {
+            let writes: Vec<_> =
+                (0..count).map(|i| a.flow.write_with_immediate(&a.region, 0, &to_b, i * 8, 8, 5)).collect();
+            b.flow.write_with_immediate(&b.region, 0, &to_a, 0, 0, 9).await.unwrap();
+            a.flow.wait_immediate(9, 1).await.unwrap();
+            b.flow.wait_immediate(5, count).await.unwrap();
+            for write in writes {
+                assert_eq!(write.await, Ok(8));
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_message_that_is_too_long_is_an_error_at_the_receiver() {
+    let (a, b) = (tcp(1, 8192), tcp(1, 8192));
+    let peer = a.flow.add_peer(&b.offer).unwrap();
+    run([a.flow.clone(), b.flow.clone()], async {
+        let room = b.flow.recv(0, &b.region, 0, 16);
+        // What the sender learns is the provider's choice.
+        let _send = a.flow.send(0, peer, &a.region, 0, 64);
+        let error = room.await.expect_err("cut off").to_string();
+        assert!(error.contains("rail tcp") && error.contains("fi_recv of up to 16 B"), "{error}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_dropped_future_keeps_its_buffer_until_the_completion() {
+    let (a, b) = (tcp(1, 1 << 20), tcp(1, 1 << 20));
+    let to_b = target(&a, &b);
+    run([a.flow.clone(), b.flow.clone()], async {
+        let region = Rc::downgrade(&a.region);
+        drop(a.flow.write_all(&a.region, 0, &to_b, 0, 1 << 20));
+        let Node { flow, region: mine, .. } = a;
+        drop(mine);
+        assert!(region.upgrade().is_some(), "the NIC still reads it");
+        tokio::time::timeout(TIMEOUT, async {
+            while flow.in_flight() > 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("completed");
+        assert!(region.upgrade().is_none(), "and then it goes");
+        // A receive that nobody waits for is taken back.
+        drop(b.flow.recv(0, &b.region, 0, 64));
+        tokio::time::timeout(TIMEOUT, async {
+            while b.flow.in_flight() > 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("taken back");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_full_provider_is_no_error() {
+    let faults = Faults { again_first: 50, again_every: Some(2), delay_polls: 3, reverse: true, ..Default::default() };
+    let (node, target) = null(faults, TIMEOUT);
+    run([node.flow.clone()], async {
+        let writes: Vec<_> = (0..3000).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
+        for write in writes {
+            assert_eq!(write.await, Ok(8));
+        }
+    })
+    .unwrap();
+    assert!(node.flow.counters().again > 50);
+    assert_eq!(node.flow.counters().rail_transfers, [3000]);
+}
+
+#[test]
+fn a_tiny_queue_takes_everything_in_its_time() {
+    let options = RailOptions { max_outstanding: Some(2), ..Default::default() };
+    let (a, b) = (node(vec![tcp_rail(&options)], 65536, TIMEOUT), tcp(1, 65536));
+    let to_b = Target::new(a.flow.add_peer(&b.offer).unwrap(), &b.offer, 0).unwrap();
+    a.region.buffer().write(0, &filled(65536, 3)).unwrap();
+    run([a.flow.clone(), b.flow.clone()], async {
+        let writes: Vec<_> = (0..1024).map(|i| a.flow.write_all(&a.region, i * 64, &to_b, i * 64, 64)).collect();
+        for write in writes {
+            assert_eq!(write.await, Ok(64));
+        }
+        let mut arrived = vec![0u8; 65536];
+        b.region.buffer().read(0, &mut arrived).unwrap();
+        assert!(arrived == filled(65536, 3));
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_failed_transfer_is_one_error() {
+    let (node, target) = null(Faults { fail_completions: vec![2], ..Default::default() }, TIMEOUT);
+    run([node.flow.clone()], async {
+        let writes: Vec<_> = (0..3).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
+        let mut results = Vec::new();
+        for write in writes {
+            results.push(write.await.map_err(|error| error.to_string()));
+        }
+        assert_eq!((&results[0], &results[2]), (&Ok(8), &Ok(8)));
+        assert!(results[1].as_ref().unwrap_err().contains("scripted fault"), "{results:?}");
+        assert_eq!(node.flow.write_all(&node.region, 0, &target, 0, 8).await, Ok(8), "the flow goes on");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_dead_rail_ends_everything() {
+    let (node, target) = null(Faults { dead_from_poll: Some(1), ..Default::default() }, TIMEOUT);
+    run([node.flow.clone()], async {
+        let write = node.flow.write_all(&node.region, 0, &target, 0, 8);
+        let immediate = node.flow.wait_immediate(1, 1);
+        for error in [write.await.unwrap_err(), immediate.await.unwrap_err()] {
+            assert!(matches!(error, FlowError::Fabric(_)) && error.to_string().contains("poll"), "{error}");
+        }
+        let late = node.flow.write_all(&node.region, 0, &target, 0, 8).await;
+        assert!(late.is_err(), "what comes later ends too");
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_never_completes_ends_by_the_timeout_and_says_what_it_was() {
+    let faults = Faults { delay_polls: u64::MAX, ..Default::default() };
+    let (node, target) = null(faults, Duration::from_millis(30));
+    run([node.flow.clone()], async {
+        let error = node.flow.write_all(&node.region, 0, &target, 0, 8).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("1 writes") && text.contains("rail null") && text.contains("30ms"), "{text}");
+    })
+    .unwrap();
+    let (node, _) = null(Faults::default(), Duration::from_millis(30));
+    run([node.flow.clone()], async {
+        let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
+        assert!(text.contains("1 waits for immediates"), "{text}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_posted() {
+    let (node, target) = null(Faults::default(), TIMEOUT);
+    let (other, foreign) = null(Faults::default(), TIMEOUT);
+    drop(other);
+    run([node.flow.clone()], async {
+        let end = node.region.bytes();
+        for (offset, at, bytes) in [(0, 0, end + 1), (end, 0, 1), (0, end, 1), (u64::MAX, 0, 2), (1, u64::MAX, 2)] {
+            let error = node.flow.write_all(&node.region, offset, &target, at, bytes).await.unwrap_err();
+            assert!(matches!(error, FlowError::Refused(_)), "{error}");
+        }
+        assert_eq!(node.flow.write_all(&node.region, end, &target, end, 0).await, Ok(0), "nothing is nothing");
+        // Another flow's target names a peer of this number, which is here too; a region that is not there is refused.
+        let _ = foreign;
+        assert!(Target::new(node.flow.add_peer(&node.offer).unwrap(), &node.offer, 1).is_err());
+        let two = Offer { addresses: vec![vec![], vec![]], ..node.offer.clone() };
+        assert!(node.flow.add_peer(&two).unwrap_err().to_string().contains("2 rails"));
+        let peer = node.flow.add_peer(&node.offer).unwrap();
+        let error = node.flow.send(0, peer, &node.region, 0, 8).await.unwrap_err();
+        assert!(error.to_string().contains("messages"), "{error}");
+        assert_eq!(node.flow.counters().rail_transfers, [0]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn held_posts_go_out_together() {
+    let (node, target) = null(Faults::default(), TIMEOUT);
+    run([node.flow.clone()], async {
+        let hold = node.flow.hold();
+        let writes: Vec<_> = (0..5).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
+        assert_eq!(node.flow.counters().rail_transfers, [0]);
+        drop(hold);
+        assert_eq!(node.flow.counters().rail_transfers, [5]);
+        for write in writes {
+            assert_eq!(write.await, Ok(8));
+        }
+    })
+    .unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whatever is posted, dropped or awaited, in any order, over a provider that refuses, reorders and fails: every operation
+    /// ends, and nothing is left in flight.
+    #[test]
+    fn every_operation_ends_once(
+        steps in prop::collection::vec((0u64..4096, 0u64..64, any::<bool>()), 1..60),
+        again_every in prop::option::of(2u64..5), delay_polls in 0u64..4, reverse in any::<bool>(),
+        failing in prop::collection::vec(1u64..40, 0..4),
+    ) {
+        let faults = Faults { again_every, delay_polls, reverse, fail_completions: failing.clone(), ..Default::default() };
+        let (node, target) = null(faults, TIMEOUT);
+        let (mut ended, mut dropped) = (0, 0);
+        run([node.flow.clone()], async {
+            let mut waiting = Vec::new();
+            for (offset, bytes, keep) in &steps {
+                let write = node.flow.write_all(&node.region, *offset, &target, *offset, *bytes);
+                if *keep { waiting.push(write) } else { dropped += 1 }
+            }
+            for write in waiting {
+                let _ = write.await;
+                ended += 1;
+            }
+            while node.flow.in_flight() > 0 {
+                node.flow.progress().unwrap();
+            }
+        }).unwrap();
+        prop_assert_eq!(ended + dropped, steps.len());
+    }
+}
+
+#[test]
+fn the_example_gathers() {
+    // Built by `cargo test` beside this test.
+    let example = std::path::Path::new(env!("CARGO_BIN_EXE_ginlab")).with_file_name("examples").join("all_gather");
+    let output = std::process::Command::new(example).args(["3", "70001"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("3 ranks gathered 70001 B"), "{output:?}");
+}
