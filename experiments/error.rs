@@ -1,8 +1,10 @@
 //! How a run can end other than well, and the exit code of each way.
 
 use ginlab::bootstrap::BootstrapError;
+use ginlab::bootstrap::visit::VisitError;
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
+use ginlab::flow::FlowError;
 use ginlab::measure::ping_pong::RoundTripError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
@@ -66,6 +68,16 @@ impl From<BootstrapError> for Failure {
     }
 }
 
+impl From<VisitError> for Failure {
+    fn from(error: VisitError) -> Failure {
+        match error {
+            VisitError::Interrupted(_) => Failure::Interrupted,
+            _ if error.is_timeout() => Failure::Timeout(error.to_string()),
+            _ => Failure::Run(error.to_string()),
+        }
+    }
+}
+
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         match error {
@@ -80,6 +92,15 @@ impl From<RoundTripError> for Failure {
         match error {
             RoundTripError::Device(error) => error.into(),
             RoundTripError::Ended(_) => Failure::Timeout(error.to_string()),
+        }
+    }
+}
+
+impl From<FlowError> for Failure {
+    fn from(error: FlowError) -> Failure {
+        match error {
+            FlowError::Stalled { .. } => Failure::Timeout(error.to_string()),
+            _ => Failure::Run(error.to_string()),
         }
     }
 }

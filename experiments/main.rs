@@ -3,8 +3,10 @@
 mod affinity;
 mod bootstrap;
 mod chart;
+mod echo;
 mod efa;
 mod error;
+mod events;
 mod listing;
 mod output;
 mod proxy;
@@ -43,6 +45,8 @@ enum Experiment {
     Affinity(affinity::Args),
     /// Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes
     Bootstrap(Box<bootstrap::Args>),
+    /// A TCP echo server and client whose messages also go over the fabric: sockets and completions in one loop
+    Echo(Box<echo::Args>),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -79,6 +83,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
+        Some(Experiment::Echo(args)) => echo::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())

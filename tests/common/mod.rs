@@ -145,9 +145,15 @@ impl Job {
     /// Waits for a line with this part.
     #[track_caller]
     pub fn until(&mut self, stream: Stream, part: &str) {
+        self.until_line(stream, part);
+    }
+
+    /// Waits for a line with this part, and returns it.
+    #[track_caller]
+    pub fn until_line(&mut self, stream: Stream, part: &str) -> String {
         loop {
             match self.next() {
-                Some((of, line)) if of == stream && line.contains(part) => return,
+                Some((of, line)) if of == stream && line.contains(part) => return line,
                 Some(_) => {}
                 None => panic!("{part:?} did not come; {}", self.report()),
             }
