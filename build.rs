@@ -1,4 +1,5 @@
-//! Compiles kernels/ to PTX and hands the path to the host as `GINLAB_PTX`; notes commit and compiler for `--version`.
+//! Compiles kernels/ to PTX and hands the paths of both modules to the host as `GINLAB_PTX` and `GINLAB_PTX_BULK`; notes commit
+//! and compiler for `--version`.
 
 use std::process::Command;
 
@@ -44,19 +45,20 @@ fn rustc() {
 fn ptx() {
     println!("cargo::rerun-if-env-changed=GINLAB_ARCH");
     let arch = std::env::var("GINLAB_ARCH").unwrap_or_else(|_| "sm_80".into());
-    let builder =
-        cuda_builder::CudaBuilder::new("kernels").arch(&arch).watch("crates/cuda_std").watch("crates/cuda_std_macros");
-    match builder.build() {
-        Ok(path) => {
-            println!("cargo::rustc-env=GINLAB_PTX={}", path.display());
-            println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
-            // The test that holds the PTX against a snapshot wants to know who wrote it.
-            let version = cuda_builder::Toolchain::find().map(|toolchain| toolchain.version()).unwrap_or_default();
-            println!("cargo::rustc-env=GINLAB_PTX_RUSTC={version}");
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            std::process::exit(1);
+    let builder = || cuda_builder::CudaBuilder::new("kernels").watch("crates/cuda_std").watch("crates/cuda_std_macros");
+    // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs.
+    let built = [builder().arch(&arch).build(), builder().arch("sm_90").isa(80).feature("bulk").build()];
+    for (variable, built) in ["GINLAB_PTX", "GINLAB_PTX_BULK"].into_iter().zip(built) {
+        match built {
+            Ok(path) => println!("cargo::rustc-env={variable}={}", path.display()),
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::exit(1);
+            }
         }
     }
+    println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
+    // The test that holds the PTX against a snapshot wants to know who wrote it.
+    let version = cuda_builder::Toolchain::find().map(|toolchain| toolchain.version()).unwrap_or_default();
+    println!("cargo::rustc-env=GINLAB_PTX_RUSTC={version}");
 }

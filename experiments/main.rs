@@ -7,10 +7,14 @@ mod echo;
 mod efa;
 mod error;
 mod events;
+mod ipc;
+mod job;
 mod listing;
 mod output;
 mod proxy;
 mod queue;
+mod sendrecv;
+mod write;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
@@ -39,6 +43,12 @@ enum Experiment {
     Chart(Box<chart::Args>),
     /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
     Queue(Box<queue::Args>),
+    /// Two-sided messages through the fabric layer: round trips and windows
+    Sendrecv(Box<sendrecv::Args>),
+    /// CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop
+    Write(Box<write::Args>),
+    /// Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine
+    Ipc(Box<ipc::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// List GPUs with the network cards and cores near them, and what connects them
@@ -79,7 +89,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
         Some(Experiment::Queue(args)) => queue::run(&args),
+        Some(Experiment::Ipc(args)) => ipc::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
+        Some(Experiment::Write(args)) => write::run(&args),
+        Some(Experiment::Sendrecv(args)) => sendrecv::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),

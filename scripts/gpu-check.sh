@@ -3,9 +3,10 @@
 #
 #   scripts/gpu-check.sh [FOLDER]      results go to FOLDER (default: $OUT, then data/<date>-<hostname>)
 #   GINLAB=path QUICK=1                another binary; a tenth of the time, for trying the script itself
+#   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
 #
-# Uses one GPU (two ranks share it). Takes the GPU's settings as they are. Every step is bounded; a failed step is
-# counted and the others still run. Leaves log.txt, summary.txt and results.tar (all CSV and JSON files) in FOLDER.
+# Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
+# bounded; a failed step is counted and the others still run. Leaves log.txt, summary.txt and results.tar (all CSV and JSON files) in FOLDER.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -40,8 +41,8 @@ run() {
 expect() {
     local name=$1 code=$2 words=$3 start=$SECONDS got text
     shift 3
-    say "== $name: ginlab proxy $*"
-    text=$(timeout 60 "$ginlab" proxy "$@" --no-header 2>&1 >/dev/null)
+    say "== $name: ginlab $experiment $*"
+    text=$(timeout 60 "$ginlab" "$experiment" "$@" --no-header 2>&1 >/dev/null)
     got=$?
     printf '%s\n' "$text" >>"$log"
     if [[ $got == "$code" && $text == *"$words"* ]]; then
@@ -85,6 +86,25 @@ value() {
 "$ginlab" --version 2>&1 | tee -a "$log"
 nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem \
     --format=csv 2>&1 | tee -a "$log"
+
+# Keeps the results, and tells how it went.
+finish() {
+    tar -cf "$out/results.tar" -C "$work" .
+    [[ $failures == 0 ]]
+}
+
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+if ((gpus >= 2)); then
+    # shellcheck source=scripts/gpu-check-ipc.sh
+    source scripts/gpu-check-ipc.sh
+else
+    say "== ipc: skipped: $gpus GPU, and it takes two"
+fi
+if [[ ${ONLY:-} == ipc ]]; then
+    printf 'failed steps: %s\n' "$failures" | tee "$out/summary.txt" | tee -a "$log"
+    finish
+    exit
+fi
 
 # The queue from GPU to CPU alone.
 experiment=queue
@@ -154,5 +174,4 @@ kill_target
     printf 'failed steps: %s\n' "$failures"
 } | tee "$out/summary.txt" | tee -a "$log"
 
-tar -cf "$out/results.tar" -C "$work" .
-[[ $failures == 0 ]]
+finish

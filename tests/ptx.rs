@@ -24,6 +24,11 @@ fn ptx() -> &'static str {
     ginlab::cuda::PTX.unwrap()
 }
 
+/// The second module, for compute capability 9.0.
+fn bulk() -> &'static str {
+    ginlab::cuda::PTX_BULK.unwrap()
+}
+
 /// A list for each function.
 type Protocol = BTreeMap<String, Vec<String>>;
 
@@ -96,8 +101,20 @@ fn mnemonic(statement: &str) -> String {
 /// Whether a mnemonic belongs to the protocol: it orders or scopes memory, synchronises, votes, waits or tells the time.
 /// Of plain loads and stores only the wide stores, the payload's.
 fn is_protocol(mnemonic: &str) -> bool {
-    let starts =
-        ["fence", "membar", "atom", "red.", "bar.", "barrier", "shfl", "activemask", "nanosleep", "vote", "match"];
+    let starts = [
+        "fence",
+        "membar",
+        "atom",
+        "red.",
+        "bar.",
+        "barrier",
+        "cp.",
+        "shfl",
+        "activemask",
+        "nanosleep",
+        "vote",
+        "match",
+    ];
     let ordered = ["relaxed", "acquire", "release", "volatile", "mmio", "weak"];
     let access = mnemonic.starts_with("ld.") || mnemonic.starts_with("st.");
     starts.iter().any(|start| mnemonic.starts_with(start))
@@ -128,12 +145,13 @@ fn protocol(ptx: &str) -> Protocol {
 
 type Rule = (&'static str, fn(&Protocol));
 
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     ("nothing is weaker than its name", nothing_is_weaker_than_its_name),
     ("a push is what the ring says", a_push_is_what_the_ring_says),
     ("a wait is what the ring says", a_wait_is_what_the_ring_says),
     ("the payload goes out in stores of 16 bytes", the_payload_goes_out_in_stores_of_16_bytes),
     ("the floor is a fence, a flag and an acquire", the_floor_is_a_fence_a_flag_and_an_acquire),
+    ("a flag for another GPU comes behind its data", a_flag_for_another_gpu_comes_behind_its_data),
 ];
 
 #[test]
@@ -187,6 +205,8 @@ fn nothing_is_weaker_than_its_name(protocol: &Protocol) {
             "ld" => assert!(!parts.contains(&"volatile"), "{name}: {mnemonic}: order and scope are not said"),
             // LLVM writes `atom.global.add` for fetch_add(AcqRel), which is relaxed.
             "atom" | "red" => assert!(ordered && scoped, "{name}: {mnemonic}: order or scope is not said"),
+            // Between ways of looking at memory, within a block or a device; nothing is said to others by it.
+            "fence" if parts.contains(&"proxy") => {}
             "fence" => assert!(ordered && scoped, "{name}: {mnemonic}"),
             _ => {}
         }
@@ -260,6 +280,127 @@ fn the_floor_is_a_fence_a_flag_and_an_acquire(protocol: &Protocol) {
     assert!(at("st.relaxed.sys.global.u64") < at("ld.acquire.sys.global.u64"));
 }
 
+/// Barrier, fence, count, fence, flag.
+fn a_flag_for_another_gpu_comes_behind_its_data(protocol: &Protocol) {
+    for name in
+        ["ipc_write_4", "ipc_write_8", "ipc_write_16", "ipc_copy_4", "ipc_copy_8", "ipc_copy_16", "ipc_int_loop"]
+    {
+        signals_in_order(name, &protocol[name]);
+    }
+    for name in ["ipc_gate", "ipc_receive"] {
+        let list = &protocol[name];
+        let count = |wanted: &str| list.iter().filter(|mnemonic| *mnemonic == wanted).count();
+        assert!(count("ld.acquire.sys.global.u64") >= 2, "{name} acquires, and looks at the host's word: {list:#?}");
+        assert!(count("mov.u64 %globaltimer") >= 2 && count("nanosleep.u32") >= 1, "{name}: {list:#?}");
+        assert!(count("st.release.sys.global.u64") >= 1, "{name}: {list:#?}");
+    }
+}
+
+fn signals_in_order(name: &str, list: &[String]) {
+    let flag = list.iter().position(|mnemonic| mnemonic == "st.release.sys.global.u64");
+    let flag = flag.unwrap_or_else(|| panic!("{name}: no flag in {list:#?}"));
+    let last = |wanted: &str, end: usize| {
+        let found = list[..end].iter().rposition(|mnemonic| mnemonic.starts_with(wanted));
+        found.unwrap_or_else(|| panic!("{name}: no {wanted} before {end} in {list:#?}"))
+    };
+    let second = last("fence.acq_rel.sys", flag);
+    let count = last("atom.relaxed.gpu.global.add.u64", second);
+    let first = last("fence.acq_rel.sys", count);
+    last("bar", first);
+}
+
+// --- between GPUs ----------------------------------------------------------------------------------------------------
+
+/// Accesses of a thread that are under way at once.
+const UNROLL: usize = kernels::ipc_kernel::UNROLL;
+
+/// Each kernel moves by accesses of its own width, as many at once as it says, and by single bytes at the end.
+fn the_accesses_between_gpus_are_wide_and_unrolled(functions: &Protocol) {
+    for (width, suffix) in [(4, ".b32"), (8, ".v2.b32"), (16, ".v4.b32")] {
+        for (operation, loads, stores) in [("write", false, true), ("copy", true, true), ("read", true, false)] {
+            let name = format!("ipc_{operation}_{width}");
+            let list: Vec<String> = functions[&name].iter().map(|statement| mnemonic(statement)).collect();
+            for (access, wanted) in [("ld.global", loads), ("st.global", stores)] {
+                // Blocks begin with labels and end with branches: a run without them is a round of the loop.
+                let rounds = list.split(|word| word.starts_with('$') || word.starts_with("bra"));
+                let wide = format!("{access}{suffix}");
+                let most = rounds.map(|round| round.iter().filter(|word| **word == wide).count()).max().unwrap_or(0);
+                assert_eq!(most, if wanted { UNROLL } else { 0 }, "{name}: {wide} in a row");
+            }
+            let other = |word: &&String| {
+                (word.starts_with("st.") || word.starts_with("ld."))
+                    && ![".param", ".b8", "sys", suffix].iter().any(|known| word.contains(known))
+            };
+            // A thread's sum at the end of a read.
+            let others: Vec<&String> = list.iter().filter(other).filter(|word| *word != "st.b32").collect();
+            assert!(others.is_empty(), "{name} also has {others:?}");
+        }
+    }
+}
+
+/// What a bulk store must have before and behind it.
+fn bulk_stores_are_fenced_and_waited_for(functions: &Protocol) {
+    for name in ["ipc_bulk_write", "ipc_bulk_copy"] {
+        let list: Vec<String> = functions[name].iter().map(|statement| mnemonic(statement)).collect();
+        let at = |wanted: &str| {
+            list.iter().position(|word| word.starts_with(wanted)).unwrap_or_else(|| panic!("no {wanted}: {list:#?}"))
+        };
+        let (fill, store) = (at("st.shared.v4.b32"), at("cp.async.bulk.global.shared::cta.bulk_group"));
+        let fence = at("fence.proxy.async.shared::cta");
+        assert!(fill < fence && fence < store, "{name}: the copy unit sees what was filled in: {list:#?}");
+        assert!(list[fence..store].iter().any(|word| word.starts_with("bar")), "{name}: of all threads: {list:#?}");
+        assert!(at("cp.async.bulk.wait_group.read") < fill, "{name}: filled again once it was read: {list:#?}");
+        assert!(at("cp.async.bulk.commit_group") > store, "{name}: {list:#?}");
+        let done = list.iter().position(|word| word == "cp.async.bulk.wait_group").unwrap();
+        assert!(done > store && done < at("fence.proxy.async.global"), "{name}: {list:#?}");
+        assert!(at("fence.proxy.async.global") < at("fence.acq_rel.sys"), "{name}: {list:#?}");
+        signals_in_order(name, &list);
+    }
+}
+
+#[test]
+fn between_gpus_the_rules_hold_in_both_modules() {
+    the_accesses_between_gpus_are_wide_and_unrolled(&functions(ptx()));
+    bulk_stores_are_fenced_and_waited_for(&functions(bulk()));
+    nothing_is_weaker_than_its_name(&protocol(bulk()));
+}
+
+#[test]
+fn between_gpus_the_rules_catch_what_they_are_for() {
+    for (right, wrong) in
+        [("st.global.v4.b32", "st.global.v2.b32"), ("ld.global.v4.b32", "ld.global.b32"), ("st.global.b32", "st.b32")]
+    {
+        let spoilt = functions(&ptx().replace(right, wrong));
+        let caught = std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&spoilt));
+        assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
+    }
+    let one_less = functions(&ptx().replacen("st.global.v4.b32", "mov.b32", 1));
+    assert!(std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&one_less)).is_err());
+    for right in [
+        "fence.proxy.async.shared::cta;",
+        "fence.proxy.async.global;",
+        "cp.async.bulk.wait_group.read",
+        "cp.async.bulk.wait_group 0",
+        "fence.acq_rel.sys;",
+        "st.release.sys.global.u64",
+    ] {
+        assert!(bulk().contains(right), "{right}");
+        let spoilt = functions(&bulk().replace(right, "mov.b32 "));
+        let caught = std::panic::catch_unwind(|| bulk_stores_are_fenced_and_waited_for(&spoilt));
+        assert!(caught.is_err(), "without {right} nothing is noticed");
+    }
+}
+
+#[test]
+fn the_first_module_runs_on_older_gpus_and_the_second_has_nothing_else() {
+    let target = |ptx: &'static str| ptx.lines().find_map(|line| line.strip_prefix(".target ")).unwrap();
+    assert!(target(ptx()).starts_with(env!("GINLAB_PTX_ARCH")));
+    assert!(!ptx().contains("cp.async.bulk") && !ptx().contains("fence.proxy"));
+    assert!(target(bulk()).starts_with("sm_90"));
+    let names: Vec<String> = functions(bulk()).into_keys().collect();
+    assert_eq!(names, ["ipc_bulk_copy", "ipc_bulk_write"]);
+}
+
 // --- the snapshot ----------------------------------------------------------------------------------------------------
 
 #[test]
@@ -270,7 +411,7 @@ fn the_protocols_instructions_are_the_blessed_ones() {
         return;
     }
     let mut text = String::new();
-    for (name, mut list) in protocol(ptx()) {
+    for (name, mut list) in protocol(ptx()).into_iter().chain(protocol(bulk())) {
         // How often the payload's loop is unrolled is the compiler's affair.
         list.retain(|mnemonic| !is_payload(mnemonic));
         if !list.is_empty() {
@@ -306,16 +447,18 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
         }
     };
     let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("kernels.ptx");
-    std::fs::write(&source, ptx()).unwrap();
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
-    let own = env!("GINLAB_PTX_ARCH");
-    for arch in ["sm_80", "sm_90", "sm_100"] {
+    for (own, text, arch) in [(env!("GINLAB_PTX_ARCH"), ptx()), ("sm_90", bulk())]
+        .into_iter()
+        .flat_map(|(own, text)| ["sm_80", "sm_90", "sm_100"].map(|arch| (own, text, arch)))
+    {
         // PTX runs on its own target and on later ones.
         if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
             eprintln!("{arch}: not for PTX of {own}");
             continue;
         }
+        let source = folder.path().join("kernels.ptx");
+        std::fs::write(&source, text).unwrap();
         for (allowed, spills) in REGISTERS_AND_SPILLED {
             let output = Command::new(&ptxas)
                 .args(["-v", &format!("-maxrregcount={allowed}"), &format!("-arch={arch}"), "-o", "/dev/null"])

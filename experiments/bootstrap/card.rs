@@ -1,48 +1,53 @@
 //! What a rank tells the others about itself and its rails, and whether the lists fit together.
 
+use crate::error::Failure;
+use crate::job::Job;
 use ginlab::bootstrap::BootstrapError;
-use ginlab::fabric::discover::Domain;
-use ginlab::fabric::libfabric::{LibfabricRail, LibfabricRegion};
-use ginlab::fabric::{FabricError, Rail};
+use ginlab::flow::{Offer, Region};
 use serde::{Deserialize, Serialize};
 
-/// One rail of a rank: what a peer must know to write into the rank's memory by it, and what people want to know.
+/// One rail of a rank, for people and for [`crossed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RailCard {
     pub domain: String,
     pub fabric: String,
     pub provider_version: String,
     pub link_bits_per_second: Option<u64>,
-    /// The address as the provider wants it, and as people read it.
-    pub address: Vec<u8>,
     pub address_text: String,
-    /// Key and base of the registered memory.
-    pub key: u64,
-    pub base: u64,
 }
 
-/// One rank.
+/// One rank: what peers must know to write into its memory, and its rails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
     pub local_rank: usize,
+    pub offer: Offer,
     pub rails: Vec<RailCard>,
 }
 
-impl RailCard {
-    pub fn of(rail: &LibfabricRail, domain: &Domain, region: &LibfabricRegion) -> Result<RailCard, FabricError> {
-        let remote = rail.remote(region);
-        Ok(RailCard {
-            domain: domain.name.clone(),
-            fabric: domain.fabric.clone(),
-            provider_version: rail.provider_version(),
-            link_bits_per_second: domain.link_bits_per_second,
-            address: rail.address()?,
-            address_text: rail.address_text()?,
-            key: remote.key,
-            base: remote.base,
-        })
+impl Card {
+    pub fn of(
+        job: &Job,
+        region: &Region<ginlab::fabric::libfabric::LibfabricRail>,
+        local_rank: usize,
+    ) -> Result<Card, Failure> {
+        let mut rails = Vec::new();
+        for (number, domain) in job.domains.iter().enumerate() {
+            let told =
+                job.flow.with_rail(number, |rail| rail.address_text().map(|text| (rail.provider_version(), text)));
+            let Some((provider_version, address_text)) = told.transpose()? else { continue };
+            rails.push(RailCard {
+                domain: domain.name.clone(),
+                fabric: domain.fabric.clone(),
+                provider_version,
+                link_bits_per_second: domain.link_bits_per_second,
+                address_text,
+            });
+        }
+        Ok(Card { local_rank, offer: job.flow.offer(&[region])?, rails })
     }
+}
 
+impl RailCard {
     fn place(&self) -> String {
         format!("{} in {}", self.domain, self.fabric)
     }
@@ -90,12 +95,9 @@ mod tests {
             fabric: (*fabric).to_owned(),
             provider_version: "117.0".to_owned(),
             link_bits_per_second: None,
-            address: Vec::new(),
             address_text: String::new(),
-            key: 1,
-            base: 0,
         };
-        Card { local_rank: 0, rails: fabrics.iter().map(rail).collect() }
+        Card { local_rank: 0, offer: Offer::default(), rails: fabrics.iter().map(rail).collect() }
     }
 
     #[test]

@@ -5,21 +5,15 @@ mod card;
 mod row;
 
 use crate::error::Failure;
+use crate::job::{self, Job, JobArgs};
 use crate::listing::ListingArgs;
-use crate::output::DeviceKind;
-use crate::proxy::BootstrapKind;
-
-use card::{Card, RailCard};
-use ginlab::bootstrap::{self, Bootstrap, Options};
-use ginlab::cuda::Device;
-use ginlab::fabric::discover::{self, Domain, Reach};
-use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::fabric::{Memory, Rail};
+use card::Card;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Header, Key};
 use row::{Document, Row, Times};
 use serde::{Serialize, de::DeserializeOwned};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,39 +24,20 @@ Examples:
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab bootstrap   one of two hosts by TCP";
 
 /// Bytes of the memory that is registered: the key is what matters.
-const REGISTERED: usize = 4096;
+const REGISTERED: u64 = 4096;
 
 /// Options of `ginlab bootstrap`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Ranks [default: 2; the launcher's number under mpirun or srun]
-    #[arg(long, value_name = "N")]
-    np: Option<usize>,
-    /// How ranks find each other [default: by the environment: spawned here, MPI, or TCP variables]
-    #[arg(long, value_enum)]
-    bootstrap: Option<BootstrapKind>,
-    /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
-    #[arg(long, value_name = "LIST")]
-    bootstrap_if: Option<String>,
     /// Rails per rank
     #[arg(long, default_value_t = 4, value_name = "N")]
     rails: usize,
-    /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
-    #[arg(short = 'p', long, value_name = "NAME")]
-    provider: Option<String>,
-    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    domain: Vec<String>,
-    /// The device whose nearest rails are taken
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    device: DeviceKind,
     /// Timed exchanges
     #[arg(short = 'r', long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeats: u32,
-    /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    #[command(flatten)]
+    job: JobArgs,
     #[command(flatten)]
     output: ListingArgs,
 }
@@ -71,47 +46,19 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let began = Instant::now();
-    let kind = args.bootstrap.map_or_else(|| bootstrap::Kind::detect(&bootstrap::process_env), Into::into);
-    let asked = args.np.or((kind == bootstrap::Kind::Local).then_some(2));
-    let options = Options {
-        timeout: Duration::from_secs(args.timeout),
-        interfaces: args.bootstrap_if.clone(),
-        fingerprint: vec![("--repeats".to_owned(), args.repeats.to_string())],
-        ..Options::default()
-    };
-    let mut ranks = Bootstrap::open(kind, asked, options)?;
-    let meet = Micros::from(began.elapsed()).0;
-    let result = match exchange(args, &mut ranks, meet) {
-        Ok(()) => ranks.finish().map_err(Failure::from),
-        Err(failure) => {
-            if let Some(text) = failure.text() {
-                ranks.abort(&text);
-            }
-            Err(failure)
-        }
-    };
-    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
+    let fingerprint = vec![
+        ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version()),
+        ("--repeats".to_owned(), args.repeats.to_string()),
+    ];
+    job::run(&args.job, fingerprint, |ranks| exchange(args, ranks, Micros::from(began.elapsed()).0))
 }
 
 fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
-    let (provider, domains) = choose(args, ranks, &mut header)?;
-
     let began = Instant::now();
-    // The provider reads and writes none of it: no transfer is posted.
-    let memory = vec![0u8; REGISTERED];
-    let mut rails = Vec::new();
-    for domain in &domains {
-        let mut rail = LibfabricRail::open(domain, &RailOptions::default())?;
-        let place =
-            Memory { address: memory.as_ptr().expose_provenance() as u64, bytes: REGISTERED, cuda_device: None };
-        // SAFETY: the memory outlives the rails and their regions, which are dropped before it, being declared later.
-        let region = unsafe { rail.register(place) }?;
-        rails.push((RailCard::of(&rail, domain, &region)?, rail, region));
-    }
+    let job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
+    let region = job.register(args.job.mem, REGISTERED)?;
     let open = Micros::from(began.elapsed()).0;
-    let card = Card { local_rank: ranks.local_rank(), rails: rails.iter().map(|(card, ..)| card.clone()).collect() };
+    let card = Card::of(&job, &region, ranks.local_rank())?;
     let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();
     ranks.compare(vec![("provider version".to_owned(), version)])?;
 
@@ -134,38 +81,18 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
     if ranks.rank() != 0 {
         return Ok(());
     }
-    header.set(Key::Provider, provider.clone());
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    header.set(Key::Gpu, job.device.name()).set(Key::Provider, job.provider.as_str()).set(Key::Rails, job.rail_names());
+    for note in &job.notes {
+        header.note(note);
+    }
     for note in notes(ranks, &cards, &times, exchange_bytes) {
         header.note(note);
     }
-    let rows = Row::all(&provider, &cards, ranks.members(), &times, exchange_bytes);
+    let rows = Row::all(&job.provider, &cards, ranks.members(), &times, exchange_bytes);
     let document = Document::new(&header, ranks.kind().to_string(), &cards, &times, &rows);
     args.output.write(&header, &row::COLUMNS, &rows, &document, &row::table(&rows))
-}
-
-/// The domains of this rank's rails; what all ranks must agree on is compared before any is opened.
-fn choose(args: &Args, ranks: &mut Bootstrap, header: &mut Header) -> Result<(String, Vec<Domain>), Failure> {
-    // What cannot be opened because of how it was asked for is a usage error.
-    let as_usage = |error: ginlab::fabric::FabricError| Failure::Usage(error.to_string());
-    let (device, _) = Device::open(args.device.into(), ranks.local_rank())?;
-    header.set(Key::Gpu, device.name());
-    let choice = discover::choose_provider(args.provider.as_deref()).map_err(as_usage)?;
-    let reach = if ranks.same_host() { Reach::SameHost } else { Reach::Network };
-    let near = device.pci_address().and_then(|address| address.parse().ok());
-    let (local_rank, local_size) = (ranks.local_rank(), ranks.local_size());
-    let chosen =
-        discover::select_domains(&choice.provider, args.rails, reach, &args.domain, near, local_rank, local_size)
-            .map_err(as_usage)?;
-    ranks.compare(vec![
-        ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version()),
-        ("provider".to_owned(), choice.provider.clone()),
-        ("number of rails".to_owned(), chosen.domains.len().to_string()),
-    ])?;
-    header.note(format!("provider {}: {}", choice.provider, choice.reason));
-    if let Some(note) = chosen.note {
-        header.note(note);
-    }
-    Ok((choice.provider, chosen.domains))
 }
 
 /// What a reader wants to know first.

@@ -86,6 +86,7 @@ impl Row {
             let exchange = Summary::of(&times.exchanges);
             let (meet_us, open_us) = (tenths(times.meet), tenths(times.open));
             let part = |part: fn(&Summary) -> f64| tenths(exchange.as_ref().map_or(0.0, part));
+            let page = |rail: usize| card.offer.regions.first().and_then(|rails| rails.get(rail)).copied();
             let row = |(number, rail): (usize, &super::card::RailCard)| Row {
                 schema: SCHEMA,
                 rank,
@@ -99,8 +100,8 @@ impl Row {
                 domain: rail.domain.clone(),
                 address: rail.address_text.clone(),
                 link_gbits_s: rail.link_bits_per_second.map(|bits| bits as f64 / 1e9),
-                key: rail.key,
-                base: rail.base,
+                key: page(number).map_or(0, |page| page.key),
+                base: page(number).map_or(0, |page| page.base),
                 writes_to: pairs::targets(rank, ranks)
                     .filter(|to| pairs::rail(0, rank, *to, ranks, card.rails.len()) == number)
                     .collect(),

@@ -71,11 +71,8 @@ async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Rail, t
             return Outcome::Refused;
         }
     };
-    let who = [
-        ("host", visit.member().host.clone()),
-        ("pid", visit.member().pid.to_string()),
-        ("from", from.to_string()),
-    ];
+    let who =
+        [("host", visit.member().host.clone()), ("pid", visit.member().pid.to_string()), ("from", from.to_string())];
     let event = |what: &str, more: &[(&str, String)]| {
         if tell {
             events::print(what, &[&who[..], more].concat());

@@ -1,5 +1,6 @@
 //! The options of `ginlab proxy`, as typed.
 
+use crate::job::{BootstrapKind, Completion, MemoryKind};
 use crate::output::{DeviceKind, OutputArgs};
 use clap::{ArgAction, ValueEnum};
 
@@ -130,43 +131,4 @@ pub enum Scope {
     Block,
     /// Every thread for itself.
     Thread,
-}
-
-/// When a put counts as complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Completion {
-    /// At the target, as quiet promises.
-    Delivery,
-    /// Handed to the transport.
-    Transmit,
-}
-
-/// Where the payload is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MemoryKind {
-    /// Pinned host memory.
-    Pinned,
-    /// Device memory, staged where the rails cannot reach it.
-    Device,
-}
-
-/// How ranks find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BootstrapKind {
-    /// Spawned here.
-    Local,
-    /// mpirun, srun.
-    Mpi,
-    /// RANK, WORLD_SIZE, MASTER_ADDR.
-    Tcp,
-}
-
-impl From<BootstrapKind> for ginlab::bootstrap::Kind {
-    fn from(kind: BootstrapKind) -> Self {
-        match kind {
-            BootstrapKind::Local => Self::Local,
-            BootstrapKind::Mpi => Self::Mpi,
-            BootstrapKind::Tcp => Self::Tcp,
-        }
-    }
 }

@@ -1,15 +1,15 @@
 //! What this machine gives a rank: domains, a way to the payload, memory, cores.
 
-use super::args::MemoryKind;
 use super::layout::Layout;
 use super::plan::{Pin, Plan};
 use super::rank::{PLACEHOLDER, memory_of};
 use crate::error::Failure;
+use crate::job::{MemoryKind, available_memory};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::Rail;
-use ginlab::fabric::discover::{self, Domain, Reach};
+use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::measure::size;
 
@@ -102,13 +102,6 @@ impl Needs {
     }
 }
 
-/// MemAvailable of /proc/meminfo, in bytes.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 pub fn choose_domains(
     plan: &Plan,
     ranks: &mut Bootstrap,
@@ -123,33 +116,7 @@ pub fn choose_domains(
         );
         return Ok((super::plan::NULL.into(), Vec::new()));
     }
-    // What cannot be opened because of how it was asked for is a usage error.
-    let as_usage = |error: ginlab::fabric::FabricError| Failure::Usage(error.to_string());
-    let choice = discover::choose_provider(plan.provider.as_deref()).map_err(as_usage)?;
-    let reach = if ranks.same_host() { Reach::SameHost } else { Reach::Network };
-    let near = device.pci_address().and_then(|address| address.parse().ok());
-    let chosen = discover::select_domains(
-        &choice.provider,
-        count,
-        reach,
-        &plan.domains,
-        near,
-        ranks.local_rank(),
-        ranks.local_size(),
-    )
-    .map_err(as_usage)?;
-    notes.push(format!("provider {}: {}", choice.provider, choice.reason));
-    notes.extend(chosen.note.clone());
-    // Rails pair by number: a list of another length or kind on another rank would write into the wrong place.
-    let list = |name: &str, value: String| (name.to_owned(), value);
-    ranks.compare(vec![
-        list("provider", choice.provider.clone()),
-        list("number of rails", chosen.domains.len().to_string()),
-    ])?;
-    if chosen.domains.len() < count {
-        return Err(Failure::Usage(format!("--rails {count}: only {} domains were named", chosen.domains.len())));
-    }
-    Ok((choice.provider, chosen.domains))
+    crate::job::choose_domains(plan.provider.as_deref(), &plan.domains, count, ranks, device, notes)
 }
 
 /// Whether the rails can reach device memory is asked by registering some.

@@ -13,13 +13,14 @@ mod rank;
 mod setup;
 mod verify;
 
-pub use args::{Args, BootstrapKind};
+pub use args::Args;
 
 use crate::error::Failure;
+use crate::job;
 use crate::output::Output;
-use ginlab::bootstrap::{Bootstrap, BootstrapError, Options as BootstrapOptions};
+use ginlab::bootstrap;
+use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
 use ginlab::report::{Ending, Header, Key, Row};
-use ginlab::{bootstrap, signals};
 use plan::Plan;
 use rank::Rank;
 
@@ -30,7 +31,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let result = match run_rank(args, &plan, &mut ranks) {
         Ok(()) => ranks.finish().map_err(Failure::from),
         Err(failure) => {
-            let failure = with_cause(failure, &mut ranks);
+            let failure = job::with_cause(failure, &mut ranks);
             if let Some(text) = failure.text() {
                 ranks.abort(&text);
             }
@@ -38,24 +39,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
-}
-
-/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
-/// what is reported.
-fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
-    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
-    if signals::interrupted() {
-        return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
-    }
-    match ranks.check_peers() {
-        // Unless it is what the text says already.
-        Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
-            if !text.contains(&error.to_string()) =>
-        {
-            Failure::Run(format!("{error}: {text}"))
-        }
-        _ => failure,
-    }
 }
 
 fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {

@@ -1,7 +1,8 @@
 //! The options, checked: what will be run, or one line that says why not. Pure, but for the memory that is free.
 
-use super::args::{Args, Completion, MemoryKind, Scope};
+use super::args::{Args, Scope};
 use crate::error::Failure;
+use crate::job::MemoryKind;
 use ginlab::bootstrap::Kind;
 use ginlab::cuda::Choice;
 use ginlab::fabric::libfabric::Level;
@@ -215,16 +216,13 @@ impl Plan {
             memory_is_promised: args.memory_limit.is_some(),
             provider: args.provider.clone(),
             domains: args.domain.clone(),
-            level: match args.completion {
-                Completion::Delivery => Level::Delivery,
-                Completion::Transmit => Level::Transmit,
-            },
+            level: args.completion.into(),
             device: args.device.into(),
             memory: args.mem,
             fill: !args.no_fill,
             check: !args.no_check,
             bare: args.bare,
-            bootstrap: args.bootstrap.map(Into::into),
+            bootstrap: args.bootstrap.map(Kind::from),
             proxy_threads: args.proxy_threads,
             pin: match args.pin.as_str() {
                 "auto" => Pin::Auto,

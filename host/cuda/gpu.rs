@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sy
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Threads of a block up to which the kernels get the registers of [`ROOMY`]; beyond it those of [`NARROW`]. Either way
 /// a block fits into the 65536 registers of a multiprocessor.
@@ -47,6 +47,8 @@ pub struct Gpu {
     stream: Arc<CudaStream>,
     /// The kernels at [`ROOMY`] registers, and at [`NARROW`].
     modules: [Module; 2],
+    /// The second PTX module, once something wants it.
+    bulk: OnceLock<Result<Module, DeviceError>>,
     name: String,
 }
 
@@ -57,12 +59,21 @@ impl fmt::Debug for Gpu {
 }
 
 /// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
-struct Module(sys::CUmodule);
+#[derive(Debug)]
+pub(super) struct Module(pub(super) sys::CUmodule);
 
 // SAFETY: a handle that the driver accepts from any thread with the context current.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
+
+impl Module {
+    pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
+        let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
+        // SAFETY: the module is never unloaded, and neither is the function.
+        unsafe { result::module::get_function(self.0, text) }.map_err(failed(format!("finding kernel {name}")))
+    }
+}
 
 /// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
 /// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
@@ -123,7 +134,7 @@ impl Gpu {
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         // The driver compiles the PTX here; loading at once keeps that out of the first launch.
         let modules = [load(&context, ptx, ROOMY)?, load(&context, ptx, NARROW)?];
-        Ok(Gpu { context, stream, modules, name })
+        Ok(Gpu { context, stream, modules, bulk: OnceLock::new(), name })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -150,7 +161,7 @@ impl Gpu {
         )
     }
 
-    fn bind(&self) -> Result<(), DeviceError> {
+    pub(super) fn bind(&self) -> Result<(), DeviceError> {
         self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
     }
 
@@ -232,11 +243,22 @@ impl Gpu {
         unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    fn function(&self, name: &str, block: u32) -> Result<sys::CUfunction, DeviceError> {
-        let module = &self.modules[usize::from(block > ROOMY_THREADS)];
-        let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
-        // SAFETY: the module is loaded as long as this GPU is open, and so is the function.
-        unsafe { result::module::get_function(module.0, text) }.map_err(failed(format!("finding kernel {name}")))
+    pub(super) fn function(&self, name: &str, block: u32) -> Result<sys::CUfunction, DeviceError> {
+        self.bind()?;
+        self.modules[usize::from(block > ROOMY_THREADS)].function(name)
+    }
+
+    /// The second PTX module. Its kernels take few registers, whatever the block.
+    pub(super) fn bulk_module(&self, ptx: &str) -> Result<&Module, DeviceError> {
+        self.bulk.get_or_init(|| load(&self.context, ptx, NARROW)).as_ref().map_err(Clone::clone)
+    }
+
+    pub(super) fn compute_capability(&self) -> Result<(i32, i32), DeviceError> {
+        self.context.compute_capability().map_err(failed("cuDeviceGetAttribute"))
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
     }
 
     fn new_event(&self) -> Result<CudaEvent, DeviceError> {

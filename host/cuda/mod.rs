@@ -6,15 +6,22 @@
 //! GDRCopy is installed.
 
 mod emulated;
+mod emulated_stream;
 mod features;
 mod gdr;
 mod gpu;
+mod gpu_module;
 mod mapped;
+mod peer;
+mod stream;
 
 pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
+pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
+pub use peer::{OpenedMemory, SharedHandle, SharedMemory};
+pub use stream::{Graph, Mark, Stream};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +33,13 @@ pub const PTX: Option<&str> = Some(include_str!(env!("GINLAB_PTX")));
 /// The PTX of `kernels/`, when this build has it.
 #[cfg(not(feature = "ptx"))]
 pub const PTX: Option<&str> = None;
+
+/// The PTX of the kernels that need compute capability 9.0, when this build has it.
+#[cfg(feature = "ptx")]
+pub const PTX_BULK: Option<&str> = Some(include_str!(env!("GINLAB_PTX_BULK")));
+/// The PTX of the kernels that need compute capability 9.0, when this build has it.
+#[cfg(not(feature = "ptx"))]
+pub const PTX_BULK: Option<&str> = None;
 
 /// An error of a device: what was asked, what came back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +119,51 @@ pub mod queue_kernels {
     }
 }
 
+/// The kernels of `ginlab ipc`.
+pub mod ipc_kernels {
+    use super::Kernel;
+    use kernels::ipc::IpcArgs;
+    use kernels::ipc_kernel;
+    use kernels::ipc_wait::{self, GateArgs, ReceiveArgs};
+
+    macro_rules! kernels {
+        ($($(#[$doc:meta])* $constant:ident: $args:ty = $module:ident::$name:ident;)*) => {
+            $($(#[$doc])* pub const $constant: Kernel<$args> =
+                Kernel { name: stringify!($name), function: $module::$name };)*
+        };
+    }
+    kernels! {
+        /// Writes the pattern, 4 bytes a store.
+        WRITE_4: IpcArgs = ipc_kernel::ipc_write_4;
+        /// Writes the pattern, 8 bytes a store.
+        WRITE_8: IpcArgs = ipc_kernel::ipc_write_8;
+        /// Writes the pattern, 16 bytes a store.
+        WRITE_16: IpcArgs = ipc_kernel::ipc_write_16;
+        /// Copies, 4 bytes a store.
+        COPY_4: IpcArgs = ipc_kernel::ipc_copy_4;
+        /// Copies, 8 bytes a store.
+        COPY_8: IpcArgs = ipc_kernel::ipc_copy_8;
+        /// Copies, 16 bytes a store.
+        COPY_16: IpcArgs = ipc_kernel::ipc_copy_16;
+        /// Reads, 4 bytes a load.
+        READ_4: IpcArgs = ipc_kernel::ipc_read_4;
+        /// Reads, 8 bytes a load.
+        READ_8: IpcArgs = ipc_kernel::ipc_read_8;
+        /// Reads, 16 bytes a load.
+        READ_16: IpcArgs = ipc_kernel::ipc_read_16;
+        /// The predecessor's loop.
+        INT_LOOP: IpcArgs = ipc_kernel::ipc_int_loop;
+        /// Fills with the pattern.
+        FILL: IpcArgs = ipc_kernel::ipc_fill;
+        /// Counts wrong bytes.
+        CHECK: IpcArgs = ipc_kernel::ipc_check;
+        /// The barrier between devices.
+        GATE: GateArgs = ipc_wait::ipc_gate;
+        /// The receiver of flags.
+        RECEIVE: ReceiveArgs = ipc_wait::ipc_receive;
+    }
+}
+
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -125,6 +184,8 @@ pub enum Place {
 pub unsafe trait Plain: Copy {}
 // SAFETY: integers.
 unsafe impl Plain for u8 {}
+// SAFETY: integers.
+unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
 // SAFETY: four u64.

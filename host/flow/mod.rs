@@ -42,6 +42,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Turns of the driver, at most, before other tasks have theirs: between two of them tokio asks the system for sockets, which
+/// takes as long as several polls.
+const TURNS: u32 = 32;
+
 /// Why an operation ended without success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
@@ -156,6 +160,11 @@ impl<R: Rail> Flow<R> {
         self.0.borrow_mut().use_rails(rails, strategy);
     }
 
+    /// Whether the driver gives the core away when nothing has happened: for more ranks than cores.
+    pub fn give_way(&self, gives: bool) {
+        self.0.borrow_mut().gives_way = gives;
+    }
+
     /// Number of rails.
     pub fn rails(&self) -> usize {
         self.0.borrow().rails.len()
@@ -257,6 +266,22 @@ impl<R: Rail> Flow<R> {
         Hold(self.clone())
     }
 
+    /// The yardstick: seconds for the plainest loop of `count` writes that the fabric's own interface allows, over rail 0, from
+    /// the start of the region to the start of the peer's. Other tasks stand still meanwhile.
+    ///
+    /// # Errors
+    /// The provider's; [`FlowError::Refused`] while something is in flight, or where there is no such interface.
+    pub fn bare_writes(
+        &self,
+        source: &Region<R>,
+        target: &Target,
+        bytes: u64,
+        count: u64,
+        deadline: Duration,
+    ) -> Result<f64, FlowError> {
+        self.0.borrow_mut().bare_writes(source, target, bytes, count, deadline)
+    }
+
     /// What has been posted.
     pub fn counters(&self) -> Counters {
         self.0.borrow().counters.clone()
@@ -278,8 +303,7 @@ impl<R: Rail> Flow<R> {
     /// Polls for as long as tasks run; [`run`] does this.
     pub async fn drive(&self) {
         loop {
-            // The error has gone to every operation; the next ones will meet it too.
-            let _ = self.0.borrow_mut().turn();
+            self.0.borrow_mut().turns(TURNS);
             tokio::task::yield_now().await;
         }
     }

@@ -68,6 +68,9 @@ pub(super) struct State<R: Rail> {
     moved: u64,
     seen: (u64, Instant),
     turns: u32,
+    /// A waker has been called in this turn.
+    woken: bool,
+    pub gives_way: bool,
     timeout: Duration,
     dead: Option<FlowError>,
 }
@@ -96,6 +99,8 @@ impl<R: Rail> State<R> {
             moved: 0,
             seen: (0, Instant::now()),
             turns: 0,
+            woken: false,
+            gives_way: false,
             timeout,
             dead: None,
         }
@@ -223,6 +228,28 @@ impl<R: Rail> State<R> {
         Ok(key)
     }
 
+    pub fn bare_writes(
+        &mut self,
+        source: &Region<R>,
+        target: &Target,
+        bytes: u64,
+        count: u64,
+        deadline: Duration,
+    ) -> Result<f64, FlowError> {
+        self.check_alive()?;
+        let (Some(peer), Some(remote)) = (self.on_rail(target.peer.0, 0), target.on_rail.first().copied()) else {
+            return Err(FlowError::Refused(format!("there is no peer {}", target.peer.0)));
+        };
+        if self.outstanding() || bytes > source.bytes().min(remote.bytes) {
+            return Err(FlowError::Refused("the bare loop needs an idle flow and regions of its size".into()));
+        }
+        let region = &source.on_rail[0];
+        // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
+        let ran = unsafe { self.rails[0].bare_writes(region, peer, remote, bytes, count, deadline) };
+        let none = || FlowError::Refused("there is no plainer interface below this rail".into());
+        Ok(ran.ok_or_else(none)??)
+    }
+
     fn begin(&mut self, kind: Kind, local: &Region<R>, rail: usize, outstanding: usize, bytes: u64) -> usize {
         if self.operations.is_empty() {
             // What was idle for long is not stalled.
@@ -306,6 +333,7 @@ impl<R: Rail> State<R> {
                 self.operations.remove(key);
             } else if let Some(waker) = operation.waker.take() {
                 waker.wake();
+                self.woken = true;
             }
         }
     }
@@ -345,6 +373,7 @@ impl<R: Rail> State<R> {
         self.completions = completions;
         if raised {
             self.moved += 1;
+            self.woken |= !self.waiters.is_empty();
             self.waiters.drain().for_each(Waker::wake);
         }
         // Also without a completion: a provider that still connects to a peer answers "again" as well.
@@ -357,14 +386,23 @@ impl<R: Rail> State<R> {
         }
     }
 
-    /// The driver's: progress, and now and then a look at the clock.
-    pub fn turn(&mut self) -> Result<(), FlowError> {
-        self.progress()?;
+    /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
+    pub fn turns(&mut self, most: u32) {
+        if !(0..most).any(|_| self.turn()) && self.gives_way {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Progress, and now and then a look at the clock. Whether a task has something to do now, or the flow has ended: then its
+    /// error has gone to every operation, and the next ones will meet it too.
+    fn turn(&mut self) -> bool {
+        self.woken = false;
+        let mut ended = self.progress().is_err();
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(LOOK_EVERY) {
-            self.check_stall()?;
+            ended |= self.check_stall().is_err();
         }
-        Ok(())
+        self.woken || ended
     }
 
     /// Whether something is in flight or waited for and nothing has moved within the timeout.

@@ -194,6 +194,26 @@ row! {
     watched: Option<u64>,
     /// Looks of the consumers that found nothing, in the timed repeats.
     empty_polls: Option<u64>,
+    /// What moves the bytes: `write` (a pattern), `copy` (from local memory), `read`.
+    operation: Option<String>,
+    /// From which rank to which: `0>1`; several at once: `0<>1`, `all`.
+    pair: Option<String>,
+    /// What goes on at once: `one`, `both`, `all`.
+    direction: Option<String>,
+    /// How a kernel stores: `plain`, `bulk`.
+    store: Option<String>,
+    /// Bytes of one store or load of a thread.
+    width_bytes: Option<u32>,
+    /// How work gets to the device: `stream` (one launch for each), `graph` (recorded, and launched as a whole).
+    launch: Option<String>,
+    /// Median time from one flag to the next, as the receiving device sees them, each behind its data.
+    #[serde(serialize_with = "number")]
+    received_us_p50: Option<f64>,
+    /// The same way alone over this row's: its time in one direction by its time here.
+    #[serde(serialize_with = "number")]
+    one_way_ratio: Option<f64>,
+    /// Whether this is the smallest grid within 2 % of the best of its sweep.
+    knee: Option<bool>,
 }
 
 impl Row {
@@ -258,6 +278,15 @@ impl Row {
             lost_exchanges: None,
             watched: None,
             empty_polls: None,
+            operation: None,
+            pair: None,
+            direction: None,
+            store: None,
+            width_bytes: None,
+            launch: None,
+            received_us_p50: None,
+            one_way_ratio: None,
+            knee: None,
         }
     }
 
@@ -334,6 +363,8 @@ impl Row {
             &mut row.ack_us_p50,
             &mut row.ack_us_p99,
             &mut row.ack_us_p999,
+            &mut row.received_us_p50,
+            &mut row.one_way_ratio,
         ] {
             *value = value.and_then(rounded);
         }
@@ -399,7 +430,7 @@ mod tests {
     /// The columns every experiment's row begins with. Scripts depend on them: a change here is a new [`SCHEMA`].
     #[test]
     fn columns_are_fixed() {
-        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls");
+        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee");
         let json = serde_json::to_string(&Row::new("e", "c", "d", "f")).unwrap();
         let positions: Vec<usize> =
             Row::COLUMNS.iter().map(|name| json.find(&format!("\"{name}\":")).unwrap()).collect();

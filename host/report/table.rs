@@ -96,8 +96,13 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let rails = match row.rails {
         Some(rails) => format!("{rails} {}", text(&row.strategy)).trim_end().into(),
-        None => text(&row.strategy),
+        None => row.pair.clone().unwrap_or_else(|| text(&row.strategy)),
     };
+    // What rows between GPUs have instead of a mode.
+    let mode = row.mode.clone().unwrap_or_else(|| {
+        let width = row.width_bytes.map(|bytes| format!("{bytes} B"));
+        [width, row.launch.clone()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    });
     let grid = match (row.grid, row.block) {
         (Some(grid), Some(block)) => format!("{grid}x{block}"),
         (Some(grid), None) => grid.to_string(),
@@ -111,7 +116,7 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         row.case.clone(),
         row.size_bytes.map(size::human).unwrap_or_default(),
         rails,
-        text(&row.mode),
+        mode,
         grid,
         // The maker's name says nothing that the model does not.
         row.device.replacen("gpu:NVIDIA ", "gpu:", 1),

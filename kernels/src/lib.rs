@@ -9,16 +9,23 @@
 //! - [`put`]: the device API, `put_nbi`, `put`, `quiet`, `quiet_until`;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`vyukov`]: another queue, to compare the ring with;
-//! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`].
+//! - [`ipc`]: what the kernels that write into another GPU's memory share;
+//! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
+//!   `ipc_bulk`, which is a PTX module of its own (feature `bulk`).
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
-pub mod command;
-pub mod pattern;
-pub mod ping_pong;
-pub mod put;
-pub mod put_kernel;
-pub mod queue_kernel;
-pub mod ring;
-pub mod vyukov;
+pub mod ipc;
+#[cfg(all(target_arch = "nvptx64", feature = "bulk"))]
+pub mod ipc_bulk;
+
+/// Everything but the second PTX module.
+macro_rules! first_module {
+    ($($name:ident)*) => {$(
+        #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+        pub mod $name;
+    )*};
+}
+
+first_module! { command ipc_kernel ipc_wait pattern ping_pong put put_kernel queue_kernel ring vyukov }

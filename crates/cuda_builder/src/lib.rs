@@ -49,6 +49,8 @@ impl std::error::Error for Error {}
 pub struct CudaBuilder {
     krate: PathBuf,
     arch: String,
+    isa: Option<u32>,
+    feature: Option<String>,
     copy_to: Option<PathBuf>,
     watch: Vec<PathBuf>,
 }
@@ -56,7 +58,14 @@ pub struct CudaBuilder {
 impl CudaBuilder {
     /// A builder for the crate in this folder.
     pub fn new(krate: impl Into<PathBuf>) -> CudaBuilder {
-        CudaBuilder { krate: krate.into(), arch: "sm_80".into(), copy_to: None, watch: Vec::new() }
+        CudaBuilder {
+            krate: krate.into(),
+            arch: "sm_80".into(),
+            isa: None,
+            feature: None,
+            copy_to: None,
+            watch: Vec::new(),
+        }
     }
 
     /// The lowest GPU the PTX shall run on, `sm_80` by default; the driver compiles it for newer ones when it loads it.
@@ -65,7 +74,19 @@ impl CudaBuilder {
         self
     }
 
-    /// Where to put the PTX.
+    /// The PTX version, as 80 for 8.0, where instructions need a newer one than the compiler's choice for the GPU.
+    pub fn isa(mut self, version: u32) -> CudaBuilder {
+        self.isa = Some(version);
+        self
+    }
+
+    /// A feature of the crate to build with, which makes another module of it: `kernels_bulk.ptx` for `bulk`.
+    pub fn feature(mut self, feature: impl Into<String>) -> CudaBuilder {
+        self.feature = Some(feature.into());
+        self
+    }
+
+    /// Where to put the PTX; `kernels.ptx` in the build's output folder by default.
     pub fn copy_to(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Some(path.into());
         self
@@ -91,9 +112,10 @@ impl CudaBuilder {
         check_arch(&self.arch)?;
         let toolchain = Toolchain::find()?;
         let out = env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from);
-        let target_dir = out.join("nvptx");
+        let suffix = self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default();
+        let target_dir = out.join(format!("nvptx{suffix}"));
         let assembly = self.compile(&toolchain, &target_dir)?;
-        let destination = self.copy_to.clone().unwrap_or_else(|| out.join("kernels.ptx"));
+        let destination = self.copy_to.clone().unwrap_or_else(|| out.join(format!("kernels{suffix}.ptx")));
         fs::copy(&assembly, &destination).map_err(|error| Error::Io(destination.clone(), error))?;
         Ok(destination)
     }
@@ -125,8 +147,12 @@ impl CudaBuilder {
             .arg(self.krate.join("Cargo.toml"))
             .arg("--target-dir")
             .arg(target_dir)
+            .args(self.feature.iter().flat_map(|feature| ["--features", feature]))
             // The assembly that LLVM writes is the PTX; there is nothing to link.
             .args(["--", "--emit=asm", "-C", "linker=/bin/true", "-C", &format!("target-cpu={}", self.arch)]);
+        if let Some(version) = self.isa {
+            cargo.args(["-C", &format!("target-feature=+ptx{version}")]);
+        }
         let output = cargo.output().map_err(|error| Error::Io(toolchain.cargo.clone(), error))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);

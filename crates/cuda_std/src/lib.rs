@@ -18,12 +18,15 @@
 
 pub use cuda_std_macros::kernel;
 
+#[cfg(all(target_arch = "nvptx64", feature = "bulk"))]
+pub mod bulk;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
 pub mod memory;
 #[cfg(loom)]
 pub mod model;
 pub mod thread;
+pub mod vector;
 pub mod warp;
 
 #[cfg(target_arch = "nvptx64")]

@@ -1,0 +1,64 @@
+//! Plain loads and stores of 4, 8 and 16 bytes, each exactly one instruction.
+//!
+//! LLVM joins and splits ordinary accesses as it likes; a kernel that studies their width must not leave it to that. These are
+//! weak accesses of the memory model: they order nothing.
+
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// Stores `W` words of 4 bytes (1, 2 or 4) by one `st.global`.
+///
+/// # Safety
+/// `address` is global memory, valid for the store, and a multiple of its width; nobody else accesses it meanwhile.
+#[inline(always)]
+pub unsafe fn store_words<const W: usize>(address: *mut u32, words: [u32; W]) {
+    const { assert!(W == 1 || W == 2 || W == 4) };
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's contract.
+    unsafe {
+        match W {
+            1 => asm!("st.global.b32 [{address}], {a};", address = in(reg64) address, a = in(reg32) words[0],
+                      options(nostack)),
+            2 => asm!("st.global.v2.b32 [{address}], {{{a}, {b}}};", address = in(reg64) address,
+                      a = in(reg32) words[0], b = in(reg32) words[1], options(nostack)),
+            _ => asm!("st.global.v4.b32 [{address}], {{{a}, {b}, {c}, {d}}};", address = in(reg64) address,
+                      a = in(reg32) words[0], b = in(reg32) words[1], c = in(reg32) words[2], d = in(reg32) words[3],
+                      options(nostack)),
+        }
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    // SAFETY: the caller's contract.
+    unsafe {
+        address.cast::<[u32; W]>().write(words)
+    }
+}
+
+/// Loads `W` words of 4 bytes (1, 2 or 4) by one `ld.global`. Loads stay in the order they are written in, and are not put
+/// off until their values are needed.
+///
+/// # Safety
+/// `address` is global memory, valid for the load, and a multiple of its width; nobody writes it meanwhile.
+#[inline(always)]
+pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
+    const { assert!(W == 1 || W == 2 || W == 4) };
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut words = [0; W];
+        match W {
+            1 => asm!("ld.global.b32 {a}, [{address}];", address = in(reg64) address, a = out(reg32) words[0],
+                      options(nostack)),
+            2 => asm!("ld.global.v2.b32 {{{a}, {b}}}, [{address}];", address = in(reg64) address,
+                      a = out(reg32) words[0], b = out(reg32) words[1], options(nostack)),
+            _ => asm!("ld.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [{address}];", address = in(reg64) address,
+                      a = out(reg32) words[0], b = out(reg32) words[1], c = out(reg32) words[2],
+                      d = out(reg32) words[3], options(nostack)),
+        }
+        words
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    // SAFETY: the caller's contract.
+    unsafe {
+        address.cast::<[u32; W]>().read()
+    }
+}

@@ -1,0 +1,130 @@
+//! The cases that are run in turn for one tuple: ours, the copy engine, the predecessor's loop, and nvcc's twins.
+
+use super::plan::{Operation, Plan, Tuple};
+use crate::error::Failure;
+use ginlab::cuda::ipc_kernels::*;
+use ginlab::cuda::{Device, DeviceError, ForeignModule, Function, Kernel};
+
+use ::kernels::ipc::IpcArgs;
+
+/// The case that the others are divided by.
+pub const COPY_ENGINE: &str = "copy-engine";
+
+/// One way to move the bytes.
+pub struct Case {
+    pub name: &'static str,
+    pub width: Option<u32>,
+    pub store: Option<&'static str>,
+    /// The case it is divided by, with its width where that has one.
+    pub baseline: Option<(&'static str, Option<u32>)>,
+    /// None: the copy engine.
+    pub function: Option<Function<IpcArgs>>,
+    /// Whether the time is also taken where the bytes arrive.
+    pub received: bool,
+}
+
+/// A case that cannot be run here.
+pub struct Missing {
+    pub name: &'static str,
+    pub width: Option<u32>,
+    pub store: Option<&'static str>,
+    pub why: String,
+}
+
+impl Case {
+    /// Whether it takes the bytes from memory, instead of writing a pattern that it knows.
+    pub fn has_source(&self, operation: Operation) -> bool {
+        self.function.is_none() || operation != Operation::Write
+    }
+
+    /// Whether it leaves the bytes in memory; a kernel that reads leaves sums.
+    pub fn has_destination(&self, operation: Operation) -> bool {
+        self.function.is_none() || operation != Operation::Read
+    }
+}
+
+fn kernel(operation: Operation, width: u32) -> &'static Kernel<IpcArgs> {
+    match (operation, width) {
+        (Operation::Write, 4) => &WRITE_4,
+        (Operation::Write, 8) => &WRITE_8,
+        (Operation::Write, _) => &WRITE_16,
+        (Operation::Copy, 4) => &COPY_4,
+        (Operation::Copy, 8) => &COPY_8,
+        (Operation::Copy, _) => &COPY_16,
+        (Operation::Read, 4) => &READ_4,
+        (Operation::Read, 8) => &READ_8,
+        (Operation::Read, _) => &READ_16,
+    }
+}
+
+fn bulk(operation: Operation) -> Option<(&'static str, &'static str)> {
+    match operation {
+        Operation::Write => Some(("bulk-write", "ipc_bulk_write")),
+        Operation::Copy => Some(("bulk-copy", "ipc_bulk_copy")),
+        // A read has no stores.
+        Operation::Read => None,
+    }
+}
+
+/// The cases of a tuple, and those that are not to be had.
+pub fn cases(
+    plan: &Plan,
+    device: &Device,
+    cuda: Option<&ForeignModule>,
+    tuple: &Tuple,
+) -> Result<(Vec<Case>, Vec<Missing>), Failure> {
+    let operation = tuple.operation;
+    let engine = Some((COPY_ENGINE, None));
+    let mut cases =
+        vec![Case { name: COPY_ENGINE, width: None, store: None, baseline: None, function: None, received: false }];
+    let mut missing = Vec::new();
+    let ours = |name, width, store, function| Case {
+        name,
+        width: Some(width),
+        store: Some(store),
+        baseline: engine,
+        function: Some(function),
+        received: operation != Operation::Read,
+    };
+    if plan.plain {
+        for &width in &plan.widths {
+            let function = device.function(kernel(operation, width), tuple.block)?;
+            cases.push(ours(operation.name(), width, "plain", function));
+        }
+    }
+    if let Some((name, entry)) = bulk(operation).filter(|_| plan.bulk) {
+        // SAFETY: the kernels of ipc_bulk take IpcArgs.
+        match unsafe { device.bulk_function(entry) } {
+            Ok(function) => cases.push(ours(name, 16, "bulk", function)),
+            Err(DeviceError::Missing(why)) => {
+                missing.push(Missing { name, width: Some(16), store: Some("bulk"), why });
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let loops = operation == Operation::Write;
+    let baseline = |name, width, baseline, function| Case {
+        name,
+        width: Some(width),
+        store: Some("plain"),
+        baseline,
+        function: Some(function),
+        received: false,
+    };
+    if loops {
+        cases.push(baseline("int-loop", 4, engine, device.function(&INT_LOOP, tuple.block)?));
+    }
+    if let Some(cuda) = cuda {
+        // SAFETY: experiments/ipc/baseline says that these kernels take IpcArgs; a file that is something else has no
+        // kernels of these names.
+        let twin = |name| unsafe { cuda.function::<IpcArgs>(name) };
+        for &width in plan.widths.iter().filter(|_| plan.plain) {
+            let against = Some((operation.name(), Some(width)));
+            cases.push(baseline("cuda-c++", width, against, twin(kernel(operation, width).name)?));
+        }
+        if loops {
+            cases.push(baseline("cuda-c++-int-loop", 4, Some(("int-loop", Some(4))), twin(INT_LOOP.name)?));
+        }
+    }
+    Ok((cases, missing))
+}

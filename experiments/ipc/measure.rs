@@ -1,0 +1,309 @@
+//! Runs the cases of one tuple in turn, and has them seen by the receiver and verified.
+
+use super::cases::{Case, Missing, cases};
+use super::plan::{Flow, Launch, Operation, Plan, Scene, Tuple};
+use super::rank::{Rank, gather};
+use super::rows::{Measured, Outcome};
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::ipc_kernels::{CHECK, FILL, GATE};
+use ginlab::cuda::{Buffer, DeviceError, ForeignModule, Function, Graph, Mark, Place, Stream};
+use ginlab::signals;
+use kernels::ipc::IpcArgs;
+use kernels::ipc_wait::GateArgs;
+use kernels::ring::Stop;
+use std::time::{Duration, Instant};
+
+/// How often a wait asks whether the other ranks are there.
+const PEERS_EVERY: Duration = Duration::from_millis(20);
+
+/// One scene and tuple, on this rank.
+pub struct Bench<'a> {
+    pub plan: &'a Plan,
+    pub scene: &'a Scene,
+    pub tuple: Tuple,
+    /// Number of the tuple in the run, which names its patterns.
+    pub number: u32,
+    pub rank: &'a Rank,
+    pub ranks: &'a mut Bootstrap,
+    pub cuda: Option<&'a ForeignModule>,
+}
+
+/// What is set up once for a tuple. Dropped before the streams, whose work is done by then.
+pub struct Setup {
+    pub cases: Vec<Case>,
+    /// The flows that this rank works for, with their numbers in the scene.
+    pub mine: Vec<(usize, Flow)>,
+    /// By case, then by flow of ours.
+    graphs: Vec<Vec<Graph>>,
+    /// One sum per thread and flow of ours.
+    pub sums: Option<Buffer>,
+    /// The gate's words and their number; none where nobody else works.
+    gate: Option<(Buffer, u32)>,
+    gate_function: Function<GateArgs>,
+    pub fill: Function<IpcArgs>,
+    pub check: Function<IpcArgs>,
+    pub iterations: u32,
+}
+
+impl Bench<'_> {
+    /// Every rank gets what all ranks have found.
+    pub fn run(mut self) -> Result<(Measured, Vec<Missing>), Failure> {
+        let (setup, missing) = self.setup()?;
+        let mut outcome = Outcome::default();
+        if self.plan.warmup > 0 {
+            for case in 0..setup.cases.len() {
+                self.batch(&setup, case, self.plan.warmup, false)?;
+            }
+        }
+        for _ in 0..self.plan.repeats {
+            // Nobody waits for the others longer than for one repeat.
+            self.ranks.barrier("a repeat")?;
+            for case in 0..setup.cases.len() {
+                for sample in self.batch(&setup, case, setup.iterations, false)? {
+                    outcome.times.push(sample);
+                }
+            }
+        }
+        for case in 0..setup.cases.len() {
+            if setup.cases[case].received && self.tuple.launch == Launch::Stream {
+                self.received(&setup, case, &mut outcome)?;
+            }
+            if self.plan.check {
+                self.verify(&setup, case, &mut outcome)?;
+            }
+        }
+        let outcomes = gather(self.ranks, &outcome, "times")?;
+        Ok((Measured { cases: setup.cases, outcome: Outcome::merged(outcomes), iterations: setup.iterations }, missing))
+    }
+
+    fn setup(&self) -> Result<(Setup, Vec<Missing>), Failure> {
+        let device = &self.rank.device;
+        let (cases, missing) = cases(self.plan, device, self.cuda, &self.tuple)?;
+        let me = self.rank.me;
+        let mine: Vec<(usize, Flow)> =
+            self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.from == me).collect();
+        let others = self.others();
+        let gate = if mine.is_empty() || others.is_empty() {
+            None
+        } else {
+            let words: Vec<[u64; 2]> = others.iter().map(|other| self.rank.gate_words(*other)).collect();
+            let table = device.allocate(Place::Device, size_of_val(words.as_slice()))?;
+            table.write(0, &words)?;
+            Some((table, others.len() as u32))
+        };
+        let sums = match self.tuple.operation {
+            Operation::Read => Some(device.allocate(Place::Device, self.threads() * mine.len() * 4)?),
+            _ => None,
+        };
+        let mut setup = Setup {
+            cases,
+            mine,
+            graphs: Vec::new(),
+            sums,
+            gate,
+            gate_function: device.function(&GATE, 1)?,
+            fill: device.function(&FILL, self.helpers().1)?,
+            check: device.function(&CHECK, self.helpers().1)?,
+            iterations: self.plan.iterations(self.tuple.bytes),
+        };
+        if self.tuple.launch == Launch::Graph {
+            for case in 0..setup.cases.len() {
+                let graph = |index: usize| {
+                    self.rank.streams[index].record(|stream| {
+                        (0..setup.iterations).try_for_each(|_| self.append(&setup, case, index, stream, false))
+                    })
+                };
+                let graphs = (0..setup.mine.len()).map(graph).collect::<Result<Vec<_>, _>>()?;
+                setup.graphs.push(graphs);
+            }
+        }
+        Ok((setup, missing))
+    }
+
+    /// The other ranks that work in this scene.
+    fn others(&self) -> Vec<usize> {
+        let mut others: Vec<usize> = self.scene.flows.iter().map(|flow| flow.from).collect();
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|other| *other != self.rank.me);
+        others
+    }
+
+    pub fn threads(&self) -> usize {
+        self.tuple.grid as usize * self.tuple.block as usize
+    }
+
+    /// Grid of what fills and checks.
+    pub fn helpers(&self) -> (u32, u32) {
+        if self.plan.emulated { (1, 2) } else { (512, 256) }
+    }
+
+    /// Names the pattern of a case whose bytes come from this rank's memory, or kernel.
+    pub fn seed(&self, case: usize, owner: usize) -> u32 {
+        kernels::pattern::seed(owner as u32, self.number, case as u32) as u32
+    }
+
+    /// Whose bytes a flow carries.
+    pub fn owner(&self, flow: Flow) -> usize {
+        if self.tuple.operation == Operation::Read { flow.to } else { flow.from }
+    }
+
+    /// Who has the bytes of a flow in the end, and from whom.
+    pub fn holder(&self, flow: Flow) -> (usize, usize) {
+        if self.tuple.operation == Operation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
+    }
+
+    fn args(&self, setup: &Setup, case: usize, index: usize, signals: bool) -> IpcArgs {
+        let flow = setup.mine[index].1;
+        let (holder, other) = self.holder(flow);
+        let sums = setup.sums.as_ref().map(|sums| sums.address() + (index * self.threads() * 4) as u64);
+        IpcArgs {
+            destination: self.rank.slot(holder, other) as *mut u8,
+            source: self.rank.source(self.owner(flow)) as *const u8,
+            bytes: self.tuple.bytes,
+            seed: self.seed(case, self.owner(flow)),
+            xor: 0,
+            sums: sums.unwrap_or_default() as *mut u32,
+            counter: self.rank.counter(Some(flow.to)),
+            flag: if signals { self.rank.flag(flow) } else { std::ptr::null() },
+        }
+    }
+
+    /// Appends one launch, or one copy, of a flow of ours.
+    fn append(
+        &self,
+        setup: &Setup,
+        case: usize,
+        index: usize,
+        stream: &Stream,
+        signals: bool,
+    ) -> Result<(), DeviceError> {
+        let args = self.args(setup, case, index, signals);
+        match &setup.cases[case].function {
+            // SAFETY: the memories are as long as the tuple's bytes, and are kept until the streams' work is done; a slot
+            // and its counter have one writer at a time.
+            Some(function) => unsafe { stream.launch(function, self.tuple.grid, self.tuple.block, args) },
+            // SAFETY: as above.
+            None => unsafe { stream.copy(args.destination as u64, args.source as u64, args.bytes) },
+        }
+    }
+
+    /// One pass of a case over all flows of ours at once, behind the gate: for each (case, number of the flow, microseconds per
+    /// launch, microseconds until it was posted).
+    pub fn batch(
+        &mut self,
+        setup: &Setup,
+        case: usize,
+        launches: u32,
+        signals: bool,
+    ) -> Result<Vec<(usize, usize, f64, f64)>, Failure> {
+        let round = self.rank.next_round();
+        if setup.mine.is_empty() {
+            return Ok(Vec::new());
+        }
+        let streams = &self.rank.streams[..setup.mine.len()];
+        if let Some((words, count)) = &setup.gate {
+            let args = GateArgs {
+                words: words.pointer(),
+                count: *count,
+                round,
+                timeout_ns: self.plan.timeout.as_nanos() as u64,
+                abort: self.rank.abort_word(),
+                stop: self.rank.stop_word(),
+            };
+            // SAFETY: table and words are kept until the stream's work is done.
+            unsafe { streams[0].launch(&setup.gate_function, 1, 1, args) }?;
+        }
+        let posting = Instant::now();
+        let start = streams[0].mark()?;
+        for stream in &streams[1..] {
+            stream.wait_for(&start)?;
+        }
+        let graphs = setup.graphs.get(case).filter(|_| !signals);
+        match graphs {
+            Some(graphs) => {
+                for (stream, graph) in streams.iter().zip(graphs) {
+                    // SAFETY: as for what was recorded; the replay before has ended.
+                    unsafe { stream.replay(graph) }?;
+                }
+            }
+            None => {
+                for _ in 0..launches {
+                    for (index, stream) in streams.iter().enumerate() {
+                        self.append(setup, case, index, stream, signals)?;
+                    }
+                }
+            }
+        }
+        let ends = streams.iter().map(Stream::mark).collect::<Result<Vec<_>, _>>()?;
+        let launches = f64::from(if graphs.is_some() { setup.iterations } else { launches });
+        let posted = posting.elapsed().as_secs_f64() * 1e6 / launches;
+        self.wait(&ends, setup.cases[case].name)?;
+        if setup.gate.is_some() {
+            self.check_stop(setup.cases[case].name)?;
+        }
+        let sample =
+            |(end, (number, _)): (&Mark, &(usize, Flow))| Ok((case, *number, end.since_us(&start)? / launches, posted));
+        ends.iter().zip(&setup.mine).map(sample).collect()
+    }
+
+    /// Waits for marks, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.
+    pub fn wait(&mut self, marks: &[Mark], what: &str) -> Result<(), Failure> {
+        let deadline = Instant::now() + self.plan.timeout;
+        let mut peers = Instant::now() + PEERS_EVERY;
+        let mut pause = Duration::from_micros(5);
+        let result = loop {
+            let reached = marks.iter().map(Mark::is_reached).collect::<Result<Vec<_>, _>>();
+            match reached {
+                Ok(reached) if reached.iter().all(|reached| *reached) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error.into()),
+            }
+            let now = Instant::now();
+            if signals::interrupted() {
+                break Err(Failure::Interrupted);
+            }
+            if now > deadline {
+                break Err(Failure::Timeout(format!(
+                    "{what} of {} B at {} x {} is not done after {} s; {}",
+                    self.tuple.bytes,
+                    self.tuple.grid,
+                    self.tuple.block,
+                    self.plan.timeout.as_secs(),
+                    self.state()
+                )));
+            }
+            if now > peers {
+                peers = now + PEERS_EVERY;
+                if let Err(error) = self.ranks.check_peers() {
+                    break Err(error.into());
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        };
+        self.rank.abort();
+        result
+    }
+
+    /// How far the others have come, for messages about waits that ended.
+    fn state(&self) -> String {
+        let of = |other: usize| match self.rank.gates_of(other) {
+            Ok(gates) => format!("rank {other} at gate {gates}"),
+            Err(error) => format!("rank {other}: {error}"),
+        };
+        let others = self.others().into_iter().map(of);
+        std::iter::once(format!("pair {}", self.scene.pair())).chain(others).collect::<Vec<_>>().join(", ")
+    }
+
+    pub fn check_stop(&self, what: &str) -> Result<(), Failure> {
+        match self.rank.stopped()? {
+            None => Ok(()),
+            Some(Stop::DEADLINE) => {
+                Err(Failure::Timeout(format!("{what}: a kernel waited for another GPU in vain; {}", self.state())))
+            }
+            Some(_) => Err(Failure::Run(format!("{what}: a kernel's wait was ended; {}", self.state()))),
+        }
+    }
+}

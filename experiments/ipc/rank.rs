@@ -1,0 +1,285 @@
+//! What one rank holds for the whole run: its device, the memory it lets the others open, and theirs.
+//!
+//! ```text
+//!   the memory of a rank:  gate words | flags | source | slot for rank r+1 | slot for rank r+2 | ...
+//! ```
+//! Slots are where the others write; there is one for all where only one writes at a time.
+
+use super::plan::{Flow, Plan};
+use crate::error::Failure;
+use cuda_std::memory::{Word, store_release_sys_u64};
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, Place, SharedHandle, SharedMemory, Stream};
+use ginlab::fabric::pci::PciAddress;
+use ginlab::topology::nvlink::{self, Links};
+use kernels::ring::Stop;
+use std::cell::Cell;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes between words that different ranks write.
+const APART: u64 = 128;
+/// Where the flags begin, behind the gate words of 64 ranks.
+const FLAGS: u64 = super::plan::MOST_RANKS as u64 * APART;
+/// Where the source begins.
+const HEAD: u64 = 2 * FLAGS;
+/// Sources and slots begin at multiples of it.
+const ALIGNMENT: u64 = 4096;
+
+/// See the module. Fields are dropped in this order: streams wait for their work, and what is opened is closed before our own
+/// memory goes.
+pub struct Rank {
+    pub me: usize,
+    ranks: usize,
+    pub device: Device,
+    /// One for each rank that we can work towards at once, and one for each that can work towards us.
+    pub streams: Vec<Stream>,
+    pub receivers: Vec<Stream>,
+    opened: Vec<Option<OpenedMemory>>,
+    memory: SharedMemory,
+    /// Why the first rank cannot reach the memory of the second, when it cannot.
+    unreachable: Vec<Vec<Option<String>>>,
+    links: Vec<Vec<Option<Link>>>,
+    abort: Buffer,
+    words: Buffer,
+    slot_bytes: u64,
+    slots: u64,
+    /// Number of the last gate; all ranks count alike.
+    round: Cell<u64>,
+    pub notes: Vec<String>,
+}
+
+/// What lies between two GPUs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Link {
+    /// NVLink, or else PCIe.
+    pub nvlink: bool,
+    /// Links that lead from one to the other, through a switch or not, where NVML says it.
+    pub count: Option<u32>,
+    /// Of all links together, in one direction, where NVML says it.
+    pub bits_per_second: Option<u64>,
+}
+
+impl Link {
+    /// As the `fabric` of a row.
+    pub fn fabric(&self) -> &'static str {
+        if self.nvlink { "nvlink" } else { "pcie" }
+    }
+}
+
+/// What ranks tell each other after opening each other's memories.
+#[derive(Serialize, Deserialize)]
+struct Card {
+    unreachable: Vec<Option<String>>,
+    links: Vec<Option<Link>>,
+}
+
+/// Gathers what every rank has to say, by rank.
+pub fn gather<T: Serialize + serde::de::DeserializeOwned>(
+    ranks: &mut Bootstrap,
+    mine: &T,
+    what: &str,
+) -> Result<Vec<T>, Failure> {
+    let text = serde_json::to_vec(mine).map_err(|error| Failure::Run(error.to_string()))?;
+    let all = ranks.all_gather(&text, what)?;
+    all.iter()
+        .map(|bytes| serde_json::from_slice(bytes))
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::Run(format!("{what} of a rank are not readable: {error}")))
+}
+
+impl Rank {
+    /// Allocates, and opens what the others have.
+    pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
+        let (device, _) = Device::open(plan.device, ranks.local_rank())?;
+        for (grid, block) in plan.grids.iter().flat_map(|grid| plan.blocks.iter().map(move |block| (*grid, *block))) {
+            device.check_grid(grid, block)?;
+        }
+        let most = plan.sizes.iter().copied().max().unwrap_or(1).next_multiple_of(ALIGNMENT);
+        let slots = if plan.scenes.iter().any(|scene| scene.direction == "all") { ranks.size() as u64 - 1 } else { 1 };
+        let memory = SharedMemory::new(&device, HEAD + most * (1 + slots))?;
+        let handles: Vec<SharedHandle> = gather(ranks, &memory.handle()?, "memory handles")?;
+        let me = ranks.rank();
+        let mut notes = Vec::new();
+        let nvml = if plan.emulated { None } else { nvlink::links().map_err(|why| notes.push(why)).ok() };
+        let mut opened = Vec::new();
+        let mut card = Card { unreachable: Vec::new(), links: Vec::new() };
+        for (rank, handle) in handles.iter().enumerate() {
+            let (memory, why) = if rank == me {
+                (None, None)
+            } else {
+                // A pair that cannot is not the end of the others.
+                OpenedMemory::open(&device, handle)
+                    .map_or_else(|error| (None, Some(error.to_string())), |one| (Some(one), None))
+            };
+            opened.push(memory);
+            card.unreachable.push(why);
+            card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
+        }
+        let cards: Vec<Card> = gather(ranks, &card, "who reaches whom")?;
+        let words = device.allocate(Place::Device, ((2 + ranks.size() as u64) * APART) as usize)?;
+        let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
+        Ok(Rank {
+            me,
+            ranks: ranks.size(),
+            streams: streams()?,
+            receivers: streams()?,
+            opened,
+            memory,
+            unreachable: cards.iter().map(|card| card.unreachable.clone()).collect(),
+            links: cards.into_iter().map(|card| card.links).collect(),
+            abort: device.allocate(Place::Host, 8)?,
+            words,
+            slot_bytes: most,
+            slots,
+            round: Cell::new(0),
+            notes,
+            device,
+        })
+    }
+
+    /// Lets go of the others' memories, waits until they have let go of this one's, and frees it.
+    pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        self.streams.clear();
+        self.receivers.clear();
+        self.opened.clear();
+        Ok(ranks.barrier("memories closed")?)
+    }
+
+    /// Why this flow cannot be.
+    pub fn unreachable(&self, flow: Flow) -> Option<&String> {
+        self.unreachable[flow.from][flow.to].as_ref()
+    }
+
+    /// What lies between two ranks, where NVML knows.
+    pub fn link(&self, flow: Flow) -> Option<&Link> {
+        self.links[flow.from][flow.to].as_ref()
+    }
+
+    fn base(&self, rank: usize) -> u64 {
+        match &self.opened[rank] {
+            Some(memory) => memory.address(),
+            None => self.memory.address(),
+        }
+    }
+
+    /// Where a rank's source is, seen from here.
+    pub fn source(&self, rank: usize) -> u64 {
+        self.base(rank) + HEAD
+    }
+
+    /// Where the bytes between `owner` and `other` arrive in the owner's memory, seen from here.
+    pub fn slot(&self, owner: usize, other: usize) -> u64 {
+        self.base(owner) + self.slot_offset(owner, other)
+    }
+
+    fn slot_offset(&self, owner: usize, other: usize) -> u64 {
+        let number = if self.slots > 1 { (other + self.ranks - owner - 1) % self.ranks } else { 0 };
+        HEAD + self.slot_bytes * (1 + number as u64)
+    }
+
+    /// The flag of a flow, in the receiver's memory, seen from here.
+    pub fn flag(&self, flow: Flow) -> *const Word {
+        (self.base(flow.to) + FLAGS + flow.from as u64 * APART) as *const Word
+    }
+
+    /// Lowers our flag of an incoming flow.
+    pub fn lower_flag(&self, flow: Flow) -> Result<(), DeviceError> {
+        self.memory.write(FLAGS + flow.from as u64 * APART, &[0u64])
+    }
+
+    /// For the gate: the other's word for us, and ours for it.
+    pub fn gate_words(&self, other: usize) -> [u64; 2] {
+        let word = |rank: usize, from: usize| self.base(rank) + from as u64 * APART;
+        [word(other, self.me), word(self.me, other)]
+    }
+
+    /// How far another rank has come, by the gates it told us of.
+    pub fn gates_of(&self, other: usize) -> Result<u64, DeviceError> {
+        let mut word = [0u64];
+        self.memory.read(other as u64 * APART, &mut word)?;
+        Ok(word[0])
+    }
+
+    /// Spoils one byte of our memory: of the source, or of the slot for another rank.
+    pub fn spoil(&self, other: Option<usize>, offset: u64) -> Result<(), DeviceError> {
+        let at = other.map_or(HEAD, |other| self.slot_offset(self.me, other)) + offset;
+        let mut byte = [0u8];
+        self.memory.read(at, &mut byte)?;
+        self.memory.write(at, &[!byte[0]])
+    }
+
+    /// Number of the next gate. Every rank counts every gate, also those that it has no part in.
+    pub fn next_round(&self) -> u64 {
+        self.round.set(self.round.get() + 1);
+        self.round.get()
+    }
+
+    /// Host memory: ends the waits of our kernels.
+    pub fn abort_word(&self) -> *const Word {
+        self.abort.pointer()
+    }
+
+    /// Ends the waits of our kernels.
+    pub fn abort(&self) {
+        // SAFETY: zeroed host memory of this size and alignment, which kernels and this thread access atomically.
+        store_release_sys_u64(unsafe { &*self.abort_word() }, 1);
+    }
+
+    /// Device memory: why a wait of a kernel ended early.
+    pub fn stop_word(&self) -> *const Word {
+        self.words.pointer()
+    }
+
+    /// The reason a wait of a kernel ended early, when one did.
+    pub fn stopped(&self) -> Result<Option<Stop>, DeviceError> {
+        Ok(Some(Stop(self.word(0)?)).filter(|stop| stop.0 != 0))
+    }
+
+    /// Device memory: counts wrong bytes (`None`), or the blocks of a flow to this rank.
+    pub fn counter(&self, to: Option<usize>) -> *const Word {
+        (self.words.address() + counter_offset(to)) as *const Word
+    }
+
+    /// Sets a counter to 0.
+    pub fn reset_counter(&self, to: Option<usize>) -> Result<(), DeviceError> {
+        self.words.write(counter_offset(to) as usize, &[0u64])
+    }
+
+    /// The wrong bytes counted.
+    pub fn counted(&self) -> Result<u64, DeviceError> {
+        self.word(counter_offset(None))
+    }
+
+    fn word(&self, offset: u64) -> Result<u64, DeviceError> {
+        let mut word = [0u64];
+        self.words.read(offset as usize, &mut word)?;
+        Ok(word[0])
+    }
+}
+
+fn counter_offset(to: Option<usize>) -> u64 {
+    to.map_or(1, |to| 2 + to as u64) * APART
+}
+
+/// What lies between our GPU and another rank's.
+fn link(device: &Device, nvml: Option<&[Links]>, ours: &SharedHandle, theirs: &SharedHandle) -> Option<Link> {
+    let (SharedHandle::Cuda { gpu: ours, .. }, SharedHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
+        return None;
+    };
+    // The driver's word, also where NVML has none (in a guest, say): atomic operations on another GPU's memory are NVLink's.
+    let atomics = device.peer_atomics(theirs);
+    let addresses: Option<(PciAddress, PciAddress)> = ours.parse().ok().zip(theirs.parse().ok());
+    let Some((links, (ours, theirs))) = nvml.zip(addresses) else {
+        return atomics.map(|nvlink| Link { nvlink, count: None, bits_per_second: None });
+    };
+    let count = nvlink::between(links, ours, theirs);
+    let all = links.iter().find(|links| links.gpu == ours);
+    let each = all.and_then(|all| Some(all.bytes_per_second? / f64::from(all.active)));
+    let bits_per_second = each.filter(|_| count > 0).map(|each| (each * 8.0 * f64::from(count)) as u64);
+    Some(Link {
+        nvlink: count > 0 || atomics == Some(true),
+        count: Some(count).filter(|count| *count > 0),
+        bits_per_second,
+    })
+}

@@ -1,0 +1,71 @@
+//! The time that the receiver sees: from one flag to the next, each behind its data.
+
+use super::measure::{Bench, Setup};
+use super::plan::Flow;
+use super::rows::Outcome;
+use crate::error::Failure;
+use ginlab::cuda::ipc_kernels::RECEIVE;
+use ginlab::cuda::{Place, Stream};
+use ginlab::measure::stats::Summary;
+use kernels::ipc_wait::ReceiveArgs;
+use std::time::Duration;
+
+/// Signalled launches of the pass, at most.
+const RECEIVED: u32 = 16;
+
+impl Bench<'_> {
+    /// The time from one flag to the next, each behind its data, on the receiver's clock.
+    pub fn received(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
+        let count = setup.iterations.clamp(4, RECEIVED);
+        let me = self.rank.me;
+        let incoming: Vec<(usize, Flow)> =
+            self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.to == me).collect();
+        let times = self.rank.device.allocate(Place::Device, incoming.len() * count as usize * 8)?;
+        let receive = self.rank.device.function(&RECEIVE, 1)?;
+        for (index, (_, flow)) in incoming.iter().enumerate() {
+            self.rank.lower_flag(*flow)?;
+            let args = ReceiveArgs {
+                flag: self.rank.flag(*flow),
+                count,
+                times: (times.address() + (index * count as usize * 8) as u64) as *mut u64,
+                timeout_ns: self.plan.timeout.as_nanos() as u64,
+                abort: self.rank.abort_word(),
+                stop: self.rank.stop_word(),
+            };
+            // SAFETY: flag, times and words are kept until the stream's work is done, for which this function waits; on
+            // an error it ends the kernel's wait, and the buffer's free waits for the device.
+            unsafe { self.rank.receivers[index].launch(&receive, 1, 1, args) }?;
+        }
+        for (_, flow) in &setup.mine {
+            self.rank.reset_counter(Some(flow.to))?;
+        }
+        let result = self.signal_and_see(setup, case, count, incoming.len());
+        if result.is_err() {
+            self.rank.abort();
+            // Not before the receivers have let go of the times, which they do now that their waits are ended.
+            let ended = || self.rank.receivers.iter().map(Stream::mark).collect::<Result<Vec<_>, _>>();
+            if let Ok(marks) = ended() {
+                while marks.iter().any(|mark| matches!(mark.is_reached(), Ok(false))) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        result?;
+        for (index, (number, _)) in incoming.iter().enumerate() {
+            let mut seen = vec![0u64; count as usize];
+            times.read(index * count as usize * 8, &mut seen)?;
+            let between: Vec<f64> =
+                seen.windows(2).map(|pair| (pair[1].saturating_sub(pair[0])) as f64 / 1000.0).collect();
+            outcome.received.extend(Summary::of(&between).map(|summary| (case, *number, summary.p50)));
+        }
+        Ok(())
+    }
+
+    fn signal_and_see(&mut self, setup: &Setup, case: usize, count: u32, incoming: usize) -> Result<(), Failure> {
+        self.ranks.barrier("receivers are there")?;
+        self.batch(setup, case, count, true)?;
+        let marks = self.rank.receivers[..incoming].iter().map(Stream::mark).collect::<Result<Vec<_>, _>>()?;
+        self.wait(&marks, "the receiver")?;
+        self.check_stop("the receiver")
+    }
+}

@@ -1,0 +1,239 @@
+//! From what all ranks have found to rows.
+
+use super::cases::{Case, Missing};
+use super::plan::{Flow, Scene, Tuple};
+use super::rank::Rank;
+use ginlab::measure::stats::Summary;
+use ginlab::report::{Row, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// A grid is as good as the best one within this factor of its time.
+const KNEE: f64 = 1.02;
+
+/// What a rank has found: by case and number of the flow.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Microseconds per launch, and until it was posted, repeat by repeat.
+    pub times: Vec<(usize, usize, f64, f64)>,
+    /// Microseconds from flag to flag.
+    pub received: Vec<(usize, usize, f64)>,
+    /// Wrong bytes.
+    pub wrong: Vec<(usize, usize, u64)>,
+}
+
+impl Outcome {
+    /// What all have found together.
+    pub fn merged(all: Vec<Outcome>) -> Outcome {
+        let mut merged = Outcome::default();
+        for one in all {
+            merged.times.extend(one.times);
+            merged.received.extend(one.received);
+            merged.wrong.extend(one.wrong);
+        }
+        merged
+    }
+
+    fn samples(&self, case: usize, flow: usize) -> (Vec<f64>, Vec<f64>) {
+        let of = self.times.iter().filter(|sample| (sample.0, sample.1) == (case, flow));
+        of.map(|sample| (sample.2, sample.3)).unzip()
+    }
+}
+
+/// A tuple that was measured.
+pub struct Measured {
+    pub cases: Vec<Case>,
+    pub outcome: Outcome,
+    pub iterations: u32,
+}
+
+pub type Rows = Vec<(Row, Vec<f64>)>;
+
+/// Makes rows, and remembers what later ones are held against.
+pub struct Writer<'a> {
+    pub rank: &'a Rank,
+    pub ranks: usize,
+    pub emulated: bool,
+    /// Median times of one way alone.
+    pub alone: HashMap<String, f64>,
+}
+
+impl Writer<'_> {
+    fn blank(&self, name: &str, scene: &Scene, pair: String, flow: Flow) -> Row {
+        let fabric = match (self.emulated, self.rank.link(flow)) {
+            (true, _) => "shm",
+            (false, Some(link)) => link.fabric(),
+            (false, None) => "peer",
+        };
+        let mut row = Row::new("ipc", name, self.rank.device.name(), fabric);
+        row.ranks = self.ranks as u32;
+        row.memory = Some("device".into());
+        row.pair = Some(pair);
+        row.direction = Some(scene.direction.into());
+        row
+    }
+
+    /// A scene with a pair that cannot.
+    pub fn unreachable(&self, operation: &str, scene: &Scene, flow: Flow, why: &str) -> (Row, Vec<f64>) {
+        let mut row = self.blank(operation, scene, scene.pair(), flow);
+        row.operation = Some(operation.into());
+        row.status = Status::Skipped(format!("rank {} and rank {}: {why}", flow.from, flow.to));
+        (row, Vec::new())
+    }
+
+    /// A case that is not to be had.
+    pub fn missing(&self, missing: &Missing, scene: &Scene, tuple: &Tuple) -> (Row, Vec<f64>) {
+        let mut row = self.blank(missing.name, scene, scene.pair(), scene.flows[0]);
+        fill_variables(&mut row, tuple, missing.width, missing.store, true);
+        row.status = Status::Skipped(missing.why.clone());
+        (row, Vec::new())
+    }
+
+    /// The rows of a tuple: of each flow, and of all together where there are several.
+    pub fn rows(&mut self, scene: &Scene, tuple: &Tuple, measured: &Measured) -> Rows {
+        let mut rows = Rows::new();
+        let mut views: Vec<Option<usize>> = (0..scene.flows.len()).map(Some).collect();
+        if views.len() > 1 {
+            views.insert(0, None);
+        }
+        for view in views {
+            let first = rows.len();
+            for number in 0..measured.cases.len() {
+                rows.push(self.row(scene, tuple, measured, number, view));
+            }
+            for (number, case) in measured.cases.iter().enumerate() {
+                let Some((name, width)) = case.baseline else { continue };
+                let found = measured
+                    .cases
+                    .iter()
+                    .position(|other| other.name == name && (width.is_none() || other.width == width));
+                if let Some(found) = found {
+                    let (baseline, theirs) = rows[first + found].clone();
+                    let (row, ours) = &mut rows[first + number];
+                    row.against(&baseline, ours, &theirs);
+                }
+            }
+        }
+        rows
+    }
+
+    fn row(
+        &mut self,
+        scene: &Scene,
+        tuple: &Tuple,
+        measured: &Measured,
+        number: usize,
+        view: Option<usize>,
+    ) -> (Row, Vec<f64>) {
+        let (case, outcome) = (&measured.cases[number], &measured.outcome);
+        let flows: Vec<usize> = view.map_or((0..scene.flows.len()).collect(), |flow| vec![flow]);
+        let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
+        let mut row = self.blank(case.name, scene, pair, scene.flows[flows[0]]);
+        fill_variables(&mut row, tuple, case.width, case.store, case.function.is_some());
+        row.iterations = Some(measured.iterations.into());
+        // All together are done when the last one is.
+        let mut samples: Vec<f64> = Vec::new();
+        let mut posted: Vec<f64> = Vec::new();
+        for &flow in &flows {
+            let (times, posts) = outcome.samples(number, flow);
+            samples.resize(times.len().max(samples.len()), 0.0);
+            posted.resize(posts.len().max(posted.len()), 0.0);
+            samples.iter_mut().zip(times).for_each(|(all, one)| *all = all.max(one));
+            posted.iter_mut().zip(posts).for_each(|(all, one)| *all = all.max(one));
+        }
+        if let Some(summary) = Summary::of(&samples) {
+            row.times(&summary).throughput(tuple.bytes * flows.len() as u64, flows.len() as u64);
+            row.post_us_p50 = Summary::of(&posted).map(|summary| summary.p50);
+        }
+        // Towards several at once, a rank has its own links once.
+        let mut senders: Vec<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
+        senders.sort_unstable();
+        senders.dedup();
+        let rate = self.rank.link(scene.flows[flows[0]]).and_then(|link| link.bits_per_second);
+        if let Some(rate) = rate {
+            row.line_rate(rate * senders.len() as u64);
+        }
+        let of_flows = |flow: &usize| flows.contains(flow);
+        let received: Vec<f64> =
+            outcome.received.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
+        // Of several the slowest, as with the times.
+        row.received_us_p50 = received.into_iter().reduce(f64::max);
+        let wrong: Vec<u64> =
+            outcome.wrong.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
+        if wrong.len() == flows.len() {
+            row.wrong = Some(wrong.iter().sum());
+        }
+        if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
+            row.status = Status::Failed(format!("{wrong} wrong bytes"));
+        }
+        self.hold_against_one_way(&mut row, scene, view);
+        (row, samples)
+    }
+
+    fn hold_against_one_way(&mut self, row: &mut Row, scene: &Scene, view: Option<usize>) {
+        let variables = (&row.case, &row.operation, &row.pair, row.width_bytes, &row.launch, row.size_bytes);
+        let key = format!("{variables:?} {:?}", (row.grid, row.block));
+        match (scene.flows.len(), row.time_us_p50, view) {
+            (1, Some(time), _) => {
+                self.alone.insert(key, time);
+            }
+            (_, Some(time), Some(_)) if time > 0.0 => {
+                row.one_way_ratio = self.alone.get(&key).map(|alone| alone / time);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Option<&str>, is_kernel: bool) {
+    row.operation = Some(tuple.operation.name().into());
+    row.size_bytes = Some(tuple.bytes);
+    row.launch = Some(tuple.launch.name().into());
+    row.width_bytes = width;
+    row.store = store.map(Into::into);
+    if is_kernel {
+        row.grid = Some(tuple.grid);
+        row.block = Some(tuple.block);
+    }
+}
+
+/// Marks the smallest grid within 2 % of the best, case by case.
+pub fn mark_knees(rows: &mut Rows) {
+    let key = |row: &Row| (row.case.clone(), row.pair.clone(), row.width_bytes);
+    let mut best: HashMap<_, f64> = HashMap::new();
+    for (row, _) in rows.iter().filter(|(row, _)| row.grid.is_some()) {
+        if let Some(time) = row.time_us_p50 {
+            best.entry(key(row)).and_modify(|best| *best = best.min(time)).or_insert(time);
+        }
+    }
+    let mut knees: HashMap<_, u32> = HashMap::new();
+    for (row, _) in rows.iter() {
+        if let (Some(grid), Some(time), Some(best)) = (row.grid, row.time_us_p50, best.get(&key(row)))
+            && time <= best * KNEE
+        {
+            knees.entry(key(row)).and_modify(|knee| *knee = grid.min(*knee)).or_insert(grid);
+        }
+    }
+    for (row, _) in rows.iter_mut() {
+        row.knee = knees.get(&key(row)).and_then(|knee| row.grid.map(|grid| grid == *knee));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_knee_is_the_smallest_grid_that_is_good_enough() {
+        let row = |grid: Option<u32>, time: f64| {
+            let mut row = Row::new("ipc", "write", "d", "f");
+            (row.grid, row.time_us_p50) = (grid, Some(time));
+            (row, vec![])
+        };
+        let mut rows =
+            vec![row(Some(1), 8.0), row(Some(4), 2.03), row(Some(8), 2.0), row(Some(16), 2.5), row(None, 1.0)];
+        mark_knees(&mut rows);
+        let marks: Vec<Option<bool>> = rows.iter().map(|(row, _)| row.knee).collect();
+        assert_eq!(marks, [Some(false), Some(true), Some(false), Some(false), None]);
+    }
+}

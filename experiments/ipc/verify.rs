@@ -1,0 +1,77 @@
+//! Whether every byte arrives.
+
+use super::measure::{Bench, Setup};
+use super::plan::Flow;
+use super::rows::Outcome;
+use crate::error::Failure;
+use ginlab::cuda::Function;
+use kernels::ipc::{IpcArgs, POISON, sum};
+
+impl Bench<'_> {
+    /// Poisons what will be written, runs the case as it was timed, and has the bytes checked where they arrived.
+    pub fn verify(&mut self, setup: &Setup, case: usize, outcome: &mut Outcome) -> Result<(), Failure> {
+        let me = self.rank.me;
+        let operation = self.tuple.operation;
+        let flows: Vec<(usize, Flow)> = self.scene.flows.iter().copied().enumerate().collect();
+        let held: Vec<(usize, Flow)> = flows.iter().copied().filter(|(_, flow)| self.holder(*flow).0 == me).collect();
+        let in_memory = setup.cases[case].has_destination(operation);
+        if setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.owner(*flow) == me) {
+            self.help(&setup.fill, self.rank.source(me), self.seed(case, me), 0)?;
+        }
+        if in_memory {
+            for (_, flow) in &held {
+                let (_, other) = self.holder(*flow);
+                self.help(&setup.fill, self.rank.slot(me, other), self.seed(case, self.owner(*flow)), POISON)?;
+            }
+        } else if self.plan.spoil {
+            self.rank.spoil(None, self.tuple.bytes / 2)?;
+        }
+        self.ranks.barrier("poisoned")?;
+        self.batch(setup, case, 1, false)?;
+        self.ranks.barrier("moved")?;
+        for (number, flow) in held {
+            let (_, other) = self.holder(flow);
+            let seed = self.seed(case, self.owner(flow));
+            let wrong = if in_memory {
+                if self.plan.spoil {
+                    self.rank.spoil(Some(other), self.tuple.bytes / 2)?;
+                }
+                self.rank.reset_counter(None)?;
+                self.help(&setup.check, self.rank.slot(me, other), seed, 0)?;
+                self.rank.counted()?
+            } else {
+                // The flow is ours: who reads holds the sums.
+                let index = setup.mine.iter().position(|(mine, _)| *mine == number).unwrap_or_default();
+                let mut sums = vec![0u32; self.threads()];
+                if let Some(buffer) = &setup.sums {
+                    buffer.read(index * self.threads() * 4, &mut sums)?;
+                }
+                let found = sums.iter().fold(0u32, |sum, one| sum.wrapping_add(*one));
+                // A sum does not say which bytes.
+                if found == sum(seed, self.tuple.bytes) { 0 } else { self.tuple.bytes }
+            };
+            outcome.wrong.push((case, number, wrong));
+        }
+        // Nobody poisons for the next case what somebody still looks at.
+        Ok(self.ranks.barrier("checked")?)
+    }
+
+    /// Fills or checks memory of ours.
+    fn help(&mut self, function: &Function<IpcArgs>, address: u64, seed: u32, xor: u32) -> Result<(), Failure> {
+        let args = IpcArgs {
+            destination: address as *mut u8,
+            source: std::ptr::null(),
+            bytes: self.tuple.bytes,
+            seed,
+            xor,
+            sums: std::ptr::null_mut(),
+            counter: self.rank.counter(None),
+            flag: std::ptr::null(),
+        };
+        let (grid, block) = self.helpers();
+        // SAFETY: the memory is as long as the tuple's bytes; barriers keep the others away from it.
+        unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
+        let mark = self.rank.streams[0].mark()?;
+        self.wait(&[mark], "filling or checking")
+    }
+}

@@ -1,0 +1,319 @@
+//! What experiments over the fabric share: the options of a job and its rails, and a rank of such a job with its
+//! [`Flow`].
+
+use crate::error::Failure;
+use crate::output::DeviceKind;
+use clap::ValueEnum;
+use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
+use ginlab::cuda::{Device, Place};
+use ginlab::fabric::FabricError;
+use ginlab::fabric::discover::{self, Domain, Reach};
+use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
+use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
+use ginlab::signals;
+use std::time::Duration;
+
+/// How ranks find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BootstrapKind {
+    /// Spawned here.
+    Local,
+    /// mpirun, srun.
+    Mpi,
+    /// RANK, WORLD_SIZE, MASTER_ADDR.
+    Tcp,
+}
+
+impl From<BootstrapKind> for Kind {
+    fn from(kind: BootstrapKind) -> Kind {
+        match kind {
+            BootstrapKind::Local => Kind::Local,
+            BootstrapKind::Mpi => Kind::Mpi,
+            BootstrapKind::Tcp => Kind::Tcp,
+        }
+    }
+}
+
+/// When a transfer counts as complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Completion {
+    /// At the target, as quiet promises.
+    Delivery,
+    /// Handed to the transport.
+    Transmit,
+}
+
+impl From<Completion> for Level {
+    fn from(completion: Completion) -> Level {
+        match completion {
+            Completion::Delivery => Level::Delivery,
+            Completion::Transmit => Level::Transmit,
+        }
+    }
+}
+
+/// Where the payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryKind {
+    /// Pinned host memory.
+    Pinned,
+    /// Device memory.
+    Device,
+}
+
+impl MemoryKind {
+    /// For rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Pinned => "pinned",
+            MemoryKind::Device => "device",
+        }
+    }
+}
+
+/// Options of a job: its ranks and their rails.
+#[derive(clap::Args, Clone, Debug)]
+pub struct JobArgs {
+    /// Ranks [default: 2; the launcher's number under mpirun or srun]
+    #[arg(long, value_name = "N")]
+    pub np: Option<usize>,
+    /// How ranks find each other [default: by the environment: spawned here, MPI, or TCP variables]
+    #[arg(long, value_enum)]
+    pub bootstrap: Option<BootstrapKind>,
+    /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
+    #[arg(long, value_name = "LIST")]
+    pub bootstrap_if: Option<String>,
+    /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
+    #[arg(short = 'p', long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub domain: Vec<String>,
+    /// When a transfer counts as complete
+    #[arg(long, value_enum, default_value_t = Completion::Delivery)]
+    pub completion: Completion,
+    /// Whose memory, and whose nearest rails
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// Where the payload is
+    #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
+    pub mem: MemoryKind,
+    /// Pin each rank to a core of its own, from the last one downwards
+    #[arg(long)]
+    pub pin: bool,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub timeout: u64,
+}
+
+/// A rank's connection to another rank.
+pub struct Connection {
+    pub peer: Peer,
+    pub offer: Offer,
+}
+
+impl Connection {
+    /// The peer's region of this number.
+    pub fn target(&self, region: usize) -> Result<Target, Failure> {
+        Ok(Target::new(self.peer, &self.offer, region)?)
+    }
+}
+
+/// A rank with its rails.
+pub struct Job {
+    pub flow: Flow<LibfabricRail>,
+    pub device: Device,
+    pub provider: String,
+    pub domains: Vec<Domain>,
+    pub notes: Vec<String>,
+    /// By rank; this rank too.
+    pub connections: Vec<Connection>,
+    pub timeout: Duration,
+}
+
+/// Opens the job, runs the rank, and sees to it that all ranks end with one reason.
+pub fn run(
+    args: &JobArgs,
+    fingerprint: Vec<(String, String)>,
+    rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let kind = args.bootstrap.map_or_else(|| Kind::detect(&bootstrap::process_env), Kind::from);
+    let asked = args.np.or((kind == Kind::Local).then_some(2));
+    let options = Options {
+        // A rank waits here while another one measures a row, whose waits are bounded by the timeout.
+        timeout: Duration::from_secs(args.timeout) * 2,
+        fingerprint,
+        interfaces: args.bootstrap_if.clone(),
+        ..Options::default()
+    };
+    let mut ranks = Bootstrap::open(kind, asked, options)?;
+    let result = match rank(&mut ranks) {
+        Ok(()) => ranks.finish().map_err(Failure::from),
+        Err(failure) => {
+            let failure = with_cause(failure, &mut ranks);
+            if let Some(text) = failure.text() {
+                ranks.abort(&text);
+            }
+            Err(failure)
+        }
+    };
+    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
+}
+
+/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
+/// what is reported.
+pub fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
+    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
+    if signals::interrupted() {
+        return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
+    }
+    match ranks.check_peers() {
+        // Unless it is what the text says already.
+        Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
+            if !text.contains(&error.to_string()) =>
+        {
+            Failure::Run(format!("{error}: {text}"))
+        }
+        _ => failure,
+    }
+}
+
+/// The domains of a rank's rails. What all ranks must agree on is compared before any is opened: rails pair by number, and a
+/// list of another length or kind on another rank would write into the wrong place.
+pub fn choose_domains(
+    provider: Option<&str>,
+    named: &[String],
+    count: usize,
+    ranks: &mut Bootstrap,
+    device: &Device,
+    notes: &mut Vec<String>,
+) -> Result<(String, Vec<Domain>), Failure> {
+    // What cannot be opened because of how it was asked for is a usage error.
+    let as_usage = |error: FabricError| Failure::Usage(error.to_string());
+    let choice = discover::choose_provider(provider).map_err(as_usage)?;
+    let reach = if ranks.same_host() { Reach::SameHost } else { Reach::Network };
+    let near = device.pci_address().and_then(|address| address.parse().ok());
+    let (local_rank, local_size) = (ranks.local_rank(), ranks.local_size());
+    let chosen = discover::select_domains(&choice.provider, count, reach, named, near, local_rank, local_size)
+        .map_err(as_usage)?;
+    notes.push(format!("provider {}: {}", choice.provider, choice.reason));
+    notes.extend(chosen.note.clone());
+    let list = |name: &str, value: String| (name.to_owned(), value);
+    ranks.compare(vec![
+        list("provider", choice.provider.clone()),
+        list("number of rails", chosen.domains.len().to_string()),
+    ])?;
+    if chosen.domains.len() < count {
+        return Err(Failure::Usage(format!("--rails {count}: only {} domains were named", chosen.domains.len())));
+    }
+    Ok((choice.provider, chosen.domains))
+}
+
+/// MemAvailable of /proc/meminfo, in bytes.
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+impl Job {
+    /// Opens this rank's rails. `bytes` is what all its regions will take, for the check of this machine's memory.
+    pub fn open(
+        args: &JobArgs,
+        rails: usize,
+        messages: bool,
+        bytes: u64,
+        ranks: &mut Bootstrap,
+    ) -> Result<Job, Failure> {
+        let mut notes = Vec::new();
+        let (device, why_emulated) = Device::open(args.device.into(), ranks.local_rank())?;
+        if let Some(why) = why_emulated.filter(|_| args.mem == MemoryKind::Device) {
+            notes.push(format!("emulated device, whose memory is the host's: {why}"));
+        }
+        let here = bytes.saturating_mul(ranks.local_size() as u64);
+        if let Some(available) = available_memory().filter(|available| here > *available) {
+            return Err(Failure::Usage(format!(
+                "the {} ranks on this machine need {here} bytes for payloads, and {available} are available: try a smaller -e, \
+                 --window or --buffers",
+                ranks.local_size()
+            )));
+        }
+        if args.pin {
+            let allowed = ginlab::cores::allowed();
+            match allowed.iter().rev().nth(ranks.local_rank()) {
+                Some(core) if ranks.local_size() <= allowed.len() && ginlab::cores::pin(*core) => {
+                    notes.push(format!("rank 0 of this host is pinned to core {core}"));
+                }
+                _ => notes.push("ranks are not pinned: fewer cores than ranks, or the system refuses".into()),
+            }
+        }
+        let (provider, domains) =
+            choose_domains(args.provider.as_deref(), &args.domain, rails, ranks, &device, &mut notes)?;
+        let options = RailOptions {
+            level: args.completion.into(),
+            cuda_memory: args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)),
+            messages,
+            max_outstanding: None,
+        };
+        let opened = domains.iter().map(|domain| LibfabricRail::open(domain, &options));
+        let rails = opened.collect::<Result<Vec<_>, _>>()?;
+        let timeout = Duration::from_secs(args.timeout);
+        let flow = Flow::new(rails, timeout);
+        let cores = ginlab::cores::allowed().len();
+        if ranks.local_size() > cores {
+            flow.give_way(true);
+            let text = format!("{} ranks share {cores} cores: latencies include the scheduler", ranks.local_size());
+            notes.push(text);
+        }
+        Ok(Job { flow, device, provider, domains, notes, connections: Vec::new(), timeout })
+    }
+
+    /// Memory of the kind that was asked for, registered on every rail.
+    pub fn register(&self, kind: MemoryKind, bytes: u64) -> Result<Region<LibfabricRail>, Failure> {
+        let place = if kind == MemoryKind::Device { Place::Device } else { Place::Host };
+        let bytes = usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("more memory than there is".into()))?;
+        let buffer = self.device.allocate(place, bytes)?;
+        self.flow.register(buffer).map_err(|error| match error {
+            FlowError::Fabric(error) if place == Place::Device => Failure::Usage(format!(
+                "--mem device: {error}; `ginlab proxy --mem device` stages such memory through the host"
+            )),
+            error => error.into(),
+        })
+    }
+
+    /// Exchanges addresses and regions with every rank.
+    pub fn connect(&mut self, regions: &[&Region<LibfabricRail>], ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let unreadable =
+            |error: serde_json::Error| Failure::Run(format!("a rank's addresses are not readable: {error}"));
+        let mine = serde_json::to_vec(&self.flow.offer(regions)?).map_err(unreadable)?;
+        for bytes in ranks.all_gather(&mine, "addresses and memory keys")? {
+            let offer: Offer = serde_json::from_slice(&bytes).map_err(unreadable)?;
+            let peer = self.flow.add_peer(&offer)?;
+            self.connections.push(Connection { peer, offer });
+        }
+        Ok(())
+    }
+
+    /// Names of the rails.
+    pub fn rail_names(&self) -> Vec<String> {
+        let name = |rail| self.flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
+        (0..self.flow.rails()).filter_map(name).collect()
+    }
+
+    /// Line rate of the first `rails` rails together, where the provider tells it.
+    pub fn line_rate(&self, rails: usize) -> Option<u64> {
+        self.domains.iter().take(rails).map(|domain| domain.link_bits_per_second).sum()
+    }
+
+    /// Drives the rails until a peer's signal arrives; looks for peers that have gone meanwhile.
+    pub async fn wait_signal(&self, value: u32, count: u64, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let mut signal = std::pin::pin!(self.flow.wait_immediate(value, count));
+        loop {
+            match tokio::time::timeout(Duration::from_millis(100), signal.as_mut()).await {
+                Ok(result) => return Ok(result?),
+                Err(_) if signals::interrupted() => return Err(Failure::Interrupted),
+                Err(_) => ranks.check_peers()?,
+            }
+        }
+    }
+}

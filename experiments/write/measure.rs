@@ -1,0 +1,265 @@
+//! One tuple: writes and, interleaved, the bare loop; then single writes timed; then every byte verified.
+
+use super::args::{Args, Targets, Tuple};
+use crate::error::Failure;
+use crate::job::Job;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::flow::{Operation, Region, Target};
+use ginlab::measure::pattern;
+use ginlab::measure::stats::Summary;
+use ginlab::report::{Row, Status};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Raised at a target when its writer is done with a repeat.
+const DONE: u32 = 1;
+/// Single writes that are timed.
+const SINGLES: u64 = 1000;
+
+type Rows = Vec<(Row, Vec<f64>)>;
+
+pub struct Bench<'a> {
+    pub args: &'a Args,
+    pub job: &'a Job,
+    pub source: Region<LibfabricRail>,
+    pub destination: Region<LibfabricRail>,
+    pub ranks: &'a mut Bootstrap,
+    /// Number of the next verified pass: no pass repeats the pattern of an earlier one.
+    pub iteration: u32,
+}
+
+impl Bench<'_> {
+    /// All rows of a tuple; they are whole on rank 0.
+    pub async fn tuple(&mut self, tuple: &Tuple) -> Result<Rows, Failure> {
+        let (rank, size) = (self.ranks.rank(), self.ranks.size());
+        let mine = tuple.targets.of(rank, size);
+        let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
+        // How many ranks write to us.
+        let writers = (0..size).filter(|other| tuple.targets.of(*other, size).contains(&rank)).count() as u64;
+        self.job.flow.use_rails(tuple.rails, tuple.strategy);
+
+        self.repeat(tuple, &targets, writers).await?;
+        let before = self.job.flow.counters();
+        let (mut times, mut bare) = (Vec::new(), Vec::new());
+        let measures_bare = self.args.bare && tuple.rails == 1 && tuple.bytes > 0 && tuple.targets == Targets::One;
+        for _ in 0..self.args.repeats {
+            times.push(self.repeat(tuple, &targets, writers).await?);
+            if measures_bare {
+                bare.push(self.bare(tuple, targets.first(), writers).await?);
+            }
+        }
+        let after = self.job.flow.counters();
+        let singles = self.singles(tuple, &targets, writers).await?;
+        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers).await?) };
+        // The slowest writer of each repeat is the repeat's time.
+        let times = self.slowest(times)?;
+        let bare = self.slowest(bare)?;
+        let wrong = self.sum(wrong)?;
+        if rank != 0 {
+            return Ok(Rows::new());
+        }
+
+        let pairs = match tuple.targets {
+            Targets::One => size as u64 / 2,
+            Targets::Turn => 1,
+            Targets::All => size as u64 - 1,
+        };
+        let mut row = self.blank(tuple, "write");
+        if let Some(summary) = Summary::of(&times) {
+            row.times(&summary).throughput(tuple.bytes * pairs, pairs);
+        }
+        if let Some(line) = self.job.line_rate(tuple.rails) {
+            let senders = if tuple.targets == Targets::One { pairs } else { 1 };
+            row.line_rate(line * senders);
+        }
+        let moved = |after: &[u64], before: &[u64]| -> Vec<u64> {
+            after.iter().zip(before).take(tuple.rails).map(|(after, before)| after - before).collect()
+        };
+        row.rail_bytes = Some(moved(&after.rail_bytes, &before.rail_bytes));
+        row.again = Some(after.again - before.again);
+        let mut sorted = singles;
+        sorted.sort_by(f64::total_cmp);
+        let rank_of =
+            |per_mille: usize| sorted.get(((sorted.len() * per_mille).div_ceil(1000)).saturating_sub(1)).copied();
+        (row.ack_us_p50, row.ack_us_p99, row.ack_us_p999) = (rank_of(500), rank_of(990), rank_of(999));
+        row.wrong = wrong;
+        if wrong.is_some_and(|wrong| wrong > 0) {
+            row.status = Status::Failed("wrong bytes".into());
+        }
+        let mut rows = vec![(row, times)];
+        if measures_bare {
+            let mut row = self.blank(tuple, "bare-write");
+            (row.window, row.slot_bytes, row.strategy) = (None, None, None);
+            if let Some(summary) = Summary::of(&bare) {
+                row.times(&summary).throughput(tuple.bytes * pairs, pairs);
+            }
+            let ours = rows[0].1.clone();
+            rows[0].0.against(&row, &ours, &bare);
+            rows.push((row, bare));
+        }
+        Ok(rows)
+    }
+
+    fn blank(&self, tuple: &Tuple, case: &str) -> Row {
+        let mut row = Row::new("write", case, "cpu", &self.job.provider);
+        row.ranks = self.ranks.size() as u32;
+        row.rails = Some(tuple.rails as u32);
+        row.strategy = Some(tuple.strategy.to_string());
+        row.mode = Some(format!("targets={}", tuple.targets.name()));
+        row.memory = Some(self.args.job.mem.name().into());
+        row.size_bytes = Some(tuple.bytes);
+        row.iterations = Some(tuple.writes);
+        row.window = Some(tuple.window);
+        row.slot_bytes = Some(tuple.stride());
+        row.completion = Some(format!("{:?}", self.args.job.completion).to_lowercase());
+        row
+    }
+
+    /// One repeat; microseconds per write and target where this rank writes, 0 elsewhere.
+    async fn repeat(&mut self, tuple: &Tuple, targets: &[Target], writers: u64) -> Result<f64, Failure> {
+        self.ranks.barrier("start of a repeat")?;
+        let started = Instant::now();
+        if tuple.targets == Targets::Turn {
+            for target in targets {
+                self.writes(tuple, std::slice::from_ref(target)).await?;
+            }
+        } else {
+            self.writes(tuple, targets).await?;
+        }
+        let elapsed = started.elapsed().as_secs_f64() * 1e6;
+        self.end(targets, writers).await?;
+        if targets.is_empty() {
+            return Ok(0.0);
+        }
+        let turns = if tuple.targets == Targets::Turn { targets.len() as u64 } else { 1 };
+        Ok(elapsed / (tuple.writes * turns) as f64)
+    }
+
+    /// All writes of a repeat, a window of them in flight to each target.
+    async fn writes(&self, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
+        let flow = &self.job.flow;
+        let most = tuple.window as usize * targets.len();
+        let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(most);
+        let mut hold = None;
+        for number in 0..tuple.writes {
+            let offset = number % u64::from(tuple.buffers) * tuple.stride();
+            for target in targets {
+                if flight.len() >= most
+                    && let Some(oldest) = flight.pop_front()
+                {
+                    // What is held back would be waited for in vain.
+                    hold = None;
+                    oldest.await?;
+                }
+                if self.args.batch > 1 && number % u64::from(self.args.batch) == 0 {
+                    hold = Some(flow.hold());
+                }
+                flight.push_back(flow.write_all(&self.source, offset, target, offset, tuple.bytes));
+            }
+        }
+        drop(hold);
+        for write in flight {
+            write.await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the targets that this rank's writes are complete, and waits until its own writers are done.
+    async fn end(&mut self, targets: &[Target], writers: u64) -> Result<(), Failure> {
+        for target in targets {
+            self.job.flow.write_with_immediate(&self.source, 0, target, 0, 0, DONE).await?;
+        }
+        if writers > 0 {
+            self.job.wait_signal(DONE, writers, self.ranks).await?;
+        }
+        Ok(())
+    }
+
+    /// The plainest loop, microseconds per write.
+    async fn bare(&mut self, tuple: &Tuple, target: Option<&Target>, writers: u64) -> Result<f64, Failure> {
+        self.ranks.barrier("start of the bare loop")?;
+        let mut each = 0.0;
+        if let Some(target) = target {
+            let flow = &self.job.flow;
+            let seconds = flow.bare_writes(&self.source, target, tuple.bytes, tuple.writes, self.job.timeout)?;
+            each = seconds * 1e6 / tuple.writes as f64;
+        }
+        self.end(target.map(std::slice::from_ref).unwrap_or_default(), writers).await?;
+        Ok(each)
+    }
+
+    /// Single writes to the first target, each from its post to its completion, in microseconds.
+    async fn singles(&mut self, tuple: &Tuple, targets: &[Target], writers: u64) -> Result<Vec<f64>, Failure> {
+        self.ranks.barrier("start of the single writes")?;
+        let mut times = Vec::new();
+        if let Some(target) = targets.first() {
+            for _ in 0..SINGLES.min(tuple.writes) {
+                let started = Instant::now();
+                self.job.flow.write_all(&self.source, 0, target, 0, tuple.bytes).await?;
+                times.push(started.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        self.end(targets, writers).await?;
+        Ok(times)
+    }
+
+    /// Every buffer written once, over poison; the wrong bytes that this rank has found.
+    async fn verify(&mut self, tuple: &Tuple, targets: &[Target], writers: u64) -> Result<u64, Failure> {
+        let iteration = self.iteration;
+        self.iteration += 1;
+        let bytes = tuple.bytes as usize;
+        let (rank, size) = (self.ranks.rank(), self.ranks.size());
+        let writer = (0..size).find(|other| tuple.targets.of(*other, size).contains(&rank));
+        let slots = || (0..u64::from(tuple.buffers)).map(|slot| ((slot * tuple.stride()) as usize, slot));
+        let mut payload = vec![0u8; bytes];
+        for (offset, slot) in slots() {
+            if !targets.is_empty() {
+                pattern::fill(&mut payload, seed(rank, iteration, slot));
+                self.source.buffer().write(offset, &payload)?;
+            }
+            if let Some(writer) = writer {
+                pattern::poison(&mut payload, seed(writer, iteration, slot));
+                self.destination.buffer().write(offset, &payload)?;
+            }
+        }
+        self.ranks.barrier("start of the verified pass")?;
+        for target in targets {
+            let one = Tuple { writes: tuple.buffers.into(), ..*tuple };
+            self.writes(&one, std::slice::from_ref(target)).await?;
+        }
+        self.end(targets, writers).await?;
+        let mut wrong = 0;
+        if let Some(writer) = writer {
+            for (offset, slot) in slots() {
+                self.destination.buffer().read(offset, &mut payload)?;
+                wrong += pattern::check(&payload, seed(writer, iteration, slot)) as u64;
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// The largest of each repeat over all ranks.
+    fn slowest(&mut self, mine: Vec<f64>) -> Result<Vec<f64>, Failure> {
+        let all: Vec<Vec<f64>> = self.gather(&mine)?;
+        Ok((0..mine.len())
+            .map(|i| all.iter().filter_map(|times| times.get(i)).fold(0.0, |a, b| f64::max(a, *b)))
+            .collect())
+    }
+
+    fn sum(&mut self, mine: Option<u64>) -> Result<Option<u64>, Failure> {
+        Ok(self.gather(&mine)?.into_iter().flatten().reduce(|a, b| a + b))
+    }
+
+    fn gather<T: serde::Serialize + serde::de::DeserializeOwned>(&mut self, mine: &T) -> Result<Vec<T>, Failure> {
+        let unreadable = |error: serde_json::Error| Failure::Run(format!("a rank's results are not readable: {error}"));
+        let bytes = serde_json::to_vec(mine).map_err(unreadable)?;
+        let all = self.ranks.all_gather(&bytes, "results of a row")?;
+        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(unreadable)).collect()
+    }
+}
+
+/// The pattern of a buffer.
+fn seed(rank: usize, iteration: u32, slot: u64) -> u64 {
+    pattern::seed(rank as u32, iteration, slot as u32)
+}

@@ -1,0 +1,102 @@
+//! A stream of the emulated device: a thread that does its work in order.
+
+use super::DeviceError;
+use std::cell::RefCell;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Work of a stream; it may be done more than once.
+pub type Work = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
+
+/// When the stream came by, or the first error before.
+pub struct Mark(Arc<OnceLock<Result<Instant, DeviceError>>>);
+
+enum Task {
+    Work(Work),
+    Mark(Arc<OnceLock<Result<Instant, DeviceError>>>),
+}
+
+/// The thread's other end.
+pub struct Worker {
+    tasks: Option<Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+    recorded: RefCell<Option<Vec<Work>>>,
+}
+
+impl Worker {
+    pub fn start() -> Result<Worker, DeviceError> {
+        let (tasks, todo) = channel();
+        let body = move || {
+            let mut failed = None;
+            for task in todo {
+                match task {
+                    Task::Work(work) if failed.is_none() => failed = work().err(),
+                    // As on a GPU, nothing is done behind an error.
+                    Task::Work(_) => {}
+                    Task::Mark(mark) => {
+                        let _ = mark.set(failed.clone().map_or_else(|| Ok(Instant::now()), Err));
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("stream".into()).spawn(body);
+        let thread = thread.map_err(|error| DeviceError::Emulated(error.to_string()))?;
+        Ok(Worker { tasks: Some(tasks), thread: Some(thread), recorded: RefCell::new(None) })
+    }
+
+    fn send(&self, task: Task) -> Result<(), DeviceError> {
+        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok());
+        if sent { Ok(()) } else { Err(DeviceError::Emulated("the stream's thread has ended".into())) }
+    }
+
+    pub fn work(&self, work: Work) -> Result<(), DeviceError> {
+        if let Some(recorded) = self.recorded.borrow_mut().as_mut() {
+            recorded.push(work);
+            return Ok(());
+        }
+        self.send(Task::Work(work))
+    }
+
+    pub fn mark(&self) -> Result<Mark, DeviceError> {
+        let mark = Arc::new(OnceLock::new());
+        self.send(Task::Mark(mark.clone()))?;
+        Ok(Mark(mark))
+    }
+
+    /// The other stream's thread comes by the mark for certain, with or without an error.
+    pub fn wait_for(&self, mark: &Mark) -> Result<(), DeviceError> {
+        let mark = mark.0.clone();
+        self.send(Task::Work(Arc::new(move || mark.wait().clone().map(drop))))
+    }
+
+    pub fn begin_recording(&self) {
+        self.recorded.replace(Some(Vec::new()));
+    }
+
+    pub fn end_recording(&self) -> Vec<Work> {
+        self.recorded.take().unwrap_or_default()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.tasks = None;
+        // A panic of a kernel was reported as an error of its grid.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Mark {
+    pub fn is_reached(&self) -> Result<bool, DeviceError> {
+        self.0.get().cloned().transpose().map(|found| found.is_some())
+    }
+
+    pub fn since_us(&self, earlier: &Mark) -> Result<f64, DeviceError> {
+        let at = |mark: &Mark| {
+            mark.0.get().cloned().unwrap_or_else(|| Err(DeviceError::Emulated("a mark was not reached yet".into())))
+        };
+        Ok(at(self)?.duration_since(at(earlier)?).as_secs_f64() * 1e6)
+    }
+}

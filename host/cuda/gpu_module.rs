@@ -1,0 +1,124 @@
+//! Kernels ready to be launched, and where they come from: ginlab's own PTX, its second module for compute capability 9.0 and
+//! later, or a module that somebody else has compiled.
+
+use super::gpu::{Gpu, Module, failed};
+use super::{Device, DeviceError, Kernel, PTX_BULK};
+use cudarc::driver::sys;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A kernel, found once and launched often.
+pub enum Function<A> {
+    /// On the emulated device.
+    Native {
+        /// The kernel.
+        function: unsafe fn(A),
+    },
+    /// On a GPU.
+    Gpu {
+        /// The entry point.
+        name: String,
+        /// The driver's handle.
+        function: Handle,
+        /// Its arguments.
+        args: PhantomData<fn(A)>,
+    },
+}
+
+impl<A> std::fmt::Debug for Function<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Function::Native { .. } => f.write_str("Function(native)"),
+            Function::Gpu { name, .. } => write!(f, "Function({name})"),
+        }
+    }
+}
+
+/// A function of a loaded module. Modules are never unloaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle(pub(super) sys::CUfunction);
+
+/// A module compiled by somebody else: a cubin or PTX.
+#[derive(Debug)]
+pub struct ForeignModule {
+    gpu: Arc<Gpu>,
+    module: Module,
+}
+
+impl Device {
+    /// One of ginlab's kernels, for blocks of this many threads.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<Function<A>, DeviceError> {
+        match self {
+            Device::Emulated => Ok(Function::Native { function: kernel.function }),
+            Device::Gpu(gpu) => gpu.function(kernel.name, block).map(|function| named(kernel.name, function)),
+        }
+    }
+
+    /// One of ginlab's kernels that use bulk stores.
+    ///
+    /// # Safety
+    /// The kernel takes one argument, of type `A`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] on devices that have no such stores.
+    pub unsafe fn bulk_function<A>(&self, name: &str) -> Result<Function<A>, DeviceError> {
+        let Device::Gpu(gpu) = self else {
+            return Err(DeviceError::Missing("the emulated device has no bulk stores (TMA)".into()));
+        };
+        let Some(ptx) = PTX_BULK else {
+            return Err(DeviceError::Missing("this build has no PTX".into()));
+        };
+        let (major, minor) = gpu.compute_capability()?;
+        if major < 9 {
+            return Err(DeviceError::Missing(format!(
+                "bulk stores (TMA) need compute capability 9.0, and this GPU has {major}.{minor}"
+            )));
+        }
+        gpu.bulk_module(ptx)?.function(name).map(|function| named(name, function))
+    }
+}
+
+fn named<A>(name: &str, function: sys::CUfunction) -> Function<A> {
+    Function::Gpu { name: name.into(), function: Handle(function), args: PhantomData }
+}
+
+impl ForeignModule {
+    /// Loads a cubin or PTX file.
+    ///
+    /// # Errors
+    /// When there is no GPU, the file cannot be read, or the driver does not take it.
+    pub fn load(device: &Device, path: &Path) -> Result<ForeignModule, DeviceError> {
+        let Device::Gpu(gpu) = device else {
+            return Err(DeviceError::Refused(format!(
+                "{}: the emulated device cannot run a compiled CUDA module; leave --cuda-module out",
+                path.display()
+            )));
+        };
+        let refused = |why: String| DeviceError::Refused(format!("{}: {why}", path.display()));
+        let mut bytes = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
+        // PTX is text that ends with a zero; behind a cubin, which knows its length, it does no harm.
+        bytes.push(0);
+        gpu.bind()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image is complete and ends with a zero.
+        let status = unsafe { sys::cuModuleLoadData(&mut module, bytes.as_ptr().cast()) };
+        status.result().map_err(failed(format!("loading {}", path.display())))?;
+        Ok(ForeignModule { gpu: gpu.clone(), module: Module(module) })
+    }
+
+    /// A kernel of the module.
+    ///
+    /// # Safety
+    /// The kernel takes one argument, of type `A`.
+    ///
+    /// # Errors
+    /// When it has none of this name.
+    pub unsafe fn function<A>(&self, name: &str) -> Result<Function<A>, DeviceError> {
+        self.gpu.bind()?;
+        self.module.function(name).map(|function| named(name, function))
+    }
+}

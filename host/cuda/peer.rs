@@ -1,0 +1,333 @@
+//! Memory of one rank that other ranks of the machine open: CUDA IPC handles between GPUs, and a memory file between the
+//! processes of the emulated device.
+//!
+//! What is opened must be closed before its owner frees it. The owner cannot see to that alone: put a barrier between.
+
+use super::gpu::failed;
+use super::{Device, DeviceError, Plain};
+use cudarc::driver::sys;
+use nix::fcntl::posix_fallocate;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use serde::{Deserialize, Serialize};
+use std::ffi::{CString, c_void};
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// What another rank needs to open a memory. Handed over by the bootstrap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SharedHandle {
+    /// A file descriptor of a process.
+    File {
+        /// The process.
+        pid: u32,
+        /// Its descriptor.
+        descriptor: i32,
+        /// Length of the memory.
+        bytes: u64,
+    },
+    /// A CUDA IPC handle.
+    Cuda {
+        /// The 64 bytes of the handle.
+        handle: Vec<u8>,
+        /// PCI address of the GPU, by which another process finds it whatever numbers it has.
+        gpu: String,
+        /// Length of the memory.
+        bytes: u64,
+    },
+}
+
+/// Memory of this rank's device that others can open, zeroed. Freed when dropped.
+#[derive(Debug)]
+pub struct SharedMemory {
+    device: Device,
+    bytes: u64,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Mapped(Mapping, OwnedFd),
+    Gpu(super::Buffer),
+}
+
+/// Another rank's memory. Closed when dropped.
+#[derive(Debug)]
+pub struct OpenedMemory {
+    device: Device,
+    address: u64,
+    bytes: u64,
+    /// Nothing for a GPU's.
+    _mapping: Option<Mapping>,
+}
+
+/// A mapped file.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<c_void>,
+    bytes: NonZeroUsize,
+}
+
+// SAFETY: plain shared bytes; access is by unsafe pointers and by kernels only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// cuMemAlloc hands out parts of blocks of this size, and a handle shares the whole block: a memory of whole blocks shares
+/// nothing but itself.
+const BLOCK: usize = 2 << 20;
+
+fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
+    usize::try_from(bytes.max(1))
+        .ok()
+        .and_then(|bytes| bytes.checked_next_multiple_of(BLOCK))
+        .and_then(NonZeroUsize::new)
+        .ok_or_else(|| DeviceError::Refused(format!("{bytes} bytes are more than this machine can address")))
+}
+
+impl Mapping {
+    fn new(file: &impl std::os::fd::AsFd, bytes: NonZeroUsize) -> Result<Mapping, nix::Error> {
+        // SAFETY: a new mapping, at an address of the system's choice.
+        let start =
+            unsafe { mmap(None, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, file, 0) }?;
+        Ok(Mapping { start, bytes })
+    }
+
+    fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is of this length and nobody uses it any more; an error would leave it in place.
+        let _ = unsafe { munmap(self.start, self.bytes.get()) };
+    }
+}
+
+impl SharedMemory {
+    /// Allocates.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub fn new(device: &Device, bytes: u64) -> Result<SharedMemory, DeviceError> {
+        let length = length(bytes)?;
+        let place = match device {
+            Device::Gpu(_) => Place::Gpu(device.allocate(super::Place::Device, length.get())?),
+            Device::Emulated => {
+                let refused = |error: nix::Error| {
+                    DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"))
+                };
+                let file = memfd_create("ginlab", MFdFlags::MFD_CLOEXEC).map_err(refused)?;
+                // Here and now: pages that are missing later would end the process at its first touch of them.
+                posix_fallocate(&file, 0, length.get() as i64).map_err(refused)?;
+                Place::Mapped(Mapping::new(&file, length).map_err(refused)?, file)
+            }
+        };
+        Ok(SharedMemory { device: device.clone(), bytes, place })
+    }
+
+    /// First byte, for kernels of this rank. A multiple of 4096.
+    pub fn address(&self) -> u64 {
+        match &self.place {
+            Place::Mapped(mapping, _) => mapping.address(),
+            Place::Gpu(buffer) => buffer.address(),
+        }
+    }
+
+    /// For the other ranks.
+    ///
+    /// # Errors
+    /// When the driver gives no handle.
+    pub fn handle(&self) -> Result<SharedHandle, DeviceError> {
+        match (&self.place, &self.device) {
+            (Place::Gpu(buffer), Device::Gpu(gpu)) => {
+                gpu.bind()?;
+                let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+                // SAFETY: the address is of memory that cuMemAlloc gave, in the current context.
+                let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, buffer.address()) };
+                status.result().map_err(failed("cuIpcGetMemHandle"))?;
+                let handle = handle.reserved.map(|byte| byte as u8).to_vec();
+                let gpu = gpu.pci_address().unwrap_or_default();
+                Ok(SharedHandle::Cuda { handle, gpu, bytes: self.bytes })
+            }
+            (Place::Mapped(_, file), _) => {
+                let (pid, descriptor) = (std::process::id(), file.as_raw_fd());
+                Ok(SharedHandle::File { pid, descriptor, bytes: self.bytes })
+            }
+            _ => Err(DeviceError::Refused("a GPU's memory without its GPU".into())),
+        }
+    }
+
+    /// Copies values in; the offset is in bytes.
+    ///
+    /// # Errors
+    /// When the range is outside, or the driver fails.
+    pub fn write<T: Copy>(&self, offset: u64, values: &[T]) -> Result<(), DeviceError> {
+        match &self.place {
+            Place::Gpu(buffer) => buffer.write(offset as usize, values),
+            Place::Mapped(mapping, _) => {
+                self.check(offset, size_of_val(values))?;
+                let target = (mapping.address() + offset) as *mut u8;
+                // SAFETY: the range was checked; callers do not write while a grid uses the bytes.
+                unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), target, size_of_val(values)) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies values out; the offset is in bytes.
+    ///
+    /// # Errors
+    /// When the range is outside, or the driver fails.
+    pub fn read<T: Plain>(&self, offset: u64, values: &mut [T]) -> Result<(), DeviceError> {
+        match &self.place {
+            Place::Gpu(buffer) => buffer.read(offset as usize, values),
+            Place::Mapped(mapping, _) => {
+                self.check(offset, size_of_val(values))?;
+                let source = (mapping.address() + offset) as *const u8;
+                // SAFETY: the range was checked; callers do not read while a grid writes the bytes.
+                unsafe { std::ptr::copy_nonoverlapping(source, values.as_mut_ptr().cast(), size_of_val(values)) };
+                Ok(())
+            }
+        }
+    }
+
+    fn check(&self, offset: u64, bytes: usize) -> Result<(), DeviceError> {
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.bytes) {
+            return Err(DeviceError::Refused(format!("{bytes} bytes at {offset} lie outside {}", self.bytes)));
+        }
+        Ok(())
+    }
+}
+
+impl OpenedMemory {
+    /// Opens another rank's memory. Enables access to its GPU, where that is to be had.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] when this device cannot reach that memory, with the reason; others when the handle is bad.
+    pub fn open(device: &Device, handle: &SharedHandle) -> Result<OpenedMemory, DeviceError> {
+        match (device, handle) {
+            (Device::Emulated, SharedHandle::File { pid, descriptor, bytes }) => {
+                let path = format!("/proc/{pid}/fd/{descriptor}");
+                let refused = |error: String| DeviceError::Missing(format!("the memory of process {pid}: {error}"));
+                let file =
+                    File::options().read(true).write(true).open(path).map_err(|error| refused(error.to_string()))?;
+                let mapping = Mapping::new(&file, length(*bytes)?).map_err(|error| refused(error.to_string()))?;
+                let address = mapping.address();
+                Ok(OpenedMemory { device: device.clone(), address, bytes: *bytes, _mapping: Some(mapping) })
+            }
+            (Device::Gpu(gpu), SharedHandle::Cuda { handle, gpu: theirs, bytes }) => {
+                gpu.bind()?;
+                reaches(gpu.context().cu_device(), theirs)?;
+                let mut raw = sys::CUipcMemHandle { reserved: [0; 64] };
+                raw.reserved.iter_mut().zip(handle).for_each(|(to, from)| *to = *from as _);
+                let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+                let mut address = 0;
+                // SAFETY: a handle that the driver gave to another process of this machine; the context is current.
+                let status = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, raw, flags) };
+                status.result().map_err(failed(format!("cuIpcOpenMemHandle for memory of GPU {theirs}")))?;
+                Ok(OpenedMemory { device: device.clone(), address, bytes: *bytes, _mapping: None })
+            }
+            _ => Err(DeviceError::Missing("the other rank's memory is of another kind of device".into())),
+        }
+    }
+
+    /// First byte, for kernels and copies of this rank.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Device {
+    /// Whether this GPU does atomic operations on that one's memory (named by its PCI address) natively, which it does over
+    /// NVLink and not over PCIe. `None` where the driver does not say.
+    pub fn peer_atomics(&self, theirs: &str) -> Option<bool> {
+        let Device::Gpu(gpu) = self else { return None };
+        gpu.bind().ok()?;
+        let other = visible(theirs)?;
+        let mut value = 0;
+        let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        // SAFETY: a local to write to, and two devices of this process.
+        let status = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, gpu.context().cu_device(), other) };
+        status.result().ok().map(|()| value != 0)
+    }
+}
+
+/// The GPU with this PCI address, where this process sees it.
+fn visible(address: &str) -> Option<sys::CUdevice> {
+    let text = CString::new(address).ok()?;
+    let mut device = 0;
+    // SAFETY: a local to write to, and text that ends with a zero.
+    unsafe { sys::cuDeviceGetByPCIBusId(&mut device, text.as_ptr()) }.result().ok().map(|()| device)
+}
+
+/// Whether kernels of one GPU may touch another one's memory.
+fn reaches(own: sys::CUdevice, theirs: &str) -> Result<(), DeviceError> {
+    let other = visible(theirs).ok_or_else(|| {
+        DeviceError::Missing(format!("GPU {theirs} is not visible to the other rank's process (CUDA_VISIBLE_DEVICES?)"))
+    })?;
+    let mut can = 0;
+    // SAFETY: a local to write to, and two devices of this process.
+    let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, other) };
+    status.result().map_err(failed("cuDeviceCanAccessPeer"))?;
+    if can == 0 && own != other {
+        return Err(DeviceError::Missing(format!(
+            "no peer access to GPU {theirs}: neither NVLink nor a PCIe path that the driver allows"
+        )));
+    }
+    Ok(())
+}
+
+impl Drop for OpenedMemory {
+    fn drop(&mut self) {
+        if let Device::Gpu(gpu) = &self.device {
+            let result = gpu.context().bind_to_thread().and_then(|()| {
+                // SAFETY: the address came from cuIpcOpenMemHandle in this context, and work that used it has ended.
+                unsafe { sys::cuIpcCloseMemHandle(self.address) }.result()
+            });
+            gpu.context().record_err(result);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn opened_memory_is_the_owners() {
+        let owner = SharedMemory::new(&Device::Emulated, 5000).unwrap();
+        let handle = owner.handle().unwrap();
+        let opened = OpenedMemory::open(&Device::Emulated, &handle).unwrap();
+        assert_ne!(opened.address(), owner.address());
+        assert_eq!(opened.bytes(), 5000);
+        owner.write(4992, &[7u64]).unwrap();
+        // SAFETY: the mapping is this long, and nobody writes it now.
+        assert_eq!(unsafe { ((opened.address() + 4992) as *const u64).read() }, 7);
+        // SAFETY: as above.
+        unsafe { (opened.address() as *mut u64).write(9) };
+        let mut word = [0u64];
+        owner.read(0, &mut word).unwrap();
+        assert_eq!(word, [9]);
+        assert!(owner.write(4993, &[7u64]).is_err() && owner.read(5000, &mut word).is_err());
+        // No process has this number.
+        let gone = SharedHandle::File { pid: u32::MAX, descriptor: 3, bytes: 5000 };
+        let gone = OpenedMemory::open(&Device::Emulated, &gone);
+        assert!(matches!(gone, Err(DeviceError::Missing(_))), "{gone:?}");
+    }
+
+    #[test]
+    fn a_handle_of_another_kind_of_device_is_refused() {
+        let handle = SharedHandle::Cuda { handle: vec![0; 64], gpu: "0000:00:00.0".into(), bytes: 1 };
+        assert!(OpenedMemory::open(&Device::Emulated, &handle).is_err());
+    }
+}

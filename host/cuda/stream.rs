@@ -1,0 +1,325 @@
+//! Streams: work that a device does in order while the CPU goes on, marks in it that take the time, and recorded work that is
+//! started as a whole (CUDA graphs).
+//!
+//! On the emulated device a thread does the work of a stream, and a mark is a look at the clock.
+
+use super::gpu::failed;
+use super::gpu_module::Function;
+use super::{Device, DeviceError, emulated_stream, gpu};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, result};
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream. Dropping it waits for its work: every wait inside a kernel is bounded, so that ends.
+pub struct Stream(Kind);
+
+enum Kind {
+    Emulated(emulated_stream::Worker),
+    Gpu(Arc<gpu::Gpu>, Arc<CudaStream>),
+}
+
+/// A point in a stream.
+pub struct Mark(MarkKind);
+
+enum MarkKind {
+    Emulated(emulated_stream::Mark),
+    Gpu(CudaEvent),
+}
+
+/// Recorded work.
+pub struct Graph(GraphKind);
+
+enum GraphKind {
+    Emulated(Vec<emulated_stream::Work>),
+    Gpu(CudaGraph),
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Kind::Emulated(_) => "Stream(emulated)",
+            Kind::Gpu(..) => "Stream(gpu)",
+        })
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mark")
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Graph")
+    }
+}
+
+fn other_device(what: &str) -> DeviceError {
+    DeviceError::Refused(format!("{what} is of another device than the stream"))
+}
+
+impl Stream {
+    /// A stream of its own on this device.
+    ///
+    /// # Errors
+    /// The driver's, or the system's for the emulated device's thread.
+    pub fn new(device: &Device) -> Result<Stream, DeviceError> {
+        match device {
+            Device::Emulated => emulated_stream::Worker::start().map(|worker| Stream(Kind::Emulated(worker))),
+            Device::Gpu(gpu) => {
+                let stream = gpu.context().new_stream().map_err(failed("cuStreamCreate"))?;
+                Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
+            }
+        }
+    }
+
+    /// Appends a grid.
+    ///
+    /// # Safety
+    /// The kernel's own contract: the pointers in `args` stay valid until the grid has ended.
+    ///
+    /// # Errors
+    /// When the device refuses the launch. What goes wrong later is an error of the next mark.
+    pub unsafe fn launch<A>(
+        &self,
+        function: &Function<A>,
+        grid: u32,
+        block: u32,
+        mut args: A,
+    ) -> Result<(), DeviceError>
+    where
+        A: Copy + Send + Sync + 'static,
+    {
+        match (&self.0, function) {
+            (Kind::Emulated(worker), Function::Native { function, .. }) => {
+                let function = *function;
+                worker.work(Arc::new(move || {
+                    cuda_std::emulation::run(grid, block, || {
+                        // SAFETY: the caller's contract.
+                        unsafe { function(args) }
+                    })
+                    .map_err(|error| DeviceError::Emulated(error.to_string()))
+                }))
+            }
+            (Kind::Gpu(gpu, stream), Function::Gpu { function, name, .. }) => {
+                gpu.bind()?;
+                let parameters = &mut [(&raw mut args).cast::<c_void>()];
+                let (grids, blocks) = ((grid, 1, 1), (block, 1, 1));
+                // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the
+                // caller's.
+                let status =
+                    unsafe { result::launch_kernel(function.0, grids, blocks, 0, stream.cu_stream(), parameters) };
+                status.map_err(|error| refused_or_failed(error, &format!("launching {name} as {grid} x {block}")))
+            }
+            _ => Err(other_device("the kernel")),
+        }
+    }
+
+    /// Appends a copy between two places of device memory, of this device or of peers; on a GPU its copy engines do it.
+    ///
+    /// # Safety
+    /// Both are valid for `bytes`, and are not used otherwise, until the copy has ended.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn copy(&self, destination: u64, source: u64, bytes: u64) -> Result<(), DeviceError> {
+        match &self.0 {
+            Kind::Emulated(worker) => worker.work(Arc::new(move || {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(source as *const u8, destination as *mut u8, bytes as usize);
+                }
+                Ok(())
+            })),
+            Kind::Gpu(gpu, stream) => {
+                gpu.bind()?;
+                // One address space: the driver knows whose memory the addresses are, also those of opened handles, for
+                // which cuMemcpyPeerAsync would want a context that this process does not have.
+                // SAFETY: the caller's contract.
+                unsafe { result::memcpy_dtod_async(destination, source, bytes as usize, stream.cu_stream()) }
+                    .map_err(failed("cuMemcpyDtoDAsync"))
+            }
+        }
+    }
+
+    /// Appends a mark.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn mark(&self) -> Result<Mark, DeviceError> {
+        match &self.0 {
+            Kind::Emulated(worker) => worker.mark().map(|mark| Mark(MarkKind::Emulated(mark))),
+            Kind::Gpu(gpu, stream) => {
+                let flags = CUevent_flags::CU_EVENT_DEFAULT;
+                let event = gpu.context().new_event(Some(flags)).map_err(failed("cuEventCreate"))?;
+                event.record(stream).map_err(failed("cuEventRecord"))?;
+                Ok(Mark(MarkKind::Gpu(event)))
+            }
+        }
+    }
+
+    /// Lets what is appended from now on wait for a mark of another stream of this device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait_for(&self, mark: &Mark) -> Result<(), DeviceError> {
+        match (&self.0, &mark.0) {
+            (Kind::Emulated(worker), MarkKind::Emulated(mark)) => worker.wait_for(mark),
+            (Kind::Gpu(_, stream), MarkKind::Gpu(event)) => stream.wait(event).map_err(failed("cuStreamWaitEvent")),
+            _ => Err(other_device("the mark")),
+        }
+    }
+
+    /// Records what `work` appends, instead of doing it.
+    ///
+    /// # Errors
+    /// The driver's, or those of `work`.
+    pub fn record(&self, work: impl FnOnce(&Stream) -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
+        match &self.0 {
+            Kind::Emulated(worker) => {
+                worker.begin_recording();
+                let result = work(self);
+                let recorded = worker.end_recording();
+                result.map(|()| Graph(GraphKind::Emulated(recorded)))
+            }
+            Kind::Gpu(_, stream) => {
+                let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+                stream.begin_capture(mode).map_err(failed("cuStreamBeginCapture"))?;
+                let result = work(self);
+                let graph = stream.end_capture(CUgraphInstantiate_flags(0)).map_err(failed("cuGraphInstantiate"));
+                result?;
+                let graph = graph?.ok_or_else(|| DeviceError::Refused("nothing was recorded".into()))?;
+                graph.upload().map_err(failed("cuGraphUpload"))?;
+                Ok(Graph(GraphKind::Gpu(graph)))
+            }
+        }
+    }
+
+    /// Appends recorded work.
+    ///
+    /// # Safety
+    /// As for what was recorded, and nothing else replays the graph at the same time.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn replay(&self, graph: &Graph) -> Result<(), DeviceError> {
+        match (&self.0, &graph.0) {
+            (Kind::Emulated(worker), GraphKind::Emulated(list)) => {
+                list.iter().try_for_each(|work| worker.work(work.clone()))
+            }
+            // Into the stream it was recorded from.
+            (Kind::Gpu(..), GraphKind::Gpu(graph)) => graph.launch().map_err(failed("cuGraphLaunch")),
+            _ => Err(other_device("the graph")),
+        }
+    }
+}
+
+/// A block that is within the device's limit and beyond this kernel's is the user's to change.
+fn refused_or_failed(error: DriverError, what: &str) -> DeviceError {
+    match error.0 {
+        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
+            "{what}: the kernel needs more registers than a block this large leaves; try a smaller --block"
+        )),
+        _ => failed(what.to_owned())(error),
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Kind::Gpu(gpu, stream) = &self.0 {
+            let result = stream.synchronize();
+            gpu.context().record_err(result);
+        }
+    }
+}
+
+impl Mark {
+    /// Whether everything before the mark is done.
+    ///
+    /// # Errors
+    /// When something before it failed.
+    pub fn is_reached(&self) -> Result<bool, DeviceError> {
+        match &self.0 {
+            MarkKind::Emulated(mark) => mark.is_reached(),
+            MarkKind::Gpu(event) => event.try_is_complete().map_err(failed("work of a stream")),
+        }
+    }
+
+    /// Microseconds from an earlier mark to this one; both are reached.
+    ///
+    /// # Errors
+    /// When one is not reached, or the two are of different devices.
+    pub fn since_us(&self, earlier: &Mark) -> Result<f64, DeviceError> {
+        match (&earlier.0, &self.0) {
+            (MarkKind::Emulated(earlier), MarkKind::Emulated(mark)) => mark.since_us(earlier),
+            (MarkKind::Gpu(earlier), MarkKind::Gpu(mark)) => {
+                Ok(f64::from(earlier.elapsed_ms(mark).map_err(failed("cuEventElapsedTime"))?) * 1000.0)
+            }
+            _ => Err(other_device("the mark")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn reached(mark: &Mark) -> Result<(), DeviceError> {
+        while !mark.is_reached()? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    unsafe fn add(args: (u64, u64)) {
+        // SAFETY: the tests give the address of a word that only one stream uses at a time.
+        unsafe { *(args.0 as *mut u64) = *(args.0 as *const u64) * 10 + args.1 };
+    }
+
+    const ADD: Function<(u64, u64)> = Function::Native { function: add };
+
+    #[test]
+    fn work_is_done_in_order_recorded_work_when_it_is_replayed() {
+        let stream = Stream::new(&Device::Emulated).unwrap();
+        let word = Box::new(0u64);
+        let address = &raw const *word as u64;
+        // SAFETY: the word outlives the stream's work, for which the marks below are waited for.
+        let append = |stream: &Stream, digit: u64| unsafe { stream.launch(&ADD, 1, 1, (address, digit)) };
+        let first = stream.mark().unwrap();
+        append(&stream, 1).unwrap();
+        let graph = stream.record(|stream| append(stream, 2).and_then(|()| append(stream, 3))).unwrap();
+        append(&stream, 4).unwrap();
+        // SAFETY: as above.
+        unsafe { stream.replay(&graph).and_then(|()| stream.replay(&graph)) }.unwrap();
+        let last = stream.mark().unwrap();
+        reached(&last).unwrap();
+        // SAFETY: nobody writes the word any more.
+        assert_eq!(unsafe { (address as *const u64).read_volatile() }, 142_323);
+        assert!(last.since_us(&first).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_stream_waits_for_a_mark_of_another_and_nothing_is_done_behind_an_error() {
+        let [first, second] = [(), ()].map(|()| Stream::new(&Device::Emulated).unwrap());
+        let word = Box::new(7u64);
+        let address = &raw const *word as u64;
+        // SAFETY: the word outlives both streams' work; the second waits for the first.
+        unsafe { first.launch(&ADD, 1, 1, (address, 1)) }.unwrap();
+        second.wait_for(&first.mark().unwrap()).unwrap();
+        // SAFETY: as above.
+        unsafe { second.launch(&ADD, 1, 1, (address, 2)) }.unwrap();
+        let bad = cuda_std::emulation::MAX_BLOCK + 1;
+        // SAFETY: as above; this grid is refused when its turn comes.
+        unsafe { second.launch(&ADD, 1, bad, (address, 3)) }.unwrap();
+        // SAFETY: as above.
+        unsafe { second.launch(&ADD, 1, 1, (address, 4)) }.unwrap();
+        let error = reached(&second.mark().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("refused"), "{error}");
+        // SAFETY: nobody writes the word any more.
+        assert_eq!(unsafe { (address as *const u64).read_volatile() }, 712);
+    }
+}

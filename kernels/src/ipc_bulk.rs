@@ -1,0 +1,89 @@
+//! Writing into another GPU's memory by bulk stores (TMA): the threads fill a stage in shared memory, and the multiprocessor's
+//! copy unit carries it away while they fill the next one. The second PTX module, for compute capability 9.0 and later.
+//!
+//! ```text
+//!   threads: fill stage k   fill k+1   fill k+2   (wait until k was read)  fill k ...
+//!   copy unit:              store k    store k+1  store k+2
+//! ```
+
+use crate::ipc::{IpcArgs, byte, each_byte_behind, signal, word, words};
+use cuda_std::bulk::{
+    STAGE_BYTES, fence_proxy_async_global, fence_proxy_async_stage, fill_stage, store_bulk, wait_bulk, wait_stage_read,
+};
+use cuda_std::vector::load_words;
+use cuda_std::{kernel, thread};
+
+/// Stages of a block: one is filled while the others are read.
+const STAGES: u32 = 3;
+/// Bytes of one bulk store.
+const CHUNK: u32 = STAGE_BYTES / STAGES;
+
+/// Writes the destination chunk by chunk; `words_at` gives the four words at an index of 16-byte vectors.
+#[inline(always)]
+unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: impl Fn(u64) -> u8) {
+    let whole = args.bytes / 16 * 16;
+    let leads = thread::thread_idx_x() == 0;
+    let mut start = thread::block_idx_x() as u64 * CHUNK as u64;
+    let mut stage = 0;
+    while start < whole {
+        // The copy unit has read this stage when at most STAGES - 1 younger stores are still reading.
+        if leads {
+            wait_stage_read::<{ STAGES - 1 }>();
+        }
+        thread::sync_threads();
+        let length = if whole - start < CHUNK as u64 { (whole - start) as u32 } else { CHUNK };
+        let mut offset = thread::thread_idx_x() * 16;
+        while offset < length {
+            // SAFETY: below the stage's end; nobody reads it any more.
+            unsafe { fill_stage(stage * CHUNK + offset, words_at((start + offset as u64) / 16)) };
+            offset += thread::block_dim_x() * 16;
+        }
+        // Each thread's words must reach the copy unit's way of looking at shared memory, before the barrier.
+        fence_proxy_async_stage();
+        thread::sync_threads();
+        if leads {
+            // SAFETY: contract of the kernel; start and length are multiples of 16.
+            unsafe { store_bulk(args.destination.add(start as usize), stage * CHUNK, length) };
+        }
+        stage = (stage + 1) % STAGES;
+        start += thread::grid_dim_x() as u64 * CHUNK as u64;
+    }
+    each_byte_behind(args.bytes, 16, |offset| {
+        // SAFETY: contract of the kernel.
+        unsafe { args.destination.add(offset as usize).write(byte_at(offset)) }
+    });
+    if leads {
+        // Before the flag, and before the block's shared memory goes to another one.
+        wait_bulk();
+        fence_proxy_async_global();
+    }
+    // SAFETY: contract of the kernel.
+    unsafe { signal(args) };
+}
+
+/// Writes the pattern.
+///
+/// # Safety
+/// As `ipc_write_16`.
+#[kernel]
+pub unsafe fn ipc_bulk_write(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { stores(&args, |index| words(word(args.seed, index * 4)), |offset| byte(args.seed, offset)) };
+}
+
+/// Copies.
+///
+/// # Safety
+/// As `ipc_copy_16`.
+#[kernel]
+pub unsafe fn ipc_bulk_copy(args: IpcArgs) {
+    let source = args.source.cast::<u32>();
+    // SAFETY: contract of the kernel; the index and the offset lie within `bytes`.
+    unsafe {
+        stores(
+            &args,
+            |index| load_words(source.add(index as usize * 4)),
+            |offset| args.source.add(offset as usize).read(),
+        )
+    };
+}

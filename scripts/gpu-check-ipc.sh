@@ -1,0 +1,90 @@
+# shellcheck shell=bash
+# The part of gpu-check.sh for two or more GPUs: what experiments/ipc must show. Sourced; a run on two GPUs takes about two
+# minutes. GINLAB_CUBIN=path takes a module that was compiled before.
+
+# shellcheck disable=SC2154,SC2034  # gpu-check.sh sets work, log, out, quick, ginlab, gpus, and its `run` reads experiment
+experiment=ipc
+cubin=${GINLAB_CUBIN:-}
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+if [[ -z $cubin && -n $nvcc ]]; then
+    if "$nvcc" -O3 -arch=native -cubin -o "$work/ipc.cubin" experiments/ipc/baseline/ipc.cu >>"$log" 2>&1; then
+        cubin=$work/ipc.cubin
+        say "== baseline compiled by $("$nvcc" --version | grep release)"
+    else
+        say "   FAILED: $nvcc does not compile experiments/ipc/baseline/ipc.cu: $(tail -n 1 "$log")"
+        failures=$((failures + 1))
+    fi
+elif [[ -z $cubin ]]; then
+    say '== no nvcc: without the cuda-c++ cases'
+fi
+module=()
+if [[ -n $cubin ]]; then module=(--cuda-module "$cubin"); fi
+# Evidence that stores are 16 bytes wide, from the machine code.
+if command -v cuobjdump >/dev/null && [[ -n $cubin ]]; then
+    say "== nvcc's ipc_write_16: $(cuobjdump -sass -fun ipc_write_16 "$cubin" | grep -c 'STG.E.128') stores of 16 bytes"
+fi
+
+# At 1 GiB: one SM's cap, 8 blocks, 128 blocks; all operations; widths.
+run ipc-1g 120 -d gpu -b 1G -e 1G --grid 1,8,128 -o write,copy,read --store plain,bulk -r "$(repeats 10)" "${module[@]}"
+run ipc-widths 60 -d gpu -b 1G -e 1G --grid 1,8,128 --width 4,8,16 -r "$(repeats 10)" "${module[@]}"
+# The knee, and the dip at 16 blocks.
+run ipc-knee 60 -d gpu -b 1G -e 1G --grid auto --store plain,bulk -r "$(repeats 10)"
+run ipc-dip 60 -d gpu -b 1G -e 1G --grid 8,12,14,15,16,17,18,20,24,32,48,64,96,112,120,128,132,160,192 -r "$(repeats 10)"
+# 8 MiB, and 64 KiB to 1 MiB with what launches cost.
+run ipc-8m 60 -d gpu -b 8M -e 8M --grid 16,32,64,128 --block 256,512 -o write,copy -r "$(repeats 20)" "${module[@]}"
+run ipc-small 100 -d gpu -b 64K -e 1M -f 2 --launch stream,graph --grid 8,16,32,64 --block 256,512 -r "$(repeats 20)"
+# Both ways at once.
+run ipc-both 60 -d gpu -b 8M -e 1G -f 128 --direction one,both --grid 8,32,128 -o write,copy,read -r "$(repeats 10)"
+# The predecessor's table.
+run ipc-table 60 -d gpu -b 8M -e 1G -f 2 --grid 1,16,128 --block 256 --volume 512M -r "$(repeats 10)" "${module[@]}"
+run ipc-table-1024 60 -d gpu -b 8M -e 1G -f 2 --grid 1 --block 1024 --volume 512M -r "$(repeats 10)" "${module[@]}"
+if ((gpus > 2)); then
+    run ipc-matrix 100 -d gpu --pairs matrix -b 1G -e 1G --grid 128 -r "$(repeats 10)"
+    run ipc-matrix-both 100 -d gpu --pairs matrix --direction both -b 1G -e 1G --grid 128 -r "$(repeats 10)"
+    run ipc-all 100 -d gpu --pairs all -b 64M -e 1G -f 4 --grid 8,16,32,64,128 -r "$(repeats 10)"
+    run ipc-all-bulk 100 -d gpu --pairs all -b 1G -e 1G --grid 16,44,64 --store bulk -o write,read -r "$(repeats 10)"
+fi
+
+# What must be refused, and a peer that dies while kernels write to it.
+expect ipc-too-many-ranks 2 'ranks need' -d gpu --ranks 64 -b 64K -e 64K
+expect ipc-too-large-a-block 2 'refused' -d gpu --block 2048 -b 64K -e 64K
+expect ipc-wrong-bytes 1 'verification failed' -d gpu --spoil -b 1M -e 1M --grid 8 -r 2
+kill_peer() {
+    say '== a rank is killed while GPUs write to each other'
+    timeout 60 "$ginlab" ipc -d gpu --direction both -b 64M -e 64M --grid 64 -r 100000 --no-header -t 10 >>"$log" 2>"$work/killed" &
+    local parent=$! child='' tries=0 got
+    while [[ -z $child && $tries -lt 200 ]]; do
+        child=$(pgrep -P "$(pgrep -P "$parent" | head -n 1)" 2>/dev/null | head -n 1)
+        tries=$((tries + 1))
+        sleep 0.05
+    done
+    sleep 6
+    kill -9 "$child" 2>>"$log"
+    wait "$parent"
+    got=$?
+    cat "$work/killed" >>"$log"
+    if [[ $got == 1 ]] && grep -q 'rank 1' "$work/killed"; then
+        say "   ok: code $got: $(tail -n 1 "$work/killed")"
+    else
+        say "   FAILED: code $got: $(tail -n 1 "$work/killed")"
+        failures=$((failures + 1))
+    fi
+}
+kill_peer
+
+# A figure per line: GRID x BLOCK: GB/s of the case, and its ratio to the baseline.
+figures() {
+    awk -F, -v file="$1" 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
+        { for (name in n) c[name] = $n[name] } '"$2"' {
+            printf "%s: %s %s %s B %sx%s width %s %s %s: %.1f GB/s, %.3f x %s, line %s %%, received %s us\n", file, c["pair"],
+                c["operation"], c["size_bytes"], c["grid"], c["block"], c["width_bytes"], c["case"], c["launch"],
+                c["bandwidth_gbytes_s"], c["baseline_ratio"], c["baseline"], c["line_rate_pct"], c["received_us_p50"] }' \
+        "$work/$1.csv" 2>/dev/null
+}
+{
+    figures ipc-1g 'c["status"] == "ok"'
+    figures ipc-8m 'c["case"] != "int-loop"'
+    figures ipc-small 'c["case"] == "write" && c["grid"] >= 16'
+    figures ipc-both 'c["case"] == "write" || c["case"] == "copy-engine"'
+    for name in ipc-matrix ipc-all; do figures "$name" 'c["case"] == "write"'; done
+} >"$out/ipc-figures.txt"

@@ -1,0 +1,193 @@
+//! `ginlab ipc` on the emulated device: processes that write into each other's shared memory.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
+use ginlab::report::Row;
+use nix::sys::signal::{Signal, kill};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Longer than any of these tests wait for what it breaks: the signal must come mid-run.
+const LONG: &str =
+    "ipc -d emulated -r 2 -n 2 -t 10 --no-header -b 1K -e 4M -f 2 --volume 1M -g 1,2,3,4,5,6,7,8,9,10,11,12";
+
+/// Few repeats of few launches: what is checked is the bytes.
+const SHORT: &str = "-r 2 -n 2 -w 1 -t 20 --no-header";
+
+fn ipc(args: &str) -> Done {
+    run(ginlab(&format!("ipc -d emulated {SHORT} {args}")))
+}
+
+fn measured(args: &str) -> Vec<Row> {
+    let found = rows(&ipc(&format!("{args} --csv -")).expect(0).stdout);
+    all_verified(&found);
+    assert!(found.iter().all(|row| row.device == "emulated" && row.fabric == "shm" && row.experiment == "ipc"));
+    found
+}
+
+fn pairs(rows: &[Row]) -> BTreeSet<String> {
+    rows.iter().filter_map(|row| row.pair.clone()).collect()
+}
+
+#[test]
+fn every_operation_width_and_launch_carries_every_byte_of_any_size() {
+    // Below a word, around vectors, around a round of eight of them by all threads of the grid.
+    for bytes in [1, 3, 4, 15, 16, 17, 1001, 2 * 3 * 16 * 8, 2 * 3 * 16 * 8 + 5, 100_003] {
+        let rows = measured(&format!(
+            "-b {bytes} -e {bytes} -o write,copy,read --width 4,8,16 --launch stream,graph -g 2 --block 3"
+        ));
+        let cases = count_by(&rows, |row| (row.case.clone(), row.operation.clone(), row.width_bytes));
+        // Three widths each, three copy engines, and the loop where bytes are written; each by stream and graph.
+        assert_eq!((cases.len(), rows.len()), (3 * 3 + 3 + 1, 2 * (3 * 3 + 3 + 1)), "{cases:?}");
+        assert!(cases.values().all(|count| *count == 2), "{cases:?}");
+    }
+}
+
+#[test]
+fn baselines_are_named_and_receivers_see_writes() {
+    let rows = measured("-b 64K -e 64K -o write,read -g 1,2 --launch stream");
+    for row in &rows {
+        let expected = (row.case != "copy-engine").then_some("copy-engine");
+        assert_eq!(row.baseline.as_deref(), expected, "{row:?}");
+        assert_eq!(row.baseline_ratio.is_some(), expected.is_some(), "{row:?}");
+        // Of a write's flags; nothing arrives by a read.
+        assert_eq!(row.received_us_p50.is_some(), row.case == "write", "{row:?}");
+        assert_eq!(row.grid.is_some(), row.case != "copy-engine", "{row:?}");
+        assert_eq!(row.knee, None);
+    }
+}
+
+#[test]
+fn both_ways_have_a_sum_and_a_row_for_each_way_held_against_it_alone() {
+    let rows = measured("-b 5K -e 5K -o write,copy,read -g 2 --direction one,both");
+    assert_eq!(pairs(&rows), ["0<>1", "0>1", "1>0"].map(String::from).into());
+    for row in rows.iter().filter(|row| row.direction.as_deref() == Some("both")) {
+        // Only 0>1 was measured alone.
+        assert_eq!(row.one_way_ratio.is_some(), row.pair.as_deref() == Some("0>1"), "{row:?}");
+    }
+    let bandwidth = |row: &&Row| row.bandwidth_gbytes_s.unwrap();
+    for case in ["write", "copy", "read", "copy-engine"] {
+        let both = rows.iter().filter(|row| row.case == case && row.direction.as_deref() == Some("both"));
+        for sum in both.clone().filter(|row| row.pair.as_deref() == Some("0<>1")) {
+            let each = both.clone().filter(|row| row.operation == sum.operation && row.pair != sum.pair);
+            let all: f64 = each.clone().map(|row| bandwidth(&row)).sum();
+            assert_eq!(each.count(), 2);
+            assert!(bandwidth(&sum) <= all * 1.0001, "the slowest counts: {sum:?}");
+        }
+    }
+}
+
+#[test]
+fn three_ranks_as_a_matrix_and_all_at_once() {
+    let matrix = measured("--ranks 3 --pairs matrix -b 4K -e 4K -g 2 --direction one,both -o write,read");
+    let expected = ["0>1", "0>2", "1>0", "1>2", "2>0", "2>1", "0<>1", "0<>2", "1<>2"];
+    assert_eq!(pairs(&matrix), expected.map(String::from).into());
+    assert!(matrix.iter().all(|row| row.ranks == 3));
+
+    let all = measured("--ranks 3 --pairs all -b 4K -e 4K -g 2 -o write,copy,read --launch stream,graph");
+    assert_eq!(pairs(&all), ["0>1", "0>2", "1>0", "1>2", "2>0", "2>1", "all"].map(String::from).into());
+    let sums = all.iter().filter(|row| row.pair.as_deref() == Some("all")).count();
+    assert_eq!(all.len(), 7 * sums);
+}
+
+#[test]
+fn a_sweep_of_grids_marks_one_knee_per_case() {
+    let rows = measured("-b 16K -e 16K -g auto");
+    let knees = count_by(&rows, |row| (row.case.clone(), row.knee));
+    for case in ["write", "int-loop"] {
+        assert_eq!(knees[&(case.to_owned(), Some(true))], 1, "{knees:?}");
+        assert_eq!(knees[&(case.to_owned(), Some(false))], 3, "grids 1, 2, 4, 8: {knees:?}");
+    }
+    assert_eq!(knees[&("copy-engine".to_owned(), None)], 4);
+}
+
+#[test]
+fn bulk_stores_are_skipped_with_the_reason() {
+    let done = ipc("-b 4K -e 4K -g 1 --store plain,bulk -o write,copy,read --csv -").expect(0);
+    let found = rows(&done.stdout);
+    let skipped: Vec<&Row> = found.iter().filter(|row| row.store.as_deref() == Some("bulk")).collect();
+    assert_eq!(skipped.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(), ["bulk-write", "bulk-copy"]);
+    for row in skipped {
+        assert_eq!(row.status.to_string(), "skipped: the emulated device has no bulk stores (TMA)");
+        assert_eq!((row.time_us_p50, row.wrong), (None, None));
+    }
+}
+
+#[test]
+fn the_check_finds_a_spoilt_byte_in_every_case() {
+    let done = ipc("-b 10K -e 10K -g 2 -o write,copy,read --direction both --spoil --csv -").expect(1);
+    assert!(done.complaint().starts_with("ginlab: verification failed: "), "{}", done.stderr);
+    for row in rows(&done.stdout) {
+        let flows = if row.pair.as_deref() == Some("0<>1") { 2 } else { 1 };
+        // A sum does not tell which byte.
+        let wrong = if row.case == "read" { 10 * 1024 } else { 1 };
+        assert_eq!(row.wrong, Some(flows * wrong), "{row:?}");
+        assert!(row.status.to_string().starts_with("failed: "), "{row:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_one_line_and_code_2() {
+    for (args, words) in [
+        ("--operation erase", "none of write, copy, read"),
+        ("--width 3", "none of 4, 8, 16"),
+        ("--store tape", "none of plain, bulk"),
+        ("--launch rocket", "none of stream, graph"),
+        ("--direction up", "none of one, both"),
+        ("--pairs some", "none of first, matrix, all"),
+        ("--pairs first,all", "one of first, matrix, all"),
+        ("--ranks 1", "from 2 to 64"),
+        ("--ranks 65", "from 2 to 64"),
+        ("-b 0", "from 1 B to 16 GiB"),
+        ("-b 1K -e 32G", "from 1 B to 16 GiB"),
+        ("-b 2K -e 1K", "below the begin"),
+        ("--grid 0", "at least 1"),
+        ("--grid automatic", "not a whole number"),
+        ("--block 2048", "refused"),
+        ("--volume 1X", "unknown unit"),
+        ("--cuda-module /nonexistent.cubin", "leave --cuda-module out"),
+    ] {
+        let done = ipc(args).expect(2);
+        assert!(done.complaint().contains(words), "{args}: {}", done.stderr);
+        assert!(done.stdout.is_empty(), "{args}: {}", done.stdout);
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_said_to_be_missing() {
+    if ginlab::cuda::visible_gpus().is_ok_and(|gpus| !gpus.is_empty()) {
+        common::skip("there is a GPU");
+        return;
+    }
+    let done = run(ginlab(&format!("ipc -d gpu {SHORT}"))).expect(2);
+    assert!(done.complaint().contains("no CUDA driver") || done.complaint().contains("PTX"), "{}", done.stderr);
+}
+
+#[test]
+fn a_killed_rank_ends_the_others_within_the_deadline() {
+    for (dies, pairs) in [(1, "--pairs first --direction both"), (2, "--ranks 3 --pairs all")] {
+        let began = Instant::now();
+        let mut job = Job::start(ginlab(&format!("{LONG} {pairs}")));
+        job.until(Stream::Stdout, "write");
+        kill(job.rank(dies), Signal::SIGKILL).unwrap();
+        let done = job.finish().expect(1);
+        assert!(done.complaint().contains(&format!("rank {dies} ")), "{}", done.stderr);
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn an_interrupted_run_keeps_its_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = ginlab(&format!("{LONG} --csv run.csv"));
+    command.current_dir(folder.path());
+    let mut job = Job::start(command);
+    job.until(Stream::Stdout, "write");
+    job.signal(Signal::SIGINT);
+    let done = job.finish().expect(130);
+    assert_eq!(done.complaint(), "ginlab: interrupted; the rows so far are complete");
+    assert!(!common::rows_of(&folder.path().join("run.csv")).is_empty());
+}

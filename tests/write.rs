@@ -1,0 +1,101 @@
+//! `ginlab write` and `ginlab sendrecv`: rows, verification, bad input, peers that die.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Job, Stream, ginlab, run};
+use ginlab::report::Row;
+use nix::sys::signal::{Signal, kill};
+
+#[track_caller]
+fn rows(args: &str) -> Vec<Row> {
+    let done = run(ginlab(&format!("{args} -d emulated --csv -"))).expect(0);
+    common::rows(&done.stdout)
+}
+
+#[track_caller]
+fn refused(args: &str, part: &str) {
+    let done = run(ginlab(args)).expect(2);
+    assert!(done.complaint().contains(part), "{part}: {}", done.complaint());
+    assert_eq!(done.stdout, "");
+}
+
+#[test]
+fn writes_of_every_kind_are_verified() {
+    let rows = rows(
+        "write -p tcp --np 4 -b 0 -e 5000 -f 70 -n 20 -r 2 --rails 1,3 --strategy split,round-robin --targets one,turn,all --window 1,5",
+    );
+    assert_eq!(rows.len(), 3 * 2 * 2 * 2 * 4);
+    for row in &rows {
+        assert_eq!((row.status.to_string().as_str(), row.wrong), ("ok", Some(0)), "{row:?}");
+        assert_eq!(row.rail_bytes.as_ref().unwrap().len() as u32, row.rails.unwrap());
+    }
+    let spread = |row: &&Row| {
+        row.strategy.as_deref() == Some("round-robin") && row.rails == Some(3) && row.size_bytes == Some(4900)
+    };
+    for row in rows.iter().filter(spread) {
+        let bytes = row.rail_bytes.as_ref().unwrap();
+        let (most, least) = (bytes.iter().max().unwrap(), bytes.iter().min().unwrap());
+        assert!(most - least <= 2 * 4900, "{bytes:?}");
+    }
+}
+
+#[test]
+fn the_bare_loop_stands_beside() {
+    let rows = rows("write -p tcp -b 64 -e 4K -f 64 -n 50 -r 3 --rails 1 --window 8 --buffers 1 --bare --batch 4");
+    assert_eq!(
+        rows.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(),
+        ["write", "bare-write", "write", "bare-write"]
+    );
+    assert!(rows[0].baseline.as_deref() == Some("bare-write") && rows[0].baseline_ratio.unwrap() > 0.0);
+    assert!(rows.iter().all(|row| row.wrong != Some(1)));
+}
+
+#[test]
+fn messages_both_ways_are_verified() {
+    let rows = rows("sendrecv -p tcp -b 0 -e 9000 -f 90 -n 30 -r 2 --rails 1,2 --window 7");
+    assert_eq!(rows.len(), 2 * 2 * 4);
+    assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong == Some(0)), "{rows:?}");
+    let modes: Vec<_> = rows.iter().map(|row| row.mode.clone().unwrap()).collect();
+    assert!(modes[..8].iter().all(|mode| mode == "roundtrip") && modes[8..].iter().all(|mode| mode == "window"));
+    assert!(rows[0].ack_us_p99.unwrap() >= rows[0].ack_us_p50.unwrap());
+}
+
+#[test]
+fn what_cannot_be_is_one_line_and_code_2() {
+    for (args, part) in [
+        ("write --rails 0", "--rails"),
+        ("write --rails 65", "from 1 to 64"),
+        ("write --window 0", "--window"),
+        ("write --strategy stripe", "round-robin"),
+        ("write -b 8 -e 4", "-b/-e/-f"),
+        ("write -b 1X", "--begin"),
+        ("write --np 1", "two ranks"),
+        ("write --np 3", "even number"),
+        ("write --provider nope", "nope"),
+        ("write --csv - --json -", "stdout"),
+        ("write -b 16T -e 16T --window 64", "-e"),
+        ("write -b 1T -e 1T --window 1", "available"),
+        ("sendrecv --np 3", "even number"),
+        ("sendrecv --rails 0", "--rails"),
+        ("sendrecv -e 2T -b 2T", "1 TiB"),
+    ] {
+        refused(args, part);
+    }
+}
+
+#[test]
+fn a_killed_target_is_named_within_the_deadline() {
+    for what in [
+        "write -b 4K -e 4K -n 100000000 --volume 1024G",
+        "sendrecv -b 8 -e 8 -n 100000000 --volume 1024G --mode window",
+    ] {
+        let mut job = Job::start(ginlab(&format!("{what} -p tcp -r 1000 -t 5 --rails 1")));
+        job.until(Stream::Stderr, "time_us is");
+        kill(job.rank(1), Signal::SIGKILL).unwrap();
+        let done = job.finish().expect(1);
+        let text = done.complaint();
+        assert!(text.contains("rank 1"), "{what}: {text}");
+    }
+}
