@@ -1,6 +1,7 @@
 //! The `ginlab` command: one subcommand per experiment.
 
 mod affinity;
+mod all2all;
 mod bootstrap;
 mod chart;
 mod echo;
@@ -49,6 +50,8 @@ enum Experiment {
     Write(Box<write::Args>),
     /// Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine
     Ipc(Box<ipc::Args>),
+    /// CPU-initiated all-to-all: every rank writes a block to every other one, by rails that all carry the same
+    All2all(Box<all2all::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// List GPUs with the network cards and cores near them, and what connects them
@@ -93,6 +96,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Write(args)) => write::run(&args),
         Some(Experiment::Sendrecv(args)) => sendrecv::run(&args),
+        Some(Experiment::All2all(args)) => all2all::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
