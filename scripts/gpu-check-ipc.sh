@@ -31,7 +31,7 @@ run ipc-widths 60 -d gpu -b 1G -e 1G --grid 1,8,128 --width 4,8,16 -r "$(repeats
 run ipc-knee 60 -d gpu -b 1G -e 1G --grid auto --store plain,bulk -r "$(repeats 10)"
 run ipc-dip 60 -d gpu -b 1G -e 1G --grid 8,12,14,15,16,17,18,20,24,32,48,64,96,112,120,128,132,160,192 -r "$(repeats 10)"
 # 8 MiB, and 64 KiB to 1 MiB with what launches cost.
-run ipc-8m 60 -d gpu -b 8M -e 8M --grid 16,32,64,128 --block 256,512 -o write,copy -r "$(repeats 20)" "${module[@]}"
+run ipc-8m 60 -d gpu -b 8M -e 8M --launch stream,graph --grid 16,32,64,128 --block 256,512 -o write,copy -r "$(repeats 20)" "${module[@]}"
 run ipc-small 100 -d gpu -b 64K -e 1M -f 2 --launch stream,graph --grid 8,16,32,64 --block 256,512 -r "$(repeats 20)"
 # Both ways at once.
 run ipc-both 60 -d gpu -b 8M -e 1G -f 128 --direction one,both --grid 8,32,128 -o write,copy,read -r "$(repeats 10)"

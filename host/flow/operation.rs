@@ -5,8 +5,10 @@ use crate::fabric::Rail;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How often a future polls the rails before it lets other tasks run.
-const POLLS: u32 = 8;
+/// How often a future polls the rails, at most, before it lets other tasks run. It stops at once when another task has
+/// something to do; alone it stays here, since tokio asks the system for sockets in between, which takes as long as several
+/// polls.
+const POLLS: u32 = 64;
 
 /// An operation that has been posted. Dropping it does not undo it: its buffer stays until it is complete. (A receive is
 /// taken back if it still can be.)
@@ -47,7 +49,9 @@ impl<R: Rail> Future for Operation<R> {
                 return Poll::Ready(result);
             }
             // Its error goes to every operation, this one too.
-            let _ = state.progress();
+            if state.turn_for(key) {
+                break;
+            }
         }
         let mut state = self.flow.0.borrow_mut();
         match state.take_result(key) {

@@ -412,6 +412,18 @@ impl<R: Rail> State<R> {
         }
     }
 
+    /// A turn of the task that waits for this operation; whether another task has something to do now.
+    #[inline]
+    pub fn turn_for(&mut self, key: usize) -> bool {
+        // Its own waker, from an earlier wait, would count as another's.
+        if let Some(operation) = self.operations.get_mut(key) {
+            operation.waker = None;
+        }
+        self.woken = false;
+        let _ = self.progress();
+        self.woken
+    }
+
     /// Progress, and now and then a look at the clock. Whether a task has something to do now, or the flow has ended: then its
     /// error has gone to every operation, and the next ones will meet it too.
     fn turn(&mut self) -> bool {

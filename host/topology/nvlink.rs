@@ -4,7 +4,7 @@ use crate::fabric::pci::PciAddress;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
-use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
+use nvml_wrapper::sys_exports::field_id;
 use std::ffi::OsStr;
 
 /// More than any GPU has: Hopper and Blackwell have 18.
@@ -40,19 +40,26 @@ pub fn links() -> Result<Vec<Links>, String> {
             .filter(|link| device.link_wrapper_for(*link).is_active().unwrap_or(false))
             .collect();
         let remote = |link: &u32| device.link_wrapper_for(*link).remote_pci_info().ok()?.bus_id.parse().ok();
-        let field = [FieldId(NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON)];
-        let speed = device.field_values_for(&field).ok().and_then(|values| values.into_iter().next()?.ok()?.value.ok());
-        // Megabytes, whatever the field's name suggests.
-        let megabytes = speed.and_then(|value| match value {
-            SampleValue::U32(rate) => Some(f64::from(rate)),
-            SampleValue::U64(rate) => Some(rate as f64),
-            SampleValue::F64(rate) => Some(rate),
-            SampleValue::I64(_) => None,
-        });
+        // The rate of a link under three names: which one a driver answers to depends on its age and the GPU's.
+        let names = [
+            field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON,
+            field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_L0,
+            field_id::NVML_FI_DEV_NVLINK_GET_SPEED,
+        ];
+        let values = device.field_values_for(&names.map(FieldId)).unwrap_or_default();
+        // Megabytes, whatever the fields' names suggest.
+        let number = |value: SampleValue| match value {
+            SampleValue::U32(rate) => f64::from(rate),
+            SampleValue::U64(rate) => rate as f64,
+            SampleValue::F64(rate) => rate,
+            SampleValue::I64(rate) => rate as f64,
+        };
+        let megabytes =
+            values.into_iter().find_map(|value| Some(number(value.ok()?.value.ok()?)).filter(|rate| *rate > 0.0));
         all.push(Links {
             gpu,
             active: active.len() as u32,
-            bytes_per_second: megabytes.filter(|rate| *rate > 0.0).map(|rate| rate * 1e6 * active.len() as f64),
+            bytes_per_second: megabytes.map(|rate| rate * 1e6 * active.len() as f64),
             remotes: active.iter().filter_map(remote).collect(),
         });
     }

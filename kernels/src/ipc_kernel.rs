@@ -5,23 +5,67 @@
 
 use crate::ipc::{IpcArgs, POISON, STEP, byte, each_byte_behind, signal, word, words};
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
-use cuda_std::vector::{load_words, store_words};
+use cuda_std::vector::{load_words, opaque_u32, opaque_u64, store_words};
 use cuda_std::{kernel, thread};
 
 /// Accesses of one thread under way.
 pub const UNROLL: usize = 8;
 
-/// The grid's way through `vectors` of `W` words: calls `whole` with the first index of each full round of [`UNROLL`], and
-/// `rest` with that of the last one. Indices of a round are a grid's threads apart.
-#[inline(always)]
-fn each_round(vectors: u64, mut whole: impl FnMut(u64), rest: impl FnOnce(u64)) {
-    let threads = grid_threads();
-    let mut index = this_thread();
-    while index + (UNROLL as u64 - 1) * threads < vectors {
-        whole(index);
-        index += UNROLL as u64 * threads;
+/// Where a thread is on the grid's way through memory, in vectors of `W` words.
+struct Way<const W: usize> {
+    /// The thread's next vector.
+    index: u64,
+    /// Vectors from one of its accesses to the next: the threads of the grid.
+    stride: u64,
+    /// All vectors.
+    vectors: u64,
+}
+
+impl<const W: usize> Way<W> {
+    const BYTES: u64 = 4 * W as u64;
+
+    #[inline(always)]
+    fn new(bytes: u64) -> Way<W> {
+        Way { index: opaque_u64(this_thread()), stride: opaque_u64(grid_threads()), vectors: bytes / Self::BYTES }
     }
-    rest(index);
+
+    /// Whether a whole round of [`UNROLL`] accesses is left.
+    #[inline(always)]
+    fn has_round(&self) -> bool {
+        self.index + (UNROLL as u64 - 1) * self.stride < self.vectors
+    }
+
+    #[inline(always)]
+    fn next_round(&mut self) {
+        self.index += UNROLL as u64 * self.stride;
+    }
+
+    /// The addresses of a round's accesses.
+    #[inline(always)]
+    fn addresses(&self, base: u64) -> Addresses {
+        Addresses { next: base + self.index * Self::BYTES, step: self.stride * Self::BYTES }
+    }
+
+    /// Whether the access of this number is within, in the last round.
+    #[inline(always)]
+    fn is_left(&self, round: usize) -> bool {
+        self.index + round as u64 * self.stride < self.vectors
+    }
+}
+
+/// Addresses one step apart.
+struct Addresses {
+    next: u64,
+    step: u64,
+}
+
+impl Addresses {
+    #[inline(always)]
+    fn take(&mut self) -> *mut u32 {
+        let address = self.next;
+        self.next = opaque_u64(address + self.step);
+        address as *mut u32
+    }
 }
 
 #[inline(always)]
@@ -38,33 +82,29 @@ fn this_thread() -> u64 {
 /// Writes the pattern.
 #[inline(always)]
 unsafe fn write<const W: usize>(args: &IpcArgs) {
-    let (threads, vectors) = (grid_threads(), args.bytes / (4 * W as u64));
-    let target = args.destination.cast::<u32>();
-    // From one vector of a thread to its next.
-    let step = (threads as u32).wrapping_mul(W as u32).wrapping_mul(STEP);
-    let mut value = word(args.seed, this_thread() * W as u64);
-    let put = |index: u64, value: u32| {
-        // SAFETY: the kernel's contract; the index is below the number of vectors.
-        unsafe { store_words(target.add(index as usize * W), words::<W>(value)) }
-    };
-    each_round(
-        vectors,
-        |index| {
-            for round in 0..UNROLL {
-                put(index + round as u64 * threads, value.wrapping_add(step.wrapping_mul(round as u32)));
-            }
-            value = value.wrapping_add(step.wrapping_mul(UNROLL as u32));
-        },
-        |index| {
-            for round in 0..UNROLL as u64 {
-                let index = index + round * threads;
-                if index < vectors {
-                    put(index, word(args.seed, index * W as u64));
-                }
-            }
-        },
-    );
-    each_byte_behind(args.bytes, 4 * W as u64, |offset| {
+    let mut way = Way::<W>::new(args.bytes);
+    // The pattern's word at the thread's next vector, and how far it is to the one after.
+    let mut value = word(args.seed, way.index * W as u64);
+    let step = opaque_u32((way.stride as u32).wrapping_mul(W as u32).wrapping_mul(STEP));
+    while way.has_round() {
+        let mut targets = way.addresses(args.destination as u64);
+        for _ in 0..UNROLL {
+            // SAFETY: the kernel's contract; a whole round is below the number of vectors.
+            unsafe { store_words(targets.take(), words::<W>(value)) };
+            value = opaque_u32(value.wrapping_add(step));
+        }
+        way.next_round();
+    }
+    let mut targets = way.addresses(args.destination as u64);
+    for round in 0..UNROLL {
+        let target = targets.take();
+        if way.is_left(round) {
+            // SAFETY: the kernel's contract; below the number of vectors.
+            unsafe { store_words(target, words::<W>(value)) };
+        }
+        value = opaque_u32(value.wrapping_add(step));
+    }
+    each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's contract.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
     });
@@ -72,41 +112,58 @@ unsafe fn write<const W: usize>(args: &IpcArgs) {
     unsafe { signal(args) };
 }
 
+/// Loads a round.
+#[inline(always)]
+unsafe fn load_round<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W]; UNROLL] {
+    let mut held = [[0; W]; UNROLL];
+    let mut sources = way.addresses(source as u64);
+    for held in &mut held {
+        // SAFETY: the caller's kernel's contract; a whole round is below the number of vectors.
+        *held = unsafe { load_words(sources.take()) };
+    }
+    held
+}
+
+/// Loads what is left of the last round; 0 where nothing is.
+#[inline(always)]
+unsafe fn load_rest<const W: usize>(way: &Way<W>, source: *const u8) -> [[u32; W]; UNROLL] {
+    let mut held = [[0; W]; UNROLL];
+    let mut sources = way.addresses(source as u64);
+    for (round, held) in held.iter_mut().enumerate() {
+        let source = sources.take();
+        if way.is_left(round) {
+            // SAFETY: the caller's kernel's contract; below the number of vectors.
+            *held = unsafe { load_words(source) };
+        }
+    }
+    held
+}
+
 /// Copies `source`, all loads of a round before its stores.
 #[inline(always)]
 unsafe fn copy<const W: usize>(args: &IpcArgs) {
-    let (threads, vectors) = (grid_threads(), args.bytes / (4 * W as u64));
-    let (source, target) = (args.source.cast::<u32>(), args.destination.cast::<u32>());
-    // SAFETY: the kernel's contract; callers stay below the number of vectors.
-    let get = |index: u64| unsafe { load_words::<W>(source.add(index as usize * W)) };
-    // SAFETY: as above.
-    let put = |index: u64, words: [u32; W]| unsafe { store_words(target.add(index as usize * W), words) };
-    each_round(
-        vectors,
-        |index| {
-            let mut held = [[0; W]; UNROLL];
-            for (round, held) in held.iter_mut().enumerate() {
-                *held = get(index + round as u64 * threads);
-            }
-            for (round, held) in held.iter().enumerate() {
-                put(index + round as u64 * threads, *held);
-            }
-        },
-        |index| {
-            let mut held = [[0; W]; UNROLL];
-            for (round, held) in held.iter_mut().enumerate() {
-                if index + (round as u64) * threads < vectors {
-                    *held = get(index + round as u64 * threads);
-                }
-            }
-            for (round, held) in held.iter().enumerate() {
-                if index + (round as u64) * threads < vectors {
-                    put(index + round as u64 * threads, *held);
-                }
-            }
-        },
-    );
-    each_byte_behind(args.bytes, 4 * W as u64, |offset| {
+    let mut way = Way::<W>::new(args.bytes);
+    while way.has_round() {
+        // SAFETY: the kernel's contract.
+        let held = unsafe { load_round(&way, args.source) };
+        let mut targets = way.addresses(args.destination as u64);
+        for held in &held {
+            // SAFETY: the kernel's contract; a whole round is below the number of vectors.
+            unsafe { store_words(targets.take(), *held) };
+        }
+        way.next_round();
+    }
+    // SAFETY: the kernel's contract.
+    let held = unsafe { load_rest(&way, args.source) };
+    let mut targets = way.addresses(args.destination as u64);
+    for (round, held) in held.iter().enumerate() {
+        let target = targets.take();
+        if way.is_left(round) {
+            // SAFETY: the kernel's contract; below the number of vectors.
+            unsafe { store_words(target, *held) };
+        }
+    }
+    each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's contract.
         unsafe { args.destination.add(offset as usize).write(args.source.add(offset as usize).read()) }
     });
@@ -117,44 +174,27 @@ unsafe fn copy<const W: usize>(args: &IpcArgs) {
 /// Reads `source`; every thread leaves the sum of what it read, without which the loads would be nobody's and left out.
 #[inline(always)]
 unsafe fn read<const W: usize>(args: &IpcArgs) {
-    let (threads, vectors) = (grid_threads(), args.bytes / (4 * W as u64));
-    let source = args.source.cast::<u32>();
-    // SAFETY: the kernel's contract; callers stay below the number of vectors.
-    let get = |index: u64| unsafe { load_words::<W>(source.add(index as usize * W)) };
-    let all = |words: [u32; W]| words.iter().fold(0u32, |sum, word| sum.wrapping_add(*word));
-    let (mut sum, mut last) = (0u32, 0u32);
-    each_round(
-        vectors,
-        |index| {
-            let mut held = [[0; W]; UNROLL];
-            for (round, held) in held.iter_mut().enumerate() {
-                *held = get(index + round as u64 * threads);
-            }
-            for held in &held {
-                sum = sum.wrapping_add(all(*held));
-            }
-        },
-        |index| {
-            let mut held = [[0; W]; UNROLL];
-            for (round, held) in held.iter_mut().enumerate() {
-                if index + (round as u64) * threads < vectors {
-                    *held = get(index + round as u64 * threads);
-                }
-            }
-            for held in &held {
-                last = last.wrapping_add(all(*held));
-            }
-        },
-    );
+    let mut way = Way::<W>::new(args.bytes);
+    let mut sum = 0u32;
+    let mut add = |held: [[u32; W]; UNROLL]| {
+        for words in &held {
+            sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(*word));
+        }
+    };
+    while way.has_round() {
+        // SAFETY: the kernel's contract.
+        add(unsafe { load_round(&way, args.source) });
+        way.next_round();
+    }
+    // SAFETY: the kernel's contract.
+    add(unsafe { load_rest(&way, args.source) });
     // The ends: whole words behind the last vector, then single bytes, as `ipc::sum` counts them.
-    let mut behind = 0u32;
-    each_byte_behind(args.bytes, 4 * W as u64, |offset| {
+    each_byte_behind(args.bytes, Way::<W>::BYTES, |offset| {
         // SAFETY: the kernel's contract.
         let value = unsafe { args.source.add(offset as usize).read() } as u32;
         let in_word = offset < args.bytes / 4 * 4;
-        behind = behind.wrapping_add(if in_word { value << (offset % 4 * 8) } else { value });
+        sum = sum.wrapping_add(if in_word { value << (offset % 4 * 8) } else { value });
     });
-    let sum = sum.wrapping_add(last).wrapping_add(behind);
     // SAFETY: one sum per thread of the grid, contract of the kernel.
     unsafe { args.sums.add(this_thread() as usize).write(sum) };
 }
@@ -166,7 +206,7 @@ macro_rules! kernels {
         ///
         /// # Safety
         /// What is read and written is valid for `bytes` while the grid runs, nobody else writes it, and nobody else reads
-        /// what is written; `counter` and `flag` as [`signal`] wants them; `sums` for every thread of the grid.
+        /// what is written; `counter` and `flag` as the signal behind the data wants them; `sums` for every thread of the grid.
         #[kernel]
         pub unsafe fn $name(args: IpcArgs) {
             // SAFETY: contract of the kernel.

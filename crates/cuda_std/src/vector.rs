@@ -62,3 +62,36 @@ pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
         address.cast::<[u32; W]>().read()
     }
 }
+
+/// The value, of which the optimiser then knows nothing. A sum that is carried through an unrolled loop stays a sum: LLVM would
+/// make a product of each step and compute them all before the loop, which a short kernel spends more time on than on its loop.
+#[inline(always)]
+pub fn opaque_u64(value: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let same: u64;
+        // SAFETY: a copy from register to register, which ptxas leaves out.
+        unsafe {
+            asm!("mov.b64 {same}, {value};", same = out(reg64) same, value = in(reg64) value, options(pure, nomem, nostack))
+        };
+        same
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    value
+}
+
+/// As [`opaque_u64`].
+#[inline(always)]
+pub fn opaque_u32(value: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let same: u32;
+        // SAFETY: as above.
+        unsafe {
+            asm!("mov.b32 {same}, {value};", same = out(reg32) same, value = in(reg32) value, options(pure, nomem, nostack))
+        };
+        same
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    value
+}
