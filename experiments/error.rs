@@ -1,6 +1,7 @@
 //! How a run can end other than well, and the exit code of each way.
 
 use ginlab::bootstrap::BootstrapError;
+use ginlab::bootstrap::visit::VisitError;
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
@@ -63,6 +64,16 @@ impl From<BootstrapError> for Failure {
             Failure::Usage(error.to_string())
         } else {
             Failure::Run(error.to_string())
+        }
+    }
+}
+
+impl From<VisitError> for Failure {
+    fn from(error: VisitError) -> Failure {
+        match error {
+            VisitError::Interrupted(_) => Failure::Interrupted,
+            _ if error.is_timeout() => Failure::Timeout(error.to_string()),
+            _ => Failure::Run(error.to_string()),
         }
     }
 }

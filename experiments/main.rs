@@ -1,9 +1,13 @@
 //! The `ginlab` command: one subcommand per experiment.
 
 mod affinity;
+mod all2all;
+mod bootstrap;
 mod chart;
+mod echo;
 mod efa;
 mod error;
+mod events;
 mod ipc;
 mod job;
 mod listing;
@@ -46,10 +50,16 @@ enum Experiment {
     Write(Box<write::Args>),
     /// Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine
     Ipc(Box<ipc::Args>),
+    /// CPU-initiated all-to-all: every rank writes a block to every other one, by rails that all carry the same
+    All2all(Box<all2all::Args>),
     /// List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities
     Efa(efa::Args),
     /// List GPUs with the network cards and cores near them, and what connects them
     Affinity(affinity::Args),
+    /// Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes
+    Bootstrap(Box<bootstrap::Args>),
+    /// A TCP echo server and client whose messages also go over the fabric: sockets and completions in one loop
+    Echo(Box<echo::Args>),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -86,8 +96,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Chart(args)) => chart::run(&args),
         Some(Experiment::Write(args)) => write::run(&args),
         Some(Experiment::Sendrecv(args)) => sendrecv::run(&args),
+        Some(Experiment::All2all(args)) => all2all::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
+        Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
+        Some(Experiment::Echo(args)) => echo::run(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())

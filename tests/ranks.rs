@@ -8,7 +8,7 @@ mod common;
 use std::process::Command;
 
 use common::lab::Lab;
-use common::{Done, Job, all_verified, clean, free_port, ginlab, rows, run, skip};
+use common::{Done, Job, all_verified, free_port, ginlab, mpirun, rows, run};
 use ginlab::report::Row;
 
 const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";
@@ -107,33 +107,9 @@ fn a_launcher_that_says_too_little_is_told_what_is_missing() {
 
 #[test]
 fn two_ranks_by_mpirun() {
-    if !cfg!(feature = "mpi") {
-        return skip("built without the feature mpi");
-    }
-    let mut command = Command::new("mpirun");
-    if command.arg("--version").output().is_err() {
-        return skip("no mpirun");
-    }
-    let mpirun = |args: &str| {
-        let mut command = Command::new("mpirun");
-        clean(&mut command);
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        // Idle ranks of Open MPI spin otherwise; the launcher must not leave this machine.
-        command.args([
-            "--oversubscribe",
-            "--mca",
-            "mpi_yield_when_idle",
-            "1",
-            "--mca",
-            "btl",
-            "self,vader",
-            "-np",
-            "2",
-        ]);
-        command.arg(env!("CARGO_BIN_EXE_ginlab")).args(format!("{SHORT} {args}").split_whitespace());
-        run(command)
-    };
-    checked(&mpirun("-b 4097 -e 4097 -p tcp --rails 2 --csv -").expect(0), "mpi");
+    let Some(first) = mpirun(2, &format!("{SHORT} -b 4097 -e 4097 -p tcp --rails 2 --csv -")) else { return };
+    checked(&run(first).expect(0), "mpi");
+    let mpirun = |args: &str| run(mpirun(2, &format!("{SHORT} {args}")).unwrap());
     let done = mpirun("-p tcp -b 0");
     assert!(done.code == 2 && done.stderr.contains("a put of 0 bytes"), "{done:?}");
     let done = mpirun("-p tcp --np 4");

@@ -26,12 +26,16 @@ pub(super) enum FrameKind {
     Missing = 6,
     /// An error that stops the job.
     Abort = 7,
+    /// Visitor to server: who it is.
+    Visit = 8,
+    /// What the two sides of a visit say to each other.
+    Word = 9,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        [Hello, Welcome, Refuse, Part, All, Missing, Abort].into_iter().find(|kind| *kind as u8 == byte)
+        [Hello, Welcome, Refuse, Part, All, Missing, Abort, Visit, Word].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

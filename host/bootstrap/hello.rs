@@ -68,7 +68,7 @@ pub(super) fn knock(buffer: &[u8], token: &str) -> Knock {
     let version = u32::from_le_bytes(*version);
     if version != PROTOCOL {
         let why =
-            format!("it speaks bootstrap protocol {version}, rank 0 {PROTOCOL}: run the same ginlab on every rank");
+            format!("it speaks bootstrap protocol {version}, this side {PROTOCOL}: run the same ginlab everywhere");
         return Knock::Other(why);
     }
     let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Knock::Incomplete };
@@ -93,6 +93,9 @@ pub(super) fn read_hello(buffer: &[u8]) -> Result<Option<(Hello, usize)>, String
             Ok(hello) => Ok(Some((hello, used))),
             Err(error) => Err(format!("unreadable Hello: {error}")),
         },
+        Frame { kind: frame::FrameKind::Visit, .. } => {
+            Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
+        }
         other => Err(format!("{:?} before Hello", other.kind)),
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn start(size: usize, children: &mut Children) -> Result<(TcpListener
 }
 
 /// 128 random bits in hexadecimal.
-pub(super) fn random_token() -> Result<String, BootstrapError> {
+pub fn random_token() -> Result<String, BootstrapError> {
     let mut bytes = [0u8; 16];
     File::open("/dev/urandom")
         .and_then(|mut source| source.read_exact(&mut bytes))

@@ -31,6 +31,7 @@ mod local;
 mod mpi;
 mod star;
 mod tcp;
+pub mod visit;
 mod wait;
 
 use std::fmt;
@@ -41,8 +42,8 @@ use std::time::Duration;
 pub use detect::{Kind, Launcher, process_env};
 pub use error::BootstrapError;
 pub use identity::Member;
-pub use local::is_spawned_child;
-pub use tcp::TcpSettings;
+pub use local::{is_spawned_child, random_token};
+pub use tcp::{TcpSettings, token_from_env};
 
 use children::Children;
 use door::Door;

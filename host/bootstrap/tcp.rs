@@ -44,14 +44,16 @@ impl TcpSettings {
         } else {
             skypilot(env)?
         };
-        let token = match TOKENS.iter().filter_map(|name| env(name)).find(|token| token != "none") {
-            Some(token) => token,
-            None if size == 1 => String::new(),
-            // torchrun's run id is "none" unless one is given: the same for all jobs.
-            None => return Err(BootstrapError::NoToken),
-        };
+        let token = if size == 1 { String::new() } else { token_from_env(env)? };
         Ok(TcpSettings { rank, size, master, port: port(env)?, token })
     }
+}
+
+/// The job's token, from GINLAB_TOKEN or from what a launcher gives to all processes of a job.
+pub fn token_from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<String, BootstrapError> {
+    // torchrun's run id is "none" unless one is given: the same for all jobs.
+    let token = TOKENS.iter().filter_map(|name| env(name)).find(|token| token != "none");
+    token.ok_or(BootstrapError::NoToken).and_then(|token| Ok(checked_token(&token)?.to_owned()))
 }
 
 fn skypilot(env: Env) -> Result<(usize, usize, String), BootstrapError> {

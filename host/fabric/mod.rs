@@ -8,6 +8,7 @@ pub mod faulty;
 pub mod libfabric;
 pub mod listing;
 pub mod null;
+pub mod pairs;
 pub mod pci;
 pub(crate) mod printed;
 mod select;

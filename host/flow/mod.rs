@@ -37,7 +37,7 @@ use crate::cuda::Buffer;
 use crate::fabric::{FabricError, Memory, Message, Rail, RemoteRegion};
 use crate::proxy::strategy::Strategy;
 use serde::{Deserialize, Serialize};
-use state::{Kind, State};
+use state::{Kind, State, Way};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -239,6 +239,24 @@ impl<R: Rail> Flow<R> {
         self.transfer(Kind::Write, source, offset, target, at, bytes, Some(immediate))
     }
 
+    /// Writes to a peer over this rail alone, whatever the strategy, and raises the immediate there behind the last byte, if
+    /// there is one. For algorithms that lay out their own messages; one transfer takes it all, or it is refused.
+    #[allow(clippy::too_many_arguments)]
+    pub fn write_on(
+        &self,
+        rail: usize,
+        source: &Region<R>,
+        offset: u64,
+        target: &Target,
+        at: u64,
+        bytes: u64,
+        immediate: Option<u32>,
+    ) -> Operation<R> {
+        let way = Way { rail: Some(rail), immediate };
+        let posted = self.0.borrow_mut().transfer(Kind::Write, source, offset, target, at, bytes, way);
+        Operation::new(self.clone(), posted)
+    }
+
     /// Reads from a peer, over the rails as the strategy says.
     pub fn read_all(&self, into: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
         self.transfer(Kind::Read, into, offset, target, at, bytes, None)
@@ -320,7 +338,8 @@ impl<R: Rail> Flow<R> {
         bytes: u64,
         immediate: Option<u32>,
     ) -> Operation<R> {
-        let posted = self.0.borrow_mut().transfer(kind, local, offset, target, at, bytes, immediate);
+        let way = Way { rail: None, immediate };
+        let posted = self.0.borrow_mut().transfer(kind, local, offset, target, at, bytes, way);
         Operation::new(self.clone(), posted)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Counters, FlowError, Region, Target};
 use crate::fabric::{Completion, FabricError, Message, Post, Rail, RemoteRegion, Transfer};
-use crate::proxy::strategy::{Scheduler, Strategy};
+use crate::proxy::strategy::{self, Scheduler, Strategy};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -35,6 +35,15 @@ struct Operation<R: Rail> {
     error: Option<FlowError>,
     waker: Option<Waker>,
     abandoned: bool,
+}
+
+/// How a transfer goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// The one rail that takes all of it; otherwise the strategy says.
+    pub rail: Option<usize>,
+    /// Raised at the target behind the last byte.
+    pub immediate: Option<u32>,
 }
 
 /// A post that a rail has not taken yet.
@@ -147,9 +156,10 @@ impl<R: Rail> State<R> {
         target: &Target,
         at: u64,
         bytes: u64,
-        immediate: Option<u32>,
+        way: Way,
     ) -> Result<usize, FlowError> {
         self.check_alive()?;
+        let Way { rail, immediate } = way;
         let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
         let (mine, theirs) = (local.bytes(), target.bytes());
         let peer = self.peers.get(target.peer.0).and_then(Option::as_ref);
@@ -163,9 +173,12 @@ impl<R: Rail> State<R> {
                 self.peers.iter().flatten().count()
             )));
         }
-        if immediate.is_some() && bytes > self.longest {
-            let text = format!("{bytes} B with an immediate: one transfer takes {} B at most", self.longest);
+        if (immediate.is_some() || rail.is_some()) && bytes > self.longest {
+            let text = format!("{bytes} B in one transfer: it takes {} B at most", self.longest);
             return Err(FlowError::Refused(text));
+        }
+        if let Some(rail) = rail.filter(|rail| *rail >= self.rails.len()) {
+            return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.rails.len())));
         }
         if bytes == 0 && immediate.is_none() {
             return Ok(self.begin(kind, local, 0, 0, 0));
@@ -174,7 +187,7 @@ impl<R: Rail> State<R> {
         let mut pieces = 0;
         let (waiting, peers) = (&mut self.waiting, &self.peers);
         let mut last_rail = 0;
-        self.scheduler.schedule(bytes, self.longest, immediate.is_some(), |piece| {
+        let mut lay = |piece: strategy::Piece| {
             let transfer = Transfer {
                 local_offset: offset + piece.offset,
                 // Checked above.
@@ -190,7 +203,13 @@ impl<R: Rail> State<R> {
             waiting[piece.rail].push_back(Piece { key, body });
             last_rail = piece.rail;
             pieces += 1;
-        });
+        };
+        match rail {
+            Some(rail) => lay(strategy::Piece { rail, offset: 0, bytes }),
+            None => {
+                self.scheduler.schedule(bytes, self.longest, immediate.is_some(), lay);
+            }
+        }
         let operation = &mut self.operations[key];
         (operation.outstanding, operation.rail) = (pieces, last_rail);
         if self.holds == 0 {

@@ -214,6 +214,16 @@ row! {
     one_way_ratio: Option<f64>,
     /// Whether this is the smallest grid within 2 % of the best of its sweep.
     knee: Option<bool>,
+    /// Collective bandwidth per rank at the median as nccl-tests counts it, 10^9 B/s: a rank's whole buffer, its own block
+    /// too, over the time.
+    #[serde(serialize_with = "number")]
+    algbw_gbytes_s: Option<f64>,
+    /// What of it crosses the network: `algbw` times (ranks - 1) / ranks for all-to-all.
+    #[serde(serialize_with = "number")]
+    busbw_gbytes_s: Option<f64>,
+    /// By how many percent the busiest rail of a rank carries more than the mean of its rails; of all ranks the largest.
+    #[serde(serialize_with = "number")]
+    imbalance_pct: Option<f64>,
 }
 
 impl Row {
@@ -287,6 +297,9 @@ impl Row {
             received_us_p50: None,
             one_way_ratio: None,
             knee: None,
+            algbw_gbytes_s: None,
+            busbw_gbytes_s: None,
+            imbalance_pct: None,
         }
     }
 
@@ -363,6 +376,9 @@ impl Row {
             &mut row.ack_us_p50,
             &mut row.ack_us_p99,
             &mut row.ack_us_p999,
+            &mut row.algbw_gbytes_s,
+            &mut row.busbw_gbytes_s,
+            &mut row.imbalance_pct,
             &mut row.received_us_p50,
             &mut row.one_way_ratio,
         ] {
@@ -430,7 +446,7 @@ mod tests {
     /// The columns every experiment's row begins with. Scripts depend on them: a change here is a new [`SCHEMA`].
     #[test]
     fn columns_are_fixed() {
-        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee");
+        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee, algbw_gbytes_s, busbw_gbytes_s, imbalance_pct");
         let json = serde_json::to_string(&Row::new("e", "c", "d", "f")).unwrap();
         let positions: Vec<usize> =
             Row::COLUMNS.iter().map(|name| json.find(&format!("\"{name}\":")).unwrap()).collect();

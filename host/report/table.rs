@@ -98,10 +98,11 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         Some(rails) => format!("{rails} {}", text(&row.strategy)).trim_end().into(),
         None => row.pair.clone().unwrap_or_else(|| text(&row.strategy)),
     };
-    // What rows between GPUs have instead of a mode.
+    // What rows between GPUs and of collectives have instead of a mode.
     let mode = row.mode.clone().unwrap_or_else(|| {
         let width = row.width_bytes.map(|bytes| format!("{bytes} B"));
-        [width, row.launch.clone()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        let imbalance = row.imbalance_pct.map(|percent| format!("imbal. {percent:.1} %"));
+        [width, row.launch.clone(), imbalance].into_iter().flatten().collect::<Vec<_>>().join(" ")
     });
     let grid = match (row.grid, row.block) {
         (Some(grid), Some(block)) => format!("{grid}x{block}"),

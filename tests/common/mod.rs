@@ -53,6 +53,21 @@ pub fn clean(command: &mut Command) {
     }
 }
 
+/// The command under mpirun on this machine; `None`, with the reason on stderr, where that cannot be.
+pub fn mpirun(ranks: usize, args: &str) -> Option<Command> {
+    let mut command = Command::new("mpirun");
+    if !cfg!(feature = "mpi") || Command::new("mpirun").arg("--version").output().is_err() {
+        skip("built without the feature mpi, or no mpirun");
+        return None;
+    }
+    clean(&mut command);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    // Idle ranks of Open MPI spin otherwise; the launcher must not leave this machine.
+    command.args("--oversubscribe --mca mpi_yield_when_idle 1 --mca btl self,vader -np".split_whitespace());
+    command.arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_ginlab")).args(args.split_whitespace());
+    Some(command)
+}
+
 /// `ginlab proxy` with these arguments, on the emulated device, so that a machine with a GPU tests the same.
 pub fn proxy(args: &str) -> Command {
     ginlab(&format!("proxy -d emulated {args}"))
@@ -130,9 +145,15 @@ impl Job {
     /// Waits for a line with this part.
     #[track_caller]
     pub fn until(&mut self, stream: Stream, part: &str) {
+        self.until_line(stream, part);
+    }
+
+    /// Waits for a line with this part, and returns it.
+    #[track_caller]
+    pub fn until_line(&mut self, stream: Stream, part: &str) -> String {
         loop {
             match self.next() {
-                Some((of, line)) if of == stream && line.contains(part) => return,
+                Some((of, line)) if of == stream && line.contains(part) => return line,
                 Some(_) => {}
                 None => panic!("{part:?} did not come; {}", self.report()),
             }

@@ -93,6 +93,25 @@ pub unsafe fn fi_av_insert(
     through!(av, ops.insert(av, addr, count, fi_addr, flags, context))
 }
 
+/// Writes an address as text; `length` is in and out. Returns `text`, or null where the provider has no such operation.
+///
+/// # Safety
+/// See the [module](self).
+#[inline]
+pub unsafe fn fi_av_straddr(
+    av: *mut fid_av,
+    addr: *const c_void,
+    text: *mut c_char,
+    length: *mut usize,
+) -> *const c_char {
+    // SAFETY: the caller vouches for the address vector; its table is set by the provider for as long as it lives.
+    match unsafe { (*(*av).ops).straddr } {
+        // SAFETY: the function is the vector's own, and the caller vouches for the arguments.
+        Some(operation) => unsafe { operation(av, addr, text, length) },
+        None => std::ptr::null(),
+    }
+}
+
 /// Opens an endpoint.
 ///
 /// # Safety

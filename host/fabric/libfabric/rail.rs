@@ -114,6 +114,25 @@ impl LibfabricRail {
         format!("{}.{}", version >> 16, version & 0xffff)
     }
 
+    /// Our address as the provider writes it for people: `127.0.0.1:40123`, `[fe80::8e7:efff:feee:e81d]:0:1234`; in
+    /// hexadecimal where it has no such form.
+    pub fn address_text(&self) -> Result<String, FabricError> {
+        let address = self.address()?;
+        let mut text = vec![0u8; ADDRESS_BYTES];
+        let mut length = text.len();
+        let (av, place) = (self.core.addresses.as_ptr(), text.as_mut_ptr().cast());
+        // SAFETY: the address vector is open, the address is whole since it is the endpoint's own, the text has `length`
+        // bytes.
+        let written = unsafe { ops::fi_av_straddr(av, address.as_ptr().cast(), place, &mut length) };
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(0);
+        if written.is_null() || end == 0 {
+            return Ok(address.iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        // `fi_sockaddr_in://127.0.0.1:40123`: it is plain without the name of the format.
+        let text = String::from_utf8_lossy(&text[..end]);
+        Ok(text.split_once("://").map_or(&*text, |(_, rest)| rest).to_owned())
+    }
+
     #[cold]
     pub(super) fn mistake(&self, operation: String, text: String) -> FabricError {
         errors::refused(&self.name, Doing::Checking, operation, sys::FI_EINVAL, text)

@@ -1,0 +1,164 @@
+//! The options of `ginlab all2all`, as typed, and the plan that they make.
+
+use crate::error::Failure;
+use crate::job::JobArgs;
+use crate::output::OutputArgs;
+use ginlab::measure::size;
+use ginlab::proxy::strategy::Strategy;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab all2all --np 8                                   eight ranks on this machine, 1 and 4 rails, 4 KiB to 1 MiB per pair
+  ginlab all2all --np 8 --rails 1,2,3,4,8 -b 0 -e 1M      every rank to every other one, from empty blocks upwards
+  ginlab all2all --np 4 --rails 4 --strategy round-robin,split   whole blocks in turn beside blocks that are cut
+  mpirun -np 16 -N 8 ginlab all2all --provider efa        one rank per GPU (build with --features mpi)
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab all2all   one of two hosts by TCP";
+
+/// Options of `ginlab all2all`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Smallest block, from each rank to each other one [K, M, G are powers of two]; 0 is followed by 1
+    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE")]
+    pub begin: String,
+    /// Largest block
+    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE")]
+    pub end: String,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
+    pub factor: u64,
+    /// Timed rounds, rounded up to a multiple of the rails; fewer where a rank would send more than --volume
+    #[arg(short = 'n', long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iterations: u32,
+    /// Untimed rounds before
+    #[arg(short = 'w', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub warmup: u32,
+    /// Bytes that a rank may send in the timed rounds of a row
+    #[arg(long, default_value = "256M", value_name = "SIZE")]
+    pub volume: String,
+    /// Rails per rank, a list that is swept
+    #[arg(long, default_value = "1,4", value_name = "LIST")]
+    pub rails: String,
+    /// How blocks are laid over the rails, a list that is swept: single (rail 0), round-robin (whole, each by the next rail),
+    /// split (cut over all), auto (split from 256 KiB on)
+    #[arg(long, default_value = "auto", value_name = "LIST")]
+    pub strategy: String,
+    /// Do not verify every byte in rounds of its own
+    #[arg(long)]
+    pub no_check: bool,
+    #[command(flatten)]
+    pub job: JobArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Rank 0 sends one wrong byte in the first verified round of each row
+    #[arg(long, hide = true)]
+    pub corrupt: bool,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// Bytes of a block.
+    pub bytes: u64,
+    pub rails: usize,
+    pub strategy: Strategy,
+    /// Asked for; see [`Tuple::rounds`].
+    iterations: u64,
+    volume: u64,
+}
+
+impl Tuple {
+    /// From one block to the next.
+    pub fn stride(&self) -> u64 {
+        self.bytes.next_multiple_of(64).max(64)
+    }
+
+    /// Timed rounds among so many ranks: a multiple of the rails, so that each rail has carried as much as every other one.
+    pub fn rounds(&self, ranks: usize) -> u64 {
+        let per_round = self.bytes * (ranks as u64 - 1);
+        let most = self.volume.checked_div(per_round).unwrap_or(u64::MAX).max(1);
+        self.iterations.min(most).next_multiple_of(self.rails as u64)
+    }
+}
+
+/// Everything that will be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub tuples: Vec<Tuple>,
+    pub most_rails: usize,
+    /// The largest stride.
+    stride: u64,
+}
+
+fn usage(option: &str, why: impl std::fmt::Display) -> Failure {
+    Failure::Usage(format!("{option}: {why}"))
+}
+
+impl Plan {
+    /// Checks the options.
+    pub fn new(args: &Args) -> Result<Plan, Failure> {
+        let bytes = |option: &str, text: &str| size::parse(text).map_err(|error| usage(option, error));
+        let (begin, end) = (bytes("--begin", &args.begin)?, bytes("--end", &args.end)?);
+        let volume = bytes("--volume", &args.volume)?;
+        let sweep = |begin| size::sweep(begin, end, args.factor).map_err(|error| usage("-b/-e/-f", error));
+        let sizes = match (begin, end) {
+            (0, 1..) => [vec![0], sweep(1)?].concat(),
+            _ => sweep(begin)?,
+        };
+        let rails = size::parse_list(&args.rails).map_err(|error| usage("--rails", error))?;
+        if let Some(count) = rails.iter().find(|count| **count > 64) {
+            return Err(usage("--rails", format!("{count}: from 1 to 64")));
+        }
+        let strategies = args
+            .strategy
+            .split(',')
+            .map(|name| name.trim().parse::<Strategy>().map_err(|error| usage("--strategy", error)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut tuples = Vec::new();
+        for &rails in &rails {
+            for &strategy in &strategies {
+                for &bytes in &sizes {
+                    let (rails, iterations) = (rails as usize, u64::from(args.iterations));
+                    tuples.push(Tuple { bytes, rails, strategy, iterations, volume });
+                }
+            }
+        }
+        if end >= 1 << 40 {
+            return Err(usage("-e", "blocks of 1 TiB and more"));
+        }
+        let stride = tuples.iter().map(Tuple::stride).max().unwrap_or(64);
+        Ok(Plan { tuples, most_rails: rails.into_iter().max().unwrap_or(1) as usize, stride })
+    }
+
+    /// Bytes of the source, and of the destination, among so many ranks.
+    pub fn memory(&self, ranks: usize) -> u64 {
+        self.stride * ranks as u64
+    }
+
+    /// What must be the same on all ranks.
+    pub fn fingerprint(&self, args: &Args) -> Vec<(String, String)> {
+        let options =
+            format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.mem, args.job.completion);
+        vec![("rows".into(), format!("{:?}", self.tuples)), ("options".into(), options)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Strategy, Tuple};
+    use proptest::prelude::{prop_assert, proptest};
+
+    proptest! {
+        #[test]
+        fn rounds_load_every_rail_alike_and_keep_to_the_volume(
+            bytes in 0u64..1 << 30, rails in 1usize..65, ranks in 2usize..300, iterations in 1u64..10_000, volume in 0u64..1 << 40,
+        ) {
+            let tuple = Tuple { bytes, rails, strategy: Strategy::RoundRobin, iterations, volume };
+            let rounds = tuple.rounds(ranks);
+            prop_assert!(rounds >= 1 && rounds.is_multiple_of(rails as u64));
+            prop_assert!(rounds < iterations + rails as u64);
+            let sent = (rounds - rails as u64) * bytes * (ranks as u64 - 1);
+            prop_assert!(sent <= volume, "{rounds} rounds");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A round: every rank writes a block to every other one, and knows by immediates when all of its own have arrived.
+
+use super::args::Tuple;
+use crate::error::Failure;
+use crate::job::Job;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::pairs;
+use ginlab::flow::{Region, Target};
+use ginlab::proxy::strategy::{Piece, Scheduler, Strategy};
+use ginlab::signals;
+use std::time::Instant;
+
+/// How the blocks of a row are cut: the same for every pair and round, on rails counted from the one that
+/// [`pairs::rail`] gives to the pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pieces: Vec<Piece>,
+    rails: usize,
+    /// Rails stay as they are in `pieces`: everything by rail 0.
+    fixed: bool,
+}
+
+impl Cut {
+    /// `longest` is what one transfer takes.
+    pub fn new(tuple: &Tuple, longest: u64) -> Cut {
+        let splits = match tuple.strategy {
+            Strategy::Split => true,
+            Strategy::Auto { threshold } => tuple.bytes >= threshold,
+            Strategy::Single | Strategy::RoundRobin => false,
+        };
+        let (strategy, rails) = if splits { (Strategy::Split, tuple.rails) } else { (Strategy::Single, 1) };
+        let mut pieces = Vec::new();
+        Scheduler::new(strategy, rails).schedule(tuple.bytes, longest, false, |piece| pieces.push(piece));
+        Cut { pieces, rails: tuple.rails, fixed: tuple.strategy == Strategy::Single }
+    }
+
+    /// The pieces of one block, each with the rail that carries it.
+    fn of_pair(&self, round: u64, from: usize, to: usize, ranks: usize) -> impl Iterator<Item = Piece> {
+        let first = if self.fixed { 0 } else { pairs::rail(round, from, to, ranks, self.rails) };
+        self.pieces.iter().map(move |piece| Piece { rail: (first + piece.rail) % self.rails, ..*piece })
+    }
+}
+
+/// What rounds run on.
+pub struct Circle<'a> {
+    pub job: &'a Job,
+    pub ranks: &'a mut Bootstrap,
+    pub source: Region<LibfabricRail>,
+    /// The destinations of the others, by rank.
+    pub targets: Vec<Target>,
+    /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.
+    step: u32,
+}
+
+impl<'a> Circle<'a> {
+    pub fn new(job: &'a Job, ranks: &'a mut Bootstrap, source: Region<LibfabricRail>) -> Result<Circle<'a>, Failure> {
+        let targets = job.connections.iter().map(|connection| connection.target(0)).collect::<Result<_, _>>()?;
+        Ok(Circle { job, ranks, source, targets, step: 0 })
+    }
+
+    /// One round of blocks that lie `stride` apart; microseconds until this rank has sent and received everything. Block `to` of
+    /// the source becomes block `from` of rank `to`'s destination. `round` chooses the rails.
+    ///
+    /// No barrier is needed between rounds: a rank ends one only when all others have begun it, and immediates of the next
+    /// one have another number.
+    pub async fn round(&mut self, cut: &Cut, stride: u64, round: u64) -> Result<f64, Failure> {
+        // Waits look for it too, but short rounds have none that are long enough.
+        if signals::interrupted() {
+            return Err(Failure::Interrupted);
+        }
+        let (rank, ranks) = (self.ranks.rank(), self.ranks.size());
+        self.step = self.step.wrapping_add(1);
+        let began = Instant::now();
+        let mut writes = Vec::with_capacity(cut.pieces.len() * (ranks - 1));
+        for to in pairs::targets(rank, ranks) {
+            let (offset, at) = (to as u64 * stride, rank as u64 * stride);
+            for piece in cut.of_pair(round, rank, to, ranks) {
+                let (from, into) = (offset + piece.offset, at + piece.offset);
+                let target = &self.targets[to];
+                let flow = &self.job.flow;
+                writes.push(flow.write_on(piece.rail, &self.source, from, target, into, piece.bytes, Some(self.step)));
+            }
+        }
+        // Every other rank cuts its blocks as this one does.
+        let expected = writes.len() as u64;
+        self.job.wait_signal(self.step, expected, self.ranks).await?;
+        for write in writes {
+            write.await?;
+        }
+        Ok(began.elapsed().as_secs_f64() * 1e6)
+    }
+
+    /// A round of empty blocks: returns when all ranks have come here. What this rank did before, the others' later writes
+    /// come after.
+    pub async fn gate(&mut self) -> Result<(), Failure> {
+        let nothing = Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true };
+        self.round(&nothing, 0, 0).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Plan;
+    use super::{Cut, Piece, Tuple, pairs};
+    use clap::Parser;
+    use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: super::super::args::Args,
+    }
+
+    fn tuple(bytes: u64, rails: usize, strategy: &str) -> Tuple {
+        let text = format!("all2all -b {bytes} -e {bytes} --rails {rails} --strategy {strategy} -n 1");
+        let line = Line::try_parse_from(text.split_whitespace()).unwrap_or_else(|error| panic!("{error}"));
+        match Plan::new(&line.args) {
+            Ok(plan) => plan.tuples[0],
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    proptest! {
+        /// Over the rounds of a row every rank has sent by each rail what it has sent by every other one, to the byte, and
+        /// received so; every byte of a block goes exactly once.
+        #[test]
+        fn rails_are_loaded_alike(
+            bytes in 0u64..5_000_000, rails in 1usize..9, ranks in 2usize..12, rank: prop::sample::Index,
+            strategy in prop::sample::select(vec!["round-robin", "split", "auto"]), longest in prop::sample::select(vec![u64::MAX, 65_536, 100_003]),
+        ) {
+            let tuple = tuple(bytes, rails, strategy);
+            let cut = Cut::new(&tuple, longest);
+            let rank = rank.index(ranks);
+            let (mut sent, mut received) = (vec![0; rails], vec![0; rails]);
+            for round in 7..7 + tuple.rounds(ranks) {
+                for peer in pairs::targets(rank, ranks) {
+                    let mut next = 0;
+                    for piece in cut.of_pair(round, rank, peer, ranks) {
+                        prop_assert_eq!(piece.offset, next);
+                        prop_assert!(piece.bytes <= longest);
+                        next += piece.bytes;
+                        sent[piece.rail] += piece.bytes;
+                    }
+                    prop_assert_eq!(next, bytes);
+                    cut.of_pair(round, peer, rank, ranks).for_each(|piece| received[piece.rail] += piece.bytes);
+                }
+            }
+            prop_assert!(sent.iter().all(|load| *load == sent[0]), "{:?}", sent);
+            prop_assert_eq!(&sent, &received);
+            prop_assert_eq!(pairs::imbalance_pct(&sent), 0.0);
+        }
+    }
+
+    #[test]
+    fn single_uses_rail_0_alone() {
+        let cut = Cut::new(&tuple(1 << 20, 4, "single"), u64::MAX);
+        let rails: Vec<_> = (0..9).flat_map(|round| cut.of_pair(round, 1, 0, 3).map(|piece| piece.rail)).collect();
+        assert_eq!(rails, [0; 9]);
+    }
+
+    #[test]
+    fn an_empty_block_is_one_piece() {
+        for strategy in ["single", "round-robin", "split", "auto"] {
+            let cut = Cut::new(&tuple(0, 4, strategy), u64::MAX);
+            assert_eq!(cut.pieces, [Piece { rail: 0, offset: 0, bytes: 0 }], "{strategy}");
+        }
+    }
+}

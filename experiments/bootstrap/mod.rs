@@ -1,0 +1,131 @@
+//! `ginlab bootstrap`: what every run does before it writes, alone: the ranks meet, open their rails, exchange addresses and
+//! memory keys. Shows who talks to whom over which rail, and how long it took.
+
+mod card;
+mod row;
+
+use crate::error::Failure;
+use crate::job::{self, Job, JobArgs};
+use crate::listing::ListingArgs;
+use card::Card;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::measure::stats::{Micros, Summary};
+use ginlab::report::{Header, Key};
+use row::{Document, Row, Times};
+use serde::{Serialize, de::DeserializeOwned};
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab bootstrap                          two ranks on this machine, 4 rails
+  ginlab bootstrap --np 8 --rails 3         who writes to whom over which of three rails
+  ginlab bootstrap --json - | jq '.pairs'   the rail of every pair
+  mpirun -np 8 ginlab bootstrap             ranks from MPI (build with --features mpi)
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab bootstrap   one of two hosts by TCP";
+
+/// Bytes of the memory that is registered: the key is what matters.
+const REGISTERED: u64 = 4096;
+
+/// Options of `ginlab bootstrap`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Rails per rank
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    rails: usize,
+    /// Timed exchanges
+    #[arg(short = 'r', long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeats: u32,
+    #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
+    output: ListingArgs,
+}
+
+/// Runs the experiment on this rank.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.output.check()?;
+    let began = Instant::now();
+    let fingerprint = vec![
+        ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version()),
+        ("--repeats".to_owned(), args.repeats.to_string()),
+    ];
+    job::run(&args.job, fingerprint, |ranks| exchange(args, ranks, Micros::from(began.elapsed()).0))
+}
+
+fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
+    let began = Instant::now();
+    let job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
+    let region = job.register(args.job.mem, REGISTERED)?;
+    let open = Micros::from(began.elapsed()).0;
+    let card = Card::of(&job, &region, ranks.local_rank())?;
+    let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();
+    ranks.compare(vec![("provider version".to_owned(), version)])?;
+
+    let bytes = to_bytes(&card)?;
+    let mut exchanges = Vec::new();
+    let mut all = Vec::new();
+    for _ in 0..args.repeats {
+        ranks.barrier("start of an exchange")?;
+        let began = Instant::now();
+        all = ranks.all_gather(&bytes, "addresses and memory keys")?;
+        exchanges.push(Micros::from(began.elapsed()).0);
+    }
+    let exchange_bytes = all.iter().map(Vec::len).sum();
+    let cards: Vec<Card> = from_all(&all)?;
+    if let Some(error) = card::crossed(&cards) {
+        return Err(error.into());
+    }
+    let times: Vec<Times> =
+        from_all(&ranks.all_gather(&to_bytes(&Times { meet, open, exchanges })?, "times of the exchange")?)?;
+    if ranks.rank() != 0 {
+        return Ok(());
+    }
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    header.set(Key::Gpu, job.device.name()).set(Key::Provider, job.provider.as_str()).set(Key::Rails, job.rail_names());
+    for note in &job.notes {
+        header.note(note);
+    }
+    for note in notes(ranks, &cards, &times, exchange_bytes) {
+        header.note(note);
+    }
+    let rows = Row::all(&job.provider, &cards, ranks.members(), &times, exchange_bytes);
+    let document = Document::new(&header, ranks.kind().to_string(), &cards, &times, &rows);
+    args.output.write(&header, &row::COLUMNS, &rows, &document, &row::table(&rows))
+}
+
+/// What a reader wants to know first.
+fn notes(ranks: &Bootstrap, cards: &[Card], times: &[Times], exchange_bytes: usize) -> Vec<String> {
+    let plural = if ranks.size() == 1 { "" } else { "s" };
+    let mut notes = vec![format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind())];
+    if let Some(mine) = times.first()
+        && let Some(exchange) = Summary::of(&mine.exchanges)
+    {
+        notes.push(format!(
+            "rank 0: all ranks had met after {:.0} us, rails were open {:.0} us later; the exchange of {exchange_bytes} B of \
+             addresses and keys took {:.0} us (median of {})",
+            mine.meet, mine.open, exchange.p50, exchange.count
+        ));
+    }
+    if let Some((rail, rank, ours, theirs)) = card::routed(cards) {
+        notes.push(format!(
+            "rail {rail} is in {ours} on rank 0 and in {theirs} on rank {rank}: they meet only where the two are routed"
+        ));
+    }
+    notes.push(
+        "rails pair by number; writes to: where a rank's first whole messages go, further ones count on by rail; a message \
+         that is split goes by all"
+            .to_owned(),
+    );
+    notes
+}
+
+fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(value).map_err(|error| Failure::Run(error.to_string()))
+}
+
+fn from_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> Result<Vec<T>, Failure> {
+    let parsed = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>();
+    parsed.map_err(|error| Failure::Run(format!("what a rank told is not readable: {error}")))
+}

@@ -1,0 +1,114 @@
+//! The client: sends every message twice at once, measures both ways and prints the rows.
+
+use super::side::{self, Card, Fabric, Opened, Socket};
+use super::{Args, Plan, Rail};
+use crate::error::Failure;
+use crate::output::Output;
+use ginlab::bootstrap::visit::Visit;
+use ginlab::measure::pattern;
+use ginlab::measure::stats::{Micros, Summary};
+use ginlab::report::{Ending, Header, Key, Row};
+use ginlab::signals;
+use std::time::Instant;
+
+/// Visits the server and measures.
+pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Rail) -> Result<(), Failure> {
+    let mut visit = Visit::connect(address, token, rail.timeout).await?;
+    visit.say("plan", plan).await?;
+    let opened = Opened::new(rail, plan, visit.same_host())?;
+    visit.say("fabric address", &opened.card()?).await?;
+    let theirs: Card = visit.hear("fabric address").await?;
+    let fabric = opened.fabric(&theirs)?;
+
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    header.set(Key::Provider, opened.provider.clone()).set(Key::Rails, opened.name.clone());
+    header.note(format!("the server is {visit}"));
+    if let Some(note) = &opened.note {
+        header.note(note.clone());
+    }
+    header.note(
+        "each message goes to the server and back twice at the same time, by the socket and by send and receive of the fabric, \
+         on one thread of each side; times are round trips, percentiles are over messages, every echo is verified",
+    );
+    let mut output = Output::open(&args.output.options(), &header, plan.sizes.len() as u64)?;
+    let mut socket = Socket::new(visit, rail.timeout)?;
+    let mut result = Ok(());
+    for bytes in &plan.sizes {
+        result = match measure(plan, *bytes, &opened, &fabric, &mut socket).await {
+            Ok(rows) => {
+                let wrong = wrong_data(&rows);
+                output.rows(&rows).and(wrong)
+            }
+            Err(failure) => Err(failure),
+        };
+        output.step();
+        if result.is_err() {
+            break;
+        }
+    }
+    // The first failure is the one to report.
+    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
+    result.and(finished)
+}
+
+fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
+    match rows.iter().find(|(row, _)| row.wrong.is_some_and(|wrong| wrong > 0)) {
+        Some((row, _)) => Err(Failure::WrongData(format!(
+            "verification failed: {} wrong bytes by the {} in echoes of {} B",
+            row.wrong.unwrap_or_default(),
+            row.case,
+            row.size_bytes.unwrap_or_default()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// All messages of one size: a row for the socket and one for the fabric.
+async fn measure(
+    plan: &Plan,
+    bytes: u64,
+    opened: &Opened,
+    fabric: &Fabric<'_>,
+    socket: &mut Socket,
+) -> Result<Vec<(Row, Vec<f64>)>, Failure> {
+    let mut message = vec![0; bytes as usize];
+    let mut echo = vec![0; bytes as usize];
+    let (mut by_socket, mut by_fabric) = (Vec::new(), Vec::new());
+    let (mut wrong_socket, mut wrong_fabric) = (0, 0);
+    for number in 0..plan.messages {
+        if signals::interrupted() {
+            return Err(Failure::Interrupted);
+        }
+        let seed = pattern::seed(0, number as u32, 0);
+        pattern::fill(&mut message, seed);
+        pattern::poison(&mut echo, seed);
+        fabric.set(&message, &echo)?;
+        let began = Instant::now();
+        let since = || Micros::from(began.elapsed()).0;
+        let by_socket_now = async |socket: &mut Socket| socket.round_trip(&message, &mut echo).await.map(|()| since());
+        let by_fabric_now = async { fabric.round_trip(bytes).await.map(|()| since()) };
+        let (socket_us, fabric_us) = side::both(socket, by_socket_now, by_fabric_now).await?;
+        wrong_socket += pattern::check(&echo, seed) as u64;
+        fabric.arrived(&mut echo)?;
+        wrong_fabric += pattern::check(&echo, seed) as u64;
+        if number >= plan.messages - plan.timed {
+            by_socket.push(socket_us);
+            by_fabric.push(fabric_us);
+        }
+    }
+    let row = |case: &str, fabric: &str, times: &[f64], wrong: u64| {
+        let mut row = Row::new("echo", case, "cpu", fabric);
+        (row.ranks, row.size_bytes, row.wrong) = (2, Some(bytes), Some(wrong));
+        row.iterations = Some(1);
+        if let Some(summary) = Summary::of(times) {
+            row.times(&summary);
+        }
+        row
+    };
+    let socket_row = row("socket", "socket", &by_socket, wrong_socket);
+    let mut fabric_row = row("fabric", &opened.provider, &by_fabric, wrong_fabric);
+    fabric_row.rails = Some(1);
+    fabric_row.against(&socket_row, &by_fabric, &by_socket);
+    Ok(vec![(socket_row, by_socket), (fabric_row, by_fabric)])
+}

@@ -1,0 +1,145 @@
+//! `ginlab echo`: sockets and fabric completions in one loop.
+//!
+//! A client visits a server over TCP; the two exchange fabric addresses over that socket. Then every message goes to the server
+//! and back twice at the same time, by the socket and by send and receive of the fabric, on one thread of each side.
+
+mod client;
+mod server;
+mod side;
+
+use crate::error::Failure;
+use crate::output::OutputArgs;
+use ginlab::bootstrap::{self, process_env, visit};
+use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::flow::{self, Flow};
+use ginlab::measure::size;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab echo                                              server and client here, as two tasks of one thread
+  GINLAB_TOKEN=secret ginlab echo --listen 0.0.0.0:7001    a server; its events are lines on stdout
+  GINLAB_TOKEN=secret ginlab echo --connect host-a:7001 -b 64 -e 1M --csv echo.csv    a client on another host";
+
+/// Options of `ginlab echo`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Be the server and listen here; port 0 is any free one
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "connect")]
+    listen: Option<String>,
+    /// Be a client of the server there
+    #[arg(long, value_name = "HOST:PORT")]
+    connect: Option<String>,
+    /// End the server after so many clients [default: with Ctrl-C]
+    #[arg(long, value_name = "N", requires = "listen")]
+    clients: Option<u64>,
+    /// Smallest message [K, M, G are powers of two]
+    #[arg(short = 'b', long, default_value = "64", value_name = "SIZE")]
+    begin: String,
+    /// Largest message
+    #[arg(short = 'e', long, default_value = "64K", value_name = "SIZE")]
+    end: String,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
+    factor: u64,
+    /// Timed messages of each size
+    #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    iterations: u32,
+    /// Untimed messages of each size before
+    #[arg(short = 'w', long, default_value_t = 100, value_name = "N")]
+    warmup: u32,
+    /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
+    #[arg(short = 'p', long, value_name = "NAME")]
+    provider: Option<String>,
+    /// Domain to open the rail on [default: chosen]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What both sides must know of the rail.
+#[derive(Clone, Debug)]
+struct Rail {
+    provider: Option<String>,
+    domain: Vec<String>,
+    timeout: Duration,
+}
+
+/// What the client wants echoed: so many messages of each size, in this order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    sizes: Vec<u64>,
+    messages: u64,
+    timed: u64,
+}
+
+/// Memory that a client may ask a server for is eight times this.
+const LARGEST: u64 = 64 << 20;
+
+impl Plan {
+    fn new(args: &Args) -> Result<Plan, Failure> {
+        let usage = |error: size::SizeError| Failure::Usage(error.to_string());
+        let (begin, end) = (size::parse(&args.begin).map_err(usage)?, size::parse(&args.end).map_err(usage)?);
+        let sizes = size::sweep(begin, end, args.factor).map_err(usage)?;
+        let timed = u64::from(args.iterations);
+        let plan = Plan { sizes, messages: timed + u64::from(args.warmup), timed };
+        plan.check().map_err(Failure::Usage)?;
+        Ok(plan)
+    }
+
+    /// Also the server's check of what a client asks for.
+    fn check(&self) -> Result<(), String> {
+        match self.sizes.iter().find(|bytes| !(1..=LARGEST).contains(*bytes)) {
+            Some(bytes) => Err(format!(
+                "a message of {bytes} bytes cannot be echoed by a socket: allowed are 1 B to {}",
+                size::human(LARGEST)
+            )),
+            None if self.sizes.is_empty() => Err("there are no sizes to echo".to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    fn largest(&self) -> u64 {
+        self.sizes.iter().copied().max().unwrap_or(1)
+    }
+}
+
+/// Runs server, client or both.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let plan = Plan::new(args)?;
+    let rail = Rail {
+        provider: args.provider.clone(),
+        domain: args.domain.iter().cloned().collect(),
+        timeout: Duration::from_secs(args.timeout),
+    };
+    let token = match (&args.listen, &args.connect) {
+        (None, None) => bootstrap::random_token(),
+        _ => bootstrap::token_from_env(&process_env),
+    }?;
+    // The flows come with the visits, and each is driven by a task of its own.
+    let program = async {
+        if let Some(address) = &args.listen {
+            let listener = visit::listen(address).await?;
+            return server::serve(listener, &token, &rail, args.clients, true).await;
+        }
+        if let Some(address) = &args.connect {
+            return client::run(args, &plan, address, &token, &rail).await;
+        }
+        let listener = visit::listen("127.0.0.1:0").await?;
+        let address = listener.local_addr().map_err(|error| Failure::Run(error.to_string()))?.to_string();
+        let server = {
+            let (token, rail) = (token.clone(), rail.clone());
+            tokio::task::spawn_local(async move { server::serve(listener, &token, &rail, Some(1), false).await })
+        };
+        client::run(args, &plan, &address, &token, &rail).await?;
+        server.await.map_err(|error| Failure::Run(format!("the server's task ended: {error}")))?
+    };
+    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program)
+        .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
+}

@@ -1,0 +1,116 @@
+//! The server: a task per client, all on one thread.
+
+use super::side::{self, Card, Opened, Socket};
+use super::{Plan, Rail};
+use crate::error::Failure;
+use crate::events;
+use ginlab::bootstrap::visit::{Ended, Visit, bounded};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// The server itself waits for nobody in particular: no wait of its is longer than this.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// How a client's task ended.
+enum Outcome {
+    /// Welcomed, and served to its end or not.
+    Visited,
+    /// Turned away at the door.
+    Refused,
+}
+
+/// Serves until so many clients have come and gone, or until Ctrl-C. What becomes of them is told on stdout when `tell`.
+pub async fn serve(
+    listener: TcpListener,
+    token: &str,
+    rail: &Rail,
+    clients: Option<u64>,
+    tell: bool,
+) -> Result<(), Failure> {
+    let address = listener.local_addr().map_err(|error| Failure::Run(error.to_string()))?;
+    if tell {
+        events::print("listening", &[("address", address.to_string())]);
+    }
+    let mut tasks = JoinSet::new();
+    let mut visited = 0;
+    while clients.is_none_or(|clients| visited < clients) {
+        let next = async {
+            tokio::select! {
+                accepted = listener.accept() => Some(accepted),
+                Some(ended) = tasks.join_next() => {
+                    visited += u64::from(matches!(ended, Ok(Outcome::Visited)));
+                    None
+                }
+            }
+        };
+        match bounded(PATIENCE, next).await {
+            Ok(Some(Ok((stream, from)))) => {
+                let (token, rail) = (token.to_owned(), rail.clone());
+                tasks.spawn_local(async move { client(stream, from, &token, &rail, tell).await });
+            }
+            Ok(Some(Err(error))) => {
+                // Too many open files, say: the clients that are here go on, and their end may help.
+                eprintln!("ginlab: cannot accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok(None) | Err(Ended::TimedOut) => {}
+            Err(Ended::Interrupted) => return Err(Failure::Interrupted),
+        }
+    }
+    Ok(())
+}
+
+/// One client, from its coming to its leaving. Its failure is its own: the server goes on.
+async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Rail, tell: bool) -> Outcome {
+    let visit = match Visit::welcome(stream, from, token, rail.timeout).await {
+        Ok(visit) => visit,
+        Err(error) => {
+            eprintln!("ginlab: turned a visitor away: {error}");
+            return Outcome::Refused;
+        }
+    };
+    let who =
+        [("host", visit.member().host.clone()), ("pid", visit.member().pid.to_string()), ("from", from.to_string())];
+    let event = |what: &str, more: &[(&str, String)]| {
+        if tell {
+            events::print(what, &[&who[..], more].concat());
+        }
+    };
+    event("joined", &[]);
+    match echo(visit, rail).await {
+        Ok(messages) => event("left", &[("messages", messages.to_string())]),
+        Err(failure) => event("died", &[("why", failure.text().unwrap_or_else(|| "interrupted".to_owned()))]),
+    }
+    Outcome::Visited
+}
+
+async fn echo(mut visit: Visit, rail: &Rail) -> Result<u64, Failure> {
+    let plan: Plan = visit.hear("plan").await?;
+    if let Err(why) = plan.check() {
+        return Err(visit.refuse(why).await.into());
+    }
+    let same_host = visit.same_host();
+    let opened = match Opened::new(rail, &plan, same_host) {
+        Ok(opened) => opened,
+        Err(failure) => {
+            let why = failure.text().unwrap_or_default();
+            visit.refuse(format!("the server cannot open a rail: {why}")).await;
+            return Err(failure);
+        }
+    };
+    let theirs: Card = visit.hear("fabric address").await?;
+    if theirs.provider != opened.provider {
+        let why =
+            format!("the provider is {:?} at the server but {:?} at the client", opened.provider, theirs.provider);
+        return Err(visit.refuse(why).await.into());
+    }
+    let fabric = opened.fabric(&theirs)?;
+    visit.say("fabric address", &opened.card()?).await?;
+    let mut socket = Socket::new(visit, rail.timeout)?;
+    side::both(&mut socket, async |socket| socket.echo(&plan).await, fabric.echo(&plan)).await?;
+    // The last echo may still be under way to the client, who closes when it has it.
+    let _ = bounded(rail.timeout, socket.until_closed()).await;
+    Ok(2 * plan.messages * plan.sizes.len() as u64)
+}

@@ -1,0 +1,226 @@
+//! One side of an echo: a socket, and a rail with room for two messages each way.
+
+use super::{Plan, Rail};
+use crate::error::Failure;
+use ginlab::bootstrap::visit::{Ended, Visit, bounded};
+use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::discover::{self, Reach};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::flow::{Flow, Offer, Peer, Region};
+use serde::{Deserialize, Serialize};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinHandle;
+
+/// How long an error of the fabric waits for what the socket has to say about it.
+const HINDSIGHT: Duration = Duration::from_millis(200);
+
+/// What the two sides tell each other over the socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Card {
+    pub provider: String,
+    pub offer: Offer,
+}
+
+/// A rail of this side.
+pub struct Opened {
+    pub provider: String,
+    pub name: String,
+    pub note: Option<String>,
+    flow: Flow<LibfabricRail>,
+    region: Region<LibfabricRail>,
+    /// Bytes of one slot of the region.
+    slot: u64,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The driver holds the flow; with it gone the flow winds up what is in flight.
+        self.driver.abort();
+    }
+}
+
+impl Opened {
+    /// Opens a rail that reaches the peer, and registers memory for the plan's messages.
+    pub fn new(rail: &Rail, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
+        let as_usage = |error: ginlab::fabric::FabricError| Failure::Usage(error.to_string());
+        let choice = discover::choose_provider(rail.provider.as_deref()).map_err(as_usage)?;
+        let reach = if same_host { Reach::SameHost } else { Reach::Network };
+        let chosen =
+            discover::select_domains(&choice.provider, 1, reach, &rail.domain, None, 0, 1).map_err(as_usage)?;
+        let Some(domain) = chosen.domains.first() else {
+            return Err(Failure::Usage(format!("{} has no domain here", choice.provider)));
+        };
+        let options = RailOptions { messages: true, ..RailOptions::default() };
+        let flow = Flow::new(vec![LibfabricRail::open(domain, &options)?], rail.timeout);
+        let (device, _) = Device::open(Choice::Emulated, 0)?;
+        let slot = plan.largest().next_multiple_of(4096);
+        let region = flow.register(device.allocate(Place::Host, slot as usize * 4)?)?;
+        let driver = {
+            let flow = flow.clone();
+            tokio::task::spawn_local(async move { flow.drive().await })
+        };
+        let name = flow.with_rail(0, |rail| ginlab::fabric::Rail::name(rail).to_owned()).unwrap_or_default();
+        Ok(Opened { provider: choice.provider, name, note: chosen.note, flow, region, slot, driver })
+    }
+
+    pub fn card(&self) -> Result<Card, Failure> {
+        Ok(Card { provider: self.provider.clone(), offer: self.flow.offer(&[&self.region])? })
+    }
+
+    /// The way to the other side, once its card is known.
+    pub fn fabric(&self, theirs: &Card) -> Result<Fabric<'_>, Failure> {
+        Ok(Fabric { opened: self, peer: self.flow.add_peer(&theirs.offer)? })
+    }
+}
+
+/// Messages by the fabric.
+pub struct Fabric<'a> {
+    opened: &'a Opened,
+    peer: Peer,
+}
+
+impl Fabric<'_> {
+    /// Puts bytes where [`round_trip`](Fabric::round_trip) sends from, and `poison` where the echo arrives.
+    pub fn set(&self, message: &[u8], poison: &[u8]) -> Result<(), Failure> {
+        let buffer = self.opened.region.buffer();
+        buffer.write(0, message)?;
+        Ok(buffer.write(self.opened.slot as usize, poison)?)
+    }
+
+    /// What has arrived.
+    pub fn arrived(&self, into: &mut [u8]) -> Result<(), Failure> {
+        Ok(self.opened.region.buffer().read(self.opened.slot as usize, into)?)
+    }
+
+    /// Sends the message and waits for its echo.
+    pub async fn round_trip(&self, bytes: u64) -> Result<(), Failure> {
+        let Opened { flow, region, slot, .. } = self.opened;
+        let echo = flow.recv(0, region, *slot, bytes);
+        let sent = flow.send(0, self.peer, region, 0, bytes);
+        let length = echo.await?;
+        sent.await?;
+        if length != bytes {
+            return Err(Failure::Run(format!("an echo of {length} B came for a message of {bytes} B by the fabric")));
+        }
+        Ok(())
+    }
+
+    /// Sends back every message of the plan; there is room for the next one before the echo of the last one leaves.
+    pub async fn echo(&self, plan: &Plan) -> Result<(), Failure> {
+        let Opened { flow, region, slot, .. } = self.opened;
+        let total = plan.sizes.len() as u64 * plan.messages;
+        let room = |number: u64| flow.recv(0, region, number % 2 * slot, *slot);
+        let mut next = Some(room(0));
+        for number in 0..total {
+            let Some(message) = next.take() else { break };
+            let bytes = message.await?;
+            next = (number + 1 < total).then(|| room(number + 1));
+            flow.send(0, self.peer, region, number % 2 * slot, bytes).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Messages by the socket.
+pub struct Socket {
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    peer: String,
+    limit: Duration,
+}
+
+impl Socket {
+    pub fn new(visit: Visit, limit: Duration) -> Result<Socket, Failure> {
+        let peer = visit.to_string();
+        let (reader, writer) = TcpStream::into_split(visit.into_stream()?);
+        Ok(Socket { reader, writer, peer, limit })
+    }
+
+    /// Sends the message and waits for its echo.
+    pub async fn round_trip(&mut self, message: &[u8], echo: &mut [u8]) -> Result<(), Failure> {
+        let (reader, writer) = (&mut self.reader, &mut self.writer);
+        // At the same time: neither side could take a long message while it waits for the other to take one.
+        let both = async { tokio::try_join!(writer.write_all(message), reader.read_exact(echo)) };
+        let what = format!("a message of {} B was on its way by the socket", message.len());
+        judged(bounded(self.limit, both).await, &self.peer, &what, self.limit).map(drop)
+    }
+
+    /// Sends back every message of the plan.
+    pub async fn echo(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let mut message = vec![0; plan.largest() as usize];
+        for bytes in &plan.sizes {
+            let message = &mut message[..*bytes as usize];
+            for number in 0..plan.messages {
+                let what = format!("message {number} of {bytes} B was on its way by the socket");
+                let one = async {
+                    self.reader.read_exact(message).await?;
+                    self.writer.write_all(message).await
+                };
+                judged(bounded(self.limit, one).await, &self.peer, &what, self.limit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the other side has closed, or speaks out of turn.
+    pub async fn until_closed(&mut self) {
+        let _ = self.reader.peek(&mut [0; 1]).await;
+    }
+
+    fn left(&self) -> String {
+        format!("{} left while a message was on its way by the fabric", self.peer)
+    }
+}
+
+/// Messages by both ways at the same time. The socket tells of the peer's end at once, which the fabric may not: it is watched
+/// also when its own part is done.
+pub async fn both<A, B>(
+    socket: &mut Socket,
+    by_socket: impl AsyncFnOnce(&mut Socket) -> Result<A, Failure>,
+    by_fabric: impl Future<Output = Result<B, Failure>>,
+) -> Result<(A, B), Failure> {
+    let mut by_fabric = pin!(by_fabric);
+    let mut early = None;
+    let first = {
+        let mut by_socket = pin!(by_socket(socket));
+        tokio::select! {
+            first = &mut by_socket => first?,
+            second = &mut by_fabric => match second {
+                Ok(second) => {
+                    early = Some(second);
+                    by_socket.await?
+                }
+                // The socket may know why, a moment later.
+                Err(failure) => match bounded(HINDSIGHT, by_socket).await {
+                    Ok(Err(cause)) => return Err(cause),
+                    _ => return Err(failure),
+                },
+            },
+        }
+    };
+    let second = match early {
+        Some(second) => second,
+        None => tokio::select! {
+            biased;
+            second = &mut by_fabric => second?,
+            () = socket.until_closed() => return Err(Failure::Run(socket.left())),
+        },
+    };
+    Ok((first, second))
+}
+
+fn judged<T>(ended: Result<std::io::Result<T>, Ended>, peer: &str, what: &str, limit: Duration) -> Result<T, Failure> {
+    match ended {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(_)) => Err(Failure::Run(format!("{peer} left while {what}"))),
+        Err(Ended::Interrupted) => Err(Failure::Interrupted),
+        Err(Ended::TimedOut) => {
+            Err(Failure::Timeout(format!("timed out after {} s while {what}; {peer} is silent", limit.as_secs())))
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Which rail carries a message, when every rank has one for every other rank.
+//!
+//! Rails pair by number: what leaves by a rank's rail 2 arrives by its peer's rail 2, since the rails may be networks that
+//! do not meet. So one number has to suit both sides. It depends on the round and on the distance from sender to receiver,
+//! counted around the circle of ranks, and on nothing else. A sender has each distance once and so has a receiver, so that
+//! both see the same numbers, and these count on from message to message and from round to round.
+
+/// The rail of the message from rank `from` to rank `to` in a round: below `rails`.
+///
+/// Of a rank's messages of one round, sent as well as received, no rail carries more than one beyond another's; the same
+/// holds for any number of rounds in a row together. The two directions of a pair are messages of their own, mostly on
+/// different rails.
+///
+/// `from` and `to` are different ranks below `ranks`, and `rails` is at least 1.
+#[must_use]
+pub fn rail(round: u64, from: usize, to: usize, ranks: usize, rails: usize) -> usize {
+    let distance = (to + ranks - from) % ranks;
+    // The round modulo the rails: the product cannot overflow, and the remainder is the same.
+    let rounds = (round % rails as u64) as usize;
+    (rounds * (ranks - 1) + (distance - 1)) % rails
+}
+
+/// The ranks that a rank sends to, in the order of their distance: if all begin with the next one, nobody is sent to by two
+/// at once.
+pub fn targets(from: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    (1..ranks).map(move |distance| (from + distance) % ranks)
+}
+
+/// By how many percent the busiest of several loads is above their mean; 0 where nothing is loaded.
+#[must_use]
+pub fn imbalance_pct(loads: &[u64]) -> f64 {
+    let sum: u64 = loads.iter().sum();
+    match loads.iter().max() {
+        Some(most) if sum > 0 => 100.0 * (*most as f64 * loads.len() as f64 / sum as f64 - 1.0),
+        _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Messages by rail of one rank, in so many rounds in a row.
+    fn loads(first: u64, rounds: u64, ranks: usize, rails: usize, pair: impl Fn(usize) -> (usize, usize)) -> Vec<u64> {
+        let mut loads = vec![0; rails];
+        for round in first..first + rounds {
+            for peer in 0..ranks {
+                let (from, to) = pair(peer);
+                if from != to {
+                    loads[rail(round, from, to, ranks, rails)] += 1;
+                }
+            }
+        }
+        loads
+    }
+
+    fn spread(loads: &[u64]) -> u64 {
+        loads.iter().max().unwrap_or(&0) - loads.iter().min().unwrap_or(&0)
+    }
+
+    proptest! {
+        #[test]
+        fn every_rank_loads_its_rails_alike_sending_and_receiving(
+            ranks in 2usize..70, rails in 1usize..33, rank: prop::sample::Index, first in any::<u32>(), rounds in 1u64..12,
+        ) {
+            let rank = rank.index(ranks);
+            for (first, rounds) in [(u64::from(first), 1), (u64::from(first), rounds), (u64::MAX - 20, rounds)] {
+                let sent = loads(first, rounds, ranks, rails, |peer| (rank, peer));
+                let received = loads(first, rounds, ranks, rails, |peer| (peer, rank));
+                prop_assert_eq!(sent.iter().sum::<u64>(), rounds * (ranks as u64 - 1));
+                prop_assert!(spread(&sent) <= 1, "{:?}", sent);
+                prop_assert_eq!(sent, received);
+            }
+        }
+
+        #[test]
+        fn messages_in_a_row_take_rails_in_a_row(ranks in 2usize..70, rails in 1usize..33, from: prop::sample::Index, round in 0u64..1000) {
+            let from = from.index(ranks);
+            let of_round = |round| targets(from, ranks).map(move |to| rail(round, from, to, ranks, rails));
+            let rails_used: Vec<usize> = of_round(round).chain(of_round(round + 1)).collect();
+            prop_assert!(rails_used.windows(2).all(|pair| pair[1] == (pair[0] + 1) % rails), "{:?}", rails_used);
+        }
+
+        #[test]
+        fn targets_are_all_others_once_and_no_two_ranks_have_the_same_at_a_time(ranks in 1usize..40) {
+            for from in 0..ranks {
+                let mut all: Vec<usize> = targets(from, ranks).collect();
+                all.sort_unstable();
+                prop_assert_eq!(all, (0..ranks).filter(|rank| *rank != from).collect::<Vec<_>>());
+            }
+            for step in 0..ranks.saturating_sub(1) {
+                let mut at_once: Vec<_> = (0..ranks).filter_map(|from| targets(from, ranks).nth(step)).collect();
+                at_once.sort_unstable();
+                at_once.dedup();
+                prop_assert_eq!(at_once.len(), ranks);
+            }
+        }
+
+        #[test]
+        fn imbalance_is_that_of_the_busiest(loads in prop::collection::vec(0u64..1 << 40, 1..17)) {
+            let imbalance = imbalance_pct(&loads);
+            let mean = loads.iter().sum::<u64>() as f64 / loads.len() as f64;
+            prop_assert!((mean * (1.0 + imbalance / 100.0) - loads.iter().copied().max().unwrap_or(0) as f64).abs() <= 1e-3);
+            prop_assert_eq!(imbalance_pct(&vec![loads[0]; loads.len()]), 0.0);
+        }
+    }
+
+    #[test]
+    fn the_two_directions_of_most_pairs_use_different_rails() {
+        let same = |ranks: usize, rails: usize| {
+            let pairs = (0..ranks).flat_map(|a| (0..a).map(move |b| (a, b)));
+            pairs.filter(|&(a, b)| rail(0, a, b, ranks, rails) == rail(0, b, a, ranks, rails)).count()
+        };
+        // Of 28 pairs: distances d and 8 - d on the same one of 3, 4, 8 rails.
+        assert_eq!([same(8, 1), same(8, 3), same(8, 4), same(8, 8)], [28, 12, 12, 4]);
+    }
+
+    #[test]
+    fn eight_ranks_and_four_rails() {
+        let row = |round| targets(0, 8).map(|to| rail(round, 0, to, 8, 4)).collect::<Vec<_>>();
+        assert_eq!([row(0), row(1)], [[0, 1, 2, 3, 0, 1, 2], [3, 0, 1, 2, 3, 0, 1]]);
+    }
+}

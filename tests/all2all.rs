@@ -1,0 +1,144 @@
+//! `ginlab all2all`: every block right, every rail loaded alike, and what is said when ranks do not fit or die.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::lab::Lab;
+use common::{Job, Stream, ginlab, mpirun, run};
+use ginlab::report::Row;
+use nix::sys::signal::{Signal, kill};
+
+#[track_caller]
+fn rows(args: &str) -> Vec<Row> {
+    let done = run(ginlab(&format!("all2all -d emulated --csv - {args}"))).expect(0);
+    common::rows(&done.stdout)
+}
+
+/// Every row is verified, its rails carried what they should, and bandwidths are those of nccl-tests.
+#[track_caller]
+fn sound(rows: &[Row]) {
+    common::all_verified(rows);
+    for row in rows {
+        let (ranks, bytes) = (u64::from(row.ranks), row.size_bytes.unwrap());
+        let loads = row.rail_bytes.as_ref().unwrap();
+        assert_eq!(loads.len() as u32, row.rails.unwrap());
+        let rounds = row.repeats.unwrap();
+        assert_eq!(loads.iter().sum::<u64>(), rounds * ranks * (ranks - 1) * bytes, "{row:?}");
+        let (algbw, busbw) = (row.algbw_gbytes_s.unwrap(), row.busbw_gbytes_s.unwrap());
+        let seconds = row.time_us_p50.unwrap() / 1e6;
+        assert!((busbw - (ranks - 1) as f64 * bytes as f64 / seconds / 1e9).abs() <= 1e-4 * busbw, "{row:?}");
+        assert!((algbw - ranks as f64 * bytes as f64 / seconds / 1e9).abs() <= 1e-4 * algbw, "{row:?}");
+        assert_eq!(row.bandwidth_gbytes_s, row.busbw_gbytes_s);
+        assert!(row.time_us_p99 >= row.time_us_p50);
+    }
+}
+
+#[test]
+fn eight_local_ranks_over_1_2_3_and_8_rails() {
+    // 0, 1, 17, 289, 4913 and, above the size from which blocks are cut, 300001 bytes.
+    for (sizes, count) in [("-b 0 -e 5000 -f 17 -n 12", 5), ("-b 300001 -e 300001 -n 3", 1)] {
+        let rows = rows(&format!("-p tcp --np 8 --rails 1,2,3,8 -w 1 {sizes}"));
+        assert_eq!(rows.len(), 4 * count);
+        sound(&rows);
+        for row in &rows {
+            assert_eq!(row.ranks, 8);
+            assert!(row.imbalance_pct.unwrap() < 2.0, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn any_number_of_ranks_and_every_strategy() {
+    for ranks in [2, 3, 5] {
+        let rows = rows(&format!(
+            "-p shm --np {ranks} --rails 1,4 --strategy single,round-robin,split,auto -b 1 -e 9999 -f 99 -n 5 -w 0"
+        ));
+        assert_eq!(rows.len(), 2 * 4 * 3);
+        sound(&rows);
+        for row in &rows {
+            let imbalance = row.imbalance_pct.unwrap();
+            match (row.strategy.as_deref(), row.rails) {
+                // What the column is for.
+                (Some("single"), Some(4)) => assert_eq!(imbalance, 300.0),
+                _ => assert!(imbalance < 2.0, "{row:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_of_the_device_and_a_completion_that_is_not_delivery() {
+    let rows = rows("-p tcp --np 3 --rails 2 -b 100 -e 100 -n 4 --mem device --completion transmit");
+    sound(&rows);
+    assert_eq!((rows[0].memory.as_deref(), rows[0].completion.as_deref()), (Some("device"), Some("transmit")));
+}
+
+#[test]
+fn one_wrong_byte_is_found() {
+    let done =
+        run(ginlab("all2all -d emulated -p tcp --np 3 --rails 2 -b 101 -e 101 -n 2 --corrupt --csv -")).expect(1);
+    let rows = common::rows(&done.stdout);
+    assert_eq!((rows.len(), rows[0].wrong, rows[0].status.to_string().as_str()), (1, Some(1), "failed: wrong bytes"));
+    assert!(done.complaint().starts_with("ginlab: verification failed: 1 wrong bytes in blocks of 101 B"), "{done:?}");
+}
+
+#[test]
+fn a_rank_that_dies_is_named() {
+    let mut job =
+        Job::start(ginlab("all2all -d emulated -p tcp --np 4 --rails 2 -b 64 -e 64K -n 1000000 --volume 1T -t 5"));
+    job.until(Stream::Stderr, "# note: 4 ranks");
+    kill(job.rank(2), Signal::SIGKILL).unwrap();
+    let done = job.finish();
+    assert!(done.code == 1 || done.code == 124, "{done:?}");
+    let line = *done.complaints().last().unwrap();
+    assert!(line.contains("rank 2") && line.contains("left"), "{line}");
+}
+
+#[test]
+fn ctrl_c_ends_all_ranks() {
+    let mut job = Job::start(ginlab("all2all -d emulated -p tcp --np 3 --rails 1 -b 64 -e 64K -n 1000000 --volume 1T"));
+    job.until(Stream::Stderr, "# note: 3 ranks");
+    job.signal(Signal::SIGINT);
+    job.finish().expect(130);
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    for (args, part) in [
+        ("--np 1", "two ranks or more"),
+        ("--rails 0", "--rails"),
+        ("--rails 65", "from 1 to 64"),
+        ("--strategy stripe", "round-robin"),
+        ("-b 8 -e 4", "-b/-e/-f"),
+        ("-b 1X", "--begin"),
+        ("-e 1T", "1 TiB and more"),
+        ("-b 512G -e 512G", "available"),
+        ("--csv - --json -", "stdout"),
+    ] {
+        let done = run(ginlab(&format!("all2all -d emulated -p tcp {args}"))).expect(2);
+        assert!(done.complaint().contains(part), "{part}: {}", done.complaint());
+        assert_eq!(done.stdout, "");
+    }
+}
+
+#[test]
+fn two_ranks_by_mpirun() {
+    let Some(command) = mpirun(2, "all2all -d emulated -p tcp --rails 2 -b 5 -e 5 -n 3 --csv -") else { return };
+    sound(&common::rows(&run(command).expect(0).stdout));
+}
+
+#[test]
+fn two_hosts_with_four_rails_between_them() {
+    let Some(lab) = Lab::up("--rate none") else { return };
+    let rank = |rank: usize| {
+        Job::start(lab.ginlab(rank, "all2all -d emulated -p tcp --rails 1,4 -b 0 -e 300001 -f 300001 -n 8 --csv -"))
+    };
+    let (first, second) = (rank(0), rank(1));
+    let (first, second) = (first.finish().expect(0), second.finish().expect(0));
+    assert_eq!(second.stdout, "");
+    let rows = common::rows(&first.stdout);
+    assert_eq!(rows.len(), 2 * 3);
+    sound(&rows);
+    assert!(rows.iter().all(|row| row.imbalance_pct.unwrap() < 2.0));
+}
