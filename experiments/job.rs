@@ -240,7 +240,8 @@ impl Job {
         }
         if args.pin {
             let allowed = ginlab::cores::allowed();
-            match allowed.iter().rev().nth(ranks.local_rank()) {
+            // By the rank of the job: what counts as two hosts may be two namespaces of one.
+            match allowed.iter().rev().nth(ranks.rank() % allowed.len().max(1)) {
                 Some(core) if ranks.local_size() <= allowed.len() && ginlab::cores::pin(*core) => {
                     notes.push(format!("rank 0 of this host is pinned to core {core}"));
                 }

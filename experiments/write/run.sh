@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The ladder of experiments/write in the lab: two nodes on this machine, four rails of 1 Gbit/s each way; root is needed.
+#   experiments/write/run.sh [FOLDER]      CSV, JSON and what was printed go to FOLDER (default: a new folder in data/)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+ginlab=$PWD/${GINLAB:-target/release/ginlab}
+out=${1:-data/$(date -u +%F)-lab}
+mkdir -p "$out"
+lab() { scripts/rails-lab.sh "$1" --name write "${@:2}"; }
+trap 'lab down >/dev/null 2>&1 || true' EXIT
+lab down >/dev/null 2>&1 || true
+lab up --rate "${RATE:-1gbit}" --mtu "${MTU:-1500}"
+
+# rung NAME ARGUMENTS...: both nodes run the same line; node 0 writes the rows.
+rung() {
+    local name=$1 other
+    shift
+    printf '== %s: ginlab write %s\n' "$name" "$*" | tee -a "$out/steps.txt"
+    timeout 120 scripts/rails-lab.sh exec --name write 1 -- "$ginlab" write -p tcp -d emulated -r 5 "$@" --no-header >/dev/null &
+    other=$!
+    timeout 120 scripts/rails-lab.sh exec --name write 0 -- "$ginlab" write -p tcp -d emulated -r 5 "$@" --no-header \
+        --csv "$out/$name.csv" --json "$out/$name.json" | tee -a "$out/steps.txt"
+    wait "$other"
+}
+
+# Each rung changes one thing; the size is the study's.
+rung 1-blocking -b 64K -e 64K -n 200 --rails 1 --strategy single --window 1
+rung 2-window -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16
+rung 3-batched -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --batch 8
+rung 4-deferred -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --completion transmit
+rung 5-rails -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16
+rung 6-pinned -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --pin
+# What the rails give: against the bare loop, by split, in turns over eight buffers, and one large buffer.
+rung one-rail-bare -b 4M -e 16M -f 4 -n 16 --rails 1 --strategy single --window 8 --buffers 1 --bare
+rung split -b 4M -e 64M -f 4 -n 8 --rails 1,4 --strategy split --window 4 --buffers 2 --volume 256M
+rung round-robin -b 4M -e 4M -n 64 --rails 1,4 --strategy round-robin --window 8 --buffers 8 --volume 256M
+rung lone-buffer -b 64M -e 64M -n 1 --rails 4 --strategy single,split --window 1 --buffers 1 --volume 64M
