@@ -221,9 +221,11 @@ impl Shared {
             Ok(right) => {
                 events::print("left", &[&who[..], &arrived[..], &[("verified", right.to_string())]].concat());
             }
+            // It is the server that ends, not the peer.
+            Err(Failure::Interrupted) => {}
             Err(failure) => {
                 joined.died = true;
-                let why = failure.text().unwrap_or_else(|| "interrupted".to_owned());
+                let why = failure.text().unwrap_or_default();
                 events::print("died", &[&who[..], &arrived[..], &[("why", why)]].concat());
             }
         }
