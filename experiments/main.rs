@@ -14,7 +14,9 @@ mod listing;
 mod output;
 mod proxy;
 mod queue;
+mod rails;
 mod sendrecv;
+mod serve;
 mod write;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -60,6 +62,10 @@ enum Experiment {
     Bootstrap(Box<bootstrap::Args>),
     /// A TCP echo server and client whose messages also go over the fabric: sockets and completions in one loop
     Echo(Box<echo::Args>),
+    /// A server whose memory peers write into that join while it runs, leave or die
+    Serve(Box<serve::ServeArgs>),
+    /// Join a running server: write into its memory, have it verified, leave
+    Join(Box<serve::JoinArgs>),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -101,6 +107,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Affinity(args)) => affinity::run(&args),
         Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
         Some(Experiment::Echo(args)) => echo::run(&args),
+        Some(Experiment::Serve(args)) => serve::serve(&args),
+        Some(Experiment::Join(args)) => serve::join(&args),
         Some(Experiment::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "ginlab", &mut signals::stdout());
             Ok(())

@@ -140,6 +140,35 @@ fn messages_and_immediates() {
 }
 
 #[test]
+fn a_named_rail_takes_the_whole_write_and_immediates_are_taken_without_waiting() {
+    let (a, b) = (tcp(3, 8192), tcp(3, 8192));
+    let to_b = target(&a, &b);
+    run([a.flow.clone(), b.flow.clone()], async {
+        a.region.buffer().write(0, &filled(8192, 1)).unwrap();
+        // Whatever the strategy says.
+        a.flow.use_rails(3, Strategy::Split);
+        assert_eq!(a.flow.write_on(2, &a.region, 0, &to_b, 0, 8192, Some(4)).await, Ok(8192));
+        assert_eq!(a.flow.counters().rail_bytes, [0, 0, 8192]);
+        assert_eq!(a.flow.write_on(1, &a.region, 0, &to_b, 0, 0, Some(4)).await, Ok(0));
+        assert_eq!(a.flow.write_on(0, &a.region, 5, &to_b, 5, 1, None).await, Ok(1));
+        assert_eq!(a.flow.counters().rail_bytes, [1, 0, 8192]);
+        let mut arrived = vec![0u8; 8192];
+        b.region.buffer().read(0, &mut arrived).unwrap();
+        assert!(arrived == filled(8192, 1));
+        let mut taken = 0;
+        while taken < 2 {
+            taken += b.flow.take_immediates(4);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((taken, b.flow.take_immediates(4), b.flow.take_immediates(5)), (2, 0, 0));
+        let error = a.flow.write_on(3, &a.region, 0, &to_b, 0, 1, None).await.expect_err("no such rail").to_string();
+        assert_eq!(error, "rail 3: this flow has 3");
+        assert_eq!(a.flow.failure(), None);
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_message_that_is_too_long_is_an_error_at_the_receiver() {
     let (a, b) = (tcp(1, 8192), tcp(1, 8192));
     let peer = a.flow.add_peer(&b.offer).unwrap();

@@ -1,9 +1,10 @@
 //! The client: sends every message twice at once, measures both ways and prints the rows.
 
 use super::side::{self, Card, Fabric, Opened, Socket};
-use super::{Args, Plan, Rail};
+use super::{Args, Plan};
 use crate::error::Failure;
 use crate::output::Output;
+use crate::rails::Wanted;
 use ginlab::bootstrap::visit::Visit;
 use ginlab::measure::pattern;
 use ginlab::measure::stats::{Micros, Summary};
@@ -12,7 +13,7 @@ use ginlab::signals;
 use std::time::Instant;
 
 /// Visits the server and measures.
-pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Rail) -> Result<(), Failure> {
+pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wanted) -> Result<(), Failure> {
     let mut visit = Visit::connect(address, token, rail.timeout).await?;
     visit.say("plan", plan).await?;
     let opened = Opened::new(rail, plan, visit.same_host())?;
@@ -22,10 +23,10 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Ra
 
     let mut header = Header::default();
     crate::versions().fill(&mut header);
-    header.set(Key::Provider, opened.provider.clone()).set(Key::Rails, opened.name.clone());
+    header.set(Key::Provider, opened.rails.provider.clone()).set(Key::Rails, opened.rails.names.clone());
     header.note(format!("the server is {visit}"));
-    if let Some(note) = &opened.note {
-        header.note(note.clone());
+    for note in &opened.rails.notes {
+        header.note(note);
     }
     header.note(
         "each message goes to the server and back twice at the same time, by the socket and by send and receive of the fabric, \
@@ -107,7 +108,7 @@ async fn measure(
         row
     };
     let socket_row = row("socket", "socket", &by_socket, wrong_socket);
-    let mut fabric_row = row("fabric", &opened.provider, &by_fabric, wrong_fabric);
+    let mut fabric_row = row("fabric", &opened.rails.provider, &by_fabric, wrong_fabric);
     fabric_row.rails = Some(1);
     fabric_row.against(&socket_row, &by_fabric, &by_socket);
     Ok(vec![(socket_row, by_socket), (fabric_row, by_fabric)])

@@ -9,6 +9,7 @@ mod side;
 
 use crate::error::Failure;
 use crate::output::OutputArgs;
+use crate::rails::Wanted;
 use ginlab::bootstrap::{self, process_env, visit};
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow};
@@ -63,14 +64,6 @@ pub struct Args {
     output: OutputArgs,
 }
 
-/// What both sides must know of the rail.
-#[derive(Clone, Debug)]
-struct Rail {
-    provider: Option<String>,
-    domain: Vec<String>,
-    timeout: Duration,
-}
-
 /// What the client wants echoed: so many messages of each size, in this order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Plan {
@@ -113,9 +106,11 @@ impl Plan {
 /// Runs server, client or both.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let plan = Plan::new(args)?;
-    let rail = Rail {
+    let rail = Wanted {
         provider: args.provider.clone(),
-        domain: args.domain.iter().cloned().collect(),
+        domains: args.domain.iter().cloned().collect(),
+        rails: 1,
+        messages: true,
         timeout: Duration::from_secs(args.timeout),
     };
     let token = match (&args.listen, &args.connect) {

@@ -1,9 +1,10 @@
 //! The server: a task per client, all on one thread.
 
+use super::Plan;
 use super::side::{self, Card, Opened, Socket};
-use super::{Plan, Rail};
 use crate::error::Failure;
 use crate::events;
+use crate::rails::Wanted;
 use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +26,7 @@ enum Outcome {
 pub async fn serve(
     listener: TcpListener,
     token: &str,
-    rail: &Rail,
+    rail: &Wanted,
     clients: Option<u64>,
     tell: bool,
 ) -> Result<(), Failure> {
@@ -63,7 +64,7 @@ pub async fn serve(
 }
 
 /// One client, from its coming to its leaving. Its failure is its own: the server goes on.
-async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Rail, tell: bool) -> Outcome {
+async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Wanted, tell: bool) -> Outcome {
     let visit = match Visit::welcome(stream, from, token, rail.timeout).await {
         Ok(visit) => visit,
         Err(error) => {
@@ -81,12 +82,14 @@ async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Rail, t
     event("joined", &[]);
     match echo(visit, rail).await {
         Ok(messages) => event("left", &[("messages", messages.to_string())]),
-        Err(failure) => event("died", &[("why", failure.text().unwrap_or_else(|| "interrupted".to_owned()))]),
+        // It is the server that ends, not the client.
+        Err(Failure::Interrupted) => {}
+        Err(failure) => event("died", &[("why", failure.text().unwrap_or_default())]),
     }
     Outcome::Visited
 }
 
-async fn echo(mut visit: Visit, rail: &Rail) -> Result<u64, Failure> {
+async fn echo(mut visit: Visit, rail: &Wanted) -> Result<u64, Failure> {
     let plan: Plan = visit.hear("plan").await?;
     if let Err(why) = plan.check() {
         return Err(visit.refuse(why).await.into());
@@ -101,9 +104,11 @@ async fn echo(mut visit: Visit, rail: &Rail) -> Result<u64, Failure> {
         }
     };
     let theirs: Card = visit.hear("fabric address").await?;
-    if theirs.provider != opened.provider {
-        let why =
-            format!("the provider is {:?} at the server but {:?} at the client", opened.provider, theirs.provider);
+    if theirs.provider != opened.rails.provider {
+        let why = format!(
+            "the provider is {:?} at the server but {:?} at the client",
+            opened.rails.provider, theirs.provider
+        );
         return Err(visit.refuse(why).await.into());
     }
     let fabric = opened.fabric(&theirs)?;

@@ -1,12 +1,13 @@
 //! One side of an echo: a socket, and a rail with room for two messages each way.
 
-use super::{Plan, Rail};
+use super::Plan;
 use crate::error::Failure;
+use crate::rails::{Rails, Wanted};
 use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use ginlab::cuda::{Choice, Device, Place};
-use ginlab::fabric::discover::{self, Reach};
-use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::flow::{Flow, Offer, Peer, Region};
+use ginlab::fabric::discover::Reach;
+use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::flow::{Offer, Peer, Region};
 use serde::{Deserialize, Serialize};
 use std::pin::pin;
 use std::time::Duration;
@@ -27,10 +28,7 @@ pub struct Card {
 
 /// A rail of this side.
 pub struct Opened {
-    pub provider: String,
-    pub name: String,
-    pub note: Option<String>,
-    flow: Flow<LibfabricRail>,
+    pub rails: Rails,
     region: Region<LibfabricRail>,
     /// Bytes of one slot of the region.
     slot: u64,
@@ -46,35 +44,23 @@ impl Drop for Opened {
 
 impl Opened {
     /// Opens a rail that reaches the peer, and registers memory for the plan's messages.
-    pub fn new(rail: &Rail, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
-        let as_usage = |error: ginlab::fabric::FabricError| Failure::Usage(error.to_string());
-        let choice = discover::choose_provider(rail.provider.as_deref()).map_err(as_usage)?;
-        let reach = if same_host { Reach::SameHost } else { Reach::Network };
-        let chosen =
-            discover::select_domains(&choice.provider, 1, reach, &rail.domain, None, 0, 1).map_err(as_usage)?;
-        let Some(domain) = chosen.domains.first() else {
-            return Err(Failure::Usage(format!("{} has no domain here", choice.provider)));
-        };
-        let options = RailOptions { messages: true, ..RailOptions::default() };
-        let flow = Flow::new(vec![LibfabricRail::open(domain, &options)?], rail.timeout);
+    pub fn new(wanted: &Wanted, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
+        let rails = wanted.open(if same_host { Reach::SameHost } else { Reach::Network })?;
         let (device, _) = Device::open(Choice::Emulated, 0)?;
         let slot = plan.largest().next_multiple_of(4096);
-        let region = flow.register(device.allocate(Place::Host, slot as usize * 4)?)?;
-        let driver = {
-            let flow = flow.clone();
-            tokio::task::spawn_local(async move { flow.drive().await })
-        };
-        let name = flow.with_rail(0, |rail| ginlab::fabric::Rail::name(rail).to_owned()).unwrap_or_default();
-        Ok(Opened { provider: choice.provider, name, note: chosen.note, flow, region, slot, driver })
+        let region = rails.flow.register(device.allocate(Place::Host, slot as usize * 4)?)?;
+        let flow = rails.flow.clone();
+        let driver = tokio::task::spawn_local(async move { flow.drive().await });
+        Ok(Opened { rails, region, slot, driver })
     }
 
     pub fn card(&self) -> Result<Card, Failure> {
-        Ok(Card { provider: self.provider.clone(), offer: self.flow.offer(&[&self.region])? })
+        Ok(Card { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
     }
 
     /// The way to the other side, once its card is known.
     pub fn fabric(&self, theirs: &Card) -> Result<Fabric<'_>, Failure> {
-        Ok(Fabric { opened: self, peer: self.flow.add_peer(&theirs.offer)? })
+        Ok(Fabric { opened: self, peer: self.rails.flow.add_peer(&theirs.offer)? })
     }
 }
 
@@ -99,7 +85,7 @@ impl Fabric<'_> {
 
     /// Sends the message and waits for its echo.
     pub async fn round_trip(&self, bytes: u64) -> Result<(), Failure> {
-        let Opened { flow, region, slot, .. } = self.opened;
+        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self.opened;
         let echo = flow.recv(0, region, *slot, bytes);
         let sent = flow.send(0, self.peer, region, 0, bytes);
         let length = echo.await?;
@@ -112,7 +98,7 @@ impl Fabric<'_> {
 
     /// Sends back every message of the plan; there is room for the next one before the echo of the last one leaves.
     pub async fn echo(&self, plan: &Plan) -> Result<(), Failure> {
-        let Opened { flow, region, slot, .. } = self.opened;
+        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self.opened;
         let total = plan.sizes.len() as u64 * plan.messages;
         let room = |number: u64| flow.recv(0, region, number % 2 * slot, *slot);
         let mut next = Some(room(0));

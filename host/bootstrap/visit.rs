@@ -58,35 +58,35 @@ pub enum VisitError {
         why: String,
     },
     /// The peer closed the connection, or its process ended.
-    #[error("{peer} left while {what}")]
+    #[error("{peer} left at {what:?}")]
     Left {
         /// Who.
         peer: String,
-        /// What this side was doing.
+        /// The step.
         what: String,
     },
     /// The peer is silent.
-    #[error("timed out after {} while {what}; {peer} is silent", human(*.after))]
+    #[error("timed out after {} at {what:?}; {peer} is silent", human(*.after))]
     Silent {
         /// Who.
         peer: String,
-        /// What this side was doing.
+        /// The step.
         what: String,
         /// The limit.
         after: Duration,
     },
     /// The peer says something else than was expected.
-    #[error("{peer} sent something unexpected while {what}: {text}")]
+    #[error("{peer} sent something unexpected at {what:?}: {text}")]
     Unexpected {
         /// Who.
         peer: String,
-        /// What this side was doing.
+        /// The step.
         what: String,
         /// What was wrong.
         text: String,
     },
     /// Ctrl-C or SIGTERM.
-    #[error("interrupted while {0}")]
+    #[error("interrupted at {0:?}")]
     Interrupted(String),
     /// The operating system refused something.
     #[error("cannot {action}: {text}")]
@@ -192,7 +192,7 @@ impl Visit {
                 Ok(Ok(visit)) => return Ok(visit),
                 Ok(Err(Attempt::End(error))) => return Err(error),
                 Ok(Err(Attempt::Retry(why))) => last = why,
-                Err(Ended::Interrupted) => return Err(VisitError::Interrupted(format!("connecting to {address}"))),
+                Err(Ended::Interrupted) => return Err(VisitError::Interrupted(format!("connection to {address}"))),
                 Err(Ended::TimedOut) => {}
             }
             if began.elapsed() >= limit {
@@ -215,7 +215,7 @@ impl Visit {
         let nobody = Member { host: String::new(), pid: 0, identity: String::new() };
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         let mut visit = Visit { stream, buffer: Vec::new(), member: nobody, from, limit };
-        let what = "saying who it is";
+        let what = "welcome";
         visit.set_up()?;
         let used = loop {
             match hello::knock(&visit.buffer, token) {
@@ -291,7 +291,7 @@ impl Visit {
     pub async fn refuse(&mut self, why: String) -> VisitError {
         let refusal = hello::json(&Refusal { why: why.clone(), last_word: true });
         // It may have gone already.
-        let _ = self.write(&frame::encode(FrameKind::Refuse, 0, "visit", &refusal), "being refused").await;
+        let _ = self.write(&frame::encode(FrameKind::Refuse, 0, "visit", &refusal), "refusal").await;
         let _ = self.stream.shutdown().await;
         // What it still sends is read: a socket closed with unread data resets the connection, and a reset may overtake the
         // answer. A peer that does not close has a short while.
@@ -307,7 +307,7 @@ impl Visit {
     pub fn into_stream(self) -> Result<TcpStream, VisitError> {
         match self.buffer.is_empty() {
             true => Ok(self.stream),
-            false => Err(self.unexpected("changing to plain bytes", format!("{} bytes too early", self.buffer.len()))),
+            false => Err(self.unexpected("change to plain bytes", format!("{} bytes too early", self.buffer.len()))),
         }
     }
 
@@ -404,7 +404,7 @@ async fn attempt(address: &str, token: &str, limit: Duration) -> Result<Visit, A
         visit.set_up().map_err(Attempt::End)?;
         let mut greeting = hello::prefix(token);
         greeting.extend(frame::encode(FrameKind::Visit, 0, "visit", &hello::json(&Card::here())));
-        let what = "waiting to be welcomed";
+        let what = "welcome";
         visit.write(&greeting, what).await.map_err(Attempt::End)?;
         let frame = visit.next(what).await.map_err(Attempt::End)?;
         return match frame.kind {

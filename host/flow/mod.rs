@@ -278,6 +278,17 @@ impl<R: Rail> Flow<R> {
         Immediate::new(self.clone(), value, count)
     }
 
+    /// Takes all of this immediate that have arrived and not been taken, without waiting; how many. For loops that also look
+    /// for something else.
+    pub fn take_immediates(&self, value: u32) -> u64 {
+        self.0.borrow_mut().take_all_immediates(value)
+    }
+
+    /// Why the flow has ended, if it has: every operation fails with this from then on.
+    pub fn failure(&self) -> Option<FlowError> {
+        self.0.borrow().failure()
+    }
+
     /// While the guard lives, posts are held back and then go out behind one doorbell per rail (FI_MORE).
     pub fn hold(&self) -> Hold<R> {
         self.0.borrow_mut().holds += 1;

@@ -530,6 +530,10 @@ impl<R: Rail> State<R> {
         }
     }
 
+    pub fn take_all_immediates(&mut self, value: u32) -> u64 {
+        self.immediates.remove(&value).unwrap_or_default()
+    }
+
     /// Wakes this task when immediates have arrived.
     pub fn wait_for_immediate(&mut self, known: Option<usize>, waker: &Waker) -> usize {
         match known.and_then(|waiter| Some((waiter, self.waiters.get_mut(waiter)?))) {

@@ -1,0 +1,205 @@
+//! A peer of a server: joins, writes, has it verified, and leaves.
+
+use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
+use crate::error::Failure;
+use crate::output::{Output, OutputArgs};
+use crate::rails::Wanted;
+use ginlab::bootstrap::visit::{Visit, VisitError, bounded};
+use ginlab::bootstrap::{process_env, token_from_env};
+use ginlab::cuda::{Choice, Device, Place as Where};
+use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::flow::{self, Flow, Operation, Target};
+use ginlab::measure::stats::Summary;
+use ginlab::measure::{pattern, size};
+use ginlab::report::{Ending, Header, Key, Row, Status};
+use ginlab::signals;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  GINLAB_TOKEN=secret ginlab join host-a:7002                   1000 writes of 64 KiB into the server's memory
+  GINLAB_TOKEN=secret ginlab join 127.0.0.1:7002 -b 1M -n 100 --window 4 --csv -";
+
+/// How long an error of the fabric waits for what the socket has to say about it.
+const HINDSIGHT: Duration = Duration::from_millis(200);
+
+/// Options of `ginlab join`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The server
+    #[arg(value_name = "HOST:PORT")]
+    server: String,
+    /// Bytes of a write [K, M, G are powers of two]
+    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE")]
+    bytes: String,
+    /// Writes
+    #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    iterations: u64,
+    /// Writes in flight
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    window: u32,
+    /// Domains to open rails on, in this order [default: chosen]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    domain: Vec<String>,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+    /// Send one wrong byte
+    #[arg(long, hide = true)]
+    corrupt: bool,
+}
+
+/// Joins.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let bytes = size::parse(&args.bytes).map_err(|error| Failure::Usage(format!("--bytes: {error}")))?;
+    if bytes == 0 {
+        return Err(Failure::Usage("--bytes 0: a write has 1 byte or more".to_owned()));
+    }
+    let token = token_from_env(&process_env)?;
+    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), visit(args, bytes, &token))
+        .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
+}
+
+async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
+    let timeout = Duration::from_secs(args.timeout);
+    let mut visit = Visit::connect(&args.server, token, timeout).await?;
+    let server: Server = visit.hear(words::SERVER).await?;
+    if bytes > server.bytes {
+        return Err(Failure::Usage(format!(
+            "-b {}: the server gives each peer {} ({} B)",
+            args.bytes,
+            size::human(server.bytes),
+            server.bytes
+        )));
+    }
+    let wanted = Wanted {
+        provider: Some(server.provider.clone()),
+        domains: args.domain.clone(),
+        rails: server.rails,
+        messages: false,
+        timeout,
+    };
+    let rails = wanted.open(server.reach())?;
+    let flow = rails.flow.clone();
+    let driver = {
+        let flow = flow.clone();
+        tokio::task::spawn_local(async move { flow.drive().await })
+    };
+    // The writes go round as many places as fit: what is verified at the end is all of them.
+    let places = args.iterations.min(server.bytes / bytes).max(1);
+    let extent = places * bytes;
+    let (device, _) = Device::open(Choice::Emulated, 0)?;
+    let source = flow.register(device.allocate(Where::Host, extent as usize)?)?;
+    visit.say(words::JOINING, &Joining { offer: flow.offer(&[])?, write_bytes: bytes }).await?;
+    let place: Place = visit.hear(words::PLACE).await?;
+    let target = Target::new(flow.add_peer(&place.offer)?, &place.offer, 0)?;
+    let mut payload = vec![0; extent as usize];
+    pattern::fill(&mut payload, pattern::seed(place.number, 0, 0));
+    let crc32 = crc32fast::hash(&payload);
+    if args.corrupt {
+        payload[extent as usize - 1] ^= 1;
+    }
+    source.buffer().write(0, &payload)?;
+
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    header.set(Key::Provider, rails.provider.as_str()).set(Key::Rails, rails.names.clone());
+    header.note(format!("peer {} of the server {visit}", place.number));
+    header.note(
+        "time_us is the time per write until all are complete; the server's checksum of what arrived verifies them",
+    );
+    let mut output = Output::open(&args.output.options(), &header, 1)?;
+    let began = Instant::now();
+    let write = |number: u64| {
+        let offset = number % places * bytes;
+        let rail = (number % server.rails as u64) as usize;
+        flow.write_on(rail, &source, offset, &target, offset, bytes, Some(place.number))
+    };
+    let result = match writes(args, write, &mut visit).await {
+        Ok(()) => {
+            let each = began.elapsed().as_secs_f64() * 1e6 / args.iterations as f64;
+            visit.say(words::DONE, &Done { writes: args.iterations, extent }).await?;
+            let answer: Checksum = visit.hear(words::CHECKSUM).await?;
+            let right = answer.crc32 == crc32 && answer.writes == args.iterations;
+            visit.say(words::VERDICT, &Verdict { right }).await?;
+            let mut row = Row::new("serve", "join", "cpu", &rails.provider);
+            (row.ranks, row.rails, row.window) = (2, Some(server.rails as u32), Some(args.window));
+            (row.size_bytes, row.iterations) = (Some(bytes), Some(args.iterations));
+            if server.rails > 1 {
+                row.strategy = Some("round-robin".to_owned());
+            }
+            if let Some(summary) = Summary::of(&[each]) {
+                row.times(&summary).throughput(bytes, 1);
+            }
+            row.rail_bytes = Some(flow.counters().rail_bytes);
+            row.again = Some(flow.counters().again);
+            let verified = if right {
+                row.wrong = Some(0);
+                Ok(())
+            } else {
+                let text = format!(
+                    "the server has checksum {:08x} after {} writes, and {crc32:08x} after {} is right",
+                    answer.crc32, answer.writes, args.iterations
+                );
+                row.status = Status::Failed(text.clone());
+                Err(Failure::WrongData(format!("verification failed: {text}")))
+            };
+            output.rows(&[(row, vec![each])]).and(verified)
+        }
+        Err(failure) => Err(failure),
+    };
+    driver.abort();
+    // The first failure is the one to report.
+    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
+    result.and(finished)
+}
+
+/// All writes, a window of them in flight; the socket tells when the server has gone.
+async fn writes(
+    args: &Args,
+    write: impl Fn(u64) -> Operation<LibfabricRail>,
+    visit: &mut Visit,
+) -> Result<(), Failure> {
+    let all = async {
+        let mut flight = VecDeque::with_capacity(args.window as usize);
+        for number in 0..args.iterations {
+            if flight.len() >= args.window as usize
+                && let Some(oldest) = flight.pop_front()
+            {
+                oldest.await?;
+            }
+            if signals::interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            flight.push_back(write(number));
+        }
+        for operation in flight {
+            operation.await?;
+        }
+        Ok(())
+    };
+    let gone = async {
+        loop {
+            match visit.hear::<()>(words::DONE).await {
+                // It has nothing to say meanwhile, for as long as they take.
+                Err(VisitError::Silent { .. }) => {}
+                Err(error) => return Failure::from(error),
+                Ok(()) => return Failure::Run("the server speaks out of turn".to_owned()),
+            }
+        }
+    };
+    let mut gone = std::pin::pin!(gone);
+    tokio::select! {
+        biased;
+        // The socket may know why, a moment later.
+        result = all => match result {
+            Err(failure @ (Failure::Run(_) | Failure::Timeout(_))) => Err(bounded(HINDSIGHT, gone).await.unwrap_or(failure)),
+            other => other,
+        },
+        failure = &mut gone => Err(failure),
+    }
+}

@@ -1,0 +1,208 @@
+//! `ginlab serve` and `ginlab join`: peers that come while a server runs, leave, or die in the middle of their writes.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use common::lab::Lab;
+use common::{Done, Job, Stream, all_verified, free_port, ginlab, rows, run};
+use nix::sys::signal::Signal;
+
+fn with_token(token: &str, args: &str) -> Command {
+    let mut command = ginlab(args);
+    command.env("GINLAB_TOKEN", token);
+    command
+}
+
+/// A server under way, and its port.
+struct Server(Job, u16);
+
+impl Server {
+    fn start(args: &str) -> Server {
+        let mut job = Job::start(with_token("secret", &format!("serve --listen 127.0.0.1:0 {args}")));
+        let line = job.until_line(Stream::Stdout, "listening address=127.0.0.1:");
+        let port = facts(&line)["address"].rsplit_once(':').unwrap().1.parse().unwrap();
+        Server(job, port)
+    }
+
+    fn join(&self, args: &str) -> Command {
+        with_token("secret", &format!("join 127.0.0.1:{} {args}", self.1))
+    }
+
+    /// The next event of this kind.
+    #[track_caller]
+    fn until(&mut self, event: &str) -> HashMap<String, String> {
+        facts(&self.0.until_line(Stream::Stdout, &format!("{event} ")))
+    }
+
+    fn finish(self) -> Done {
+        self.0.finish()
+    }
+}
+
+/// The facts of an event's line.
+fn facts(line: &str) -> HashMap<String, String> {
+    let pairs = line.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[track_caller]
+fn verified(done: Done) {
+    let rows = rows(&done.expect(0).stdout);
+    all_verified(&rows);
+    assert_eq!(rows.len(), 1);
+}
+
+#[test]
+fn peers_join_write_and_leave_one_after_the_other_and_at_once() {
+    let mut server = Server::start("-p tcp --peers 2 --bytes 100000 --rails 3 --visits 4");
+    // In whole places, with a rest, one byte, and all at once.
+    for (args, bytes) in [("-b 4097 -n 100", 4097 * 100), ("-b 1 -n 7 --window 1", 7)] {
+        verified(run(server.join(&format!("{args} --csv -"))));
+        let left = server.until("left");
+        assert_eq!((left["bytes"].parse(), left["verified"].as_str()), (Ok(bytes), "true"), "{left:?}");
+    }
+    let both = ["-b 100000 -n 50", "-b 33333 -n 51"].map(|args| Job::start(server.join(&format!("{args} --csv -"))));
+    both.into_iter().for_each(|job| verified(job.finish()));
+    let done = server.finish().expect(0);
+    let events = |event: &str| done.stdout.lines().filter(|line| line.starts_with(event)).count();
+    assert_eq!((events("joined peer="), events("left peer="), events("died")), (4, 4, 0), "{}", done.stdout);
+    for peer in ["peer=1 ", "peer=2 ", "peer=3 ", "peer=4 "] {
+        assert!(done.stdout.contains(&format!("joined {peer}")), "{}", done.stdout);
+    }
+}
+
+#[test]
+fn a_peer_killed_while_it_writes_is_an_event_and_the_next_one_is_served() {
+    for (provider, rails) in [("tcp", 1), ("tcp", 4)] {
+        let mut server = Server::start(&format!("-p {provider} --rails {rails} --peers 3 --bytes 4M --visits 3"));
+        // One that stays while the other dies.
+        let mut stays = Job::start(server.join("-b 1M -n 1000000"));
+        server.until("writing");
+        let victim = Job::start(server.join("-b 1M -n 1000000"));
+        let joined = server.until("joined");
+        assert_eq!(joined["pid"], victim.pid().to_string());
+        assert_eq!(server.until("writing")["peer"], joined["peer"]);
+        victim.signal(Signal::SIGKILL);
+        let died = server.until("died");
+        assert_eq!((&died["peer"], &died["pid"]), (&joined["peer"], &joined["pid"]));
+        let (writes, bytes): (u64, u64) = (died["writes"].parse().unwrap(), died["bytes"].parse().unwrap());
+        assert!(writes > 0 && bytes == writes << 20, "{died:?}");
+        assert!(died["why"].contains("_left_at_\"writes\""), "{died:?}");
+        // Its place rests; there is another one.
+        verified(run(server.join("-b 1M -n 20 --csv -")));
+        stays.signal(Signal::SIGINT);
+        stays.until(Stream::Stderr, "interrupted");
+        stays.finish().expect(130);
+        assert!(server.until("died")["why"].contains("_left_at_"));
+        server.finish().expect(0);
+    }
+}
+
+#[test]
+fn a_peer_that_falls_silent_is_given_up() {
+    let mut server = Server::start("-p tcp --visits 1 -t 1");
+    let peer = Job::start(server.join("-b 64K -n 1000000000"));
+    server.until("writing");
+    peer.signal(Signal::SIGSTOP);
+    let died = server.until("died");
+    assert!(died["why"].starts_with("no_word_and_no_write_for_1_s"), "{died:?}");
+    server.finish().expect(0);
+    peer.signal(Signal::SIGCONT);
+    let done = peer.finish().expect(1);
+    assert!(done.complaint().contains(" left at \"writes\""), "{done:?}");
+}
+
+#[test]
+fn a_server_that_dies_is_named() {
+    let mut server = Server::start("-p tcp");
+    let peer = Job::start(server.join("-b 64K -n 1000000000"));
+    server.until("writing");
+    server.0.signal(Signal::SIGKILL);
+    let done = peer.finish().expect(1);
+    let line = done.complaint();
+    assert!(line.contains(&format!("(pid {}, ", server.0.pid())) && line.contains(" left at \"writes\""), "{line}");
+}
+
+#[test]
+fn wrong_bytes_are_found_on_both_sides() {
+    let mut server = Server::start("-p tcp --visits 1");
+    let done = run(server.join("-b 1000 -n 10 --corrupt --csv -")).expect(1);
+    assert!(done.complaint().starts_with("ginlab: verification failed: the server has checksum "), "{done:?}");
+    let rows = rows(&done.stdout);
+    assert!(rows.len() == 1 && rows[0].status.to_string().starts_with("failed: the server has checksum"), "{rows:?}");
+    assert_eq!(server.until("left")["verified"], "false");
+    server.finish().expect(0);
+}
+
+#[test]
+fn whoever_cannot_join_is_told_and_the_server_goes_on() {
+    let mut server = Server::start("-p tcp --peers 1 --bytes 64K --visits 2");
+    let stranger = run(with_token("guess", &format!("join 127.0.0.1:{}", server.1))).expect(1);
+    assert!(stranger.complaint().contains("refused: it has another job token: set GINLAB_TOKEN"), "{stranger:?}");
+    let large = run(server.join("-b 65537")).expect(2);
+    assert!(large.complaint().contains("-b 65537: the server gives each peer 64 KiB"), "{large:?}");
+    let mut first = Job::start(server.join("-b 64K -n 1000000000"));
+    server.until("writing");
+    let second = run(server.join("-b 1 -n 1")).expect(1);
+    assert!(second.complaint().contains("all 1 places are taken"), "{second:?}");
+    first.signal(Signal::SIGINT);
+    first.until(Stream::Stderr, "interrupted");
+    first.finish().expect(130);
+    server.until("died");
+}
+
+#[test]
+fn nobody_there_and_bad_input() {
+    let port = free_port();
+    let done = run(with_token("secret", &format!("join 127.0.0.1:{port} -t 1"))).expect(124);
+    assert!(done.complaint().contains(&format!("timed out after 1 s connecting to 127.0.0.1:{port}")), "{done:?}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let done = run(with_token("secret", &format!("serve -p tcp --listen {}", taken.local_addr().unwrap()))).expect(1);
+    assert!(done.complaint().contains("Address already in use"), "{done:?}");
+    for args in ["serve", "join 127.0.0.1:1"] {
+        let done = run(ginlab(args)).expect(2);
+        assert!(done.complaint().contains("set GINLAB_TOKEN"), "{done:?}");
+    }
+    for (args, part) in [
+        ("serve --bytes 0", "allowed are 1 B to 1 TiB"),
+        ("serve --bytes 1T", "try a smaller --bytes or --peers"),
+        ("serve -p nothing", "there is no provider \"nothing\""),
+        ("join 127.0.0.1:1 -b 0", "a write has 1 byte or more"),
+        ("join 127.0.0.1:1 -b 1X", "--bytes"),
+    ] {
+        let done = run(with_token("secret", args)).expect(2);
+        assert!(done.complaint().contains(part), "{part}: {done:?}");
+        assert_eq!(done.stdout, "");
+    }
+}
+
+#[test]
+fn from_another_host_over_four_rails() {
+    let Some(lab) = Lab::up("--rate none") else { return };
+    let on = |node: usize, args: &str| {
+        let mut command = lab.ginlab(node, args);
+        command.env("GINLAB_TOKEN", "secret");
+        command
+    };
+    let mut server = Job::start(on(0, "serve -p tcp --listen 10.99.0.1:0 --rails 4 --visits 3"));
+    let address = facts(&server.until_line(Stream::Stdout, "listening "))["address"].clone();
+    verified(run(on(1, &format!("join {address} -b 100001 -n 41 --csv -"))));
+    let victim = Job::start(on(1, &format!("join {address} -b 1M -n 1000000")));
+    server.until(Stream::Stdout, "left ");
+    server.until(Stream::Stdout, "writing ");
+    drop(victim);
+    server.until(Stream::Stdout, "died ");
+    verified(run(on(1, &format!("join {address} -b 8 -n 9 --csv -"))));
+    server.finish().expect(0);
+}
+
+#[test]
+fn ctrl_c_ends_a_server() {
+    let server = Server::start("-p tcp");
+    server.0.signal(Signal::SIGINT);
+    server.finish().expect(130);
+}
