@@ -489,6 +489,11 @@ impl<R: Rail> State<R> {
         Some(operation.error.map_or(Ok(operation.bytes), Err))
     }
 
+    /// Whether an operation has a result.
+    pub fn is_done(&self, key: usize) -> bool {
+        self.dead.is_some() || self.operations.get(key).is_none_or(|operation| operation.outstanding == 0)
+    }
+
     pub fn wake_later(&mut self, key: usize, waker: &Waker) {
         if let Some(operation) = self.operations.get_mut(key) {
             match &mut operation.waker {
