@@ -46,6 +46,8 @@ impl Opened {
     /// Opens a rail that reaches the peer, and registers memory for the plan's messages.
     pub fn new(wanted: &Wanted, plan: &Plan, same_host: bool) -> Result<Opened, Failure> {
         let rails = wanted.open(if same_host { Reach::SameHost } else { Reach::Network })?;
+        // The sockets matter as much.
+        rails.flow.poll_at_most(1);
         let (device, _) = Device::open(Choice::Emulated, 0)?;
         let slot = plan.largest().next_multiple_of(4096);
         let region = rails.flow.register(device.allocate(Place::Host, slot as usize * 4)?)?;

@@ -9,7 +9,8 @@
 ///
 /// Of a rank's messages of one round, sent as well as received, no rail carries more than one beyond another's; the same
 /// holds for any number of rounds in a row together. The two directions of a pair are messages of their own, mostly on
-/// different rails.
+/// different rails. A pair goes through all rails, one per round, where the number of other ranks and that of rails have no
+/// divisor in common; otherwise through some of them, and the others belong to other pairs.
 ///
 /// `from` and `to` are different ranks below `ranks`, and `rails` is at least 1.
 #[must_use]
@@ -59,6 +60,10 @@ mod tests {
         loads.iter().max().unwrap_or(&0) - loads.iter().min().unwrap_or(&0)
     }
 
+    fn common_divisor(a: usize, b: usize) -> usize {
+        if b == 0 { a } else { common_divisor(b, a % b) }
+    }
+
     proptest! {
         #[test]
         fn every_rank_loads_its_rails_alike_sending_and_receiving(
@@ -80,6 +85,15 @@ mod tests {
             let of_round = |round| targets(from, ranks).map(move |to| rail(round, from, to, ranks, rails));
             let rails_used: Vec<usize> = of_round(round).chain(of_round(round + 1)).collect();
             prop_assert!(rails_used.windows(2).all(|pair| pair[1] == (pair[0] + 1) % rails), "{:?}", rails_used);
+        }
+
+        #[test]
+        fn a_pair_meets_every_rail_in_its_time(ranks in 2usize..70, rails in 1usize..33, pair: (prop::sample::Index, prop::sample::Index), first in 0u64..1000) {
+            let (from, to) = (pair.0.index(ranks), pair.1.index(ranks));
+            prop_assume!(from != to && common_divisor(ranks - 1, rails) == 1);
+            let mut met: Vec<usize> = (first..first + rails as u64).map(|round| rail(round, from, to, ranks, rails)).collect();
+            met.sort_unstable();
+            prop_assert_eq!(met, (0..rails).collect::<Vec<_>>());
         }
 
         #[test]

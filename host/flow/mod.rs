@@ -165,6 +165,13 @@ impl<R: Rail> Flow<R> {
         self.0.borrow_mut().gives_way = gives;
     }
 
+    /// Polls, at most, before other tasks and sockets have their turn: 32 for the driver and 64 for a task that waits, unless
+    /// this says fewer. A program whose sockets matter as much as its rails wants 1: each look at the sockets costs as much as
+    /// several polls, and without it they wait for all of them.
+    pub fn poll_at_most(&self, polls: u32) {
+        self.0.borrow_mut().most_polls = polls.max(1);
+    }
+
     /// Number of rails.
     pub fn rails(&self) -> usize {
         self.0.borrow().rails.len()
@@ -332,7 +339,10 @@ impl<R: Rail> Flow<R> {
     /// Polls for as long as tasks run; [`run`] does this.
     pub async fn drive(&self) {
         loop {
-            self.0.borrow_mut().turns(TURNS);
+            let mut state = self.0.borrow_mut();
+            let most = TURNS.min(state.most_polls);
+            state.turns(most);
+            drop(state);
             tokio::task::yield_now().await;
         }
     }

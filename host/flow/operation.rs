@@ -51,7 +51,8 @@ impl<R: Rail> Future for Operation<R> {
             // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
             None => return Poll::Pending,
         };
-        for _ in 0..POLLS {
+        let polls = POLLS.min(self.flow.0.borrow().most_polls);
+        for _ in 0..polls {
             let mut state = self.flow.0.borrow_mut();
             if let Some(result) = state.take_result(key) {
                 drop(state);
@@ -108,7 +109,7 @@ impl<R: Rail> Future for Immediate<R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (value, count) = (self.value, self.count);
         let mut state = self.flow.0.borrow_mut();
-        for _ in 0..POLLS {
+        for _ in 0..POLLS.min(state.most_polls) {
             if state.take_immediates(value, count) {
                 drop(state);
                 return Poll::Ready(Ok(()));

@@ -80,6 +80,8 @@ pub(super) struct State<R: Rail> {
     /// A waker has been called in this turn.
     woken: bool,
     pub gives_way: bool,
+    /// See [`Flow::poll_at_most`](super::Flow::poll_at_most).
+    pub most_polls: u32,
     timeout: Duration,
     dead: Option<FlowError>,
 }
@@ -110,6 +112,7 @@ impl<R: Rail> State<R> {
             turns: 0,
             woken: false,
             gives_way: false,
+            most_polls: u32::MAX,
             timeout,
             dead: None,
         }
