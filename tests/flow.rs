@@ -321,6 +321,51 @@ fn what_cannot_be_is_refused_before_anything_is_posted() {
 }
 
 #[test]
+fn two_waits_for_immediates_do_not_take_each_others_place() {
+    let (a, b) = (tcp(1, 4096), tcp(1, 4096));
+    let to_b = target(&a, &b);
+    run([a.flow.clone(), b.flow.clone()], async {
+        let waits: Vec<_> = (0..3)
+            .map(|value| {
+                let flow = b.flow.clone();
+                tokio::task::spawn_local(async move {
+                    for _ in 0..20 {
+                        flow.wait_immediate(value, 1).await?;
+                    }
+                    Ok::<_, FlowError>(())
+                })
+            })
+            .collect();
+        // One at a time, so that each arrival wakes all waits and only one of them goes on.
+        for round in 0..60 {
+            a.flow.write_with_immediate(&a.region, 0, &to_b, 0, 8, round % 3).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        for wait in waits {
+            wait.await.unwrap().unwrap();
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_peer_with_something_in_flight_is_not_forgotten() {
+    let (a, b) = (tcp(1, 1 << 20), tcp(1, 1 << 20));
+    let peer = a.flow.add_peer(&b.offer).unwrap();
+    let to_b = Target::new(peer, &b.offer, 0).unwrap();
+    run([a.flow.clone(), b.flow.clone()], async {
+        let write = a.flow.write_all(&a.region, 0, &to_b, 0, 1 << 20);
+        let error = a.flow.remove_peer(peer).unwrap_err().to_string();
+        assert!(error.contains("1 operations in flight"), "{error}");
+        write.await.unwrap();
+        a.flow.remove_peer(peer).unwrap();
+        assert!(a.flow.remove_peer(peer).is_err(), "once");
+        assert!(a.flow.write_all(&a.region, 0, &to_b, 0, 8).await.is_err(), "gone");
+    })
+    .unwrap();
+}
+
+#[test]
 fn held_posts_go_out_together() {
     let (node, target) = null(Faults::default(), TIMEOUT);
     run([node.flow.clone()], async {

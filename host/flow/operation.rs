@@ -94,7 +94,7 @@ pub struct Immediate<R: Rail> {
     flow: Flow<R>,
     value: u32,
     count: u64,
-    waiter: Option<usize>,
+    waiter: Option<u64>,
 }
 
 impl<R: Rail> Immediate<R> {

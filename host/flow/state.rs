@@ -29,6 +29,8 @@ struct Operation<R: Rail> {
     /// Keeps the memory while a NIC may use it.
     local: Region<R>,
     rail: usize,
+    /// None of a receive, which takes from whoever sends.
+    peer: Option<usize>,
     /// Pieces without a completion.
     outstanding: usize,
     bytes: u64,
@@ -71,7 +73,9 @@ pub(super) struct State<R: Rail> {
     longest: u64,
     completions: Vec<Completion>,
     immediates: HashMap<u32, u64>,
-    waiters: Slab<Waker>,
+    /// By numbers that are never given twice: a wait that has been woken still holds its own.
+    waiters: HashMap<u64, Waker>,
+    next_waiter: u64,
     pub counters: Counters,
     pub holds: usize,
     moved: u64,
@@ -104,7 +108,8 @@ impl<R: Rail> State<R> {
             rails,
             completions: Vec::with_capacity(256),
             immediates: HashMap::new(),
-            waiters: Slab::new(),
+            waiters: HashMap::new(),
+            next_waiter: 0,
             counters: Counters { rail_bytes: vec![0; count], rail_transfers: vec![0; count], again: 0 },
             holds: 0,
             moved: 0,
@@ -138,6 +143,11 @@ impl<R: Rail> State<R> {
     }
 
     pub fn remove_peer(&mut self, peer: usize) -> Result<(), FlowError> {
+        let to_it = |op: &Operation<R>| op.outstanding > 0 && op.peer == Some(peer);
+        let count = self.operations.iter().filter(|(_, operation)| to_it(operation)).count();
+        if count > 0 && self.dead.is_none() {
+            return Err(FlowError::Refused(format!("peer {peer} has {count} operations in flight")));
+        }
         let on_rail = self.peers.get_mut(peer).and_then(Option::take);
         let on_rail = on_rail.ok_or_else(|| FlowError::Refused(format!("there is no peer {peer}")))?;
         for (rail, index) in self.rails.iter_mut().zip(on_rail) {
@@ -184,9 +194,9 @@ impl<R: Rail> State<R> {
             return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.rails.len())));
         }
         if bytes == 0 && immediate.is_none() {
-            return Ok(self.begin(kind, local, 0, 0, 0));
+            return Ok(self.begin(kind, local, Some(target.peer.0), 0, 0, 0));
         }
-        let key = self.begin(kind, local, 0, 0, bytes);
+        let key = self.begin(kind, local, Some(target.peer.0), 0, 0, bytes);
         let mut pieces = 0;
         let (waiting, peers) = (&mut self.waiting, &self.peers);
         let mut last_rail = 0;
@@ -237,7 +247,7 @@ impl<R: Rail> State<R> {
         if kind == Kind::Send && on_rail.is_none() {
             return Err(FlowError::Refused(format!("there is no peer {peer}")));
         }
-        let key = self.begin(kind, local, rail, 1, message.bytes);
+        let key = self.begin(kind, local, (kind == Kind::Send).then_some(peer), rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
         let body = match on_rail {
             Some(peer) if kind == Kind::Send => Body::Send(peer, message),
@@ -272,7 +282,15 @@ impl<R: Rail> State<R> {
         Ok(ran.ok_or_else(none)??)
     }
 
-    fn begin(&mut self, kind: Kind, local: &Region<R>, rail: usize, outstanding: usize, bytes: u64) -> usize {
+    fn begin(
+        &mut self,
+        kind: Kind,
+        local: &Region<R>,
+        peer: Option<usize>,
+        rail: usize,
+        outstanding: usize,
+        bytes: u64,
+    ) -> usize {
         if self.operations.is_empty() {
             // What was idle for long is not stalled.
             self.moved += 1;
@@ -281,6 +299,7 @@ impl<R: Rail> State<R> {
             kind,
             local: local.clone(),
             rail,
+            peer,
             outstanding,
             bytes,
             error: None,
@@ -396,7 +415,7 @@ impl<R: Rail> State<R> {
         if raised {
             self.moved += 1;
             self.woken |= !self.waiters.is_empty();
-            self.waiters.drain().for_each(Waker::wake);
+            self.waiters.drain().for_each(|(_, waker)| waker.wake());
         }
         // Also without a completion: a provider that still connects to a peer answers "again" as well.
         if self.holds == 0 {
@@ -465,7 +484,7 @@ impl<R: Rail> State<R> {
             }
             operation.waker.take().into_iter().for_each(Waker::wake);
         }
-        self.waiters.drain().for_each(Waker::wake);
+        self.waiters.drain().for_each(|(_, waker)| waker.wake());
         error
     }
 
@@ -543,8 +562,8 @@ impl<R: Rail> State<R> {
     }
 
     /// Wakes this task when immediates have arrived.
-    pub fn wait_for_immediate(&mut self, known: Option<usize>, waker: &Waker) -> usize {
-        match known.and_then(|waiter| Some((waiter, self.waiters.get_mut(waiter)?))) {
+    pub fn wait_for_immediate(&mut self, known: Option<u64>, waker: &Waker) -> u64 {
+        match known.and_then(|waiter| Some((waiter, self.waiters.get_mut(&waiter)?))) {
             Some((waiter, known)) => {
                 known.clone_from(waker);
                 waiter
@@ -553,13 +572,15 @@ impl<R: Rail> State<R> {
                 if self.waiters.is_empty() && self.operations.is_empty() {
                     self.moved += 1;
                 }
-                self.waiters.insert(waker.clone())
+                self.next_waiter += 1;
+                self.waiters.insert(self.next_waiter, waker.clone());
+                self.next_waiter
             }
         }
     }
 
-    pub fn forget_waiter(&mut self, waiter: usize) {
-        self.waiters.try_remove(waiter);
+    pub fn forget_waiter(&mut self, waiter: u64) {
+        self.waiters.remove(&waiter);
     }
 
     /// What is in flight, in one line.
