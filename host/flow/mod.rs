@@ -339,10 +339,7 @@ impl<R: Rail> Flow<R> {
     /// Polls for as long as tasks run; [`run`] does this.
     pub async fn drive(&self) {
         loop {
-            let mut state = self.0.borrow_mut();
-            let most = TURNS.min(state.most_polls);
-            state.turns(most);
-            drop(state);
+            self.0.borrow_mut().turns(TURNS);
             tokio::task::yield_now().await;
         }
     }

@@ -410,6 +410,7 @@ impl<R: Rail> State<R> {
 
     /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
     pub fn turns(&mut self, most: u32) {
+        let most = most.min(self.most_polls);
         if !(0..most).any(|_| self.turn()) && self.gives_way {
             std::thread::yield_now();
         }
