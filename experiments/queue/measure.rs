@@ -50,18 +50,30 @@ struct Run {
     taken: Taken,
 }
 
-/// Calls `run::<WORDS>` for the tuple's words.
+/// Calls a method for the tuple's words, which are a constant of the consumers' code.
+macro_rules! by_words {
+    ($bench:expr, $method:ident($($argument:expr),*)) => {
+        match $bench.tuple.words {
+            1 => $bench.$method::<1>($($argument),*),
+            2 => $bench.$method::<2>($($argument),*),
+            4 => $bench.$method::<4>($($argument),*),
+            8 => $bench.$method::<8>($($argument),*),
+            16 => $bench.$method::<16>($($argument),*),
+            32 => $bench.$method::<32>($($argument),*),
+            64 => $bench.$method::<64>($($argument),*),
+            _ => $bench.$method::<128>($($argument),*),
+        }
+    };
+}
+
+/// The rows of a tuple.
 pub fn measure(bench: &Bench<'_>, floors: &[(Row, Vec<f64>)]) -> Result<Rows, Failure> {
-    match bench.tuple.words {
-        1 => bench.rows::<1>(floors),
-        2 => bench.rows::<2>(floors),
-        4 => bench.rows::<4>(floors),
-        8 => bench.rows::<8>(floors),
-        16 => bench.rows::<16>(floors),
-        32 => bench.rows::<32>(floors),
-        64 => bench.rows::<64>(floors),
-        _ => bench.rows::<128>(floors),
-    }
+    by_words!(bench, rows(floors))
+}
+
+/// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
+pub fn floors(bench: &Bench<'_>) -> Result<Rows, Failure> {
+    by_words!(bench, floors())
 }
 
 impl Bench<'_> {
@@ -373,8 +385,7 @@ impl Bench<'_> {
         Ok(Some((row, samples)))
     }
 
-    /// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
-    pub fn floors(&self) -> Result<Rows, Failure> {
+    fn floors<const WORDS: usize>(&self) -> Result<Rows, Failure> {
         let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(Rows::new()) };
         let one = Bench { tuple: Tuple { grid: 1, rings: 1, ..self.tuple }, block: 1, ..*self };
         let mut rows = Rows::new();
@@ -396,17 +407,16 @@ impl Bench<'_> {
                 rows.push((row, samples));
             }
         }
-        if one.tuple.words == 4 {
-            // SAFETY: elements of four words; the queues live on.
-            let mut consumers = unsafe { queues.consumers::<4>() };
-            let samples: Vec<f64> = (0..self.plan.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
-            let mut row = Row::new("queue", "empty-poll", "cpu", "none");
-            row.memory = Some(place_name(self.tuple.place).into());
-            if let Some(summary) = Summary::of(&samples) {
-                row.times(&summary);
-            }
-            rows.push((row, samples));
+        // SAFETY: elements of WORDS words by the dispatch above; the queues live on.
+        let mut consumers = unsafe { queues.consumers::<WORDS>() };
+        let samples: Vec<f64> = (0..self.plan.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
+        let mut row = Row::new("queue", "empty-poll", "cpu", "none");
+        row.memory = Some(place_name(self.tuple.place).into());
+        row.size_bytes = Some(WORDS as u64 * 8);
+        if let Some(summary) = Summary::of(&samples) {
+            row.times(&summary);
         }
+        rows.push((row, samples));
         Ok(rows)
     }
 }

@@ -75,7 +75,7 @@ fn sweep(
         let bench = Bench { plan, device, tuple, block, cores };
         if place != Some(tuple.place) {
             place = Some(tuple.place);
-            let found = bench.floors()?;
+            let found = measure::floors(&bench)?;
             output.rows(&found)?;
             floors.extend(found);
         }

@@ -141,7 +141,7 @@ impl Bench<'_> {
         let flow = &self.job.flow;
         let most = tuple.window as usize * targets.len();
         let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(most);
-        let mut hold = None;
+        let (mut hold, mut held) = (None, 0);
         for number in 0..tuple.writes {
             let offset = number % u64::from(tuple.buffers) * tuple.stride();
             for target in targets {
@@ -149,11 +149,17 @@ impl Bench<'_> {
                     && let Some(oldest) = flight.pop_front()
                 {
                     // What is held back would be waited for in vain.
-                    hold = None;
+                    if !oldest.is_done() {
+                        hold = None;
+                    }
                     oldest.await?;
                 }
-                if self.args.batch > 1 && number % u64::from(self.args.batch) == 0 {
-                    hold = Some(flow.hold());
+                held += 1;
+                if hold.is_none() || held >= self.args.batch {
+                    // The old one goes first: what it held is posted, in one chain.
+                    drop(hold.take());
+                    hold = (self.args.batch > 1).then(|| flow.hold());
+                    held = 0;
                 }
                 flight.push_back(flow.write_all(&self.source, offset, target, offset, tuple.bytes));
             }

@@ -26,6 +26,16 @@ impl<R: Rail> Operation<R> {
     }
 }
 
+impl<R: Rail> Operation<R> {
+    /// Whether awaiting it gives its result at once.
+    pub fn is_done(&self) -> bool {
+        match self.posted {
+            Some(Ok(key)) => self.flow.0.borrow().is_done(key),
+            _ => true,
+        }
+    }
+}
+
 impl<R: Rail> Future for Operation<R> {
     type Output = Result<u64, FlowError>;
 

@@ -410,8 +410,7 @@ impl<R: Rail> State<R> {
 
     /// The driver's: so many turns, or until a task has something to do, or the flow has ended.
     pub fn turns(&mut self, most: u32) {
-        let most = most.min(self.most_polls);
-        if !(0..most).any(|_| self.turn()) && self.gives_way {
+        if !(0..most.min(self.most_polls)).any(|_| self.turn()) && self.gives_way {
             std::thread::yield_now();
         }
     }
@@ -491,6 +490,11 @@ impl<R: Rail> State<R> {
         }
         let operation = self.operations.remove(key);
         Some(operation.error.map_or(Ok(operation.bytes), Err))
+    }
+
+    /// Whether an operation has a result.
+    pub fn is_done(&self, key: usize) -> bool {
+        self.dead.is_some() || self.operations.get(key).is_none_or(|operation| operation.outstanding == 0)
     }
 
     pub fn wake_later(&mut self, key: usize, waker: &Waker) {
