@@ -205,4 +205,13 @@ fn ctrl_c_ends_a_server() {
     let server = Server::start("-p tcp");
     server.0.signal(Signal::SIGINT);
     server.finish().expect(130);
+
+    // Also one that is being written to; the peer is told.
+    let mut server = Server::start("-p tcp");
+    let peer = Job::start(server.join("-b 1M -n 1000000000"));
+    server.until("writing");
+    server.0.signal(Signal::SIGINT);
+    let done = server.finish().expect(130);
+    assert!(!done.stdout.contains("died"), "{}", done.stdout);
+    assert!(peer.finish().expect(1).complaint().contains(" left at \"writes\""));
 }

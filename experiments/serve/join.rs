@@ -94,7 +94,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let extent = places * bytes;
     let (device, _) = Device::open(Choice::Emulated, 0)?;
     let source = flow.register(device.allocate(Where::Host, extent as usize)?)?;
-    visit.say(words::JOINING, &Joining { offer: flow.offer(&[])?, write_bytes: bytes }).await?;
+    visit.say(words::JOINING, &Joining { write_bytes: bytes }).await?;
     let place: Place = visit.hear(words::PLACE).await?;
     let target = Target::new(flow.add_peer(&place.offer)?, &place.offer, 0)?;
     let mut payload = vec![0; extent as usize];

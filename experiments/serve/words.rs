@@ -29,10 +29,9 @@ impl Server {
     }
 }
 
-/// A peer that wants to join.
+/// A peer that wants to join. The server never writes to it, so it needs none of its addresses.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Joining {
-    pub offer: Offer,
     /// Bytes of each of its writes.
     pub write_bytes: u64,
 }
