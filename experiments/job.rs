@@ -11,7 +11,7 @@ use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
 use ginlab::signals;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How ranks find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -161,20 +161,24 @@ pub fn run(
 }
 
 /// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
-/// what is reported.
+/// what is reported. A rail often notices first; rank 0 tells the others who has gone within its next look.
 pub fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
-    if signals::interrupted() {
-        return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
-    }
-    match ranks.check_peers() {
-        // Unless it is what the text says already.
-        Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
-            if !text.contains(&error.to_string()) =>
-        {
-            Failure::Run(format!("{error}: {text}"))
+    let deadline = Instant::now() + Duration::from_millis(500);
+    loop {
+        if signals::interrupted() {
+            return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
         }
-        _ => failure,
+        match ranks.check_peers() {
+            Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            // Unless it is what the text says already.
+            Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
+                if !text.contains(&error.to_string()) =>
+            {
+                return Failure::Run(format!("{error}: {text}"));
+            }
+            _ => return failure,
+        }
     }
 }
 

@@ -48,7 +48,7 @@ impl Versions {
             rustc: option_env!("GINLAB_RUSTC").filter(|rustc| !rustc.is_empty()),
             libraries,
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
-            cores: std::thread::available_parallelism().ok().map(usize::from),
+            cores: Some(crate::cores::allowed().len()).filter(|cores| *cores > 0),
             kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().into()),
             hostname: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
         }

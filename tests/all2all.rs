@@ -92,7 +92,8 @@ fn a_rank_that_dies_is_named() {
     let done = job.finish();
     assert!(done.code == 1 || done.code == 124, "{done:?}");
     let line = *done.complaints().last().unwrap();
-    assert!(line.contains("rank 2") && line.contains("left"), "{line}");
+    // A survivor's rail may fail before the bootstrap has heard; peers of rails are ranks.
+    assert!(line.contains("rank 2") && line.contains("left") || line.contains("peer 2"), "{line}");
 }
 
 #[test]

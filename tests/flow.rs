@@ -284,15 +284,48 @@ fn what_never_completes_ends_by_the_timeout_and_says_what_it_was() {
     run([node.flow.clone()], async {
         let error = node.flow.write_all(&node.region, 0, &target, 0, 8).await.unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("1 writes") && text.contains("rail null") && text.contains("30ms"), "{text}");
+        assert!(text.contains("a write of 8 B to peer 0, rail null") && text.contains("30ms"), "{text}");
     })
     .unwrap();
     let (node, _) = null(Faults::default(), Duration::from_millis(30));
     run([node.flow.clone()], async {
         let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
-        assert!(text.contains("1 waits for immediates"), "{text}");
+        assert!(text.contains("a wait for immediate 7 (0 of 1 arrived)"), "{text}");
     })
     .unwrap();
+}
+
+#[test]
+fn a_refused_registration_names_rail_and_size_and_leaves_the_rest_usable() {
+    let (good, mut bad) = (NullRail::new(), FaultyRail::new(NullRail::new(), Faults::default()));
+    bad.set_faults(Faults { refuse_registration: Some(1), ..Default::default() });
+    let flow = Flow::new(vec![FaultyRail::new(good, Faults::default()), bad], TIMEOUT);
+    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let error = flow.register(device.allocate(Place::Host, 4096).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("rail null") && error.contains("registration of 4096 B"), "{error}");
+    let region = flow.register(device.allocate(Place::Host, 4096).unwrap()).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
+    assert_eq!(run([flow.clone()], flow.write_all(&region, 0, &target, 0, 8)).unwrap().unwrap(), 8);
+}
+
+/// Addresses of the tcp provider are those of the system's sockets: port and host at their places.
+#[test]
+fn who_cannot_be_reached_is_named_within_the_timeout() {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let refused = |address: &mut Vec<u8>| address[2..4].copy_from_slice(&1u16.to_be_bytes());
+    let unreachable = |address: &mut Vec<u8>| address[4..8].copy_from_slice(&[192, 0, 2, 1]);
+    for (what, change) in [("refused port", &refused as &dyn Fn(&mut Vec<u8>)), ("unreachable", &unreachable)] {
+        let (a, mut b) = (node(vec![tcp_rail(&RailOptions::default())], 4096, PATIENCE), tcp(1, 4096));
+        change(&mut b.offer.addresses[0]);
+        let nobody = target(&a, &b);
+        let error = run([a.flow.clone()], a.flow.write_all(&a.region, 0, &nobody, 0, 8)).unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("rail tcp;ofi_rxm:lo"), "{what}: {text}");
+        assert!(text.contains("write of 8 B to peer 0"), "{what}: {text}");
+        assert!(matches!(error, FlowError::Fabric(_) | FlowError::Stalled { .. }), "{what}: {text}");
+        eprintln!("{what}: {text}");
+    }
 }
 
 #[test]

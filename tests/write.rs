@@ -99,3 +99,13 @@ fn a_killed_target_is_named_within_the_deadline() {
         assert!(text.contains("rank 1"), "{what}: {text}");
     }
 }
+
+#[test]
+fn a_provider_without_rma_says_what_is_missing() {
+    // Without the layer that adds it, udp has datagrams only.
+    let mut command = ginlab("write -d emulated -p udp -b 8 -e 8 -n 1");
+    command.env("FI_PROVIDER", "^ofi_rxd");
+    let done = run(command).expect(2);
+    let line = done.complaint();
+    assert!(line.contains("rail udp") && line.contains("FI_RMA") && line.contains("FI_PROVIDER=^ofi_rxd"), "{line}");
+}

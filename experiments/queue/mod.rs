@@ -24,7 +24,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let allowed = cores::allowed();
     // From the end: the first core is where the system does its own work. None where the grid needs them, or too few.
     let pinned = plan.pin && !emulated && threads < allowed.len();
-    let cores: Vec<usize> = if pinned { allowed.into_iter().rev().take(threads).collect() } else { Vec::new() };
+    let cores: Vec<usize> = if pinned { allowed.iter().copied().rev().take(threads).collect() } else { Vec::new() };
     let mut header = Header::default();
     crate::versions().fill(&mut header);
     header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));

@@ -17,6 +17,8 @@ pub struct Faults {
     pub dead_from_poll: Option<u64>,
     /// Each completion and immediate is held back for so many polls.
     pub delay_polls: u64,
+    /// The registration of this number (from 1) is refused.
+    pub refuse_registration: Option<u64>,
     /// What one poll hands out comes in reverse order.
     pub reverse: bool,
 }
@@ -30,6 +32,7 @@ pub struct FaultyRail<R> {
     agains: u64,
     completed: u64,
     polls: u64,
+    registrations: u64,
     /// Completions with the poll at which they are handed out.
     held: VecDeque<(u64, Completion)>,
     fresh: Vec<Completion>,
@@ -39,7 +42,7 @@ impl<R: Rail> FaultyRail<R> {
     /// Wraps a rail.
     pub fn new(inner: R, faults: Faults) -> Self {
         let (held, fresh) = (VecDeque::new(), Vec::new());
-        Self { inner, faults, posts: 0, agains: 0, completed: 0, polls: 0, held, fresh }
+        Self { inner, faults, posts: 0, agains: 0, completed: 0, polls: 0, registrations: 0, held, fresh }
     }
 
     /// The rail behind.
@@ -113,6 +116,10 @@ impl<R: Rail> Rail for FaultyRail<R> {
     }
 
     unsafe fn register(&mut self, memory: Memory) -> Result<R::Region, FabricError> {
+        self.registrations += 1;
+        if self.faults.refuse_registration == Some(self.registrations) {
+            return Err(self.error(&format!("registration of {} B", memory.bytes)));
+        }
         // SAFETY: passed on.
         unsafe { self.inner.register(memory) }
     }

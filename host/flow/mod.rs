@@ -28,6 +28,7 @@
 //!   flight fails with the state of the rails. A provider that is full (EAGAIN) is no error: what it did not take is posted
 //!   when something has completed.
 
+mod immediates;
 mod operation;
 mod state;
 
@@ -288,7 +289,7 @@ impl<R: Rail> Flow<R> {
     /// Takes all of this immediate that have arrived and not been taken, without waiting; how many. For loops that also look
     /// for something else.
     pub fn take_immediates(&self, value: u32) -> u64 {
-        self.0.borrow_mut().take_all_immediates(value)
+        self.0.borrow_mut().immediates.take_all(value)
     }
 
     /// Why the flow has ended, if it has: every operation fails with this from then on.

@@ -60,7 +60,7 @@ impl<R: Rail> Future for Operation<R> {
                 return Poll::Ready(result);
             }
             // Its error goes to every operation, this one too.
-            if state.turn_for(key) {
+            if state.turn_for(Some(key)) {
                 break;
             }
         }
@@ -107,22 +107,26 @@ impl<R: Rail> Future for Immediate<R> {
     type Output = Result<(), FlowError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (value, count) = (self.value, self.count);
+        let (value, count, known) = (self.value, self.count, self.waiter);
         let mut state = self.flow.0.borrow_mut();
-        for _ in 0..POLLS.min(state.most_polls) {
-            if state.take_immediates(value, count) {
-                drop(state);
+        // Its own wait, from an earlier poll, would count as another task's.
+        known.into_iter().for_each(|number| state.immediates.forget(number));
+        let mut left = POLLS.min(state.most_polls);
+        loop {
+            if state.immediates.take(value, count) {
                 return Poll::Ready(Ok(()));
             }
             if let Some(error) = state.failure() {
-                drop(state);
                 return Poll::Ready(Err(error));
             }
-            let _ = state.progress();
+            if left == 0 {
+                break;
+            }
+            left = if state.turn_for(None) { 0 } else { left - 1 };
         }
-        let waiter = state.wait_for_immediate(self.waiter, context.waker());
+        let number = state.wait_for_immediate(known, value, count, context.waker());
         drop(state);
-        self.waiter = Some(waiter);
+        self.waiter = Some(number);
         Poll::Pending
     }
 }
@@ -130,7 +134,7 @@ impl<R: Rail> Future for Immediate<R> {
 impl<R: Rail> Drop for Immediate<R> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter {
-            self.flow.0.borrow_mut().forget_waiter(waiter);
+            self.flow.0.borrow_mut().immediates.forget(waiter);
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What is in flight: posting, completing, waiting.
 
+mod ending;
+
+use super::immediates::Immediates;
 use super::{Counters, FlowError, Region, Target};
 use crate::fabric::{Completion, FabricError, Message, Post, Rail, RemoteRegion, Transfer};
 use crate::proxy::strategy::{self, Scheduler, Strategy};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -24,7 +27,7 @@ pub(super) enum Kind {
 }
 
 /// An operation until its future has taken the result, and at least until its last completion has arrived.
-struct Operation<R: Rail> {
+pub(super) struct Operation<R: Rail> {
     kind: Kind,
     /// Keeps the memory while a NIC may use it.
     local: Region<R>,
@@ -72,10 +75,7 @@ pub(super) struct State<R: Rail> {
     scheduler: Scheduler,
     longest: u64,
     completions: Vec<Completion>,
-    immediates: HashMap<u32, u64>,
-    /// By numbers that are never given twice: a wait that has been woken still holds its own.
-    waiters: HashMap<u64, Waker>,
-    next_waiter: u64,
+    pub immediates: Immediates,
     pub counters: Counters,
     pub holds: usize,
     moved: u64,
@@ -107,9 +107,7 @@ impl<R: Rail> State<R> {
             longest: rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX),
             rails,
             completions: Vec::with_capacity(256),
-            immediates: HashMap::new(),
-            waiters: HashMap::new(),
-            next_waiter: 0,
+            immediates: Immediates::default(),
             counters: Counters { rail_bytes: vec![0; count], rail_transfers: vec![0; count], again: 0 },
             holds: 0,
             moved: 0,
@@ -401,7 +399,7 @@ impl<R: Rail> State<R> {
                     self.complete(token as usize, 1, None);
                 }
                 Completion::Immediate { value } => {
-                    *self.immediates.entry(value).or_default() += 1;
+                    self.immediates.raise(value);
                     raised = true;
                 }
                 Completion::Failed { token: Some(token), error } => {
@@ -414,8 +412,7 @@ impl<R: Rail> State<R> {
         self.completions = completions;
         if raised {
             self.moved += 1;
-            self.woken |= !self.waiters.is_empty();
-            self.waiters.drain().for_each(|(_, waker)| waker.wake());
+            self.woken |= self.immediates.wake();
         }
         // Also without a completion: a provider that still connects to a peer answers "again" as well.
         if self.holds == 0 {
@@ -434,11 +431,11 @@ impl<R: Rail> State<R> {
         }
     }
 
-    /// A turn of the task that waits for this operation; whether another task has something to do now.
+    /// A turn of a task that waits, perhaps for this operation; whether another task has something to do now.
     #[inline]
-    pub fn turn_for(&mut self, key: usize) -> bool {
+    pub fn turn_for(&mut self, key: Option<usize>) -> bool {
         // Its own waker, from an earlier wait, would count as another's.
-        if let Some(operation) = self.operations.get_mut(key) {
+        if let Some(operation) = key.and_then(|key| self.operations.get_mut(key)) {
             operation.waker = None;
         }
         self.woken = false;
@@ -456,36 +453,6 @@ impl<R: Rail> State<R> {
             ended |= self.check_stall().is_err();
         }
         self.woken || ended
-    }
-
-    /// Whether something is in flight or waited for and nothing has moved within the timeout.
-    pub fn check_stall(&mut self) -> Result<(), FlowError> {
-        let idle = self.operations.iter().all(|(_, operation)| operation.outstanding == 0) && self.waiters.is_empty();
-        if idle || self.seen.0 != self.moved {
-            self.seen = (self.moved, Instant::now());
-            // What completes from now on is seen as a move.
-            return Ok(());
-        }
-        if self.seen.1.elapsed() < self.timeout {
-            return Ok(());
-        }
-        let error = FlowError::Stalled { waited: self.timeout, state: self.describe() };
-        Err(self.fail(error))
-    }
-
-    /// Everything that waits ends with this error, and so does everything that comes. What was posted keeps its memory until
-    /// its completion, or for good.
-    fn fail(&mut self, error: FlowError) -> FlowError {
-        self.dead = Some(error.clone());
-        self.waiting.iter_mut().for_each(VecDeque::clear);
-        for (_, operation) in &mut self.operations {
-            if operation.outstanding > 0 && operation.error.is_none() {
-                operation.error = Some(error.clone());
-            }
-            operation.waker.take().into_iter().for_each(Waker::wake);
-        }
-        self.waiters.drain().for_each(|(_, waker)| waker.wake());
-        error
     }
 
     fn check_alive(&self) -> Result<(), FlowError> {
@@ -547,92 +514,12 @@ impl<R: Rail> State<R> {
         }
     }
 
-    pub fn take_immediates(&mut self, value: u32, count: u64) -> bool {
-        match self.immediates.get_mut(&value) {
-            Some(arrived) if *arrived >= count => {
-                *arrived -= count;
-                true
-            }
-            _ => count == 0,
+    /// Registers a task's wait for immediates.
+    pub fn wait_for_immediate(&mut self, known: Option<u64>, value: u32, count: u64, waker: &Waker) -> u64 {
+        if known.is_none() && self.immediates.nobody_waits() && self.operations.is_empty() {
+            // What was idle for long is not stalled.
+            self.moved += 1;
         }
-    }
-
-    pub fn take_all_immediates(&mut self, value: u32) -> u64 {
-        self.immediates.remove(&value).unwrap_or_default()
-    }
-
-    /// Wakes this task when immediates have arrived.
-    pub fn wait_for_immediate(&mut self, known: Option<u64>, waker: &Waker) -> u64 {
-        match known.and_then(|waiter| Some((waiter, self.waiters.get_mut(&waiter)?))) {
-            Some((waiter, known)) => {
-                known.clone_from(waker);
-                waiter
-            }
-            None => {
-                if self.waiters.is_empty() && self.operations.is_empty() {
-                    self.moved += 1;
-                }
-                self.next_waiter += 1;
-                self.waiters.insert(self.next_waiter, waker.clone());
-                self.next_waiter
-            }
-        }
-    }
-
-    pub fn forget_waiter(&mut self, waiter: u64) {
-        self.waiters.remove(&waiter);
-    }
-
-    /// What is in flight, in one line.
-    fn describe(&self) -> String {
-        let count = |kind: Kind| self.operations.iter().filter(|(_, op)| op.kind == kind && op.outstanding > 0).count();
-        let rails =
-            self.rails.iter().zip(&self.waiting).map(|(rail, waiting)| {
-                format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len())
-            });
-        format!(
-            "{} writes, {} reads, {} sends, {} receives in flight, {} waits for immediates; {}",
-            count(Kind::Write),
-            count(Kind::Read),
-            count(Kind::Send),
-            count(Kind::Receive),
-            self.waiters.len(),
-            rails.collect::<Vec<_>>().join(", ")
-        )
-    }
-
-    fn outstanding(&self) -> bool {
-        self.operations.iter().any(|(_, operation)| operation.outstanding > 0)
-    }
-}
-
-impl<R: Rail> Drop for State<R> {
-    /// Waits for what the NICs still hold. What they do not give back is left to them: its memory is never freed.
-    fn drop(&mut self) {
-        for rail in 0..self.rails.len() {
-            // Never posted: nobody holds it.
-            for piece in std::mem::take(&mut self.waiting[rail]) {
-                self.complete(piece.key, 1, None);
-            }
-        }
-        let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();
-        keys.into_iter().for_each(|key| self.abandon(key));
-        // Receives are taken back; writes take as long as the network does. A flow that has failed gets a short while.
-        let patience = if self.dead.is_some() { self.timeout.min(Duration::from_millis(200)) } else { self.timeout };
-        let dead = self.dead.take();
-        let deadline = Instant::now() + patience;
-        while self.outstanding() && Instant::now() < deadline {
-            if self.progress().is_err() {
-                // A rail that has failed for good gives nothing back any more, others may.
-                self.dead = None;
-            }
-        }
-        self.dead = dead;
-        if self.outstanding() {
-            crate::cuda::keep_buffers();
-            // The registrations too: closing them would pull memory from under a NIC.
-            std::mem::forget(std::mem::take(&mut self.operations));
-            self.rails.drain(..).for_each(std::mem::forget);
-        }
+        self.immediates.wait(known, value, count, waker)
     }
 }

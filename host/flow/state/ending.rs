@@ -1,0 +1,126 @@
+//! How a flow ends: by a stall, by an error of a rail, or by being dropped.
+
+use super::{Kind, Operation, State};
+use crate::fabric::Rail;
+use crate::flow::FlowError;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// Operations and waits that a message names one by one.
+const NAMED: usize = 4;
+
+impl<R: Rail> State<R> {
+    /// Whether something is in flight or waited for and nothing has moved within the timeout.
+    pub fn check_stall(&mut self) -> Result<(), FlowError> {
+        let idle =
+            self.operations.iter().all(|(_, operation)| operation.outstanding == 0) && self.immediates.nobody_waits();
+        if idle || self.seen.0 != self.moved {
+            self.seen = (self.moved, Instant::now());
+            // What completes from now on is seen as a move.
+            return Ok(());
+        }
+        if self.seen.1.elapsed() < self.timeout {
+            return Ok(());
+        }
+        let error = FlowError::Stalled { waited: self.timeout, state: self.describe() };
+        Err(self.fail(error))
+    }
+
+    /// Everything that waits ends with this error, and so does everything that comes. What was posted keeps its memory until
+    /// its completion, or for good.
+    pub(super) fn fail(&mut self, error: FlowError) -> FlowError {
+        self.dead = Some(error.clone());
+        // Pieces that were never posted are nobody's: their operations wait for the others only.
+        for rail in 0..self.rails.len() {
+            for piece in std::mem::take(&mut self.waiting[rail]) {
+                self.complete(piece.key, 1, Some(error.clone()));
+            }
+        }
+        for (_, operation) in &mut self.operations {
+            if operation.outstanding > 0 && operation.error.is_none() {
+                operation.error = Some(error.clone());
+            }
+            operation.waker.take().into_iter().for_each(Waker::wake);
+        }
+        self.immediates.wake();
+        error
+    }
+
+    /// What is in flight, in one line: the oldest by name.
+    pub fn describe(&self) -> String {
+        let waiting: Vec<String> = self.in_flight_operations().take(NAMED).map(Operation::describe).collect();
+        let count = self.in_flight_operations().count();
+        let mut parts = waiting;
+        if count > NAMED {
+            parts.push(format!("and {} more", count - NAMED));
+        }
+        parts.extend(self.immediates.describe(NAMED));
+        if self.immediates.waits() > NAMED {
+            parts.push(format!("and {} more waits", self.immediates.waits() - NAMED));
+        }
+        if parts.is_empty() {
+            parts.push("nothing in flight".into());
+        }
+        for (rail, waiting) in self.rails.iter().zip(&self.waiting) {
+            parts.push(format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len()));
+        }
+        parts.join(", ")
+    }
+
+    fn in_flight_operations(&self) -> impl Iterator<Item = &Operation<R>> {
+        self.operations.iter().map(|(_, operation)| operation).filter(|operation| operation.outstanding > 0)
+    }
+
+    pub fn outstanding(&self) -> bool {
+        self.in_flight_operations().next().is_some()
+    }
+}
+
+impl<R: Rail> Operation<R> {
+    fn describe(&self) -> String {
+        let what = match self.kind {
+            Kind::Write => "write of",
+            Kind::Read => "read of",
+            Kind::Send => "send of",
+            Kind::Receive => "receive into",
+        };
+        let toward = match (self.peer, self.kind) {
+            (Some(peer), Kind::Read) => format!(" from peer {peer}"),
+            (Some(peer), _) => format!(" to peer {peer}"),
+            (None, _) => String::new(),
+        };
+        let pieces = if self.outstanding > 1 { format!(" ({} pieces left)", self.outstanding) } else { String::new() };
+        format!("a {what} {} B{toward}{pieces}", self.bytes)
+    }
+}
+
+impl<R: Rail> Drop for State<R> {
+    /// Waits for what the NICs still hold. What they do not give back is left to them: its memory is never freed.
+    fn drop(&mut self) {
+        for rail in 0..self.rails.len() {
+            // Never posted: nobody holds it.
+            for piece in std::mem::take(&mut self.waiting[rail]) {
+                self.complete(piece.key, 1, None);
+            }
+        }
+        let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.abandon(key));
+        // Receives are taken back; writes take as long as the network does. A flow that has failed gets a short while.
+        let patience = if self.dead.is_some() { self.timeout.min(Duration::from_millis(200)) } else { self.timeout };
+        let dead = self.dead.take();
+        let deadline = Instant::now() + patience;
+        while self.outstanding() && Instant::now() < deadline {
+            if self.progress().is_err() {
+                // A rail that has failed for good gives nothing back any more, others may.
+                self.dead = None;
+            }
+        }
+        self.dead = dead;
+        if self.outstanding() {
+            crate::cuda::keep_buffers();
+            // The registrations too: closing them would pull memory from under a NIC.
+            std::mem::forget(std::mem::take(&mut self.operations));
+            self.rails.drain(..).for_each(std::mem::forget);
+        }
+    }
+}
