@@ -5,6 +5,7 @@ use ginlab::bootstrap::visit::VisitError;
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
+use ginlab::measure::clocks::ClockError;
 use ginlab::measure::ping_pong::RoundTripError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
@@ -92,6 +93,15 @@ impl From<RoundTripError> for Failure {
         match error {
             RoundTripError::Device(error) => error.into(),
             RoundTripError::Ended(_) => Failure::Timeout(error.to_string()),
+        }
+    }
+}
+
+impl From<ClockError> for Failure {
+    fn from(error: ClockError) -> Failure {
+        match error {
+            ClockError::Device(error) => error.into(),
+            ClockError::Ended(_) => Failure::Timeout(error.to_string()),
         }
     }
 }

@@ -37,6 +37,11 @@ enum Color {
 }
 
 impl OutputArgs {
+    /// Whether rows or a document go to stdout in place of the table.
+    pub fn takes_stdout(&self) -> bool {
+        [&self.csv, &self.json].into_iter().any(|target| target.as_deref() == Some("-"))
+    }
+
     /// For the report.
     pub fn options(&self) -> Options {
         Options {

@@ -174,8 +174,8 @@ proptest! {
                 prop_assert_eq!(engine.submit(&commands[submitted]).unwrap(), submitted as u64);
                 submitted += 1;
             }
-            engine.pump().unwrap();
-            engine.progress().unwrap();
+            engine.pump(&mut ()).unwrap();
+            engine.progress(&mut ()).unwrap();
             prop_assert!(engine.watermark() >= watermark);
             watermark = engine.watermark();
             // What the watermark says is done has been written.
@@ -205,7 +205,7 @@ fn a_put_that_raises_a_signal_stays_in_one_piece() {
     engine.configure(4, Strategy::Split);
     let signal = Command { opcode: Opcode::PutSignal, immediate: 3, ..put(0, 0, 60_000) };
     engine.submit(&signal).unwrap();
-    engine.pump().unwrap();
+    engine.pump(&mut ()).unwrap();
     assert_eq!(ledger.borrow().transfers, 1);
     let error = engine.submit(&Command { bytes: 70_000, ..signal }).unwrap_err();
     assert!(error.to_string().contains("at most 65536 bytes"), "{error}");
@@ -226,8 +226,8 @@ fn a_stall_is_told_only_when_something_is_outstanding() {
     let (mut engine, _) = engine(1, 8, (1 << 16, 16, 0, 1));
     assert_eq!(engine.check_stall(), Ok(()));
     engine.submit(&put(0, 0, 8)).unwrap();
-    engine.pump().unwrap();
-    assert_eq!(engine.progress(), Ok(false));
+    engine.pump(&mut ()).unwrap();
+    assert_eq!(engine.progress(&mut ()), Ok(false));
     assert_eq!(engine.check_stall(), Ok(()), "the timeout has not passed");
     let state = engine.state();
     assert!(state.contains("ledgered posted 0 B, 1 waiting to be posted") && state.contains("1 \"again\""), "{state}");

@@ -3,6 +3,7 @@
 use crate::job::{BootstrapKind, Completion, MemoryKind};
 use crate::output::{DeviceKind, OutputArgs};
 use clap::{ArgAction, ValueEnum};
+use ginlab::ring::SharedPlace;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -11,6 +12,7 @@ Examples:
   ginlab proxy --mode quiet,nbi,quiet-every=8 --grid 1,8,32 --block 256
   ginlab proxy --provider null -b 64 -e 64 -n 10000  ring and proxy alone, no network
   ginlab proxy --provider model:p5 -b 1M -e 64M      four modelled cards of a p5, on this machine
+  ginlab proxy -p null -b 64 -e 64 --trace life      where each microsecond of a put goes
   ginlab proxy --csv run.csv --json run.json         rows and raw samples to files
   mpirun -np 2 ginlab proxy --provider efa           ranks from MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab proxy   one of two hosts by TCP";
@@ -92,6 +94,9 @@ pub struct Args {
     /// Also time the plainest loop of fi_write, on rows of one rail (one buffer: compare with --window 1)
     #[arg(long)]
     pub bare: bool,
+    /// Trace sampled puts in a pass of its own: a table of stages, NAME.csv, and NAME.json for Perfetto or chrome://tracing
+    #[arg(long, value_name = "NAME")]
+    pub trace: Option<String>,
     /// Go on after wrong data; the exit code is 1 all the same
     #[arg(long)]
     pub keep_going: bool,
@@ -110,6 +115,9 @@ pub struct Args {
     /// Cores for the proxy threads: auto, off, or a list
     #[arg(long, default_value = "auto", value_name = "WHICH")]
     pub pin: String,
+    /// Where the rings are
+    #[arg(long, value_enum, default_value_t = RingPlace::Pinned)]
+    pub ring_memory: RingPlace,
     /// Slots of a ring, a power of two
     #[arg(long, default_value_t = ginlab::ring::DEFAULT_SLOTS, value_name = "N")]
     pub ring_slots: usize,
@@ -127,6 +135,27 @@ pub struct Args {
     /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true)]
     pub fault: Option<String>,
+}
+
+/// Where the rings are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RingPlace {
+    /// Pinned host memory.
+    Pinned,
+    /// Managed memory, whose pages travel to whoever touches them.
+    Managed,
+    /// GPU memory that the CPU reads over PCIe (GDRCopy); the CPU's own words are pinned.
+    Gdr,
+}
+
+impl From<RingPlace> for SharedPlace {
+    fn from(place: RingPlace) -> SharedPlace {
+        match place {
+            RingPlace::Pinned => SharedPlace::Pinned,
+            RingPlace::Managed => SharedPlace::Managed,
+            RingPlace::Gdr => SharedPlace::Gdr,
+        }
+    }
 }
 
 /// Who puts.

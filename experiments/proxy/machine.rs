@@ -23,17 +23,25 @@ pub enum MemoryPath {
     Pinned,
     /// GPU memory that the NIC reads and writes itself.
     Device,
+    /// GPU memory that modelled cards read themselves while no bytes are moved; copied by the proxy in the pass that is verified.
+    Modelled,
     /// GPU memory that the proxy copies into pinned host memory before the write; it arrives in pinned host memory.
     Staged,
 }
 
 impl MemoryPath {
+    /// Whether the proxy copies the payload into pinned host memory.
+    pub fn is_staged(self) -> bool {
+        matches!(self, MemoryPath::Staged | MemoryPath::Modelled)
+    }
+
     /// For rows.
     pub fn name(self) -> &'static str {
         match self {
             MemoryPath::Host => "host",
             MemoryPath::Pinned => "pinned",
             MemoryPath::Device => "device",
+            MemoryPath::Modelled => "device-modelled",
             MemoryPath::Staged => "device-staged",
         }
     }
@@ -44,6 +52,10 @@ impl MemoryPath {
             MemoryPath::Host => "host memory (the emulated device has no other)",
             MemoryPath::Pinned => "pinned host memory, written by the GPU over PCIe, registered with the fabric",
             MemoryPath::Device => "GPU memory, registered with the fabric (FI_HMEM)",
+            MemoryPath::Modelled => {
+                "GPU memory; the modelled cards read it themselves (GPUDirect RDMA), and its bytes are copied through the host \
+                 only in the pass that is verified; the destination is pinned host memory"
+            }
             MemoryPath::Staged => {
                 "GPU memory, copied by the proxy into pinned host memory before each write (the provider has no FI_HMEM \
                  for CUDA here); the destination is pinned host memory"
@@ -155,6 +167,9 @@ pub fn memory_path(plan: &Plan, device: &Device, domains: &[Domain]) -> Result<M
     }
     if plan.is_null() {
         return Ok(MemoryPath::Device);
+    }
+    if plan.model.is_some() {
+        return Ok(if plan.moves { MemoryPath::Staged } else { MemoryPath::Modelled });
     }
     let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
     let probe = device.allocate(Place::Device, 2 << 20)?;

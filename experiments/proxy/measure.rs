@@ -5,10 +5,11 @@ use super::args::Scope;
 use super::layout::Layout;
 use super::plan::{Mode, Plan, Tuple};
 use super::rank::{DESTINATION, Rank, SOURCE};
+use super::trace::{Traces, trace};
 use super::verify;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Launch, PUT_KERNEL};
+use ginlab::cuda::{Kernel, Launch, PUT_KERNEL};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::proxy::Writes;
@@ -80,6 +81,7 @@ pub fn measure(
     tuple: &Tuple,
     rank: &mut Rank,
     ranks: &mut Bootstrap,
+    traces: &mut Traces,
 ) -> Result<Vec<(Row, Vec<f64>)>, Failure> {
     let block = rank.block(tuple);
     let layout = match Layout::new(plan, tuple, block) {
@@ -116,6 +118,15 @@ pub fn measure(
             found.wrong = verify::verify(&shape, rank, ranks, *case)?;
         }
     }
+    let mut lives = Vec::new();
+    if plan.trace.is_some() {
+        rank.move_bytes(plan.moves);
+        for (index, case) in cases.iter().enumerate() {
+            if let Case::Put(mode) = case {
+                lives.extend(trace(&shape, rank, ranks, *mode)?.map(|found| (index, found)));
+            }
+        }
+    }
     let text = serde_json::to_vec(&findings).map_err(|error| Failure::Run(error.to_string()))?;
     let all: Vec<Vec<Findings>> = ranks
         .all_gather(&text, &what)?
@@ -126,7 +137,11 @@ pub fn measure(
     if ranks.rank() != 0 {
         return Ok(Vec::new());
     }
-    Ok(rows(&shape, rank, ranks, &cases, &all))
+    let rows = rows(&shape, rank, ranks, &cases, &all);
+    for (index, found) in &lives {
+        rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));
+    }
+    Ok(rows)
 }
 
 /// The baseline and the floor first: the rows after them are divided by them.
@@ -195,18 +210,24 @@ fn run(
     }
 }
 
-/// One launch of the put kernel; times from the device's clock.
-pub fn run_kernel(
+impl Sample {
+    /// Microseconds until all puts were complete.
+    pub fn done(&self) -> f64 {
+        self.done
+    }
+}
+
+/// The kernel's arguments for so many puts per producer.
+pub fn put_args(
     shape: &Shape<'_>,
-    rank: &mut Rank,
-    ranks: &mut Bootstrap,
+    rank: &Rank,
+    ranks: &Bootstrap,
     mode: Mode,
     iterations: u64,
     fill: bool,
     first_iteration: u32,
-) -> Result<Sample, Failure> {
-    let (grid, block) = (shape.tuple.grid, shape.block);
-    let args = PutArgs {
+) -> PutArgs {
+    PutArgs {
         rings: rank.table.pointer(),
         ring_count: rank.table.count(),
         scope: match shape.plan.scope {
@@ -227,9 +248,34 @@ pub fn run_kernel(
         fill: fill.into(),
         tickets: rank.tickets.pointer(),
         results: rank.results.pointer(),
-    };
+    }
+}
+
+/// One launch of the put kernel; times from the device's clock.
+pub fn run_kernel(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    mode: Mode,
+    iterations: u64,
+    fill: bool,
+    first_iteration: u32,
+) -> Result<Sample, Failure> {
+    let args = put_args(shape, rank, ranks, mode, iterations, fill, first_iteration);
+    run_grid(shape, rank, ranks, &PUT_KERNEL, args)
+}
+
+/// One launch of a kernel that leaves a [`BlockResult`] of each block.
+pub fn run_grid<A: Copy + Send + Sync + 'static>(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    kernel: &Kernel<A>,
+    args: A,
+) -> Result<Sample, Failure> {
+    let (grid, block) = (shape.tuple.grid, shape.block);
     // SAFETY: the buffers belong to the rank and are as long as the layout asks for (`Needs`); the launch ends here.
-    let launch = unsafe { rank.device().launch(&PUT_KERNEL, grid, block, args) }?;
+    let launch = unsafe { rank.device().launch(kernel, grid, block, args) }?;
     watch(launch, rank, ranks)?;
     let mut results = vec![BlockResult::default(); grid as usize];
     rank.results.read(0, &mut results)?;
@@ -319,6 +365,7 @@ fn blank(plan: &Plan, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap,
     row.scope = Some(if plan.scope == Scope::Block { "block" } else { "thread" }.into());
     row.proxy_threads = Some(plan.proxy_threads as u32);
     row.ring_slots = Some(plan.ring_slots as u32);
+    row.ring_memory = Some(plan.ring_place().into());
     row.completion = Some(plan.completion().into());
     row
 }

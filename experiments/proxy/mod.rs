@@ -11,6 +11,7 @@ mod measure;
 mod plan;
 mod rank;
 mod setup;
+mod trace;
 mod verify;
 
 pub use args::Args;
@@ -23,6 +24,7 @@ use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
 use ginlab::report::{Ending, Header, Key, Row};
 use plan::Plan;
 use rank::Rank;
+use trace::Traces;
 
 /// Runs the experiment on this rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -68,9 +70,10 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failu
         }
         _ => None,
     };
+    let mut traces = Traces::default();
     let mut first_wrong = None;
     let result = plan.rows().try_for_each(|row| {
-        let rows = measure::measure(plan, &row, &mut rank, ranks)?;
+        let rows = measure::measure(plan, &row, &mut rank, ranks, &mut traces)?;
         if let Some(output) = &mut output {
             output.rows(&rows)?;
             output.step();
@@ -86,6 +89,9 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failu
         let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
         result?;
         finished?;
+        if let Some(to) = &plan.trace {
+            traces.finish(to, &header(plan, ranks, &rank), args.output.takes_stdout())?;
+        }
     } else {
         result?;
     }

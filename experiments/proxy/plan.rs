@@ -10,7 +10,9 @@ use ginlab::fabric::model::{self, Profile};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::proxy::strategy::Strategy;
+use ginlab::ring::SharedPlace;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -109,10 +111,13 @@ pub struct Plan {
     pub fill: bool,
     pub check: bool,
     pub bare: bool,
+    /// The life of sampled puts.
+    pub trace: Option<TraceTo>,
     pub bootstrap: Option<Kind>,
     pub proxy_threads: usize,
     pub pin: Pin,
     pub ring_slots: usize,
+    pub ring_memory: SharedPlace,
     pub timeout: Duration,
     pub fault: Option<Fault>,
 }
@@ -126,6 +131,29 @@ pub enum Pin {
     Off,
     /// These, by local rank and thread.
     List(Vec<usize>),
+}
+
+/// Files that begin with this path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceTo(PathBuf);
+
+impl TraceTo {
+    fn new(prefix: &str) -> Result<TraceTo, Failure> {
+        let path = PathBuf::from(prefix);
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if path.file_name().is_none() || parent.is_some_and(|parent| !parent.is_dir()) {
+            return Err(usage("--trace", format!("{prefix:?} is no name in a folder that exists")));
+        }
+        Ok(TraceTo(path))
+    }
+
+    /// The file with this extension.
+    pub fn with(&self, extension: &str) -> PathBuf {
+        let mut name = self.0.clone().into_os_string();
+        name.push(".");
+        name.push(extension);
+        name.into()
+    }
 }
 
 fn usage(option: &str, why: impl fmt::Display) -> Failure {
@@ -243,6 +271,7 @@ impl Plan {
             fill: !args.no_fill,
             check: !args.no_check,
             bare: args.bare,
+            trace: args.trace.as_deref().map(TraceTo::new).transpose()?,
             bootstrap: args.bootstrap.map(Kind::from),
             proxy_threads: args.proxy_threads,
             pin: match args.pin.as_str() {
@@ -257,6 +286,7 @@ impl Plan {
                 ),
             },
             ring_slots: args.ring_slots,
+            ring_memory: args.ring_memory.into(),
             timeout: Duration::from_secs(args.timeout),
             fault: args.fault.as_deref().map(fault).transpose()?,
         })
@@ -317,9 +347,20 @@ impl Plan {
             text("payload", format!("{:?} fill={} check={} bare={}", self.memory, self.fill, self.check, self.bare)),
             text("scope", format!("{:?}", self.scope)),
             text("proxy threads", self.proxy_threads.to_string()),
+            text("trace", self.trace.is_some().to_string()),
+            text("ring memory", self.ring_place().into()),
             text("moved bytes", self.moves.to_string()),
             text("completion", self.completion().into()),
         ]
+    }
+
+    /// Where the rings are, for rows.
+    pub fn ring_place(&self) -> &'static str {
+        match self.ring_memory {
+            SharedPlace::Pinned => "pinned",
+            SharedPlace::Managed => "managed",
+            SharedPlace::Gdr => "gdr",
+        }
     }
 
     /// The completion level for rows and header.

@@ -14,6 +14,7 @@ use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Offer, Proxy};
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::put_kernel::BlockResult;
+use kernels::ring::LOG2_COMMAND_WORDS;
 use serde::{Deserialize, Serialize};
 
 /// Region numbers, the same on every rank.
@@ -76,7 +77,7 @@ impl Rank {
         let needs = Needs::of(plan, &device)?;
         needs.check_memory(ranks, plan, &device)?;
 
-        let place = if matches!(path, MemoryPath::Device | MemoryPath::Staged) { Place::Device } else { Place::Host };
+        let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
         let initiates = target.is_some();
         // Bytes arrive in host memory where the rails cannot reach the GPU's.
         let payload_place = if initiates || path == MemoryPath::Device { place } else { Place::Host };
@@ -86,19 +87,25 @@ impl Rank {
         let mut rings = Vec::new();
         let mut staging = Vec::new();
         let mut setups = Vec::new();
+        let seed = ranks.rank() as u64;
+        let model = plan.model.as_ref().map(|(name, profile)| Model::new(name, profile.clone(), most_rails, seed));
         let pins = pins(plan, ranks, &device, &mut notes);
         for thread in 0..plan.proxy_threads {
-            let ring = RingMemory::new(&device, plan.ring_slots, plan.timeout)?;
+            let ring = RingMemory::of(&device, plan.ring_memory, plan.ring_slots, LOG2_COMMAND_WORDS, plan.timeout)?;
             let mut stage = None;
             let mut source = memory_of(&payload, &device, path == MemoryPath::Device);
-            if path == MemoryPath::Staged && initiates {
+            if path.is_staged() && initiates {
                 let Device::Gpu(gpu) = &device else {
                     return Err(Failure::Run("staging without a GPU".into()));
                 };
                 let copy = device.allocate(Place::Host, to_usize(needs.payload)?)?;
                 source = memory_of(&copy, &device, false);
                 // SAFETY: both buffers are as long as the region and are kept by the Rank behind its proxies.
-                stage = Some(unsafe { Stage::new(CopyQueue::new(gpu)?, payload.address(), copy.address()) });
+                let copied = unsafe { Stage::new(CopyQueue::new(gpu)?, payload.address(), copy.address()) };
+                stage = Some(match &model {
+                    Some(model) => copied.only_while(model.moves()),
+                    None => copied,
+                });
                 staging.push(copy);
             }
             let placeholder = memory_of(&other, &device, false);
@@ -121,10 +128,6 @@ impl Rank {
             rings.push(ring);
             setups.push(shared);
         }
-        let model = plan.model.as_ref().map(|(name, profile)| {
-            let seed = ranks.rank() as u64;
-            Model::new(name, profile.clone(), most_rails, seed)
-        });
         let mut proxies = Vec::new();
         for shared in setups {
             let proxy = if plan.is_null() {

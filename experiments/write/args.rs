@@ -54,8 +54,8 @@ pub struct Args {
     /// (rank 0 to all others at once); a list
     #[arg(long, default_value = "one", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub targets: Vec<Targets>,
-    /// Hold the doorbell for so many posts (FI_MORE)
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Hold the doorbell (FI_MORE) for up to so many posts, while older writes are complete; 1: never
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub batch: u32,
     /// Also time the plainest loop of fi_write over one buffer, on rows of one rail and one target
     #[arg(long)]

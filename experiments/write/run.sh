@@ -24,12 +24,12 @@ rung() {
 }
 
 # Each rung changes one thing; the size is the study's.
-rung 1-blocking -b 64K -e 64K -n 200 --rails 1 --strategy single --window 1
-rung 2-window -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16
+rung 1-blocking -b 64K -e 64K -n 200 --rails 1 --strategy single --window 1 --batch 1
+rung 2-window -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --batch 1
 rung 3-batched -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --batch 8
-rung 4-deferred -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --completion transmit
-rung 5-rails -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16
-rung 6-pinned -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --pin
+rung 4-deferred -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --completion transmit --batch 1
+rung 5-rails -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --batch 1
+rung 6-pinned -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --pin --batch 1
 # What the rails give: against the bare loop, by split, in turns over eight buffers, and one large buffer.
 rung one-rail-bare -b 4M -e 16M -f 4 -n 16 --rails 1 --strategy single --window 8 --buffers 1 --bare
 rung split -b 4M -e 64M -f 4 -n 8 --rails 1,4 --strategy split --window 4 --buffers 2 --volume 256M

@@ -86,6 +86,12 @@ pub struct Kernel<A> {
 /// The kernel of `ginlab proxy`.
 pub const PUT_KERNEL: Kernel<kernels::put_kernel::PutArgs> =
     Kernel { name: "put_kernel", function: kernels::put_kernel::put_kernel };
+/// The same with stamps of sampled puts.
+pub const PUT_TRACED_KERNEL: Kernel<kernels::put_trace::TracedPutArgs> =
+    Kernel { name: "put_traced_kernel", function: kernels::put_kernel::put_traced_kernel };
+/// The device's clock, asked by the CPU.
+pub const CLOCK_KERNEL: Kernel<kernels::clock::ClockArgs> =
+    Kernel { name: "clock_kernel", function: kernels::clock::clock_kernel };
 /// The bare round trip that a put + quiet is compared with.
 pub const PING_PONG: Kernel<kernels::ping_pong::PingPongArgs> =
     Kernel { name: "ping_pong", function: kernels::ping_pong::ping_pong };
@@ -190,6 +196,8 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: four u64.
 unsafe impl Plain for kernels::put_kernel::BlockResult {}
+// SAFETY: eight u64.
+unsafe impl Plain for kernels::put_trace::PutStamps {}
 // SAFETY: four u64.
 unsafe impl Plain for kernels::queue_kernel::QueueResult {}
 // SAFETY: two u32.

@@ -52,7 +52,7 @@ const TURNS: u32 = 32;
 pub enum FlowError {
     /// The provider's.
     #[error("{0}")]
-    Fabric(#[from] FabricError),
+    Fabric(Box<FabricError>),
     /// The operation names what is not there.
     #[error("{0}")]
     Refused(String),
@@ -64,6 +64,13 @@ pub enum FlowError {
         /// What was in flight where.
         state: String,
     },
+}
+
+impl From<FabricError> for FlowError {
+    fn from(error: FabricError) -> FlowError {
+        // Boxed: results of operations are moved about for each write.
+        FlowError::Fabric(Box::new(error))
+    }
 }
 
 /// Memory with its registration on every rail.
@@ -261,8 +268,7 @@ impl<R: Rail> Flow<R> {
         immediate: Option<u32>,
     ) -> Operation<R> {
         let way = Way { rail: Some(rail), immediate };
-        let posted = self.0.borrow_mut().transfer(Kind::Write, source, offset, target, at, bytes, way);
-        Operation::new(self.clone(), posted)
+        self.posted(source, |state| state.transfer(Kind::Write, source, offset, target, at, bytes, way))
     }
 
     /// Reads from a peer, over the rails as the strategy says.
@@ -358,13 +364,18 @@ impl<R: Rail> Flow<R> {
         immediate: Option<u32>,
     ) -> Operation<R> {
         let way = Way { rail: None, immediate };
-        let posted = self.0.borrow_mut().transfer(kind, local, offset, target, at, bytes, way);
-        Operation::new(self.clone(), posted)
+        self.posted(local, |state| state.transfer(kind, local, offset, target, at, bytes, way))
     }
 
     fn message(&self, kind: Kind, rail: usize, peer: usize, local: &Region<R>, message: Message) -> Operation<R> {
-        let posted = self.0.borrow_mut().message(kind, rail, peer, local, message);
-        Operation::new(self.clone(), posted)
+        self.posted(local, |state| state.message(kind, rail, peer, local, message))
+    }
+
+    #[inline]
+    fn posted(&self, local: &Region<R>, post: impl FnOnce(&mut State<R>) -> Result<usize, FlowError>) -> Operation<R> {
+        let mut state = self.0.borrow_mut();
+        let key = post(&mut state).unwrap_or_else(|error| state.refused(local, error));
+        Operation::new(self.clone(), key)
     }
 }
 

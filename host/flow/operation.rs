@@ -16,23 +16,21 @@ const POLLS: u32 = 64;
 #[must_use = "its error, if it has one, is known only when it is awaited"]
 pub struct Operation<R: Rail> {
     flow: Flow<R>,
-    /// Its key, or why it was not posted; nothing once the result is out.
-    posted: Option<Result<usize, FlowError>>,
+    /// Nothing once the result is out. (Two words in all: operations are moved about for each write.)
+    key: usize,
 }
 
+/// In place of a key, once the result is out.
+const TAKEN: usize = usize::MAX;
+
 impl<R: Rail> Operation<R> {
-    pub(super) fn new(flow: Flow<R>, posted: Result<usize, FlowError>) -> Self {
-        Operation { flow, posted: Some(posted) }
+    pub(super) fn new(flow: Flow<R>, key: usize) -> Self {
+        Operation { flow, key }
     }
-}
 
-impl<R: Rail> Operation<R> {
     /// Whether awaiting it gives its result at once.
     pub fn is_done(&self) -> bool {
-        match self.posted {
-            Some(Ok(key)) => self.flow.0.borrow().is_done(key),
-            _ => true,
-        }
+        self.flow.0.borrow().is_done(self.key)
     }
 }
 
@@ -41,48 +39,29 @@ impl<R: Rail> Future for Operation<R> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let key = match &self.posted {
-            Some(Ok(key)) => *key,
-            Some(Err(error)) => {
-                let error = error.clone();
-                self.posted = None;
-                return Poll::Ready(Err(error));
-            }
-            // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
-            None => return Poll::Pending,
-        };
-        let polls = POLLS.min(self.flow.0.borrow().most_polls);
-        for _ in 0..polls {
-            let mut state = self.flow.0.borrow_mut();
-            if let Some(result) = state.take_result(key) {
-                drop(state);
-                self.posted = None;
+        let this = &mut *self;
+        let mut state = this.flow.0.borrow_mut();
+        let mut left = POLLS.min(state.most_polls);
+        loop {
+            if let Some(result) = state.take_result(this.key) {
+                this.key = TAKEN;
                 return Poll::Ready(result);
             }
-            // Its error goes to every operation, this one too.
-            if state.turn_for(Some(key)) {
-                break;
+            if left == 0 {
+                // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
+                state.wake_later(this.key, context.waker());
+                return Poll::Pending;
             }
-        }
-        let mut state = self.flow.0.borrow_mut();
-        match state.take_result(key) {
-            Some(result) => {
-                drop(state);
-                self.posted = None;
-                Poll::Ready(result)
-            }
-            None => {
-                state.wake_later(key, context.waker());
-                Poll::Pending
-            }
+            // An error of the flow goes to every operation, this one too.
+            left = if state.turn_for(Some(this.key)) { 0 } else { left - 1 };
         }
     }
 }
 
 impl<R: Rail> Drop for Operation<R> {
     fn drop(&mut self) {
-        if let Some(Ok(key)) = self.posted {
-            self.flow.0.borrow_mut().abandon(key);
+        if self.key != TAKEN {
+            self.flow.0.borrow_mut().abandon(self.key);
         }
     }
 }

@@ -306,6 +306,14 @@ impl<R: Rail> State<R> {
         })
     }
 
+    /// An operation that ends with this error before anything of it is posted.
+    #[cold]
+    pub fn refused(&mut self, local: &Region<R>, error: FlowError) -> usize {
+        let key = self.begin(Kind::Write, local, None, 0, 0, 0);
+        self.operations[key].error = Some(error);
+        key
+    }
+
     /// Posts what waits on every rail, as far as the providers take it.
     pub fn flush(&mut self) {
         for rail in 0..self.rails.len() {

@@ -5,6 +5,7 @@
 
 use super::stage::Stage;
 use super::strategy::{Piece, Scheduler, Strategy};
+use super::trace::Watch;
 use super::tracker::Tracker;
 use crate::cuda::DeviceError;
 use crate::fabric::{Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
@@ -272,6 +273,7 @@ impl<R: Rail> Engine<R> {
         if self.stages
             && let Some(stage) = &mut self.regions[route.local].staged_from
             && command.opcode != Opcode::Get
+            && stage.is_needed()
         {
             stage.start(ticket, command)?;
             return Ok(ticket);
@@ -350,7 +352,7 @@ impl<R: Rail> Engine<R> {
     /// # Errors
     /// The provider's, or the driver's for staging copies.
     #[inline]
-    pub fn pump(&mut self) -> Result<(), EngineError> {
+    pub fn pump(&mut self, watch: &mut impl Watch) -> Result<(), EngineError> {
         if self.stages {
             self.take_staged()?;
         }
@@ -390,6 +392,7 @@ impl<R: Rail> Engine<R> {
                     Ok(Post::Accepted) => {
                         bytes += transfer.bytes;
                         taken += 1;
+                        watch.posted(queued.ticket, index);
                     }
                     Ok(Post::Again) => {
                         self.counters.again += 1;
@@ -430,7 +433,7 @@ impl<R: Rail> Engine<R> {
     /// # Errors
     /// The first dead rail or failed transfer. All rails have been polled all the same, and what they completed counts.
     #[inline]
-    pub fn progress(&mut self) -> Result<bool, EngineError> {
+    pub fn progress(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         // The rails that are not in use now have nothing of ours; peers may still need them to move.
         self.polls = self.polls.wrapping_add(1);
         let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.rails.len() } else { self.active_rails };
@@ -451,6 +454,7 @@ impl<R: Rail> Engine<R> {
                 Completion::Done { token } => {
                     self.posted = self.posted.saturating_sub(1);
                     self.tracker.complete(*token);
+                    watch.completed(*token);
                 }
                 Completion::Immediate { value } => {
                     if let Some(count) = self.signals.get_mut(*value as usize) {

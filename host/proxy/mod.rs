@@ -13,6 +13,7 @@ pub mod engine;
 mod serve;
 pub mod stage;
 pub mod strategy;
+pub mod trace;
 pub mod tracker;
 
 pub use serve::{Fault, ProxySetup};
@@ -27,6 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use strategy::Strategy;
+use trace::{Sampling, Times};
 
 /// How often a long write is looked after: is its thread turning, has somebody pressed Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -64,6 +66,7 @@ enum Order {
         count: u64,
     },
     Snapshot,
+    Trace(Option<Sampling>),
     Stop,
 }
 
@@ -74,6 +77,7 @@ enum Answer {
     Written(Duration),
     BareWritten(Option<Duration>),
     Snapshot(Box<Snapshot>),
+    Traced(Vec<Times>),
 }
 
 /// What a proxy thread offers to the peers once its rails are open.
@@ -286,6 +290,17 @@ impl Proxy {
     pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
         match self.ask(Order::Snapshot, self.timeout)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
+            _ => Err(ProxyError::Gone),
+        }
+    }
+
+    /// Begins to trace sampled commands, or ends that; returns what an earlier trace has found, by ticket.
+    ///
+    /// # Errors
+    /// When the thread has failed.
+    pub fn trace(&self, sampling: Option<Sampling>) -> Result<Vec<Times>, ProxyError> {
+        match self.ask(Order::Trace(sampling), self.timeout)? {
+            Answer::Traced(times) => Ok(times),
             _ => Err(ProxyError::Gone),
         }
     }

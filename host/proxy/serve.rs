@@ -1,6 +1,7 @@
 //! The proxy thread itself.
 
 use super::engine::{Engine, EngineError, Opened};
+use super::trace::{Trace, Watch};
 use super::{Answer, Numbered, Offer, Order, ProxyError, Shared, Snapshot, Writes};
 use crate::fabric::{FabricError, Rail, RemoteRegion};
 use kernels::command::{Command, Opcode};
@@ -94,6 +95,7 @@ pub(super) fn serve<S: ProxySetup>(
         published: 0,
         yields: setup.shares_core(),
         fault: setup.fault(),
+        trace: None,
         timeout,
     };
     if offers.send(Ok(offer)).is_err() {
@@ -143,6 +145,7 @@ struct Server<'a, R: Rail> {
     published: u64,
     yields: bool,
     fault: Option<Fault>,
+    trace: Option<Box<Trace>>,
     timeout: Duration,
 }
 
@@ -152,7 +155,14 @@ impl<R: Rail> Server<'_, R> {
         let mut empty = 0;
         let mut since_check = 0;
         loop {
-            let busy = self.step()?;
+            let busy = match self.trace.take() {
+                None => self.step(&mut ())?,
+                Some(mut trace) => {
+                    let busy = self.step(&mut *trace);
+                    self.trace = Some(trace);
+                    busy?
+                }
+            };
             empty = if busy { 0 } else { empty + 1 };
             since_check += 1;
             let give_way = self.yields && empty >= EMPTY_POLLS_BEFORE_YIELD;
@@ -191,10 +201,10 @@ impl<R: Rail> Server<'_, R> {
 
     /// One turn: a batch from the ring to the rails, completions to the watermark. Returns whether anything happened.
     #[inline]
-    fn step(&mut self) -> Result<bool, EngineError> {
-        let popped = self.drain()?;
-        self.engine.pump()?;
-        let completed = self.engine.progress()?;
+    fn step(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
+        let popped = self.drain(watch)?;
+        self.engine.pump(watch)?;
+        let completed = self.engine.progress(watch)?;
         let watermark = self.engine.watermark();
         if watermark != self.published
             && let Some(consumer) = &self.ring.consumer
@@ -202,12 +212,13 @@ impl<R: Rail> Server<'_, R> {
             // One store per turn, however many tickets it covers: each takes the line from the poller on the device.
             self.published = watermark;
             consumer.publish_watermark(watermark);
+            watch.published(watermark);
         }
         Ok(popped || completed)
     }
 
     #[inline]
-    fn drain(&mut self) -> Result<bool, EngineError> {
+    fn drain(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         let Some(consumer) = &mut self.ring.consumer else { return Ok(false) };
         let room = self.engine.room().min(BATCH);
         self.batch.clear();
@@ -218,6 +229,7 @@ impl<R: Rail> Server<'_, R> {
         if self.batch.is_empty() {
             return Ok(false);
         }
+        watch.popped(consumer.cursor() - self.batch.len() as u64, consumer.cursor());
         // The commands are copied: their slots can go back before the slow part.
         consumer.acquire();
         consumer.publish_tail();
@@ -266,6 +278,12 @@ impl<R: Rail> Server<'_, R> {
                     signals: self.engine.signals().to_vec(),
                     null: null.flatten(),
                 }))
+            }
+            Order::Trace(sampling) => {
+                let rails = self.engine.rails().len();
+                let begun = sampling.map(|sampling| Box::new(Trace::new(sampling, rails, self.published)));
+                let ended = std::mem::replace(&mut self.trace, begun);
+                Answer::Traced(ended.map(|trace| trace.finish()).unwrap_or_default())
             }
             Order::Stop => return Ok(None),
         }))
@@ -347,8 +365,8 @@ impl<R: Rail> Server<'_, R> {
     #[inline]
     fn pump_and_poll(&mut self) -> Result<bool, EngineError> {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
-        self.engine.pump()?;
-        if !self.engine.progress()? {
+        self.engine.pump(&mut ())?;
+        if !self.engine.progress(&mut ())? {
             self.engine.check_stall()?;
             if self.yields {
                 std::thread::yield_now();
@@ -375,7 +393,7 @@ impl<R: Rail> Server<'_, R> {
         let deadline = Instant::now() + DRAIN.min(self.timeout);
         while self.engine.posted() > 0 && Instant::now() < deadline {
             // The first error is the one that is reported; further ones are expected now.
-            let moved = self.engine.progress();
+            let moved = self.engine.progress(&mut ());
             if self.yields && moved != Ok(true) {
                 std::thread::yield_now();
             }

@@ -3,6 +3,8 @@
 use crate::cuda::{CopyQueue, DeviceError};
 use kernels::command::Command;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The device memory behind one region, and the copies that are under way from it.
 #[derive(Debug)]
@@ -10,6 +12,8 @@ pub struct Stage {
     queue: CopyQueue,
     device: u64,
     host: u64,
+    /// Off while nobody reads the copies: then commands are posted as they are.
+    needed: Option<Arc<AtomicBool>>,
     /// Commands whose copies run, in the order they were started.
     pending: VecDeque<(u64, Command)>,
 }
@@ -20,7 +24,17 @@ impl Stage {
     /// # Safety
     /// Both stay valid as long as this, and are as long as the region.
     pub unsafe fn new(queue: CopyQueue, device: u64, host: u64) -> Stage {
-        Stage { queue, device, host, pending: VecDeque::new() }
+        Stage { queue, device, host, needed: None, pending: VecDeque::new() }
+    }
+
+    /// Copies only while this is set: modelled cards that move no bytes read none.
+    #[must_use]
+    pub fn only_while(self, needed: Arc<AtomicBool>) -> Stage {
+        Stage { needed: Some(needed), ..self }
+    }
+
+    pub(super) fn is_needed(&self) -> bool {
+        self.needed.as_ref().is_none_or(|needed| needed.load(Ordering::Relaxed))
     }
 
     /// Starts the copy of a command's source bytes. The caller has checked the range.

@@ -224,6 +224,8 @@ row! {
     /// By how many percent the busiest rail of a rank carries more than the mean of its rails; of all ranks the largest.
     #[serde(serialize_with = "number")]
     imbalance_pct: Option<f64>,
+    /// Where the rings are: `pinned`, `managed`, `gdr`.
+    ring_memory: Option<String>,
 }
 
 impl Row {
@@ -300,6 +302,7 @@ impl Row {
             algbw_gbytes_s: None,
             busbw_gbytes_s: None,
             imbalance_pct: None,
+            ring_memory: None,
         }
     }
 
@@ -446,7 +449,7 @@ mod tests {
     /// The columns every experiment's row begins with. Scripts depend on them: a change here is a new [`SCHEMA`].
     #[test]
     fn columns_are_fixed() {
-        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee, algbw_gbytes_s, busbw_gbytes_s, imbalance_pct");
+        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee, algbw_gbytes_s, busbw_gbytes_s, imbalance_pct, ring_memory");
         let json = serde_json::to_string(&Row::new("e", "c", "d", "f")).unwrap();
         let positions: Vec<usize> =
             Row::COLUMNS.iter().map(|name| json.find(&format!("\"{name}\":")).unwrap()).collect();

@@ -28,4 +28,4 @@ macro_rules! first_module {
     )*};
 }
 
-first_module! { command ipc_kernel ipc_wait pattern ping_pong put put_kernel queue_kernel ring vyukov }
+first_module! { clock command ipc_kernel ipc_wait pattern ping_pong put put_kernel put_trace queue_kernel ring vyukov }

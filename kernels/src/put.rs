@@ -4,7 +4,7 @@
 //! waits for that.
 
 use crate::command::{Command, Opcode};
-use crate::ring::{Ring, Stop};
+use crate::ring::{Observe, Ring, Stop};
 
 /// A put: which bytes of which region go where.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +56,8 @@ impl Channel {
     }
 
     #[inline(always)]
-    fn post(&mut self, command: &Command) -> Result<u64, Stop> {
-        let ticket = self.ring.push(command)?;
+    fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Stop> {
+        let ticket = self.ring.push_observed(command, observe)?;
         self.last = Some(ticket);
         Ok(ticket)
     }
@@ -68,7 +68,16 @@ impl Channel {
     /// [`Stop`] when the ring stayed full until the deadline or the proxy has ended.
     #[inline(always)]
     pub fn put_nbi(&mut self, put: &Put) -> Result<u64, Stop> {
-        self.post(&put.command(Opcode::Put, 0))
+        self.put_nbi_observed(put, &mut ())
+    }
+
+    /// As [`put_nbi`](Channel::put_nbi), for a study that wants to know more of it.
+    ///
+    /// # Errors
+    /// As [`put_nbi`](Channel::put_nbi).
+    #[inline(always)]
+    pub fn put_nbi_observed(&mut self, put: &Put, observe: &mut impl Observe) -> Result<u64, Stop> {
+        self.post(&put.command(Opcode::Put, 0), observe)
     }
 
     /// As [`put_nbi`](Channel::put_nbi), and counts `immediate` at the target once all bytes are there.
@@ -77,7 +86,7 @@ impl Channel {
     /// As [`put_nbi`](Channel::put_nbi).
     #[inline(always)]
     pub fn put_signal_nbi(&mut self, put: &Put, immediate: u32) -> Result<u64, Stop> {
-        self.post(&put.command(Opcode::PutSignal, immediate))
+        self.post(&put.command(Opcode::PutSignal, immediate), &mut ())
     }
 
     /// Puts and waits until the bytes are at the target.

@@ -6,6 +6,7 @@
 
 use crate::pattern;
 use crate::put::{Channel, Put};
+use crate::put_trace::{Trace, TracedPutArgs, Tracer};
 use crate::ring::{Ring, Stop};
 use cuda_std::{kernel, thread};
 
@@ -80,6 +81,26 @@ pub struct BlockResult {
 /// bytes, `tickets` for producers x window words, `results` for one entry per block.
 #[kernel]
 pub unsafe fn put_kernel(args: PutArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { put_grid(&args, &mut ()) };
+}
+
+/// As [`put_kernel`], with stamps of the device's clock for sampled puts.
+///
+/// # Safety
+/// As [`put_kernel`]; `stamps` is valid for `ring_count` x `entries`.
+#[kernel]
+pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
+    let ring = (thread::block_idx_x() % args.put.ring_count) as u64;
+    // SAFETY: contract of the kernel.
+    let stamps = unsafe { args.stamps.add((ring * args.entries) as usize) };
+    // SAFETY: contract of the kernel.
+    unsafe { put_grid(&args.put, &mut Tracer::new(stamps, args.every, args.entries)) };
+}
+
+/// The grid's work, by every thread.
+#[inline(always)]
+unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
     let per_thread = args.scope == SCOPE_THREAD;
     let leads = per_thread || thread::thread_idx_x() == 0;
     // A pointer and no reference: all threads of the block have it, and only the first one writes.
@@ -95,7 +116,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
     let mut channel = Channel::new(ring);
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller's contract is the loop's.
-    let mut stop = unsafe { put_loop(&args, &mut channel, producer, leads) };
+    let mut stop = unsafe { put_loop(args, &mut channel, producer, leads, trace) };
 
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
@@ -104,6 +125,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
     }
     if stop == 0 && leads {
         stop = code(channel.quiet());
+        trace.returned();
     }
     stop = block_maximum(stop);
     if thread::thread_idx_x() == 0 {
@@ -117,13 +139,20 @@ pub unsafe fn put_kernel(args: PutArgs) {
 
 /// The puts of one producer; returns 0 or the reason it ended early.
 #[inline(always)]
-unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: bool) -> u64 {
+unsafe fn put_loop(
+    args: &PutArgs,
+    channel: &mut Channel,
+    producer: u32,
+    leads: bool,
+    trace: &mut impl Trace,
+) -> u64 {
     let mut stop = 0;
     let fill = args.fill != 0;
     if !fill && !leads {
         return 0;
     }
     for iteration in 0..args.iterations {
+        trace.turns();
         let slot = iteration % args.window;
         let number = producer as u64 * args.window as u64 + slot as u64;
         let offset = number * args.stride;
@@ -142,6 +171,7 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
             } else if stop != 0 {
                 break;
             }
+            trace.begins();
             // SAFETY: the slot lies in the source region, contract of the kernel.
             unsafe { write_payload(args, offset, iteration, number as u32) };
             if args.scope == SCOPE_BLOCK {
@@ -158,13 +188,18 @@ unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: 
                 bytes: args.bytes,
                 peer: args.peer,
             };
-            match channel.put_nbi(&put) {
-                // SAFETY: as above.
-                Ok(given) => unsafe { *ticket = given },
+            let mut push = trace.push(fill);
+            match channel.put_nbi_observed(&put, &mut push) {
+                Ok(given) => {
+                    // SAFETY: as above.
+                    unsafe { *ticket = given };
+                    trace.pushed(given, &push);
+                }
                 Err(reason) => stop = reason.0,
             }
             if stop == 0 && args.quiet_every != 0 && (iteration + 1) % args.quiet_every == 0 {
                 stop = code(channel.quiet());
+                trace.returned();
             }
             if stop != 0 && !fill {
                 break;

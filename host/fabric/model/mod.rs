@@ -35,7 +35,7 @@ struct Cards {
     nics: Vec<Mutex<Nic>>,
     started: Instant,
     post: Duration,
-    moves: AtomicBool,
+    moves: Arc<AtomicBool>,
 }
 
 impl Model {
@@ -49,7 +49,7 @@ impl Model {
             profile,
             nics,
             started: Instant::now(),
-            moves: AtomicBool::new(true),
+            moves: Arc::new(AtomicBool::new(true)),
         }))
     }
 
@@ -68,6 +68,12 @@ impl Model {
     /// Whether writes posted from now on move their bytes. Immediates arrive in any case.
     pub fn move_bytes(&self, moves: bool) {
         self.0.moves.store(moves, Ordering::Relaxed);
+    }
+
+    /// Whether bytes are moved now: what [`move_bytes`](Model::move_bytes) sets.
+    #[must_use]
+    pub fn moves(&self) -> Arc<AtomicBool> {
+        self.0.moves.clone()
     }
 
     /// The card of this number, over a rail that works; cards beyond those that there are share the last one's wire.

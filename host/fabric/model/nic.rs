@@ -82,7 +82,7 @@ impl Nic {
     pub fn latency(&mut self) -> Picoseconds {
         self.writes += 1;
         let random = pattern::word(self.seed, self.writes);
-        self.one_way_least + (u128::from(random) * u128::from(self.one_way_range) >> 64) as Picoseconds
+        self.one_way_least + ((u128::from(random) * u128::from(self.one_way_range)) >> 64) as Picoseconds
     }
 }
 

@@ -137,6 +137,10 @@ pub const LOG2_COMMAND_WORDS: u32 = COMMAND_WORDS.trailing_zeros();
 pub trait Observe {
     /// The queue was full.
     fn full(&mut self) {}
+    /// The ticket is held, its slot is free, and what the element speaks of is fenced.
+    fn ordered(&mut self) {}
+    /// The element's stores have been issued.
+    fn stored(&mut self) {}
     /// One look at memory that the CPU shares.
     fn host_poll(&mut self) {}
     /// Another thread was quicker in a compare-exchange.

@@ -38,8 +38,17 @@ impl Ring {
     /// As [`push_each`](Ring::push_each).
     #[inline(always)]
     pub fn push(&mut self, command: &Command) -> Result<u64, Stop> {
+        self.push_observed(command, &mut ())
+    }
+
+    /// As [`push`](Ring::push), for a study that wants to know more of it.
+    ///
+    /// # Errors
+    /// As [`push_each`](Ring::push_each).
+    #[inline(always)]
+    pub fn push_observed(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Stop> {
         let words = command.encode();
-        self.push_each(Behind::Payload, COMMAND_WORDS, move |index| words[index as usize], &mut ())
+        self.push_each(Behind::Payload, COMMAND_WORDS, move |index| words[index as usize], observe)
     }
 
     /// Pushes one element of each active lane and returns the lane's ticket. `word(i)`, below 2^63, is the `i`-th of
@@ -123,7 +132,9 @@ impl Ring {
         if mask == u32::MAX && self.capacity() >= u32::BITS as u64 {
             let (first, prepared) = self.lead(u32::MAX, 0, u32::BITS, behind, observe, || prepare(true))?;
             let ticket = first + warp::lane() as u64;
+            observe.ordered();
             store(self, ticket, true, prepared);
+            observe.stored();
             return Ok(ticket);
         }
         if mask.count_ones() == 1 {
@@ -132,7 +143,9 @@ impl Ring {
             self.look_for_space(ticket + 1);
             behind.fence();
             self.wait_for_space(ticket + 1, observe)?;
+            observe.ordered();
             store(self, ticket, false, prepared);
+            observe.stored();
             return Ok(ticket);
         }
         let (ticket, free_below) =
@@ -181,7 +194,9 @@ impl Ring {
                 && rank < last
                 && let Some(store) = store.take()
             {
+                observe.ordered();
                 store(&self, base + rank);
+                observe.stored();
             }
             first = last;
         }

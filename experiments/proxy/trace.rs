@@ -1,0 +1,285 @@
+//! `--trace`: the life of sampled puts, in a pass of its own. The device stamps what its threads do, the proxy what it does,
+//! and both clocks are put on one line.
+
+use super::measure::{Shape, put_args, run_grid, run_kernel};
+use super::plan::{Mode, TraceTo};
+use super::rank::Rank;
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{PUT_TRACED_KERNEL, Place};
+use ginlab::measure::clocks::{self, Alignment};
+use ginlab::measure::stats::Summary;
+use ginlab::proxy::trace::{Sampling, Times};
+use ginlab::report::{Header, Row, Target, WholeFile};
+use kernels::put_trace::{PutStamps, TracedPutArgs};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Sampled puts per ring, at most.
+const ENTRIES: u64 = 1024;
+/// Puts of one row that go into the file for Perfetto, at most.
+const DRAWN: usize = 64;
+/// Questions to the device's clock, before and after.
+const ROUNDS: u64 = 500;
+
+/// The stages, each from the end of the one before.
+pub const STAGES: [(&str, &str); 9] = [
+    ("wait", "the producer's turn: its slot is free, its block together"),
+    ("fill", "the producer's threads write the payload"),
+    ("ticket", "ticket, free slot, and the fence that puts the payload before the command"),
+    ("store", "the command's stores are issued"),
+    ("pop", "they cross PCIe, and the proxy finds them"),
+    ("post", "the proxy checks, splits, and the last rail takes its piece"),
+    ("network", "until the proxy has seen the last completion"),
+    ("publish", "older puts complete, and the watermark is written"),
+    ("quiet", "the device sees it, and the quiet returns"),
+];
+
+/// One sampled put: the boundaries of its stages by this process's clock, in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+struct Life {
+    ticket: u64,
+    boundaries: [f64; STAGES.len() + 1],
+    posted: Vec<u64>,
+}
+
+impl Life {
+    fn microseconds(&self, stage: usize) -> f64 {
+        (self.boundaries[stage + 1] - self.boundaries[stage]) / 1000.0
+    }
+
+    fn total(&self, stages: usize) -> f64 {
+        (self.boundaries[stages] - self.boundaries[0]) / 1000.0
+    }
+}
+
+/// What was found of one row.
+pub struct Lives {
+    lives: Vec<Life>,
+    alignment: Alignment,
+    /// How many of the stages these puts have: with one quiet at the end the last one says when the grid ended, and
+    /// nothing of a put.
+    stages: usize,
+    /// Microseconds per put of the traced pass.
+    traced: f64,
+}
+
+/// One line of the table and of the CSV.
+#[derive(Clone, Debug, Serialize)]
+struct StageRow {
+    kind: &'static str,
+    case: String,
+    size_bytes: Option<u64>,
+    rails: Option<u32>,
+    strategy: Option<String>,
+    mode: Option<String>,
+    grid: Option<u32>,
+    block: Option<u32>,
+    device: String,
+    fabric: String,
+    stage: &'static str,
+    samples: usize,
+    mean_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// Of the mean total.
+    share_pct: f64,
+    /// How far the two stages that cross from one clock to the other may be off, one way what the other is the other way.
+    clock_uncertainty_us: f64,
+    /// Per put, of the timed repeats.
+    untraced_us: Option<f64>,
+    /// Per put, of the traced pass.
+    traced_us: f64,
+}
+
+/// Traces one mode of a tuple; nothing where this rank does not report.
+pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mode) -> Result<Option<Lives>, Failure> {
+    ranks.barrier("trace")?;
+    if rank.target.is_none() {
+        return Ok(None);
+    }
+    let iterations = shape.layout.iterations;
+    let first = rank.next_iteration;
+    if ranks.rank() != 0 {
+        run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)?;
+        return Ok(None);
+    }
+    let rings = rank.proxies().len() as u64;
+    let every = (iterations * shape.layout.producers).div_ceil(rings).div_ceil(ENTRIES).max(1);
+    let buffer = rank.device().allocate(Place::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
+    let args = TracedPutArgs {
+        put: put_args(shape, rank, ranks, mode, iterations, shape.plan.fill, first),
+        stamps: buffer.pointer(),
+        every,
+        entries: ENTRIES,
+    };
+    let before = clocks::offset(rank.device(), ROUNDS, shape.plan.timeout)?;
+    let sampling = Sampling { every, entries: ENTRIES as usize };
+    for proxy in rank.proxies() {
+        proxy.trace(Some(sampling))?;
+    }
+    let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
+    let times = rank.proxies().iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
+    let after = clocks::offset(rank.device(), ROUNDS, shape.plan.timeout)?;
+    let alignment = Alignment { before, after };
+    let mut stamps = vec![PutStamps::default(); (rings * ENTRIES) as usize];
+    buffer.read(0, &mut stamps)?;
+    let lives = times.iter().zip(stamps.chunks(ENTRIES as usize));
+    let lives = lives.flat_map(|(times, stamps)| join(times, stamps, every, &alignment)).collect();
+    let stages = if mode == Mode::Nbi { STAGES.len() - 1 } else { STAGES.len() };
+    Ok(Some(Lives { lives, alignment, stages, traced: sample.done() / iterations as f64 }))
+}
+
+/// Both halves of each put that has both, and all of them.
+fn join(times: &[Times], stamps: &[PutStamps], every: u64, alignment: &Alignment) -> Vec<Life> {
+    let life = |times: &Times| {
+        let stamps = stamps.get((times.ticket / every % stamps.len() as u64) as usize)?;
+        let posted = times.posted.iter().copied().max().unwrap_or_default();
+        let host = [times.popped, posted, times.completed, times.published];
+        let complete = stamps.ticket == times.ticket && stamps.returned != 0 && host.iter().all(|time| *time != 0);
+        let [turned, begun, ready, ordered, stored, returned] =
+            [stamps.turned, stamps.begun, stamps.ready, stamps.ordered, stamps.stored, stamps.returned]
+                .map(|at| alignment.to_host(at));
+        let [popped, posted, completed, published] = host.map(|time| time as f64);
+        complete.then(|| Life {
+            ticket: times.ticket,
+            boundaries: [turned, begun, ready, ordered, stored, popped, posted, completed, published, returned],
+            posted: times.posted.clone(),
+        })
+    };
+    times.iter().filter_map(life).collect()
+}
+
+/// Everything that was traced, for the files and the table.
+#[derive(Default)]
+pub struct Traces {
+    rows: Vec<StageRow>,
+    events: Vec<serde_json::Value>,
+}
+
+impl Traces {
+    /// Adds what was found of the row's case.
+    pub fn add(&mut self, row: &Row, found: &Lives) {
+        let totals: Vec<f64> = found.lives.iter().map(|life| life.total(found.stages)).collect();
+        let Some(total) = Summary::of(&totals) else { return };
+        let of_stage = |stage: usize| {
+            let times: Vec<f64> = found.lives.iter().map(|life| life.microseconds(stage)).collect();
+            Summary::of(&times).map(|summary| (STAGES[stage].0, summary))
+        };
+        let stages = (0..found.stages).filter_map(of_stage).chain([("total", total)]);
+        self.rows.extend(stages.map(|(stage, summary)| StageRow {
+            kind: "stages",
+            case: row.case.clone(),
+            size_bytes: row.size_bytes,
+            rails: row.rails,
+            strategy: row.strategy.clone(),
+            mode: row.mode.clone(),
+            grid: row.grid,
+            block: row.block,
+            device: row.device.clone(),
+            fabric: row.fabric.clone(),
+            stage,
+            samples: summary.count,
+            mean_us: summary.mean,
+            p50_us: summary.p50,
+            p99_us: summary.p99,
+            share_pct: 100.0 * summary.mean / total.mean,
+            clock_uncertainty_us: found.alignment.uncertainty_ns() / 1000.0,
+            untraced_us: row.time_us_p50,
+            traced_us: found.traced,
+        }));
+        self.draw(row, found);
+    }
+
+    /// Nested slices, a track for each put, in the format of Chrome's tracing that Perfetto reads.
+    fn draw(&mut self, row: &Row, found: &Lives) {
+        let process = self.rows.len();
+        let words = [
+            row.mode.clone(),
+            row.size_bytes.map(|bytes| format!("{bytes} B")),
+            row.rails.map(|r| format!("{r} rails")),
+        ];
+        let name =
+            words.into_iter().flatten().chain([row.fabric.clone(), row.device.clone()]).collect::<Vec<_>>().join(", ");
+        self.events
+            .push(serde_json::json!({ "ph": "M", "pid": process, "name": "process_name", "args": { "name": name } }));
+        let Some(start) = found.lives.iter().map(|life| life.boundaries[0]).reduce(f64::min) else { return };
+        for life in found.lives.iter().take(DRAWN) {
+            let mut slice = |phase: &str, name: &str, at: f64| {
+                self.events.push(serde_json::json!({
+                    "ph": phase, "cat": "put", "id": life.ticket, "pid": process, "tid": 0, "name": name,
+                    "ts": (at - start) / 1000.0,
+                }));
+            };
+            let whole = format!("put {}", life.ticket);
+            slice("b", &whole, life.boundaries[0]);
+            for (stage, (name, _)) in STAGES.iter().enumerate().take(found.stages) {
+                let [from, to] = [life.boundaries[stage], life.boundaries[stage + 1]];
+                slice("b", name, from);
+                // A stage that crosses the clocks may come out shorter than nothing, by less than their uncertainty.
+                slice("e", name, to.max(from));
+            }
+            for (rail, posted) in life.posted.iter().enumerate().filter(|(_, posted)| **posted != 0) {
+                slice("n", &format!("posted on rail {rail}"), *posted as f64);
+            }
+            slice("e", &whole, life.boundaries[found.stages]);
+        }
+    }
+
+    /// Writes the files and shows the table: on stdout, or on stderr where stdout has other data.
+    pub fn finish(self, to: &TraceTo, header: &Header, stdout_is_taken: bool) -> Result<(), Failure> {
+        let unwritable =
+            |error: &dyn std::fmt::Display| Failure::Run(format!("cannot put the trace into words: {error}"));
+        let target = |extension: &str| Target::File(to.with(extension));
+        let mut csv = csv::Writer::from_writer(Vec::new());
+        self.rows.iter().try_for_each(|row| csv.serialize(row)).map_err(|error| unwritable(&error))?;
+        let csv = csv.into_inner().map_err(|error| unwritable(&error))?;
+        WholeFile::create("stages", &target("csv"))?.write(&csv)?;
+        let drawing = serde_json::json!({ "displayTimeUnit": "ns", "traceEvents": self.events });
+        WholeFile::create("trace", &target("json"))?.write(drawing.to_string().as_bytes())?;
+        let described = serde_json::to_vec_pretty(header).map_err(|error| unwritable(&error))?;
+        WholeFile::create("header", &target("header.json"))?.write(&described)?;
+        let table = self.table();
+        if stdout_is_taken {
+            eprint!("{table}");
+            return Ok(());
+        }
+        Ok(WholeFile::create("table", &Target::Stdout)?.write(table.as_bytes())?)
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::new();
+        for lines in self.rows.chunk_by(|_, next| next.stage != STAGES[0].0) {
+            let Some(total) = lines.last() else { continue };
+            let bottleneck = lines[..lines.len() - 1].iter().max_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "\nlife of a put: {} of {} B over {} rails ({}), {} x {} on {}; {} samples; the clocks are aligned to {:.2} us; \
+                 {:.2} us per put traced{}",
+                total.mode.as_deref().unwrap_or_default(),
+                total.size_bytes.unwrap_or_default(),
+                total.rails.unwrap_or_default(),
+                total.fabric,
+                total.grid.unwrap_or_default(),
+                total.block.unwrap_or_default(),
+                total.device,
+                total.samples,
+                total.clock_uncertainty_us,
+                total.traced_us,
+                total.untraced_us.map(|time| format!(", {time:.2} untraced")).unwrap_or_default(),
+            );
+            let _ = writeln!(text, "{:<8} {:>10} {:>10} {:>10} {:>6}", "stage", "mean us", "p50 us", "p99 us", "share");
+            for line in lines {
+                let what = STAGES.iter().find(|(name, _)| *name == line.stage).map_or("", |(_, what)| what);
+                let most = if bottleneck.is_some_and(|most| most.stage == line.stage) { "<- most; " } else { "" };
+                let _ = writeln!(
+                    text,
+                    "{:<8} {:>10.3} {:>10.3} {:>10.3} {:>5.1}%  {most}{what}",
+                    line.stage, line.mean_us, line.p50_us, line.p99_us, line.share_pct
+                );
+            }
+        }
+        text
+    }
+}
