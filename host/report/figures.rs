@@ -121,24 +121,23 @@ fn of_rows(run: &Run) -> Figures {
             figures.draw(&experiment, name, records, &plot);
         }
     }
-    // What a sweep of grids is about: bytes between GPUs, operations elsewhere.
-    let sweep = Plot { x: &["grid"], ..if experiment == "ipc" { BANDWIDTH } else { RATE } };
-    let sweep = if count("grid", sweep.y) > 1 { sweep } else { Plot { x: &["grid"], ..TIME } };
-    if count("grid", sweep.y) > 2 {
-        let title = match sweep.name {
-            "bandwidth" => "bandwidth by blocks of the grid",
-            "rate" => "operations per second by blocks of the grid",
-            _ => "time by blocks of the grid",
-        };
-        figures.draw(&experiment, name, records, &Plot { name: "grid", title, ..sweep });
+    // What else is of interest: operations of queues and proxies, the time of pushes that wait, bytes elsewhere.
+    let about = match experiment.as_str() {
+        "queue" if run.values("mode") == ["blocking"] => TIME,
+        "queue" | "proxy" if count("case", RATE.y) > 0 => RATE,
+        _ if count("case", BANDWIDTH.y) > 0 => BANDWIDTH,
+        _ => TIME,
+    };
+    if count("grid", about.y) > 2 {
+        let title = format!("{} by blocks of the grid", about.title.trim_end_matches(" by size"));
+        figures.draw(&experiment, name, records, &Plot { name: "grid", title: &title, x: &["grid"], ..about });
     }
     let compared = of_queues(&experiment, name, records, &mut figures);
     if figures.drawn.is_empty() && !compared && records.rows().len() > 1 {
         // By whatever was varied most.
         let most = CHOSEN.into_iter().rev().max_by_key(|column| count(column, "time_us_p50")).unwrap_or("case");
-        let bars = if experiment == "ipc" { BANDWIDTH } else { TIME };
-        let title = bars.title.trim_end_matches(" by size");
-        figures.draw(&experiment, name, records, &Plot { title, x: &[most], shape: Shape::Bars, ..bars });
+        let title = about.title.trim_end_matches(" by size");
+        figures.draw(&experiment, name, records, &Plot { title, x: &[most], shape: Shape::Bars, ..about });
     }
     figures.drawn.sort_by_key(|figure| figure.facet);
     figures
@@ -169,29 +168,39 @@ fn of_queues(experiment: &str, name: &str, records: &Records, figures: &mut Figu
     true
 }
 
-/// The queues of several runs side by side: those that stand in one folder, as memories are often measured one by one.
+/// What several runs of one folder show together: queues, as memories are often measured one by one; files of one row each.
 pub fn of_several(experiment: &str, runs: &[&Run]) -> Figures {
     let mut figures = Figures::default();
     let mut folders: Vec<_> = runs.iter().map(|run| run.path.parent()).collect();
     folders.dedup();
     for folder in folders {
+        let name = folder.and_then(|folder| folder.file_name()).unwrap_or_default().to_string_lossy();
         let several = |run: &&&Run| QUEUES.iter().filter(|case| run.values("case").contains(case)).count() > 1;
         let inside: Vec<&&Run> = runs.iter().filter(|run| run.path.parent() == folder).filter(several).collect();
         let mut memories: Vec<&str> = inside.iter().flat_map(|run| run.values("memory")).collect();
         memories.sort_unstable();
         memories.dedup();
         if inside.len() > 1 && memories.len() > 1 {
-            let name = folder.and_then(|folder| folder.file_name()).unwrap_or_default().to_string_lossy();
             let joined = Records::joined(inside.iter().map(|run| &run.records));
             of_queues(experiment, &format!("{name}-memories"), &joined, &mut figures);
+        }
+        // Steps, each in a file of its own.
+        let lone: Vec<&&Run> =
+            runs.iter().filter(|run| run.path.parent() == folder && run.records.rows().len() == 1).collect();
+        if lone.len() > 1 {
+            let joined = Records::joined(lone.iter().map(|run| &run.records));
+            let plot = Plot { title: "bandwidth, file by file", x: &["file"], shape: Shape::Bars, ..BANDWIDTH };
+            figures.draw(experiment, &name, &joined, &plot);
         }
     }
     figures
 }
 
+const STAGES_X: &[&str] = &["mode", "size_bytes"];
+
 fn of_stages(run: &Run) -> Figures {
     let mut figures = Figures::default();
-    let plot = Plot { x: &["mode", "size_bytes"], range: None, shape: Shape::Stacked, log_y: Some(false), ..CURVE };
+    let plot = Plot { x: STAGES_X, range: None, shape: Shape::Stacked, log_y: Some(false), ..CURVE };
     let (share, time) =
         ("where the time of a put goes: share of each stage", "where the time of a put goes, stage by stage");
     for plot in [
@@ -241,6 +250,8 @@ impl Figures {
             let last = facets.len() - 1;
             facets = (0..FACETS).map(|index| facets[index * last / (FACETS - 1)].clone()).collect();
         }
+        // Sizes and grids are varied by factors.
+        let positive = records.rows().iter().all(|row| records.number(row, plot.x[0]).is_some_and(|x| x > 0.0));
         for (index, facet) in facets.into_iter().enumerate() {
             let only: Vec<String> =
                 apart.iter().zip(&facet).map(|(column, value)| format!("{column}={value}")).collect();
@@ -253,15 +264,17 @@ impl Figures {
                 x: text(plot.x),
                 y: plot.y.into(),
                 series: if plot.shape == Shape::Stacked { text(&["stage"]) } else { text(&series) },
-                filters: apart.iter().zip(&facet).map(|(column, value)| Filter::is_or_empty(column, value)).collect(),
+                filters: apart.iter().zip(&facet).map(|(column, value)| filter(&records, column, value)).collect(),
                 range: plot
                     .range
                     .filter(|range| range.iter().all(|name| records.column(name).is_ok()))
                     .map(|range| range.map(String::from)),
+                x_log: (plot.shape == Shape::Curve && plot.x.len() == 1 && positive).then_some(true),
                 y_log: plot.log_y,
                 bars: plot.shape == Shape::Bars,
                 stacked: plot.shape == Shape::Stacked,
                 title: Some(title),
+                x_label: (plot.x == STAGES_X).then(|| "mode and size (bytes)".into()),
                 y_label: plot.y_label.map(String::from),
                 width: SIZE.0,
                 height: SIZE.1,
@@ -280,23 +293,34 @@ impl Figures {
     }
 }
 
+/// Rows with this value, and those without any.
+fn filter(records: &Records, column: &str, value: &str) -> Filter {
+    let empty = records.rows().iter().any(|row| records.field(row, column).is_empty());
+    let values = [value, ""];
+    Filter::one_of(column, if empty && !value.is_empty() { &values } else { &values[..1] })
+}
+
+/// Columns that often follow from others, as a window from the size: they part rows that nothing else does.
+const FOLLOWING: [&str; 9] =
+    ["slot_bytes", "ring_slots", "window", "fill", "proxy_threads", "completion", "ranks", "device", "file"];
+
 /// The columns that keep series apart, and those that keep pictures apart.
-fn split(records: &Records, plot: &Plot) -> (Vec<&'static str>, Vec<&'static str>) {
-    let mut series: Vec<&'static str> = Vec::new();
-    // Files last, and only if nothing else tells their rows apart.
+fn split<'a>(records: &Records, plot: &Plot<'a>) -> (Vec<&'a str>, Vec<&'a str>) {
+    let mut series: Vec<&str> = Vec::new();
+    // A row for each file: nothing else is needed to tell them apart.
+    if plot.x == ["file"] {
+        return (Vec::new(), Vec::new());
+    }
     for column in CHOSEN.into_iter().chain(["file"]) {
-        let fixed = plot.x.contains(&column) || column == "stage" || records.column(column).is_err();
-        if fixed {
+        if plot.x.contains(&column) || column == "stage" || records.column(column).is_err() {
             continue;
         }
-        let with: Vec<&str> = series.iter().copied().chain([column]).collect();
-        let needed = match column {
-            "file" => {
-                let place: Vec<&str> = series.iter().copied().chain(plot.x.iter().copied()).collect();
-                distinct(records, &place).len() < records.rows().len() && distinct(records, &["file"]).len() > 1
-            }
-            _ => distinct(records, &with).len() > distinct(records, &series).len(),
-        };
+        let mut before = series.clone();
+        if FOLLOWING.contains(&column) {
+            before.extend(plot.x.iter().copied());
+        }
+        let with: Vec<&str> = before.iter().copied().chain([column]).collect();
+        let needed = distinct(records, &with).len() > distinct(records, &before).len();
         if needed {
             series.push(column);
         }

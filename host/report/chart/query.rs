@@ -62,9 +62,9 @@ impl Filter {
         }
     }
 
-    /// Rows with this in the column, or nothing.
-    pub fn is_or_empty(column: &str, value: &str) -> Self {
-        Self { column: column.into(), values: vec![value.into(), String::new()] }
+    /// Rows with exactly one of these in the column; an empty one means nothing.
+    pub fn one_of(column: &str, values: &[&str]) -> Self {
+        Self { column: column.into(), values: values.iter().map(|value| value.to_string()).collect() }
     }
 
     fn passes(&self, field: &str) -> bool {

@@ -142,7 +142,8 @@ fn summary(runs: &[Run]) -> String {
         (Some(first), Some(last)) => format!(", of {first} to {last}"),
         _ => String::new(),
     };
-    format!("{rows} rows of {} files{when}.", runs.len())
+    let files = if runs.len() == 1 { "file" } else { "files" };
+    format!("{rows} rows of {} {files}{when}.", runs.len())
 }
 
 fn contents(sections: &[Section], compared: bool) -> Markup {
