@@ -216,7 +216,16 @@ fn drawn(figures: &Figures) -> Markup {
                 div.figures { @for figure in more { (picture(figure)) } }
             }
         }
-        @for note in &figures.notes { p.aside { (note) } }
+        @match figures.notes.len() {
+            0 => {}
+            1 | 2 => { @for note in &figures.notes { p.aside { (note) } } }
+            many => {
+                details {
+                    summary { (many) " remarks on the pictures" }
+                    @for note in &figures.notes { p.aside { (note) } }
+                }
+            }
+        }
     }
 }
 
