@@ -10,6 +10,7 @@ Examples:
   ginlab proxy -b 64 -e 64M -f 4 --rails 1,4         sweep sizes and rails
   ginlab proxy --mode quiet,nbi,quiet-every=8 --grid 1,8,32 --block 256
   ginlab proxy --provider null -b 64 -e 64 -n 10000  ring and proxy alone, no network
+  ginlab proxy --provider model:p5 -b 1M -e 64M      four modelled cards of a p5, on this machine
   ginlab proxy --csv run.csv --json run.json         rows and raw samples to files
   mpirun -np 2 ginlab proxy --provider efa           ranks from MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab proxy   one of two hosts by TCP";
@@ -57,12 +58,16 @@ pub struct Args {
     /// How puts are laid over the rails, a list that is swept: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "LIST")]
     pub strategy: String,
-    /// libfabric provider (efa, tcp, shm, ...) or null [default: efa where there is one, else tcp]
+    /// libfabric provider (efa, tcp, shm, ...), null, or modelled cards: model:p4d, p5, p5en, p6-b200 [default: efa where there
+    /// is one, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<String>,
+    /// Modelled cards move bytes only in the pass that is verified (for rates that memory cannot follow)
+    #[arg(long)]
+    pub no_move: bool,
     /// When a put counts as complete
     #[arg(long, value_enum, default_value_t = Completion::Delivery)]
     pub completion: Completion,

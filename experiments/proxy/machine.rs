@@ -11,6 +11,7 @@ use ginlab::cuda::{Device, Place};
 use ginlab::fabric::Rail;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::model;
 use ginlab::measure::size;
 
 /// How the rails reach the payload.
@@ -115,6 +116,31 @@ pub fn choose_domains(
                 .into(),
         );
         return Ok((super::plan::NULL.into(), Vec::new()));
+    }
+    if let Some((name, profile)) = &plan.model {
+        if !ranks.same_host() {
+            return Err(Failure::Usage(format!(
+                "--provider {}{name}: modelled cards need all ranks on one host",
+                model::PREFIX
+            )));
+        }
+        let (_, domains) = crate::job::choose_domains(Some("shm"), &[], count, ranks, device, notes)?;
+        let assumed: Vec<&str> = profile
+            .figures()
+            .into_iter()
+            .filter(|(_, figure)| figure.assumption.is_some())
+            .map(|(name, _)| name)
+            .collect();
+        let moved =
+            if plan.moves { "bytes are moved by shm" } else { "bytes are moved only in the pass that is verified" };
+        notes.push(format!(
+            "MODELLED cards of a {name}: {} Gb/s each, {} us one way; {moved}; assumed, not published: {}",
+            profile.line_rate_gbps.value,
+            profile.one_way_us.value,
+            assumed.join(", ")
+        ));
+        let unmoved = if plan.moves { "" } else { "/unmoved" };
+        return Ok((format!("{}{name}{unmoved}", model::PREFIX), domains));
     }
     crate::job::choose_domains(plan.provider.as_deref(), &plan.domains, count, ranks, device, notes)
 }

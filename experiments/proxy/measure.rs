@@ -93,6 +93,7 @@ pub fn measure(
     let cases = cases(&shape);
     let mut findings = vec![Findings::default(); cases.len()];
     let what = format!("{} B over {} rails, {} x {block}", tuple.bytes, tuple.rails, tuple.grid);
+    rank.move_bytes(plan.moves);
     // Round 0 warms up. Interleaved, so that what drifts (clocks, neighbours) meets every case alike.
     for round in 0..=plan.repeats {
         for (case, found) in cases.iter().zip(&mut findings) {
@@ -109,6 +110,7 @@ pub fn measure(
             }
         }
     }
+    rank.move_bytes(true);
     if plan.check {
         for (case, found) in cases.iter().zip(&mut findings) {
             found.wrong = verify::verify(&shape, rank, ranks, *case)?;

@@ -6,6 +6,7 @@ use crate::job::MemoryKind;
 use ginlab::bootstrap::Kind;
 use ginlab::cuda::Choice;
 use ginlab::fabric::libfabric::Level;
+use ginlab::fabric::model::{self, Profile};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::proxy::strategy::Strategy;
@@ -97,6 +98,10 @@ pub struct Plan {
     /// The user has named a limit: what the system calls available is not asked (some machines grow as memory is used).
     pub memory_is_promised: bool,
     pub provider: Option<String>,
+    /// Modelled cards, by the name of their profile.
+    pub model: Option<(String, Profile)>,
+    /// Whether they move bytes in the timed passes too.
+    pub moves: bool,
     pub domains: Vec<String>,
     pub level: Level,
     pub device: Choice,
@@ -188,9 +193,23 @@ impl Plan {
         if null && !args.domain.is_empty() {
             return Err(usage("--domain", "the null provider has no domains"));
         }
+        let model = match args.provider.as_deref().and_then(|name| name.strip_prefix(model::PREFIX)) {
+            Some(_) if !args.domain.is_empty() => return Err(usage("--domain", "modelled cards have no domains")),
+            Some(name) => {
+                let profile = Profile::named(name).map_err(|why| usage("--provider", why))?;
+                Some((name.to_owned(), profile))
+            }
+            None if args.no_move => return Err(usage("--no-move", "only modelled cards (-p model:p5) can do without")),
+            None => None,
+        };
         let rails: Vec<usize> = counts("--rails", &args.rails)?.into_iter().map(|rails| rails as usize).collect();
         if let Some(rails) = rails.iter().find(|rails| **rails > 64) {
             return Err(usage("--rails", format!("{rails} are more than any machine has; 1 to 64")));
+        }
+        if let Some((name, profile)) = &model
+            && let Some(rails) = rails.iter().find(|rails| **rails as f64 > profile.cards.value)
+        {
+            return Err(usage("--rails", format!("{rails}; a {name} has {} cards", profile.cards.value)));
         }
         let blocks = match &args.block {
             Some(text) => counts("--block", text)?.into_iter().map(Some).collect(),
@@ -215,6 +234,8 @@ impl Plan {
                 .map_or(Ok(DEFAULT_MEMORY_LIMIT), |text| bytes("--memory-limit", text))?,
             memory_is_promised: args.memory_limit.is_some(),
             provider: args.provider.clone(),
+            model,
+            moves: !args.no_move,
             domains: args.domain.clone(),
             level: args.completion.into(),
             device: args.device.into(),
@@ -296,6 +317,7 @@ impl Plan {
             text("payload", format!("{:?} fill={} check={} bare={}", self.memory, self.fill, self.check, self.bare)),
             text("scope", format!("{:?}", self.scope)),
             text("proxy threads", self.proxy_threads.to_string()),
+            text("moved bytes", self.moves.to_string()),
             text("completion", self.completion().into()),
         ]
     }
@@ -357,6 +379,10 @@ pub mod tests {
             ("--timeout 0", "--timeout"),
             ("--pin first", "--pin"),
             ("--provider null --domain lo", "no domains"),
+            ("-p model:p3", "known are model:p4d, model:p5"),
+            ("-p model:p5 --domain lo", "no domains"),
+            ("-p model:p4d --rails 8", "a p4d has 4 cards"),
+            ("--no-move", "only modelled cards"),
             ("--fault fire=3", "--fault"),
             ("-e 512T", "2^48"),
         ] {

@@ -2,12 +2,13 @@
 
 use super::machine::{MemoryPath, Needs, choose_domains, default_block, memory_path, pins};
 use super::plan::{Plan, Tuple};
-use super::setup::{Common, LibfabricSetup, NullSetup};
+use super::setup::{Common, LibfabricSetup, ModelSetup, NullSetup};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, CopyQueue, Device, Place};
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::RailOptions;
+use ginlab::fabric::model::Model;
 use ginlab::fabric::{Memory, RemoteRegion};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Offer, Proxy};
@@ -35,6 +36,7 @@ pub struct Rank {
     device: Device,
     provider: String,
     domains: Vec<Domain>,
+    model: Option<Model>,
     path: MemoryPath,
     notes: Vec<String>,
     /// The rank we put to, when we are one that puts.
@@ -119,6 +121,10 @@ impl Rank {
             rings.push(ring);
             setups.push(shared);
         }
+        let model = plan.model.as_ref().map(|(name, profile)| {
+            let seed = ranks.rank() as u64;
+            Model::new(name, profile.clone(), most_rails, seed)
+        });
         let mut proxies = Vec::new();
         for shared in setups {
             let proxy = if plan.is_null() {
@@ -130,7 +136,11 @@ impl Rank {
                     messages: false,
                     max_outstanding: None,
                 };
-                Proxy::start(LibfabricSetup { shared, domains: domains.clone(), options }, plan.timeout)
+                let below = LibfabricSetup { shared, domains: domains.clone(), options };
+                match &model {
+                    Some(model) => Proxy::start(ModelSetup { below, model: model.clone() }, plan.timeout),
+                    None => Proxy::start(below, plan.timeout),
+                }
             };
             proxies.push(proxy?);
         }
@@ -147,6 +157,7 @@ impl Rank {
             device,
             provider,
             domains,
+            model,
             path,
             notes,
             target,
@@ -222,6 +233,9 @@ impl Rank {
 
     /// Line rate of the first `rails` rails in bit/s, each domain counted once, where the provider tells it.
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
+        if let Some(model) = &self.model {
+            return Some(model.line_rate() * rails as u64);
+        }
         let used = self.domains.get(..rails)?;
         let mut distinct: Vec<&Domain> = Vec::new();
         for domain in used {
@@ -231,6 +245,13 @@ impl Rank {
         }
         // The loopback's and a virtual interface's rate is a number without a meaning.
         distinct.iter().map(|domain| domain.pci.and(domain.link_bits_per_second)).sum()
+    }
+
+    /// Whether modelled cards move bytes from now on; others do in any case.
+    pub fn move_bytes(&self, moves: bool) {
+        if let Some(model) = &self.model {
+            model.move_bytes(moves);
+        }
     }
 
     /// Threads per block of a tuple.

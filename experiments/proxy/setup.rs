@@ -3,6 +3,7 @@
 use super::rank::SOURCE;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::model::{Model, ModelRail};
 use ginlab::fabric::null::NullRail;
 use ginlab::fabric::{Memory, Rail};
 use ginlab::proxy::engine::{Engine, EngineError, Opened};
@@ -44,6 +45,11 @@ pub struct LibfabricSetup {
     pub options: RailOptions,
 }
 
+pub struct ModelSetup {
+    pub below: LibfabricSetup,
+    pub model: Model,
+}
+
 pub struct NullSetup {
     pub shared: Common,
     pub rails: usize,
@@ -51,36 +57,52 @@ pub struct NullSetup {
 
 /// The part of a setup that does not depend on the kind of rail.
 macro_rules! common_setup {
-    () => {
+    ($($shared:ident).+) => {
         fn cpu(&self) -> Option<usize> {
-            self.shared.cpu
+            self.$($shared).+.cpu
         }
         fn shares_core(&self) -> bool {
-            self.shared.shares_core
+            self.$($shared).+.shares_core
         }
         fn fault(&self) -> Option<Fault> {
-            self.shared.fault
+            self.$($shared).+.fault
         }
         fn take_consumer(&mut self) -> Option<Consumer> {
-            self.shared.consumer.take()
+            self.$($shared).+.consumer.take()
         }
     };
 }
 
 impl ProxySetup for LibfabricSetup {
     type Rail = LibfabricRail;
-    common_setup!();
+    common_setup!(shared);
 
     fn open(&mut self) -> Result<Opened<LibfabricRail>, EngineError> {
-        let rails =
-            self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options)).collect::<Result<_, _>>()?;
+        let rails = self.rails()?;
         self.shared.engine(rails)
+    }
+}
+
+impl LibfabricSetup {
+    fn rails(&self) -> Result<Vec<LibfabricRail>, EngineError> {
+        Ok(self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options)).collect::<Result<_, _>>()?)
+    }
+}
+
+impl ProxySetup for ModelSetup {
+    type Rail = ModelRail<LibfabricRail>;
+    common_setup!(below.shared);
+
+    fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError> {
+        let below = self.below.rails()?.into_iter().enumerate();
+        let rails = below.map(|(card, rail)| self.model.rail(card, rail)).collect();
+        self.below.shared.engine(rails)
     }
 }
 
 impl ProxySetup for NullSetup {
     type Rail = NullRail;
-    common_setup!();
+    common_setup!(shared);
 
     fn open(&mut self) -> Result<Opened<NullRail>, EngineError> {
         let rails = (0..self.rails).map(|_| NullRail::new()).collect();

@@ -7,6 +7,7 @@ pub mod discover;
 pub mod faulty;
 pub mod libfabric;
 pub mod listing;
+pub mod model;
 pub mod null;
 pub mod pairs;
 pub mod pci;

@@ -278,7 +278,6 @@ impl Figures {
                 y_label: plot.y_label.map(String::from),
                 width: SIZE.0,
                 height: SIZE.1,
-                ..Query::default()
             };
             let made = query.chart(&records).and_then(|picture| Ok((picture.chart.svg()?, picture)));
             match made {

@@ -95,7 +95,7 @@ fn compared(row: &Compared) -> Markup {
         Verdict::Faster(_) => "faster",
         _ => "same",
     };
-    let number = |value: Option<f64>| value.map(|value| label::plain(value)).unwrap_or_default();
+    let number = |value: Option<f64>| value.map(label::plain).unwrap_or_default();
     let ratio = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
     html! {
         tr {

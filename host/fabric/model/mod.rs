@@ -1,0 +1,81 @@
+//! Modelled NICs: the real kernels, ring and proxy over a wire that only its arithmetic knows.
+//!
+//! A [`ModelRail`] lies over a rail that works (`shm`, mostly). A write costs its poster as much time as a post to the
+//! modelled card, goes out when the card is free, and completes after a round trip. Its bytes are moved by the rail
+//! below, as fast as that can; where memory cannot follow the modelled rate, moving can be turned off
+//! ([`Model::move_bytes`]) for the passes that are timed, and left on for the pass that is verified.
+//!
+//! Not in the model: the receiving card (writes of several senders to one target do not meet), other traffic, loss,
+//! congestion, the host's memory bus beyond what the machine itself has.
+
+mod nic;
+mod profile;
+mod rail;
+
+pub use nic::{Course, Nic, Picoseconds};
+pub use profile::{Figure, Profile};
+pub use rail::ModelRail;
+
+use super::Rail;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How providers of this kind are named: `model:p5`.
+pub const PREFIX: &str = "model:";
+
+/// The cards of one rank. Its clones are the same cards: threads that open rails on one card share its wire.
+#[derive(Clone, Debug)]
+pub struct Model(Arc<Cards>);
+
+#[derive(Debug)]
+struct Cards {
+    name: String,
+    profile: Profile,
+    nics: Vec<Mutex<Nic>>,
+    started: Instant,
+    post: Duration,
+    moves: AtomicBool,
+}
+
+impl Model {
+    /// Idle cards, `rails` of them. `seed`: which latencies they draw.
+    #[must_use]
+    pub fn new(name: &str, profile: Profile, rails: usize, seed: u64) -> Model {
+        let nics = (0..rails as u64).map(|rail| Mutex::new(Nic::new(&profile, seed << 16 | rail))).collect();
+        Model(Arc::new(Cards {
+            name: format!("{PREFIX}{name}"),
+            post: Duration::from_secs_f64(profile.post_us.value * 1e-6),
+            profile,
+            nics,
+            started: Instant::now(),
+            moves: AtomicBool::new(true),
+        }))
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.0.profile
+    }
+
+    /// Line rate of a card in bits per second.
+    #[must_use]
+    pub fn line_rate(&self) -> u64 {
+        (self.0.profile.line_rate_gbps.value * 1e9) as u64
+    }
+
+    /// Whether writes posted from now on move their bytes. Immediates arrive in any case.
+    pub fn move_bytes(&self, moves: bool) {
+        self.0.moves.store(moves, Ordering::Relaxed);
+    }
+
+    /// The card of this number, over a rail that works; cards beyond those that there are share the last one's wire.
+    pub fn rail<R: Rail>(&self, card: usize, inner: R) -> ModelRail<R> {
+        ModelRail::new(self.clone(), card.min(self.0.nics.len().saturating_sub(1)), inner)
+    }
+
+    fn now(&self) -> Picoseconds {
+        self.0.started.elapsed().as_nanos() as Picoseconds * 1000
+    }
+}

@@ -1,0 +1,314 @@
+//! A rail with a modelled card in front of the one that moves the bytes.
+
+use super::{Course, Model, Picoseconds};
+use crate::fabric::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Tokens of ours at the inner rail; the callers' own (receives) are below.
+const OURS: u64 = 1 << 63;
+/// The inner rail is polled once in so many polls while it has nothing of ours: peers may still write to us.
+const IDLE_POLLS: u32 = 16;
+
+/// See [`Model`].
+pub struct ModelRail<R: Rail> {
+    // Before the rail: flights hold regions.
+    flights: Slab<Flight<R>>,
+    inner: R,
+    model: Model,
+    card: usize,
+    name: String,
+    limits: RailLimits,
+    /// What happens next, by time.
+    events: BinaryHeap<Reverse<(Picoseconds, usize, Event)>>,
+    /// What the inner rail has not completed.
+    below: usize,
+    polls: u32,
+    arrived: Vec<Completion>,
+}
+
+/// What is due at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// It arrives: whoever waits at the target may see it.
+    Deliver,
+    /// The acknowledgement is back.
+    Complete,
+}
+
+/// A transfer between its post and its completion.
+struct Flight<R: Rail> {
+    token: u64,
+    /// Handed to the inner rail when it is delivered.
+    late: Option<(Rc<R::Region>, Late)>,
+    /// The inner rail has it, and has not completed it.
+    moving: bool,
+    /// The model has completed it.
+    acknowledged: bool,
+    error: Option<Box<FabricError>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Late {
+    Write(Transfer),
+    Send(usize, Message),
+}
+
+impl<R: Rail> fmt::Debug for ModelRail<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {} transfers, {} of them with the rail below", self.name, self.flights.len(), self.below)
+    }
+}
+
+impl<R: Rail> ModelRail<R> {
+    pub(super) fn new(model: Model, card: usize, inner: R) -> Self {
+        let depth = model.profile().queue_depth.value as usize;
+        let limits = RailLimits {
+            max_outstanding: depth,
+            link_bits_per_second: Some(model.line_rate()),
+            ..inner.limits().clone()
+        };
+        ModelRail {
+            flights: Slab::with_capacity(depth),
+            name: format!("{}/{card}", model.0.name),
+            limits,
+            events: BinaryHeap::with_capacity(2 * depth),
+            below: 0,
+            polls: 0,
+            arrived: Vec::new(),
+            model,
+            card,
+            inner,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.flights.len() >= self.limits.max_outstanding
+    }
+
+    /// The card takes it. The poster's time passes here, whatever the inner rail took of it.
+    fn fly(&mut self, begun: Picoseconds, bytes: u64, key: usize, late: bool) {
+        let nic = &self.model.0.nics[self.card];
+        let post = self.model.0.post.as_nanos() as Picoseconds * 1000;
+        let course: Course = nic.lock().unwrap_or_else(PoisonError::into_inner).post(begun + post, bytes);
+        if late {
+            self.events.push(Reverse((course.delivered, key, Event::Deliver)));
+        }
+        self.events.push(Reverse((course.completed, key, Event::Complete)));
+        while self.model.now() < begun + post {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn insert(&mut self, token: u64, late: Option<(Rc<R::Region>, Late)>) -> usize {
+        self.flights.insert(Flight { token, late, moving: false, acknowledged: false, error: None })
+    }
+
+    /// The transfer is at its target: what the inner rail gets late, it gets now. False when it has no room.
+    fn deliver(&mut self, key: usize) -> bool {
+        let Some((region, late)) = self.flights.get(key).and_then(|flight| flight.late.clone()) else { return true };
+        let token = OURS | key as u64;
+        // SAFETY: the region is held by the flight; its bytes stay until our completion, which follows the inner one's.
+        let posted = unsafe {
+            match late {
+                Late::Write(transfer) => self.inner.write(&region, &Transfer { token, ..transfer }),
+                Late::Send(peer, message) => self.inner.send(&region, peer, &Message { token, ..message }),
+            }
+        };
+        let Some(flight) = self.flights.get_mut(key) else { return true };
+        match posted {
+            Ok(Post::Again) => return false,
+            Ok(Post::Accepted) => {
+                flight.moving = true;
+                self.below += 1;
+            }
+            Err(error) => flight.error = Some(Box::new(error)),
+        }
+        flight.late = None;
+        true
+    }
+
+    /// Reports a transfer that is moved and acknowledged.
+    fn settle(&mut self, key: usize, completions: &mut Vec<Completion>) {
+        if self.flights.get(key).is_none_or(|flight| flight.moving || !flight.acknowledged || flight.late.is_some()) {
+            return;
+        }
+        let Flight { token, error, .. } = self.flights.remove(key);
+        completions.push(match error {
+            None => Completion::Done { token },
+            Some(error) => Completion::Failed { token: Some(token), error },
+        });
+    }
+
+    fn poll_inner(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let polled = self.inner.poll(&mut arrived);
+        for completion in arrived.drain(..) {
+            let (key, error) = match completion {
+                Completion::Done { token } if token & OURS != 0 => (token & !OURS, None),
+                Completion::Failed { token: Some(token), error } if token & OURS != 0 => (token & !OURS, Some(error)),
+                other => {
+                    completions.push(other);
+                    continue;
+                }
+            };
+            self.below -= 1;
+            if let Some(flight) = self.flights.get_mut(key as usize) {
+                flight.moving = false;
+                flight.error = flight.error.take().or(error);
+            }
+            self.settle(key as usize, completions);
+        }
+        self.arrived = arrived;
+        polled
+    }
+}
+
+impl<R: Rail> Rail for ModelRail<R> {
+    type Region = Rc<R::Region>;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.address()
+    }
+
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
+        self.inner.insert_peers(addresses)
+    }
+
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        self.inner.add_peer(address)
+    }
+
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+        self.inner.remove_peer(peer)
+    }
+
+    unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.inner.register(memory) }.map(Rc::new)
+    }
+
+    fn remote(&self, region: &Self::Region) -> RemoteRegion {
+        self.inner.remote(region)
+    }
+
+    unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        if self.is_full() {
+            return Ok(Post::Again);
+        }
+        let begun = self.model.now();
+        let moves = self.model.0.moves.load(Ordering::Relaxed);
+        let mut transfer = Transfer { more: false, ..*transfer };
+        let (bytes, token) = (transfer.bytes, transfer.token);
+        // An immediate must not be seen before its time; bytes that arrive early are seen by nobody.
+        if transfer.immediate.is_some() {
+            if !moves {
+                transfer.bytes = bytes.min(1);
+            }
+            let key = self.insert(token, Some((region.clone(), Late::Write(transfer))));
+            self.fly(begun, bytes, key, true);
+            return Ok(Post::Accepted);
+        }
+        let key = self.insert(token, None);
+        if moves && bytes > 0 {
+            transfer.token = OURS | key as u64;
+            // SAFETY: the caller's contract; our completion follows the inner one's.
+            match unsafe { self.inner.write(region, &transfer) } {
+                Ok(Post::Accepted) => {
+                    self.flights[key].moving = true;
+                    self.below += 1;
+                }
+                refused => {
+                    self.flights.remove(key);
+                    return refused;
+                }
+            }
+        }
+        self.fly(begun, bytes, key, false);
+        Ok(Post::Accepted)
+    }
+
+    unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        if self.is_full() {
+            return Ok(Post::Again);
+        }
+        let begun = self.model.now();
+        let key = self.insert(transfer.token, None);
+        // SAFETY: the caller's contract; our completion follows the inner one's.
+        match unsafe { self.inner.read(region, &Transfer { token: OURS | key as u64, more: false, ..*transfer }) } {
+            Ok(Post::Accepted) => {
+                self.flights[key].moving = true;
+                self.below += 1;
+                self.fly(begun, transfer.bytes, key, false);
+                Ok(Post::Accepted)
+            }
+            refused => {
+                self.flights.remove(key);
+                refused
+            }
+        }
+    }
+
+    unsafe fn send(&mut self, region: &Self::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
+        if self.is_full() {
+            return Ok(Post::Again);
+        }
+        let begun = self.model.now();
+        let key = self.insert(message.token, Some((region.clone(), Late::Send(peer, *message))));
+        self.fly(begun, message.bytes, key, true);
+        Ok(Post::Accepted)
+    }
+
+    unsafe fn receive(&mut self, region: &Self::Region, message: &Message) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.inner.receive(region, message) }
+    }
+
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        self.inner.cancel(token)
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.polls = self.polls.wrapping_add(1);
+        if self.below > 0 || self.polls.is_multiple_of(IDLE_POLLS) {
+            self.poll_inner(completions)?;
+        }
+        if self.events.is_empty() {
+            return Ok(());
+        }
+        let now = self.model.now();
+        while let Some(&Reverse((due, key, event))) = self.events.peek() {
+            if due > now {
+                break;
+            }
+            match event {
+                Event::Deliver if !self.deliver(key) => {
+                    // Not before the inner rail has moved on.
+                    return self.poll_inner(completions);
+                }
+                Event::Deliver => {}
+                Event::Complete => {
+                    if let Some(flight) = self.flights.get_mut(key) {
+                        flight.acknowledged = true;
+                    }
+                    self.settle(key, completions);
+                }
+            }
+            self.events.pop();
+        }
+        Ok(())
+    }
+}
