@@ -24,7 +24,7 @@ frame() { # FILE WIDTH HEIGHT
     printf '<!DOCTYPE html><title>-</title><body style="margin:0"><iframe id=f src="file://%s" style="border:0" width=%s height=%s></iframe>
 <script>onload = () => {
     const fetched = f.contentWindow.performance.getEntriesByType("resource").length;
-    document.title = `width ${f.contentDocument.documentElement.scrollWidth} of ${f.clientWidth} fetched ${fetched}`;
+    document.title = "width " + f.contentDocument.documentElement.scrollWidth + " of " + f.clientWidth + " fetched " + fetched;
 }</script>' \
         "$page" "$2" "$3" >"$1"
 }

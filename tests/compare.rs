@@ -118,6 +118,8 @@ fn an_emulated_device_is_never_held_against_a_gpu() {
     assert!(done.complaint().contains("device is gpu and emulated"), "{}", done.stderr);
     let emulated = gpu.replace("gpu:H200", "emulated");
     assert_eq!(rows(&emulated, &emulated)[0]["unreal"], "emulated");
+    let both = emulated.replace("tcp", "model:p5");
+    assert_eq!(rows(&both, &both)[0]["unreal"], "emulated, model:p5");
 }
 
 #[test]
@@ -195,6 +197,25 @@ fn refusals_are_one_line() {
     {
         let done = compare(&rows, &rows, args).expect(2);
         assert!(done.stderr.contains(part), "{args}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn stages_are_compared_by_their_percentiles() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/report/stages-by-hand.csv");
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(fixture).unwrap();
+    std::fs::write(folder.path().join("a.csv"), &text).unwrap();
+    let slower = text.replace("put,64,4,quiet,model:p5,wire,6.2,9.1", "put,64,4,quiet,model:p5,wire,31,33");
+    std::fs::write(folder.path().join("b.csv"), slower).unwrap();
+    let done = compare_in(folder.path(), "a.csv b.csv --json -").expect(0);
+    let document: Value = serde_json::from_str(&done.stdout).unwrap();
+    for row in document["rows"].as_array().unwrap() {
+        let text = row["row"].as_str().unwrap();
+        let changed =
+            ["stage=wire", "mode=quiet", "size_bytes=64"].iter().all(|part| text.split(' ').any(|word| word == *part));
+        assert_eq!(row["verdict"], if changed { "slower by 400.0 %" } else { "same within noise" }, "{row}");
+        assert_eq!(row["unreal"], "model:p5");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The CSV files of earlier runs, with the headers that lie beside them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -141,6 +142,9 @@ impl Runs {
                 }
             }
         }
+        // A file that was named and is in a folder as well is one file.
+        let mut seen = BTreeSet::new();
+        found.runs.retain(|run| seen.insert(run.path.canonicalize().unwrap_or_else(|_| run.path.clone())));
         match found.runs.is_empty() {
             true => {
                 let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();

@@ -109,7 +109,7 @@ mod tests {
         insta::assert_snapshot!(lines.join("\n"), @r"
         device gpu:NVIDIA H200
         · fabric tcp;ofi_rxm ·
-        a-file-with-a-very-lon…
+        a-file-with-a-very-lo…
         ");
         assert!(lines.iter().all(|line| width(line, 11) <= 150), "{lines:?}");
     }

@@ -93,7 +93,7 @@ pub struct Compared {
     pub rate_ratio: Option<f64>,
     /// What to make of it.
     pub verdict: Verdict,
-    /// Whether one of the two was emulated or modelled: `emulated`, `model:p5`.
+    /// What of the two was emulated or modelled: `emulated`, `model:p5`, both.
     pub unreal: Option<String>,
     /// The columns of `row`.
     #[serde(skip)]
@@ -204,7 +204,9 @@ fn pair(identity: BTreeMap<&'static str, String>, a: Side, b: Side) -> Compared 
     let named = CHOSEN.into_iter().filter_map(|column| Some((column, identity.get(column)?)));
     let row: Vec<String> =
         named.filter(|(_, value)| !value.is_empty()).map(|(column, value)| format!("{column}={value}")).collect();
-    let unreal = [a, b].into_iter().flat_map(|side| [text(side, "device"), text(side, "fabric")]);
+    let mut unreal: Vec<String> = ["device", "fabric"].iter().flat_map(|name| [text(a, name), text(b, name)]).collect();
+    unreal.retain(|text| text == "emulated" || text.starts_with("model:"));
+    unreal.dedup();
     let median = |side: Side| time(side).map(|times| times.median);
     Compared {
         file: a.or(b).map(|(run, _)| run.name.clone()).unwrap_or_default(),
@@ -215,7 +217,7 @@ fn pair(identity: BTreeMap<&'static str, String>, a: Side, b: Side) -> Compared 
         bandwidth_ratio: ratio(number(a, "bandwidth_gbytes_s"), number(b, "bandwidth_gbytes_s")),
         rate_ratio: ratio(number(a, "rate_mops"), number(b, "rate_mops")),
         verdict,
-        unreal: unreal.into_iter().find(|text| text == "emulated" || text.starts_with("model:")),
+        unreal: (!unreal.is_empty()).then(|| unreal.join(", ")),
         identity,
     }
 }

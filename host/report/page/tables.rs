@@ -17,8 +17,14 @@ pub fn rows(run: &Run) -> Markup {
         .collect();
     let count = records.rows().len();
     let way = |row| {
-        let emulated = (records.field(row, "device") == "emulated").then_some("emulated");
-        emulated.or(records.field(row, "fabric").starts_with("model:").then_some("modelled"))
+        let emulated = records.field(row, "device") == "emulated";
+        let modelled = records.field(row, "fabric").starts_with("model:");
+        match (emulated, modelled) {
+            (true, true) => Some("emulated, modelled"),
+            (true, false) => Some("emulated"),
+            (false, true) => Some("modelled"),
+            (false, false) => None,
+        }
     };
     let unreal = records.rows().iter().any(|row| way(row).is_some());
     html! {
