@@ -71,8 +71,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let counts: Vec<String> = comparison.counts().into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     header.note(format!("{} rows: {}", comparison.rows.len(), counts.join(", ")));
+    let table = listing::table_of(comparison.table());
     let document = Document { schema: SCHEMA, a: a_name, b: b_name, comparison: &comparison };
-    args.listing.write(&header, &Compared::COLUMNS, &comparison.rows, &document, &table(&comparison.rows))?;
+    args.listing.write(&header, &Compared::COLUMNS, &comparison.rows, &document, &table)?;
     match args.fail_slower {
         Some(limit) => gate(&comparison.rows, limit),
         None => Ok(()),
@@ -99,30 +100,4 @@ fn gate(rows: &[Compared], limit: f64) -> Result<(), Failure> {
             first.verdict
         ))),
     }
-}
-
-/// The table: of the columns that were chosen those in which rows differ.
-fn table(rows: &[Compared]) -> String {
-    let value = |row: &Compared, column: &str| row.identity.get(column).cloned().unwrap_or_default();
-    let differ = |column: &&str| rows.iter().any(|row| value(row, column) != value(&rows[0], column));
-    let column = |title: &str, unit: &str, cell: &dyn Fn(&Compared) -> String| {
-        (title.to_owned(), unit.to_owned(), rows.iter().map(cell).collect::<Vec<_>>())
-    };
-    let ratio = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
-    let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-    let mut columns = Vec::new();
-    if rows.iter().any(|row| row.file != rows[0].file) {
-        columns.push(column("file", "", &|row| row.file.clone()));
-    }
-    columns.extend(CHOSEN.into_iter().filter(differ).map(|name| column(name, "", &|row| value(row, name))));
-    columns.extend([
-        column("A", "us", &|row| number(row.a_time_us)),
-        column("B", "us", &|row| number(row.b_time_us)),
-        column("time", "B/A", &|row| ratio(row.time_ratio)),
-        column("GB/s", "B/A", &|row| ratio(row.bandwidth_ratio)),
-        column("Mops", "B/A", &|row| ratio(row.rate_ratio)),
-        column("real?", "", &|row| row.unreal.clone().unwrap_or_default()),
-        column("verdict", "", &|row| row.verdict.to_string()),
-    ]);
-    listing::table_of(columns)
 }

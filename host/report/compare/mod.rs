@@ -116,6 +116,41 @@ impl Comparison {
         Ok(comparison)
     }
 
+    /// The rows for people, column by column: heading, unit, cells. Of the columns that were chosen only those in which rows
+    /// differ; of the others only those in which there is something.
+    pub fn table(&self) -> Vec<(String, String, Vec<String>)> {
+        let rows = &self.rows;
+        let column = |title: &str, unit: &str, cell: &dyn Fn(&Compared) -> String| {
+            (title.to_owned(), unit.to_owned(), rows.iter().map(cell).collect::<Vec<_>>())
+        };
+        let ratio = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
+        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let mut columns = Vec::new();
+        if rows.iter().any(|row| row.file != rows[0].file) {
+            columns.push(column("file", "", &|row| row.file.clone()));
+        }
+        let differ = CHOSEN.into_iter().filter(|name| !self.in_common().iter().any(|(common, _)| common == name));
+        columns.extend(differ.map(|name| column(name, "", &|row| row.chosen(name).to_owned())));
+        columns.extend([
+            column("A", "us", &|row| number(row.a_time_us)),
+            column("B", "us", &|row| number(row.b_time_us)),
+            column("time", "B/A", &|row| ratio(row.time_ratio)),
+            column("GB/s", "B/A", &|row| ratio(row.bandwidth_ratio)),
+            column("Mops", "B/A", &|row| ratio(row.rate_ratio)),
+            column("real?", "", &|row| row.unreal.clone().unwrap_or_default()),
+            column("verdict", "", &|row| row.verdict.to_string()),
+        ]);
+        columns.retain(|(_, _, cells)| cells.iter().any(|cell| !cell.is_empty()));
+        columns
+    }
+
+    /// The columns that were chosen and are the same in all rows, with their values.
+    pub fn in_common(&self) -> Vec<(&'static str, &str)> {
+        let Some(first) = self.rows.first() else { return Vec::new() };
+        let same = |name: &&str| self.rows.iter().all(|row| row.chosen(name) == first.chosen(name));
+        CHOSEN.into_iter().filter(same).map(|name| (name, first.chosen(name))).collect()
+    }
+
     /// How many rows have each verdict, in words, the most telling first.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let kinds = ["failed in B", "slower", "faster", "same within noise", "cannot say", "only in A", "only in B"];

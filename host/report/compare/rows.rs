@@ -101,6 +101,11 @@ pub struct Compared {
 }
 
 impl Compared {
+    /// The value of a column that was chosen; empty where the row has none.
+    pub fn chosen(&self, column: &str) -> &str {
+        self.identity.get(column).map_or("", String::as_str)
+    }
+
     /// The columns of a comparison, in their order.
     pub const COLUMNS: [&'static str; 9] =
         ["file", "row", "a_time_us", "b_time_us", "time_ratio", "bandwidth_ratio", "rate_ratio", "verdict", "unreal"];

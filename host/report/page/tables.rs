@@ -78,16 +78,24 @@ pub fn comparison(comparison: &Comparison, a: &str, b: &str) -> Markup {
             @for (side, files) in [("A", &comparison.files_only_in_a), ("B", &comparison.files_only_in_b)] {
                 @if !files.is_empty() { p.aside { "Only in " (side) ": " (files.join(", ")) } }
             }
+            @let common: Vec<String> = comparison
+                .in_common().into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}")).collect();
+            @if !common.is_empty() { p.aside { "In all rows: " (common.join(", ")) "." } }
+            @let columns = comparison.table();
             details open[comparison.rows.len() < 60] {
                 summary { (comparison.rows.len()) " rows, B over A" }
                 div.box tabindex="0" role="group" aria-label="comparison row by row" {
                     table {
-                        thead { tr {
-                            @for name in ["file", "row", "A (us)", "B (us)", "time B/A", "GB/s B/A", "Mops B/A", "verdict"] {
-                                th scope="col" { (name) }
+                        thead { tr { @for (title, unit, _) in &columns { th scope="col" { (title) " " (unit) } } } }
+                        tbody {
+                            @for (index, row) in comparison.rows.iter().enumerate() {
+                                tr.unreal[row.unreal.is_some()] {
+                                    @let (verdict, others) = columns.split_last().map_or((None, &[][..]), |(last, rest)| (Some(last), rest));
+                                    @for (_, _, cells) in others { (cell(&cells[index])) }
+                                    @if let Some((_, _, cells)) = verdict { td class=(class(row)) { (cells[index]) } }
+                                }
                             }
-                        } }
-                        tbody { @for row in &comparison.rows { (compared(row)) } }
+                        }
                     }
                 }
             }
@@ -95,24 +103,11 @@ pub fn comparison(comparison: &Comparison, a: &str, b: &str) -> Markup {
     }
 }
 
-fn compared(row: &Compared) -> Markup {
-    let class = match row.verdict {
+/// How a verdict is coloured. It stands there in words as well.
+fn class(row: &Compared) -> &'static str {
+    match row.verdict {
         Verdict::Slower(_) | Verdict::Failed(_) => "slower",
         Verdict::Faster(_) => "faster",
         _ => "same",
-    };
-    let number = |value: Option<f64>| value.map(label::plain).unwrap_or_default();
-    let ratio = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
-    html! {
-        tr {
-            td { (row.file) }
-            td { (row.row) @if let Some(way) = &row.unreal { " " strong.unreal { (way) } } }
-            td.number { (number(row.a_time_us)) }
-            td.number { (number(row.b_time_us)) }
-            td.number { (ratio(row.time_ratio)) }
-            td.number { (ratio(row.bandwidth_ratio)) }
-            td.number { (ratio(row.rate_ratio)) }
-            td class=(class) { (row.verdict) }
-        }
     }
 }
