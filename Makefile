@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build bench clean
+.PHONY: help demo test setup build bench report clean
 
 # Where a Rust that was installed moments ago lies, before any shell knows of it.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
@@ -28,6 +28,9 @@ build: setup ## Build target/release/ginlab, with MPI
 
 bench: build ## The check on a machine with a GPU
 	scripts/gpu-check.sh
+
+report: build ## The page of the newest results in data/: target/report/report.html
+	scripts/report.sh
 
 clean: ## Remove what was built; .venv stays
 	rm -rf "$(or $(CARGO_TARGET_DIR),target)" demo.csv demo.header.json

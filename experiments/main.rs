@@ -4,6 +4,7 @@ mod affinity;
 mod all2all;
 mod bootstrap;
 mod chart;
+mod compare;
 mod echo;
 mod efa;
 mod error;
@@ -15,6 +16,7 @@ mod output;
 mod proxy;
 mod queue;
 mod rails;
+mod report;
 mod sendrecv;
 mod serve;
 mod write;
@@ -44,6 +46,10 @@ enum Experiment {
     Proxy(Box<proxy::Args>),
     /// Draw a chart, as SVG, from CSV files of earlier runs
     Chart(Box<chart::Args>),
+    /// Write one HTML page of earlier runs: headers, curves, comparisons, every row
+    Report(Box<report::Args>),
+    /// Compare two runs row by row: ratios, and a verdict that knows about noise
+    Compare(Box<compare::Args>),
     /// The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run
     Queue(Box<queue::Args>),
     /// Two-sided messages through the fabric layer: round trips and windows
@@ -100,6 +106,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::Queue(args)) => queue::run(&args),
         Some(Experiment::Ipc(args)) => ipc::run(&args),
         Some(Experiment::Chart(args)) => chart::run(&args),
+        Some(Experiment::Report(args)) => report::run(&args),
+        Some(Experiment::Compare(args)) => compare::run(&args),
         Some(Experiment::Write(args)) => write::run(&args),
         Some(Experiment::Sendrecv(args)) => sendrecv::run(&args),
         Some(Experiment::All2all(args)) => all2all::run(&args),

@@ -96,6 +96,10 @@ done
 step 'libfabric 2.x headers'
 if [[ -x scripts/check-libfabric2.sh ]]; then scripts/check-libfabric2.sh; else skip 'no scripts/check-libfabric2.sh'; fi
 
+step 'page of data/ in a browser'
+GINLAB=$target/release/ginlab scripts/report.sh "$target/report"
+scripts/report-check.sh "$target/report/report.html"
+
 step 'ring under loom'
 if [[ -d kernels/tests/loom ]]; then
     # Its own folder: another RUSTFLAGS would rebuild everything twice.

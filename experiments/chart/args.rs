@@ -42,6 +42,9 @@ pub struct Args {
     /// Bars, grouped by the values of x
     #[arg(long)]
     pub bars: bool,
+    /// Bars on top of each other, one pile for each value of x
+    #[arg(long, conflicts_with_all = ["bars", "range"])]
+    pub stacked: bool,
     /// Heading [default: what is shown]
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,

@@ -49,6 +49,7 @@ fn query(args: &Args) -> Result<Query, Failure> {
         x_log: log(AxisName::X)?,
         y_log: log(AxisName::Y)?,
         bars: args.bars,
+        stacked: args.stacked,
         title: args.title.clone(),
         x_label: args.x_label.clone(),
         y_label: args.y_label.clone(),

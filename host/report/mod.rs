@@ -9,10 +9,15 @@
 //! after an interruption, and says in `complete` which of the two it was.
 
 pub mod chart;
+pub mod columns;
+pub mod compare;
 mod csv;
+pub mod figures;
 mod header;
 mod json;
+pub mod page;
 mod row;
+pub mod run;
 mod table;
 mod whole;
 

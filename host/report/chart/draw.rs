@@ -69,6 +69,7 @@ fn draw(chart: &Chart, layout: &Layout, out: &mut String) -> Drawing {
     draw_axes(&area, chart, layout)?;
     match chart.mark {
         Mark::Bars => draw_bars(&area, chart, layout)?,
+        Mark::Stacked => draw_piles(&area, chart, layout)?,
         Mark::Lines | Mark::Points => draw_points(&area, chart, layout)?,
     }
     draw_legend(&area, chart, layout)?;
@@ -193,6 +194,19 @@ fn draw_bars(area: &Area, chart: &Chart, layout: &Layout) -> Drawing {
     Ok(())
 }
 
+fn draw_piles(area: &Area, chart: &Chart, layout: &Layout) -> Drawing {
+    for ((index, series), places) in chart.series.iter().enumerate().zip(chart.piles()) {
+        for (point, (from, to)) in series.points.iter().zip(places) {
+            let (left, foot) = layout.pixel(point.x - 0.3, from);
+            let (right, end) = layout.pixel(point.x + 0.3, to);
+            // A line of the background keeps neighbours of like colours apart.
+            let corners = [(left, (end + 1).min(foot)), (right, foot)];
+            area.draw(&Rectangle::new(corners, Role::Fill(index).color().filled()))?;
+        }
+    }
+    Ok(())
+}
+
 fn draw_whisker(area: &Area, layout: &Layout, role: Role, point: Point, column: i32) -> Drawing {
     let Some((low, high)) = point.range else { return Ok(()) };
     let (low, high) = (layout.pixel(point.x, low).1, layout.pixel(point.x, high).1);
@@ -235,7 +249,7 @@ fn draw_legend(area: &Area, chart: &Chart, layout: &Layout) -> Drawing {
     let text = font(layout::TEXT, FontStyle::Normal, Role::Text).pos(Pos::new(HPos::Left, VPos::Center));
     for ((index, series), y) in chart.series.iter().enumerate().zip(layout.names(chart)) {
         match chart.mark {
-            Mark::Bars => {
+            Mark::Bars | Mark::Stacked => {
                 let corners = [(middle - 6, y - 6), (middle + 6, y + 6)];
                 area.draw(&Rectangle::new(corners, Role::Fill(index).color().filled()))?;
             }

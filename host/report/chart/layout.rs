@@ -67,13 +67,18 @@ impl Layout {
 
         let points = || chart.series.iter().flat_map(|series| &series.points);
         let x = Scale::new(&chart.x, points().map(|point| point.x), false);
-        let ends = points().flat_map(|point| {
-            let range = point.range.unwrap_or((point.y, point.y));
-            [point.y, range.0, range.1]
-        });
+        let ends: Vec<f64> = match chart.mark {
+            Mark::Stacked => chart.piles().into_iter().flatten().map(|(_, to)| to).collect(),
+            _ => points()
+                .flat_map(|point| {
+                    let range = point.range.unwrap_or((point.y, point.y));
+                    [point.y, range.0, range.1]
+                })
+                .collect(),
+        };
         // Bars stand on zero, also where all of them hang below it.
-        let foot = (chart.mark == Mark::Bars).then_some(0.0);
-        let y = Scale::new(&chart.y, ends.chain(foot), true);
+        let foot = matches!(chart.mark, Mark::Bars | Mark::Stacked).then_some(0.0);
+        let y = Scale::new(&chart.y, ends.into_iter().chain(foot), true);
 
         // Heights first: they decide how many ticks the vertical axis has, and those how wide their labels are.
         let top = EDGE + height(&title, 0) + height(&notice, 1) + 8;
@@ -120,7 +125,7 @@ impl Layout {
         let step = NAME_STEP as i32;
         let (top, bottom) = (self.top as i32 + step / 2, self.bottom as i32 - step / 2);
         let wanted: Vec<i32> = match chart.mark {
-            Mark::Bars => (0..chart.series.len()).map(|index| top + step * index as i32).collect(),
+            Mark::Bars | Mark::Stacked => (0..chart.series.len()).map(|index| top + step * index as i32).collect(),
             _ => chart
                 .series
                 .iter()

@@ -8,7 +8,7 @@
 //! says so in the picture itself, because pictures travel without their files.
 
 mod draw;
-mod label;
+pub(in crate::report) mod label;
 mod layout;
 mod query;
 mod records;
@@ -20,8 +20,9 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+pub(in crate::report) use self::query::few;
 pub use self::query::{Filter, Picture, Query};
-pub use self::records::Records;
+pub use self::records::{Column, Kind as FileKind, Record, Records};
 
 /// The most series that colours, dashes and markers keep apart.
 pub const MOST_SERIES: usize = 24;
@@ -52,6 +53,34 @@ pub struct Chart {
 }
 
 impl Chart {
+    /// The places of a pile: for each point of each series where it begins and where it ends.
+    fn piles(&self) -> Vec<Vec<(f64, f64)>> {
+        let mut tops: Vec<(f64, f64)> = Vec::new();
+        let mut pile = |point: &Point| {
+            let index = tops.iter().position(|(x, _)| *x == point.x).unwrap_or_else(|| {
+                tops.push((point.x, 0.0));
+                tops.len() - 1
+            });
+            let from = tops[index].1;
+            tops[index].1 += point.y;
+            (from, from + point.y)
+        };
+        self.series.iter().map(|series| series.points.iter().map(&mut pile).collect()).collect()
+    }
+
+    /// What is to be seen, for readers who cannot.
+    pub fn description(&self) -> String {
+        let names: Vec<&str> =
+            self.series.iter().map(|series| series.name.as_str()).filter(|name| !name.is_empty()).collect();
+        let mut parts = vec![format!("{} by {}", self.y.label, self.x.label)];
+        if !names.is_empty() {
+            parts.push(format!("series: {}", names.join(", ")));
+        }
+        parts.extend(self.notice.clone());
+        parts.push(self.caption.clone());
+        parts.join(". ")
+    }
+
     /// Draws it as an SVG document.
     pub fn svg(&self) -> Result<String, ChartError> {
         draw::svg(self)
@@ -89,6 +118,8 @@ pub enum Mark {
     Points,
     /// As bars from zero, grouped by category.
     Bars,
+    /// As bars on top of each other, one pile for each category. They have no ranges.
+    Stacked,
 }
 
 /// The points of one name.
@@ -191,6 +222,16 @@ pub enum ChartError {
         given: u32,
         /// What would do.
         least: u32,
+    },
+    /// Parts that cannot lie on each other.
+    #[error("bars cannot lie on each other: {column} is {found} in {place}")]
+    Pile {
+        /// The column.
+        column: String,
+        /// File and line.
+        place: String,
+        /// What stands there.
+        found: f64,
     },
     /// Bars would hide each other.
     #[error("bars would hide each other: {0}")]

@@ -29,6 +29,8 @@ pub struct Query {
     pub y_log: Option<bool>,
     /// Bars, grouped by the values of x.
     pub bars: bool,
+    /// Bars on top of each other, one pile for each value of x.
+    pub stacked: bool,
     /// The heading.
     pub title: Option<String>,
     /// What the horizontal axis is called.
@@ -60,6 +62,11 @@ impl Filter {
         }
     }
 
+    /// Rows with exactly one of these in the column; an empty one means nothing.
+    pub fn one_of(column: &str, values: &[&str]) -> Self {
+        Self { column: column.into(), values: values.iter().map(|value| value.to_string()).collect() }
+    }
+
     fn passes(&self, field: &str) -> bool {
         self.values
             .iter()
@@ -69,7 +76,11 @@ impl Filter {
     }
 
     fn text(&self) -> String {
-        format!("{}={}", self.column, self.values.join(","))
+        let values = match &self.values[..] {
+            [only] => only.clone(),
+            several => several.iter().map(|value| shown(value)).collect::<Vec<_>>().join(","),
+        };
+        format!("{}={values}", self.column)
     }
 }
 
@@ -88,7 +99,7 @@ struct Columns {
     y: Column,
     series: Vec<Column>,
     range: Option<[Column; 2]>,
-    status: Column,
+    status: Option<Column>,
 }
 
 /// A row that is drawn.
@@ -118,18 +129,22 @@ impl Query {
         let mut drawn = Vec::new();
         for ((row, x), series) in rows.iter().zip(places).zip(members) {
             let y = number(row.get(columns.y)).unwrap_or_default();
+            if self.stacked && y < 0.0 {
+                return Err(ChartError::Pile { column: self.y.clone(), place: row.place(), found: y });
+            }
             let range = columns.range.and_then(|[low, high]| Some((number(row.get(low))?, number(row.get(high))?)));
             drawn.push(Drawn { row, series, point: Point { x, y, range } });
         }
         let text_on_x = matches!(kind, Kind::Categories(_)) && columns.x.len() == 1;
-        let mark = match (self.bars, text_on_x) {
+        let mark = match (self.in_bars(), text_on_x) {
+            (true, _) if self.stacked => Mark::Stacked,
             (true, _) => Mark::Bars,
             // A line from one name to the next would claim that there is something between them.
             (false, true) => Mark::Points,
             (false, false) => Mark::Lines,
         };
         if let Some(note) = self.shared(records, &columns, &names, &drawn) {
-            if self.bars {
+            if self.in_bars() {
                 return Err(ChartError::Overlap(note));
             }
             notes.push(note);
@@ -168,6 +183,10 @@ impl Query {
         Ok(Picture { chart, notes })
     }
 
+    fn in_bars(&self) -> bool {
+        self.bars || self.stacked
+    }
+
     fn columns(&self, records: &Records) -> Result<Columns, ChartError> {
         if self.x.is_empty() || self.x.len() > 2 {
             return Err(ChartError::Query(format!("the x axis is one column or two, not {}", self.x.len())));
@@ -182,7 +201,8 @@ impl Query {
             y: records.column(&self.y)?,
             series: find(&self.series)?,
             range,
-            status: records.column("status")?,
+            // What was not measured by ginlab itself may have none.
+            status: records.column("status").ok(),
         })
     }
 
@@ -215,7 +235,7 @@ impl Query {
         let mut usable = Vec::new();
         for row in rows {
             let y = row.get(columns.y);
-            if row.get(columns.status) != "ok" {
+            if columns.status.is_some_and(|status| row.get(status) != "ok") {
                 not_ok += 1;
             } else if columns.x.iter().any(|x| row.get(*x).is_empty()) || y.is_empty() {
                 without += 1;
@@ -254,7 +274,7 @@ impl Query {
     /// What the horizontal axis is, and where each row stands on it.
     fn places(&self, columns: &Columns, rows: &[&Record]) -> Result<(Kind, Vec<f64>), ChartError> {
         let numbers: Option<Vec<f64>> = match columns.x[..] {
-            [x] if !self.bars => rows.iter().map(|row| number(row.get(x))).collect(),
+            [x] if !self.in_bars() => rows.iter().map(|row| number(row.get(x))).collect(),
             _ => None,
         };
         if let Some(numbers) = numbers {
@@ -265,7 +285,8 @@ impl Query {
         }
         let name = |row: &&Record| {
             let parts = columns.x.iter().zip(&self.x).map(|(column, name)| value(name, row.get(*column)));
-            parts.collect::<Vec<_>>().join("x")
+            let numbers = columns.x.iter().all(|column| number(row.get(*column)).is_some());
+            parts.collect::<Vec<_>>().join(if numbers { "x" } else { " " })
         };
         let (names, members) = grouped(rows.iter().map(name));
         Ok((Kind::Categories(names), members.into_iter().map(|index| index as f64).collect()))
@@ -289,12 +310,12 @@ impl Query {
     }
 
     fn y_kind(&self, drawn: &[Drawn]) -> Result<Kind, ChartError> {
-        if self.bars && self.y_log == Some(true) {
+        if self.in_bars() && self.y_log == Some(true) {
             return Err(ChartError::Log { axis: 'y', why: "bars stand on zero".into() });
         }
         let spread = |point: Point| [Some(point.y), point.range.map(|range| range.0), point.range.map(|range| range.1)];
         let values: Vec<f64> = drawn.iter().flat_map(|drawn| spread(drawn.point)).flatten().collect();
-        kind('y', if self.bars { Some(false) } else { self.y_log }, &values)
+        kind('y', if self.in_bars() { Some(false) } else { self.y_log }, &values)
     }
 
     /// Which points of a series share one place, and the columns that would keep them apart.
@@ -338,7 +359,9 @@ impl Query {
     fn caption(&self, records: &Records, rows: &[&Record]) -> String {
         let mut parts: Vec<String> = ["device", "fabric"]
             .into_iter()
-            .map(|name| format!("{name} {}", few(&values_of(records, rows, name))))
+            .map(|name| (name, values_of(records, rows, name)))
+            .filter(|(_, values)| !values.is_empty())
+            .map(|(name, values)| format!("{name} {}", few(&values)))
             .collect();
         parts.extend(self.filters.iter().map(|filter| format!("only {}", filter.text())));
         parts.push(few(&values_of(records, rows, super::records::FILE)));
@@ -385,7 +408,7 @@ fn grouped(values: impl Iterator<Item = String>) -> (Vec<String>, Vec<usize>) {
 }
 
 /// A list that is not too long to read.
-fn few(values: &[String]) -> String {
+pub fn few(values: &[String]) -> String {
     const MANY: usize = 6;
     match values.len() {
         0..=MANY => values.join(", "),

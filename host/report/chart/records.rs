@@ -6,10 +6,37 @@ use std::path::{Path, PathBuf};
 use super::ChartError;
 use crate::report::SCHEMA;
 
-/// The columns that a chart itself depends on.
+/// The columns that rows of measurements have.
 const NEEDED: [&str; 4] = ["schema", "device", "fabric", "status"];
+/// The columns that tell where the time of a put goes, stage by stage.
+const STAGES: [&str; 4] = ["case", "fabric", "stage", "p50_us"];
 /// The column that is in no file: the name of the file.
 pub const FILE: &str = "file";
+
+/// What the rows of a file are, by its columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Measurements.
+    Rows,
+    /// Parts of the time of a put.
+    Stages,
+    /// What a command has found, as `ginlab affinity`: nothing was measured.
+    Listing,
+}
+
+impl Kind {
+    /// The kind, or the columns that are missing.
+    fn of(header: &::csv::StringRecord) -> Result<Self, String> {
+        let has = |name: &str| header.iter().any(|column| column == name);
+        let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has(name)).collect();
+        match missing.is_empty() {
+            true => Ok(Self::Rows),
+            false if STAGES.into_iter().all(has) => Ok(Self::Stages),
+            false if has("schema") => Ok(Self::Listing),
+            false => Err(missing.join(", ")),
+        }
+    }
+}
 
 /// The rows of one or several files. Columns are known by name alone: files of older and newer versions, with fewer and
 /// more columns, stand beside each other, and what one of them lacks is empty.
@@ -47,12 +74,23 @@ impl Records {
     pub fn read(paths: &[PathBuf]) -> Result<Self, ChartError> {
         let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
         for (path, name) in paths.iter().zip(names(paths)) {
-            records.read_file(path, &name)?;
+            let kind = records.read_file(path, &name)?;
+            if kind == Kind::Listing {
+                let known = |needed: &&str| !records.columns.iter().any(|column| column == needed);
+                let missing: Vec<&str> = NEEDED.into_iter().filter(known).collect();
+                return Err(ChartError::Foreign { path: path.clone(), missing: missing.join(", ") });
+            }
         }
         Ok(records)
     }
 
-    fn read_file(&mut self, path: &Path, name: &str) -> Result<(), ChartError> {
+    /// Reads one file of any kind, under this name.
+    pub fn of_file(path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
+        let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        Ok((records.read_file(path, name)?, records))
+    }
+
+    fn read_file(&mut self, path: &Path, name: &str) -> Result<Kind, ChartError> {
         let unreadable = |source| ChartError::Read { path: path.into(), source };
         let broken = |error: ::csv::Error| match error.kind() {
             ::csv::ErrorKind::Io(_) => ChartError::Read { path: path.into(), source: error.into() },
@@ -60,13 +98,9 @@ impl Records {
         };
         let mut reader = ::csv::Reader::from_reader(File::open(path).map_err(unreadable)?);
         let header = reader.headers().map_err(broken)?.clone();
-        let missing: Vec<&str> =
-            NEEDED.into_iter().filter(|needed| !header.iter().any(|column| column == *needed)).collect();
-        if !missing.is_empty() {
-            return Err(ChartError::Foreign { path: path.into(), missing: missing.join(", ") });
-        }
+        let kind = Kind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
         let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();
-        let schema = self.column("schema")?;
+        let schema = header.iter().any(|column| column == "schema").then(|| self.column("schema")).transpose()?;
         for row in reader.into_records() {
             let row = row.map_err(broken)?;
             let line = row.position().map_or(0, |position| position.line());
@@ -76,12 +110,55 @@ impl Records {
                 fields[*place] = field.into();
             }
             let record = Record { line, fields };
-            if record.get(schema).parse() != Ok(SCHEMA) {
-                return Err(ChartError::Schema { path: path.into(), line, found: record.get(schema).into() });
+            if let Some(found) = schema.map(|schema| record.get(schema))
+                && found.parse() != Ok(SCHEMA)
+            {
+                return Err(ChartError::Schema { path: path.into(), line, found: found.into() });
             }
             self.rows.push(record);
         }
-        Ok(())
+        Ok(kind)
+    }
+
+    /// All of these, one after the other. Their names of files are as they were read.
+    pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
+        let mut joined = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        for part in parts {
+            let places: Vec<usize> = part.columns.iter().map(|column| joined.add_column(column)).collect();
+            for row in &part.rows {
+                let mut fields = vec![String::new(); joined.columns.len()];
+                places.iter().zip(&row.fields).for_each(|(place, field)| fields[*place] = field.clone());
+                joined.rows.push(Record { line: row.line, fields });
+            }
+        }
+        joined
+    }
+
+    /// The same columns, and the rows that pass.
+    pub fn only(&self, passes: impl Fn(&Record) -> bool) -> Self {
+        let rows = self.rows.iter().filter(|row| passes(row)).cloned().collect();
+        Self { columns: self.columns.clone(), rows }
+    }
+
+    /// Adds a column, computed for each row.
+    pub fn derive(&mut self, name: &str, of: impl Fn(&Self, &Record) -> Option<f64>) {
+        let fields: Vec<String> =
+            self.rows.iter().map(|row| of(self, row).map(|value| format!("{value:.5e}")).unwrap_or_default()).collect();
+        let place = self.add_column(name);
+        for (row, field) in self.rows.iter_mut().zip(fields) {
+            row.fields.resize(self.columns.len(), String::new());
+            row.fields[place] = field;
+        }
+    }
+
+    /// The field of a row by the name of the column; empty where there is none.
+    pub fn field<'a>(&self, row: &'a Record, name: &str) -> &'a str {
+        self.columns.iter().position(|known| known == name).map_or("", |place| row.get(Column(place)))
+    }
+
+    /// The field as a number, if it is one.
+    pub fn number(&self, row: &Record, name: &str) -> Option<f64> {
+        self.field(row, name).parse().ok().filter(|value: &f64| value.is_finite())
     }
 
     fn add_column(&mut self, name: &str) -> usize {

@@ -134,6 +134,7 @@ impl Role {
 pub fn finish(drawn: &str, chart: &Chart) -> String {
     let (tag, body) = drawn.split_once('>').unwrap_or((drawn, ""));
     let mut svg = format!("{tag} class=\"ginlab-chart\" role=\"img\">\n<title>{}</title>\n", escaped(&chart.title));
+    svg += &format!("<desc>{}</desc>\n", escaped(&chart.description()));
     svg += &sheet(chart.series.len());
     svg += &with_roles(body);
     // XML has no way to write these; a name from a file may hold them.

@@ -139,3 +139,27 @@ fn points_that_share_a_place_are_told_apart() {
     query.bars = true;
     assert!(matches!(query.chart(&records()), Err(ChartError::Overlap(_))));
 }
+
+#[test]
+fn piles_begin_where_the_one_below_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stages.csv");
+    let columns = "case,size_bytes,mode,fabric,stage,p50_us";
+    let read = |rows: &str| {
+        std::fs::write(&path, format!("{columns}\n{rows}")).unwrap();
+        Records::read(std::slice::from_ref(&path)).unwrap()
+    };
+    let query = Query { y: "p50_us".into(), stacked: true, ..query("mode,size_bytes", "stage", &[]) };
+    let rows = "put,64,quiet,tcp,push,1\nput,64,quiet,tcp,wire,4\nput,4096,nbi,tcp,wire,2\nput,4096,nbi,tcp,push,0.5\n";
+    let chart = query.chart(&read(rows)).unwrap().chart;
+    assert_eq!(
+        (chart.mark, &chart.x.kind),
+        (Mark::Stacked, &Kind::Categories(vec!["quiet 64".into(), "nbi 4K".into()]))
+    );
+    assert_eq!(chart.piles(), [vec![(0.0, 1.0), (0.0, 0.5)], vec![(1.0, 5.0), (0.5, 2.5)]]);
+    assert_well_formed(&chart.svg().unwrap());
+    let error = query.chart(&read("put,64,quiet,tcp,push,-1\n")).unwrap_err().to_string();
+    assert_eq!(error, "bars cannot lie on each other: p50_us is -1 in stages.csv, line 2");
+    let twice = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,push,2\n");
+    assert!(matches!(query.chart(&twice), Err(ChartError::Overlap(_))));
+}

@@ -1,0 +1,73 @@
+//! `ginlab report`: a page of what earlier runs measured.
+
+mod args;
+
+use crate::error::Failure;
+pub use args::Args;
+use ginlab::report::chart::ChartError;
+use ginlab::report::compare::{CompareError, Comparison};
+use ginlab::report::figures::Figure;
+use ginlab::report::page::Page;
+use ginlab::report::run::Runs;
+use ginlab::report::{Target, WholeFile, same_file};
+use std::path::Path;
+
+/// Writes the page.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let output = Target::from(args.output.as_os_str());
+    let found = Runs::find(&args.paths).map_err(unreadable)?;
+    if let Target::File(path) = &output
+        && found.runs.iter().any(|run| same_file(&run.path, path))
+    {
+        return Err(Failure::Usage(format!("-o {} is one of the files to read", path.display())));
+    }
+    let against = match &args.against {
+        Some(path) => {
+            let earlier = Runs::find(std::slice::from_ref(path)).map_err(unreadable)?;
+            let comparison = Comparison::of(&earlier.runs, &found.runs, &[]).map_err(refused)?;
+            Some((comparison, path.display().to_string()))
+        }
+        None => None,
+    };
+    let ours = args.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let comparison = against.as_ref().map(|(comparison, path)| (comparison, path.as_str(), ours.as_str()));
+    let built = Page { title: &args.title, runs: &found.runs, comparison }.build();
+    for line in &found.left_out {
+        eprintln!("# left out: {line}");
+    }
+    // Opened before the pictures are written: a page that cannot be leaves no pictures either.
+    let page = WholeFile::create("the page", &output)?;
+    if let Some(folder) = &args.svg
+        && let Err(failure) = write_pictures(folder, &built.figures)
+    {
+        page.discard();
+        return Err(failure);
+    }
+    page.write(built.html.as_bytes())?;
+    eprintln!("# {} files, {} pictures", found.runs.len(), built.figures.len());
+    Ok(())
+}
+
+fn write_pictures(folder: &Path, figures: &[Figure]) -> Result<(), Failure> {
+    let unwritable = |error| Failure::Run(format!("cannot make the folder {}: {error}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(unwritable)?;
+    for figure in figures {
+        let target = Target::File(folder.join(format!("{}.svg", figure.name)));
+        WholeFile::create("the picture", &target)?.write(figure.svg.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Files that cannot be read.
+pub fn unreadable(error: ChartError) -> Failure {
+    match error {
+        // The text is that of pictures.
+        ChartError::Empty(why) => Failure::Usage(why),
+        other => Failure::Usage(other.to_string()),
+    }
+}
+
+/// Runs that cannot be compared.
+pub fn refused(error: CompareError) -> Failure {
+    Failure::Usage(error.to_string())
+}

@@ -1,0 +1,185 @@
+//! Two runs beside each other, row by row.
+//!
+//! Rows belong together when they agree in every column that was chosen (see [`columns`](super::columns)) and that both
+//! files have. Of the device only its kind counts: a comparison of two GPUs is one, of a GPU with an emulated device is not.
+//!
+//! A difference is beyond noise when the times of the two rows do not touch: every repeat of one is slower than every
+//! repeat of the other, as far as smallest time and 99th percentile say. That is a statement about these two runs. Another
+//! machine or another hour moves medians too, and no row knows by how much.
+
+mod rows;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+pub use self::rows::{Compared, Times, Verdict, compare, verdict};
+use super::Key;
+use super::chart::{FileKind, few};
+use super::columns::CHOSEN;
+use super::run::Run;
+
+/// Why two runs cannot be compared, in one line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// Files of different kinds.
+    #[error("{a} holds {a_kind} and {b} holds {b_kind}: these cannot be compared")]
+    Kinds {
+        /// The first file.
+        a: String,
+        /// What it holds.
+        a_kind: String,
+        /// The second file.
+        b: String,
+        /// What it holds.
+        b_kind: String,
+    },
+    /// A file without measurements.
+    #[error("{0} holds a listing: there is nothing to compare")]
+    Listing(String),
+    /// No file of one run is in the other.
+    #[error("no file of A has its name in B: A has {a_names}; B has {b_names}")]
+    NoFile {
+        /// The files of the first.
+        a_names: String,
+        /// The files of the second.
+        b_names: String,
+    },
+    /// No row of one run is in the other.
+    #[error("no row of {a} is in {b}: {differences}")]
+    NoRow {
+        /// The first file.
+        a: String,
+        /// The second file.
+        b: String,
+        /// In which columns no value is common, and what to do.
+        differences: String,
+    },
+}
+
+/// Two runs, file by file.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Comparison {
+    /// Every row.
+    pub rows: Vec<Compared>,
+    /// Files of the first run that the second has not.
+    pub files_only_in_a: Vec<String>,
+    /// Files of the second run that the first has not.
+    pub files_only_in_b: Vec<String>,
+    /// In which facts of their headers the two runs differ: the fact, and what each says.
+    pub headers_differ: Vec<(String, String, String)>,
+}
+
+impl Comparison {
+    /// Compares runs, given as one file or one folder each. Files belong together by their names; where there is one on
+    /// each side, it is these two.
+    pub fn of(a: &[Run], b: &[Run], ignored: &[String]) -> Result<Self, CompareError> {
+        let measured =
+            |runs: &[Run]| runs.iter().filter(|run| run.kind != FileKind::Listing).cloned().collect::<Vec<_>>();
+        let (mut first, mut second) = (measured(a), measured(b));
+        for (all, left) in [(a, &first), (b, &second)] {
+            if let (true, Some(run)) = (left.is_empty(), all.first()) {
+                return Err(CompareError::Listing(run.name.clone()));
+            }
+        }
+        let mut comparison = Self::default();
+        if first.len() > 1 || second.len() > 1 {
+            let names = |runs: &[Run]| runs.iter().map(|run| run.name.clone()).collect::<Vec<_>>();
+            let (a_names, b_names) = (few(&names(&first)), few(&names(&second)));
+            let apart = |ours: &mut Vec<Run>, theirs: &[Run]| {
+                let found = |run: &mut Run| !theirs.iter().any(|other| other.within == run.within);
+                names(&ours.extract_if(.., found).collect::<Vec<_>>())
+            };
+            comparison.files_only_in_a = apart(&mut first, b);
+            comparison.files_only_in_b = apart(&mut second, a);
+            if first.is_empty() {
+                return Err(CompareError::NoFile { a_names, b_names });
+            }
+        }
+        for (index, run) in first.iter().enumerate() {
+            let other = second.iter().find(|other| other.within == run.within).or_else(|| second.get(index));
+            let Some(other) = other else { continue };
+            comparison.rows.extend(compare(run, other, ignored)?);
+            for key in DIFFER {
+                let [one, two] = [run, other].map(|run| run.fact(key).unwrap_or_else(|| "not said".into()));
+                let line = (key.name().to_owned(), one, two);
+                if line.1 != line.2 && !comparison.headers_differ.contains(&line) {
+                    comparison.headers_differ.push(line);
+                }
+            }
+        }
+        if comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::OnlyA | Verdict::OnlyB)) {
+            let (a, b) = (&first[0], &second[0]);
+            let differences = differences(&comparison.rows);
+            return Err(CompareError::NoRow { a: a.name.clone(), b: b.name.clone(), differences });
+        }
+        Ok(comparison)
+    }
+
+    /// The rows for people, column by column: heading, unit, cells. Of the columns that were chosen only those in which rows
+    /// differ; of the others only those in which there is something.
+    pub fn table(&self) -> Vec<(String, String, Vec<String>)> {
+        let rows = &self.rows;
+        let column = |title: &str, unit: &str, cell: &dyn Fn(&Compared) -> String| {
+            (title.to_owned(), unit.to_owned(), rows.iter().map(cell).collect::<Vec<_>>())
+        };
+        let ratio = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
+        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let mut columns = Vec::new();
+        if rows.iter().any(|row| row.file != rows[0].file) {
+            columns.push(column("file", "", &|row| row.file.clone()));
+        }
+        let differ = CHOSEN.into_iter().filter(|name| !self.in_common().iter().any(|(common, _)| common == name));
+        columns.extend(differ.map(|name| column(name, "", &|row| row.chosen(name).to_owned())));
+        columns.extend([
+            column("A", "us", &|row| number(row.a_time_us)),
+            column("B", "us", &|row| number(row.b_time_us)),
+            column("time", "B/A", &|row| ratio(row.time_ratio)),
+            column("GB/s", "B/A", &|row| ratio(row.bandwidth_ratio)),
+            column("Mops", "B/A", &|row| ratio(row.rate_ratio)),
+            column("real?", "", &|row| row.unreal.clone().unwrap_or_default()),
+            column("verdict", "", &|row| row.verdict.to_string()),
+        ]);
+        columns.retain(|(_, _, cells)| cells.iter().any(|cell| !cell.is_empty()));
+        columns
+    }
+
+    /// The columns that were chosen and are the same in all rows, with their values.
+    pub fn in_common(&self) -> Vec<(&'static str, &str)> {
+        let Some(first) = self.rows.first() else { return Vec::new() };
+        let same = |name: &&str| self.rows.iter().all(|row| row.chosen(name) == first.chosen(name));
+        CHOSEN.into_iter().filter(same).map(|name| (name, first.chosen(name))).collect()
+    }
+
+    /// How many rows have each verdict, in words, the most telling first.
+    pub fn counts(&self) -> Vec<(&'static str, usize)> {
+        let kinds = ["failed in B", "slower", "faster", "same within noise", "cannot say", "only in A", "only in B"];
+        let kind = |row: &Compared| row.verdict.kind();
+        let count = |name: &'static str| (name, self.rows.iter().filter(|row| kind(row) == name).count());
+        kinds.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// The facts in which two runs that are compared may differ and should say so.
+const DIFFER: [Key; 8] =
+    [Key::Ginlab, Key::Commit, Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider];
+
+/// The columns of which the two sides have no value in common.
+fn differences(rows: &[Compared]) -> String {
+    let values = |side: Verdict, column: &str| -> BTreeSet<String> {
+        rows.iter().filter(|row| row.verdict == side).filter_map(|row| row.identity.get(column).cloned()).collect()
+    };
+    let list = |values: &BTreeSet<String>| {
+        let shown = values.iter().map(|value| if value.is_empty() { "(empty)".into() } else { value.clone() });
+        few(&shown.collect::<Vec<_>>())
+    };
+    let differ = CHOSEN.into_iter().filter_map(|column| {
+        let (one, two) = (values(Verdict::OnlyA, column), values(Verdict::OnlyB, column));
+        one.is_disjoint(&two).then(|| (column, format!("{column} is {} and {}", list(&one), list(&two))))
+    });
+    let (columns, texts): (Vec<&str>, Vec<String>) = differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
+    match columns.is_empty() {
+        true => "they agree in no row".into(),
+        false => format!("{}; --ignore {} compares them nevertheless", texts.join(", "), columns.join(",")),
+    }
+}

@@ -1,0 +1,265 @@
+//! Row by row: which belong together, and what the two of them say.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::CompareError;
+use crate::report::chart::{FileKind, Record};
+use crate::report::columns::CHOSEN;
+use crate::report::row::rounded;
+use crate::report::run::Run;
+
+/// What is to be said of a row of the second run against the first.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The times overlap.
+    Same,
+    /// By so many percent more per time.
+    Faster(f64),
+    /// By so many percent more time for the same.
+    Slower(f64),
+    /// Why nothing can be said.
+    CannotSay(String),
+    /// Measured in the first run, and not in the second, and why.
+    Failed(String),
+    /// The first run alone has it.
+    OnlyA,
+    /// The second run alone has it.
+    OnlyB,
+}
+
+impl Verdict {
+    /// The verdict without its figures.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Same => "same within noise",
+            Self::Faster(_) => "faster",
+            Self::Slower(_) => "slower",
+            Self::CannotSay(_) => "cannot say",
+            Self::Failed(_) => "failed in B",
+            Self::OnlyA => "only in A",
+            Self::OnlyB => "only in B",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.write_str("same within noise"),
+            Self::Faster(percent) => write!(f, "faster by {percent:.1} %"),
+            Self::Slower(percent) => write!(f, "slower by {percent:.1} %"),
+            Self::CannotSay(why) => write!(f, "cannot say: {why}"),
+            Self::Failed(why) => write!(f, "B has {why}"),
+            Self::OnlyA => f.write_str("only in A"),
+            Self::OnlyB => f.write_str("only in B"),
+        }
+    }
+}
+
+impl Serialize for Verdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The times of one row in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// The median.
+    pub median: f64,
+    /// From where to where they spread, where the row says so.
+    pub spread: Option<(f64, f64)>,
+}
+
+/// One row of both runs, or of one of them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// The file of the first run, or of the second where the first has none.
+    pub file: String,
+    /// The columns that were chosen and are not empty, as `case=put mode=nbi`.
+    pub row: String,
+    /// Median time in the first run.
+    pub a_time_us: Option<f64>,
+    /// Median time in the second run.
+    pub b_time_us: Option<f64>,
+    /// The second over the first.
+    pub time_ratio: Option<f64>,
+    /// Bandwidth of the second over that of the first.
+    pub bandwidth_ratio: Option<f64>,
+    /// Operations per second of the second over those of the first.
+    pub rate_ratio: Option<f64>,
+    /// What to make of it.
+    pub verdict: Verdict,
+    /// What of the two was emulated or modelled: `emulated`, `model:p5`, both.
+    pub unreal: Option<String>,
+    /// The columns of `row`.
+    #[serde(skip)]
+    pub identity: BTreeMap<&'static str, String>,
+}
+
+impl Compared {
+    /// The value of a column that was chosen; empty where the row has none.
+    pub fn chosen(&self, column: &str) -> &str {
+        self.identity.get(column).map_or("", String::as_str)
+    }
+
+    /// The columns of a comparison, in their order.
+    pub const COLUMNS: [&'static str; 9] =
+        ["file", "row", "a_time_us", "b_time_us", "time_ratio", "bandwidth_ratio", "rate_ratio", "verdict", "unreal"];
+}
+
+/// The median and the spread of a row's times.
+fn times(run: &Run, row: &Record) -> Option<Times> {
+    let number = |column: &str| run.records.number(row, column);
+    if run.kind == FileKind::Stages {
+        // Percentiles of single operations: what lies above the median is taken to lie below it as well.
+        let median = number("p50_us")?;
+        return Some(Times { median, spread: number("p99_us").map(|p99| (2.0 * median - p99, p99)) });
+    }
+    let single = number("repeats").is_some_and(|repeats| repeats < 2.0);
+    let ends = number("time_us_min").zip(number("time_us_p99").or_else(|| number("time_us_max")));
+    Some(Times { median: number("time_us_p50")?, spread: ends.filter(|_| !single) })
+}
+
+/// What two times say.
+pub fn verdict(a: Times, b: Times) -> Verdict {
+    if a.median <= 0.0 || b.median <= 0.0 {
+        return Verdict::CannotSay("a time of zero".into());
+    }
+    let (Some(first), Some(second)) = (a.spread, b.spread) else {
+        return Verdict::CannotSay("no spread: one repeat".into());
+    };
+    if a.median == b.median || first.0 <= second.1 && second.0 <= first.1 {
+        return Verdict::Same;
+    }
+    // What percentages mean is the same from both sides: A slower by 25 % is B faster by 25 %.
+    match b.median > a.median {
+        true => Verdict::Slower(100.0 * (b.median / a.median - 1.0)),
+        false => Verdict::Faster(100.0 * (a.median / b.median - 1.0)),
+    }
+}
+
+/// Compares two files. `ignored` columns do not tell rows apart.
+pub fn compare(a: &Run, b: &Run, ignored: &[String]) -> Result<Vec<Compared>, CompareError> {
+    if let Some(listing) = [a, b].into_iter().find(|run| run.kind == FileKind::Listing) {
+        return Err(CompareError::Listing(listing.name.clone()));
+    }
+    let (a_kind, b_kind) = (a.experiment(), b.experiment());
+    let empty = a.records.rows().is_empty() || b.records.rows().is_empty();
+    if a_kind != b_kind && !empty {
+        return Err(CompareError::Kinds { a: a.name.clone(), a_kind, b: b.name.clone(), b_kind });
+    }
+    let columns: Vec<&'static str> = CHOSEN
+        .into_iter()
+        .filter(|column| [a, b].into_iter().all(|run| run.records.column(column).is_ok()))
+        .filter(|column| !ignored.iter().any(|ignored| ignored == column))
+        .collect();
+    let identity = |run: &Run, row: &Record| -> BTreeMap<&'static str, String> {
+        let value = |column: &'static str| match (column, run.records.field(row, column)) {
+            ("device", device) => device.split_once(':').map_or(device, |(kind, _)| kind).to_owned(),
+            (_, value) => value.to_owned(),
+        };
+        columns.iter().map(|column| (*column, value(column))).collect()
+    };
+    // Rows that are equal in all of it are repeats of one measurement, and are taken in their order.
+    let mut theirs: BTreeMap<_, VecDeque<&Record>> = BTreeMap::new();
+    for row in b.records.rows() {
+        theirs.entry(identity(b, row)).or_default().push_back(row);
+    }
+    let mut compared = Vec::new();
+    for row in a.records.rows() {
+        let identity = identity(a, row);
+        let other = theirs.get_mut(&identity).and_then(VecDeque::pop_front);
+        compared.push(pair(identity, Some((a, row)), other.map(|other| (b, other))));
+    }
+    // What is left, in the order of the file.
+    for row in b.records.rows() {
+        let identity = identity(b, row);
+        let left =
+            theirs.get_mut(&identity).is_some_and(|left| left.front().is_some_and(|next| std::ptr::eq(*next, row)));
+        if left {
+            theirs.get_mut(&identity).and_then(VecDeque::pop_front);
+            compared.push(pair(identity, None, Some((b, row))));
+        }
+    }
+    Ok(compared)
+}
+
+type Side<'a> = Option<(&'a Run, &'a Record)>;
+
+fn pair(identity: BTreeMap<&'static str, String>, a: Side, b: Side) -> Compared {
+    let number = |side: Side, column: &str| side.and_then(|(run, row)| run.records.number(row, column));
+    let text = |side: Side, column: &str| side.map_or("", |(run, row)| run.records.field(row, column)).to_owned();
+    let ratio = |one: Option<f64>, two: Option<f64>| Some(two? / one.filter(|one| *one > 0.0)?).and_then(rounded);
+    let time = |side: Side| side.and_then(|(run, row)| times(run, row));
+    let failed = |side: Side| Some(text(side, "status")).filter(|status| !matches!(status.as_str(), "" | "ok"));
+    let verdict = match (a, b) {
+        (_, None) => Verdict::OnlyA,
+        (None, _) => Verdict::OnlyB,
+        _ => match (failed(a), failed(b), time(a), time(b)) {
+            (None, Some(why), ..) => Verdict::Failed(why),
+            (Some(why), ..) => Verdict::CannotSay(format!("A has {why}")),
+            (None, None, Some(one), Some(two)) => verdict(one, two),
+            _ => Verdict::CannotSay("no time".into()),
+        },
+    };
+    let named = CHOSEN.into_iter().filter_map(|column| Some((column, identity.get(column)?)));
+    let row: Vec<String> =
+        named.filter(|(_, value)| !value.is_empty()).map(|(column, value)| format!("{column}={value}")).collect();
+    let mut unreal: Vec<String> = ["device", "fabric"].iter().flat_map(|name| [text(a, name), text(b, name)]).collect();
+    unreal.retain(|text| text == "emulated" || text.starts_with("model:"));
+    unreal.dedup();
+    let median = |side: Side| time(side).map(|times| times.median);
+    Compared {
+        file: a.or(b).map(|(run, _)| run.name.clone()).unwrap_or_default(),
+        row: row.join(" "),
+        a_time_us: median(a),
+        b_time_us: median(b),
+        time_ratio: ratio(median(a), median(b)),
+        bandwidth_ratio: ratio(number(a, "bandwidth_gbytes_s"), number(b, "bandwidth_gbytes_s")),
+        rate_ratio: ratio(number(a, "rate_mops"), number(b, "rate_mops")),
+        verdict,
+        unreal: (!unreal.is_empty()).then(|| unreal.join(", ")),
+        identity,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn times() -> impl Strategy<Value = Times> {
+        (0.001f64..1e6, 0.0f64..0.9, 0.0f64..3.0, any::<bool>()).prop_map(|(median, below, above, known)| Times {
+            median,
+            spread: known.then_some((median * (1.0 - below), median * (1.0 + above))),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn both_sides_say_the_same(a in times(), b in times()) {
+            match (verdict(a, b), verdict(b, a)) {
+                (Verdict::Slower(one), Verdict::Faster(two)) | (Verdict::Faster(one), Verdict::Slower(two)) => {
+                    prop_assert!(one > 0.0 && (one - two).abs() <= 1e-9 * one, "{one} {two}");
+                }
+                (one, two) => prop_assert_eq!(one, two),
+            }
+            let itself = verdict(a, a);
+            prop_assert_eq!(itself == Verdict::Same, a.spread.is_some());
+        }
+
+        #[test]
+        fn noise_that_is_wider_than_the_difference_hides_it(median in 0.001f64..1e6, by in 0.0f64..0.5) {
+            let wide = |median: f64| Times { median, spread: Some((0.5 * median, 1.5 * median)) };
+            prop_assert_eq!(verdict(wide(median), wide(median * (1.0 + by))), Verdict::Same);
+            let narrow = |median: f64| Times { median, spread: Some((median, median)) };
+            if by > 1e-6 {
+                prop_assert!(matches!(verdict(narrow(median), narrow(median * (1.0 + by))), Verdict::Slower(_)));
+            }
+        }
+    }
+}

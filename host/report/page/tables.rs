@@ -1,0 +1,113 @@
+//! The tables of a page.
+
+use maud::{Markup, html};
+
+use crate::report::chart::{FileKind, label};
+use crate::report::compare::{Compared, Comparison, Verdict};
+use crate::report::run::Run;
+
+/// Every row of a run, and the columns in which there is something.
+pub fn rows(run: &Run) -> Markup {
+    let records = &run.records;
+    let derived = |name: &str| name.ends_with("_low") || name.ends_with("_high");
+    let columns: Vec<_> = records
+        .columns()
+        .filter(|(_, name)| !matches!(*name, "file" | "schema") && !derived(name))
+        .filter(|(column, _)| records.rows().iter().any(|row| !row.get(*column).is_empty()))
+        .collect();
+    let count = records.rows().len();
+    let way = |row| {
+        let emulated = records.field(row, "device") == "emulated";
+        let modelled = records.field(row, "fabric").starts_with("model:");
+        match (emulated, modelled) {
+            (true, true) => Some("emulated, modelled"),
+            (true, false) => Some("emulated"),
+            (false, true) => Some("modelled"),
+            (false, false) => None,
+        }
+    };
+    let unreal = records.rows().iter().any(|row| way(row).is_some());
+    html! {
+        details {
+            summary {
+                (count) @if run.kind == FileKind::Listing { " entries" } @else if count == 1 { " row" } @else { " rows" }
+            }
+            div.box tabindex="0" role="group" aria-label={ "rows of " (run.name) } {
+                table {
+                    thead { tr {
+                        @if unreal { th scope="col" { "real?" } }
+                        @for (_, name) in &columns { th scope="col" title=(name) { (label::column(name)) } }
+                    } }
+                    tbody {
+                        @for row in records.rows() {
+                            tr.unreal[way(row).is_some()] {
+                                @if unreal { td { @if let Some(way) = way(row) { strong.unreal { (way) } } } }
+                                @for (column, _) in &columns { (cell(row.get(*column))) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cell(text: &str) -> Markup {
+    html! { td.number[text.parse::<f64>().is_ok()] { (text) } }
+}
+
+/// The comparison of two runs.
+pub fn comparison(comparison: &Comparison, a: &str, b: &str) -> Markup {
+    let counts: Vec<String> = comparison.counts().into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    html! {
+        section #comparison {
+            h2 { "Comparison" }
+            p { "A: " code { (a) } ", B: " code { (b) } ". Ratios are B over A. " (comparison.rows.len()) " rows: " (counts.join(", ")) "." }
+            p.aside { "Beyond noise is a difference when the times of the two rows do not touch (smallest time to 99th percentile). "
+                "Another machine or another hour moves medians too." }
+            @if !comparison.headers_differ.is_empty() {
+                div.box tabindex="0" role="group" aria-label="what differs between the runs" {
+                    table {
+                        thead { tr { th scope="col" { "differs" } th scope="col" { "A" } th scope="col" { "B" } } }
+                        tbody { @for (key, one, two) in &comparison.headers_differ {
+                            tr { td { (key) } td { (one) } td { (two) } }
+                        } }
+                    }
+                }
+            }
+            @for (side, files) in [("A", &comparison.files_only_in_a), ("B", &comparison.files_only_in_b)] {
+                @if !files.is_empty() { p.aside { "Only in " (side) ": " (files.join(", ")) } }
+            }
+            @let common: Vec<String> = comparison
+                .in_common().into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}")).collect();
+            @if !common.is_empty() { p.aside { "In all rows: " (common.join(", ")) "." } }
+            @let columns = comparison.table();
+            details open[comparison.rows.len() < 60] {
+                summary { (comparison.rows.len()) " rows, B over A" }
+                div.box tabindex="0" role="group" aria-label="comparison row by row" {
+                    table {
+                        thead { tr { @for (title, unit, _) in &columns { th scope="col" { (title) " " (unit) } } } }
+                        tbody {
+                            @for (index, row) in comparison.rows.iter().enumerate() {
+                                tr.unreal[row.unreal.is_some()] {
+                                    @let (verdict, others) = columns.split_last().map_or((None, &[][..]), |(last, rest)| (Some(last), rest));
+                                    @for (_, _, cells) in others { (cell(&cells[index])) }
+                                    @if let Some((_, _, cells)) = verdict { td class=(class(row)) { (cells[index]) } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How a verdict is coloured. It stands there in words as well.
+fn class(row: &Compared) -> &'static str {
+    match row.verdict {
+        Verdict::Slower(_) | Verdict::Failed(_) => "slower",
+        Verdict::Faster(_) => "faster",
+        _ => "same",
+    }
+}

@@ -1,0 +1,171 @@
+//! The CSV files of earlier runs, with the headers that lie beside them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::Key;
+use super::chart::{ChartError, FileKind, Records};
+
+/// One CSV file.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The file.
+    pub path: PathBuf,
+    /// What it is called: its path as it was given, or below the folder that was given.
+    pub name: String,
+    /// What it is called beside other files of its folder: by this the files of two runs find each other.
+    pub within: PathBuf,
+    /// What its rows are.
+    pub kind: FileKind,
+    /// Its rows. Beside its columns it has, where they follow, `bandwidth_gbytes_s_low`, `..._high`, `rate_mops_low`,
+    /// `..._high`: the figures at the largest (p99) and the smallest time.
+    pub records: Records,
+    header: Value,
+}
+
+/// What was found in folders.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    /// The files, folder by folder, by name.
+    pub runs: Vec<Run>,
+    /// Lines about files that were left out.
+    pub left_out: Vec<String>,
+}
+
+impl Run {
+    /// Reads a file and the header beside it, `<stem>.header.json`, if that is there.
+    pub fn read(path: &Path, name: &str) -> Result<Self, ChartError> {
+        let within = path.file_name().map(PathBuf::from).unwrap_or_default();
+        let (kind, mut records) = Records::of_file(path, &within.to_string_lossy())?;
+        for figure in ["bandwidth_gbytes_s", "rate_mops"] {
+            for (end, time) in [("low", "time_us_p99"), ("high", "time_us_min")] {
+                if kind == FileKind::Rows {
+                    records.derive(&format!("{figure}_{end}"), |records, row| {
+                        let [value, median, time] =
+                            [figure, "time_us_p50", time].map(|column| records.number(row, column));
+                        Some(value? * median? / time.filter(|time| *time > 0.0)?)
+                    });
+                }
+            }
+        }
+        let beside = path.with_extension("header.json");
+        let header = match std::fs::read(&beside) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map_err(|error| ChartError::Broken { path: beside, why: error.to_string() })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
+            Err(source) => return Err(ChartError::Read { path: beside, source }),
+        };
+        Ok(Self { path: path.into(), name: name.into(), within, kind, records, header })
+    }
+
+    /// Every key of the header that is set, in order, for people.
+    pub fn header(&self) -> Vec<(&'static str, String)> {
+        let known = Key::ALL.into_iter().map(Key::name);
+        known.filter_map(|key| Some((key, plain(self.header.get(key)?)))).filter(|(_, text)| !text.is_empty()).collect()
+    }
+
+    /// The value of a key of the header, for people.
+    pub fn fact(&self, key: Key) -> Option<String> {
+        self.header.get(key.name()).map(plain).filter(|text| !text.is_empty())
+    }
+
+    /// The remarks of the header.
+    pub fn notes(&self) -> Vec<String> {
+        self.header.get("notes").and_then(Value::as_array).into_iter().flatten().map(plain).collect()
+    }
+
+    /// The values of a column, each once, in their order, without the empty one.
+    pub fn values(&self, column: &str) -> Vec<&str> {
+        let mut values = Vec::new();
+        for value in self.records.rows().iter().map(|row| self.records.field(row, column)) {
+            if !value.is_empty() && !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        values
+    }
+
+    /// The experiment whose rows these are; what lists has none, and is called by its file.
+    pub fn experiment(&self) -> String {
+        match self.kind {
+            FileKind::Rows => self.values("experiment").first().unwrap_or(&"rows").to_string(),
+            FileKind::Stages => "stages".into(),
+            FileKind::Listing => "listings".into(),
+        }
+    }
+
+    /// In which way some of these rows are no measurement of hardware: `emulated device`, `modelled network model:p5`.
+    pub fn unreal(&self) -> Vec<String> {
+        let mut ways = Vec::new();
+        if self.values("device").contains(&"emulated") {
+            ways.push("emulated device".to_owned());
+        }
+        let models = self.values("fabric").into_iter().filter(|fabric| fabric.starts_with("model:"));
+        ways.extend(models.map(|fabric| format!("modelled network {fabric}")));
+        ways
+    }
+}
+
+/// A value of a header for people.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+impl Runs {
+    /// Reads files, and every CSV file of ginlab in folders and the folders in these. A file that was named must be one of
+    /// ginlab; in a folder, others are left out.
+    pub fn find(paths: &[PathBuf]) -> Result<Self, ChartError> {
+        let mut found = Self::default();
+        for path in paths {
+            if !path.is_dir() {
+                found.runs.push(Run::read(path, &path.display().to_string())?);
+                continue;
+            }
+            let mut files = Vec::new();
+            list(path, &mut files)?;
+            files.sort();
+            for file in files {
+                // Without the folder, runs of two folders would have one name.
+                let within = file.strip_prefix(path).unwrap_or(&file);
+                let folder = path.file_name().map(Path::new).unwrap_or(path);
+                match Run::read(&file, &folder.join(within).display().to_string()) {
+                    Ok(run) => found.runs.push(Run { within: within.into(), ..run }),
+                    Err(error @ ChartError::Foreign { .. }) => found.left_out.push(error.to_string()),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        // A file that was named and is in a folder as well is one file.
+        let mut seen = BTreeSet::new();
+        found.runs.retain(|run| seen.insert(run.path.canonicalize().unwrap_or_else(|_| run.path.clone())));
+        match found.runs.is_empty() {
+            true => {
+                let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+                Err(ChartError::Empty(format!("no CSV file of ginlab in {}", places.join(", "))))
+            }
+            false => Ok(found),
+        }
+    }
+}
+
+/// The CSV files of a folder and the folders in it. Links to folders are not followed: they may lead in a circle.
+fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ChartError> {
+    let unreadable = |source| ChartError::Read { path: folder.into(), source };
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let path = entry.path();
+        if entry.file_type().map_err(unreadable)?.is_dir() {
+            list(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "csv") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

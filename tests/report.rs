@@ -1,0 +1,270 @@
+//! `ginlab report` as a user meets it: one page that needs nothing else, and every refusal in one line.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Done, ginlab, run};
+use scraper::{ElementRef, Html, Selector};
+
+const COLUMNS: &str =
+    "schema,experiment,case,device,fabric,mode,size_bytes,grid,time_us_min,time_us_p50,time_us_p99,rate_mops,status";
+
+/// A folder with one file of these rows.
+fn folder(rows: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("run.csv"), format!("{COLUMNS}\n{rows}")).unwrap();
+    folder
+}
+
+/// Three sizes of a case.
+fn rows(case: &str, device: &str, fabric: &str) -> String {
+    [64, 1024, 65536]
+        .map(|size| format!("1,proxy,{case},{device},{fabric},nbi,{size},1,{size},{size}.5,1{size},0.5,ok\n"))
+        .concat()
+}
+
+fn report(folder: &Path, args: &str) -> Command {
+    let mut command = ginlab(&format!("report {args}"));
+    command.current_dir(folder);
+    command
+}
+
+fn page(folder: &Path, args: &str) -> (Done, Html) {
+    let done = run(report(folder, args)).expect(0);
+    assert_eq!(done.complaints(), Vec::<&str>::new());
+    let html = Html::parse_document(&done.stdout);
+    (done, html)
+}
+
+fn all<'a>(html: &'a Html, selector: &str) -> Vec<ElementRef<'a>> {
+    html.select(&Selector::parse(selector).unwrap()).collect()
+}
+
+fn text(element: &ElementRef) -> String {
+    element.text().collect()
+}
+
+/// What holds of every page.
+#[track_caller]
+fn assert_sound(source: &str, html: &Html) {
+    assert_eq!(html.errors, Vec::<String>::new(), "a browser would have to mend it");
+    for element in all(html, "*") {
+        assert!(
+            !matches!(element.value().name(), "script" | "link" | "iframe" | "img" | "object"),
+            "{}",
+            element.html()
+        );
+        for (name, value) in element.value().attrs() {
+            let within = matches!(name, "href") && value.starts_with('#');
+            assert!(within || !matches!(name, "src" | "href" | "srcset" | "data" | "action"), "{name}={value}");
+            assert!(!name.starts_with("on"), "{name}={value}");
+            // Names of XML are no places to fetch from.
+            assert!(name.starts_with("xmlns") || !value.contains("://"), "{name}={value}");
+        }
+    }
+    for style in all(html, "style") {
+        let style = text(&style);
+        assert!(!["url(", "@import", "://"].iter().any(|part| style.contains(part)), "{style}");
+    }
+    assert!(all(html, "meta[name=viewport]").len() == 1 && source.contains("prefers-color-scheme: dark"));
+    for figure in all(html, "figure") {
+        let inside =
+            |selector: &str| figure.select(&Selector::parse(selector).unwrap()).map(|found| text(&found)).next();
+        assert!(inside("svg > title").is_some_and(|title| !title.is_empty()), "{}", figure.html());
+        assert!(inside("svg > desc").is_some_and(|about| !about.is_empty()), "{}", figure.html());
+    }
+    let mut ids: Vec<&str> = all(html, "[id]").iter().filter_map(|element| element.value().attr("id")).collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "an id stands twice");
+    for link in all(html, "a") {
+        let target = link.value().attr("href").unwrap().trim_start_matches('#');
+        assert!(ids.contains(&target), "{target} leads nowhere");
+    }
+}
+
+#[test]
+fn the_results_of_this_repository_become_a_page() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let work = tempfile::tempdir().unwrap();
+    let args = format!("{} -o page.html --svg pictures", data.display());
+    let done = run(report(work.path(), &args)).expect(0);
+    assert_eq!(done.stdout, "");
+    let source = std::fs::read_to_string(work.path().join("page.html")).unwrap();
+    let html = Html::parse_document(&source);
+    assert_sound(&source, &html);
+    for experiment in ["proxy", "queue", "ipc", "write", "sendrecv", "all2all"] {
+        assert_eq!(all(&html, &format!("section#{experiment} > h2")).len(), 1, "{experiment}");
+        assert!(!all(&html, &format!("section#{experiment} figure")).is_empty(), "{experiment}");
+    }
+    // Every row of every file is in a table.
+    let mut files = Vec::new();
+    csv_files(&data, &mut files);
+    let rows = files.iter().map(|file| csv::Reader::from_path(file).unwrap().records().count()).sum::<usize>();
+    assert_eq!(all(&html, "article").len(), files.len());
+    assert_eq!(all(&html, "article tbody tr").len(), rows);
+    for part in ["284b26d20856", "NVIDIA H200", "ginlab ipc -d gpu"] {
+        assert!(source.contains(part), "{part}");
+    }
+    let pictures: Vec<PathBuf> =
+        work.path().join("pictures").read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(pictures.len(), all(&html, "figure").len());
+    let titles: Vec<String> = all(&html, "figure svg > title").iter().map(text).collect();
+    for part in
+        ["proxy: time by size", "queue: queues side by side", "ipc: bandwidth by blocks", "speed beside the baseline"]
+    {
+        assert!(titles.iter().any(|title| title.contains(part)), "{part}");
+    }
+}
+
+fn csv_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            csv_files(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "csv") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_same_files_give_the_same_page() {
+    let folder = folder(&rows("put", "gpu:H200", "tcp"));
+    let (first, html) = page(folder.path(), "run.csv -o -");
+    assert_sound(&first.stdout, &html);
+    assert_eq!(page(folder.path(), "run.csv -o -").0.stdout, first.stdout);
+    run(report(folder.path(), "run.csv -o page.html")).expect(0);
+    assert_eq!(std::fs::read_to_string(folder.path().join("page.html")).unwrap(), first.stdout);
+    assert!(all(&html, ".unreal").is_empty(), "nothing here is emulated or modelled");
+}
+
+#[test]
+fn what_is_no_measurement_of_hardware_says_so() {
+    for (device, fabric, way) in [
+        ("emulated", "tcp", "emulated"),
+        ("gpu:H200", "model:p5", "modelled"),
+        ("emulated", "model:p5", "emulated, modelled"),
+    ] {
+        let folder = folder(&format!("{}{}", rows("put", device, fabric), rows("cpu-write", "cpu", "tcp")));
+        let (done, html) = page(folder.path(), "run.csv -o -");
+        assert_sound(&done.stdout, &html);
+        let shown = |selector: &str| all(&html, selector).iter().map(text).collect::<Vec<_>>();
+        for way in way.split(", ") {
+            assert!(shown("article > h3 .unreal").concat().contains(way), "{:?}", shown("h3"));
+            let captions = shown("figure figcaption");
+            assert!(captions.iter().any(|caption| caption.contains(way)), "{captions:?}");
+        }
+        assert_eq!(all(&html, "article tbody tr").len(), 6);
+        assert_eq!(shown("article tbody tr.unreal strong"), [way; 3]);
+    }
+}
+
+#[test]
+fn stages_are_piled_up() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/report/stages-by-hand.csv");
+    let work = tempfile::tempdir().unwrap();
+    let (done, html) = page(work.path(), &format!("{} -o -", fixture.display()));
+    assert_sound(&done.stdout, &html);
+    assert_eq!(all(&html, "section#stages figure").len(), 2, "shares and times");
+    for (index, figure) in all(&html, "figure").iter().enumerate() {
+        let boxes = |selector: &str| figure.select(&Selector::parse(selector).unwrap()).collect::<Vec<_>>();
+        for stage in 0..5 {
+            // Three piles, and a sample beside the name.
+            let parts = boxes(&format!("rect.fill-{stage}"));
+            assert_eq!(parts.len(), 4);
+        }
+        // The parts of a pile stand on each other: each ends where the next one begins.
+        let edge = |stage: usize, name: &str| -> i32 {
+            boxes(&format!("rect.fill-{stage}"))[0].value().attr(name).unwrap().parse().unwrap()
+        };
+        for stage in 1..5 {
+            let gap = edge(stage - 1, "y") - (edge(stage, "y") + edge(stage, "height"));
+            assert!((0..=2).contains(&gap), "picture {index}, stage {stage}: {gap}");
+        }
+        assert!(text(figure).contains("modelled network"));
+    }
+}
+
+#[test]
+fn texts_of_files_stay_texts() {
+    let evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\" onload=\"x' &amp; https://example.org/";
+    let field = format!("\"{}\"", evil.replace('"', "\"\""));
+    let folder = folder(&rows("put", &field, &field).replace("proxy,put", &format!("{field},{field}")));
+    let header =
+        serde_json::json!({"command": evil, "commit": evil, "hostname": evil, "date": evil, "notes": [evil, evil]});
+    std::fs::write(folder.path().join("run.header.json"), header.to_string()).unwrap();
+    let mut command = report(folder.path(), "run.csv -o -");
+    command.arg("--title").arg(evil);
+    let done = run(command).expect(0);
+    let html = Html::parse_document(&done.stdout);
+    for element in all(&html, "*") {
+        assert!(!matches!(element.value().name(), "script" | "img"), "{}", element.html());
+        assert!(!element.value().attrs().any(|(name, _)| name.starts_with("on")), "{}", element.html());
+    }
+    assert_eq!(text(&all(&html, "h1")[0]), evil);
+    assert!(all(&html, "dd").iter().any(|fact| text(fact) == evil));
+    assert!(all(&html, "td").iter().any(|cell| text(cell) == evil));
+}
+
+#[test]
+fn an_earlier_run_stands_beside() {
+    let folder = folder(&rows("put", "gpu:H200", "tcp"));
+    std::fs::copy(folder.path().join("run.csv"), folder.path().join("before.csv")).unwrap();
+    let (done, html) = page(folder.path(), "run.csv -o - --against before.csv");
+    assert_sound(&done.stdout, &html);
+    let verdicts: Vec<String> = all(&html, "#comparison tbody td:last-child").iter().map(text).collect();
+    assert_eq!(verdicts, ["same within noise"; 3]);
+}
+
+#[test]
+fn a_folder_may_hold_other_files() {
+    let folder = folder(&rows("put", "gpu:H200", "tcp"));
+    std::fs::create_dir(folder.path().join("deeper")).unwrap();
+    std::fs::write(folder.path().join("deeper/other.csv"), "a,b\n1,2\n").unwrap();
+    std::fs::write(folder.path().join("notes.txt"), "x").unwrap();
+    std::fs::write(folder.path().join("affinity.csv"), "schema,gpu,name\n1,0,x\n").unwrap();
+    let (done, html) = page(folder.path(), ". run.csv -o -");
+    assert_sound(&done.stdout, &html);
+    assert!(done.stderr.contains("# left out: ./deeper/other.csv is not a CSV file of ginlab"), "{}", done.stderr);
+    assert_eq!(all(&html, "article").len(), 2);
+    assert!(all(&html, "section#listings").len() == 1);
+}
+
+#[test]
+fn refusals_are_one_line_and_leave_the_old_page() {
+    for (args, code, part) in [
+        ("none.csv -o old.html", 2, "cannot read none.csv: No such file"),
+        ("other.csv -o old.html", 2, "other.csv is not a CSV file of ginlab"),
+        ("cut.csv -o old.html", 2, "cut.csv: CSV error"),
+        ("newer.csv -o old.html", 2, "newer.csv, line 2: schema \"7\""),
+        ("bad.csv -o old.html", 2, "bad.header.json: "),
+        ("empty -o old.html", 2, "no CSV file of ginlab in empty"),
+        ("run.csv -o run.csv", 2, "-o run.csv is one of the files to read"),
+        ("run.csv --against none -o old.html", 2, "cannot read none: No such file"),
+        ("run.csv --against queue.csv -o old.html", 2, "queue.csv holds queue and run.csv holds proxy"),
+        ("run.csv -o missing/page.html", 1, "cannot write the page to"),
+        ("run.csv -o old.html --svg old.html", 1, "cannot make the folder old.html"),
+    ] {
+        let folder = folder(&rows("put", "gpu:H200", "tcp"));
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("old.html", "old");
+        write("other.csv", "a,b\n1,2\n");
+        write("cut.csv", &format!("{COLUMNS}\n1,proxy,pu"));
+        write("newer.csv", &format!("{COLUMNS}\n7,proxy,put,cpu,tcp,nbi,64,1,1,1,1,1,ok\n"));
+        write("queue.csv", &format!("{COLUMNS}\n1,queue,put,cpu,tcp,nbi,64,1,1,1,1,1,ok\n"));
+        write("bad.csv", &format!("{COLUMNS}\n1,proxy,put,cpu,tcp,nbi,64,1,1,1,1,1,ok\n"));
+        write("bad.header.json", "{");
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        let before = std::fs::read_dir(folder.path()).unwrap().count();
+        let done = run(report(folder.path(), args)).expect(code);
+        assert!(done.complaint().contains(part), "{args}: {}", done.stderr);
+        assert_eq!(std::fs::read_to_string(folder.path().join("old.html")).unwrap(), "old", "{args}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), before, "{args}");
+    }
+}
