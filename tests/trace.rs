@@ -9,13 +9,15 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Lines of the stages' CSV by mode and stage.
-fn stages(prefix: &Path) -> HashMap<(String, String), HashMap<String, String>> {
+type Stages = HashMap<(String, String), HashMap<String, String>>;
+
+fn stages(prefix: &Path) -> Stages {
     let mut reader = csv::Reader::from_path(prefix.with_extension("csv")).unwrap();
     let lines = reader.deserialize::<HashMap<String, String>>().map(Result::unwrap);
     lines.map(|line| ((line["mode"].clone(), line["stage"].clone()), line)).collect()
 }
 
-fn traced(options: &str) -> (tempfile::TempDir, HashMap<(String, String), HashMap<String, String>>, String) {
+fn traced(options: &str) -> (tempfile::TempDir, Stages, String) {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("life");
     let done = run(ginlab(&format!("proxy -d emulated {options} --trace {}", prefix.display()))).expect(0);

@@ -2,7 +2,7 @@
 
 /// The columns that were chosen, in the order in which they are worth being named. Two rows with the same values in all of
 /// them are two measurements of one thing.
-pub const CHOSEN: [&str; 28] = [
+pub const CHOSEN: [&str; 29] = [
     "experiment",
     "case",
     "stage",
@@ -25,6 +25,7 @@ pub const CHOSEN: [&str; 28] = [
     "consumers",
     "slot_bytes",
     "ring_slots",
+    "ring_memory",
     "window",
     "fill",
     "proxy_threads",
