@@ -13,6 +13,7 @@ newest=(
     data/2026-11-21-h200-2/{nbi,four-rings,blocking-thread,blocking-warp,compare,compare-managed,payload}.csv
     data/2026-11-21-h200x4/*.csv
     data/2026-11-21-lab
+    data/2026-11-21-h200-3/{quiet-vs-nbi,life}
 )
 mkdir -p "$out"
 "$ginlab" report "${newest[@]}" -o "$out/report.html" --svg "$out/svg" --title 'ginlab: what was measured'

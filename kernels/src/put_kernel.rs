@@ -8,7 +8,7 @@ use crate::pattern;
 use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
 use crate::ring::{Ring, Stop};
-use cuda_std::{kernel, thread};
+use cuda_std::{kernel, thread, warp};
 
 /// A block is one producer.
 pub const SCOPE_BLOCK: u32 = 0;
@@ -170,6 +170,11 @@ unsafe fn put_loop(
                 }
             } else if stop != 0 {
                 break;
+            }
+            if args.scope == SCOPE_BLOCK {
+                // The leader comes from its quiet alone, and a block's barrier does not bring it back to its warp: that warp
+                // would store twice as often as the others. (H200, fill of 8 MiB by 256 threads: 132 instead of 200 us.)
+                warp::synchronize(u32::MAX);
             }
             trace.begins();
             // SAFETY: the slot lies in the source region, contract of the kernel.

@@ -119,7 +119,11 @@ impl Query {
         let columns = self.columns(records)?;
         let passed = self.passed(records)?;
         let mut notes = Vec::new();
-        let rows = self.usable(&columns, &passed, &mut notes)?;
+        let mut rows = self.usable(&columns, &passed, &mut notes)?;
+        if self.stacked {
+            // What the pile comes to is no part of it.
+            rows.retain(|row| records.field(row, "stage") != "total");
+        }
 
         let (kind, places) = self.places(&columns, &rows)?;
         let (names, members) = self.series_of(&columns, &rows);
@@ -128,9 +132,14 @@ impl Query {
         }
         let mut drawn = Vec::new();
         for ((row, x), series) in rows.iter().zip(places).zip(members) {
-            let y = number(row.get(columns.y)).unwrap_or_default();
+            let mut y = number(row.get(columns.y)).unwrap_or_default();
             if self.stacked && y < 0.0 {
-                return Err(ChartError::Pile { column: self.y.clone(), place: row.place(), found: y });
+                // A stage between two clocks may come out below nothing, by less than they are uncertain.
+                if number(records.field(row, "clock_uncertainty_us")).is_none_or(|most| y < -most) {
+                    return Err(ChartError::Pile { column: self.y.clone(), place: row.place(), found: y });
+                }
+                notes.push(format!("{} is {y} in {}, within the clocks' uncertainty: drawn as 0", self.y, row.place()));
+                y = 0.0;
             }
             let range = columns.range.and_then(|[low, high]| Some((number(row.get(low))?, number(row.get(high))?)));
             drawn.push(Drawn { row, series, point: Point { x, y, range } });

@@ -33,7 +33,7 @@ const PLACEHOLDER: u8 = 0xA7;
 
 /// Colours that stay apart for people with colour-blindness (after Okabe and Ito, darkened and lightened until each has a
 /// contrast of 3 to the background): for light and for dark surroundings.
-const SERIES: [(&str, &str); 7] = [
+const SERIES: [(&str, &str); 9] = [
     ("#0072B2", "#58A9E0"),
     ("#D55E00", "#F4844A"),
     ("#008A63", "#35C39A"),
@@ -41,8 +41,10 @@ const SERIES: [(&str, &str); 7] = [
     ("#4D4D4D", "#C8C8C8"),
     ("#A97700", "#EDB43C"),
     ("#3C94CC", "#9AD3F7"),
+    ("#7A1F4B", "#C98BA8"),
+    ("#5B7F1E", "#B5D67A"),
 ];
-/// With seven colours, these make 28 different lines.
+/// With nine colours, these make 36 different lines.
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "10 3 2 3"];
 
 const FONTS: &str = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif";

@@ -160,6 +160,8 @@ fn piles_begin_where_the_one_below_ends() {
     assert_well_formed(&chart.svg().unwrap());
     let error = query.chart(&read("put,64,quiet,tcp,push,-1\n")).unwrap_err().to_string();
     assert_eq!(error, "bars cannot lie on each other: p50_us is -1 in stages.csv, line 2");
+    let summed = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,wire,2\nput,64,quiet,tcp,total,3\n");
+    assert_eq!(query.chart(&summed).unwrap().chart.piles(), [vec![(0.0, 1.0)], vec![(1.0, 3.0)]]);
     let twice = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,push,2\n");
     assert!(matches!(query.chart(&twice), Err(ChartError::Overlap(_))));
 }
