@@ -252,6 +252,9 @@ impl Job {
                 _ => notes.push("ranks are not pinned: fewer cores than ranks, or the system refuses".into()),
             }
         }
+        if let Some(name) = args.provider.as_deref().filter(|name| name.starts_with(ginlab::fabric::model::PREFIX)) {
+            return Err(Failure::Usage(format!("--provider {name}: modelled cards stand under `ginlab proxy` alone")));
+        }
         let (provider, domains) =
             choose_domains(args.provider.as_deref(), &args.domain, rails, ranks, &device, &mut notes)?;
         let options = RailOptions {

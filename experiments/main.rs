@@ -12,6 +12,7 @@ mod events;
 mod ipc;
 mod job;
 mod listing;
+mod model;
 mod output;
 mod proxy;
 mod queue;
@@ -64,6 +65,8 @@ enum Experiment {
     Efa(efa::Args),
     /// List GPUs with the network cards and cores near them, and what connects them
     Affinity(affinity::Args),
+    /// Modelled cards: their figures with sources, and an all-to-all of many machines in virtual time
+    Model(model::Args),
     /// Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes
     Bootstrap(Box<bootstrap::Args>),
     /// A TCP echo server and client whose messages also go over the fabric: sockets and completions in one loop
@@ -113,6 +116,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Experiment::All2all(args)) => all2all::run(&args),
         Some(Experiment::Efa(args)) => efa::run(&args),
         Some(Experiment::Affinity(args)) => affinity::run(&args),
+        Some(Experiment::Model(args)) => model::run(&args),
         Some(Experiment::Bootstrap(args)) => bootstrap::run(&args),
         Some(Experiment::Echo(args)) => echo::run(&args),
         Some(Experiment::Serve(args)) => serve::serve(&args),

@@ -101,6 +101,12 @@ fn a_killed_target_is_named_within_the_deadline() {
 }
 
 #[test]
+fn modelled_cards_are_the_proxys() {
+    let done = run(ginlab("write -d emulated -p model:p5")).expect(2);
+    assert!(done.complaint().contains("`ginlab proxy` alone"), "{done:?}");
+}
+
+#[test]
 fn a_provider_without_rma_says_what_is_missing() {
     // Without the layer that adds it, udp has datagrams only.
     let mut command = ginlab("write -d emulated -p udp -b 8 -e 8 -n 1");

@@ -226,6 +226,9 @@ row! {
     imbalance_pct: Option<f64>,
     /// Where the rings are: `pinned`, `managed`, `gdr`.
     ring_memory: Option<String>,
+    /// Bandwidth from one rank to one other, 10^9 B/s.
+    #[serde(serialize_with = "number")]
+    pair_gbytes_s: Option<f64>,
 }
 
 impl Row {
@@ -303,6 +306,7 @@ impl Row {
             busbw_gbytes_s: None,
             imbalance_pct: None,
             ring_memory: None,
+            pair_gbytes_s: None,
         }
     }
 
@@ -384,6 +388,7 @@ impl Row {
             &mut row.imbalance_pct,
             &mut row.received_us_p50,
             &mut row.one_way_ratio,
+            &mut row.pair_gbytes_s,
         ] {
             *value = value.and_then(rounded);
         }
@@ -449,7 +454,7 @@ mod tests {
     /// The columns every experiment's row begins with. Scripts depend on them: a change here is a new [`SCHEMA`].
     #[test]
     fn columns_are_fixed() {
-        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee, algbw_gbytes_s, busbw_gbytes_s, imbalance_pct, ring_memory");
+        insta::assert_snapshot!(Row::COLUMNS.join(", "), @"schema, experiment, case, device, fabric, ranks, rails, strategy, mode, memory, size_bytes, grid, block, iterations, time_us_min, time_us_p50, time_us_p99, bandwidth_gbytes_s, rate_mops, line_rate_pct, baseline, baseline_ratio, wrong, status, time_us_max, cv_pct, repeats, post_us_p50, post_rate_mops, bandwidth_gbits_s, fill, scope, window, proxy_threads, ring_slots, completion, again, rail_bytes, suspect, rings, consumers, slot_bytes, push_us_p50, push_us_p99, push_us_p999, ack_us_p50, ack_us_p99, ack_us_p999, full_stalls, host_polls, lost_exchanges, watched, empty_polls, operation, pair, direction, store, width_bytes, launch, received_us_p50, one_way_ratio, knee, algbw_gbytes_s, busbw_gbytes_s, imbalance_pct, ring_memory, pair_gbytes_s");
         let json = serde_json::to_string(&Row::new("e", "c", "d", "f")).unwrap();
         let positions: Vec<usize> =
             Row::COLUMNS.iter().map(|name| json.find(&format!("\"{name}\":")).unwrap()).collect();

@@ -107,7 +107,8 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
     let grid = match (row.grid, row.block) {
         (Some(grid), Some(block)) => format!("{grid}x{block}"),
         (Some(grid), None) => grid.to_string(),
-        _ => String::new(),
+        // GB/s, the unit of the column of bandwidths.
+        _ => row.pair_gbytes_s.map(|rate| format!("{}/pair", figure(Some(rate), 6))).unwrap_or_default(),
     };
     let status = match &row.suspect {
         Some(why) => format!("{}, suspect: {why}", row.status),

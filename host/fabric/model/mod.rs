@@ -8,6 +8,7 @@
 //! Not in the model: the receiving card (writes of several senders to one target do not meet), other traffic, loss,
 //! congestion, the host's memory bus beyond what the machine itself has.
 
+pub mod all_to_all;
 mod nic;
 mod profile;
 mod rail;

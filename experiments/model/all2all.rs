@@ -1,0 +1,210 @@
+//! `ginlab model all2all`.
+
+use crate::error::Failure;
+use crate::output::{Output, OutputArgs};
+use clap::ValueEnum;
+use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Setting};
+use ginlab::fabric::model::{PREFIX, Profile};
+use ginlab::measure::size;
+use ginlab::measure::stats::Summary;
+use ginlab::report::{Ending, Header, Row};
+use ginlab::signals;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab model all2all                                    8, 64 and 512 machines of a p5, 64 KiB to each GPU
+  ginlab model all2all -p p5en --nodes 2,4,8,16 -b 4K -e 4M -f 4 --rails 1,2
+  ginlab model all2all --nodes 64 --strategy round-robin,split --order rotated,same --csv scale.csv";
+
+/// Options of `ginlab model all2all`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Profile of the cards
+    #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
+    profile: String,
+    /// Machines, a list that is swept
+    #[arg(long, default_value = "8,64,512", value_name = "LIST")]
+    nodes: String,
+    /// GPUs of each machine [default: the profile's]
+    #[arg(long, value_name = "N")]
+    gpus: Option<u64>,
+    /// Rails of each GPU, a list that is swept
+    #[arg(long, default_value = "1,4", value_name = "LIST")]
+    rails: String,
+    /// Smallest block that each GPU writes to each GPU of the other machines [K, M, G are powers of two]
+    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE")]
+    begin: String,
+    /// Largest block [default: the smallest]
+    #[arg(short = 'e', long, value_name = "SIZE")]
+    end: Option<String>,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
+    factor: u64,
+    /// How blocks are laid over the rails, a list that is swept
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "round-robin")]
+    strategy: Vec<Strategy>,
+    /// In which order a GPU writes to the others, a list that is swept
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "rotated")]
+    order: Vec<Order>,
+    /// Pieces of a GPU that are outstanding, at most
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    window: u32,
+    /// Runs of each row, with latencies of their own
+    #[arg(short = 'r', long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    repeats: u64,
+    /// Of the first run; each following one takes the next
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Strategy {
+    /// Each block by one rail, in turn.
+    RoundRobin,
+    /// Each block cut over all rails.
+    Split,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// Each begins behind itself.
+    Rotated,
+    /// All begin with the first.
+    Same,
+}
+
+impl From<Order> for all_to_all::Order {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Rotated => all_to_all::Order::Rotated,
+            Order::Same => all_to_all::Order::Same,
+        }
+    }
+}
+
+/// What the options ask for: a setting for each row, and its name for the order.
+fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Failure> {
+    let usage = |option: &str, why: String| Failure::Usage(format!("{option}: {why}"));
+    let list = |option: &str, text: &str| size::parse_list(text).map_err(|why| usage(option, why.to_string()));
+    let bytes = |option: &str, text: &str| size::parse(text).map_err(|why| usage(option, why.to_string()));
+    let begin = bytes("--begin", &args.begin)?;
+    let end = args.end.as_deref().map_or(Ok(begin), |end| bytes("--end", end))?;
+    let sizes = size::sweep(begin, end, args.factor).map_err(|why| usage("-b/-e/-f", why.to_string()))?;
+    if begin == 0 || end > 1 << 40 {
+        return Err(usage("-b/-e/-f", "blocks of 1 B to 1 TiB can be simulated".into()));
+    }
+    let nodes = list("--nodes", &args.nodes)?;
+    let gpus = args.gpus.unwrap_or(profile.gpus.value as u64);
+    let most = nodes.iter().copied().max().map_or(0, u64::from);
+    if nodes.iter().any(|nodes| *nodes < 2) || gpus == 0 || most.saturating_mul(gpus) > MOST_GPUS / 64 {
+        let text = format!(
+            "{gpus} GPUs in each of {} machines; 2 machines or more, and up to {} GPUs",
+            args.nodes,
+            MOST_GPUS / 64
+        );
+        return Err(usage("--nodes", text));
+    }
+    let rails = list("--rails", &args.rails)?;
+    let cards = profile.cards_per_gpu() as u32;
+    if cards == 0 {
+        let text = format!("GPUs of a {} share cards, which this simulation does not know", args.profile);
+        return Err(usage("--profile", text));
+    }
+    if let Some(rails) = rails.iter().find(|rails| **rails > cards) {
+        return Err(usage("--rails", format!("{rails}; a GPU of a {} has {cards} for itself", args.profile)));
+    }
+    let mut settings = Vec::new();
+    for &order in &args.order {
+        for &strategy in &args.strategy {
+            for &rails in &rails {
+                for &bytes in &sizes {
+                    settings.extend(nodes.iter().map(|&nodes| {
+                        let setting = Setting {
+                            nodes: nodes.into(),
+                            gpus_per_node: gpus,
+                            rails,
+                            bytes,
+                            split: strategy == Strategy::Split,
+                            window: args.window,
+                            order: order.into(),
+                            seed: args.seed,
+                        };
+                        (setting, order)
+                    }));
+                }
+            }
+        }
+    }
+    Ok(settings)
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let name = args.profile.strip_prefix(PREFIX).unwrap_or(&args.profile);
+    let profile = Profile::named(name).map_err(|why| Failure::Usage(format!("--profile: {why}")))?;
+    let settings = settings(args, &profile)?;
+    let mut header = Header::default();
+    crate::versions().fill(&mut header);
+    let assumed = profile.figures().into_iter().filter(|(_, figure)| figure.assumption.is_some()).map(|(name, _)| name);
+    header.note(format!(
+        "MODELLED cards of a {name} in virtual time; assumed: {}",
+        assumed.collect::<Vec<_>>().join(", ")
+    ));
+    header.note(
+        "what stays in a machine is not part of it; not modelled: switches and congestion in the network, loss, what GPU and \
+         host can deliver; time_us is from the first post to the last acknowledgement of all, GB/s and Mops of one GPU, pair of \
+         one GPU to one other",
+    );
+    let mut output = Output::open(&args.output.options(), &header, settings.len() as u64)?;
+    let result = settings.iter().try_for_each(|(setting, order)| -> Result<(), Failure> {
+        let row = measure(args, name, &profile, setting, *order)?;
+        output.rows(std::slice::from_ref(&row))?;
+        output.step();
+        Ok(())
+    });
+    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
+    result?;
+    finished
+}
+
+fn measure(
+    args: &Args,
+    name: &str,
+    profile: &Profile,
+    setting: &Setting,
+    order: Order,
+) -> Result<(Row, Vec<f64>), Failure> {
+    let look = |_| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) };
+    let started = Instant::now();
+    let (mut times, mut imbalance, mut events) = (Vec::new(), 0f64, 0);
+    for repeat in 0..args.repeats {
+        let seeded = Setting { seed: setting.seed.wrapping_add(repeat), ..setting.clone() };
+        let outcome = all_to_all::run(&seeded, profile, look)?;
+        times.push(outcome.time as f64 / 1e6);
+        let mean = (outcome.blocks * setting.bytes) as f64 / f64::from(setting.rails);
+        imbalance = imbalance.max(100.0 * (outcome.received.0 as f64 / mean - 1.0));
+        events += outcome.events;
+    }
+    // For whoever wonders how long the next one will take; never part of a row, which is the same on each run.
+    eprintln!("# {} machines: {events} events in {:.1} s", setting.nodes, started.elapsed().as_secs_f64());
+    let mut row = Row::new("model", "all2all", "virtual", format!("{PREFIX}{name}"));
+    let gpus = setting.nodes * setting.gpus_per_node;
+    row.ranks = gpus as u32;
+    row.rails = Some(setting.rails);
+    row.strategy = Some(if setting.split { "split" } else { "round-robin" }.into());
+    row.mode = Some(format!("nodes={},{}", setting.nodes, if order == Order::Same { "same" } else { "rotated" }));
+    row.size_bytes = Some(setting.bytes);
+    row.window = Some(args.window);
+    row.iterations = Some(setting.peers());
+    row.imbalance_pct = Some(imbalance);
+    if let Some(summary) = Summary::of(&times) {
+        let bytes = setting.bytes * setting.peers();
+        row.times(&summary).throughput(bytes, setting.peers());
+        row.pair_gbytes_s = Some(setting.bytes as f64 / summary.p50 / 1000.0);
+        row.line_rate((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails));
+    }
+    Ok((row, times))
+}

@@ -1,0 +1,31 @@
+//! `ginlab model`: what is known of modelled cards, and many of them in virtual time.
+
+mod all2all;
+mod figures;
+
+use crate::error::Failure;
+use clap::Subcommand;
+
+/// Options of `ginlab model`.
+#[derive(clap::Args, Debug)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// The figures of each profile: value, and where it comes from or what is assumed
+    Figures(figures::Args),
+    /// An all-to-all of many machines in virtual time: no rank is started, no byte moved, and each run gives the same
+    All2all(Box<all2all::Args>),
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.what {
+        What::Figures(args) => figures::run(args),
+        What::All2all(args) => all2all::run(args),
+    }
+}

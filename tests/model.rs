@@ -1,0 +1,59 @@
+//! `ginlab model`: figures with sources, and the same virtual time on each run.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+mod common;
+
+use common::{ginlab, run};
+
+#[test]
+fn every_figure_says_where_it_comes_from() {
+    let done = run(ginlab("model figures --csv -")).expect(0);
+    let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
+    let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 4 * 12);
+    assert!(rows.iter().all(|row| row[3].is_empty() != row[4].is_empty()), "a source or an assumption");
+    let table = run(ginlab("model figures model:p5")).expect(0).stdout;
+    assert!(table.contains("ASSUMED") && !table.contains("p5en"), "{table}");
+}
+
+#[test]
+fn virtual_time_is_the_same_on_each_run_and_another_with_another_seed() {
+    let rows = |options: &str| common::rows(&run(ginlab(&format!("model all2all --csv - {options}"))).expect(0).stdout);
+    let options = "--nodes 2,8 --rails 1,4 -b 1K -e 64K -f 64 --strategy round-robin,split -r 2";
+    let first = rows(options);
+    assert_eq!(first.len(), 16);
+    assert_eq!(rows(options), first);
+    assert_ne!(rows(&format!("{options} --seed 9")), first);
+    for row in &first {
+        assert!(row.fabric == "model:p5" && row.device == "virtual" && row.wrong.is_none(), "{row:?}");
+        let of_line = row.line_rate_pct.unwrap();
+        assert!(of_line > 0.0 && of_line <= 97.5, "{row:?}");
+    }
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    for (options, part) in [
+        ("all2all --nodes 1", "2 machines or more"),
+        ("all2all --nodes 9999", "up to 16384 GPUs"),
+        ("all2all --rails 5", "has 4 for itself"),
+        ("all2all --rails 0", "--rails"),
+        ("all2all -p p4d --rails 1", "share cards"),
+        ("all2all -p p9", "known are model:p4d"),
+        ("all2all -b 0", "-b/-e/-f"),
+        ("all2all -b 8 -e 4", "-b/-e/-f"),
+        ("figures p9", "known are model:p4d"),
+    ] {
+        let done = run(ginlab(&format!("model {options}"))).expect(2);
+        assert!(done.complaint().contains(part) && done.stdout.is_empty(), "{options}: {done:?}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it() {
+    let mut job = common::Job::start(ginlab("model all2all --nodes 1024 -b 64K"));
+    job.until(common::Stream::Stderr, "MODELLED");
+    job.signal(nix::sys::signal::Signal::SIGINT);
+    job.finish().expect(130);
+}
