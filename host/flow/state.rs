@@ -26,21 +26,25 @@ pub(super) enum Kind {
     Receive,
 }
 
-/// An operation until its future has taken the result, and at least until its last completion has arrived.
+/// An operation until its future has taken the result, and at least until its last completion has arrived. No larger than
+/// a cache line: between two writes the kernel's network stack has had the cache.
 pub(super) struct Operation<R: Rail> {
-    kind: Kind,
     /// Keeps the memory while a NIC may use it.
     local: Region<R>,
-    rail: usize,
-    /// None of a receive, which takes from whoever sends.
-    peer: Option<usize>,
-    /// Pieces without a completion.
-    outstanding: usize,
     bytes: u64,
-    error: Option<FlowError>,
     waker: Option<Waker>,
+    error: Option<Box<FlowError>>,
+    /// Pieces without a completion.
+    outstanding: u32,
+    /// [`NOBODY`] of a receive, which takes from whoever sends.
+    peer: u32,
+    rail: u16,
+    kind: Kind,
     abandoned: bool,
 }
+
+/// In place of a peer.
+const NOBODY: u32 = u32::MAX;
 
 /// How a transfer goes.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,15 @@ pub(super) struct Way {
 struct Piece {
     key: usize,
     body: Body,
+}
+
+/// What has become of a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Posted {
+    /// It is with the rail, or has failed.
+    Gone,
+    /// The rail has no room.
+    Again,
 }
 
 enum Body {
@@ -141,7 +154,7 @@ impl<R: Rail> State<R> {
     }
 
     pub fn remove_peer(&mut self, peer: usize) -> Result<(), FlowError> {
-        let to_it = |op: &Operation<R>| op.outstanding > 0 && op.peer == Some(peer);
+        let to_it = |op: &Operation<R>| op.outstanding > 0 && op.peer as usize == peer;
         let count = self.operations.iter().filter(|(_, operation)| to_it(operation)).count();
         if count > 0 && self.dead.is_none() {
             return Err(FlowError::Refused(format!("peer {peer} has {count} operations in flight")));
@@ -192,12 +205,12 @@ impl<R: Rail> State<R> {
             return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.rails.len())));
         }
         if bytes == 0 && immediate.is_none() {
-            return Ok(self.begin(kind, local, Some(target.peer.0), 0, 0, 0));
+            return Ok(self.begin(kind, local, target.peer.0 as u32, 0, 0, 0));
         }
-        let key = self.begin(kind, local, Some(target.peer.0), 0, 0, bytes);
+        let key = self.begin(kind, local, target.peer.0 as u32, 0, 0, bytes);
         let mut pieces = 0;
         let (waiting, peers) = (&mut self.waiting, &self.peers);
-        let mut last_rail = 0;
+        let (mut last_rail, mut first) = (0, None);
         let mut lay = |piece: strategy::Piece| {
             let transfer = Transfer {
                 local_offset: offset + piece.offset,
@@ -211,7 +224,10 @@ impl<R: Rail> State<R> {
                 more: false,
             };
             let body = if kind == Kind::Read { Body::Read(transfer) } else { Body::Write(transfer) };
-            waiting[piece.rail].push_back(Piece { key, body });
+            match &first {
+                None => first = Some((piece.rail, body)),
+                Some(_) => waiting[piece.rail].push_back(Piece { key, body }),
+            }
             last_rail = piece.rail;
             pieces += 1;
         };
@@ -222,9 +238,20 @@ impl<R: Rail> State<R> {
             }
         }
         let operation = &mut self.operations[key];
-        (operation.outstanding, operation.rail) = (pieces, last_rail);
-        if self.holds == 0 {
-            if pieces == 1 { self.post(last_rail) } else { self.flush() }
+        (operation.outstanding, operation.rail) = (pieces, last_rail as u16);
+        let Some((rail, body)) = first else { return Ok(key) };
+        if self.holds > 0 || pieces > 1 || !self.waiting[rail].is_empty() {
+            // Before the others of its rail.
+            self.waiting[rail].push_front(Piece { key, body });
+            if self.holds == 0 {
+                self.flush();
+            }
+        } else {
+            // Alone, it is posted from where it stands.
+            let mut piece = Piece { key, body };
+            if self.post_piece(rail, &mut piece, false) == Posted::Again {
+                self.waiting[rail].push_back(piece);
+            }
         }
         Ok(key)
     }
@@ -245,7 +272,7 @@ impl<R: Rail> State<R> {
         if kind == Kind::Send && on_rail.is_none() {
             return Err(FlowError::Refused(format!("there is no peer {peer}")));
         }
-        let key = self.begin(kind, local, (kind == Kind::Send).then_some(peer), rail, 1, message.bytes);
+        let key = self.begin(kind, local, if kind == Kind::Send { peer as u32 } else { NOBODY }, rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
         let body = match on_rail {
             Some(peer) if kind == Kind::Send => Body::Send(peer, message),
@@ -284,9 +311,9 @@ impl<R: Rail> State<R> {
         &mut self,
         kind: Kind,
         local: &Region<R>,
-        peer: Option<usize>,
+        peer: u32,
         rail: usize,
-        outstanding: usize,
+        outstanding: u32,
         bytes: u64,
     ) -> usize {
         if self.operations.is_empty() {
@@ -294,14 +321,15 @@ impl<R: Rail> State<R> {
             self.moved += 1;
         }
         self.operations.insert(Operation {
-            kind,
             local: local.clone(),
-            rail,
-            peer,
-            outstanding,
             bytes,
-            error: None,
             waker: None,
+            error: None,
+            outstanding,
+            peer,
+            // Rails are counted in tens.
+            rail: rail as u16,
+            kind,
             abandoned: false,
         })
     }
@@ -309,8 +337,8 @@ impl<R: Rail> State<R> {
     /// An operation that ends with this error before anything of it is posted.
     #[cold]
     pub fn refused(&mut self, local: &Region<R>, error: FlowError) -> usize {
-        let key = self.begin(Kind::Write, local, None, 0, 0, 0);
-        self.operations[key].error = Some(error);
+        let key = self.begin(Kind::Write, local, NOBODY, 0, 0, 0);
+        self.operations[key].error = Some(Box::new(error));
         key
     }
 
@@ -323,57 +351,60 @@ impl<R: Rail> State<R> {
 
     fn post(&mut self, index: usize) {
         let mut chain = 0;
-        while let Some(piece) = self.waiting[index].front_mut() {
-            let operation = &self.operations[piece.key];
-            let region = &operation.local.on_rail[index];
-            let rail = &mut self.rails[index];
+        while let Some(mut piece) = self.waiting[index].pop_front() {
             chain += 1;
-            let more = self.waiting[index].len() > 1 && chain % LONGEST_CHAIN != 0;
-            let Some(piece) = self.waiting[index].front_mut() else { break };
-            let (posted, bytes) = match &mut piece.body {
-                Body::Write(transfer) => {
-                    transfer.more = more;
-                    // SAFETY: the range was checked against the region, which the operation keeps until the completion;
-                    // that nobody writes the source before is what `write_all` asks of its caller, as a NIC would.
-                    (unsafe { rail.write(region, transfer) }, transfer.bytes)
-                }
-                Body::Read(transfer) => {
-                    transfer.more = more;
-                    // SAFETY: as for a write.
-                    (unsafe { rail.read(region, transfer) }, transfer.bytes)
-                }
-                // SAFETY: the rail checks the range; the operation keeps the region until the completion.
-                Body::Send(peer, message) => (unsafe { rail.send(region, *peer, message) }, message.bytes),
-                // SAFETY: as for a send.
-                Body::Receive(message) => (unsafe { rail.receive(region, message) }, 0),
-            };
-            match posted {
-                Ok(Post::Accepted) => {
-                    self.counters.rail_bytes[index] += bytes;
-                    self.counters.rail_transfers[index] += 1;
-                    self.waiting[index].pop_front();
-                }
-                Ok(Post::Again) => {
-                    self.counters.again += 1;
-                    return;
-                }
-                Err(error) => {
-                    let key = piece.key;
-                    self.waiting[index].pop_front();
-                    self.complete(key, 1, Some(error.into()));
-                }
+            let more = !self.waiting[index].is_empty() && chain % LONGEST_CHAIN != 0;
+            if self.post_piece(index, &mut piece, more) == Posted::Again {
+                self.waiting[index].push_front(piece);
+                return;
             }
         }
     }
 
+    /// Posts a piece; `more`: another one follows at once.
+    #[inline]
+    fn post_piece(&mut self, index: usize, piece: &mut Piece, more: bool) -> Posted {
+        let region = &self.operations[piece.key].local.on_rail[index];
+        let rail = &mut self.rails[index];
+        let (posted, bytes) = match &mut piece.body {
+            Body::Write(transfer) => {
+                transfer.more = more;
+                // SAFETY: the range was checked against the region, which the operation keeps until the completion; that
+                // nobody writes the source before is what `write_all` asks of its caller, as a NIC would.
+                (unsafe { rail.write(region, transfer) }, transfer.bytes)
+            }
+            Body::Read(transfer) => {
+                transfer.more = more;
+                // SAFETY: as for a write.
+                (unsafe { rail.read(region, transfer) }, transfer.bytes)
+            }
+            // SAFETY: the rail checks the range; the operation keeps the region until the completion.
+            Body::Send(peer, message) => (unsafe { rail.send(region, *peer, message) }, message.bytes),
+            // SAFETY: as for a send.
+            Body::Receive(message) => (unsafe { rail.receive(region, message) }, 0),
+        };
+        match posted {
+            Ok(Post::Accepted) => {
+                self.counters.rail_bytes[index] += bytes;
+                self.counters.rail_transfers[index] += 1;
+            }
+            Ok(Post::Again) => {
+                self.counters.again += 1;
+                return Posted::Again;
+            }
+            Err(error) => self.complete(piece.key, 1, Some(error.into())),
+        }
+        Posted::Gone
+    }
+
     /// Some pieces of an operation have ended.
     #[inline]
-    fn complete(&mut self, key: usize, pieces: usize, error: Option<FlowError>) {
+    fn complete(&mut self, key: usize, pieces: u32, error: Option<FlowError>) {
         let Some(operation) = self.operations.get_mut(key) else { return };
         self.moved += 1;
         operation.outstanding = operation.outstanding.saturating_sub(pieces);
         if operation.error.is_none() {
-            operation.error = error;
+            operation.error = error.map(Box::new);
         }
         if operation.outstanding == 0 {
             if operation.abandoned {
@@ -478,12 +509,12 @@ impl<R: Rail> State<R> {
         let operation = self.operations.get_mut(key)?;
         if operation.outstanding > 0 {
             // After a failure of the flow nobody waits for completions any more, but the memory does.
-            let error = self.dead.is_some().then(|| operation.error.clone())??;
+            let error = self.dead.is_some().then(|| operation.error.as_deref().cloned())??;
             operation.abandoned = true;
             return Some(Err(error));
         }
         let operation = self.operations.remove(key);
-        Some(operation.error.map_or(Ok(operation.bytes), Err))
+        Some(operation.error.map_or(Ok(operation.bytes), |error| Err(*error)))
     }
 
     /// Whether an operation has a result.
@@ -508,7 +539,7 @@ impl<R: Rail> State<R> {
             return;
         }
         operation.abandoned = true;
-        let (kind, rail) = (operation.kind, operation.rail);
+        let (kind, rail) = (operation.kind, usize::from(operation.rail));
         if kind != Kind::Receive {
             return;
         }

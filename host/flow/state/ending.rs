@@ -1,6 +1,6 @@
 //! How a flow ends: by a stall, by an error of a rail, or by being dropped.
 
-use super::{Kind, Operation, State};
+use super::{Kind, NOBODY, Operation, State};
 use crate::fabric::Rail;
 use crate::flow::FlowError;
 use std::task::Waker;
@@ -38,7 +38,7 @@ impl<R: Rail> State<R> {
         }
         for (_, operation) in &mut self.operations {
             if operation.outstanding > 0 && operation.error.is_none() {
-                operation.error = Some(error.clone());
+                operation.error = Some(Box::new(error.clone()));
             }
             operation.waker.take().into_iter().for_each(Waker::wake);
         }
@@ -85,9 +85,9 @@ impl<R: Rail> Operation<R> {
             Kind::Receive => "receive into",
         };
         let toward = match (self.peer, self.kind) {
-            (Some(peer), Kind::Read) => format!(" from peer {peer}"),
-            (Some(peer), _) => format!(" to peer {peer}"),
-            (None, _) => String::new(),
+            (NOBODY, _) => String::new(),
+            (peer, Kind::Read) => format!(" from peer {peer}"),
+            (peer, _) => format!(" to peer {peer}"),
         };
         let pieces = if self.outstanding > 1 { format!(" ({} pieces left)", self.outstanding) } else { String::new() };
         format!("a {what} {} B{toward}{pieces}", self.bytes)
