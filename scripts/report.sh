@@ -12,7 +12,9 @@ newest=(
     data/2026-11-21-h200x4/proxy-after-ring
     data/2026-11-21-h200-2/{nbi,four-rings,blocking-thread,blocking-warp,compare,compare-managed,payload}.csv
     data/2026-11-21-h200x4/*.csv
-    data/2026-11-21-lab
+    data/2026-11-21-lab/{all2all*,echo*}.csv
+    data/2026-11-21-lab-2
+    data/2026-11-21-virtual
     data/2026-11-21-h200-3/{quiet-vs-nbi,life}
 )
 mkdir -p "$out"

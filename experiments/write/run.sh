@@ -12,13 +12,14 @@ lab down >/dev/null 2>&1 || true
 lab up --rate "${RATE:-1gbit}" --mtu "${MTU:-1500}"
 
 # rung NAME ARGUMENTS...: both nodes run the same line; node 0 writes the rows.
+experiment="write"
 rung() {
     local name=$1 other
     shift
-    printf '== %s: ginlab write %s\n' "$name" "$*" | tee -a "$out/steps.txt"
-    timeout 120 scripts/rails-lab.sh exec --name write 1 -- "$ginlab" write -p tcp -d emulated -r 5 "$@" --no-header >/dev/null &
+    printf '== %s: ginlab %s %s\n' "$name" "$experiment" "$*" | tee -a "$out/steps.txt"
+    timeout 120 scripts/rails-lab.sh exec --name write 1 -- "$ginlab" "$experiment" -p tcp -d emulated -r 5 "$@" --no-header >/dev/null &
     other=$!
-    timeout 120 scripts/rails-lab.sh exec --name write 0 -- "$ginlab" write -p tcp -d emulated -r 5 "$@" --no-header \
+    timeout 120 scripts/rails-lab.sh exec --name write 0 -- "$ginlab" "$experiment" -p tcp -d emulated -r 5 "$@" --no-header \
         --csv "$out/$name.csv" --json "$out/$name.json" | tee -a "$out/steps.txt"
     wait "$other"
 }
@@ -30,6 +31,11 @@ rung 3-batched -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --ba
 rung 4-deferred -b 64K -e 64K -n 200 --rails 1 --strategy single --window 16 --completion transmit --batch 1
 rung 5-rails -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --batch 1
 rung 6-pinned -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --pin --batch 1
+# A flow is of one thread; several threads, each with rails of its own, are the proxy's, whose CPU-initiated row (cpu-write) this is.
+experiment="proxy"
+rung 7-one-thread -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --mode nbi --proxy-threads 1
+rung 8-two-threads -b 64K -e 64K -n 800 --rails 4 --strategy round-robin --window 16 --grid 2 --mode nbi --proxy-threads 2
+experiment="write"
 # What the rails give: against the bare loop, by split, in turns over eight buffers, and one large buffer.
 rung one-rail-bare -b 4M -e 16M -f 4 -n 16 --rails 1 --strategy single --window 8 --buffers 1 --bare
 rung split -b 4M -e 64M -f 4 -n 8 --rails 1,4 --strategy split --window 4 --buffers 2 --volume 256M
