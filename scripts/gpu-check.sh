@@ -140,6 +140,18 @@ run tcp-bare 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --
 run tcp-bare-transmit 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare --completion transmit
 run shm 60 -d gpu -p shm -b 64 -e 4M -f 16 -r "$(repeats 5)" --rails 1
 
+# Where each microsecond of a put goes; modelled cards: what quiet costs and how it need not.
+mkdir -p "$work/life"
+run life-null 60 -d gpu -p null -b 64 -e 64K -f 1024 -n 2000 -r "$(repeats 10)" --rails 1,4 --strategy split --trace "$work/life/null"
+run life-tcp 60 -d gpu -p tcp -b 64 -e 64K -f 1024 -n 2000 -r "$(repeats 10)" --rails 1,4 --strategy split --trace "$work/life/tcp"
+say '== experiments/quiet-vs-nbi/run.sh'
+if GINLAB=$ginlab timeout 600 experiments/quiet-vs-nbi/run.sh "$work/quiet-vs-nbi" >>"$log" 2>&1; then
+    say '   ok'
+else
+    say "   FAILED: $(tail -n 1 "$log")"
+    failures=$((failures + 1))
+fi
+
 # Faults: every one must end by itself, with a reason.
 expect proxy-vanishes 124 'deadline passed on the device' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode nbi --fault proxy-vanish=20000 -t 3
 expect proxy-vanishes-quiet 124 'deadline passed on the device' -d gpu -b 64 -e 64 -n 100000 -r 3 --mode quiet --fault proxy-vanish=2000 -t 3

@@ -15,7 +15,9 @@ newest=(
     data/2026-11-21-lab/{all2all*,echo*}.csv
     data/2026-11-21-lab-2
     data/2026-11-21-virtual
-    data/2026-11-21-h200-3/{quiet-vs-nbi,life}
+    data/2026-11-21-h200-3/quiet-vs-nbi/{0-as-it-was-pinned,0-as-it-was-managed,0b-no-fill,3-four-buffers,5-whole-puts-quiet}.csv
+    data/2026-11-21-h200-3/quiet-vs-nbi/{0-as-it-was-pinned-8M,0-as-it-was-managed-8M}.life.csv
+    data/2026-11-21-h200-3/life/{life-null-no-fill,life-tcp-no-fill}.life.csv
 )
 mkdir -p "$out"
 "$ginlab" report "${newest[@]}" -o "$out/report.html" --svg "$out/svg" --title 'ginlab: what was measured'

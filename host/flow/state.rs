@@ -272,7 +272,8 @@ impl<R: Rail> State<R> {
         if kind == Kind::Send && on_rail.is_none() {
             return Err(FlowError::Refused(format!("there is no peer {peer}")));
         }
-        let key = self.begin(kind, local, if kind == Kind::Send { peer as u32 } else { NOBODY }, rail, 1, message.bytes);
+        let key =
+            self.begin(kind, local, if kind == Kind::Send { peer as u32 } else { NOBODY }, rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
         let body = match on_rail {
             Some(peer) if kind == Kind::Send => Body::Send(peer, message),
@@ -307,15 +308,7 @@ impl<R: Rail> State<R> {
         Ok(ran.ok_or_else(none)??)
     }
 
-    fn begin(
-        &mut self,
-        kind: Kind,
-        local: &Region<R>,
-        peer: u32,
-        rail: usize,
-        outstanding: u32,
-        bytes: u64,
-    ) -> usize {
+    fn begin(&mut self, kind: Kind, local: &Region<R>, peer: u32, rail: usize, outstanding: u32, bytes: u64) -> usize {
         if self.operations.is_empty() {
             // What was idle for long is not stalled.
             self.moved += 1;
