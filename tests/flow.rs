@@ -263,6 +263,33 @@ fn one_failed_transfer_is_one_error() {
 }
 
 #[test]
+fn what_waits_for_a_full_provider_keeps_its_order() {
+    for (faults, held) in [(Faults { again_first: 3, ..Default::default() }, false), (Faults::default(), true)] {
+        let (node, target) = null(faults, TIMEOUT);
+        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
+        run([node.flow.clone()], async {
+            let hold = held.then(|| node.flow.hold());
+            let tasks: Vec<_> = (0..6u64)
+                .map(|number| {
+                    let write = node.flow.write_all(&node.region, number * 8, &target, number * 8, 8);
+                    let order = order.clone();
+                    tokio::task::spawn_local(async move {
+                        write.await.unwrap();
+                        order.borrow_mut().push(number);
+                    })
+                })
+                .collect();
+            drop(hold);
+            for task in tasks {
+                task.await.unwrap();
+            }
+        })
+        .unwrap();
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 4, 5], "held: {held}");
+    }
+}
+
+#[test]
 fn a_dead_rail_ends_everything() {
     let (node, target) = null(Faults { dead_from_poll: Some(1), ..Default::default() }, TIMEOUT);
     run([node.flow.clone()], async {

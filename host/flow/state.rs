@@ -210,7 +210,7 @@ impl<R: Rail> State<R> {
         let key = self.begin(kind, local, target.peer.0 as u32, 0, 0, bytes);
         let mut pieces = 0;
         let (waiting, peers) = (&mut self.waiting, &self.peers);
-        let (mut last_rail, mut first) = (0, None);
+        let (mut last_rail, mut alone) = (0, None);
         let mut lay = |piece: strategy::Piece| {
             let transfer = Transfer {
                 local_offset: offset + piece.offset,
@@ -224,9 +224,13 @@ impl<R: Rail> State<R> {
                 more: false,
             };
             let body = if kind == Kind::Read { Body::Read(transfer) } else { Body::Write(transfer) };
-            match &first {
-                None => first = Some((piece.rail, body)),
-                Some(_) => waiting[piece.rail].push_back(Piece { key, body }),
+            if pieces == 0 {
+                alone = Some((piece.rail, body));
+            } else {
+                if let Some((rail, body)) = alone.take() {
+                    waiting[rail].push_back(Piece { key, body });
+                }
+                waiting[piece.rail].push_back(Piece { key, body });
             }
             last_rail = piece.rail;
             pieces += 1;
@@ -239,19 +243,20 @@ impl<R: Rail> State<R> {
         }
         let operation = &mut self.operations[key];
         (operation.outstanding, operation.rail) = (pieces, last_rail as u16);
-        let Some((rail, body)) = first else { return Ok(key) };
-        if self.holds > 0 || pieces > 1 || !self.waiting[rail].is_empty() {
-            // Before the others of its rail.
-            self.waiting[rail].push_front(Piece { key, body });
-            if self.holds == 0 {
-                self.flush();
+        match alone {
+            // From where it stands: nothing goes before it.
+            Some((rail, body)) if self.holds == 0 && self.waiting[rail].is_empty() => {
+                let mut piece = Piece { key, body };
+                if self.post_piece(rail, &mut piece, false) == Posted::Again {
+                    self.waiting[rail].push_back(piece);
+                }
+                return Ok(key);
             }
-        } else {
-            // Alone, it is posted from where it stands.
-            let mut piece = Piece { key, body };
-            if self.post_piece(rail, &mut piece, false) == Posted::Again {
-                self.waiting[rail].push_back(piece);
-            }
+            Some((rail, body)) => self.waiting[rail].push_back(Piece { key, body }),
+            None => {}
+        }
+        if self.holds == 0 {
+            self.flush();
         }
         Ok(key)
     }
