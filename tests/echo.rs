@@ -96,10 +96,8 @@ fn a_server_that_dies_is_named() {
     server.0.signal(Signal::SIGKILL);
     let done = client.finish().expect(1);
     let line = done.complaint();
-    assert!(
-        line.contains(&format!("(pid {}", server.0.pid())) && line.contains("left while a message of 64 B"),
-        "{line}"
-    );
+    // By the socket or by the fabric, whichever hears first; the socket also knows the size.
+    assert!(line.contains(&format!("(pid {}", server.0.pid())) && line.contains("left while a message"), "{line}");
     server.0.until_line(Stream::Stdout, "joined host=");
 }
 
