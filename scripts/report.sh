@@ -13,7 +13,7 @@ newest=(
     data/2026-11-21-h200-2/{nbi,four-rings,blocking-thread,blocking-warp,compare,compare-managed,payload}.csv
     data/2026-11-21-h200x4/*.csv
     data/2026-11-21-lab/{all2all*,echo*}.csv
-    data/2026-11-21-lab-2
+    data/2026-11-21-lab-2/*.csv
     data/2026-11-21-virtual
     data/2026-11-21-h200-3/quiet-vs-nbi/{0-as-it-was-pinned,0-as-it-was-managed,0b-no-fill,3-four-buffers,5-whole-puts-quiet}.csv
     data/2026-11-21-h200-3/quiet-vs-nbi/{0-as-it-was-pinned-8M,0-as-it-was-managed-8M}.life.csv
