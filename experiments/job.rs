@@ -10,6 +10,7 @@ use ginlab::fabric::FabricError;
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
+use ginlab::report::{Header, Key};
 use ginlab::signals;
 use std::time::{Duration, Instant};
 
@@ -300,6 +301,21 @@ impl Job {
             self.connections.push(Connection { peer, offer });
         }
         Ok(())
+    }
+
+    /// The header of an experiment over these rails: machine, versions, what was opened.
+    pub fn header(&self, memory: MemoryKind, ranks: &Bootstrap) -> Header {
+        let mut header = Header::default();
+        crate::versions().fill(&mut header);
+        header
+            .set(Key::Provider, self.provider.as_str())
+            .set(Key::Rails, self.rail_names())
+            .set(Key::Memory, memory.name());
+        for note in &self.notes {
+            header.note(note);
+        }
+        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        header
     }
 
     /// Names of the rails.

@@ -102,10 +102,13 @@ impl Output {
         self.bar.inc(1);
     }
 
-    /// Closes every output.
-    pub fn finish(self, ending: Ending) -> Result<(), Failure> {
+    /// Closes every output, as complete or interrupted by what the run came to. The first failure is the one that is returned.
+    pub fn close<T>(self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.bar.finish_and_clear();
-        self.report.finish(ending).map_err(Failure::from)
+        let finished = self.report.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
+        let value = result?;
+        finished?;
+        Ok(value)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::job::{self, Job};
 use crate::output::Output;
 use args::Plan;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{Ending, Header, Key, Row};
+use ginlab::report::{Header, Row};
 use measure::Bench;
 
 /// Runs the experiment on this rank.
@@ -50,14 +50,10 @@ fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> 
         Ok(())
     })
     .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))));
-    if let Some(output) = output {
-        // The first failure is the one to report.
-        let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-        result?;
-        finished?;
-    } else {
-        result?;
-    }
+    match output {
+        Some(output) => output.close(result),
+        None => result,
+    }?;
     wrong.map_or(Ok(()), Err)
 }
 
@@ -71,16 +67,7 @@ fn wrong_data(row: &Row) -> Option<Failure> {
 }
 
 fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
-    header
-        .set(Key::Provider, job.provider.as_str())
-        .set(Key::Rails, job.rail_names())
-        .set(Key::Memory, args.job.mem.name());
-    for note in &job.notes {
-        header.note(note);
-    }
-    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    let mut header = job.header(args.job.mem, ranks);
     header.note(
         "time_us is one round: from a rank's first write until it has sent and received all its blocks, the slowest rank's; \
          percentiles are over rounds; bandwidths are per rank: GB/s and busbw count what crosses the network, algbw also a \

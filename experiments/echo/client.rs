@@ -8,7 +8,7 @@ use crate::rails::Wanted;
 use ginlab::bootstrap::visit::Visit;
 use ginlab::measure::pattern;
 use ginlab::measure::stats::{Micros, Summary};
-use ginlab::report::{Ending, Header, Key, Row};
+use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
 use std::time::Instant;
 
@@ -48,9 +48,7 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wa
             break;
         }
     }
-    // The first failure is the one to report.
-    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-    result.and(finished)
+    output.close(result)
 }
 
 fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {

@@ -15,11 +15,11 @@ mod verify;
 pub use args::Args;
 
 use crate::error::Failure;
+use crate::job;
 use crate::output::Output;
-use ginlab::bootstrap::{Bootstrap, BootstrapError, Kind, Options as BootstrapOptions, is_spawned_child, process_env};
+use ginlab::bootstrap::{Bootstrap, Kind, Options as BootstrapOptions, is_spawned_child, process_env};
 use ginlab::cuda::ForeignModule;
-use ginlab::report::{Ending, Header, Key, Row};
-use ginlab::signals;
+use ginlab::report::{Header, Key, Row};
 use measure::Bench;
 use plan::{Plan, Tuple};
 use rank::Rank;
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let result = match run_rank(args, &plan, &mut ranks) {
         Ok(wrong) => ranks.finish().map_err(Failure::from).and(wrong.map_or(Ok(()), Err)),
         Err(failure) => {
-            let failure = with_cause(failure, &mut ranks);
+            let failure = job::with_cause(failure, &mut ranks);
             if let Some(text) = failure.text() {
                 ranks.abort(&text);
             }
@@ -65,23 +65,6 @@ fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
     Ok(ranks)
 }
 
-/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why kernels wait in vain: they are what is
-/// reported.
-fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
-    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
-    if signals::interrupted() {
-        return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
-    }
-    match ranks.check_peers() {
-        Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
-            if !text.contains(&error.to_string()) =>
-        {
-            Failure::Run(format!("{error}: {text}"))
-        }
-        _ => failure,
-    }
-}
-
 /// The inner result is rank 0's word on wrong bytes: every rank comes to the end of the job all the same.
 fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<Option<Failure>, Failure> {
     let rank = Rank::open(plan, ranks)?;
@@ -94,13 +77,10 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<Option<Fa
         _ => None,
     };
     let result = sweep(plan, ranks, &rank, cuda.as_ref(), output.as_mut());
-    if let Some(output) = output {
-        // The first failure is the one to report.
-        let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-        result.as_ref().map_err(Failure::clone)?;
-        finished?;
-    }
-    let wrong = result?;
+    let wrong = match output {
+        Some(output) => output.close(result),
+        None => result,
+    }?;
     rank.close(ranks)?;
     Ok(wrong)
 }

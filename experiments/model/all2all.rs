@@ -7,7 +7,7 @@ use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Setting};
 use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::measure::size;
 use ginlab::measure::stats::Summary;
-use ginlab::report::{Ending, Header, Row};
+use ginlab::report::{Header, Row};
 use ginlab::signals;
 use std::time::Instant;
 
@@ -148,10 +148,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let settings = settings(args, &profile)?;
     let mut header = Header::default();
     crate::versions().fill(&mut header);
-    let assumed = profile.figures().into_iter().filter(|(_, figure)| figure.assumption.is_some()).map(|(name, _)| name);
     header.note(format!(
         "MODELLED cards of a {name} in virtual time; assumed: {}",
-        assumed.collect::<Vec<_>>().join(", ")
+        profile.assumed().collect::<Vec<_>>().join(", ")
     ));
     header.note(
         "what stays in a machine is not part of it; not modelled: switches and congestion in the network, loss, what GPU and \
@@ -165,9 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         output.step();
         Ok(())
     });
-    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-    result?;
-    finished
+    output.close(result)
 }
 
 fn measure(

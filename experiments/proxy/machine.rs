@@ -137,19 +137,13 @@ pub fn choose_domains(
             )));
         }
         let (_, domains) = crate::job::choose_domains(Some("shm"), &[], count, ranks, device, notes)?;
-        let assumed: Vec<&str> = profile
-            .figures()
-            .into_iter()
-            .filter(|(_, figure)| figure.assumption.is_some())
-            .map(|(name, _)| name)
-            .collect();
         let moved =
             if plan.moves { "bytes are moved by shm" } else { "bytes are moved only in the pass that is verified" };
         notes.push(format!(
             "MODELLED cards of a {name}: {} Gb/s each, {} us one way; {moved}; assumed, not published: {}",
             profile.line_rate_gbps.value,
             profile.one_way_us.value,
-            assumed.join(", ")
+            profile.assumed().collect::<Vec<_>>().join(", ")
         ));
         let unmoved = if plan.moves { "" } else { "/unmoved" };
         return Ok((format!("{}{name}{unmoved}", model::PREFIX), domains));

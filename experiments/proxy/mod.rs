@@ -21,7 +21,7 @@ use crate::job;
 use crate::output::Output;
 use ginlab::bootstrap;
 use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
-use ginlab::report::{Ending, Header, Key, Row};
+use ginlab::report::{Header, Key, Row};
 use plan::Plan;
 use rank::Rank;
 use trace::Traces;
@@ -85,10 +85,7 @@ fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failu
         }
     });
     if let Some(output) = output {
-        // The first failure is the one to report.
-        let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-        result?;
-        finished?;
+        output.close(result)?;
         if let Some(to) = &plan.trace {
             traces.finish(to, &header(plan, ranks, &rank), args.output.takes_stdout())?;
         }

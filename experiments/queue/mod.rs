@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use ginlab::cores;
 use ginlab::cuda::Device;
-use ginlab::report::{Ending, Header, Key, Row};
+use ginlab::report::{Header, Key, Row};
 use measure::{Bench, Rows, place_name};
 use plan::Plan;
 
@@ -37,11 +37,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     );
     let mut output = Output::open(&args.output.options(), &header, benches.len() as u64)?;
     let result = sweep(&plan, &device, &benches, &cores, &mut output);
-    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-    // The first failure is the one to report.
-    let wrong = result?;
-    finished?;
-    wrong.map_or(Ok(()), Err)
+    output.close(result)?.map_or(Ok(()), Err)
 }
 
 /// The tuples with their blocks, all of which the device must take.

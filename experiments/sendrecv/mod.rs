@@ -8,7 +8,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
 use ginlab::measure::stats::Summary;
 use ginlab::measure::{pattern, size};
-use ginlab::report::{Ending, Header, Key, Row, Status};
+use ginlab::report::{Header, Row, Status};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -184,13 +184,10 @@ fn rank(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<(), Fail
         Ok(())
     })
     .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))));
-    if let Some(output) = output {
-        let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-        result?;
-        finished?;
-    } else {
-        result?;
-    }
+    match output {
+        Some(output) => output.close(result),
+        None => result,
+    }?;
     wrong.map_or(Ok(()), Err)
 }
 
@@ -390,16 +387,7 @@ impl Bench<'_> {
 }
 
 fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
-    header
-        .set(Key::Provider, job.provider.as_str())
-        .set(Key::Rails, job.rail_names())
-        .set(Key::Memory, args.job.mem.name());
-    for note in &job.notes {
-        header.note(note);
-    }
-    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    let mut header = job.header(args.job.mem, ranks);
     header.note(
         "time_us is the time per message and pair; in mode roundtrip half of a round trip, and ack_us are percentiles of single \
          ones (half of each)",

@@ -11,7 +11,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow, Operation, Target};
 use ginlab::measure::stats::Summary;
 use ginlab::measure::{pattern, size};
-use ginlab::report::{Ending, Header, Key, Row, Status};
+use ginlab::report::{Header, Key, Row, Status};
 use ginlab::signals;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -153,9 +153,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
         Err(failure) => Err(failure),
     };
     driver.abort();
-    // The first failure is the one to report.
-    let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-    result.and(finished)
+    output.close(result)
 }
 
 /// All writes, a window of them in flight; the socket tells when the server has gone.

@@ -10,7 +10,7 @@ use crate::job::{self, Job};
 use crate::output::Output;
 use args::Plan;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{Ending, Header, Key, Row};
+use ginlab::report::{Header, Row};
 use measure::Bench;
 
 /// Runs the experiment on this rank.
@@ -52,14 +52,10 @@ fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> 
         Ok(())
     })
     .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))));
-    if let Some(output) = output {
-        // The first failure is the one to report.
-        let finished = output.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
-        result?;
-        finished?;
-    } else {
-        result?;
-    }
+    match output {
+        Some(output) => output.close(result),
+        None => result,
+    }?;
     wrong.map_or(Ok(()), Err)
 }
 
@@ -73,16 +69,7 @@ fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
 }
 
 fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
-    header
-        .set(Key::Provider, job.provider.as_str())
-        .set(Key::Rails, job.rail_names())
-        .set(Key::Memory, args.job.mem.name());
-    for note in &job.notes {
-        header.note(note);
-    }
-    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    let mut header = job.header(args.job.mem, ranks);
     header.note(
         "time_us is the time per write and target until all writes of a repeat are complete; ack_us is of single writes, \
          from post to completion, in a pass of its own; rates and bandwidths count all targets and pairs of ranks",

@@ -75,6 +75,11 @@ impl Profile {
         self.cards.value / self.gpus.value
     }
 
+    /// Names of the figures that nobody has published.
+    pub fn assumed(&self) -> impl Iterator<Item = &'static str> {
+        self.figures().into_iter().filter(|(_, figure)| figure.assumption.is_some()).map(|(name, _)| name)
+    }
+
     /// Every figure with its name.
     #[must_use]
     pub fn figures(&self) -> [(&'static str, &Figure); 12] {

@@ -12,8 +12,7 @@ const NAMED: usize = 4;
 impl<R: Rail> State<R> {
     /// Whether something is in flight or waited for and nothing has moved within the timeout.
     pub fn check_stall(&mut self) -> Result<(), FlowError> {
-        let idle =
-            self.operations.iter().all(|(_, operation)| operation.outstanding == 0) && self.immediates.nobody_waits();
+        let idle = !self.outstanding() && self.immediates.nobody_waits();
         if idle || self.seen.0 != self.moved {
             self.seen = (self.moved, Instant::now());
             // What completes from now on is seen as a move.
@@ -48,9 +47,8 @@ impl<R: Rail> State<R> {
 
     /// What is in flight, in one line: the oldest by name.
     pub fn describe(&self) -> String {
-        let waiting: Vec<String> = self.in_flight_operations().take(NAMED).map(Operation::describe).collect();
+        let mut parts: Vec<String> = self.in_flight_operations().take(NAMED).map(Operation::describe).collect();
         let count = self.in_flight_operations().count();
-        let mut parts = waiting;
         if count > NAMED {
             parts.push(format!("and {} more", count - NAMED));
         }
