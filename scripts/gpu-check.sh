@@ -14,7 +14,8 @@ ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}
 quick=${QUICK:-}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# What there is by then is kept, whoever ends the script.
+trap 'tar -cf "$out/results.tar" -C "$work" .; rm -rf "$work"' EXIT
 mkdir -p "$out"
 log=$out/log.txt
 : >"$log"
@@ -87,12 +88,6 @@ value() {
 nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem \
     --format=csv 2>&1 | tee -a "$log"
 
-# Keeps the results, and tells how it went.
-finish() {
-    tar -cf "$out/results.tar" -C "$work" .
-    [[ $failures == 0 ]]
-}
-
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
 if ((gpus >= 2)); then
     # shellcheck source=scripts/gpu-check-ipc.sh
@@ -102,8 +97,7 @@ else
 fi
 if [[ ${ONLY:-} == ipc ]]; then
     printf 'failed steps: %s\n' "$failures" | tee "$out/summary.txt" | tee -a "$log"
-    finish
-    exit
+    exit $((failures > 0))
 fi
 
 # The queue from GPU to CPU alone.
@@ -138,6 +132,10 @@ run tcp-transmit 100 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 10)" --rails 
 # The CPU-initiated writes against the plainest loop of fi_write: the same single buffer, rail and completion level.
 run tcp-bare 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare
 run tcp-bare-transmit 200 -d gpu -p tcp -b 64 -e 16M -f 4 -r "$(repeats 15)" --rails 1 --mode nbi --no-fill --window 1 --bare --completion transmit
+# The same question for the layer of futures, without a GPU in it.
+experiment="write"
+run write-bare 200 -d emulated -p tcp -b 64 -e 16M -f 4 --rails 1 --strategy single --window 64 --buffers 1 --bare -n 20000 --volume 256M --pin -r "$(repeats 15)"
+experiment=proxy
 run shm 60 -d gpu -p shm -b 64 -e 4M -f 16 -r "$(repeats 5)" --rails 1
 
 # Where each microsecond of a put goes; modelled cards: what quiet costs and how it need not.
@@ -183,7 +181,9 @@ kill_target
         printf '%s, CPU-initiated over the bare loop, by size: %s\n' "$file" \
             "$(value "$file" baseline_ratio 'c["case"] == "cpu-write"' | paste -sd' ')"
     done
+    printf 'write, our layer over the bare loop, by size: %s\n' \
+        "$(value write-bare baseline_ratio 'c["case"] == "write"' | paste -sd' ')"
     printf 'failed steps: %s\n' "$failures"
 } | tee "$out/summary.txt" | tee -a "$log"
 
-finish
+exit $((failures > 0))

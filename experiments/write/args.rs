@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, default_value = "one", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub targets: Vec<Targets>,
     /// Hold the doorbell (FI_MORE) for up to so many posts, while older writes are complete; 1: never
-    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub batch: u32,
     /// Also time the plainest loop of fi_write over one buffer, on rows of one rail and one target
     #[arg(long)]

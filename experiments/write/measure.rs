@@ -142,14 +142,15 @@ impl Bench<'_> {
         let most = tuple.window as usize * targets.len();
         let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(most);
         let (mut hold, mut held) = (None, 0);
-        for number in 0..tuple.writes {
-            let offset = number % u64::from(tuple.buffers) * tuple.stride();
+        let (stride, end) = (tuple.stride(), tuple.stride() * u64::from(tuple.buffers));
+        let mut offset = 0;
+        for _ in 0..tuple.writes {
             for target in targets {
                 if flight.len() >= most
                     && let Some(oldest) = flight.pop_front()
                 {
                     // What is held back would be waited for in vain.
-                    if !oldest.is_done() {
+                    if hold.is_some() && !oldest.is_done() {
                         hold = None;
                     }
                     oldest.await?;
@@ -163,6 +164,7 @@ impl Bench<'_> {
                 }
                 flight.push_back(flow.write_all(&self.source, offset, target, offset, tuple.bytes));
             }
+            offset = if offset + stride == end { 0 } else { offset + stride };
         }
         drop(hold);
         for write in flight {

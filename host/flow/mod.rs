@@ -38,7 +38,7 @@ use crate::cuda::Buffer;
 use crate::fabric::{FabricError, Memory, Message, Rail, RemoteRegion};
 use crate::proxy::strategy::Strategy;
 use serde::{Deserialize, Serialize};
-use state::{Kind, State, Way};
+use state::{Kind, State, Stretch, Way};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -182,12 +182,12 @@ impl<R: Rail> Flow<R> {
 
     /// Number of rails.
     pub fn rails(&self) -> usize {
-        self.0.borrow().rails.len()
+        self.0.borrow().lanes.len()
     }
 
     /// Looks at a rail: its name and limits.
     pub fn with_rail<T>(&self, rail: usize, look: impl FnOnce(&mut R) -> T) -> Option<T> {
-        self.0.borrow_mut().rails.get_mut(rail).map(look)
+        self.0.borrow_mut().lanes.get_mut(rail).map(|lane| look(&mut lane.rail))
     }
 
     /// Registers memory on every rail.
@@ -198,7 +198,7 @@ impl<R: Rail> Flow<R> {
         let memory = Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
         let mut state = self.0.borrow_mut();
         // SAFETY: the region keeps the buffer, registrations are dropped first, and operations keep the region.
-        let regions = state.rails.iter_mut().map(|rail| unsafe { rail.register(memory) });
+        let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register(memory) });
         let on_rail = regions.collect::<Result<_, _>>()?;
         Ok(Rc::new(Registered { on_rail, buffer }))
     }
@@ -210,11 +210,11 @@ impl<R: Rail> Flow<R> {
     pub fn offer(&self, regions: &[&Region<R>]) -> Result<Offer, FlowError> {
         let state = self.0.borrow();
         let remote = |region: &&Region<R>| {
-            state.rails.iter().zip(&region.on_rail).map(|(rail, on_rail)| rail.remote(on_rail)).collect()
+            state.lanes.iter().zip(&region.on_rail).map(|(lane, on_rail)| lane.rail.remote(on_rail)).collect()
         };
         Ok(Offer {
-            rails: state.rails.iter().map(|rail| rail.name().to_owned()).collect(),
-            addresses: state.rails.iter().map(Rail::address).collect::<Result<_, _>>()?,
+            rails: state.lanes.iter().map(|lane| lane.rail.name().to_owned()).collect(),
+            addresses: state.lanes.iter().map(|lane| lane.rail.address()).collect::<Result<_, _>>()?,
             regions: regions.iter().map(remote).collect(),
         })
     }
@@ -236,9 +236,9 @@ impl<R: Rail> Flow<R> {
     }
 
     /// Writes to a peer, over the rails as the strategy says. The future gives the bytes.
-    #[inline]
+    #[inline(always)]
     pub fn write_all(&self, source: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
-        self.transfer(Kind::Write, source, offset, target, at, bytes, None)
+        self.transfer(Kind::Write, Stretch { local: source, offset, target, at, bytes }, Way::STRATEGY)
     }
 
     /// Writes to a peer over one rail, and raises the immediate there behind the last byte.
@@ -251,7 +251,11 @@ impl<R: Rail> Flow<R> {
         bytes: u64,
         immediate: u32,
     ) -> Operation<R> {
-        self.transfer(Kind::Write, source, offset, target, at, bytes, Some(immediate))
+        self.transfer(
+            Kind::Write,
+            Stretch { local: source, offset, target, at, bytes },
+            Way { rail: None, immediate: Some(immediate) },
+        )
     }
 
     /// Writes to a peer over this rail alone, whatever the strategy, and raises the immediate there behind the last byte, if
@@ -267,13 +271,13 @@ impl<R: Rail> Flow<R> {
         bytes: u64,
         immediate: Option<u32>,
     ) -> Operation<R> {
-        let way = Way { rail: Some(rail), immediate };
-        self.posted(source, |state| state.transfer(Kind::Write, source, offset, target, at, bytes, way))
+        let stretch = Stretch { local: source, offset, target, at, bytes };
+        self.transfer(Kind::Write, stretch, Way { rail: Some(rail), immediate })
     }
 
     /// Reads from a peer, over the rails as the strategy says.
     pub fn read_all(&self, into: &Region<R>, offset: u64, target: &Target, at: u64, bytes: u64) -> Operation<R> {
-        self.transfer(Kind::Read, into, offset, target, at, bytes, None)
+        self.transfer(Kind::Read, Stretch { local: into, offset, target, at, bytes }, Way::STRATEGY)
     }
 
     /// Sends a message over a rail.
@@ -327,7 +331,7 @@ impl<R: Rail> Flow<R> {
 
     /// What has been posted.
     pub fn counters(&self) -> Counters {
-        self.0.borrow().counters.clone()
+        self.0.borrow().counters()
     }
 
     /// Operations whose completions have not arrived, with those whose futures were dropped.
@@ -351,30 +355,21 @@ impl<R: Rail> Flow<R> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    #[inline]
-    fn transfer(
-        &self,
-        kind: Kind,
-        local: &Region<R>,
-        offset: u64,
-        target: &Target,
-        at: u64,
-        bytes: u64,
-        immediate: Option<u32>,
-    ) -> Operation<R> {
-        let way = Way { rail: None, immediate };
-        self.posted(local, |state| state.transfer(kind, local, offset, target, at, bytes, way))
+    #[inline(always)]
+    fn transfer(&self, kind: Kind, stretch: Stretch<'_, R>, way: Way) -> Operation<R> {
+        let local = stretch.local;
+        let mut state = self.0.borrow_mut();
+        let key = match state.transfer(kind, stretch, way) {
+            Ok(key) => key,
+            Err(error) => state.refused(local, error),
+        };
+        Operation::new(self.clone(), key)
     }
 
     fn message(&self, kind: Kind, rail: usize, peer: usize, local: &Region<R>, message: Message) -> Operation<R> {
-        self.posted(local, |state| state.message(kind, rail, peer, local, message))
-    }
-
-    #[inline]
-    fn posted(&self, local: &Region<R>, post: impl FnOnce(&mut State<R>) -> Result<usize, FlowError>) -> Operation<R> {
         let mut state = self.0.borrow_mut();
-        let key = post(&mut state).unwrap_or_else(|error| state.refused(local, error));
+        let key = state.message(kind, rail, peer, local, message);
+        let key = key.unwrap_or_else(|error| state.refused(local, error));
         Operation::new(self.clone(), key)
     }
 }

@@ -37,24 +37,31 @@ impl<R: Rail> Operation<R> {
 impl<R: Rail> Future for Operation<R> {
     type Output = Result<u64, FlowError>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let mut state = this.flow.0.borrow_mut();
+        let result = self.flow.0.borrow_mut().take_result(self.key);
+        let Some(result) = result.or_else(|| self.wait(context)) else { return Poll::Pending };
+        self.key = TAKEN;
+        Poll::Ready(result)
+    }
+}
+
+impl<R: Rail> Operation<R> {
+    /// Polls the rails for the result; without it at last, the task is woken later.
+    #[inline(never)]
+    fn wait(&self, context: &Context<'_>) -> Option<Result<u64, FlowError>> {
+        let mut state = self.flow.0.borrow_mut();
         let mut left = POLLS.min(state.most_polls);
-        loop {
-            if let Some(result) = state.take_result(this.key) {
-                this.key = TAKEN;
-                return Poll::Ready(result);
-            }
-            if left == 0 {
-                // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
-                state.wake_later(this.key, context.waker());
-                return Poll::Pending;
-            }
+        while left > 0 {
             // An error of the flow goes to every operation, this one too.
-            left = if state.turn_for(Some(this.key)) { 0 } else { left - 1 };
+            left = if state.turn_for(Some(self.key)) { 0 } else { left - 1 };
+            if let Some(result) = state.take_result(self.key) {
+                return Some(result);
+            }
         }
+        // A future is not polled again after its result; if somebody does, it never ends, which is what futures may do.
+        state.wake_later(self.key, context.waker());
+        None
     }
 }
 

@@ -1,19 +1,19 @@
 //! What is in flight: posting, completing, waiting.
 
 mod ending;
+mod posting;
+
+pub(super) use posting::{Lane, Stretch, Way};
 
 use super::immediates::Immediates;
 use super::{Counters, FlowError, Region, Target};
-use crate::fabric::{Completion, FabricError, Message, Post, Rail, RemoteRegion, Transfer};
-use crate::proxy::strategy::{self, Scheduler, Strategy};
+use crate::fabric::{Completion, FabricError, Rail};
+use crate::proxy::strategy::{Scheduler, Strategy};
 use slab::Slab;
-use std::collections::VecDeque;
 use std::fmt;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Longest run of posts behind one doorbell.
-const LONGEST_CHAIN: usize = 16;
 /// Turns of the driver between two looks at the clock.
 const LOOK_EVERY: u32 = 256;
 
@@ -44,52 +44,24 @@ pub(super) struct Operation<R: Rail> {
 }
 
 /// In place of a peer.
-const NOBODY: u32 = u32::MAX;
+const NOBODY: usize = u32::MAX as usize;
 
-/// How a transfer goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
-    /// The one rail that takes all of it; otherwise the strategy says.
-    pub rail: Option<usize>,
-    /// Raised at the target behind the last byte.
-    pub immediate: Option<u32>,
-}
-
-/// A post that a rail has not taken yet.
-struct Piece {
-    key: usize,
-    body: Body,
-}
-
-/// What has become of a piece.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Posted {
-    /// It is with the rail, or has failed.
-    Gone,
-    /// The rail has no room.
-    Again,
-}
-
-enum Body {
-    Write(Transfer),
-    Read(Transfer),
-    Send(usize, Message),
-    Receive(Message),
-}
+/// In place of a rail's index of a peer that has left.
+const GONE: usize = usize::MAX;
 
 /// See [`Flow`](super::Flow).
 pub(super) struct State<R: Rail> {
     // Dropped in this order: registrations, which operations hold, before rails.
     operations: Slab<Operation<R>>,
-    pub rails: Vec<R>,
-    waiting: Vec<VecDeque<Piece>>,
-    /// Each rail's index of a peer; nothing once it has left.
-    peers: Vec<Option<Vec<usize>>>,
+    pub lanes: Vec<Lane<R>>,
+    /// Each rail's index of a peer, by peer and rail; [`GONE`] once it has left.
+    peers: Vec<usize>,
     scheduler: Scheduler,
     longest: u64,
     completions: Vec<Completion>,
     pub immediates: Immediates,
-    pub counters: Counters,
+    /// "Again" answers of the providers.
+    again: u64,
     pub holds: usize,
     moved: u64,
     seen: (u64, Instant),
@@ -100,7 +72,8 @@ pub(super) struct State<R: Rail> {
     /// See [`Flow::poll_at_most`](super::Flow::poll_at_most).
     pub most_polls: u32,
     timeout: Duration,
-    dead: Option<FlowError>,
+    /// Boxed: it is looked at with each write.
+    dead: Option<Box<FlowError>>,
 }
 
 impl<R: Rail> fmt::Debug for State<R> {
@@ -111,17 +84,15 @@ impl<R: Rail> fmt::Debug for State<R> {
 
 impl<R: Rail> State<R> {
     pub fn new(rails: Vec<R>, timeout: Duration) -> Self {
-        let count = rails.len();
         State {
             operations: Slab::new(),
-            waiting: (0..count).map(|_| VecDeque::new()).collect(),
             peers: Vec::new(),
-            scheduler: Scheduler::new(Strategy::Single, count),
+            scheduler: Scheduler::new(Strategy::Single, rails.len()),
             longest: rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX),
-            rails,
+            lanes: rails.into_iter().map(Lane::new).collect(),
             completions: Vec::with_capacity(256),
             immediates: Immediates::default(),
-            counters: Counters { rail_bytes: vec![0; count], rail_transfers: vec![0; count], again: 0 },
+            again: 0,
             holds: 0,
             moved: 0,
             seen: (0, Instant::now()),
@@ -139,18 +110,26 @@ impl<R: Rail> State<R> {
     }
 
     pub fn use_rails(&mut self, rails: usize, strategy: Strategy) {
-        self.scheduler = Scheduler::new(strategy, rails.clamp(1, self.rails.len().max(1)));
+        self.scheduler = Scheduler::new(strategy, rails.clamp(1, self.lanes.len().max(1)));
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters {
+            rail_bytes: self.lanes.iter().map(|lane| lane.bytes).collect(),
+            rail_transfers: self.lanes.iter().map(|lane| lane.transfers).collect(),
+            again: self.again,
+        }
     }
 
     pub fn add_peer(&mut self, addresses: &[Vec<u8>]) -> Result<usize, FlowError> {
-        if addresses.len() != self.rails.len() {
-            let text = format!("a peer with {} rails; this flow has {}", addresses.len(), self.rails.len());
+        if addresses.len() != self.lanes.len() {
+            let text = format!("a peer with {} rails; this flow has {}", addresses.len(), self.lanes.len());
             return Err(FlowError::Refused(text));
         }
-        let added = self.rails.iter_mut().zip(addresses).map(|(rail, address)| rail.add_peer(address));
-        let on_rail = added.collect::<Result<_, _>>()?;
-        self.peers.push(Some(on_rail));
-        Ok(self.peers.len() - 1)
+        let added = self.lanes.iter_mut().zip(addresses).map(|(lane, address)| lane.rail.add_peer(address));
+        let on_rail = added.collect::<Result<Vec<_>, _>>()?;
+        self.peers.extend(on_rail);
+        Ok(self.peers.len() / self.lanes.len() - 1)
     }
 
     pub fn remove_peer(&mut self, peer: usize) -> Result<(), FlowError> {
@@ -159,136 +138,19 @@ impl<R: Rail> State<R> {
         if count > 0 && self.dead.is_none() {
             return Err(FlowError::Refused(format!("peer {peer} has {count} operations in flight")));
         }
-        let on_rail = self.peers.get_mut(peer).and_then(Option::take);
-        let on_rail = on_rail.ok_or_else(|| FlowError::Refused(format!("there is no peer {peer}")))?;
-        for (rail, index) in self.rails.iter_mut().zip(on_rail) {
-            rail.remove_peer(index)?;
+        if self.on_rail(peer, 0).is_none() {
+            return Err(FlowError::Refused(format!("there is no peer {peer}")));
+        }
+        let rails = self.lanes.len();
+        for (lane, index) in self.lanes.iter_mut().zip(&mut self.peers[peer * rails..]) {
+            lane.rail.remove_peer(std::mem::replace(index, GONE))?;
         }
         Ok(())
     }
 
     fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
-        self.peers.get(peer)?.as_ref()?.get(rail).copied()
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    pub fn transfer(
-        &mut self,
-        kind: Kind,
-        local: &Region<R>,
-        offset: u64,
-        target: &Target,
-        at: u64,
-        bytes: u64,
-        way: Way,
-    ) -> Result<usize, FlowError> {
-        self.check_alive()?;
-        let Way { rail, immediate } = way;
-        let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
-        let (mine, theirs) = (local.bytes(), target.bytes());
-        let peer = self.peers.get(target.peer.0).and_then(Option::as_ref);
-        if !inside(offset, mine) || !inside(at, theirs) || peer.is_none() || target.on_rail.len() != self.rails.len() {
-            return Err(FlowError::Refused(format!(
-                "{bytes} B from offset {offset} of {mine} B to offset {at} of peer {}'s {theirs} B on {} rails: this flow has \
-                 {} rails and {} peers",
-                target.peer.0,
-                target.on_rail.len(),
-                self.rails.len(),
-                self.peers.iter().flatten().count()
-            )));
-        }
-        if (immediate.is_some() || rail.is_some()) && bytes > self.longest {
-            let text = format!("{bytes} B in one transfer: it takes {} B at most", self.longest);
-            return Err(FlowError::Refused(text));
-        }
-        if let Some(rail) = rail.filter(|rail| *rail >= self.rails.len()) {
-            return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.rails.len())));
-        }
-        if bytes == 0 && immediate.is_none() {
-            return Ok(self.begin(kind, local, target.peer.0 as u32, 0, 0, 0));
-        }
-        let key = self.begin(kind, local, target.peer.0 as u32, 0, 0, bytes);
-        let mut pieces = 0;
-        let (waiting, peers) = (&mut self.waiting, &self.peers);
-        let (mut last_rail, mut alone) = (0, None);
-        let mut lay = |piece: strategy::Piece| {
-            let transfer = Transfer {
-                local_offset: offset + piece.offset,
-                // Checked above.
-                peer: peers[target.peer.0].as_ref().map_or(usize::MAX, |on_rail| on_rail[piece.rail]),
-                remote: target.on_rail.get(piece.rail).copied().unwrap_or_else(RemoteRegion::default),
-                remote_offset: at + piece.offset,
-                bytes: piece.bytes,
-                immediate,
-                token: key as u64,
-                more: false,
-            };
-            let body = if kind == Kind::Read { Body::Read(transfer) } else { Body::Write(transfer) };
-            if pieces == 0 {
-                alone = Some((piece.rail, body));
-            } else {
-                if let Some((rail, body)) = alone.take() {
-                    waiting[rail].push_back(Piece { key, body });
-                }
-                waiting[piece.rail].push_back(Piece { key, body });
-            }
-            last_rail = piece.rail;
-            pieces += 1;
-        };
-        match rail {
-            Some(rail) => lay(strategy::Piece { rail, offset: 0, bytes }),
-            None => {
-                self.scheduler.schedule(bytes, self.longest, immediate.is_some(), lay);
-            }
-        }
-        let operation = &mut self.operations[key];
-        (operation.outstanding, operation.rail) = (pieces, last_rail as u16);
-        match alone {
-            // From where it stands: nothing goes before it.
-            Some((rail, body)) if self.holds == 0 && self.waiting[rail].is_empty() => {
-                let mut piece = Piece { key, body };
-                if self.post_piece(rail, &mut piece, false) == Posted::Again {
-                    self.waiting[rail].push_back(piece);
-                }
-                return Ok(key);
-            }
-            Some((rail, body)) => self.waiting[rail].push_back(Piece { key, body }),
-            None => {}
-        }
-        if self.holds == 0 {
-            self.flush();
-        }
-        Ok(key)
-    }
-
-    pub fn message(
-        &mut self,
-        kind: Kind,
-        rail: usize,
-        peer: usize,
-        local: &Region<R>,
-        message: Message,
-    ) -> Result<usize, FlowError> {
-        self.check_alive()?;
-        if rail >= self.rails.len() {
-            return Err(FlowError::Refused(format!("rail {rail}: this flow has {}", self.rails.len())));
-        }
-        let on_rail = self.on_rail(peer, rail);
-        if kind == Kind::Send && on_rail.is_none() {
-            return Err(FlowError::Refused(format!("there is no peer {peer}")));
-        }
-        let key =
-            self.begin(kind, local, if kind == Kind::Send { peer as u32 } else { NOBODY }, rail, 1, message.bytes);
-        let message = Message { token: key as u64, ..message };
-        let body = match on_rail {
-            Some(peer) if kind == Kind::Send => Body::Send(peer, message),
-            _ => Body::Receive(message),
-        };
-        self.waiting[rail].push_back(Piece { key, body });
-        if self.holds == 0 {
-            self.post(rail);
-        }
-        Ok(key)
+        let index = self.peers.get(peer.checked_mul(self.lanes.len())? + rail).copied();
+        index.filter(|index| *index != GONE)
     }
 
     pub fn bare_writes(
@@ -308,12 +170,21 @@ impl<R: Rail> State<R> {
         }
         let region = &source.on_rail[0];
         // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
-        let ran = unsafe { self.rails[0].bare_writes(region, peer, remote, bytes, count, deadline) };
+        let ran = unsafe { self.lanes[0].rail.bare_writes(region, peer, remote, bytes, count, deadline) };
         let none = || FlowError::Refused("there is no plainer interface below this rail".into());
         Ok(ran.ok_or_else(none)??)
     }
 
-    fn begin(&mut self, kind: Kind, local: &Region<R>, peer: u32, rail: usize, outstanding: u32, bytes: u64) -> usize {
+    #[inline(always)]
+    fn begin(
+        &mut self,
+        kind: Kind,
+        local: &Region<R>,
+        peer: usize,
+        rail: usize,
+        outstanding: u32,
+        bytes: u64,
+    ) -> usize {
         if self.operations.is_empty() {
             // What was idle for long is not stalled.
             self.moved += 1;
@@ -324,7 +195,8 @@ impl<R: Rail> State<R> {
             waker: None,
             error: None,
             outstanding,
-            peer,
+            // As many as ranks.
+            peer: peer as u32,
             // Rails are counted in tens.
             rail: rail as u16,
             kind,
@@ -338,61 +210,6 @@ impl<R: Rail> State<R> {
         let key = self.begin(Kind::Write, local, NOBODY, 0, 0, 0);
         self.operations[key].error = Some(Box::new(error));
         key
-    }
-
-    /// Posts what waits on every rail, as far as the providers take it.
-    pub fn flush(&mut self) {
-        for rail in 0..self.rails.len() {
-            self.post(rail);
-        }
-    }
-
-    fn post(&mut self, index: usize) {
-        let mut chain = 0;
-        while let Some(mut piece) = self.waiting[index].pop_front() {
-            chain += 1;
-            let more = !self.waiting[index].is_empty() && chain % LONGEST_CHAIN != 0;
-            if self.post_piece(index, &mut piece, more) == Posted::Again {
-                self.waiting[index].push_front(piece);
-                return;
-            }
-        }
-    }
-
-    /// Posts a piece; `more`: another one follows at once.
-    #[inline]
-    fn post_piece(&mut self, index: usize, piece: &mut Piece, more: bool) -> Posted {
-        let region = &self.operations[piece.key].local.on_rail[index];
-        let rail = &mut self.rails[index];
-        let (posted, bytes) = match &mut piece.body {
-            Body::Write(transfer) => {
-                transfer.more = more;
-                // SAFETY: the range was checked against the region, which the operation keeps until the completion; that
-                // nobody writes the source before is what `write_all` asks of its caller, as a NIC would.
-                (unsafe { rail.write(region, transfer) }, transfer.bytes)
-            }
-            Body::Read(transfer) => {
-                transfer.more = more;
-                // SAFETY: as for a write.
-                (unsafe { rail.read(region, transfer) }, transfer.bytes)
-            }
-            // SAFETY: the rail checks the range; the operation keeps the region until the completion.
-            Body::Send(peer, message) => (unsafe { rail.send(region, *peer, message) }, message.bytes),
-            // SAFETY: as for a send.
-            Body::Receive(message) => (unsafe { rail.receive(region, message) }, 0),
-        };
-        match posted {
-            Ok(Post::Accepted) => {
-                self.counters.rail_bytes[index] += bytes;
-                self.counters.rail_transfers[index] += 1;
-            }
-            Ok(Post::Again) => {
-                self.counters.again += 1;
-                return Posted::Again;
-            }
-            Err(error) => self.complete(piece.key, 1, Some(error.into())),
-        }
-        Posted::Gone
     }
 
     /// Some pieces of an operation have ended.
@@ -420,8 +237,8 @@ impl<R: Rail> State<R> {
         self.check_alive()?;
         let mut completions = std::mem::take(&mut self.completions);
         let mut failed: Option<FabricError> = None;
-        for rail in &mut self.rails {
-            if let Err(error) = rail.poll(&mut completions) {
+        for lane in &mut self.lanes {
+            if let Err(error) = lane.rail.poll(&mut completions) {
                 failed = failed.or(Some(error));
             }
         }
@@ -493,26 +310,32 @@ impl<R: Rail> State<R> {
     }
 
     fn check_alive(&self) -> Result<(), FlowError> {
-        self.dead.clone().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// Why the flow has ended, if it has.
     pub fn failure(&self) -> Option<FlowError> {
-        self.dead.clone()
+        self.dead.as_deref().cloned()
     }
 
     /// The result of an operation, once it has one.
-    #[inline]
+    #[inline(always)]
     pub fn take_result(&mut self, key: usize) -> Option<Result<u64, FlowError>> {
-        let operation = self.operations.get_mut(key)?;
-        if operation.outstanding > 0 {
-            // After a failure of the flow nobody waits for completions any more, but the memory does.
-            let error = self.dead.is_some().then(|| operation.error.as_deref().cloned())??;
-            operation.abandoned = true;
-            return Some(Err(error));
+        if self.operations.get(key)?.outstanding > 0 {
+            return self.give_up(key);
         }
         let operation = self.operations.remove(key);
         Some(operation.error.map_or(Ok(operation.bytes), |error| Err(*error)))
+    }
+
+    /// After a failure of the flow nobody waits for completions any more, but the memory does.
+    #[inline(never)]
+    fn give_up(&mut self, key: usize) -> Option<Result<u64, FlowError>> {
+        self.dead.as_deref()?;
+        let operation = self.operations.get_mut(key)?;
+        let error = operation.error.as_deref().cloned()?;
+        operation.abandoned = true;
+        Some(Err(error))
     }
 
     /// Whether an operation has a result.
@@ -541,13 +364,14 @@ impl<R: Rail> State<R> {
         if kind != Kind::Receive {
             return;
         }
-        let before = self.waiting[rail].len();
-        self.waiting[rail].retain(|piece| piece.key != key);
-        if self.waiting[rail].len() < before {
+        let Some(lane) = self.lanes.get_mut(rail) else { return };
+        let before = lane.waiting.len();
+        lane.waiting.retain(|piece| piece.key() != key);
+        if lane.waiting.len() < before {
             self.complete(key, 1, None);
-        } else if let Some(rail) = self.rails.get_mut(rail) {
+        } else {
             // Its completion comes either way; an error shows at the next poll.
-            let _ = rail.cancel(key as u64);
+            let _ = lane.rail.cancel(key as u64);
         }
     }
 

@@ -80,13 +80,12 @@ impl Scheduler {
     /// A put of 0 bytes is one piece of 0 bytes.
     #[inline]
     pub fn schedule(&mut self, bytes: u64, longest: u64, indivisible: bool, mut each: impl FnMut(Piece)) -> usize {
-        let split = match self.strategy {
-            Strategy::Split => true,
-            Strategy::Auto { threshold } => bytes >= threshold,
-            Strategy::Single | Strategy::RoundRobin => false,
-        };
+        if let Some(rail) = self.whole(bytes, longest, indivisible) {
+            each(Piece { rail, offset: 0, bytes });
+            return 1;
+        }
         let longest = longest.max(1);
-        if split && !indivisible && self.rails > 1 && bytes > SPLIT_ALIGNMENT {
+        if self.splits(bytes, indivisible) {
             let share = bytes.div_ceil(self.rails as u64).next_multiple_of(SPLIT_ALIGNMENT);
             let mut pieces = 0;
             for (rail, start) in (0..bytes).step_by(share as usize).enumerate() {
@@ -94,20 +93,37 @@ impl Scheduler {
             }
             return pieces;
         }
-        let rail = match self.strategy {
-            Strategy::Single => 0,
-            _ => {
-                let rail = self.next;
-                self.next = if rail + 1 == self.rails { 0 } else { rail + 1 };
-                rail
-            }
-        };
+        let rail = self.turn();
         cut(rail, 0, bytes, longest, &mut each)
+    }
+
+    /// The rail of a put that goes out in one piece; nothing, and nobody's turn, if it is cut.
+    #[inline]
+    pub fn whole(&mut self, bytes: u64, longest: u64, indivisible: bool) -> Option<usize> {
+        (bytes <= longest && !self.splits(bytes, indivisible)).then(|| self.turn())
+    }
+
+    #[inline]
+    fn splits(&self, bytes: u64, indivisible: bool) -> bool {
+        let large = match self.strategy {
+            Strategy::Split => true,
+            Strategy::Auto { threshold } => bytes >= threshold,
+            Strategy::Single | Strategy::RoundRobin => false,
+        };
+        large && !indivisible && self.rails > 1 && bytes > SPLIT_ALIGNMENT
+    }
+
+    #[inline]
+    fn turn(&mut self) -> usize {
+        let rail = self.next;
+        if self.strategy != Strategy::Single {
+            self.next = if rail + 1 == self.rails { 0 } else { rail + 1 };
+        }
+        rail
     }
 }
 
 /// Cuts a stretch of one rail into transfers that the provider takes.
-#[inline]
 fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(Piece)) -> usize {
     if bytes <= longest {
         each(Piece { rail, offset: start, bytes });

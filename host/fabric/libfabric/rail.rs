@@ -358,7 +358,7 @@ impl Rail for LibfabricRail {
         region.remote()
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn write(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
         let peer = self.check(Kind::Write, region, t)?;
         let Some(slot) = self.prepare(Kind::Write, t) else { return Ok(Post::Again) };

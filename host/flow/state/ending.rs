@@ -1,6 +1,6 @@
 //! How a flow ends: by a stall, by an error of a rail, or by being dropped.
 
-use super::{Kind, NOBODY, Operation, State};
+use super::{Kind, Lane, NOBODY, Operation, State};
 use crate::fabric::Rail;
 use crate::flow::FlowError;
 use std::task::Waker;
@@ -28,11 +28,11 @@ impl<R: Rail> State<R> {
     /// Everything that waits ends with this error, and so does everything that comes. What was posted keeps its memory until
     /// its completion, or for good.
     pub(super) fn fail(&mut self, error: FlowError) -> FlowError {
-        self.dead = Some(error.clone());
+        self.dead = Some(Box::new(error.clone()));
         // Pieces that were never posted are nobody's: their operations wait for the others only.
-        for rail in 0..self.rails.len() {
-            for piece in std::mem::take(&mut self.waiting[rail]) {
-                self.complete(piece.key, 1, Some(error.clone()));
+        for rail in 0..self.lanes.len() {
+            for piece in std::mem::take(&mut self.lanes[rail].waiting) {
+                self.complete(piece.key(), 1, Some(error.clone()));
             }
         }
         for (_, operation) in &mut self.operations {
@@ -59,7 +59,7 @@ impl<R: Rail> State<R> {
         if parts.is_empty() {
             parts.push("nothing in flight".into());
         }
-        for (rail, waiting) in self.rails.iter().zip(&self.waiting) {
+        for Lane { rail, waiting, .. } in &self.lanes {
             parts.push(format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len()));
         }
         parts.join(", ")
@@ -82,7 +82,7 @@ impl<R: Rail> Operation<R> {
             Kind::Send => "send of",
             Kind::Receive => "receive into",
         };
-        let toward = match (self.peer, self.kind) {
+        let toward = match (self.peer as usize, self.kind) {
             (NOBODY, _) => String::new(),
             (peer, Kind::Read) => format!(" from peer {peer}"),
             (peer, _) => format!(" to peer {peer}"),
@@ -95,10 +95,10 @@ impl<R: Rail> Operation<R> {
 impl<R: Rail> Drop for State<R> {
     /// Waits for what the NICs still hold. What they do not give back is left to them: its memory is never freed.
     fn drop(&mut self) {
-        for rail in 0..self.rails.len() {
+        for rail in 0..self.lanes.len() {
             // Never posted: nobody holds it.
-            for piece in std::mem::take(&mut self.waiting[rail]) {
-                self.complete(piece.key, 1, None);
+            for piece in std::mem::take(&mut self.lanes[rail].waiting) {
+                self.complete(piece.key(), 1, None);
             }
         }
         let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();
@@ -118,7 +118,7 @@ impl<R: Rail> Drop for State<R> {
             crate::cuda::keep_buffers();
             // The registrations too: closing them would pull memory from under a NIC.
             std::mem::forget(std::mem::take(&mut self.operations));
-            self.rails.drain(..).for_each(std::mem::forget);
+            self.lanes.drain(..).for_each(std::mem::forget);
         }
     }
 }
