@@ -9,7 +9,6 @@ use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
-use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Raised at a target when its writer is done with a repeat.
@@ -139,35 +138,37 @@ impl Bench<'_> {
     /// All writes of a repeat, a window of them in flight to each target.
     async fn writes(&self, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
         let flow = &self.job.flow;
-        let most = tuple.window as usize * targets.len();
-        let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(most);
-        let (mut hold, mut held) = (None, 0);
+        // The oldest write makes room for the next one.
+        let mut flight: Vec<Option<Operation<LibfabricRail>>> = Vec::new();
+        flight.resize_with(tuple.window as usize * targets.len(), || None);
+        let (mut place, mut offset) = (0, 0);
         let (stride, end) = (tuple.stride(), tuple.stride() * u64::from(tuple.buffers));
-        let mut offset = 0;
+        let (mut hold, mut held) = (None, 0);
         for _ in 0..tuple.writes {
             for target in targets {
-                if flight.len() >= most
-                    && let Some(oldest) = flight.pop_front()
-                {
+                if let Some(oldest) = flight[place].take() {
                     // What is held back would be waited for in vain.
                     if hold.is_some() && !oldest.is_done() {
                         hold = None;
                     }
                     oldest.await?;
                 }
-                held += 1;
-                if hold.is_none() || held >= self.args.batch {
-                    // The old one goes first: what it held is posted, in one chain.
-                    drop(hold.take());
-                    hold = (self.args.batch > 1).then(|| flow.hold());
-                    held = 0;
+                if self.args.batch > 1 {
+                    held += 1;
+                    if hold.is_none() || held >= self.args.batch {
+                        // The old one goes first: what it held is posted, in one chain.
+                        drop(hold.take());
+                        hold = Some(flow.hold());
+                        held = 0;
+                    }
                 }
-                flight.push_back(flow.write_all(&self.source, offset, target, offset, tuple.bytes));
+                flight[place] = Some(flow.write_all(&self.source, offset, target, offset, tuple.bytes));
+                place = if place + 1 == flight.len() { 0 } else { place + 1 };
             }
             offset = if offset + stride == end { 0 } else { offset + stride };
         }
         drop(hold);
-        for write in flight {
+        for write in flight.into_iter().flatten() {
             write.await?;
         }
         Ok(())

@@ -384,6 +384,7 @@ impl Buffer {
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

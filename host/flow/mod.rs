@@ -91,6 +91,7 @@ impl<R: Rail> Registered<R> {
     }
 
     /// Its length.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.buffer.bytes() as u64
     }
@@ -131,6 +132,7 @@ impl Target {
     }
 
     /// Its length.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.on_rail.first().map_or(0, |region| region.bytes)
     }

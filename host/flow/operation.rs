@@ -66,6 +66,7 @@ impl<R: Rail> Operation<R> {
 }
 
 impl<R: Rail> Drop for Operation<R> {
+    #[inline(always)]
     fn drop(&mut self) {
         if self.key != TAKEN {
             self.flow.0.borrow_mut().abandon(self.key);

@@ -212,23 +212,36 @@ impl<R: Rail> State<R> {
         key
     }
 
-    /// Some pieces of an operation have ended.
-    #[inline]
-    fn complete(&mut self, key: usize, pieces: u32, error: Option<FlowError>) {
+    /// A piece of an operation has ended.
+    #[inline(always)]
+    fn complete(&mut self, key: usize) {
         let Some(operation) = self.operations.get_mut(key) else { return };
         self.moved += 1;
-        operation.outstanding = operation.outstanding.saturating_sub(pieces);
-        if operation.error.is_none() {
-            operation.error = error.map(Box::new);
+        operation.outstanding = operation.outstanding.saturating_sub(1);
+        if operation.outstanding == 0 && (operation.abandoned || operation.waker.is_some()) {
+            self.ended(key);
         }
-        if operation.outstanding == 0 {
-            if operation.abandoned {
-                self.operations.remove(key);
-            } else if let Some(waker) = operation.waker.take() {
-                waker.wake();
-                self.woken = true;
-            }
+    }
+
+    /// The last piece of an operation that somebody waits for, or nobody any more, has ended.
+    #[inline(never)]
+    fn ended(&mut self, key: usize) {
+        let Some(operation) = self.operations.get_mut(key) else { return };
+        if operation.abandoned {
+            self.operations.remove(key);
+        } else if let Some(waker) = operation.waker.take() {
+            waker.wake();
+            self.woken = true;
         }
+    }
+
+    /// A piece of an operation has ended with an error; the first one counts.
+    #[cold]
+    fn fail_piece(&mut self, key: usize, error: FlowError) {
+        if let Some(operation) = self.operations.get_mut(key) {
+            operation.error.get_or_insert_with(|| Box::new(error));
+        }
+        self.complete(key);
     }
 
     /// Polls every rail once and posts what waited.
@@ -245,19 +258,19 @@ impl<R: Rail> State<R> {
         let mut raised = false;
         for completion in completions.drain(..) {
             match completion {
-                Completion::Done { token } => self.complete(token as usize, 1, None),
+                Completion::Done { token } => self.complete(token as usize),
                 Completion::Received { token, bytes } => {
                     if let Some(operation) = self.operations.get_mut(token as usize) {
                         operation.bytes = bytes;
                     }
-                    self.complete(token as usize, 1, None);
+                    self.complete(token as usize);
                 }
                 Completion::Immediate { value } => {
                     self.immediates.raise(value);
                     raised = true;
                 }
                 Completion::Failed { token: Some(token), error } => {
-                    self.complete(token as usize, 1, Some((*error).into()));
+                    self.fail_piece(token as usize, (*error).into());
                 }
                 // None of ours: what a peer sent, say.
                 Completion::Failed { token: None, error } => failed = failed.or(Some(*error)),
@@ -368,7 +381,7 @@ impl<R: Rail> State<R> {
         let before = lane.waiting.len();
         lane.waiting.retain(|piece| piece.key() != key);
         if lane.waiting.len() < before {
-            self.complete(key, 1, None);
+            self.complete(key);
         } else {
             // Its completion comes either way; an error shows at the next poll.
             let _ = lane.rail.cancel(key as u64);

@@ -214,6 +214,7 @@ impl LibfabricRail {
 }
 
 /// `fi_write of 4096 B to peer 1`.
+#[cold]
 pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
     match kind {
         Kind::Read => format!("fi_read of {bytes} B from peer {peer}"),

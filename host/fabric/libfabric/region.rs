@@ -95,6 +95,7 @@ impl LibfabricRegion {
         Ok(Self { registration, core: Arc::clone(core), address, bytes, descriptor })
     }
 
+    #[inline]
     pub(super) fn belongs_to(&self, core: &Arc<Core>) -> bool {
         Arc::ptr_eq(&self.core, core)
     }

@@ -32,7 +32,7 @@ impl<R: Rail> State<R> {
         // Pieces that were never posted are nobody's: their operations wait for the others only.
         for rail in 0..self.lanes.len() {
             for piece in std::mem::take(&mut self.lanes[rail].waiting) {
-                self.complete(piece.key(), 1, Some(error.clone()));
+                self.fail_piece(piece.key(), error.clone());
             }
         }
         for (_, operation) in &mut self.operations {
@@ -98,7 +98,7 @@ impl<R: Rail> Drop for State<R> {
         for rail in 0..self.lanes.len() {
             // Never posted: nobody holds it.
             for piece in std::mem::take(&mut self.lanes[rail].waiting) {
-                self.complete(piece.key(), 1, None);
+                self.complete(piece.key());
             }
         }
         let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();

@@ -5,7 +5,7 @@
 //! cache cold, so frames and lines cost more here than instructions (experiments/write).
 
 use super::{GONE, Kind, NOBODY, State};
-use crate::fabric::{FabricError, Message, Post, Rail, Transfer};
+use crate::fabric::{Message, Post, Rail, Transfer};
 use crate::flow::{FlowError, Region, Target};
 use std::collections::VecDeque;
 
@@ -115,7 +115,7 @@ impl<R: Rail> State<R> {
                 self.again += 1;
                 lane.waiting.push_back(if kind == Kind::Read { Piece::Read(transfer) } else { Piece::Write(transfer) });
             }
-            Err(error) => self.not_posted(key, error),
+            Err(error) => self.fail_piece(key, error.into()),
         }
         Ok(key)
     }
@@ -247,14 +247,9 @@ impl<R: Rail> State<R> {
                 }
                 Err(error) => {
                     lane.waiting.pop_front();
-                    self.not_posted(key, error);
+                    self.fail_piece(key, error.into());
                 }
             }
         }
-    }
-
-    #[cold]
-    fn not_posted(&mut self, key: usize, error: FabricError) {
-        self.complete(key, 1, Some(error.into()));
     }
 }
