@@ -49,6 +49,11 @@ const NOBODY: usize = u32::MAX as usize;
 /// In place of a rail's index of a peer that has left.
 const GONE: usize = usize::MAX;
 
+#[cold]
+fn unboxed(error: Box<FlowError>) -> FlowError {
+    *error
+}
+
 /// See [`Flow`](super::Flow).
 pub(super) struct State<R: Rail> {
     // Dropped in this order: registrations, which operations hold, before rails.
@@ -337,8 +342,11 @@ impl<R: Rail> State<R> {
         if self.operations.get(key)?.outstanding > 0 {
             return self.give_up(key);
         }
-        let operation = self.operations.remove(key);
-        Some(operation.error.map_or(Ok(operation.bytes), |error| Err(*error)))
+        let Operation { bytes, error, .. } = self.operations.remove(key);
+        Some(match error {
+            None => Ok(bytes),
+            Some(error) => Err(unboxed(error)),
+        })
     }
 
     /// After a failure of the flow nobody waits for completions any more, but the memory does.

@@ -64,15 +64,23 @@ pub struct Piece {
 /// Lays puts over rails; remembers whose turn it is.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    strategy: Strategy,
     rails: usize,
     next: usize,
+    /// Puts of this many bytes and more are cut over all rails. (Numbers in place of the strategy: no jump on the way of each
+    /// put.)
+    split_from: u64,
+    takes_turns: bool,
 }
 
 impl Scheduler {
     /// A scheduler for `rails` rails, at least 1.
     pub fn new(strategy: Strategy, rails: usize) -> Scheduler {
-        Scheduler { strategy, rails: rails.max(1), next: 0 }
+        let split_from = match strategy {
+            Strategy::Split if rails > 1 => SPLIT_ALIGNMENT + 1,
+            Strategy::Auto { threshold } if rails > 1 => threshold.max(SPLIT_ALIGNMENT + 1),
+            _ => u64::MAX,
+        };
+        Scheduler { rails: rails.max(1), next: 0, split_from, takes_turns: strategy != Strategy::Single }
     }
 
     /// Calls `each` for every piece of a put of `bytes`. An `indivisible` put (one that raises a signal behind its last
@@ -105,18 +113,13 @@ impl Scheduler {
 
     #[inline]
     fn splits(&self, bytes: u64, indivisible: bool) -> bool {
-        let large = match self.strategy {
-            Strategy::Split => true,
-            Strategy::Auto { threshold } => bytes >= threshold,
-            Strategy::Single | Strategy::RoundRobin => false,
-        };
-        large && !indivisible && self.rails > 1 && bytes > SPLIT_ALIGNMENT
+        bytes >= self.split_from && !indivisible
     }
 
     #[inline]
     fn turn(&mut self) -> usize {
         let rail = self.next;
-        if self.strategy != Strategy::Single {
+        if self.takes_turns {
             self.next = if rail + 1 == self.rails { 0 } else { rail + 1 };
         }
         rail

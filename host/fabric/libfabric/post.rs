@@ -41,7 +41,7 @@ impl LibfabricRail {
         region: &LibfabricRegion,
         t: &Transfer,
     ) -> Result<sys::fi_addr_t, FabricError> {
-        let within = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
+        let within = |offset: u64, length: u64| offset.checked_add(t.bytes).is_some_and(|end| end <= length);
         match self.peers.get(t.peer) {
             Some(peer)
                 if within(t.local_offset, region.bytes)

@@ -74,7 +74,7 @@ impl<R: Rail> State<R> {
     #[inline(always)]
     pub fn transfer(&mut self, kind: Kind, stretch: Stretch<'_, R>, way: Way) -> Result<usize, FlowError> {
         let Stretch { local, offset, target, at, bytes } = stretch;
-        let inside = |start: u64, length: u64| start <= length && bytes <= length - start;
+        let inside = |start: u64, length: u64| start.checked_add(bytes).is_some_and(|end| end <= length);
         let rails = self.lanes.len();
         let known = self.peers.get(target.peer.0 * rails).is_some_and(|index| *index != GONE);
         let fits = inside(offset, local.bytes()) && inside(at, target.bytes());
