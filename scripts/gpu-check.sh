@@ -6,7 +6,7 @@
 #   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
 #
 # Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
-# bounded; a failed step is counted and the others still run. Leaves log.txt, summary.txt and results.tar (all CSV and JSON files) in FOLDER.
+# bounded; a failed step is counted and the others still run. Leaves log.txt, summary.txt and results.tar.gz (all CSV and JSON files) in FOLDER.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -15,7 +15,7 @@ out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}
 quick=${QUICK:-}
 work=$(mktemp -d)
 # What there is by then is kept, whoever ends the script.
-trap 'tar -cf "$out/results.tar" -C "$work" .; rm -rf "$work"' EXIT
+trap 'tar -czf "$out/results.tar.gz" -C "$work" .; rm -rf "$work"' EXIT
 mkdir -p "$out"
 log=$out/log.txt
 : >"$log"

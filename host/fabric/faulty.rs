@@ -1,7 +1,11 @@
 //! A rail that misbehaves on purpose, for tests and fault experiments: it wraps any rail and follows a script.
 
 use std::collections::VecDeque;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 
+use nix::sys::mman::mlock;
+
+use super::libfabric::{self, Doing};
 use super::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
 
 /// What goes wrong, and when. The default is nothing.
@@ -19,6 +23,9 @@ pub struct Faults {
     pub delay_polls: u64,
     /// The registration of this number (from 1) is refused.
     pub refuse_registration: Option<u64>,
+    /// Registered memory is locked, as the drivers of cards do and no provider without a card does: what the system refuses to
+    /// lock (`ulimit -l`) is refused. It stays locked until it is freed.
+    pub lock_memory: bool,
     /// What one poll hands out comes in reverse order.
     pub reverse: bool,
 }
@@ -85,6 +92,14 @@ impl<R: Rail> FaultyRail<R> {
         }
     }
 
+    fn lock(&self, memory: Memory) -> Result<(), FabricError> {
+        let first = NonNull::new(with_exposed_provenance_mut(memory.address as usize));
+        // SAFETY: the caller of `register` vouches for the memory; locking changes nothing in it.
+        let locked = first.map_or(Ok(()), |first| unsafe { mlock(first, memory.bytes) });
+        let what = format!("registration of {} B", memory.bytes);
+        locked.map_err(|error| libfabric::error(self.inner.name(), Doing::RegisteringHost, what, -(error as i64)))
+    }
+
     fn alter(&mut self, completion: Completion) -> Completion {
         let Completion::Done { token } = completion else { return completion };
         self.completed += 1;
@@ -119,6 +134,9 @@ impl<R: Rail> Rail for FaultyRail<R> {
         self.registrations += 1;
         if self.faults.refuse_registration == Some(self.registrations) {
             return Err(self.error(&format!("registration of {} B", memory.bytes)));
+        }
+        if self.faults.lock_memory {
+            self.lock(memory)?;
         }
         // SAFETY: passed on.
         unsafe { self.inner.register(memory) }

@@ -49,11 +49,6 @@ const NOBODY: usize = u32::MAX as usize;
 /// In place of a rail's index of a peer that has left.
 const GONE: usize = usize::MAX;
 
-#[cold]
-fn unboxed(error: Box<FlowError>) -> FlowError {
-    *error
-}
-
 /// See [`Flow`](super::Flow).
 pub(super) struct State<R: Rail> {
     // Dropped in this order: registrations, which operations hold, before rails.
@@ -343,10 +338,7 @@ impl<R: Rail> State<R> {
             return self.give_up(key);
         }
         let Operation { bytes, error, .. } = self.operations.remove(key);
-        Some(match error {
-            None => Ok(bytes),
-            Some(error) => Err(unboxed(error)),
-        })
+        Some(error.map_or(Ok(bytes), |error| Err(*error)))
     }
 
     /// After a failure of the flow nobody waits for completions any more, but the memory does.

@@ -14,7 +14,7 @@ mod rail;
 mod region;
 
 pub use bare::bare_write_loop;
-pub(crate) use errors::{Doing, refused};
+pub(crate) use errors::{Doing, error, refused};
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
 pub use rail::LibfabricRail;
 pub use region::LibfabricRegion;

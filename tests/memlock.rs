@@ -1,0 +1,48 @@
+//! Registration under a lowered limit of locked memory (`ulimit -l`). Alone in its program: the limit is the process's.
+//!
+//! No provider that runs without a card locks what it registers, so a wrapped rail does it in the card's place. The limit,
+//! the refusal and its number are the system's own.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
+use ginlab::fabric::faulty::{Faults, FaultyRail};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::flow::{Flow, Target, run};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::{Uid, setuid};
+use std::time::Duration;
+
+const LIMIT: u64 = 64 << 10;
+const NOBODY: u32 = 65534;
+
+#[test]
+fn what_may_not_be_locked_is_refused_with_the_limit_and_the_rest_stays_usable() {
+    setrlimit(Resource::RLIMIT_MEMLOCK, LIMIT, LIMIT).unwrap();
+    if Uid::effective().is_root() {
+        // Root may lock without a limit (CAP_IPC_LOCK); whoever becomes another user may not.
+        setuid(Uid::from_raw(NOBODY)).unwrap();
+    }
+    let provider = choose_provider(Some("tcp")).unwrap().provider;
+    let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
+    let rail = LibfabricRail::open(&domain, &RailOptions::default()).unwrap();
+    let faults = Faults { lock_memory: true, ..Default::default() };
+    let flow = Flow::new(vec![FaultyRail::new(rail, faults)], Duration::from_secs(20));
+    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+
+    let error = flow.register(device.allocate(Place::Host, 1 << 20).unwrap()).unwrap_err().to_string();
+    for words in ["rail tcp;ofi_rxm:", "registration of 1048576 B failed", "`ulimit -l` is 64 KiB here", "memlock=-1"] {
+        assert!(error.contains(words), "{words:?} is not in: {error}");
+    }
+
+    // What fits is registered, and moves.
+    let region = flow.register(device.allocate(Place::Host, 8192).unwrap()).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
+    region.buffer().write(0, &[7u8; 64]).unwrap();
+    assert_eq!(run([flow.clone()], flow.write_all(&region, 0, &target, 4096, 64)).unwrap().unwrap(), 64);
+    let mut arrived = [0u8; 64];
+    region.buffer().read(4096, &mut arrived).unwrap();
+    assert_eq!(arrived, [7; 64]);
+}
