@@ -125,10 +125,15 @@ for tool in ip tc; do
 done
 if ((EUID != 0)); then die 'network namespaces need root: try sudo'; fi
 
+# All namespaces. Of one that goes away meanwhile, somebody else's, ip says "Peer netns reference is invalid": nothing of ours.
+list() {
+    ip netns list 2>/dev/null
+}
+
 # The namespaces of this lab, nodes in their order, the bridges last.
 namespaces() {
     local all
-    all=$(ip netns list) || die 'ip netns list failed'
+    all=$(list) || die 'ip netns list failed'
     { grep -Eo "^$prefix-([0-9]+|bridge)( |$)" <<<"$all" || true; } | tr -d ' ' | sort -V
 }
 mapfile -t there < <(namespaces)
@@ -214,7 +219,7 @@ up() {
 
 missing() {
     local others
-    others=$(ip netns list | grep -Eo '^ginlab-lab-.*-0( |$)' | sed -E 's/^ginlab-lab-(.*)-0 ?$/\1/' | paste -sd ' ' || true)
+    others=$(list | grep -Eo '^ginlab-lab-.*-0( |$)' | sed -E 's/^ginlab-lab-(.*)-0 ?$/\1/' | paste -sd ' ' || true)
     printf 'there is no lab %s%s' "$name" "${others:+; there are: $others}"
 }
 
