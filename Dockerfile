@@ -15,8 +15,8 @@ ARG UBUNTU_VERSION=24.04
 ARG EFA_INSTALLER_VERSION=1.50.0
 # Releases: https://github.com/NVIDIA/gdrcopy/releases. Empty leaves GDRCopy out; ginlab then uses pinned memory.
 ARG GDRCOPY_VERSION=2.5.1
-# Releases: https://github.com/rust-lang/rust/releases. At least rust-version of Cargo.toml.
-ARG RUST_VERSION=1.95.0
+# The compiler of the kernels, as kernels/rustc-version names it.
+ARG RUST_VERSION=1.96.0
 
 # --- the EFA installer, fetched once for both stages below ---------------------------------------------------------
 FROM ubuntu:${UBUNTU_VERSION} AS efa-installer

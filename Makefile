@@ -13,18 +13,22 @@ GINLAB := $(or $(CARGO_TARGET_DIR),target)/release/ginlab
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
 
-demo: build ## Put over 1 and 4 rails between two ranks on this machine, verified; writes demo.csv
+demo: ## Put over 1 and 4 rails between two ranks on this machine, verified; writes demo.csv
+	scripts/setup.sh demo
+	scripts/build.sh
 	$(GINLAB) proxy --np 2 --rails 1,4 -b 4K -e 4M -f 4 --mode quiet,nbi --check --csv demo.csv
 	@printf '\nThe rows: %s\nWhat was run, and where: %s\n' "$(CURDIR)/demo.csv" "$(CURDIR)/demo.header.json"
 
-test: setup ## Everything that can be tested without a GPU
+test: ## Everything that can be tested without a GPU
+	scripts/setup.sh test
 	scripts/test.sh
 
-setup: ## Install what is missing (Debian 12 and 13, Ubuntu)
-	scripts/setup.sh
+setup: ## Install what demo and test need and is missing (Debian 12 and 13, Ubuntu)
+	scripts/setup.sh test
 
-build: setup ## Build target/release/ginlab, with MPI
-	cargo build --release --features mpi
+build: ## Build target/release/ginlab; with MPI: make build FEATURES=mpi
+	scripts/setup.sh $(if $(findstring mpi,$(FEATURES)),mpi,demo)
+	scripts/build.sh $(if $(FEATURES),--features $(FEATURES))
 
 bench: build ## The check on a machine with a GPU
 	scripts/gpu-check.sh

@@ -45,20 +45,52 @@ fn rustc() {
 fn ptx() {
     println!("cargo::rerun-if-env-changed=GINLAB_ARCH");
     let arch = std::env::var("GINLAB_ARCH").unwrap_or_else(|_| "sm_80".into());
-    let builder = || cuda_builder::CudaBuilder::new("kernels").watch("crates/cuda_std").watch("crates/cuda_std_macros");
-    // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs.
-    let built = [builder().arch(&arch).build(), builder().arch("sm_90").isa(80).feature("bulk").build()];
-    for (variable, built) in ["GINLAB_PTX", "GINLAB_PTX_BULK"].into_iter().zip(built) {
-        match built {
-            Ok(path) => println!("cargo::rustc-env={variable}={}", path.display()),
-            Err(error) => {
+    let toolchain = match kernel_compiler() {
+        Ok(toolchain) => toolchain,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    };
+    println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
+    println!(
+        "cargo::rustc-env=GINLAB_PTX_RUSTC={}{}",
+        toolchain.version,
+        if toolchain.is_the_projects { "" } else { " (not the project's)" }
+    );
+    let builder = || {
+        let builder = cuda_builder::CudaBuilder::new("kernels", toolchain.clone());
+        builder.watch("crates/cuda_std").watch("crates/cuda_std_macros")
+    };
+    // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs. Side by
+    // side, since whoever edits a kernel waits for both.
+    let modules =
+        [("GINLAB_PTX", builder().arch(&arch)), ("GINLAB_PTX_BULK", builder().arch("sm_90").isa(80).feature("bulk"))];
+    let built = modules.map(|(variable, builder)| (variable, std::thread::spawn(|| builder.build())));
+    for (variable, thread) in built {
+        match thread.join() {
+            Ok(Ok(path)) => println!("cargo::rustc-env={variable}={}", path.display()),
+            Ok(Err(error)) => {
                 eprintln!("{error}");
                 std::process::exit(1);
             }
+            Err(panic) => std::panic::resume_unwind(panic),
         }
     }
-    println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
-    // The test that holds the PTX against a snapshot wants to know who wrote it.
-    let version = cuda_builder::Toolchain::find().map(|toolchain| toolchain.version()).unwrap_or_default();
-    println!("cargo::rustc-env=GINLAB_PTX_RUSTC={version}");
+}
+
+/// The compiler that kernels/rustc-version names, or the one that was asked for instead.
+#[cfg(feature = "ptx")]
+fn kernel_compiler() -> Result<cuda_builder::Toolchain, String> {
+    let file = "kernels/rustc-version";
+    println!("cargo::rerun-if-changed={file}");
+    let release = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let toolchain = cuda_builder::Toolchain::find(release.trim()).map_err(|error| error.to_string())?;
+    if !toolchain.is_the_projects {
+        println!(
+            "cargo::warning=GINLAB_KERNEL_RUSTC: the kernels are compiled by {toolchain}, the project's compiler is {}; results say so",
+            release.trim()
+        );
+    }
+    Ok(toolchain)
 }

@@ -25,6 +25,8 @@ pub struct Versions {
     pub commit: Option<&'static str>,
     /// The compiler it was built with, where the build knew.
     pub rustc: Option<&'static str>,
+    /// The compiler of the kernels' PTX with its LLVM, and whether it is another than the project's; `None` without PTX.
+    pub kernel_rustc: Option<&'static str>,
     /// The libraries'.
     pub libraries: Libraries,
     /// Model of the CPU.
@@ -46,6 +48,7 @@ impl Versions {
             // Set by build.rs, which may find no git.
             commit: option_env!("GINLAB_COMMIT").filter(|commit| !commit.is_empty()),
             rustc: option_env!("GINLAB_RUSTC").filter(|rustc| !rustc.is_empty()),
+            kernel_rustc: option_env!("GINLAB_PTX_RUSTC"),
             libraries,
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
             cores: Some(crate::cores::allowed().len()).filter(|cores| *cores > 0),
@@ -66,6 +69,7 @@ impl Versions {
             .set(Key::Cores, self.cores)
             .set(Key::Kernel, self.kernel.clone())
             .set(Key::Rustc, self.rustc)
+            .set(Key::KernelRustc, self.kernel_rustc)
             .set(Key::Driver, self.libraries.cuda_driver.clone())
             .set(Key::Libfabric, self.libraries.libfabric.clone())
             .set(Key::Mpi, self.libraries.mpi.clone());
@@ -79,6 +83,11 @@ impl fmt::Display for Versions {
         let found = |value: &Option<String>| value.clone().unwrap_or_else(|| "not found".into());
         writeln!(f, "{} (commit {})", self.ginlab, known(self.commit))?;
         writeln!(f, "rustc       {}", known(self.rustc))?;
+        writeln!(
+            f,
+            "kernels by  {}",
+            self.kernel_rustc.map_or("none: without PTX".into(), |version| format!("rustc {version}"))
+        )?;
         writeln!(f, "libfabric   {}", found(&self.libraries.libfabric))?;
         writeln!(f, "CUDA driver {}", found(&self.libraries.cuda_driver))?;
         writeln!(f, "MPI         {}", found(&self.libraries.mpi))?;

@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
-# Installs what ginlab needs to be built and tested, and only what is missing; a second run changes nothing and works
-# offline. For Debian 12 and 13 and Ubuntu, as root or with sudo. On other systems it names what is missing.
-#
-# Run here: Debian 12 as root. Not run here: Debian 13, Ubuntu, and the fall back to rustup.
+# Installs what is missing, and only that; a second run changes nothing and works offline.
+#   scripts/setup.sh demo    what `make demo` needs: a linker and Rust; the kernels' compiler and libfabric, where they can be had
+#   scripts/setup.sh mpi     also what the feature `mpi` needs
+#   scripts/setup.sh test    also what `make test` needs (default)
+# For Debian 12 and 13 and Ubuntu, as root or with sudo. On other systems it names what is missing. scripts/fresh.sh runs it on bare
+# systems: Debian 12 and 13. Not run: Ubuntu, and the fall back to rustup's installer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
 
-# The oldest Rust that builds the workspace: rust-version in Cargo.toml.
-readonly RUST_MIN=1.88.0
 # ptxas of CUDA 13.0: knows sm_80 to sm_121 and the PTX that LLVM writes. https://pypi.org/project/nvidia-cuda-nvcc/
 readonly NVCC_WHEEL=13.0.88
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
-have() { command -v "$1" >/dev/null 2>&1; }
+case ${1:-test} in
+demo) level=1 ;;
+mpi) level=2 ;;
+test) level=3 ;;
+*) fail "$1? One of: demo, mpi, test" ;;
+esac
+
+may_be_root() { [[ $(id -u) == 0 ]] || have sudo; }
 # Says and does, with root's rights.
 as_root() {
     say "running: $*"
@@ -21,89 +30,52 @@ as_root() {
         fail "not root and no sudo; run this as root: $*"
     fi
 }
-at_least() { printf '%s\n%s\n' "$2" "$1" | sort -V -C; }
-
-# A rustup that was installed moments ago is not on PATH yet; Ubuntu keeps versioned toolchains off it.
-add_rust_paths() {
-    local dir
-    for dir in "${CARGO_HOME:-$HOME/.cargo}/bin" /usr/lib/rust-1.*/bin; do
-        if [[ -d $dir && :$PATH: != *:$dir:* ]]; then PATH=$PATH:$dir; fi
-    done
-    hash -r
-}
-add_rust_paths
 
 # --- what is there -------------------------------------------------------------------------------------------------
 
-# Whether a compiler of this path is new enough. A rustup proxy without a toolchain fails here, as it should.
-new_enough() {
-    local version
-    version=$("$1" --version 2>/dev/null | awk '{print $2}') && [[ -n $version ]] && at_least "${version%%-*}" "$RUST_MIN"
-}
-host_cargo() { have cargo && have rustc && new_enough cargo && new_enough rustc; }
-
-# A toolchain for the kernels needs the sources of `core` beside the compiler: Debian's or a rustup toolchain's.
-has_core_sources() {
-    local sysroot
-    sysroot=$("$1" --print sysroot 2>/dev/null) && [[ -f $sysroot/lib/rustlib/src/rust/library/core/src/lib.rs ]]
-}
-kernel_toolchain() {
-    local rustc
-    for rustc in rustc /usr/bin/rustc "${RUSTUP_HOME:-$HOME/.rustup}"/toolchains/*/bin/rustc; do
-        if have "$rustc" && new_enough "$rustc" && has_core_sources "$rustc"; then return 0; fi
-    done
-    return 1
-}
+# What bindgen loads. (libclang-cpp.so is another library, which comes with other packages.)
 has_libclang() {
-    [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null
+    if [[ -n ${LIBCLANG_PATH:-} ]]; then return 0; fi
+    compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null || compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null ||
+        compgen -G '/usr/lib64/libclang.so*' >/dev/null
 }
+# No pipe into grep -q: it would end ldconfig, and the pipe would have failed.
 has_libfabric() {
-    { have pkg-config && pkg-config --exists libfabric; } || [[ -f /opt/amazon/efa/include/rdma/fabric.h ]]
+    [[ $(/sbin/ldconfig -p 2>/dev/null) == *libfabric.so.1* ]] || compgen -G '/opt/amazon/efa/lib*/libfabric.so.1' >/dev/null
 }
+has_libfabric_headers() { [[ -f /usr/include/rdma/fabric.h || -f /opt/amazon/efa/include/rdma/fabric.h ]]; }
 has_venv() { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 missing=()
+wanted=()
 need() { # need PACKAGE CHECK...: the package is missing when the check fails
     local package=$1
     shift
     "$@" || missing+=("$package")
 }
-need build-essential eval 'have cc && have make && have ld'
-need pkg-config have pkg-config
-need libfabric-dev has_libfabric
-need libfabric-bin eval 'have fi_info || [[ -x /opt/amazon/efa/bin/fi_info ]]'
-need libclang-dev has_libclang
-need libopenmpi-dev have mpicc
-need openmpi-bin have mpirun
-need iproute2 have ip
-need python3-venv has_venv
+want() { # as need, where we can go on without
+    local package=$1
+    shift
+    "$@" || wanted+=("$package")
+}
+need gcc have cc
+need libc6-dev test -e /usr/include/stdlib.h
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+want libfabric1 has_libfabric
+if ((level >= 2)); then
+    need libopenmpi-dev have mpicc
+    need libclang-dev has_libclang
+fi
+if ((level >= 3)); then
+    need openmpi-bin have mpirun
+    need libfabric-dev has_libfabric_headers
+    need libfabric-bin eval 'have fi_info || [[ -x /opt/amazon/efa/bin/fi_info ]]'
+    need iproute2 have ip
+    need git have git
+    need python3-venv has_venv
+fi
 
 # --- what is missing -----------------------------------------------------------------------------------------------
-
-candidate() { apt-cache policy "$1" 2>/dev/null | awk '/Candidate:/ && $2 != "(none)" {print $2}'; }
-offers() { # offers PACKAGE: whether apt has it, new enough
-    local version
-    version=$(candidate "$1")
-    version=${version#*:}
-    [[ -n $version ]] && at_least "${version%%[-+~]*}" "$RUST_MIN"
-}
-
-# The distribution's newest Rust as three packages: compiler, cargo, sources. Debian's rustc-web follows the needs of
-# browsers and is new also in an old release (from bookworm-security, say); Ubuntu carries versioned packages.
-distribution_rust() {
-    local name
-    if offers rustc-web && offers cargo-web && offers rust-web-src; then
-        echo rustc-web cargo-web rust-web-src
-        return
-    fi
-    name=$(apt-cache search --names-only '^rustc-1\.[0-9]+$' | awk '{print $1}' | sort -V | tail -n 1)
-    if [[ -n $name ]] && offers "$name"; then
-        echo "$name" "cargo-${name#rustc-}" "rust-${name#rustc-}-src"
-        return
-    fi
-    if offers rustc && offers cargo && offers rust-src; then echo rustc cargo rust-src; fi
-}
 
 updated=
 apt_update() {
@@ -116,55 +88,98 @@ apt_install() {
     apt_update
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
+can_install() { have apt-get && may_be_root; }
 
-rust=ok
-if ! host_cargo || ! kernel_toolchain; then rust=missing; fi
-
-if ((${#missing[@]})) || [[ $rust == missing ]]; then
-    if ! have apt-get; then
-        if [[ $rust == missing ]]; then missing+=("Rust >= $RUST_MIN with rust-src"); fi
-        fail "this system has no apt; install the counterparts of: ${missing[*]}"
-    fi
-fi
+# All versions of a package that apt can install, one a line.
+versions() { apt-cache madison "$1" 2>/dev/null | awk '{print $3}'; }
+# The version of a package that is of this Rust release; fails where there is none.
+version_of_release() {
+    local version
+    while read -r version; do
+        if [[ ${version#*:} == "$2"[+~-]* ]]; then
+            echo "$version"
+            return
+        fi
+    done < <(versions "$1")
+    return 1
+}
 
 if ((${#missing[@]})); then
     say "missing: ${missing[*]}"
+    have apt-get || fail "this system has no apt; install the counterparts of: ${missing[*]}"
     apt_install "${missing[@]}"
 fi
+if ((${#wanted[@]})); then
+    say "missing: ${wanted[*]}"
+    if can_install; then
+        apt_install "${wanted[@]}" || say "warning: going on without ${wanted[*]}"
+    else
+        say "warning: cannot be installed from here; going on without"
+    fi
+fi
 
-if [[ $rust == missing ]]; then
-    say "missing: a Rust >= $RUST_MIN for the host, or one with the sources of core for the kernels"
+# Debian's rustc-web follows the needs of browsers and is new in old releases, too. It cannot stand beside the package rustup.
+debian_rust() {
+    local version
+    have apt-get && may_be_root || return 1
+    if dpkg -s rustup >/dev/null 2>&1; then return 1; fi
     apt_update
-    read -r -a packages <<<"$(distribution_rust)"
-    if ((${#packages[@]})); then
-        # rustfmt and clippy go with Debian's toolchain; without them `make test` says what it did not run.
-        if [[ ${packages[0]} == rustc-web ]]; then
-            for extra in rustfmt-web rust-web-clippy; do
-                if [[ -n $(candidate "$extra") ]]; then packages+=("$extra"); fi
-            done
+    version=$(version_of_release rustc-web "$KERNEL_RUST") || return 1
+    # rustfmt and clippy go with it, for `make test`.
+    local packages=("rustc-web=$version" "cargo-web=$version" "rust-web-src=$version" "libstd-rust-web-dev=$version")
+    if ! have rustfmt; then packages+=("rustfmt-web=$version"); fi
+    if ! have cargo-clippy; then packages+=("rust-web-clippy=$version"); fi
+    apt_install "${packages[@]}"
+}
+# Ubuntu carries versioned packages; any distribution may have moved on to a newer one.
+newest_distribution_rust() {
+    local name release
+    have apt-get && may_be_root || return 1
+    apt_update
+    for name in rustc-web $(apt-cache search --names-only '^rustc-1\.[0-9]+$' | awk '{print $1}' | sort -V -r) rustc; do
+        release=$(versions "$name" | head -n 1)
+        release=${release#*:}
+        if [[ -n $release ]] && at_least "${release%%[-+~]*}" "$RUST_MIN"; then
+            case $name in
+            rustc-web) apt_install rustc-web cargo-web rust-web-src ;;
+            rustc) apt_install rustc cargo rust-src ;;
+            *) apt_install "$name" "cargo-${name#rustc-}" "rust-${name#rustc-}-src" ;;
+            esac
+            return
         fi
-        apt_install "${packages[@]}"
+    done
+    return 1
+}
+
+if ! kernel_rustc >/dev/null && [[ -z ${GINLAB_KERNEL_RUSTC:-} ]]; then
+    say "missing: rustc $KERNEL_RUST with the sources of core, which compiles the kernels"
+    if debian_rust; then
+        add_rust_paths
+    elif have rustup; then
+        say "running: rustup toolchain install $KERNEL_RUST --profile minimal --component rust-src"
+        rustup toolchain install "$KERNEL_RUST" --profile minimal --component rust-src ||
+            say "warning: rustup could not; going on with what is here"
+    elif ! host_cargo; then
+        newest_distribution_rust || true
         add_rust_paths
     fi
-    if ! host_cargo || ! kernel_toolchain; then
-        say "the distribution has no Rust >= $RUST_MIN with sources; using rustup"
-        if ! have rustup; then
-            have curl || apt_install curl
-            say "running: the installer from https://sh.rustup.rs"
-            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --no-modify-path --profile minimal
-            add_rust_paths
-        fi
-        # The components follow the toolchain in use; an old default is brought up to date first.
-        if ! host_cargo; then rustup update stable && rustup default stable; fi
-        rustup component add rust-src rustfmt clippy
+fi
+if ! host_cargo; then
+    say "no Rust >= $RUST_MIN from the distribution; using rustup"
+    if ! have rustup; then
+        if ! have curl; then apt_install curl; fi
+        say "running: the installer from https://sh.rustup.rs"
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+            sh -s -- -y --no-modify-path --profile minimal --default-toolchain "$KERNEL_RUST" --component rust-src,rustfmt,clippy
+        add_rust_paths
     fi
+    host_cargo || { rustup update stable && rustup default stable; }
     host_cargo || fail "still no cargo and rustc >= $RUST_MIN; is an older one first on PATH? ($(command -v cargo || echo none))"
-    kernel_toolchain || fail "still no Rust with the sources of core; install rustc-web and rust-web-src, or run: rustup component add rust-src"
 fi
 
 # --- ptxas ---------------------------------------------------------------------------------------------------------
 
-# ptxas assembles the kernels' PTX without a GPU. It is needed by `make test` only, so its absence does not stop a demo.
+# ptxas assembles the kernels' PTX without a GPU, for the tests.
 has_ptxas() { [[ $(.venv/bin/ptxas --version 2>/dev/null) == *"V$NVCC_WHEEL"* ]]; }
 install_ptxas() {
     local found
@@ -178,8 +193,8 @@ install_ptxas() {
     ln -sfn "$found" .venv/bin/ptxas
     has_ptxas
 }
-if ! has_ptxas && ! install_ptxas; then
+if ((level >= 3)) && ! has_ptxas && ! install_ptxas; then
     say "warning: no ptxas; 'make test' will stop at its PTX step until 'make setup' has reached pypi.org once"
 fi
 
-say "ready: $(cargo --version); $(rustc --version); libfabric $(pkg-config --modversion libfabric 2>/dev/null || echo 'in /opt/amazon/efa')"
+say "ready: $(cargo --version); kernels by $(kernel_rustc || echo 'another compiler than the project'"'"'s, or none')"

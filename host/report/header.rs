@@ -29,6 +29,8 @@ pub enum Key {
     Kernel,
     /// The compiler ginlab was built with.
     Rustc,
+    /// The compiler of the kernels' PTX, and whether it is another than the project's.
+    KernelRustc,
     /// The GPU.
     Gpu,
     /// The GPU's driver.
@@ -51,7 +53,7 @@ pub enum Key {
 
 impl Key {
     /// Every key, in order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Ginlab,
         Self::Commit,
         Self::Command,
@@ -61,6 +63,7 @@ impl Key {
         Self::Cores,
         Self::Kernel,
         Self::Rustc,
+        Self::KernelRustc,
         Self::Gpu,
         Self::Driver,
         Self::Libfabric,
@@ -84,6 +87,7 @@ impl Key {
             Self::Cores => "cores",
             Self::Kernel => "kernel",
             Self::Rustc => "rustc",
+            Self::KernelRustc => "kernel_rustc",
             Self::Gpu => "gpu",
             Self::Driver => "driver",
             Self::Libfabric => "libfabric",

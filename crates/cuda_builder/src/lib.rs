@@ -3,18 +3,21 @@
 //! The call reads as Rust-CUDA's:
 //!
 //! ```no_run
-//! cuda_builder::CudaBuilder::new("kernels").arch("sm_80").copy_to("kernels.ptx").build()?;
+//! let toolchain = cuda_builder::Toolchain::find("1.96.0")?;
+//! cuda_builder::CudaBuilder::new("kernels", toolchain).arch("sm_80").copy_to("kernels.ptx").build()?;
 //! # Ok::<(), cuda_builder::Error>(())
 //! ```
 //!
 //! A nested cargo compiles `core` and the kernel crate for the GPU, with its own target directory. It needs a toolchain
-//! that has the sources of `core`; [`Toolchain::find`] says where it looks.
+//! that has the sources of `core`; [`Toolchain::find`] says where it looks. PTX is kept by the contents of what it was made
+//! from: the same sources are compiled once, whichever profile asks and however often.
 
 mod toolchain;
 
 pub use toolchain::Toolchain;
 
 use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
@@ -48,6 +51,7 @@ impl std::error::Error for Error {}
 #[derive(Debug)]
 pub struct CudaBuilder {
     krate: PathBuf,
+    toolchain: Toolchain,
     arch: String,
     isa: Option<u32>,
     feature: Option<String>,
@@ -56,10 +60,11 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// A builder for the crate in this folder.
-    pub fn new(krate: impl Into<PathBuf>) -> CudaBuilder {
+    /// A builder for the crate in this folder, by this compiler.
+    pub fn new(krate: impl Into<PathBuf>, toolchain: Toolchain) -> CudaBuilder {
         CudaBuilder {
             krate: krate.into(),
+            toolchain,
             arch: "sm_80".into(),
             isa: None,
             feature: None,
@@ -92,7 +97,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Another folder whose change means a rebuild: a crate that the kernels use.
+    /// Another crate's folder whose change means a rebuild: one that the kernels use.
     pub fn watch(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
         self.watch.push(path.into());
         self
@@ -103,24 +108,73 @@ impl CudaBuilder {
     /// # Errors
     /// See [`Error`].
     pub fn build(self) -> Result<PathBuf, Error> {
-        for path in self.watch.iter().chain([&self.krate]) {
+        for path in self.inputs() {
             println!("cargo::rerun-if-changed={}", path.display());
         }
         for variable in toolchain::VARIABLES {
             println!("cargo::rerun-if-env-changed={variable}");
         }
         check_arch(&self.arch)?;
-        let toolchain = Toolchain::find()?;
         let out = env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from);
         let suffix = self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default();
-        let target_dir = out.join(format!("nvptx{suffix}"));
-        let assembly = self.compile(&toolchain, &target_dir)?;
         let destination = self.copy_to.clone().unwrap_or_else(|| out.join(format!("kernels{suffix}.ptx")));
-        fs::copy(&assembly, &destination).map_err(|error| Error::Io(destination.clone(), error))?;
+        // Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
+        let shared = out.ancestors().nth(4).unwrap_or(&out).join("kernels");
+        let made = shared.join(format!("kernels{suffix}-{:016x}.ptx", self.fingerprint()?));
+        if !made.is_file() {
+            let assembly = self.compile(&shared.join(format!("nvptx{suffix}")))?;
+            // Under its name only when it is whole: another build may look for it.
+            let whole = made.with_extension(std::process::id().to_string());
+            fs::copy(&assembly, &whole).map_err(|error| Error::Io(whole.clone(), error))?;
+            fs::rename(&whole, &made).map_err(|error| Error::Io(made.clone(), error))?;
+        }
+        fs::copy(&made, &destination).map_err(|error| Error::Io(destination.clone(), error))?;
         Ok(destination)
     }
 
-    fn compile(&self, toolchain: &Toolchain, target_dir: &Path) -> Result<PathBuf, Error> {
+    /// The sources of each crate; its tests do not make PTX.
+    fn inputs(&self) -> impl Iterator<Item = PathBuf> {
+        self.watch.iter().chain([&self.krate]).flat_map(|krate| ["Cargo.toml", "src"].map(|part| krate.join(part)))
+    }
+
+    /// A number of everything that the PTX depends on: sources, compiler, target.
+    fn fingerprint(&self) -> Result<u64, Error> {
+        let mut files = Vec::new();
+        for path in self.inputs() {
+            list_files(&path, &mut files)?;
+        }
+        files.sort();
+        let mut hasher = DefaultHasher::new();
+        for path in &files {
+            let bytes = fs::read(path).map_err(|error| Error::Io(path.clone(), error))?;
+            hasher.write(path.as_os_str().as_encoded_bytes());
+            hasher.write_usize(bytes.len());
+            hasher.write(&bytes);
+        }
+        hasher.write(format!("{:?}", self.settings()).as_bytes());
+        // The compiler by its path too: two of one version may differ by patches.
+        hasher.write(self.toolchain.to_string().as_bytes());
+        Ok(hasher.finish())
+    }
+
+    /// What the nested cargo is told besides places.
+    fn settings(&self) -> Vec<String> {
+        let mut list: Vec<String> =
+            ["rustc", "--lib", "--crate-type", "cdylib", "--release", "-Zbuild-std=core", "--target", TARGET]
+                .map(String::from)
+                .into();
+        list.extend(self.feature.iter().flat_map(|feature| ["--features".into(), feature.clone()]));
+        // The assembly that LLVM writes is the PTX; there is nothing to link.
+        list.extend(["--", "--emit=asm", "-C", "linker=/bin/true", "-C"].map(String::from));
+        list.push(format!("target-cpu={}", self.arch));
+        if let Some(version) = self.isa {
+            list.extend(["-C".into(), format!("target-feature=+ptx{version}")]);
+        }
+        list
+    }
+
+    fn compile(&self, target_dir: &Path) -> Result<PathBuf, Error> {
+        let toolchain = &self.toolchain;
         let deps = target_dir.join(TARGET).join("release/deps");
         for old in assemblies(&deps) {
             fs::remove_file(&old).map_err(|error| Error::Io(old, error))?;
@@ -142,17 +196,10 @@ impl CudaBuilder {
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .env("CARGO_PROFILE_RELEASE_INCREMENTAL", "false")
             .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-            .args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "-Zbuild-std=core", "--target", TARGET])
-            .arg("--manifest-path")
-            .arg(self.krate.join("Cargo.toml"))
-            .arg("--target-dir")
-            .arg(target_dir)
-            .args(self.feature.iter().flat_map(|feature| ["--features", feature]))
-            // The assembly that LLVM writes is the PTX; there is nothing to link.
-            .args(["--", "--emit=asm", "-C", "linker=/bin/true", "-C", &format!("target-cpu={}", self.arch)]);
-        if let Some(version) = self.isa {
-            cargo.args(["-C", &format!("target-feature=+ptx{version}")]);
-        }
+            // Paths by variables, so that what is compiled does not depend on where.
+            .env("CARGO_TARGET_DIR", target_dir)
+            .current_dir(&self.krate)
+            .args(self.settings());
         let output = cargo.output().map_err(|error| Error::Io(toolchain.cargo.clone(), error))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
@@ -181,6 +228,18 @@ fn check_arch(arch: &str) -> Result<(), Error> {
             "GPU target {arch:?} refused: sm_80 or later, for example sm_80, sm_90, sm_100"
         ))),
     }
+}
+
+/// All files below a folder, or the file itself.
+fn list_files(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
+    if !path.is_dir() {
+        files.push(path.into());
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).map_err(|error| Error::Io(path.into(), error))?.flatten() {
+        list_files(&entry.path(), files)?;
+    }
+    Ok(())
 }
 
 /// The kernel crate's PTX: cargo names it after the crate, `core` leaves none.

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fmt, fs};
 
+/// Names another compiler than the project's.
+const OTHER: &str = "GINLAB_KERNEL_RUSTC";
+
 /// Environment variables that the choice depends on. (Not PATH: nothing is looked up there, and rustup changes it from one
 /// cargo command to the next, each of which would compile the kernels again.)
-pub(crate) const VARIABLES: [&str; 2] = ["GINLAB_KERNEL_RUSTC", "RUSTUP_HOME"];
+pub(crate) const VARIABLES: [&str; 2] = [OTHER, "RUSTUP_HOME"];
 
 /// A rustc with the sources of `core` beside it, and a cargo to drive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,101 +19,146 @@ pub struct Toolchain {
     pub rustc: PathBuf,
     /// The cargo that goes with it.
     pub cargo: PathBuf,
+    /// The compiler's release and its LLVM's, which writes the PTX: `1.96.0, LLVM 22.1.8`.
+    pub version: String,
+    /// Whether this is the compiler that was asked for. Another one has been named by `GINLAB_KERNEL_RUSTC`.
+    pub is_the_projects: bool,
 }
 
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.rustc.display())
+        write!(f, "{} ({})", self.rustc.display(), self.version)
     }
 }
 
 impl Toolchain {
-    /// The first of these that has the sources of `core`: `$GINLAB_KERNEL_RUSTC`, the compiler of this build, each rustup
-    /// toolchain, the distribution's `/usr/bin/rustc` (Debian's rustc-web with rust-web-src).
+    /// The compiler of this release, as `1.96.0`, wherever it is: the distribution's `/usr/bin/rustc` (Debian's rustc-web
+    /// with rust-web-src), `/usr/lib/rust-*/bin`, a rustup toolchain, the compiler of this build. Others are passed over,
+    /// also newer ones: two compilers write different PTX, and figures are compared. `$GINLAB_KERNEL_RUSTC` alone names
+    /// another one.
     ///
     /// # Errors
     /// [`Error::NoToolchain`] with the command that installs one.
-    pub fn find() -> Result<Toolchain, Error> {
-        Toolchain::find_among(&candidates())
-    }
-
-    /// The compiler's version and its LLVM's, which writes the PTX: `1.96.0, LLVM 22.1.2`. Empty when it does not say.
-    pub fn version(&self) -> String {
-        let output = Command::new(&self.rustc).arg("-vV").output();
-        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-        match (value("release:"), value("LLVM version:")) {
-            (Some(release), Some(llvm)) => format!("{release}, LLVM {llvm}"),
-            (release, _) => release.unwrap_or_default().into(),
+    pub fn find(release: &str) -> Result<Toolchain, Error> {
+        match env::var_os(OTHER) {
+            Some(named) => Toolchain::named(Path::new(&named), release),
+            None => Toolchain::find_among(&candidates(), release),
         }
     }
 
-    fn find_among(candidates: &[PathBuf]) -> Result<Toolchain, Error> {
+    /// One that has been named: any release that has the sources of `core`.
+    fn named(rustc: &Path, release: &str) -> Result<Toolchain, Error> {
+        let mut toolchain =
+            usable(rustc).map_err(|why| Error::NoToolchain(format!("{OTHER}={}: {why}", rustc.display())))?;
+        toolchain.is_the_projects = is_release(&toolchain.version, release);
+        Ok(toolchain)
+    }
+
+    fn find_among(candidates: &[PathBuf], release: &str) -> Result<Toolchain, Error> {
         let mut seen = String::new();
         for rustc in candidates {
-            match usable(rustc) {
-                Ok(toolchain) => return Ok(toolchain),
-                Err(why) => seen.push_str(&format!("\n    {}: {why}", rustc.display())),
-            }
+            let why = match usable(rustc) {
+                Ok(toolchain) if is_release(&toolchain.version, release) => return Ok(toolchain),
+                Ok(toolchain) => {
+                    format!("is {}; to use it all the same: {OTHER}={}", toolchain.version, rustc.display())
+                }
+                Err(why) => why,
+            };
+            seen.push_str(&format!("\n    {}: {why}", rustc.display()));
         }
         Err(Error::NoToolchain(format!(
-            "no Rust toolchain here can compile the kernels to PTX: none has the sources of `core`.\n  \
-             Install one:         {}\n  \
-             or with rustup:      rustup component add rust-src\n  \
+            "no Rust {release} with the sources of `core` is here; the kernels are compiled to PTX by that one alone.\n  \
+             Install it:          {}\n  \
+             or with rustup:      rustup toolchain install {release} --component rust-src\n  \
              or build without:    cargo build --release --no-default-features   (emulated device only)\n  \
              Looked at:{}",
-            "apt-get install rustc-web cargo-web rust-web-src   (Debian 12)",
+            "apt-get install rustc-web cargo-web rust-web-src   (Debian 12 and 13)",
             if seen.is_empty() { " nothing".into() } else { seen }
         )))
     }
 }
 
+/// Whether a version such as `1.96.0, LLVM 22.1.8` is of this release.
+fn is_release(version: &str, release: &str) -> bool {
+    version.split(',').next() == Some(release)
+}
+
 fn candidates() -> Vec<PathBuf> {
-    if let Some(chosen) = env::var_os("GINLAB_KERNEL_RUSTC") {
-        return vec![chosen.into()];
-    }
-    let mut found: Vec<PathBuf> =
-        env::var_os("RUSTC").into_iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect();
+    let folders = |parent: PathBuf| {
+        let entries = fs::read_dir(parent).ok().into_iter().flatten().flatten();
+        let mut compilers: Vec<PathBuf> =
+            entries.map(|entry| entry.path().join("bin/rustc")).filter(|rustc| rustc.is_file()).collect();
+        compilers.sort();
+        compilers
+    };
     let rustup = env::var_os("RUSTUP_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".rustup")));
-    if let Some(entries) = rustup.and_then(|home| fs::read_dir(home.join("toolchains")).ok()) {
-        let mut compilers: Vec<PathBuf> = entries.flatten().map(|entry| entry.path().join("bin/rustc")).collect();
-        compilers.sort();
-        found.extend(compilers);
-    }
-    found.push("/usr/bin/rustc".into());
+    let mut found = vec![PathBuf::from("/usr/bin/rustc")];
+    found.extend(folders("/usr/lib".into()));
+    found.extend(rustup.into_iter().flat_map(|home| folders(home.join("toolchains"))));
+    found.extend(env::var_os("RUSTC").into_iter().map(PathBuf::from).filter(|path| path.is_absolute()));
     found
 }
 
 fn usable(rustc: &Path) -> Result<Toolchain, String> {
-    let output = Command::new(rustc).args(["--print", "sysroot"]).output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err("does not run".into());
-    }
-    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let ask = |arguments: &[&str]| {
+        let output = Command::new(rustc).args(arguments).output().map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err("does not run".to_owned());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let sysroot = PathBuf::from(ask(&["--print", "sysroot"])?.trim());
+    let text = ask(&["-vV"])?;
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let version = match (value("release:"), value("LLVM version:")) {
+        (Some(release), Some(llvm)) => format!("{release}, LLVM {llvm}"),
+        _ => return Err("says no release and LLVM version (rustc -vV)".into()),
+    };
     if !sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml").is_file() {
-        return Err("no sources of core (component rust-src)".into());
+        return Err(format!("{version} has no sources of core (component rust-src)"));
     }
     let cargo = rustc.with_file_name("cargo");
     if !cargo.is_file() {
         return Err("no cargo beside it".into());
     }
-    Ok(Toolchain { rustc: rustc.into(), cargo })
+    Ok(Toolchain { rustc: rustc.into(), cargo, version, is_the_projects: true })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A folder with a rustc that says this release, a cargo, and the sources of `core`.
+    fn pretend(parent: &Path, release: &str) -> PathBuf {
+        let folder = parent.join(release);
+        let sources = folder.join("lib/rustlib/src/rust/library/core");
+        fs::create_dir_all(&sources).expect("a folder for the test");
+        fs::write(sources.join("Cargo.toml"), "").expect("a file for the test");
+        let bin = folder.join("bin");
+        fs::create_dir_all(&bin).expect("a folder for the test");
+        let script = format!(
+            "#!/bin/sh\nif [ \"$1\" = --print ]; then echo '{}'; else printf 'release: {release}\\nLLVM version: 22.1.8\\n'; fi\n",
+            folder.display()
+        );
+        for name in ["rustc", "cargo"] {
+            let path = bin.join(name);
+            fs::write(&path, &script).expect("a file for the test");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        }
+        bin.join("rustc")
+    }
 
     #[test]
     fn without_a_toolchain_the_error_names_the_commands_and_where_it_looked() {
         let empty = env::temp_dir();
-        let error = Toolchain::find_among(&["/nonexistent/rustc".into(), empty.join("none/rustc")]);
+        let error = Toolchain::find_among(&["/nonexistent/rustc".into(), empty.join("none/rustc")], "1.96.0");
         let text = error.expect_err("there is none").to_string();
         for words in [
             "apt-get install rustc-web cargo-web rust-web-src",
-            "rustup component add rust-src",
+            "rustup toolchain install 1.96.0 --component rust-src",
             "--no-default-features",
             "/nonexistent/rustc: No such file",
         ] {
@@ -119,10 +167,35 @@ mod tests {
     }
 
     #[test]
-    fn a_compiler_without_the_sources_of_core_is_not_usable() {
-        // It runs, and prints nothing that could be a sysroot.
+    fn the_projects_release_is_taken_wherever_it_stands_and_no_other() {
+        let folder = env::temp_dir().join(format!("cuda_builder-{}", std::process::id()));
+        let [older, own, newer] = ["1.95.0", "1.96.0", "1.97.0-nightly"].map(|release| pretend(&folder, release));
+        for order in [[&older, &own, &newer], [&newer, &older, &own], [&own, &newer, &older]] {
+            let found = Toolchain::find_among(&order.map(Clone::clone), "1.96.0").expect("it is among them");
+            assert_eq!((&found.rustc, found.is_the_projects), (&own, true));
+            assert_eq!(found.version, "1.96.0, LLVM 22.1.8");
+        }
+        let text = Toolchain::find_among(&[older, newer.clone()], "1.96.0").expect_err("it is not here").to_string();
+        assert!(
+            text.contains(&format!(
+                "is 1.97.0-nightly, LLVM 22.1.8; to use it all the same: {OTHER}={}",
+                newer.display()
+            ))
+        );
+        // Named, another one is taken, and says that it is another one.
+        let named = Toolchain::named(&newer, "1.96.0").expect("it was named");
+        assert_eq!((named.rustc, named.is_the_projects), (newer, false));
+        assert!(Toolchain::named(&own, "1.96.0").expect("it was named").is_the_projects);
+        let text = Toolchain::named(Path::new("/nonexistent"), "1.96.0").expect_err("no file").to_string();
+        assert!(text.starts_with("GINLAB_KERNEL_RUSTC=/nonexistent: "), "{text}");
+        fs::remove_dir_all(&folder).expect("the test's own folder");
+    }
+
+    #[test]
+    fn what_is_no_compiler_is_not_usable() {
+        // It runs, and says nothing.
         let why = usable(Path::new("/bin/true")).expect_err("not a compiler");
-        assert!(why.contains("rust-src"), "{why}");
+        assert!(why.contains("rustc -vV"), "{why}");
         assert_eq!(usable(Path::new("/bin/false")).expect_err("not a compiler"), "does not run");
     }
 }
