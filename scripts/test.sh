@@ -4,13 +4,21 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-for dir in "${CARGO_HOME:-$HOME/.cargo}/bin" /usr/lib/rust-1.*/bin; do
-    if [[ -d $dir && :$PATH: != *:$dir:* ]]; then PATH=$PATH:$dir; fi
-done
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+choose_kernel_compiler
+# One set of features and one profile, so that each crate is compiled once to be checked and once to be run.
+features=("${kernel_features[@]}" --features mpi)
 target=${CARGO_TARGET_DIR:-target}
 skipped=()
 current=
-trap 'code=$?; if ((code)); then printf "\ntest.sh: FAILED in: %s\n" "${current:-start}" >&2; fi' EXIT
+edited=
+at_exit() {
+    local code=$?
+    if [[ -n $edited ]]; then cp "$target/before-edit" "$edited"; fi
+    if ((code)); then printf '\ntest.sh: FAILED in: %s\n' "${current:-start}" >&2; fi
+}
+trap at_exit EXIT
 
 step() {
     current=$1
@@ -20,8 +28,6 @@ skip() {
     printf 'not run: %s\n' "$1"
     skipped+=("$current: $1")
 }
-have() { command -v "$1" >/dev/null 2>&1; }
-
 step 'scripts parse'
 for script in scripts/*.sh; do bash -n "$script"; done
 if have shellcheck; then shellcheck scripts/*.sh; else skip 'no shellcheck'; fi
@@ -31,40 +37,42 @@ if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip 
 
 step 'clippy'
 if cargo clippy --version >/dev/null 2>&1; then
-    cargo clippy --quiet --workspace --all-targets -- -D warnings
-    cargo clippy --quiet --all-targets --features mpi -- -D warnings
+    cargo clippy --quiet --workspace --all-targets "${features[@]}" -- -D warnings
+    # The emulated device alone, without MPI: no kernel toolchain is looked for.
+    GINLAB_KERNEL_RUSTC=/nonexistent cargo clippy --quiet --no-default-features -- -D warnings
 else
     skip 'no clippy'
+    GINLAB_KERNEL_RUSTC=/nonexistent cargo check --quiet --no-default-features
 fi
-
-step 'without PTX'
-# The emulated device alone: no kernel toolchain is looked for, and a GPU that is asked for is refused with the reason.
-GINLAB_KERNEL_RUSTC=/nonexistent cargo check --quiet --no-default-features
 
 step 'documentation'
-RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps
-
-step 'build, release'
-cargo build --quiet --release --features mpi
+RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps "${features[@]}"
 
 step 'PTX follows the kernels, and only them'
-newest_ptx() {
-    find "$target/release/build" -path '*/ginlab-*/out/*' -name '*.ptx' -printf '%T@ %p\n' | sort -rn | head -n 1
-}
-before=$(newest_ptx)
-cargo build --quiet --release --features mpi
-if [[ $(newest_ptx) != "$before" ]]; then
-    echo 'a build without any change compiled the kernels again' >&2
+compiled() { find "$target/kernels" -name 'kernels*-*.ptx' -printf . 2>/dev/null | wc -c; }
+cargo build --quiet "${features[@]}"
+if [[ ${kernel_features[*]} != *no-default* ]]; then
+    # An edit, taken back whatever happens. The number makes it one that was never compiled.
+    cp kernels/src/lib.rs "$target/before-edit"
+    edited=kernels/src/lib.rs
+    before=$(compiled)
+    echo "// $(date +%s%N)" >>"$edited"
+    cargo build --quiet "${features[@]}"
+    cp "$target/before-edit" "$edited"
+    edited=
+    after=$(compiled)
+    if ((after != before + 2)); then
+        echo "a kernel source was edited, and $((after - before)) of 2 PTX modules were compiled again" >&2
+        exit 1
+    fi
+fi
+
+step 'build'
+cargo build --quiet --workspace --all-targets "${features[@]}"
+if [[ ${kernel_features[*]} != *no-default* ]] && (($(compiled) != after)); then
+    echo 'kernel sources of the same words were compiled again' >&2
     exit 1
 fi
-touch kernels/src/lib.rs
-started=$SECONDS
-cargo build --quiet --release --features mpi
-if [[ $(newest_ptx) == "$before" ]]; then
-    echo 'a kernel source was touched and the PTX was not rebuilt' >&2
-    exit 1
-fi
-printf 'from a touched kernel to the binary: %d s\n' "$((SECONDS - started))"
 
 step 'PTX through ptxas'
 ptxas=.venv/bin/ptxas
@@ -74,11 +82,10 @@ if [[ ! -x $ptxas ]]; then
 fi
 # The newest PTX of each name: older builds leave theirs behind.
 mapfile -t modules < <(
-    find "$target/release/build" -path '*/ginlab-*/out/*' -name '*.ptx' -printf '%T@ %p\n' 2>/dev/null |
-        sort -rn | awk '{name = $2; sub(/.*\//, "", name); if (!seen[name]++) print $2}'
+    find "$target/debug/build" -path '*/ginlab-*/out/*' -name '*.ptx' -printf '%T@ %p\n' 2>/dev/null | sort -rn | awk '{name = $2; sub(/.*\//, "", name); if (!seen[name]++) print $2}'
 )
 if ((${#modules[@]} == 0)); then
-    echo "the build left no PTX under $target/release/build/ginlab-*/out" >&2
+    echo "the build left no PTX under $target/debug/build/ginlab-*/out" >&2
     exit 1
 fi
 for module in "${modules[@]}"; do
@@ -94,10 +101,10 @@ for module in "${modules[@]}"; do
 done
 
 step 'libfabric 2.x headers'
-if [[ -x scripts/check-libfabric2.sh ]]; then scripts/check-libfabric2.sh; else skip 'no scripts/check-libfabric2.sh'; fi
+scripts/check-libfabric2.sh
 
 step 'page of data/ in a browser'
-GINLAB=$target/release/ginlab scripts/report.sh "$target/report"
+GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
 scripts/report-check.sh "$target/report/report.html"
 
 step 'ring under loom'
@@ -127,7 +134,7 @@ else
 fi
 
 step 'documentation tests'
-cargo test --quiet --workspace --features mpi --doc
+cargo test --quiet --workspace "${features[@]}" --doc
 
 if ((${#skipped[@]})); then
     printf '\nNot run in this place:\n'
@@ -136,7 +143,7 @@ fi
 
 step 'tests'
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace --features mpi
+    cargo nextest run --workspace "${features[@]}"
 else
-    cargo test --workspace --features mpi --all-targets
+    cargo test --workspace "${features[@]}" --all-targets
 fi
