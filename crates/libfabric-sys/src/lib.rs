@@ -1,31 +1,17 @@
-//! Raw bindings of libfabric 1.17 and 2.x.
+//! What ginlab uses of libfabric 1.17 and 2.x: declared here, without its headers, and loaded at run time, without linking.
 //!
-//! Types, constants and the exported functions come from the installed headers by bindgen. Most of libfabric's interface is
-//! inline functions that call through a table of the object; [`ops`] has those that ginlab uses.
+//! [`library`] loads it, once, and has the functions that it exports. Most of libfabric's interface is inline functions that
+//! call through a table of the object; [`ops`] has those that ginlab uses. `tests/headers.rs` holds every declaration against
+//! the headers where there are some.
+#![allow(non_camel_case_types, reason = "libfabric's own names")]
 
-#[allow(
-    missing_docs,
-    non_camel_case_types,
-    non_snake_case,
-    non_upper_case_globals,
-    dead_code,
-    unsafe_op_in_unsafe_fn,
-    clippy::all,
-    clippy::undocumented_unsafe_blocks
-)]
-mod bindings {
-    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-}
-pub use bindings::*;
-
+pub mod constants;
+mod library;
 pub mod ops;
+pub mod tables;
+pub mod types;
 
-/// The version of the headers, as `fi_getinfo` wants it: providers keep their behaviour for programs of that version.
-pub const HEADER_VERSION: u32 = FI_MAJOR_VERSION << 16 | FI_MINOR_VERSION;
-
-/// `FI_ADDR_UNSPEC`: any peer, or none yet. (A macro with a cast, which bindgen does not translate.)
-pub const FI_ADDR_UNSPEC: fi_addr_t = fi_addr_t::MAX;
-
-/// The endpoint option `FI_OPT_MAX_RMA_SIZE` (a `size_t`), under its number so that headers older than the option compile;
-/// libraries that do not know it answer with an error.
-pub const OPT_MAX_RMA_SIZE: std::ffi::c_int = 14;
+pub use constants::*;
+pub use library::{Library, NEWEST_API, NotFound, OLDEST, VARIABLE, library, version};
+pub use tables::*;
+pub use types::*;

@@ -9,7 +9,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::*;
+use crate::constants::*;
+use crate::tables::*;
+use crate::types::*;
 
 /// The result of an operation that the provider's table lacks.
 const NO_SYS: c_int = -FI_ENOSYS;
@@ -145,7 +147,7 @@ pub unsafe fn fi_ep_bind(ep: *mut fid_ep, bfid: *mut fid, flags: u64) -> c_int {
 pub unsafe fn fi_enable(ep: *mut fid_ep) -> c_int {
     // SAFETY: the caller vouches for the endpoint, whose first member is its fid.
     let fid = unsafe { &raw mut (*ep).fid };
-    through!(fid, ops.control(fid, FI_ENABLE as c_int, std::ptr::null_mut()))
+    through!(fid, ops.control(fid, FI_ENABLE, std::ptr::null_mut()))
 }
 
 /// Reads an endpoint option.
@@ -185,16 +187,10 @@ pub unsafe fn fi_mr_regattr(
     through!(domain, mr.regattr(fid, attr, flags, mr))
 }
 
-/// Attributes for [`fi_mr_regattr`]: one stretch of memory.
-///
-/// The member that points to the stretch is a plain field in libfabric 1.17 and part of a union since 1.20, at the start of
-/// the struct in both; it is set by its place. The stretch must live until the registration call is over.
+/// Attributes for [`fi_mr_regattr`]: one stretch of memory. The stretch must live until the registration call is over.
 #[must_use]
 pub fn mr_attr(stretch: &iovec, access: u64, requested_key: u64) -> fi_mr_attr {
-    let mut attr = fi_mr_attr { iov_count: 1, access, requested_key, ..Default::default() };
-    // SAFETY: the first member of fi_mr_attr is this pointer in every version of the ABI.
-    unsafe { (&raw mut attr).cast::<*const iovec>().write(stretch) };
-    attr
+    fi_mr_attr { mr_iov: stretch, iov_count: 1, access, requested_key, ..Default::default() }
 }
 
 /// Binds a registration to an endpoint (`FI_MR_ENDPOINT`).
@@ -216,7 +212,7 @@ pub unsafe fn fi_mr_bind(mr: *mut fid_mr, bfid: *mut fid, flags: u64) -> c_int {
 pub unsafe fn fi_mr_enable(mr: *mut fid_mr) -> c_int {
     // SAFETY: the caller vouches for the registration, whose first member is its fid.
     let fid = unsafe { &raw mut (*mr).fid };
-    through!(fid, ops.control(fid, FI_ENABLE as c_int, std::ptr::null_mut()))
+    through!(fid, ops.control(fid, FI_ENABLE, std::ptr::null_mut()))
 }
 
 /// Posts a receive.
@@ -358,6 +354,9 @@ pub unsafe fn fi_cq_read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isi
 /// See the [module](self).
 #[inline]
 pub unsafe fn fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize {
+    // Older providers leave it alone.
+    // SAFETY: the caller vouches for the entry.
+    unsafe { (*entry).src_addr = FI_ADDR_UNSPEC };
     through!(cq, ops.readerr(cq, entry, flags))
 }
 
