@@ -2,7 +2,7 @@
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
 //! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), the machine's
-//! cores ([`cores`]), statistics and patterns ([`measure`]), the machine's devices
+//! cores ([`cores`]) and memory ([`memory`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the machine's devices
 //! and what connects them ([`topology`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
@@ -11,6 +11,8 @@ pub mod cuda;
 pub mod fabric;
 pub mod flow;
 pub mod measure;
+pub mod memory;
+pub mod pairing;
 pub mod proxy;
 pub mod queue;
 pub mod report;
