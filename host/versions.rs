@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::{Header, Key};
+use crate::surroundings;
 
 /// Versions that only their own libraries can tell; `None` where the library is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,8 +55,9 @@ impl Versions {
         }
     }
 
-    /// Fills the header's keys about software and machine, the date and the command line.
+    /// Fills the header's keys about software and machine, the environment, the date and the command line.
     pub fn fill(&self, header: &mut Header) {
+        let environment = surroundings::environment(std::env::vars_os());
         header
             .set(Key::Ginlab, self.ginlab)
             .set(Key::Commit, self.commit)
@@ -68,7 +70,8 @@ impl Versions {
             .set(Key::Rustc, self.rustc)
             .set(Key::Driver, self.libraries.cuda_driver.clone())
             .set(Key::Libfabric, self.libraries.libfabric.clone())
-            .set(Key::Mpi, self.libraries.mpi.clone());
+            .set(Key::Mpi, self.libraries.mpi.clone())
+            .set(Key::Environment, Some(environment).filter(|list| !list.is_empty()));
     }
 }
 
