@@ -5,13 +5,16 @@ use crate::error::Failure;
 use crate::output::DeviceKind;
 use clap::ValueEnum;
 use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
+use ginlab::cores::share::{self, Want};
 use ginlab::cuda::{Device, Place};
-use ginlab::fabric::FabricError;
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
+use ginlab::fabric::pci::PciAddress;
+use ginlab::fabric::{FabricError, card};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
 use ginlab::report::{Header, Key};
-use ginlab::signals;
+use ginlab::{cores, memory, signals};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How ranks find each other.
@@ -99,7 +102,7 @@ pub struct JobArgs {
     /// Where the payload is
     #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
     pub mem: MemoryKind,
-    /// Pin each rank to a core of its own, from the last one downwards
+    /// Pin each rank to a core of its own, near its GPU or cards where the system says which those are
     #[arg(long)]
     pub pin: bool,
     /// Longest wait of any kind, in seconds
@@ -214,11 +217,25 @@ pub fn choose_domains(
     Ok((choice.provider, chosen.domains))
 }
 
-/// MemAvailable of /proc/meminfo, in bytes.
-pub fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+/// Cores for so many busy threads of this rank, near its GPU or, without one, near its cards; none where there are not enough.
+/// Every rank calls it, whatever it wants: those of one machine share out its cores.
+pub fn choose_cores(
+    threads: usize,
+    device: &Device,
+    domains: &[Domain],
+    ranks: &mut Bootstrap,
+) -> Result<Vec<usize>, Failure> {
+    let gpu = device.pci_address().and_then(|address| address.parse().ok());
+    let devices: Vec<PciAddress> = gpu.into_iter().chain(domains.iter().filter_map(|domain| domain.pci)).collect();
+    let near = cores::near(Path::new("/"), &devices);
+    let want = Want { threads, allowed: cores::allowed().to_vec(), near };
+    let wants = ranks.all_gather_values(&want, "cores that ranks want")?;
+    let here = ranks.on_this_machine();
+    let wants: Vec<Want> = here.iter().map(|rank| wants[*rank].clone()).collect();
+    let all: Vec<usize> = wants.iter().flat_map(|want| want.allowed.iter().copied()).collect();
+    let mut shares = share::share_out(&wants, &cores::physical(Path::new("/"), &all));
+    let mine = here.iter().position(|rank| *rank == ranks.rank()).unwrap_or_default();
+    Ok(shares.swap_remove(mine))
 }
 
 impl Job {
@@ -236,28 +253,25 @@ impl Job {
             notes.push(format!("emulated device, whose memory is the host's: {why}"));
         }
         let here = bytes.saturating_mul(ranks.local_size() as u64);
-        if let Some(available) = available_memory().filter(|available| here > *available) {
+        if let Some(available) = memory::available().filter(|available| here > *available) {
             return Err(Failure::Usage(format!(
                 "the {} ranks on this machine need {here} bytes for payloads, and {available} are available: try a smaller -e, \
                  --window or --buffers",
                 ranks.local_size()
             )));
         }
-        if args.pin {
-            let allowed = ginlab::cores::allowed();
-            // By the rank of the job: what counts as two hosts may be two namespaces of one.
-            match allowed.iter().rev().nth(ranks.rank() % allowed.len().max(1)) {
-                Some(core) if ranks.local_size() <= allowed.len() && ginlab::cores::pin(*core) => {
-                    notes.push(format!("rank 0 of this host is pinned to core {core}"));
-                }
-                _ => notes.push("ranks are not pinned: fewer cores than ranks, or the system refuses".into()),
-            }
-        }
         if let Some(name) = args.provider.as_deref().filter(|name| name.starts_with(ginlab::fabric::model::PREFIX)) {
             return Err(Failure::Usage(format!("--provider {name}: modelled cards stand under `ginlab proxy` alone")));
         }
         let (provider, domains) =
             choose_domains(args.provider.as_deref(), &args.domain, rails, ranks, &device, &mut notes)?;
+        let cores = choose_cores(usize::from(args.pin), &device, &domains, ranks)?;
+        if args.pin {
+            notes.push(match cores[..] {
+                [core, ..] if cores::pin(core) => format!("rank {} is pinned to core {core}", ranks.rank()),
+                _ => "ranks are not pinned: fewer cores than ranks, or the system refuses".into(),
+            });
+        }
         let options = RailOptions {
             level: args.completion.into(),
             cuda_memory: args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)),
@@ -268,7 +282,7 @@ impl Job {
         let rails = opened.collect::<Result<Vec<_>, _>>()?;
         let timeout = Duration::from_secs(args.timeout);
         let flow = Flow::new(rails, timeout);
-        let cores = ginlab::cores::allowed().len();
+        let cores = cores::allowed().len();
         if ranks.local_size() > cores {
             flow.give_way(true);
             let text = format!("{} ranks share {cores} cores: latencies include the scheduler", ranks.local_size());
@@ -324,9 +338,9 @@ impl Job {
         (0..self.flow.rails()).filter_map(name).collect()
     }
 
-    /// Line rate of the first `rails` rails together, where the provider tells it.
+    /// Line rate of the cards of the first `rails` rails together, where it is known.
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
-        self.domains.iter().take(rails).map(|domain| domain.link_bits_per_second).sum()
+        card::line_rate(&self.domains[..rails.min(self.domains.len())])
     }
 
     /// Drives the rails until a peer's signal arrives; looks for peers that have gone meanwhile.

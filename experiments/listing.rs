@@ -125,9 +125,16 @@ pub fn table_of(columns: Vec<(String, String, Vec<String>)>) -> String {
             (cells, width)
         })
         .collect();
+    let bold = crate::output::color().on_stdout();
     let line = |index: usize| {
         let cells = columns.iter().map(|(cells, width)| format!("{:<width$}", cells[index]));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+        let text = cells.collect::<Vec<_>>().join("  ");
+        // The two lines of the headings.
+        if bold && index < 2 {
+            format!("\x1b[1m{}\x1b[0m\n", text.trim_end())
+        } else {
+            format!("{}\n", text.trim_end())
+        }
     };
     (0..rows + 2).map(line).collect()
 }

@@ -25,7 +25,7 @@ mod write;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failure;
 use ginlab::versions::{Libraries, Versions};
-use ginlab::{cuda, fabric, signals};
+use ginlab::{cuda, fabric, signals, topology};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -37,6 +37,9 @@ struct Cli {
     /// Print the versions of ginlab and of the libraries it found here
     #[arg(short = 'V', long, exclusive = true)]
     version: bool,
+    /// Colour of tables
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = output::Color::Auto, global = true)]
+    color: output::Color,
     #[command(subcommand)]
     command: Option<Experiment>,
 }
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     signals::install().map_err(|error| Failure::Run(error.to_string()))?;
+    cli.color.choose();
     if cli.version {
         // A closed pipe is noted by the writer itself.
         let _ = writeln!(signals::stdout(), "ginlab {}", versions());
@@ -133,7 +137,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
 fn versions() -> Versions {
     Versions::gather(Libraries {
         libfabric: Some(fabric::libfabric::library_version()),
-        cuda_driver: cuda::driver_version().map(|version| format!("supports CUDA {version}")),
+        cuda_driver: cuda::driver_version().map(|cuda| match topology::nvml::driver_version() {
+            Some(driver) => format!("{driver} (CUDA {cuda})"),
+            None => format!("supports CUDA {cuda}"),
+        }),
         mpi: ginlab::bootstrap::mpi_version(),
     })
 }

@@ -3,9 +3,12 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::cuda::Choice;
-use ginlab::report::{Ending, Header, Options, Report, Row};
+use ginlab::report::{self, Ending, Header, Key, Options, Report, Row};
 use ginlab::signals;
+use ginlab::surroundings::{self, Counters};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Where rows go.
@@ -17,23 +20,41 @@ pub struct OutputArgs {
     /// Write header, rows and raw samples as one JSON document; - is stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
-    /// Colour of the table
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    color: Color,
     /// Leave the header off stderr
     #[arg(long)]
     no_header: bool,
 }
 
-/// Colour of the table.
+/// Colour of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Color {
+pub enum Color {
     /// On a terminal without NO_COLOR.
     Auto,
     /// Always.
     Always,
     /// Never.
     Never,
+}
+
+/// Set once, by the command line.
+static COLOR: OnceLock<report::Color> = OnceLock::new();
+
+impl Color {
+    /// Decides for all tables of this process.
+    pub fn choose(self) {
+        let color = match self {
+            Color::Auto => report::Color::Auto,
+            Color::Always => report::Color::Always,
+            Color::Never => report::Color::Never,
+        };
+        // The first choice stands; there is one command line.
+        let _ = COLOR.set(color);
+    }
+}
+
+/// What was chosen for tables.
+pub fn color() -> report::Color {
+    COLOR.get().copied().unwrap_or_default()
 }
 
 impl OutputArgs {
@@ -47,11 +68,7 @@ impl OutputArgs {
         Options {
             csv: self.csv.as_deref().map(Into::into),
             json: self.json.as_deref().map(Into::into),
-            color: match self.color {
-                Color::Auto => ginlab::report::Color::Auto,
-                Color::Always => ginlab::report::Color::Always,
-                Color::Never => ginlab::report::Color::Never,
-            },
+            color: color(),
             quiet: self.no_header,
         }
     }
@@ -82,12 +99,50 @@ impl From<DeviceKind> for Choice {
 pub struct Output {
     report: Report,
     bar: ProgressBar,
+    header: Header,
+    /// The cards' counters before the run; none where it uses no cards.
+    counters: Option<Counters>,
+    /// Leave the header off stderr.
+    quiet: bool,
 }
 
 impl Output {
     /// Opens what was asked for and shows the header. `steps`: how often [`step`](Output::step) will be called.
     pub fn open(options: &Options, header: &Header, steps: u64) -> Result<Output, Failure> {
-        Ok(Output { report: Report::open(options, header)?, bar: progress_bar(steps) })
+        let mut header = header.clone();
+        if on_gpu(&header) {
+            header.set(Key::GpuClocks, surroundings::gpu_clocks());
+        }
+        let report = Report::open(options, &header)?;
+        let rails = header.get(Key::Rails).is_some();
+        let counters = rails.then(|| Counters::read(Path::new("/")));
+        Ok(Output { report, bar: progress_bar(steps), header, counters, quiet: options.quiet })
+    }
+
+    /// What the run has done to its surroundings, into the header of files and to stderr.
+    fn look_around(&mut self) {
+        // For people only what they should know; the files hold every counter that changed.
+        let mut talk = Header::default();
+        if on_gpu(&self.header) {
+            let clocks = surroundings::gpu_clocks();
+            talk.set(Key::GpuClocksAfter, clocks.clone());
+            self.header.set(Key::GpuClocksAfter, clocks);
+        }
+        if let Some(before) = &self.counters {
+            let changes = before.changes(&Counters::read(Path::new("/")));
+            let trouble = surroundings::trouble(&changes);
+            if !trouble.is_empty() {
+                let note = format!("the network cards counted during the run: {}", trouble.join(", "));
+                talk.note(note.as_str());
+                self.header.note(note);
+            }
+            self.header.set(Key::NicCounters, changes);
+        }
+        if !self.quiet {
+            // Nothing can be done about a closed stderr, and nothing needs to be.
+            let _ = talk.write_talk(&mut std::io::stderr().lock());
+        }
+        self.report.amend(&self.header);
     }
 
     /// Writes rows as they are measured.
@@ -103,13 +158,19 @@ impl Output {
     }
 
     /// Closes every output, as complete or interrupted by what the run came to. The first failure is the one that is returned.
-    pub fn close<T>(self, result: Result<T, Failure>) -> Result<T, Failure> {
+    pub fn close<T>(mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.bar.finish_and_clear();
+        self.look_around();
         let finished = self.report.finish(if result.is_ok() { Ending::Complete } else { Ending::Interrupted });
         let value = result?;
         finished?;
         Ok(value)
     }
+}
+
+/// Whether the run uses a GPU; asking the driver about clocks takes a while where it has to be woken up.
+fn on_gpu(header: &Header) -> bool {
+    header.get(Key::Gpu).and_then(|name| name.as_str()).is_some_and(|name| name.starts_with("gpu:"))
 }
 
 /// Hidden by indicatif where stderr is no terminal.

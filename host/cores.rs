@@ -1,8 +1,18 @@
-//! Cores: which this process may use, and a thread that stays on one.
+//! Cores: which this process may use, which are near a device, and a thread that stays on one.
+
+pub mod share;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use std::sync::OnceLock;
+
+use crate::fabric::pci::PciAddress;
+
+/// Larger numbers in a list of cores are garbage: no system has so many.
+const MOST_CORES: usize = 8192;
 
 /// Cores that this process may use, as it was started; none where the system does not say.
 pub fn allowed() -> &'static [usize] {
@@ -19,4 +29,88 @@ pub fn pin(core: usize) -> bool {
     allowed();
     let mut set = CpuSet::new();
     set.set(core).is_ok() && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
+}
+
+/// Reads a list as the kernel writes it, `0-47,96-143`, in rising order; `None` for anything else.
+pub fn parse_list(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= MOST_CORES {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    cores.sort_unstable();
+    cores.dedup();
+    Some(cores)
+}
+
+/// Writes such a list; the cores must rise.
+pub fn list(cores: &[usize]) -> String {
+    let run = |run: &[usize]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(usize::to_string).collect(),
+    };
+    cores.chunk_by(|one, next| next.checked_sub(1) == Some(*one)).map(run).collect::<Vec<_>>().join(",")
+}
+
+/// Cores of the NUMA node of the first of these devices for which the system says them (`local_cpulist`); none where it says
+/// nothing. `root` is `/`, or a recorded tree.
+pub fn near(root: &Path, devices: &[PciAddress]) -> Vec<usize> {
+    let of_device = |device: &PciAddress| {
+        let file = root.join("sys/bus/pci/devices").join(device.to_string()).join("local_cpulist");
+        parse_list(&std::fs::read_to_string(file).ok()?).filter(|cores| !cores.is_empty())
+    };
+    devices.iter().find_map(of_device).unwrap_or_default()
+}
+
+/// The physical core of each of these cores: the smallest number among its hardware threads. Cores of which the system says
+/// nothing are left out. `root` as for [`near`].
+pub fn physical(root: &Path, cores: &[usize]) -> BTreeMap<usize, usize> {
+    let first = |core: &usize| {
+        let file = format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+        let siblings = parse_list(&std::fs::read_to_string(root.join(file)).ok()?)?;
+        Some((*core, *siblings.first()?))
+    };
+    cores.iter().filter_map(first).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn lists_go_both_ways(cores in prop::collection::btree_set(0usize..600, 0..60)) {
+            let cores: Vec<usize> = cores.into_iter().collect();
+            prop_assert_eq!(parse_list(&list(&cores)), Some(cores));
+        }
+
+        #[test]
+        fn any_text_is_taken_or_refused(text in "[0-9,\\-a]{0,24}") {
+            let _ = parse_list(&text);
+        }
+    }
+
+    #[test]
+    fn lists_as_the_kernel_writes_them() {
+        assert_eq!(parse_list("0-2,7\n"), Some(vec![0, 1, 2, 7]));
+        assert_eq!(parse_list("\n"), Some(vec![]));
+        assert_eq!(list(&[0, 1, 2, 7]), "0-2,7");
+        for text in ["3-1", "0-4294967295", "x", "1-", "-1", "0x3"] {
+            assert_eq!(parse_list(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn this_process_has_cores() {
+        assert!(!allowed().is_empty());
+        // Every core belongs to a physical one that is not above it.
+        assert!(physical(Path::new("/"), allowed()).iter().all(|(core, first)| first <= core));
+    }
 }

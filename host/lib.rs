@@ -2,8 +2,9 @@
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
 //! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), the machine's
-//! cores ([`cores`]), statistics and patterns ([`measure`]), the machine's devices
-//! and what connects them ([`topology`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
+//! cores ([`cores`]) and memory ([`memory`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the machine's devices
+//! and what connects them ([`topology`]), what
+//! surrounds a run ([`surroundings`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
 pub mod cores;
@@ -11,10 +12,13 @@ pub mod cuda;
 pub mod fabric;
 pub mod flow;
 pub mod measure;
+pub mod memory;
+pub mod pairing;
 pub mod proxy;
 pub mod queue;
 pub mod report;
 pub mod ring;
 pub mod signals;
+pub mod surroundings;
 pub mod topology;
 pub mod versions;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::{Header, Key};
+use crate::surroundings;
 
 /// Versions that only their own libraries can tell; `None` where the library is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +58,9 @@ impl Versions {
         }
     }
 
-    /// Fills the header's keys about software and machine, the date and the command line.
+    /// Fills the header's keys about software and machine, the environment, the date and the command line.
     pub fn fill(&self, header: &mut Header) {
+        let environment = surroundings::environment(std::env::vars_os());
         header
             .set(Key::Ginlab, self.ginlab)
             .set(Key::Commit, self.commit)
@@ -72,7 +74,8 @@ impl Versions {
             .set(Key::KernelRustc, self.kernel_rustc)
             .set(Key::Driver, self.libraries.cuda_driver.clone())
             .set(Key::Libfabric, self.libraries.libfabric.clone())
-            .set(Key::Mpi, self.libraries.mpi.clone());
+            .set(Key::Mpi, self.libraries.mpi.clone())
+            .set(Key::Environment, Some(environment).filter(|list| !list.is_empty()));
     }
 }
 

@@ -351,15 +351,61 @@ fn an_interrupt_ends_the_wait_and_the_job() {
 }
 
 #[test]
-fn messages_have_a_limit() {
-    let texts = ranks(2, &options(LONG), |mut ranks| {
-        let bytes = if ranks.rank() == 1 { (64 << 20) + 1 } else { 0 };
-        ranks.all_gather(&vec![0; bytes], "table").unwrap_err().to_string()
+fn parts_longer_than_a_piece_arrive_whole() {
+    // Ranks with pieces of other lengths, and parts of other lengths: of none, of less and of more than a piece, of whole pieces.
+    for piece_bytes in [0, 1, 7, 4096] {
+        let options = Options { piece_bytes, ..options(LONG) };
+        let part = |rank: usize| (0..[0, 5, 7, 29, 14][rank] * 3).map(|at| (at * 7 + rank) as u8).collect::<Vec<_>>();
+        ranks(5, &options, |mut ranks| {
+            let rank = ranks.rank();
+            let all = ranks.all_gather(&part(rank), "bytes").unwrap();
+            assert_eq!(all, (0..5).map(part).collect::<Vec<_>>());
+            let mine: Vec<(f64, Option<u64>)> = part(rank).iter().map(|byte| (f64::from(*byte), None)).collect();
+            let values = ranks.gather_values(&mine, "values").unwrap();
+            assert_eq!(values.is_some(), rank == 0);
+            let lengths = values.map(|values| values.iter().map(Vec::len).collect::<Vec<_>>());
+            assert!(lengths.is_none_or(|lengths| lengths == [0, 15, 21, 87, 42]));
+            assert_eq!(ranks.all_gather_values(&(rank, "x".to_owned()), "names").unwrap().len(), 5);
+            ranks.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn more_than_one_message_holds_reaches_rank_0() {
+    // A million raw times of each of nine ranks: 72 MB together, where one message has at most 64 MiB.
+    let lengths = ranks(9, &options(LONG), |mut ranks| {
+        let times = vec![0.1 + ranks.rank() as f64; 1_000_000];
+        let all = ranks.gather_values(&times, "times of a row").unwrap();
+        ranks.finish().unwrap();
+        all.map(|all| all.iter().map(|times| (times.len(), times[999_999])).collect::<Vec<_>>())
     });
-    assert_eq!(
-        texts[1],
-        "\"table\" needs a message of 67108865 bytes; at most 67108864 fit, all ranks' parts together"
-    );
+    let expected: Vec<_> = (0..9).map(|rank| (1_000_000, 0.1 + f64::from(rank))).collect();
+    assert_eq!(lengths[0], Some(expected));
+    assert!(lengths[1..].iter().all(Option::is_none));
+}
+
+#[test]
+fn values_of_another_kind_are_an_error() {
+    let texts = ranks(2, &options(LONG), |mut ranks| match ranks.rank() {
+        0 => ranks.gather_values(&"text".to_owned(), "names").unwrap_err().to_string(),
+        _ => ranks.gather_values(&255u8, "names").map(|none| format!("{none:?}")).unwrap(),
+    });
+    contains(&texts[0], "rank 1");
+    assert_eq!(texts[1], "None");
+}
+
+#[test]
+fn parts_have_a_limit() {
+    let texts = ranks(2, &options(LONG), |mut ranks| {
+        if ranks.rank() == 1 {
+            let error = ranks.all_gather(&vec![0; (1 << 30) + 1], "table").unwrap_err();
+            ranks.abort(&error.to_string());
+            return error.to_string();
+        }
+        ranks.all_gather(&[], "table").unwrap_err().to_string()
+    });
+    assert_eq!(texts[1], "\"table\" needs 1073741825 bytes of one rank; at most 1073741824 are allowed");
     contains(&texts[0], &texts[1]);
 }
 

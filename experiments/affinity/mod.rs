@@ -5,17 +5,19 @@ mod row;
 use crate::error::Failure;
 use crate::listing::{ListingArgs, table};
 use ginlab::cuda;
-use ginlab::report::{Header, Key};
-use ginlab::topology::nvlink;
+use ginlab::report::{Header, Key, Target, WholeFile};
 use ginlab::topology::tree::{Kind, Tree};
+use ginlab::topology::{nccl, nvlink};
 use row::{Asked, Row};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
   ginlab affinity                                GPUs, their NICs and cores, NVLink, memory features
   ginlab affinity --json - | jq '.gpus[] | {gpu, nics}'
   ginlab affinity --from tests/fixtures/p5       a machine of which somebody has saved lspci -tv and the PCI links
+  ginlab affinity --from topo.xml                a machine of which NCCL has written NCCL_TOPO_DUMP_FILE=topo.xml
+  ginlab affinity --nccl-topo topo.xml           write what NCCL reads by NCCL_TOPO_FILE=topo.xml
   CUDA_VISIBLE_DEVICES=3 ginlab affinity         what a rank sees; the other GPUs have no CUDA number";
 
 /// Version of the columns.
@@ -26,9 +28,12 @@ const SCHEMA: u32 = 1;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Read a recorded tree and not this machine: a folder with a copy of sys/bus/pci/devices, or with lspci.txt
-    /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`)
-    #[arg(long, value_name = "FOLDER")]
+    /// (`lspci -tv`) and ls_sys_bus_pci_devices.txt (`ls -l /sys/bus/pci/devices`); or a topology file of NCCL (XML)
+    #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
+    /// Also write GPUs and cards as a topology file that NCCL reads (NCCL_TOPO_FILE)
+    #[arg(long, value_name = "FILE")]
+    nccl_topo: Option<PathBuf>,
     #[command(flatten)]
     output: ListingArgs,
 }
@@ -57,8 +62,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if tree.of(Kind::Nic).next().is_none() {
         header.note("no network card is in the PCI tree");
     }
+    if let Some(path) = &args.nccl_topo {
+        write_for_nccl(path, &tree)?;
+    }
     let text = format!("{}{}", table(&row::TABLE, &rows), row::matrix(&rows));
     args.output.write(&header, &row::COLUMNS, &rows, &row::document(&header, &tree, &rows), &text)
+}
+
+fn write_for_nccl(path: &Path, tree: &Tree) -> Result<(), Failure> {
+    let usage = |why: &str| Failure::Usage(format!("--nccl-topo {}: {why}", path.display()));
+    if path == Path::new("-") {
+        return Err(usage("the table goes to stdout; name a file"));
+    }
+    if tree.of(Kind::Gpu).next().is_none() {
+        return Err(usage("there is no NVIDIA GPU in the PCI tree, so there is nothing for NCCL to read"));
+    }
+    let file = WholeFile::create("the topology", &Target::File(path.to_owned()))?;
+    Ok(file.write(nccl::write(tree).as_bytes())?)
 }
 
 /// What only the drivers of this machine know.

@@ -7,7 +7,7 @@ use ginlab::fabric::pci::PciAddress;
 use ginlab::report::Header;
 use ginlab::topology::nvlink::{Links, between};
 use ginlab::topology::tree::{Function, Kind, Tree};
-use ginlab::topology::{Near, near, way};
+use ginlab::topology::{Near, Way, near, way};
 use serde::Serialize;
 
 /// What was asked of this machine; nothing of it for a recorded tree.
@@ -52,10 +52,12 @@ pub struct Row {
     pub gdrcopy: Option<bool>,
     /// CPU and GPU may use managed memory at the same time.
     pub concurrent_managed: Option<bool>,
+    /// By what these cards are nearest: below one `switch`, on one `root` bus, or in one NUMA node (`host`).
+    pub nics_by: Option<&'static str>,
 }
 
 /// The columns of the CSV, which are the keys of a GPU in the JSON document.
-pub const COLUMNS: [&str; 16] = [
+pub const COLUMNS: [&str; 17] = [
     "schema",
     "gpu",
     "ordinal",
@@ -72,16 +74,18 @@ pub const COLUMNS: [&str; 16] = [
     "gpu_direct_rdma",
     "gdrcopy",
     "concurrent_managed",
+    "nics_by",
 ];
 
 /// The columns of the table; the ways stand in a table of their own.
-pub const TABLE: [Column<Row>; 13] = [
+pub const TABLE: [Column<Row>; 14] = [
     ("CUDA", "", |row| row.ordinal.map(|ordinal| ordinal.to_string()).unwrap_or_default()),
     ("GPU", "PCI address", |row| row.gpu.clone()),
     ("name", "", |row| row.name.clone().unwrap_or_default()),
     ("NUMA", "node", |row| row.numa_node.map(|node| node.to_string()).unwrap_or_default()),
     ("cores", "", |row| row.cores.clone().unwrap_or_default()),
     ("nearest NICs", "", |row| row.nics.join(" ")),
+    ("NICs", "by", |row| row.nics_by.unwrap_or_default().to_owned()),
     ("PCIe", "now", |row| row.pcie.clone().unwrap_or_default()),
     ("NVLinks", "", |row| row.nvlinks.map(|links| links.to_string()).unwrap_or_default()),
     ("NVLink", "GB/s", |row| row.nvlink_gbytes_s.map(|rate| format!("{rate:.1}")).unwrap_or_default()),
@@ -172,6 +176,7 @@ impl Row {
             gpu_direct_rdma: visible.map(|gpu| gpu.gpu_direct_rdma),
             gdrcopy: visible.and(asked.gdrcopy),
             concurrent_managed: visible.map(|gpu| gpu.concurrent_managed),
+            nics_by: place.and_then(|(near, _)| near.way).map(Way::name),
         }
     }
 }

@@ -47,8 +47,8 @@ impl<'a> Bench<'a> {
         Ok(Bench { args, circle, destination, longest, iteration: 1 })
     }
 
-    /// A tuple's row and the times of its rounds; whole on every rank.
-    pub async fn tuple(&mut self, tuple: &Tuple) -> Result<(Row, Vec<f64>), Failure> {
+    /// A tuple's row and the times of its rounds, on rank 0.
+    pub async fn tuple(&mut self, tuple: &Tuple) -> Result<Option<(Row, Vec<f64>)>, Failure> {
         let ranks = self.circle.ranks.size();
         let cut = Cut::new(tuple, self.longest);
         let rounds = tuple.rounds(ranks);
@@ -70,17 +70,10 @@ impl<'a> Bench<'a> {
             again: after.again - before.again,
             wrong,
         };
-        let all = self.gather(&mine)?;
-        Ok(self.row(tuple, &all))
-    }
-
-    /// Every rank's part. Nothing is under way any more: all of this rank's writes are complete, and the completions that it
-    /// owes the others left with what it has received.
-    fn gather(&mut self, mine: &Part) -> Result<Vec<Part>, Failure> {
-        let text = serde_json::to_vec(mine).map_err(|error| Failure::Run(error.to_string()))?;
-        let all = self.circle.ranks.all_gather(&text, "times of a row")?;
-        let parsed = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>();
-        parsed.map_err(|error| Failure::Run(format!("what a rank measured is not readable: {error}")))
+        // Nothing is under way any more: all of this rank's writes are complete, and the completions that it owes the others
+        // left with what it has received.
+        let all = self.circle.ranks.gather_values(&mine, "times of a row")?;
+        Ok(all.map(|all| self.row(tuple, &all)))
     }
 
     fn row(&self, tuple: &Tuple, all: &[Part]) -> (Row, Vec<f64>) {

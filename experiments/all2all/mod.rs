@@ -40,12 +40,11 @@ fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> 
     // One executor for all rows: its driver keeps the rails going while a rank waits for the others.
     let result = ginlab::flow::run([job.flow.clone()], async {
         for tuple in &plan.tuples {
-            let row = bench.tuple(tuple).await?;
-            if let Some(output) = &mut output {
+            if let (Some(output), Some(row)) = (&mut output, bench.tuple(tuple).await?) {
                 output.rows(std::slice::from_ref(&row))?;
                 output.step();
+                wrong = wrong.take().or_else(|| wrong_data(&row.0));
             }
-            wrong = wrong.take().or_else(|| wrong_data(&row.0));
         }
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use super::cases::{Case, Missing, cases};
 use super::plan::{Flow, Launch, Operation, Plan, Scene, Tuple};
-use super::rank::{Rank, gather};
+use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
@@ -73,7 +73,7 @@ impl Bench<'_> {
                 self.verify(&setup, case, &mut outcome)?;
             }
         }
-        let outcomes = gather(self.ranks, &outcome, "times")?;
+        let outcomes = self.ranks.all_gather_values(&outcome, "times")?;
         Ok((Measured { cases: setup.cases, outcome: Outcome::merged(outcomes), iterations: setup.iterations }, missing))
     }
 

@@ -74,20 +74,6 @@ struct Card {
     links: Vec<Option<Link>>,
 }
 
-/// Gathers what every rank has to say, by rank.
-pub fn gather<T: Serialize + serde::de::DeserializeOwned>(
-    ranks: &mut Bootstrap,
-    mine: &T,
-    what: &str,
-) -> Result<Vec<T>, Failure> {
-    let text = serde_json::to_vec(mine).map_err(|error| Failure::Run(error.to_string()))?;
-    let all = ranks.all_gather(&text, what)?;
-    all.iter()
-        .map(|bytes| serde_json::from_slice(bytes))
-        .collect::<Result<_, _>>()
-        .map_err(|error| Failure::Run(format!("{what} of a rank are not readable: {error}")))
-}
-
 impl Rank {
     /// Allocates, and opens what the others have.
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
@@ -98,7 +84,7 @@ impl Rank {
         let most = plan.sizes.iter().copied().max().unwrap_or(1).next_multiple_of(ALIGNMENT);
         let slots = if plan.scenes.iter().any(|scene| scene.direction == "all") { ranks.size() as u64 - 1 } else { 1 };
         let memory = SharedMemory::new(&device, HEAD + most * (1 + slots))?;
-        let handles: Vec<SharedHandle> = gather(ranks, &memory.handle()?, "memory handles")?;
+        let handles: Vec<SharedHandle> = ranks.all_gather_values(&memory.handle()?, "memory handles")?;
         let me = ranks.rank();
         let mut notes = Vec::new();
         let nvml = if plan.emulated { None } else { nvlink::links().map_err(|why| notes.push(why)).ok() };
@@ -116,7 +102,7 @@ impl Rank {
             card.unreachable.push(why);
             card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
         }
-        let cards: Vec<Card> = gather(ranks, &card, "who reaches whom")?;
+        let cards: Vec<Card> = ranks.all_gather_values(&card, "who reaches whom")?;
         let words = device.allocate(Place::Device, ((2 + ranks.size() as u64) * APART) as usize)?;
         let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
         Ok(Rank {

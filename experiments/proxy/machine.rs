@@ -4,15 +4,15 @@ use super::layout::Layout;
 use super::plan::{Pin, Plan};
 use super::rank::{PLACEHOLDER, memory_of};
 use crate::error::Failure;
-use crate::job::{MemoryKind, available_memory};
+use crate::job::{self, MemoryKind};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cores;
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::Rail;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model;
 use ginlab::measure::size;
+use ginlab::{cores, memory};
 
 /// How the rails reach the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Needs {
         let per_rank = self.payload.saturating_add((plan.ring_slots * plan.proxy_threads * 32) as u64);
         let copies = if plan.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
         let here = per_rank.saturating_mul(ranks.local_size() as u64).saturating_mul(copies);
-        let Some(available) = available_memory().filter(|_| !plan.memory_is_promised) else { return Ok(()) };
+        let Some(available) = memory::available().filter(|_| !plan.memory_is_promised) else { return Ok(()) };
         if here > available {
             return Err(Failure::Usage(format!(
                 "the {} ranks on this machine need {} for payloads, and {} is available: try a smaller -e, --grid, \
@@ -181,9 +181,15 @@ pub struct Pins {
     pub shared: bool,
 }
 
-/// One core per proxy thread where this machine has them beside one for each rank's kernel and main thread; otherwise
-/// none is pinned and idle polls give way.
-pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<String>) -> Pins {
+/// One core per proxy thread, near the GPU or the cards, where this machine has them beside one for each rank's kernel and main
+/// thread; otherwise none is pinned and idle polls give way.
+pub fn pins(
+    plan: &Plan,
+    ranks: &mut Bootstrap,
+    device: &Device,
+    domains: &[Domain],
+    notes: &mut Vec<String>,
+) -> Result<Pins, Failure> {
     let allowed = cores::allowed();
     let threads = plan.proxy_threads * ranks.local_size();
     let busy = match device {
@@ -192,12 +198,11 @@ pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<Str
     };
     let shared = busy > allowed.len();
     let first = ranks.local_rank() * plan.proxy_threads;
+    let wanted = if plan.pin == Pin::Auto && !shared { plan.proxy_threads } else { 0 };
+    let chosen = job::choose_cores(wanted, device, domains, ranks)?;
     let cpus = match &plan.pin {
-        Pin::Off => Vec::new(),
         Pin::List(cpus) => (first..first + plan.proxy_threads).filter_map(|index| cpus.get(index).copied()).collect(),
-        // From the end: the first core is where the system does its own work.
-        Pin::Auto if !shared => allowed.iter().rev().skip(first).take(plan.proxy_threads).copied().collect(),
-        Pin::Auto => Vec::new(),
+        Pin::Off | Pin::Auto => chosen,
     };
     if shared {
         notes.push(format!(
@@ -205,5 +210,5 @@ pub fn pins(plan: &Plan, ranks: &Bootstrap, device: &Device, notes: &mut Vec<Str
             allowed.len()
         ));
     }
-    Pins { cpus, shared }
+    Ok(Pins { cpus, shared })
 }

@@ -127,16 +127,7 @@ pub fn measure(
             }
         }
     }
-    let text = serde_json::to_vec(&findings).map_err(|error| Failure::Run(error.to_string()))?;
-    let all: Vec<Vec<Findings>> = ranks
-        .all_gather(&text, &what)?
-        .iter()
-        .map(|bytes| serde_json::from_slice(bytes))
-        .collect::<Result<_, _>>()
-        .map_err(|error| Failure::Run(format!("a rank's findings are not readable: {error}")))?;
-    if ranks.rank() != 0 {
-        return Ok(Vec::new());
-    }
+    let Some(all) = ranks.gather_values(&findings, &what)? else { return Ok(Vec::new()) };
     let rows = rows(&shape, rank, ranks, &cases, &all);
     for (index, found) in &lives {
         rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));

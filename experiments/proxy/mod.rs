@@ -1,7 +1,7 @@
 //! `ginlab proxy`: GPU-initiated puts through ring, proxy and rails, beside CPU-initiated writes of the same buffers.
 //!
-//! The first half of the ranks runs the kernel and puts to the second half, rank `r` to rank `r + n/2`; on null rails every
-//! rank puts, and to itself. Every rank walks through the same rows in the same order; what they must agree on is compared
+//! Half of the ranks runs the kernel, each putting to one of the other half, across hosts where there are several
+//! ([`ginlab::pairing`]); on null rails every rank puts, and to itself. Every rank walks through the same rows in the same order; what they must agree on is compared
 //! before the first one.
 
 mod args;

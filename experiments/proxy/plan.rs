@@ -310,7 +310,7 @@ impl Plan {
         Err(usage(
             "--np",
             format!(
-                "{ranks} ranks cannot be paired: an even number (the first half puts to the second), or --provider null"
+                "{ranks} ranks cannot be paired: an even number (half of them puts to the other half), or --provider null"
             ),
         ))
     }

@@ -9,7 +9,7 @@ use ginlab::cuda::{Buffer, CopyQueue, Device, Place};
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::RailOptions;
 use ginlab::fabric::model::Model;
-use ginlab::fabric::{Memory, RemoteRegion};
+use ginlab::fabric::{Memory, RemoteRegion, card};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Offer, Proxy};
 use ginlab::ring::{RingMemory, RingTable};
@@ -59,14 +59,16 @@ struct Card {
 impl Rank {
     /// Opens everything and connects to all ranks.
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
-        let half = ranks.size() / 2;
+        let pairing = ranks.pairing();
+        let mut notes = Vec::new();
         let (target, source) = match ranks.rank() {
             // Nothing leaves the proxy: every rank puts, and is its own target.
             rank if plan.is_null() => (Some(rank), None),
-            rank if rank < half => (Some(rank + half), None),
-            rank => (None, Some(rank - half)),
+            rank => {
+                notes.extend(pairing.note());
+                (pairing.target(rank), pairing.source(rank))
+            }
         };
-        let mut notes = Vec::new();
         let (device, why_emulated) = Device::open(plan.device, ranks.local_rank())?;
         if let Some(why) = why_emulated {
             notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
@@ -89,7 +91,7 @@ impl Rank {
         let mut setups = Vec::new();
         let seed = ranks.rank() as u64;
         let model = plan.model.as_ref().map(|(name, profile)| Model::new(name, profile.clone(), most_rails, seed));
-        let pins = pins(plan, ranks, &device, &mut notes);
+        let pins = pins(plan, ranks, &device, &domains, &mut notes)?;
         for thread in 0..plan.proxy_threads {
             let ring = RingMemory::of(&device, plan.ring_memory, plan.ring_slots, LOG2_COMMAND_WORDS, plan.timeout)?;
             let mut stage = None;
@@ -234,20 +236,12 @@ impl Rank {
         format!("proxy threads: {}", cores.join(", "))
     }
 
-    /// Line rate of the first `rails` rails in bit/s, each domain counted once, where the provider tells it.
+    /// Line rate of the cards of the first `rails` rails in bit/s, where it is known.
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
         if let Some(model) = &self.model {
             return Some(model.line_rate() * rails as u64);
         }
-        let used = self.domains.get(..rails)?;
-        let mut distinct: Vec<&Domain> = Vec::new();
-        for domain in used {
-            if !distinct.contains(&domain) {
-                distinct.push(domain);
-            }
-        }
-        // The loopback's and a virtual interface's rate is a number without a meaning.
-        distinct.iter().map(|domain| domain.pci.and(domain.link_bits_per_second)).sum()
+        card::line_rate(self.domains.get(..rails)?)
     }
 
     /// Whether modelled cards move bytes from now on; others do in any case.

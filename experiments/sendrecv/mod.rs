@@ -8,6 +8,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
 use ginlab::measure::stats::Summary;
 use ginlab::measure::{pattern, size};
+use ginlab::pairing::Pairing;
 use ginlab::report::{Header, Row, Status};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -143,8 +144,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ];
     job::run(&args.job, fingerprint, |ranks| {
         if ranks.size() < 2 || !ranks.size().is_multiple_of(2) {
-            let text =
-                format!("--np {}: the first half of the ranks talks to the second: an even number", ranks.size());
+            let text = format!("--np {}: half of the ranks talks to the other half: an even number", ranks.size());
             return Err(Failure::Usage(text));
         }
         rank(args, &tuples, ranks)
@@ -158,16 +158,18 @@ fn rank(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<(), Fail
     let out = job.register(args.job.mem, memory)?;
     let into = job.register(args.job.mem, memory)?;
     job.connect(&[], ranks)?;
-    let half = ranks.size() / 2;
-    let other = (ranks.rank() + half) % ranks.size();
-    let header = header(args, &job, ranks);
+    let pairing = ranks.pairing();
+    // The number of ranks is even: everybody has a partner.
+    let other = pairing.partner(ranks.rank()).unwrap_or_default();
+    let begins = pairing.target(ranks.rank()).is_some();
+    let header = header(args, &job, ranks, &pairing);
     let mut output = match ranks.rank() {
         0 => Some(Output::open(&args.output.options(), &header, tuples.len() as u64)?),
         _ => None,
     };
     let flow = job.flow.clone();
     let peer = job.connections[other].peer;
-    let mut bench = Bench { args, job: &job, out, into, peer, other, ranks, iteration: 1 };
+    let mut bench = Bench { args, job: &job, out, into, peer, other, begins, ranks, iteration: 1 };
     let mut wrong = None;
     let result = ginlab::flow::run([flow], async {
         for tuple in tuples {
@@ -198,16 +200,13 @@ struct Bench<'a> {
     into: Region<LibfabricRail>,
     peer: Peer,
     other: usize,
+    /// Whether this rank begins.
+    begins: bool,
     ranks: &'a mut Bootstrap,
     iteration: u32,
 }
 
 impl Bench<'_> {
-    /// Whether this rank begins.
-    fn begins(&self) -> bool {
-        self.ranks.rank() < self.ranks.size() / 2
-    }
-
     async fn tuple(&mut self, tuple: &Tuple) -> Result<Option<(Row, Vec<f64>)>, Failure> {
         let mut times = Vec::new();
         let mut singles = Vec::new();
@@ -218,20 +217,12 @@ impl Bench<'_> {
         }
         let after = self.job.flow.counters();
         let wrong = if self.args.no_check { None } else { Some(self.verify(tuple).await?) };
-        let unreadable = |error: serde_json::Error| Failure::Run(format!("a rank's results are not readable: {error}"));
-        let mine = serde_json::to_vec(&(&times, wrong)).map_err(unreadable)?;
-        let all: Vec<(Vec<f64>, Option<u64>)> = self
-            .ranks
-            .all_gather(&mine, "results of a row")?
-            .iter()
-            .map(|bytes| serde_json::from_slice(bytes).map_err(unreadable))
-            .collect::<Result<_, _>>()?;
-        if self.ranks.rank() != 0 {
-            return Ok(None);
-        }
+        let all = self.ranks.gather_values(&(times, wrong), "results of a row")?;
+        let Some(all) = all else { return Ok(None) };
         let pairs = self.ranks.size() as u64 / 2;
         let slowest = |i: usize| all.iter().filter_map(|(times, _)| times.get(i)).fold(0.0, |a, b| f64::max(a, *b));
-        let times: Vec<f64> = (0..times.len()).map(slowest).collect();
+        let repeats = all.first().map_or(0, |(times, _)| times.len());
+        let times: Vec<f64> = (0..repeats).map(slowest).collect();
         let mut row = Row::new("sendrecv", "sendrecv", "cpu", &self.job.provider);
         row.ranks = self.ranks.size() as u32;
         row.rails = Some(tuple.rails as u32);
@@ -268,11 +259,11 @@ impl Bench<'_> {
         let started = Instant::now();
         match tuple.mode {
             Mode::Roundtrip => self.round_trips(tuple, singles).await?,
-            Mode::Window if self.begins() => self.stream_out(tuple, tuple.messages).await?,
+            Mode::Window if self.begins => self.stream_out(tuple, tuple.messages).await?,
             Mode::Window => self.stream_in(tuple, tuple.messages).await?,
         }
         let elapsed = started.elapsed().as_secs_f64() * 1e6;
-        if !self.begins() {
+        if !self.begins {
             return Ok(0.0);
         }
         let ways = if tuple.mode == Mode::Roundtrip { 2 } else { 1 };
@@ -281,7 +272,7 @@ impl Bench<'_> {
 
     async fn round_trips(&mut self, tuple: &Tuple, singles: &mut Vec<f64>) -> Result<(), Failure> {
         let flow = &self.job.flow;
-        let begins = self.begins();
+        let begins = self.begins;
         for number in 0..tuple.messages {
             let rail = (number % tuple.rails as u64) as usize;
             // Room first: a message that finds none is the provider's to keep.
@@ -372,7 +363,7 @@ impl Bench<'_> {
             self.into.buffer().write(offset, &payload)?;
         }
         self.ranks.barrier("start of the verified pass")?;
-        if self.begins() {
+        if self.begins {
             self.stream_out(tuple, tuple.window).await?;
             return Ok(0);
         }
@@ -386,8 +377,11 @@ impl Bench<'_> {
     }
 }
 
-fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
+fn header(args: &Args, job: &Job, ranks: &Bootstrap, pairing: &Pairing) -> Header {
     let mut header = job.header(args.job.mem, ranks);
+    if let Some(note) = pairing.note() {
+        header.note(note);
+    }
     header.note(
         "time_us is the time per message and pair; in mode roundtrip half of a round trip, and ack_us are percentiles of single \
          ones (half of each)",

@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("--bytes {}: allowed are 1 B to 1 TiB", args.bytes)));
     }
     let need = bytes.saturating_mul(u64::from(args.peers));
-    if let Some(available) = crate::job::available_memory().filter(|available| need > *available) {
+    if let Some(available) = ginlab::memory::available().filter(|available| need > *available) {
         return Err(Failure::Usage(format!(
             "{} peers with {} each need more than the {available} bytes that are available: try a smaller --bytes or --peers",
             args.peers,

@@ -5,6 +5,7 @@ use crate::job::JobArgs;
 use crate::output::OutputArgs;
 use clap::ValueEnum;
 use ginlab::measure::size;
+use ginlab::pairing::Pairing;
 use ginlab::proxy::strategy::Strategy;
 
 const EXAMPLES: &str = "\
@@ -50,7 +51,7 @@ pub struct Args {
     /// How writes are laid over the rails, a list that is swept: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "LIST")]
     pub strategy: String,
-    /// Who is written to: one (the first half of the ranks to the second), turn (rank 0 to each other rank in turn), all
+    /// Who is written to: one (half of the ranks each to one of the other half, on another host where there is one), turn (rank 0 to each other rank in turn), all
     /// (rank 0 to all others at once); a list
     #[arg(long, default_value = "one", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub targets: Vec<Targets>,
@@ -72,7 +73,7 @@ pub struct Args {
 /// Who is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Targets {
-    /// The first half of the ranks writes to the second.
+    /// Half of the ranks writes to the other half, each to one; across hosts where there are several.
     One,
     /// Rank 0 writes to each other rank in turn.
     Turn,
@@ -91,10 +92,10 @@ impl Targets {
     }
 
     /// The ranks that this rank writes to.
-    pub fn of(self, rank: usize, ranks: usize) -> Vec<usize> {
+    pub fn of(self, rank: usize, pairing: &Pairing) -> Vec<usize> {
         match self {
-            Targets::One if rank < ranks / 2 => vec![rank + ranks / 2],
-            Targets::Turn | Targets::All if rank == 0 => (1..ranks).collect(),
+            Targets::One => pairing.target(rank).into_iter().collect(),
+            Targets::Turn | Targets::All if rank == 0 => (1..pairing.ranks()).collect(),
             _ => Vec::new(),
         }
     }

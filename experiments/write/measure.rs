@@ -8,6 +8,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
 use ginlab::measure::stats::Summary;
+use ginlab::pairing::Pairing;
 use ginlab::report::{Row, Status};
 use std::time::Instant;
 
@@ -18,12 +19,21 @@ const SINGLES: u64 = 1000;
 
 type Rows = Vec<(Row, Vec<f64>)>;
 
+/// What a rank tells of its part of a row: microseconds per write by repeat, ours and the bare loop's; wrong bytes.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Part {
+    times: Vec<f64>,
+    bare: Vec<f64>,
+    wrong: Option<u64>,
+}
+
 pub struct Bench<'a> {
     pub args: &'a Args,
     pub job: &'a Job,
     pub source: Region<LibfabricRail>,
     pub destination: Region<LibfabricRail>,
     pub ranks: &'a mut Bootstrap,
+    pub pairing: &'a Pairing,
     /// Number of the next verified pass: no pass repeats the pattern of an earlier one.
     pub iteration: u32,
 }
@@ -32,10 +42,10 @@ impl Bench<'_> {
     /// All rows of a tuple; they are whole on rank 0.
     pub async fn tuple(&mut self, tuple: &Tuple) -> Result<Rows, Failure> {
         let (rank, size) = (self.ranks.rank(), self.ranks.size());
-        let mine = tuple.targets.of(rank, size);
+        let mine = tuple.targets.of(rank, self.pairing);
         let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
         // How many ranks write to us.
-        let writers = (0..size).filter(|other| tuple.targets.of(*other, size).contains(&rank)).count() as u64;
+        let writers = (0..size).filter(|other| tuple.targets.of(*other, self.pairing).contains(&rank)).count() as u64;
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
 
         self.repeat(tuple, &targets, writers).await?;
@@ -51,13 +61,12 @@ impl Bench<'_> {
         let after = self.job.flow.counters();
         let singles = self.singles(tuple, &targets, writers).await?;
         let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers).await?) };
+        let all = self.ranks.gather_values(&Part { times, bare, wrong }, "results of a row")?;
+        let Some(all) = all else { return Ok(Rows::new()) };
         // The slowest writer of each repeat is the repeat's time.
-        let times = self.slowest(times)?;
-        let bare = self.slowest(bare)?;
-        let wrong = self.sum(wrong)?;
-        if rank != 0 {
-            return Ok(Rows::new());
-        }
+        let times = slowest(&all, |part| part.times.as_slice());
+        let bare = slowest(&all, |part| part.bare.as_slice());
+        let wrong = all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b);
 
         let pairs = match tuple.targets {
             Targets::One => size as u64 / 2,
@@ -219,7 +228,7 @@ impl Bench<'_> {
         self.iteration += 1;
         let bytes = tuple.bytes as usize;
         let (rank, size) = (self.ranks.rank(), self.ranks.size());
-        let writer = (0..size).find(|other| tuple.targets.of(*other, size).contains(&rank));
+        let writer = (0..size).find(|other| tuple.targets.of(*other, self.pairing).contains(&rank));
         let slots = || (0..u64::from(tuple.buffers)).map(|slot| ((slot * tuple.stride()) as usize, slot));
         let mut payload = vec![0u8; bytes];
         for (offset, slot) in slots() {
@@ -247,25 +256,13 @@ impl Bench<'_> {
         }
         Ok(wrong)
     }
+}
 
-    /// The largest of each repeat over all ranks.
-    fn slowest(&mut self, mine: Vec<f64>) -> Result<Vec<f64>, Failure> {
-        let all: Vec<Vec<f64>> = self.gather(&mine)?;
-        Ok((0..mine.len())
-            .map(|i| all.iter().filter_map(|times| times.get(i)).fold(0.0, |a, b| f64::max(a, *b)))
-            .collect())
-    }
-
-    fn sum(&mut self, mine: Option<u64>) -> Result<Option<u64>, Failure> {
-        Ok(self.gather(&mine)?.into_iter().flatten().reduce(|a, b| a + b))
-    }
-
-    fn gather<T: serde::Serialize + serde::de::DeserializeOwned>(&mut self, mine: &T) -> Result<Vec<T>, Failure> {
-        let unreadable = |error: serde_json::Error| Failure::Run(format!("a rank's results are not readable: {error}"));
-        let bytes = serde_json::to_vec(mine).map_err(unreadable)?;
-        let all = self.ranks.all_gather(&bytes, "results of a row")?;
-        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(unreadable)).collect()
-    }
+/// The largest of each repeat over all ranks.
+fn slowest(all: &[Part], times: fn(&Part) -> &[f64]) -> Vec<f64> {
+    let repeats = all.first().map_or(0, |part| times(part).len());
+    let of = |repeat: usize| all.iter().filter_map(|part| times(part).get(repeat)).fold(0.0, |a, b| f64::max(a, *b));
+    (0..repeats).map(of).collect()
 }
 
 /// The pattern of a buffer.

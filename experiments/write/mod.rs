@@ -10,6 +10,7 @@ use crate::job::{self, Job};
 use crate::output::Output;
 use args::Plan;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::pairing::Pairing;
 use ginlab::report::{Header, Row};
 use measure::Bench;
 
@@ -32,12 +33,16 @@ fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> 
     let source = job.register(args.job.mem, plan.memory)?;
     let destination = job.register(args.job.mem, plan.memory)?;
     job.connect(&[&destination], ranks)?;
+    let pairing = ranks.pairing();
     let mut output = match ranks.rank() {
-        0 => Some(Output::open(&args.output.options(), &header(args, &job, ranks), plan.tuples.len() as u64)?),
+        0 => {
+            let header = header(args, &job, ranks, &pairing);
+            Some(Output::open(&args.output.options(), &header, plan.tuples.len() as u64)?)
+        }
         _ => None,
     };
     let flow = job.flow.clone();
-    let mut bench = Bench { args, job: &job, source, destination, ranks, iteration: 1 };
+    let mut bench = Bench { args, job: &job, source, destination, ranks, pairing: &pairing, iteration: 1 };
     let mut wrong = None;
     // One executor for all rows: its driver keeps the rails going while a rank waits for the others.
     let result = ginlab::flow::run([flow], async {
@@ -68,8 +73,11 @@ fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
     )))
 }
 
-fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
+fn header(args: &Args, job: &Job, ranks: &Bootstrap, pairing: &Pairing) -> Header {
     let mut header = job.header(args.job.mem, ranks);
+    if let Some(note) = pairing.note().filter(|_| args.targets.contains(&args::Targets::One)) {
+        header.note(note);
+    }
     header.note(
         "time_us is the time per write and target until all writes of a repeat are complete; ack_us is of single writes, \
          from post to completion, in a pass of its own; rates and bandwidths count all targets and pairs of ranks",

@@ -75,11 +75,8 @@ pub enum BootstrapError {
         /// The ranks with the other value.
         ranks: Vec<usize>,
     },
-    /// A payload above the limit of a frame.
-    #[error(
-        "{what:?} needs a message of {bytes} bytes; at most {} fit, all ranks' parts together",
-        super::frame::MAX_BYTES
-    )]
+    /// A rank's part above the limit.
+    #[error("{what:?} needs {bytes} bytes of one rank; at most {} are allowed", super::values::MAX_PART_BYTES)]
     TooLarge {
         /// The step.
         what: String,

@@ -17,6 +17,14 @@ pub struct Member {
 }
 
 impl Member {
+    /// The machine, whatever the network namespace: ranks with the same one share its cores and its memory.
+    pub fn machine(&self) -> &str {
+        let mut parts = self.identity.splitn(3, ' ');
+        let host = parts.next().unwrap_or_default();
+        // A system that hides its boot is known by its name.
+        parts.next().filter(|boot| !boot.is_empty()).unwrap_or(host)
+    }
+
     /// This process.
     pub fn here() -> Self {
         let host = nix::unistd::gethostname()
@@ -42,5 +50,9 @@ mod tests {
         assert_eq!(here, Member::here());
         assert!(here.identity.contains("net:["), "{}", here.identity);
         assert!(!here.host.is_empty());
+        let other = Member { identity: here.identity.replace("net:[", "net:[9"), ..here.clone() };
+        assert_eq!(other.machine(), here.machine(), "two namespaces of one machine");
+        let hidden = Member { identity: "name  net:[1]".to_owned(), ..here };
+        assert_eq!(hidden.machine(), "name");
     }
 }

@@ -31,6 +31,7 @@ mod local;
 mod mpi;
 mod star;
 mod tcp;
+mod values;
 pub mod visit;
 mod wait;
 
@@ -45,6 +46,7 @@ pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
 pub use tcp::{TcpSettings, token_from_env};
 
+use crate::pairing::Pairing;
 use children::Children;
 use door::Door;
 use hello::Hello;
@@ -78,12 +80,16 @@ pub struct Options {
     /// Which of rank 0's interfaces the other hosts may try (`mpi` only; the other kinds are told an address): names
     /// separated by commas, `*` at the end of a name for any rest. All that are up by default.
     pub interfaces: Option<String>,
+    /// Bytes of a rank's part that travel in one step of a gather; longer parts take several steps. 1 MiB by default, and less
+    /// where many ranks would not fit into one message. Ranks need not agree on it.
+    pub piece_bytes: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let timeout = Duration::from_secs(60);
-        Options { timeout, interrupt: crate::signals::flag(), fingerprint: Vec::new(), interfaces: None }
+        let interrupt = crate::signals::flag();
+        Options { timeout, interrupt, fingerprint: Vec::new(), interfaces: None, piece_bytes: 1 << 20 }
     }
 }
 
@@ -95,6 +101,7 @@ pub struct Bootstrap {
     kind: Kind,
     star: Star,
     timeout: Duration,
+    piece_bytes: usize,
     interrupt: &'static AtomicBool,
     members: Vec<Member>,
     broken: Option<BootstrapError>,
@@ -209,11 +216,12 @@ impl Bootstrap {
         mut clock: Clock,
         options: Options,
     ) -> Result<Self, BootstrapError> {
-        let Options { timeout, interrupt, fingerprint, .. } = options;
+        let Options { timeout, interrupt, fingerprint, piece_bytes, .. } = options;
         let mut opened = Bootstrap {
             kind,
             star,
             timeout,
+            piece_bytes,
             interrupt,
             members: Vec::new(),
             broken: None,
@@ -273,6 +281,18 @@ impl Bootstrap {
         &self.members
     }
 
+    /// Who measures with whom: across hosts wherever that can be. The same on every rank.
+    pub fn pairing(&self) -> Pairing {
+        let hosts: Vec<&str> = self.members.iter().map(|member| member.identity.as_str()).collect();
+        Pairing::of(&hosts)
+    }
+
+    /// Ranks that share this rank's machine, in whatever network namespace, by number; this one too.
+    pub fn on_this_machine(&self) -> Vec<usize> {
+        let here = self.members[self.star.rank].machine();
+        (0..self.size()).filter(|rank| self.members[*rank].machine() == here).collect()
+    }
+
     /// How the ranks found each other.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -283,11 +303,10 @@ impl Bootstrap {
         self.timeout = timeout;
     }
 
-    /// All ranks' bytes, by rank. `what` names the step for people; it must be the same on all ranks. All parts together
-    /// may have 64 MiB.
+    /// All ranks' bytes, by rank. `what` names the step for people; it must be the same on all ranks. A rank's part may have
+    /// 1 GiB; long parts travel in pieces, each within the timeout. Small ones are typed by [`Bootstrap::all_gather_values`].
     pub fn all_gather(&mut self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        let mut clock = Clock::new(self.timeout, self.interrupt);
-        self.guard(|star| star.all_gather(bytes, what, &mut clock, None))
+        self.in_pieces(bytes, usize::MAX, what)
     }
 
     /// Waits until all ranks are here.

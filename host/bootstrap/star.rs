@@ -46,6 +46,18 @@ impl Star {
         clock: &mut Clock,
         door: Option<&mut Door>,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.exchange(bytes, usize::MAX, what, clock, door)
+    }
+
+    /// As [`Star::all_gather`], but ranks other than 0 get only the first `spread` bytes of each part back.
+    pub fn exchange(
+        &mut self,
+        bytes: &[u8],
+        spread: usize,
+        what: &str,
+        clock: &mut Clock,
+        door: Option<&mut Door>,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         if bytes.len() > MAX_BYTES {
             return Err(BootstrapError::TooLarge { what: what.to_owned(), bytes: bytes.len() });
         }
@@ -56,7 +68,8 @@ impl Star {
                 return Err(BootstrapError::TooLarge { what: what.to_owned(), bytes: total });
             }
             if self.size > 1 {
-                let all = frame::encode(FrameKind::All, self.step, what, &frame::join_parts(&parts));
+                let told: Vec<Vec<u8>> = parts.iter().map(|part| part[..part.len().min(spread)].to_vec()).collect();
+                let all = frame::encode(FrameKind::All, self.step, what, &frame::join_parts(&told));
                 let others: Vec<usize> = (1..self.size).collect();
                 self.send(&others, &all, what, clock)?;
             }

@@ -8,6 +8,7 @@ use libfabric_sys as sys;
 use super::FabricError;
 use super::libfabric::{Doing, Entry, Level, Wanted, all_providers, query, refused};
 use super::pci::PciAddress;
+use super::select::Place;
 pub use super::select::{Plan, Reach};
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
@@ -269,5 +270,6 @@ pub fn select_domains(
     let provider = &choose_named(provider)?.provider;
     let domains = list_domains(provider)?;
     let request = super::select::Request { provider, count, reach, explicit, nearest_to, local_rank, local_size };
-    super::select::select(domains, &request, &|address| address.tree_path())
+    let place = |address: &PciAddress| Some(Place { path: address.tree_path()?, numa_node: address.numa_node() });
+    super::select::select(domains, &request, &place)
 }

@@ -3,6 +3,7 @@
 //! A *rail* is one endpoint on one NIC domain with its own completion queue and its own memory registrations. The proxy
 //! drives all rails of its thread through [`Rail`], with static dispatch.
 
+pub mod card;
 pub mod discover;
 pub mod faulty;
 pub mod libfabric;

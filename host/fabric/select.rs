@@ -1,5 +1,7 @@
 //! Which domains a rank's rails are opened on: a pure function of what was found.
 
+use std::cmp::Reverse;
+
 use libfabric_sys as sys;
 
 use super::FabricError;
@@ -104,11 +106,26 @@ pub(super) fn eligible(mut domains: Vec<Domain>, reach: Reach) -> Vec<Domain> {
     one_per_name(domains)
 }
 
-/// Chooses. `tree_path` gives a device's place in the PCI tree.
+/// Where a device is: its place in the PCI tree, and the NUMA node where it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub path: String,
+    pub numa_node: Option<u32>,
+}
+
+impl Place {
+    /// How near two devices are, more is nearer: by the way they share, and where that is none by the NUMA node.
+    fn nearness(&self, other: &Place) -> (usize, bool) {
+        let same_node = self.numa_node.is_some() && self.numa_node == other.numa_node;
+        (shared_path(&self.path, &other.path), same_node)
+    }
+}
+
+/// Chooses. `place` tells where a device is.
 pub(super) fn select(
     mut domains: Vec<Domain>,
     request: &Request<'_>,
-    tree_path: &dyn Fn(&PciAddress) -> Option<String>,
+    place: &dyn Fn(&PciAddress) -> Option<Place>,
 ) -> Result<Plan, FabricError> {
     let Request { provider, count, reach, explicit, .. } = *request;
     check_count(provider, count)?;
@@ -128,7 +145,7 @@ pub(super) fn select(
     }
     if !domains[0].family.is_ip() {
         // Over IP the order stays as found: rail i must meet the peer's rail i in the same subnet.
-        nearest_first(&mut domains, request, tree_path);
+        nearest_first(&mut domains, request, place);
     }
     if domains.len() >= count {
         domains.truncate(count);
@@ -180,13 +197,13 @@ fn select_named(domains: Vec<Domain>, request: &Request<'_>) -> Result<Plan, Fab
 
 /// Sorts by nearness to the GPU; equally near NICs are turned by the local rank, so that ranks of one machine take different
 /// ones.
-fn nearest_first(domains: &mut [Domain], request: &Request<'_>, tree_path: &dyn Fn(&PciAddress) -> Option<String>) {
-    let gpu = request.nearest_to.as_ref().and_then(tree_path);
-    let nearness = |domain: &Domain| match (&gpu, domain.pci.as_ref().and_then(tree_path)) {
-        (Some(gpu), Some(nic)) => shared_path(gpu, &nic),
-        _ => 0,
+fn nearest_first(domains: &mut [Domain], request: &Request<'_>, place: &dyn Fn(&PciAddress) -> Option<Place>) {
+    let gpu = request.nearest_to.as_ref().and_then(place);
+    let nearness = |domain: &Domain| match (&gpu, domain.pci.as_ref().and_then(place)) {
+        (Some(gpu), Some(nic)) => gpu.nearness(&nic),
+        _ => (0, false),
     };
-    domains.sort_by_cached_key(|domain| (usize::MAX - nearness(domain), domain.pci, domain.name.clone()));
+    domains.sort_by_cached_key(|domain| (Reverse(nearness(domain)), domain.pci, domain.name.clone()));
     for tied in domains.chunk_by_mut(|a, b| nearness(a) == nearness(b)) {
         let turn = share(tied.len(), request.count, request.local_rank, request.local_size);
         tied.rotate_left(turn);
@@ -253,13 +270,31 @@ mod tests {
         [0x60, 0x61, 0x62, 0x63, 0x4f, 0x50, 0x51, 0x52].map(|bus| efa(bus, "efa")).to_vec()
     }
 
-    fn p5_path(address: &PciAddress) -> Option<String> {
+    fn p5_path(address: &PciAddress) -> Option<Place> {
         let (root, port, first) = if address.bus < 0x55 { (0x44, 0x46, 0x4f) } else { (0x55, 0x57, 0x60) };
         let function = address.bus - first;
-        Some(format!(
+        let path = format!(
             "/sys/devices/pci0000:{root:02x}/0000:{root:02x}:00.0/0000:{:02x}:00.0/0000:{port:02x}:01.{function}/{address}",
             root + 1
-        ))
+        );
+        Some(Place { path, numa_node: None })
+    }
+
+    #[test]
+    fn without_a_shared_way_the_numa_node_counts() {
+        // Each device on a root bus of its own, as some VMs show them.
+        let place = |address: &PciAddress| {
+            let path = format!("/sys/devices/pci0000:{0:02x}/{address}", address.bus);
+            Some(Place { path, numa_node: Some(u32::from(address.bus >= 0x60)) })
+        };
+        let nearest = |gpu: &str| {
+            let request = Request { nearest_to: gpu.parse().ok(), ..request("efa", 1, Reach::Network, &[]) };
+            chosen(&select(p5(), &request, &place).expect("a plan"))[0].to_owned()
+        };
+        assert_eq!(nearest("0000:53:00.0"), "rdmap79s0-rdm");
+        assert_eq!(nearest("0000:64:00.0"), "rdmap96s0-rdm");
+        // On one root bus: that bus before the node.
+        assert_eq!(nearest("0000:51:04.0"), "rdmap81s0-rdm");
     }
 
     fn request<'a>(provider: &'a str, count: usize, reach: Reach, explicit: &'a [String]) -> Request<'a> {

@@ -11,17 +11,19 @@ use super::{Header, Place, ReportError, Row, Target, write_stdout};
 pub struct CsvSink {
     file: Option<File>,
     place: Place,
+    /// A header that replaces the one beside the file when it is closed.
+    amended: Option<Header>,
 }
 
 impl CsvSink {
     /// Opens the target and writes the column names, and the header beside a regular file as `<stem>.header.json`.
     pub fn create(target: &Target, header: &Header) -> Result<Self, ReportError> {
         let mut sink = match target {
-            Target::Stdout => Self { file: None, place: Place::Stdout },
+            Target::Stdout => Self { file: None, place: Place::Stdout, amended: None },
             Target::File(path) => {
                 let place = Place::Path(path.clone());
                 let file = File::create(path).map_err(|source| ReportError::write("CSV", &place, source))?;
-                Self { file: Some(file), place }
+                Self { file: Some(file), place, amended: None }
             }
         };
         sink.record(|line| line.write_record(Row::COLUMNS))?;
@@ -38,8 +40,18 @@ impl CsvSink {
         self.record(|line| line.serialize(row))
     }
 
+    /// Replaces the header when the output is closed.
+    pub fn amend(&mut self, header: &Header) {
+        self.amended = Some(header.clone());
+    }
+
     /// Closes the output, and makes sure that the file system really took it.
     pub fn finish(self) -> Result<(), ReportError> {
+        if let (Place::Path(path), Some(header)) = (&self.place, &self.amended)
+            && path.is_file()
+        {
+            write_beside(path, header)?;
+        }
         match &self.file {
             // Devices and pipes refuse to be synced; they have nothing to lose.
             Some(file) => match file.sync_all() {

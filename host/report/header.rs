@@ -49,11 +49,20 @@ pub enum Key {
     Affinity,
     /// How the network reaches the payload.
     Memory,
+    /// Environment variables that decide results, as `NAME=value`: those of libfabric, CUDA, NCCL, UCX, OpenMP, MPI and ginlab;
+    /// never secrets.
+    Environment,
+    /// Clocks of the GPUs before the run, and what holds them back: a line per GPU.
+    GpuClocks,
+    /// The same at the end, right behind the last measurement.
+    GpuClocksAfter,
+    /// Counters of the network cards that changed during the run: by device and counter, `[before, after]`.
+    NicCounters,
 }
 
 impl Key {
     /// Every key, in order.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::Ginlab,
         Self::Commit,
         Self::Command,
@@ -73,6 +82,10 @@ impl Key {
         Self::Completion,
         Self::Affinity,
         Self::Memory,
+        Self::Environment,
+        Self::GpuClocks,
+        Self::GpuClocksAfter,
+        Self::NicCounters,
     ];
 
     /// The key as it is written.
@@ -97,6 +110,10 @@ impl Key {
             Self::Completion => "completion",
             Self::Affinity => "affinity",
             Self::Memory => "memory",
+            Self::Environment => "environment",
+            Self::GpuClocks => "gpu_clocks",
+            Self::GpuClocksAfter => "gpu_clocks_after",
+            Self::NicCounters => "nic_counters",
         }
     }
 }

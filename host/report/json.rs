@@ -29,10 +29,18 @@ pub struct JsonSink {
 impl JsonSink {
     /// Opens the target.
     pub fn create(target: &Target, header: &Header) -> Result<Self, ReportError> {
-        let text =
-            serde_json::to_string_pretty(header).map_err(|error| ReportError::write("JSON", &target.into(), error))?;
         let output = WholeFile::create("JSON", target)?;
-        Ok(Self { header: text.replace('\n', "\n  "), rows: Vec::new(), output: Some(output) })
+        let mut sink = Self { header: String::new(), rows: Vec::new(), output: Some(output) };
+        sink.amend(header);
+        Ok(sink)
+    }
+
+    /// Replaces the header.
+    pub fn amend(&mut self, header: &Header) {
+        // A header holds numbers, texts and lists of them: there is nothing that JSON could refuse.
+        if let Ok(text) = serde_json::to_string_pretty(header) {
+            self.header = text.replace('\n', "\n  ");
+        }
     }
 
     /// Takes one row and its raw samples in microseconds.

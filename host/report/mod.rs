@@ -220,6 +220,16 @@ impl Report {
         }
     }
 
+    /// Replaces the header in the files, before they are closed: what only the end of a run can tell.
+    pub fn amend(&mut self, header: &Header) {
+        if let Some(json) = &mut self.json {
+            json.amend(header);
+        }
+        if let Some(csv) = &mut self.csv {
+            csv.amend(header);
+        }
+    }
+
     /// Closes every output. Call it on an interruption as well; what is dropped instead is closed as interrupted.
     pub fn finish(self, ending: Ending) -> Result<(), ReportError> {
         let Self { table, csv, json } = self;
@@ -353,6 +363,10 @@ mod tests {
           "completion": null,
           "affinity": null,
           "memory": null,
+          "environment": null,
+          "gpu_clocks": null,
+          "gpu_clocks_after": null,
+          "nic_counters": null,
           "notes": [
             "bytes are staged",
             "two\nlines"
@@ -399,6 +413,10 @@ mod tests {
             "completion": null,
             "affinity": null,
             "memory": null,
+            "environment": null,
+            "gpu_clocks": null,
+            "gpu_clocks_after": null,
+            "nic_counters": null,
             "notes": [
               "bytes are staged",
               "two\nlines"

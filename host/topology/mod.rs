@@ -1,9 +1,11 @@
 //! Where GPUs, network cards and cores are, and what connects them.
 //!
-//! The PCI tree comes from sysfs or from a recorded copy ([`tree`]), NVLink from the driver's management library
+//! The PCI tree comes from sysfs, from a recorded copy ([`tree`]) or from a topology file of NCCL ([`nccl`]), NVLink from the driver's management library
 //! ([`nvlink`]), what a GPU's memory can be used for from the CUDA driver ([`crate::cuda::visible_gpus`]).
 
+pub mod nccl;
 pub mod nvlink;
+pub mod nvml;
 pub mod tree;
 
 use crate::fabric::pci::{PciAddress, shared_path};
@@ -14,9 +16,12 @@ use tree::{Function, Kind, Tree};
 pub struct Near<'a> {
     /// The GPU.
     pub gpu: &'a Function,
-    /// The network cards that share most of the way from the root, all equally near: cards with RMA where there are any. None
-    /// where no card shares anything below a root.
+    /// The network cards that are nearest, all equally near: cards with RMA where there are any. Cards below the closest bridge
+    /// come first; without such a bridge, as VMs show their devices, those of the same root bus; without such a card those
+    /// of the same NUMA node.
     pub nics: Vec<&'a Function>,
+    /// The way to each of them; `None` where there are none.
+    pub way: Option<Way>,
 }
 
 /// How two devices reach each other over PCI, nearest first.
@@ -63,10 +68,21 @@ pub fn near(tree: &Tree) -> Vec<Near<'_>> {
     let nics: Vec<&Function> = tree.of(Kind::Nic).filter(|nic| nic.rma || !with_rma).collect();
     tree.of(Kind::Gpu)
         .map(|gpu| {
-            let shared = |nic: &&Function| shared_path(&gpu.path, &nic.path);
-            let most = nics.iter().map(shared).max().unwrap_or(0);
-            let near = |nic: &&&Function| shared(nic) == most && way(gpu, nic) == Way::Switch;
-            Near { gpu, nics: nics.iter().filter(near).copied().collect() }
+            let distance = |nic: &Function| distance(gpu, nic);
+            let nearest = nics.iter().filter_map(|nic| distance(nic)).min();
+            let near = nics.iter().filter(|nic| nearest.is_some() && distance(nic) == nearest);
+            Near { gpu, nics: near.copied().collect(), way: nearest.map(|(way, _)| way) }
         })
         .collect()
+}
+
+/// How far a card is, less is nearer: by the way and, below bridges, by how much of it is shared. `None` where nothing is known
+/// that would make it nearer than others.
+fn distance(gpu: &Function, nic: &Function) -> Option<(Way, usize)> {
+    match way(gpu, nic) {
+        Way::Switch => Some((Way::Switch, usize::MAX - shared_path(&gpu.path, &nic.path))),
+        Way::Root => Some((Way::Root, 0)),
+        Way::Host if gpu.numa_node.is_some() && gpu.numa_node == nic.numa_node => Some((Way::Host, 0)),
+        Way::Host | Way::Nodes => None,
+    }
 }

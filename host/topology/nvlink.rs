@@ -1,11 +1,9 @@
 //! NVLink, from the driver's management library (NVML), which is loaded at run time.
 
 use crate::fabric::pci::PciAddress;
-use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
-use std::ffi::OsStr;
 
 /// More than any GPU has: Hopper and Blackwell have 18.
 const MOST_LINKS: u32 = 32;
@@ -29,8 +27,7 @@ pub struct Links {
 /// Why there is no answer, in a few words.
 pub fn links() -> Result<Vec<Links>, String> {
     let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
-    // The library's package has the version in its name; the plain name comes with development files only.
-    let nvml = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().map_err(said)?;
+    let nvml = super::nvml::open()?;
     let mut all = Vec::new();
     for index in 0..nvml.device_count().map_err(said)? {
         let device = nvml.device_by_index(index).map_err(said)?;

@@ -27,6 +27,8 @@ pub struct Function {
     pub cores: Option<String>,
     /// The PCIe link as it runs now: transfers per second and lanes, as `32.0 GT/s PCIe` and `16`.
     pub link: Option<(String, String)>,
+    /// The same as it may run: an idle card lowers its link.
+    pub best_link: Option<(String, String)>,
 }
 
 /// All of them, by address.
@@ -49,18 +51,25 @@ impl Tree {
     }
 
     /// A recorded one: a folder with `sys/bus/pci/devices` below it (links and attributes as in sysfs), or with what
-    /// `lspci -tv` and `ls -l /sys/bus/pci/devices` said, in `lspci.txt` and `ls_sys_bus_pci_devices.txt`.
+    /// `lspci -tv` and `ls -l /sys/bus/pci/devices` said, in `lspci.txt` and `ls_sys_bus_pci_devices.txt`; or a file, as NCCL
+    /// writes its topology ([`super::nccl`]).
     ///
     /// # Errors
-    /// What is missing, in one line.
+    /// What is missing or wrong, in one line.
     pub fn recorded(folder: &Path) -> Result<Tree, String> {
+        if folder.is_file() {
+            return super::nccl::read_file(folder);
+        }
         if folder.join(DEVICES).is_dir() {
             return Tree::of_sysfs(folder);
         }
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|error| {
-                format!("{}: {error}; a recorded tree has {DEVICES}/ or both {LSPCI} and {LISTING}", path.display())
+                format!(
+                    "{}: {error}; a recorded tree has {DEVICES}/ or both {LSPCI} and {LISTING}, or is a topology file of NCCL",
+                    path.display()
+                )
             })
         };
         Ok(Tree::of_listings(&read(LSPCI)?, &read(LISTING)?))
@@ -87,12 +96,13 @@ impl Tree {
                 numa_node: None,
                 cores: None,
                 link: None,
+                best_link: None,
             })
         });
         Tree::sorted(functions.collect())
     }
 
-    fn sorted(mut functions: Vec<Function>) -> Tree {
+    pub(super) fn sorted(mut functions: Vec<Function>) -> Tree {
         functions.sort_by_key(|function| function.address);
         Tree { functions }
     }
@@ -134,6 +144,7 @@ fn of_device(link: &Path) -> Option<Function> {
         numa_node: text("numa_node").and_then(|node| node.parse().ok()),
         cores: text("local_cpulist").filter(|cores| !cores.is_empty()),
         link: text("current_link_speed").zip(text("current_link_width")),
+        best_link: text("max_link_speed").zip(text("max_link_width")),
     })
 }
 

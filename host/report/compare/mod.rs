@@ -161,8 +161,17 @@ impl Comparison {
 }
 
 /// The facts in which two runs that are compared may differ and should say so.
-const DIFFER: [Key; 8] =
-    [Key::Ginlab, Key::Commit, Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider];
+const DIFFER: [Key; 9] = [
+    Key::Ginlab,
+    Key::Commit,
+    Key::Hostname,
+    Key::Cpu,
+    Key::Gpu,
+    Key::Driver,
+    Key::Libfabric,
+    Key::Provider,
+    Key::Environment,
+];
 
 /// The columns of which the two sides have no value in common.
 fn differences(rows: &[Compared]) -> String {

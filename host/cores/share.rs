@@ -1,0 +1,192 @@
+//! Cores for the busy threads of all ranks of a machine: near what they serve, no core twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// What a rank wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    /// Threads that want a core of their own.
+    pub threads: usize,
+    /// Cores that the rank may use.
+    pub allowed: Vec<usize>,
+    /// Cores near its GPU or cards; empty where that is not known.
+    pub near: Vec<usize>,
+}
+
+/// Cores by rank, as many as it has threads, or none where there are not enough for all of its threads. Every rank of the machine
+/// computes the same from the same wants.
+///
+/// No core is given twice. A thread gets, in this order of preference: a core of its own near the device, a second hardware thread
+/// of a core near it, a core of its own anywhere, any other. Within each the last one first: the first cores are where the
+/// system does its own work. No rank takes a core far from its device before all ranks have those near theirs.
+pub fn share_out(wants: &[Want], physical: &BTreeMap<usize, usize>) -> Vec<Vec<usize>> {
+    let mut pool = Pool { physical, given: BTreeSet::new(), busy: BTreeSet::new() };
+    let mut cores: Vec<Vec<usize>> = vec![Vec::new(); wants.len()];
+    for far in [false, true] {
+        for (want, cores) in wants.iter().zip(&mut cores) {
+            let allowed = || want.allowed.iter().copied().filter(|core| far || want.near.contains(core));
+            for own in [true, false] {
+                while cores.len() < want.threads
+                    && let Some(core) = pool.take(allowed(), own)
+                {
+                    cores.push(core);
+                }
+            }
+        }
+    }
+    // Half of a rank's threads on cores of their own would only make the figures harder to explain.
+    for (want, cores) in wants.iter().zip(&mut cores) {
+        if cores.len() < want.threads {
+            cores.clear();
+        }
+    }
+    cores
+}
+
+struct Pool<'a> {
+    physical: &'a BTreeMap<usize, usize>,
+    given: BTreeSet<usize>,
+    /// Physical cores of which a hardware thread is given.
+    busy: BTreeSet<usize>,
+}
+
+impl Pool<'_> {
+    /// The last core that is free; with `own` only where its whole physical core is.
+    fn take(&mut self, cores: impl Iterator<Item = usize>, own: bool) -> Option<usize> {
+        let physical = |core: &usize| *self.physical.get(core).unwrap_or(core);
+        let free = |core: &usize| !self.given.contains(core) && !(own && self.busy.contains(&physical(core)));
+        // By physical core first: the last hardware thread of the first core is no core far from the system's.
+        let core = cores.filter(free).max_by_key(|core| (physical(core), *core))?;
+        self.given.insert(core);
+        self.busy.insert(physical(&core));
+        Some(core)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::cores::{list, near, parse_list, physical};
+    use crate::fabric::pci::PciAddress;
+    use crate::fabric::printed::pci_tree;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// A p5.48xlarge: roots 44 to 77 on the first socket, 88 to bb on the second; 2 x 48 cores of two hardware threads.
+    const NODES: [&str; 2] = ["0-47,96-143", "48-95,144-191"];
+
+    /// The recorded tree of a p5 as sysfs shows it: cores near each device, and the hardware threads of each core.
+    fn p5(root: &Path) -> Vec<(PciAddress, usize)> {
+        let listing = fs::read_to_string("tests/fixtures/p5/ls_sys_bus_pci_devices.txt").unwrap();
+        let mut gpus = Vec::new();
+        for (address, path) in pci_tree(&listing) {
+            let node = usize::from(&path.split("pci0000:").nth(1).unwrap()[..2] >= "88");
+            let folder = root.join("sys/bus/pci/devices").join(address.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("local_cpulist"), format!("{}\n", NODES[node])).unwrap();
+            // The GPU is the last one below its switch.
+            if path.contains(":01.4/") {
+                gpus.push((address, node));
+            }
+        }
+        for core in 0..192 {
+            let folder = root.join(format!("sys/devices/system/cpu/cpu{core}/topology"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("thread_siblings_list"), format!("{},{}\n", core % 96, core % 96 + 96)).unwrap();
+        }
+        gpus
+    }
+
+    #[test]
+    fn ranks_of_a_p5_get_cores_of_their_gpus_socket() {
+        let root = tempfile::tempdir().unwrap();
+        let gpus = p5(root.path());
+        assert_eq!(gpus.iter().map(|(_, node)| *node).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1, 1]);
+        let allowed: Vec<usize> = (0..192).collect();
+        let siblings = physical(root.path(), &allowed);
+        assert_eq!((siblings.len(), siblings[&100]), (192, 4));
+        for threads in [1, 4, 12] {
+            let want = |gpu: &PciAddress| Want { threads, allowed: allowed.clone(), near: near(root.path(), &[*gpu]) };
+            let wants: Vec<Want> = gpus.iter().map(|(gpu, _)| want(gpu)).collect();
+            let cores = share_out(&wants, &siblings);
+            for ((_, node), cores) in gpus.iter().zip(&cores) {
+                assert_eq!(cores.len(), threads);
+                let near = parse_list(NODES[*node]).unwrap();
+                assert!(cores.iter().all(|core| near.contains(core)), "{threads}: {cores:?} on node {node}");
+            }
+            let mut physical: Vec<usize> = cores.concat().iter().map(|core| siblings[core]).collect();
+            physical.sort_unstable();
+            physical.dedup();
+            assert_eq!(physical.len(), 8 * threads, "each a physical core of its own");
+            assert!(!physical.contains(&0) || threads == 12, "the system's core goes last");
+        }
+        assert!(near(root.path(), &["0000:00:1f.0".parse().unwrap()]).is_empty(), "a device of which nothing is said");
+    }
+
+    #[test]
+    fn a_near_core_goes_to_who_is_near() {
+        // A rank of which nothing is known comes first and leaves the node of the second one alone.
+        let wants = [
+            Want { threads: 2, allowed: (0..4).collect(), near: vec![] },
+            Want { threads: 2, allowed: (0..4).collect(), near: vec![2, 3] },
+        ];
+        assert_eq!(share_out(&wants, &BTreeMap::new()), [[1, 0], [3, 2]]);
+        // Where the node is full the rest comes from elsewhere.
+        let wants = [Want { threads: 3, allowed: (0..4).collect(), near: vec![0, 1] }];
+        assert_eq!(share_out(&wants, &BTreeMap::new()), [[1, 0, 3]]);
+        // Where there are too few, none: that rank's threads are left to the scheduler.
+        let wants = [Want { threads: 3, allowed: vec![5, 6], near: vec![] }, Want { threads: 0, ..Want::default() }];
+        assert_eq!(share_out(&wants, &BTreeMap::new()), [vec![], vec![]]);
+    }
+
+    #[test]
+    fn hardware_threads_of_one_core_come_last() {
+        let siblings: BTreeMap<usize, usize> = (0..8).map(|core| (core, core % 4)).collect();
+        let near = |near: &str| Want { threads: 3, allowed: (0..8).collect(), near: parse_list(near).unwrap() };
+        // Node of two cores with two threads each: both cores first, then a second thread, before the other node.
+        assert_eq!(share_out(&[near("2-3,6-7")], &siblings), [[7, 6, 3]]);
+        assert_eq!(list(&[3, 6, 7]), "3,6-7");
+    }
+
+    proptest! {
+        /// Any machine and any wants: no core twice, none that is not allowed, all or nothing by rank; a thread is far from its
+        /// device only where all cores near it are given.
+        #[test]
+        fn no_core_is_given_twice(
+            wants in prop::collection::vec((0usize..6, 1u32..u32::MAX, 0u32..u32::MAX), 1..9), smt in 1usize..3,
+        ) {
+            let of_mask = |mask: u32| (0..32).filter(|core| mask >> core & 1 == 1).collect::<Vec<usize>>();
+            let wants: Vec<Want> = wants
+                .iter()
+                .map(|(threads, allowed, near)| Want {
+                    threads: *threads, allowed: of_mask(*allowed), near: of_mask(near & allowed),
+                })
+                .collect();
+            let siblings: BTreeMap<usize, usize> = (0..32).map(|core| (core, core % (32 / smt))).collect();
+            let cores = share_out(&wants, &siblings);
+            let mut all = cores.concat();
+            all.sort_unstable();
+            let count = all.len();
+            all.dedup();
+            prop_assert_eq!(all.len(), count);
+            for (want, cores) in wants.iter().zip(&cores) {
+                prop_assert!(cores.is_empty() || cores.len() == want.threads);
+                prop_assert!(cores.iter().all(|core| want.allowed.contains(core)));
+            }
+            // Enough for everybody: everybody has some.
+            let total: usize = wants.iter().map(|want| want.threads).sum();
+            if wants.iter().all(|want| want.allowed.len() >= total) {
+                prop_assert_eq!(count, total);
+            }
+            // One rank alone is never far while a core near is free.
+            let alone = share_out(&wants[..1], &siblings).remove(0);
+            let far = alone.iter().filter(|core| !wants[0].near.contains(core)).count();
+            prop_assert!(alone.is_empty() || far == wants[0].threads.saturating_sub(wants[0].near.len()));
+        }
+    }
+}
