@@ -123,10 +123,7 @@ impl From<FabricError> for Failure {
 
 impl From<ProxyError> for Failure {
     fn from(error: ProxyError) -> Failure {
-        match error {
-            ProxyError::Silent(_) => Failure::Timeout(error.to_string()),
-            _ => Failure::Run(error.to_string()),
-        }
+        if error.is_timeout() { Failure::Timeout(error.to_string()) } else { Failure::Run(error.to_string()) }
     }
 }
 

@@ -69,6 +69,25 @@ fn a_proxy_that_vanishes_is_a_deadline() {
     }
 }
 
+/// The proxy's diagnosis reaches the user, not only that the kernel's time is up.
+#[test]
+fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
+    for args in
+        ["-p null --mode quiet", "-p null --mode nbi", "-p tcp --rails 2 --mode quiet", "-p model:p5 --mode quiet"]
+    {
+        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 {args} -t 2 --fault rails-silent=1000"));
+        let done = run(command).expect(124);
+        ended_early(&done, "fabric error: no progress for ");
+        let line = done.complaint();
+        for part in
+            [" commands in flight above watermark ", " transfers posted and not complete", "; rails: ", " posted "]
+        {
+            assert!(line.contains(part), "{args}: {part:?} is not in: {line}");
+        }
+        assert!(rows_stay_whole(&done));
+    }
+}
+
 #[test]
 fn a_proxy_that_stops_says_so() {
     for args in ["-p null", "-p tcp", "-p null --ring-slots 2", "-p null --grid 4 --block 3 --scope thread"] {

@@ -13,7 +13,7 @@ use ginlab::fabric::null::{NullRail, transfer_checksum};
 use ginlab::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use ginlab::proxy::engine::{Engine, EngineError, Opened, SIGNALS};
 use ginlab::proxy::strategy::Strategy;
-use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes};
+use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, Opcode};
 use kernels::put::{Channel, Put};
@@ -410,6 +410,76 @@ fn an_again_that_never_ends_is_a_stall_with_rail_and_state() {
     assert!(world.proxy.snapshot().unwrap_err().to_string().contains("no progress"), "the reason stays");
 }
 
+/// Kernel and proxy with the timeouts that a user's run gives them: what the user hears is the proxy's diagnosis.
+#[test]
+fn a_rail_that_never_completes_is_a_stall_and_not_the_kernels_deadline() {
+    for quiet_every in [1, 0] {
+        let options = Options { timeout: SHORT, deadline: device_timeout(SHORT), ..USUAL };
+        let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
+        let results = Grid { quiet_every, ..GRID }.run(&[&world]);
+        assert_eq!(stops(&results), [Stop::FABRIC.0; 4], "{}", world.ring.state());
+        let failure = world.proxy.failure().unwrap();
+        assert!(failure.is_timeout(), "{failure}");
+        let failure = failure.to_string();
+        let parts = [
+            "no progress for ",
+            " commands in flight above watermark 0",
+            "transfers posted and not complete",
+            "rails: null posted ",
+        ];
+        assert!(parts.iter().all(|part| failure.contains(part)), "{failure}");
+    }
+}
+
+/// The kernels' deadline is by progress: a long queue takes longer than any single step of it.
+#[test]
+fn a_long_queue_does_not_run_into_the_kernels_deadline() {
+    const STEP: Duration = Duration::from_millis(50);
+    const PUTS: u64 = 60;
+    let deadline = Duration::from_secs(2);
+    let world = World::alone(Options { deadline, window: 1, ..USUAL }, || {
+        let mut rail = Watched::new(NullRail::new(), &Seen::default());
+        let (seen, mut known) = (rail.seen.clone(), 0);
+        // One put at a time, and each completes a step after it was posted.
+        rail.at_poll = Box::new(move || {
+            let posted = seen.lock().unwrap().posted.len();
+            if posted > known {
+                known = posted;
+                let since = Instant::now();
+                while since.elapsed() < STEP {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        vec![rail]
+    });
+    let ring = world.ring.ring();
+    let mut channel = Channel::new(ring);
+    let started = Instant::now();
+    for _ in 0..PUTS {
+        channel.put_nbi(&put_to(0, 0, 8)).unwrap();
+    }
+    assert_eq!(channel.quiet(), Ok(()), "{}", world.ring.state());
+    assert!(started.elapsed() > deadline, "the queue was not long: {:?}", started.elapsed());
+}
+
+/// Empties complete, over every rail that there is, whoever initiates them.
+#[test]
+fn empty_puts_complete() {
+    let world = World::alone(USUAL, || (0..3).map(|_| NullRail::new()).collect());
+    for strategy in [Strategy::Single, Strategy::RoundRobin, Strategy::Split, Strategy::Auto { threshold: 0 }] {
+        world.proxy.configure(3, strategy).unwrap();
+        let results = Grid { bytes: 0, ..GRID }.run(&[&world]);
+        assert_eq!(stops(&results), [0; 4], "{strategy}: {:?}", world.proxy.failure());
+        let route = (SOURCE, DESTINATION, 0);
+        let (first_producer, producer_step, producers, window, iterations) = (0, 1, 4, 2, 10);
+        let writes =
+            Writes { first_producer, producer_step, producers, window, iterations, bytes: 0, stride: 0, route };
+        world.proxy.write(writes).unwrap();
+    }
+    assert_eq!(world.proxy.snapshot().unwrap().null.map(|counted| counted.0), Some(0));
+}
+
 #[test]
 fn a_full_rail_does_not_hold_up_the_others() {
     let seen = Seen::default();
@@ -768,6 +838,38 @@ fn same(one: &Buffer, other: &Buffer, bytes: usize) -> Result<(), usize> {
     one.read(0, &mut a).unwrap();
     other.read(0, &mut b).unwrap();
     a.iter().zip(&b).position(|(a, b)| a != b).map_or(Ok(()), Err)
+}
+
+#[test]
+fn empty_puts_gets_and_signals_over_tcp() {
+    let (a, b) = tcp_pair(USUAL, 2, Faults::default());
+    for strategy in [Strategy::Split, Strategy::RoundRobin] {
+        a.proxy.configure(2, strategy).unwrap();
+        let ring = a.ring.ring();
+        let mut channel = Channel::new(ring);
+        let empty = put_to(1, USUAL.bytes as u64, 0);
+        channel.put(&empty).unwrap();
+        let get = Command {
+            opcode: Opcode::Get,
+            source_region: DESTINATION,
+            source_offset: 0,
+            destination_region: SOURCE,
+            destination_offset: 0,
+            bytes: 0,
+            peer: 1,
+            immediate: 0,
+        };
+        let ticket = a.ring.ring().push(&get).unwrap();
+        channel.quiet_until(ticket).unwrap();
+        let ticket = channel.put_signal_nbi(&empty, 3).unwrap();
+        channel.quiet_until(ticket).unwrap();
+    }
+    let end = Instant::now() + AMPLE;
+    while b.proxy.snapshot().unwrap().signals[3] < 2 {
+        assert!(Instant::now() < end, "the signals of empty puts have not arrived");
+        std::thread::yield_now();
+    }
+    assert_eq!(a.proxy.failure(), None);
 }
 
 // --- rings under pressure --------------------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ fn what_cannot_be_is_one_line_and_code_2() {
         ("write --strategy stripe", "round-robin"),
         ("write -b 8 -e 4", "-b/-e/-f"),
         ("write -b 1X", "--begin"),
+        ("write -b 0", "--begin: a write of 0 bytes moves nothing"),
+        ("write -b 0 -e 0", "from 1 on"),
         ("write --np 1", "two ranks"),
         ("write --np 3", "even number"),
         ("write --provider nope", "nope"),

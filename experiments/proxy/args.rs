@@ -132,7 +132,7 @@ pub struct Args {
     pub timeout: u64,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Inject a fault: proxy-vanish=N or proxy-stop=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
+    /// Inject a fault: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true)]
     pub fault: Option<String>,
 }

@@ -12,7 +12,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Kernel, Launch, PUT_KERNEL};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::{Micros, Summary};
-use ginlab::proxy::Writes;
+use ginlab::proxy::{ProxyError, Writes};
 use ginlab::report::{Row, Status};
 use ginlab::signals;
 use kernels::put_kernel::{BlockResult, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
@@ -292,8 +292,8 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
 
 /// Why a kernel ended early: its own reason, and the proxy's.
 fn ended_early(stop: Stop, rank: &Rank, shape: &Shape<'_>) -> Failure {
-    let reasons: Vec<String> =
-        rank.proxies().iter().filter_map(|proxy| proxy.failure()).map(|error| error.to_string()).collect();
+    let failures: Vec<ProxyError> = rank.proxies().iter().filter_map(|proxy| proxy.failure()).collect();
+    let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).collect();
     let text = format!(
         "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
         shape.tuple.bytes,
@@ -304,7 +304,11 @@ fn ended_early(stop: Stop, rank: &Rank, shape: &Shape<'_>) -> Failure {
         reasons.join("; "),
         rank.ring_states().join("; ")
     );
-    if stop == Stop::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) }
+    if stop == Stop::DEADLINE || failures.iter().any(ProxyError::is_timeout) {
+        Failure::Timeout(text)
+    } else {
+        Failure::Run(text)
+    }
 }
 
 /// The same writes, initiated by the proxy threads themselves; microseconds until all are complete.

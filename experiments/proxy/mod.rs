@@ -21,6 +21,7 @@ use crate::job;
 use crate::output::Output;
 use ginlab::bootstrap;
 use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
+use ginlab::proxy::device_timeout;
 use ginlab::report::{Header, Key, Row};
 use plan::Plan;
 use rank::Rank;
@@ -47,7 +48,7 @@ fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
     let options = BootstrapOptions {
         // A rank waits here while another one measures a row, which is bounded by the volume of a row and by the
         // device's own timeout.
-        timeout: plan.timeout * 2,
+        timeout: device_timeout(plan.timeout) * 2,
         fingerprint: plan.fingerprint(),
         interfaces: args.bootstrap_if.clone(),
         ..BootstrapOptions::default()

@@ -182,11 +182,14 @@ fn fault(text: &str) -> Result<Fault, Failure> {
         match name {
             "proxy-vanish" => Some(Fault::Vanish(count)),
             "proxy-stop" => Some(Fault::Stop(count)),
+            "rails-silent" => Some(Fault::Silent(count)),
             "corrupt" => Some(Fault::Corrupt(count)),
             _ => None,
         }
     });
-    parsed.ok_or_else(|| usage("--fault", format!("{text:?} is none of proxy-vanish=N, proxy-stop=N, corrupt=N")))
+    parsed.ok_or_else(|| {
+        usage("--fault", format!("{text:?} is none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"))
+    })
 }
 
 impl Plan {

@@ -11,7 +11,7 @@ use ginlab::fabric::libfabric::RailOptions;
 use ginlab::fabric::model::Model;
 use ginlab::fabric::{Memory, RemoteRegion, card};
 use ginlab::proxy::stage::Stage;
-use ginlab::proxy::{Offer, Proxy};
+use ginlab::proxy::{Offer, Proxy, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
@@ -93,7 +93,8 @@ impl Rank {
         let model = plan.model.as_ref().map(|(name, profile)| Model::new(name, profile.clone(), most_rails, seed));
         let pins = pins(plan, ranks, &device, &domains, &mut notes)?;
         for thread in 0..plan.proxy_threads {
-            let ring = RingMemory::of(&device, plan.ring_memory, plan.ring_slots, LOG2_COMMAND_WORDS, plan.timeout)?;
+            let patience = device_timeout(plan.timeout);
+            let ring = RingMemory::of(&device, plan.ring_memory, plan.ring_slots, LOG2_COMMAND_WORDS, patience)?;
             let mut stage = None;
             let mut source = memory_of(&payload, &device, path == MemoryPath::Device);
             if path.is_staged() && initiates {

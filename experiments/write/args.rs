@@ -117,7 +117,7 @@ pub struct Tuple {
 impl Tuple {
     /// From one buffer to the next.
     pub fn stride(&self) -> u64 {
-        self.bytes.next_multiple_of(64).max(64)
+        self.bytes.next_multiple_of(64)
     }
 }
 
@@ -140,11 +140,10 @@ impl Plan {
         let bytes = |option: &str, text: &str| size::parse(text).map_err(|error| usage(option, error));
         let (begin, end) = (bytes("--begin", &args.begin)?, bytes("--end", &args.end)?);
         let volume = bytes("--volume", &args.volume)?;
-        let sizes = match (begin, end) {
-            (0, 0) => vec![0],
-            (0, _) => [vec![0], size::sweep(1, end, args.factor).map_err(|error| usage("-b/-e/-f", error))?].concat(),
-            _ => size::sweep(begin, end, args.factor).map_err(|error| usage("-b/-e/-f", error))?,
-        };
+        if begin == 0 {
+            return Err(usage("--begin", "a write of 0 bytes moves nothing and takes no time; from 1 on"));
+        }
+        let sizes = size::sweep(begin, end, args.factor).map_err(|error| usage("-b/-e/-f", error))?;
         let counts = |option: &str, text: &str, most: u32| {
             let list = size::parse_list(text).map_err(|error| usage(option, error))?;
             match list.iter().find(|count| **count == 0 || **count > most) {
@@ -166,7 +165,7 @@ impl Plan {
                     for &window in &windows {
                         for &bytes in &sizes {
                             let buffers = args.buffers.unwrap_or(window);
-                            let most = volume.checked_div(bytes).unwrap_or(u64::MAX).max(u64::from(window.min(4)));
+                            let most = (volume / bytes).max(u64::from(window.min(4)));
                             let writes = u64::from(args.iterations).min(most).max(1);
                             let rails = rails as usize;
                             tuples.push(Tuple { bytes, rails, strategy, window, buffers, targets, writes });

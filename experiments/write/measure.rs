@@ -51,7 +51,7 @@ impl Bench<'_> {
         self.repeat(tuple, &targets, writers).await?;
         let before = self.job.flow.counters();
         let (mut times, mut bare) = (Vec::new(), Vec::new());
-        let measures_bare = self.args.bare && tuple.rails == 1 && tuple.bytes > 0 && tuple.targets == Targets::One;
+        let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
         for _ in 0..self.args.repeats {
             times.push(self.repeat(tuple, &targets, writers).await?);
             if measures_bare {

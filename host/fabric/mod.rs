@@ -13,6 +13,8 @@ pub mod null;
 pub mod pairs;
 pub mod pci;
 pub(crate) mod printed;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod select;
 
 use std::fmt;

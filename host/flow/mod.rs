@@ -31,6 +31,8 @@
 mod immediates;
 mod operation;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use operation::{Immediate, Operation};
 

@@ -19,7 +19,7 @@ pub mod tracker;
 pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
-use engine::{Counters, EngineError};
+use engine::{Counters, DRAIN, EngineError};
 use serve::serve;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +34,8 @@ use trace::{Sampling, Times};
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What runs for a whole timeout ends a little after it.
 const MARGIN: Duration = Duration::from_millis(500);
+/// How much longer than its proxy a kernel waits: the proxy's clocks are looked at now and then, on a core that may be shared.
+const DEVICE_MARGIN: Duration = Duration::from_secs(2);
 
 /// An order or an answer with the order's number: an answer that comes too late is not taken for the next order's.
 type Numbered<T> = (u64, T);
@@ -93,6 +95,12 @@ pub struct Offer {
     pub cpu: Option<usize>,
 }
 
+/// The timeout to give the rings of a proxy with this one. A stall ends both; the proxy's answer, which says what stood where,
+/// comes once it has let drain what is posted, and must find the kernels still waiting.
+pub fn device_timeout(proxy: Duration) -> Duration {
+    proxy + DRAIN.min(proxy) + DEVICE_MARGIN
+}
+
 /// Counters of a proxy thread.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -140,6 +148,13 @@ pub enum ProxyError {
     /// It could not be started.
     #[error("starting the proxy thread: {0}")]
     Spawn(String),
+}
+
+impl ProxyError {
+    /// Whether something was waited for in vain.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, ProxyError::Silent(_) | ProxyError::Engine(EngineError::Stalled { .. }))
+    }
 }
 
 /// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Stop::STOPPED`](kernels::ring::Stop).

@@ -18,8 +18,6 @@ const BATCH: usize = 64;
 const POLLS_PER_ORDER_CHECK: u32 = 1024;
 /// After this many empty polls a thread that shares its core gives way.
 const EMPTY_POLLS_BEFORE_YIELD: u32 = 16;
-/// How long what is in flight may drain after an error.
-const DRAIN: Duration = Duration::from_secs(1);
 
 /// A fault to inject, for tests and fault experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +26,8 @@ pub enum Fault {
     Vanish(u64),
     /// The thread stops in an orderly way after this many commands.
     Stop(u64),
+    /// Once so many commands have been taken, completions are not looked at any more: the rails seem silent.
+    Silent(u64),
     /// The command with this ticket arrives one byte short, and nobody says so: what verification must find.
     Corrupt(u64),
 }
@@ -96,7 +96,6 @@ pub(super) fn serve<S: ProxySetup>(
         yields: setup.shares_core(),
         fault: setup.fault(),
         trace: None,
-        timeout,
     };
     if offers.send(Ok(offer)).is_err() {
         return;
@@ -146,7 +145,6 @@ struct Server<'a, R: Rail> {
     yields: bool,
     fault: Option<Fault>,
     trace: Option<Box<Trace>>,
-    timeout: Duration,
 }
 
 impl<R: Rail> Server<'_, R> {
@@ -204,7 +202,7 @@ impl<R: Rail> Server<'_, R> {
     fn step(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         let popped = self.drain(watch)?;
         self.engine.pump(watch)?;
-        let completed = self.engine.progress(watch)?;
+        let completed = !self.rails_are_silent() && self.engine.progress(watch)?;
         let watermark = self.engine.watermark();
         if watermark != self.published
             && let Some(consumer) = &self.ring.consumer
@@ -375,8 +373,18 @@ impl<R: Rail> Server<'_, R> {
         Ok(!self.shared.stop.load(Ordering::Relaxed))
     }
 
+    fn commands(&self) -> u64 {
+        self.ring.consumer.as_ref().map_or(0, Consumer::cursor)
+    }
+
+    /// See [`Fault::Silent`].
+    #[inline]
+    fn rails_are_silent(&self) -> bool {
+        matches!(self.fault, Some(Fault::Silent(after)) if self.commands() >= after)
+    }
+
     fn fault_is_due(&mut self) -> bool {
-        let commands = self.ring.consumer.as_ref().map_or(0, Consumer::cursor);
+        let commands = self.commands();
         match self.fault {
             Some(Fault::Vanish(after)) if commands >= after => {
                 self.ring.ended = true;
@@ -390,14 +398,7 @@ impl<R: Rail> Server<'_, R> {
     /// After an error: let what is in flight complete (its buffers are the NIC's until then), tell how far it got, then
     /// end every wait of the kernels.
     fn end(&mut self, stop: Stop) {
-        let deadline = Instant::now() + DRAIN.min(self.timeout);
-        while self.engine.posted() > 0 && Instant::now() < deadline {
-            // The first error is the one that is reported; further ones are expected now.
-            let moved = self.engine.progress(&mut ());
-            if self.yields && moved != Ok(true) {
-                std::thread::yield_now();
-            }
-        }
+        self.engine.drain();
         self.ring.ended = true;
         if let Some(consumer) = &self.ring.consumer {
             consumer.publish_watermark(self.engine.watermark());

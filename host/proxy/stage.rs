@@ -6,10 +6,34 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Copies from device to host memory that finish in the order they were started. A trait, so that tests need no GPU.
+pub(super) trait Copies: std::fmt::Debug + Send {
+    /// Starts one copy.
+    ///
+    /// # Safety
+    /// `source` is device memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
+    /// [`finished`](Copies::finished).
+    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError>;
+
+    /// How many copies have finished since the last call.
+    fn finished(&mut self) -> Result<usize, DeviceError>;
+}
+
+impl Copies for CopyQueue {
+    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { CopyQueue::start(self, destination, source, bytes) }
+    }
+
+    fn finished(&mut self) -> Result<usize, DeviceError> {
+        CopyQueue::finished(self)
+    }
+}
+
 /// The device memory behind one region, and the copies that are under way from it.
 #[derive(Debug)]
 pub struct Stage {
-    queue: CopyQueue,
+    queue: Box<dyn Copies>,
     device: u64,
     host: u64,
     /// Off while nobody reads the copies: then commands are posted as they are.
@@ -24,7 +48,16 @@ impl Stage {
     /// # Safety
     /// Both stay valid as long as this, and are as long as the region.
     pub unsafe fn new(queue: CopyQueue, device: u64, host: u64) -> Stage {
-        Stage { queue, device, host, needed: None, pending: VecDeque::new() }
+        // SAFETY: passed on.
+        unsafe { Stage::by(queue, device, host) }
+    }
+
+    /// As [`new`](Stage::new), by whatever copies.
+    ///
+    /// # Safety
+    /// As [`new`](Stage::new).
+    pub(super) unsafe fn by(queue: impl Copies + 'static, device: u64, host: u64) -> Stage {
+        Stage { queue: Box::new(queue), device, host, needed: None, pending: VecDeque::new() }
     }
 
     /// Copies only while this is set: modelled cards that move no bytes read none.

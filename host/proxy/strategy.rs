@@ -145,7 +145,7 @@ fn cut(rail: usize, start: u64, bytes: u64, longest: u64, each: &mut impl FnMut(
 
 #[cfg(test)]
 mod tests {
-    use super::{Piece, SPLIT_ALIGNMENT, Scheduler, Strategy};
+    use super::{DEFAULT_AUTO_THRESHOLD, Piece, SPLIT_ALIGNMENT, Scheduler, Strategy, cut};
     use proptest::prelude::{Just, Strategy as _, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
@@ -193,11 +193,43 @@ mod tests {
         fn a_split_is_even_and_aligned(rails in 1usize..70, bytes in 1u64..1 << 40) {
             let mut scheduler = Scheduler::new(Strategy::Split, rails);
             let pieces = pieces(&mut scheduler, bytes, u64::MAX, false);
-            prop_assert!(pieces.len() <= rails);
-            let largest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
-            prop_assert!(largest < bytes / rails as u64 + 2 * SPLIT_ALIGNMENT || pieces.len() == 1);
-            for piece in &pieces {
-                prop_assert_eq!(piece.offset % SPLIT_ALIGNMENT, 0);
+            // In whole pages, each rail its own piece, none of them a page longer than it must be. A put of one page or less
+            // cannot be cut.
+            let pages = bytes.div_ceil(SPLIT_ALIGNMENT);
+            let share = pages.div_ceil(rails as u64);
+            prop_assert_eq!(pieces.len() as u64, pages.div_ceil(share));
+            for (number, piece) in pieces.iter().enumerate() {
+                let offset = number as u64 * share * SPLIT_ALIGNMENT;
+                let length = (share * SPLIT_ALIGNMENT).min(bytes - offset);
+                prop_assert_eq!(*piece, Piece { rail: number, offset, bytes: length });
+            }
+        }
+
+        #[test]
+        fn auto_splits_from_its_threshold_on(rails in 2usize..9, threshold in 0u64..1 << 22, beyond in 0u64..1 << 20) {
+            let mut scheduler = Scheduler::new(Strategy::Auto { threshold }, rails);
+            // What fits into one page is not cut, whatever the threshold.
+            let least = threshold.max(SPLIT_ALIGNMENT + 1);
+            prop_assert_eq!(pieces(&mut scheduler, least - 1, u64::MAX, false).len(), 1);
+            prop_assert!(pieces(&mut scheduler, least + beyond, u64::MAX, false).len() > 1);
+            prop_assert_eq!(pieces(&mut scheduler, least + beyond, u64::MAX, true).len(), 1);
+        }
+
+        #[test]
+        fn whole_says_what_goes_out_in_one_piece(
+            strategy in strategies(), rails in 1usize..9, bytes in 0u64..1 << 20, longest in 1u64..1 << 20,
+            indivisible in any::<bool>(),
+        ) {
+            let mut scheduler = Scheduler::new(strategy, rails);
+            let expected = pieces(&mut scheduler.clone(), bytes, longest, indivisible);
+            let untouched = scheduler.next;
+            match scheduler.whole(bytes, longest, indivisible) {
+                Some(rail) => prop_assert_eq!(expected, [Piece { rail, offset: 0, bytes }]),
+                None => {
+                    // And it is nobody's turn.
+                    prop_assert!(expected.len() > 1);
+                    prop_assert_eq!(scheduler.next, untouched);
+                }
             }
         }
     }
@@ -209,6 +241,42 @@ mod tests {
         assert_eq!(rails, [0, 1, 2, 0, 1, 2, 0]);
         let mut single = Scheduler::new(Strategy::Single, 3);
         assert!((0..5).flat_map(|_| pieces(&mut single, 10, 4, false)).all(|piece| piece.rail == 0));
+    }
+
+    /// The sizes that decide, by hand.
+    #[test]
+    fn where_splitting_begins() {
+        let rails = |strategy, rails, bytes| -> Vec<usize> {
+            pieces(&mut Scheduler::new(strategy, rails), bytes, u64::MAX, false)
+                .iter()
+                .map(|piece| piece.rail)
+                .collect()
+        };
+        assert_eq!(rails(Strategy::Split, 4, SPLIT_ALIGNMENT), [0]);
+        assert_eq!(rails(Strategy::Split, 4, SPLIT_ALIGNMENT + 1), [0, 1]);
+        assert_eq!(rails(Strategy::Split, 4, 4 * SPLIT_ALIGNMENT), [0, 1, 2, 3]);
+        assert_eq!(rails(Strategy::Split, 1, 1 << 20), [0], "one rail has nobody to share with");
+        assert_eq!(rails(Strategy::Single, 4, 1 << 20), [0]);
+        assert_eq!(rails(Strategy::RoundRobin, 4, 1 << 20), [0]);
+        assert_eq!(DEFAULT_AUTO_THRESHOLD, 262_144);
+        let auto = "auto".parse().expect("known");
+        assert_eq!(rails(auto, 2, DEFAULT_AUTO_THRESHOLD - 1), [0]);
+        assert_eq!(rails(auto, 2, DEFAULT_AUTO_THRESHOLD), [0, 1]);
+        assert_eq!(rails(auto, 0, 1 << 20), [0], "no rail is one");
+    }
+
+    #[test]
+    fn a_stretch_is_cut_into_what_the_provider_takes() {
+        let of = |bytes, longest| {
+            let mut pieces = Vec::new();
+            let count = cut(3, 100, bytes, longest, &mut |piece| pieces.push((piece.rail, piece.offset, piece.bytes)));
+            assert_eq!(count, pieces.len());
+            pieces
+        };
+        assert_eq!(of(10, 10), [(3, 100, 10)]);
+        assert_eq!(of(10, 4), [(3, 100, 4), (3, 104, 4), (3, 108, 2)]);
+        assert_eq!(of(8, 4), [(3, 100, 4), (3, 104, 4)]);
+        assert_eq!(of(0, 4), [(3, 100, 0)]);
     }
 
     #[test]

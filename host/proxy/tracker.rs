@@ -102,6 +102,31 @@ mod tests {
     }
 
     #[test]
+    fn every_piece_of_a_ticket_counts() {
+        let mut tracker = Tracker::new(4);
+        assert_eq!((tracker.room(), tracker.begin()), (4, 0));
+        tracker.add(0, 2);
+        assert_eq!((tracker.room(), tracker.begin(), tracker.begin()), (3, 1, 2));
+        assert_eq!((tracker.room(), tracker.in_flight(), tracker.watermark()), (1, 3, 0));
+        assert!(tracker.complete(1));
+        for pieces_left in [2, 1] {
+            assert!(tracker.complete(0));
+            assert_eq!((tracker.watermark(), tracker.in_flight()), (0, 3), "{pieces_left} left");
+        }
+        assert!(tracker.complete(0));
+        // Over the one that was complete already, and not over the one that is not.
+        assert_eq!((tracker.watermark(), tracker.in_flight(), tracker.room()), (2, 1, 3));
+        assert!(!tracker.complete(1) && !tracker.complete(3), "below, and not begun");
+        assert!(tracker.complete(2));
+        assert_eq!((tracker.watermark(), tracker.in_flight(), tracker.room()), (3, 0, 4));
+    }
+
+    #[test]
+    fn a_window_is_a_power_of_two() {
+        assert_eq!([1, 2, 3, 5].map(|window| Tracker::new(window).room()), [1, 2, 4, 8]);
+    }
+
+    #[test]
     fn wraps_and_refuses_strangers() {
         let mut tracker = Tracker::new(2);
         for lap in 0..5u64 {

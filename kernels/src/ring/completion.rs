@@ -92,7 +92,7 @@ fn wait_as(
             let (watermark, _) = load_acquire_sys_v2_u64(&host.completion.0);
             return if watermark > ticket { Ok(watermark) } else { Err(Stop(status)) };
         }
-        if poller.pause() {
+        if poller.pause(host) {
             return Err(device.give_up());
         }
     }

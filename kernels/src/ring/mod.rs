@@ -98,7 +98,7 @@ pub struct Ring {
     pub log2_capacity: u32,
     /// Words from one slot to the next: a power of two, at least the words of an element.
     pub log2_slot_words: u32,
-    /// Longest wait in any one call, in nanoseconds.
+    /// Longest wait in any one call without a move of the proxy (tail or watermark), in nanoseconds.
     pub timeout_ns: u64,
     /// Tickets below this have a slot, as far as the thread that holds this copy knows: the capacity at first. While its
     /// tickets are below, a push asks no memory for space.
@@ -167,7 +167,7 @@ impl Stop {
     pub const REFUSED: Stop = Stop(2);
     /// The proxy was stopped.
     pub const STOPPED: Stop = Stop(3);
-    /// The wait ran into the ring's timeout.
+    /// The proxy has not moved for the ring's timeout.
     pub const DEADLINE: Stop = Stop(4);
 
     /// The reason in words.

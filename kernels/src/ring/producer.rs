@@ -478,7 +478,7 @@ fn wait_for_space(
                 return Err(Stop(status));
             }
         }
-        if poller.pause() {
+        if poller.pause(host) {
             return Err(device.give_up());
         }
     }

@@ -1,12 +1,11 @@
 //! The engine over rails that move bytes, cut small and answer "again" at random: each byte of each put exactly once.
 
-#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
-
-use ginlab::fabric::faulty::{Faults, FaultyRail};
-use ginlab::fabric::null::NullRail;
-use ginlab::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
-use ginlab::proxy::engine::{Engine, EngineError};
-use ginlab::proxy::strategy::Strategy;
+use super::put;
+use crate::fabric::faulty::{Faults, FaultyRail};
+use crate::fabric::null::NullRail;
+use crate::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::proxy::engine::{Engine, EngineError};
+use crate::proxy::strategy::Strategy;
 use kernels::command::{Command, Opcode};
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -133,11 +132,6 @@ fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
         Just(Strategy::RoundRobin),
         (0u64..1 << 15).prop_map(|threshold| Strategy::Auto { threshold }),
     ]
-}
-
-fn put(source_offset: u64, destination_offset: u64, bytes: u64) -> Command {
-    let (opcode, source_region, destination_region, peer, immediate) = (Opcode::Put, 0, 1, 0, 0);
-    Command { opcode, source_region, source_offset, destination_region, destination_offset, bytes, peer, immediate }
 }
 
 proptest! {

@@ -1,0 +1,215 @@
+//! Over null rails that misbehave.
+
+use crate::cuda::{Choice, Device, Place};
+use crate::fabric::Rail;
+use crate::fabric::faulty::{Faults, FaultyRail};
+use crate::fabric::null::NullRail;
+use crate::flow::{Flow, FlowError, Offer, Region, Target, run};
+use proptest::prelude::*;
+use std::rc::Rc;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A flow with one region, and what it offers.
+struct Node<R: Rail> {
+    flow: Flow<R>,
+    region: Region<R>,
+    offer: Offer,
+}
+
+fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
+    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let flow = Flow::new(rails, timeout);
+    let region = flow.register(device.allocate(Place::Host, bytes).unwrap()).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    Node { flow, region, offer }
+}
+
+fn target<R: Rail>(from: &Node<R>, to: &Node<R>) -> Target {
+    Target::new(from.flow.add_peer(&to.offer).unwrap(), &to.offer, 0).unwrap()
+}
+
+fn null(faults: Faults, timeout: Duration) -> (Node<FaultyRail<NullRail>>, Target) {
+    let node = node(vec![FaultyRail::new(NullRail::new(), faults)], 1 << 20, timeout);
+    let target = target(&node, &node);
+    (node, target)
+}
+
+#[test]
+fn a_full_provider_is_no_error() {
+    let faults = Faults { again_first: 50, again_every: Some(2), delay_polls: 3, reverse: true, ..Default::default() };
+    let (node, target) = null(faults, TIMEOUT);
+    run([node.flow.clone()], async {
+        let writes: Vec<_> = (0..3000).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
+        for write in writes {
+            assert_eq!(write.await, Ok(8));
+        }
+    })
+    .unwrap();
+    assert!(node.flow.counters().again > 50);
+    assert_eq!(node.flow.counters().rail_transfers, [3000]);
+}
+
+#[test]
+fn one_failed_transfer_is_one_error() {
+    let (node, target) = null(Faults { fail_completions: vec![2], ..Default::default() }, TIMEOUT);
+    run([node.flow.clone()], async {
+        let writes: Vec<_> = (0..3).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
+        let mut results = Vec::new();
+        for write in writes {
+            results.push(write.await.map_err(|error| error.to_string()));
+        }
+        assert_eq!((&results[0], &results[2]), (&Ok(8), &Ok(8)));
+        assert!(results[1].as_ref().unwrap_err().contains("scripted fault"), "{results:?}");
+        assert_eq!(node.flow.write_all(&node.region, 0, &target, 0, 8).await, Ok(8), "the flow goes on");
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_waits_for_a_full_provider_keeps_its_order() {
+    for (faults, held) in [(Faults { again_first: 3, ..Default::default() }, false), (Faults::default(), true)] {
+        let (node, target) = null(faults, TIMEOUT);
+        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
+        run([node.flow.clone()], async {
+            let hold = held.then(|| node.flow.hold());
+            let tasks: Vec<_> = (0..6u64)
+                .map(|number| {
+                    let write = node.flow.write_all(&node.region, number * 8, &target, number * 8, 8);
+                    let order = order.clone();
+                    tokio::task::spawn_local(async move {
+                        write.await.unwrap();
+                        order.borrow_mut().push(number);
+                    })
+                })
+                .collect();
+            drop(hold);
+            for task in tasks {
+                task.await.unwrap();
+            }
+        })
+        .unwrap();
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 4, 5], "held: {held}");
+    }
+}
+
+#[test]
+fn a_dead_rail_ends_everything() {
+    let (node, target) = null(Faults { dead_from_poll: Some(1), ..Default::default() }, TIMEOUT);
+    run([node.flow.clone()], async {
+        let write = node.flow.write_all(&node.region, 0, &target, 0, 8);
+        let immediate = node.flow.wait_immediate(1, 1);
+        for error in [write.await.unwrap_err(), immediate.await.unwrap_err()] {
+            assert!(matches!(error, FlowError::Fabric(_)) && error.to_string().contains("poll"), "{error}");
+        }
+        let late = node.flow.write_all(&node.region, 0, &target, 0, 8).await;
+        assert!(late.is_err(), "what comes later ends too");
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_never_completes_ends_by_the_timeout_and_says_what_it_was() {
+    let faults = Faults { delay_polls: u64::MAX, ..Default::default() };
+    let (node, target) = null(faults, Duration::from_millis(30));
+    run([node.flow.clone()], async {
+        let error = node.flow.write_all(&node.region, 0, &target, 0, 8).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("a write of 8 B to peer 0, rail null") && text.contains("30ms"), "{text}");
+    })
+    .unwrap();
+    let (node, _) = null(Faults::default(), Duration::from_millis(30));
+    run([node.flow.clone()], async {
+        let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
+        assert!(text.contains("a wait for immediate 7 (0 of 1 arrived)"), "{text}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_refused_registration_names_rail_and_size_and_leaves_the_rest_usable() {
+    let (good, mut bad) = (NullRail::new(), FaultyRail::new(NullRail::new(), Faults::default()));
+    bad.set_faults(Faults { refuse_registration: Some(1), ..Default::default() });
+    let flow = Flow::new(vec![FaultyRail::new(good, Faults::default()), bad], TIMEOUT);
+    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let error = flow.register(device.allocate(Place::Host, 4096).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("rail null") && error.contains("registration of 4096 B"), "{error}");
+    let region = flow.register(device.allocate(Place::Host, 4096).unwrap()).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
+    assert_eq!(run([flow.clone()], flow.write_all(&region, 0, &target, 0, 8)).unwrap().unwrap(), 8);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_posted() {
+    let (node, target) = null(Faults::default(), TIMEOUT);
+    let (other, foreign) = null(Faults::default(), TIMEOUT);
+    drop(other);
+    run([node.flow.clone()], async {
+        let end = node.region.bytes();
+        for (offset, at, bytes) in [(0, 0, end + 1), (end, 0, 1), (0, end, 1), (u64::MAX, 0, 2), (1, u64::MAX, 2)] {
+            let error = node.flow.write_all(&node.region, offset, &target, at, bytes).await.unwrap_err();
+            assert!(matches!(error, FlowError::Refused(_)), "{error}");
+        }
+        assert_eq!(node.flow.write_all(&node.region, end, &target, end, 0).await, Ok(0), "nothing is nothing");
+        // Another flow's target names a peer of this number, which is here too; a region that is not there is refused.
+        let _ = foreign;
+        assert!(Target::new(node.flow.add_peer(&node.offer).unwrap(), &node.offer, 1).is_err());
+        let two = Offer { addresses: vec![vec![], vec![]], ..node.offer.clone() };
+        assert!(node.flow.add_peer(&two).unwrap_err().to_string().contains("2 rails"));
+        let peer = node.flow.add_peer(&node.offer).unwrap();
+        let error = node.flow.send(0, peer, &node.region, 0, 8).await.unwrap_err();
+        assert!(error.to_string().contains("messages"), "{error}");
+        assert_eq!(node.flow.counters().rail_transfers, [0]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn held_posts_go_out_together() {
+    let (node, target) = null(Faults::default(), TIMEOUT);
+    run([node.flow.clone()], async {
+        let hold = node.flow.hold();
+        let writes: Vec<_> = (0..5).map(|i| node.flow.write_all(&node.region, i, &target, i, 8)).collect();
+        assert_eq!(node.flow.counters().rail_transfers, [0]);
+        drop(hold);
+        assert_eq!(node.flow.counters().rail_transfers, [5]);
+        for write in writes {
+            assert_eq!(write.await, Ok(8));
+        }
+    })
+    .unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whatever is posted, dropped or awaited, in any order, over a provider that refuses, reorders and fails: every operation
+    /// ends, and nothing is left in flight.
+    #[test]
+    fn every_operation_ends_once(
+        steps in prop::collection::vec((0u64..4096, 0u64..64, any::<bool>()), 1..60),
+        again_every in prop::option::of(2u64..5), delay_polls in 0u64..4, reverse in any::<bool>(),
+        failing in prop::collection::vec(1u64..40, 0..4),
+    ) {
+        let faults = Faults { again_every, delay_polls, reverse, fail_completions: failing.clone(), ..Default::default() };
+        let (node, target) = null(faults, TIMEOUT);
+        let (mut ended, mut dropped) = (0, 0);
+        run([node.flow.clone()], async {
+            let mut waiting = Vec::new();
+            for (offset, bytes, keep) in &steps {
+                let write = node.flow.write_all(&node.region, *offset, &target, *offset, *bytes);
+                if *keep { waiting.push(write) } else { dropped += 1 }
+            }
+            for write in waiting {
+                let _ = write.await;
+                ended += 1;
+            }
+            while node.flow.in_flight() > 0 {
+                node.flow.progress().unwrap();
+            }
+        }).unwrap();
+        prop_assert_eq!(ended + dropped, steps.len());
+    }
+}

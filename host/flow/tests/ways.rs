@@ -1,0 +1,362 @@
+//! The ways of an operation to its end, and of a flow.
+
+use super::{AMPLE, Bench, SPACE, Woken, bench, look, result};
+use crate::fabric::{Completion, FabricError};
+use crate::flow::{FlowError, Peer, Target};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+fn failed(token: Option<u64>, text: &str) -> Completion {
+    let (rail, operation, text) = (String::new(), "it".to_owned(), text.to_owned());
+    Completion::Failed { token, error: Box::new(FabricError { rail, operation, code: 5, text, hint: String::new() }) }
+}
+
+#[test]
+fn a_task_is_woken_by_its_last_completion_alone() {
+    let b = bench(1, AMPLE);
+    let (mut first, mut second) = (b.write(1), b.write(2));
+    let (mine, other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+    assert_eq!(look(&mut first, &mine), Poll::Pending);
+    // A later waker takes the place of an earlier one.
+    assert_eq!(look(&mut first, &other), Poll::Pending);
+    assert_eq!(look(&mut second, &mine), Poll::Pending);
+    b.done([0]);
+    b.flow.progress().unwrap();
+    assert_eq!((mine.times(), other.times()), (0, 1));
+    assert_eq!(look(&mut first, &other), Poll::Ready(Ok(1)));
+    // Its own completion, found by its own look, wakes nobody.
+    b.done([1]);
+    assert_eq!(look(&mut second, &mine), Poll::Ready(Ok(2)));
+    assert_eq!((mine.times(), b.flow.in_flight()), (0, 0));
+    // A stranger's completion is nobody's.
+    b.done([77]);
+    b.flow.progress().unwrap();
+}
+
+#[test]
+fn a_look_ends_early_when_another_task_has_something_to_do() {
+    let b = bench(1, AMPLE);
+    b.flow.poll_at_most(5);
+    let (mut first, mut second) = (b.write(1), b.write(2));
+    let woken = Arc::new(Woken::default());
+    assert_eq!(look(&mut first, &woken), Poll::Pending);
+    assert_eq!(b.rails[0].borrow().polls, 5);
+    b.done([0]);
+    assert_eq!(look(&mut second, &woken), Poll::Pending);
+    assert_eq!((b.rails[0].borrow().polls, woken.times()), (6, 1));
+    b.done([1]);
+    assert_eq!(look(&mut second, &woken), Poll::Ready(Ok(2)));
+    assert_eq!(look(&mut first, &woken), Poll::Ready(Ok(1)));
+    assert_eq!(b.rails[0].borrow().polls, 7, "a result that is there needs no poll");
+}
+
+#[test]
+fn the_first_error_of_an_operation_counts() {
+    let b = bench(1, AMPLE);
+    let write = b.flow.write_all(&b.region, 0, &b.target, 0, 3 * super::LONGEST);
+    b.ready([failed(Some(0), "first"), failed(Some(0), "second")]);
+    b.flow.progress().unwrap();
+    assert!(!write.is_done(), "a piece is still out");
+    b.done([0]);
+    assert!(result(write).unwrap_err().to_string().contains("first"));
+    assert_eq!(b.flow.failure(), None, "the flow goes on");
+}
+
+#[test]
+fn a_failure_of_nobodys_ends_the_flow_and_all_its_operations() {
+    let b = bench(2, Duration::from_millis(1));
+    let woken = Arc::new(Woken::default());
+    let (mut write, mut wait) = (b.write(8), b.flow.wait_immediate(1, 1));
+    b.rails[1].borrow_mut().full = true;
+    let mut unposted = b.flow.write_on(1, &b.region, 0, &b.target, 0, 8, None);
+    assert_eq!(look(&mut write, &woken), Poll::Pending);
+    assert_eq!(look(&mut unposted, &woken), Poll::Pending);
+    assert!(look(&mut wait, &woken).is_pending());
+    b.ready([failed(None, "what a peer sent")]);
+    assert!(b.flow.progress().unwrap_err().to_string().contains("what a peer sent"));
+    assert_eq!(woken.times(), 3, "every task");
+    assert!(write.is_done() && unposted.is_done());
+    for operation in [write, unposted, b.write(8), b.flow.recv(0, &b.region, 0, 8)] {
+        assert!(result(operation).unwrap_err().to_string().contains("what a peer sent"));
+    }
+    assert!(result(wait).unwrap_err().to_string().contains("what a peer sent"));
+    assert!(b.flow.progress().is_err() && b.flow.failure().is_some());
+    // What was posted keeps its region until its completion, though nobody waits for it any more.
+    assert_eq!(b.flow.in_flight(), 1);
+    assert!(b.flow.remove_peer(Peer(0)).is_ok(), "there is nothing to wait for");
+}
+
+#[test]
+fn a_dead_rail_does_not_hide_what_the_others_have_done() {
+    let b = bench(2, Duration::from_millis(1));
+    let write = b.flow.write_on(1, &b.region, 0, &b.target, 0, 8, None);
+    b.rails[0].borrow_mut().dead = true;
+    b.rails[1].borrow_mut().ready.push(Completion::Done { token: 0 });
+    assert!(b.flow.progress().unwrap_err().to_string().contains("rail 0: poll failed"));
+    assert_eq!(result(write), Ok(8));
+}
+
+#[test]
+fn immediates_are_taken_by_number() {
+    let b = bench(1, AMPLE);
+    let woken = Arc::new(Woken::default());
+    let mut two = b.flow.wait_immediate(7, 2);
+    assert!(look(&mut two, &woken).is_pending());
+    b.ready([7, 8].map(|value| Completion::Immediate { value }));
+    b.flow.progress().unwrap();
+    assert_eq!(woken.times(), 1);
+    assert!(look(&mut two, &woken).is_pending(), "one of two");
+    b.ready([7, 7].map(|value| Completion::Immediate { value }));
+    assert_eq!(look(&mut two, &woken), Poll::Ready(Ok(())));
+    assert_eq!([7, 8, 9].map(|value| b.flow.take_immediates(value)), [1, 1, 0]);
+    assert_eq!(result(b.flow.wait_immediate(9, 0)), Ok(()), "none are always there");
+}
+
+/// With a timeout of nothing, two looks without a move between them are a stall.
+#[test]
+fn a_stall_is_two_looks_without_a_move() {
+    let b = bench(2, Duration::ZERO);
+    let check = || b.flow.0.borrow_mut().check_stall();
+    for _ in 0..3 {
+        assert_eq!(check(), Ok(()), "nothing is in flight");
+    }
+    // What was idle for long is not stalled.
+    let first = b.write(5);
+    assert_eq!(check(), Ok(()));
+    b.done([0]);
+    assert_eq!(result(first), Ok(5));
+    let (first, second) = (b.write(5), b.write(6));
+    assert_eq!(check(), Ok(()));
+    b.done(b.tokens(0).split_off(1));
+    b.flow.progress().unwrap();
+    assert!(first.is_done() && second.is_done());
+    drop((first, second));
+    let mut wait = b.flow.wait_immediate(3, 4);
+    assert!(look(&mut wait, &Arc::default()).is_pending());
+    assert_eq!(check(), Ok(()), "the first look at a wait");
+    b.ready([Completion::Immediate { value: 1 }]);
+    b.flow.progress().unwrap();
+    assert!(look(&mut wait, &Arc::default()).is_pending());
+    assert_eq!(check(), Ok(()), "an immediate is a move");
+    let text = check().unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "nothing has completed for 0ns: a wait for immediate 3 (0 of 4 arrived), rail rail 0 with 0 posts that it has not \
+         taken, rail rail 1 with 0 posts that it has not taken"
+    );
+    assert!(matches!(b.flow.failure(), Some(FlowError::Stalled { .. })), "and the flow has ended");
+}
+
+#[test]
+fn an_operation_that_does_not_move_is_a_stall_and_only_after_the_timeout() {
+    let patient = bench(1, AMPLE);
+    let write = patient.write(8);
+    assert!((0..3).all(|_| patient.flow.0.borrow_mut().check_stall() == Ok(())));
+    patient.done([0]);
+    assert_eq!(result(write), Ok(8));
+
+    let hasty = bench(1, Duration::ZERO);
+    let write = hasty.write(8);
+    assert_eq!(hasty.flow.0.borrow_mut().check_stall(), Ok(()));
+    assert!(hasty.flow.0.borrow_mut().check_stall().is_err());
+    assert!(matches!(result(write), Err(FlowError::Stalled { .. })));
+}
+
+#[test]
+fn the_driver_looks_at_the_clock_by_itself() {
+    let b = bench(1, Duration::ZERO);
+    b.flow.poll_at_most(u32::MAX);
+    let write = b.write(8);
+    b.flow.0.borrow_mut().turns(10);
+    assert_eq!(b.rails[0].borrow().polls, 10);
+    b.flow.0.borrow_mut().turns(3 * 256);
+    assert!(matches!(result(write), Err(FlowError::Stalled { .. })));
+    assert!(b.rails[0].borrow().polls <= 2 * 256, "it ends with the flow");
+}
+
+#[test]
+fn the_driver_gives_way_to_a_task_that_is_woken() {
+    let b = bench(1, AMPLE);
+    b.flow.poll_at_most(20);
+    let mut write = b.write(8);
+    let woken = Arc::new(Woken::default());
+    assert!(look(&mut write, &woken).is_pending());
+    let before = b.rails[0].borrow().polls;
+    b.done([0]);
+    b.flow.0.borrow_mut().turns(100);
+    assert_eq!((b.rails[0].borrow().polls, woken.times()), (before + 1, 1));
+    b.flow.0.borrow_mut().turns(100);
+    assert_eq!(b.rails[0].borrow().polls, before + 21, "no more than it may");
+    assert_eq!(look(&mut write, &woken), Poll::Ready(Ok(8)));
+}
+
+#[test]
+fn messages_name_what_is_in_flight() {
+    let b = bench(1, Duration::from_millis(1));
+    assert_eq!(format!("{:?}", b.flow.0.borrow()), "nothing in flight, rail rail 0 with 0 posts that it has not taken");
+    let write = b.flow.write_all(&b.region, 0, &b.target, 0, 2 * super::LONGEST);
+    let others = (
+        b.flow.read_all(&b.region, 0, &b.target, 0, 1),
+        b.flow.send(0, Peer(0), &b.region, 0, 2),
+        b.flow.recv(0, &b.region, 0, 3),
+    );
+    let four = "a write of 32768 B to peer 0 (2 pieces left), a read of 1 B from peer 0, a send of 2 B to peer 0, a receive \
+                into 3 B";
+    let rail = "rail rail 0 with 0 posts that it has not taken";
+    assert_eq!(b.flow.0.borrow().describe(), format!("{four}, {rail}"));
+    let mut waits: Vec<_> = (0..4).map(|value| b.flow.wait_immediate(value, 1)).collect();
+    assert!(waits.iter_mut().all(|wait| look(wait, &Arc::default()).is_pending()));
+    assert!(b.flow.0.borrow().describe().ends_with(&format!("a wait for immediate 3 (0 of 1 arrived), {rail}")));
+    waits.push(b.flow.wait_immediate(4, 1));
+    waits.push(b.flow.wait_immediate(5, 1));
+    assert!(waits.iter_mut().all(|wait| look(wait, &Arc::default()).is_pending()));
+    b.rails[0].borrow_mut().full = true;
+    let more = (b.write(1), b.write(1));
+    let text = b.flow.0.borrow().describe();
+    assert!(text.starts_with(&format!("{four}, and 2 more, a wait for immediate 0 ")), "{text}");
+    assert!(
+        text.ends_with("(0 of 1 arrived), and 2 more waits, rail rail 0 with 2 posts that it has not taken"),
+        "{text}"
+    );
+    drop((write, others, more));
+}
+
+#[test]
+fn peers_come_and_go() {
+    let b = bench(2, Duration::from_millis(1));
+    let one = crate::flow::Offer { addresses: vec![vec![]], ..b.offer.clone() };
+    assert_eq!(b.flow.add_peer(&one), Err(FlowError::Refused("a peer with 1 rails; this flow has 2".into())));
+    let (second, third) = (b.flow.add_peer(&b.offer).unwrap(), b.flow.add_peer(&b.offer).unwrap());
+    assert_eq!((second, third), (Peer(1), Peer(2)));
+    let to = |peer| Target::new(peer, &b.offer, 0).unwrap();
+    let write = b.flow.write_all(&b.region, 0, &to(second), 0, 8);
+    assert_eq!(b.rails[0].borrow().written[0].peer, 8);
+    assert_eq!(b.flow.remove_peer(second), Err(FlowError::Refused("peer 1 has 1 operations in flight".into())));
+    b.flow.remove_peer(third).unwrap();
+    assert_eq!(b.rails.iter().map(|rail| rail.borrow().removed.clone()).collect::<Vec<_>>(), [vec![9], vec![9]]);
+    for gone in [third, Peer(3), Peer(usize::MAX)] {
+        assert_eq!(b.flow.remove_peer(gone), Err(FlowError::Refused(format!("there is no peer {}", gone.0))));
+    }
+    assert!(matches!(result(b.flow.write_all(&b.region, 0, &to(third), 0, 8)), Err(FlowError::Refused(_))));
+    b.done([0]);
+    // The result has not been taken yet, but nothing is in flight.
+    b.flow.progress().unwrap();
+    b.flow.remove_peer(second).unwrap();
+    assert_eq!(result(write), Ok(8));
+    let refused = result(b.flow.write_all(&b.region, 0, &to(second), 0, 8)).unwrap_err().to_string();
+    assert!(refused.ends_with("2 rails and 1 peers"), "{refused}");
+}
+
+#[test]
+fn the_bare_loop_wants_an_idle_flow() {
+    let b = bench(2, Duration::from_millis(1));
+    let bare = |target: &Target, bytes, count| b.flow.bare_writes(&b.region, target, bytes, count, AMPLE);
+    // The scripted rail's answer is made of peer and bytes.
+    assert_eq!(bare(&b.target, 8, 3), Ok(7_000_008.0));
+    assert_eq!(bare(&b.target, SPACE, 1), Ok(7_000_000.0 + SPACE as f64));
+    let none = "there is no plainer interface below this rail";
+    assert_eq!(bare(&b.target, 8, 0), Err(FlowError::Refused(none.into())));
+    let idle = FlowError::Refused("the bare loop needs an idle flow and regions of its size".into());
+    assert_eq!(bare(&b.target, SPACE + 1, 1), Err(idle.clone()));
+    let nobody = Target { peer: Peer(1), ..b.target.clone() };
+    assert_eq!(bare(&nobody, 8, 1), Err(FlowError::Refused("there is no peer 1".into())));
+    let write = b.write(8);
+    assert_eq!(bare(&b.target, 8, 1), Err(idle));
+    b.done([0]);
+    assert_eq!(result(write), Ok(8));
+}
+
+// --- dropping --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_dropped_operation_keeps_its_region_until_its_completion() {
+    let b = bench(1, AMPLE);
+    drop(b.write(8));
+    assert_eq!(b.flow.in_flight(), 1);
+    b.done([0]);
+    b.flow.progress().unwrap();
+    assert_eq!(b.flow.in_flight(), 0);
+    // One that has ended leaves nothing.
+    let write = b.write(8);
+    b.done([0]);
+    b.flow.progress().unwrap();
+    assert_eq!(b.flow.in_flight(), 1, "its result");
+    drop(write);
+    assert_eq!(b.flow.in_flight(), 0);
+    assert!(b.rails[0].borrow().cancelled.is_empty(), "a write is not taken back");
+}
+
+#[test]
+fn a_dropped_receive_is_taken_back() {
+    let b = bench(1, AMPLE);
+    drop(b.flow.recv(0, &b.region, 0, 8));
+    assert_eq!((b.rails[0].borrow().cancelled.clone(), b.flow.in_flight()), (vec![0], 1));
+    b.ready([failed(Some(0), "cancelled")]);
+    b.flow.progress().unwrap();
+    assert_eq!(b.flow.in_flight(), 0);
+    // One that was never posted is just forgotten, and its neighbour is not.
+    b.rails[0].borrow_mut().full = true;
+    let (gone, kept) = (b.flow.recv(0, &b.region, 0, 8), b.flow.recv(0, &b.region, 8, 8));
+    drop(gone);
+    assert_eq!((b.rails[0].borrow().cancelled.len(), b.flow.in_flight()), (1, 1));
+    b.rails[0].borrow_mut().full = false;
+    b.flow.progress().unwrap();
+    assert_eq!(b.rails[0].borrow().received.iter().map(|message| message.offset).collect::<Vec<_>>(), [0, 8]);
+    b.ready([Completion::Received { token: 1, bytes: 5 }]);
+    assert_eq!(result(kept), Ok(5));
+}
+
+/// Drops the flow with everything of it; what was closed.
+fn end(b: Bench) -> Vec<String> {
+    let Bench { flow, region, closed, .. } = b;
+    drop((region, flow));
+    closed.take()
+}
+
+const WHOLE: [&str; 2] = ["region of rail 0", "rail 0"];
+
+#[test]
+fn an_idle_flow_closes_at_once_and_a_busy_one_waits() {
+    let b = bench(1, AMPLE);
+    let script = b.rails[0].clone();
+    assert_eq!(end(b), WHOLE);
+    assert_eq!(script.borrow().polls, 0);
+
+    let b = bench(1, AMPLE);
+    let script = b.rails[0].clone();
+    drop(b.write(8));
+    script.borrow_mut().completes_after = Some(50);
+    assert_eq!(end(b), WHOLE);
+    assert_eq!(script.borrow().polls, 51);
+
+    // What was never posted is not waited for.
+    let b = bench(1, AMPLE);
+    let script = b.rails[0].clone();
+    script.borrow_mut().full = true;
+    drop(b.write(8));
+    assert_eq!(end(b), WHOLE);
+    assert_eq!(script.borrow().polls, 0);
+}
+
+#[test]
+fn what_never_completes_is_left_to_the_provider() {
+    let b = bench(1, Duration::from_millis(2));
+    let script = b.rails[0].clone();
+    drop(b.write(8));
+    assert_eq!(end(b), [""; 0], "neither registration nor rail");
+    assert!(script.borrow().polls > 0);
+}
+
+#[test]
+fn a_flow_that_has_failed_still_waits_for_what_the_other_rails_hold() {
+    let b = bench(2, AMPLE);
+    let scripts = b.rails.clone();
+    drop(b.flow.write_on(1, &b.region, 0, &b.target, 0, 8, None));
+    scripts[0].borrow_mut().dead = true;
+    assert!(b.flow.progress().is_err());
+    scripts[1].borrow_mut().completes_after = Some(10);
+    let closed = end(b);
+    assert_eq!(closed.len(), 4, "{closed:?}");
+    assert_eq!(scripts[1].borrow().polls, 11);
+}

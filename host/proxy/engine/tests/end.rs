@@ -1,0 +1,127 @@
+//! Stalls, and the order in which an engine ends.
+
+use super::{AMPLE, Bench, put};
+use crate::fabric::Completion;
+use crate::proxy::engine::EngineError;
+use std::time::Duration;
+
+#[track_caller]
+fn stalls(bench: &mut Bench) -> String {
+    match bench.engine.check_stall() {
+        Err(EngineError::Stalled { state, .. }) => state,
+        other => panic!("a stall was expected: {other:?}"),
+    }
+}
+
+/// With a timeout of nothing, two looks without a move between them are a stall.
+#[test]
+fn a_stall_is_two_looks_without_a_move_of_our_own() {
+    let mut bench = Bench::new(2, 8, Duration::ZERO);
+    for _ in 0..3 {
+        assert_eq!(bench.engine.check_stall(), Ok(()), "nothing is in flight");
+    }
+    bench.submit(put(0, 0, 8));
+    bench.submit(put(0, 0, 8));
+    bench.pump();
+    assert_eq!(bench.engine.check_stall(), Ok(()), "the first look at it");
+    let state = stalls(&mut bench);
+    assert!(
+        state.starts_with(
+            "2 commands in flight above watermark 0, 2 transfers posted and not complete, 0 in staging, 0 "
+        ),
+        "{state}"
+    );
+    assert!(state.ends_with("rail 0 posted 16 B, 0 waiting to be posted; rail 1 posted 0 B, 0 waiting to be posted"));
+    // What peers send is no move of ours.
+    bench.rails[0].borrow_mut().ready.push(Completion::Immediate { value: 1 });
+    bench.progress().unwrap();
+    stalls(&mut bench);
+    bench.complete(&[0]);
+    bench.progress().unwrap();
+    assert_eq!(bench.engine.check_stall(), Ok(()));
+    stalls(&mut bench);
+    bench.complete(&[1]);
+    bench.progress().unwrap();
+    assert_eq!(bench.engine.check_stall(), Ok(()));
+    assert_eq!(bench.engine.check_stall(), Ok(()), "nothing is in flight any more");
+    // What was idle for long is not stalled.
+    bench.submit(put(0, 0, 8));
+    assert_eq!(bench.engine.check_stall(), Ok(()));
+    stalls(&mut bench);
+}
+
+#[test]
+fn an_empty_put_is_a_move() {
+    let mut bench = Bench::new(1, 8, Duration::ZERO);
+    bench.submit(put(0, 0, 8));
+    assert_eq!(bench.engine.check_stall(), Ok(()));
+    bench.submit(put(0, 0, 0));
+    assert_eq!(bench.engine.check_stall(), Ok(()));
+}
+
+#[test]
+fn no_stall_within_the_timeout() {
+    let mut bench = Bench::new(1, 8, AMPLE);
+    bench.submit(put(0, 0, 8));
+    for _ in 0..3 {
+        assert_eq!(bench.engine.check_stall(), Ok(()));
+    }
+}
+
+const WHOLE: [&str; 6] =
+    ["region of rail 0", "region of rail 1", "region of rail 0", "region of rail 1", "rail 0", "rail 1"];
+
+#[test]
+fn an_idle_engine_closes_regions_before_rails_at_once() {
+    let bench = Bench::new(2, 8, AMPLE);
+    drop(bench.engine);
+    assert_eq!(*bench.closed.borrow(), WHOLE);
+    assert_eq!(bench.rails[0].borrow().polls, 0);
+}
+
+/// The registration of a posted transfer's memory is not closed before the transfer is complete.
+#[test]
+fn what_is_posted_completes_before_anything_is_closed() {
+    let mut bench = Bench::new(2, 8, AMPLE);
+    bench.rails[0].borrow_mut().completes_after = Some(100);
+    (0..3).for_each(|_| _ = bench.submit(put(0, 0, 8)));
+    bench.pump();
+    assert_eq!(bench.engine.posted(), 3);
+    drop(bench.engine);
+    assert_eq!(bench.rails[0].borrow().polls, 101);
+    assert!(bench.rails[0].borrow().written.is_empty());
+    assert_eq!(*bench.closed.borrow(), WHOLE);
+}
+
+#[test]
+fn what_never_completes_is_left_to_the_provider_within_the_timeout() {
+    let mut bench = Bench::new(2, 8, Duration::from_millis(2));
+    bench.submit(put(0, 0, 8));
+    bench.pump();
+    drop(bench.engine);
+    assert_eq!(*bench.closed.borrow(), [""; 0], "neither registration nor rail");
+    assert!(bench.rails[0].borrow().polls > 0);
+
+    // After a drain in vain there is no second one.
+    let mut bench = Bench::new(1, 8, Duration::from_millis(2));
+    bench.submit(put(0, 0, 8));
+    bench.pump();
+    bench.engine.drain();
+    let polls = bench.rails[0].borrow().polls;
+    drop(bench.engine);
+    assert_eq!((bench.rails[0].borrow().polls, bench.closed.borrow().len()), (polls, 0));
+}
+
+#[test]
+fn a_rail_that_panics_is_not_asked_again() {
+    let mut bench = Bench::new(1, 8, AMPLE);
+    bench.submit(put(0, 0, 8));
+    bench.pump();
+    bench.rails[0].borrow_mut().panics = true;
+    let closed = bench.closed.clone();
+    // A second panic on the way out would end the process.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let _ = bench.engine.progress(&mut ());
+    }));
+    assert!(outcome.is_err() && closed.borrow().is_empty());
+}

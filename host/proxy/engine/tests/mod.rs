@@ -1,0 +1,87 @@
+//! The engine over rails that do what a test tells them.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+mod bytes;
+mod end;
+mod posting;
+mod staging;
+
+use super::{Engine, EngineError};
+use crate::fabric::scripted::{Closed, Script, Scripted};
+use crate::fabric::{Completion, Memory, RemoteRegion, Transfer};
+use kernels::command::{Command, Opcode};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+const AMPLE: Duration = Duration::from_secs(10);
+/// For tests that look for no stall: what they leave posted is waited for so long.
+const SOON: Duration = Duration::from_millis(1);
+/// Bytes of the source region 0; region 1, the destination, has twice as many.
+const SPACE: u64 = 1 << 20;
+
+/// An engine with its rails' scripts, and what was closed. It knows peers 0 and 1, whose regions have the key
+/// `100 + 10 x region + rail`, and twice that at peer 1.
+struct Bench {
+    engine: Engine<Scripted>,
+    rails: Vec<Rc<RefCell<Script>>>,
+    closed: Closed,
+}
+
+impl Bench {
+    fn new(rails: usize, window: usize, timeout: Duration) -> Bench {
+        Bench::with(rails, window, timeout, None)
+    }
+
+    fn with(rails: usize, window: usize, timeout: Duration, stage: Option<super::Stage>) -> Bench {
+        let closed = Closed::default();
+        let scripts: Vec<_> = (0..rails).map(|_| Rc::new(RefCell::new(Script::default()))).collect();
+        let open = |(number, script): (usize, &Rc<RefCell<Script>>)| {
+            // The shortest limit counts.
+            Scripted::new(format!("rail {number}"), 1 << (20 - number as u64), script, &closed)
+        };
+        let mut engine = Engine::new(scripts.iter().enumerate().map(open).collect(), window, timeout);
+        let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
+        // SAFETY: scripted rails do not touch the memory.
+        let source = unsafe { engine.register(memory(SPACE as usize), stage) }.unwrap();
+        // SAFETY: as above.
+        let destination = unsafe { engine.register(memory(2 * SPACE as usize), None) }.unwrap();
+        assert_eq!((source.len(), destination.len()), (rails, rails));
+        let keyed = |peer: u64| -> Vec<Vec<RemoteRegion>> {
+            let region = |(number, on_rail): (u64, &Vec<RemoteRegion>)| {
+                let key = |rail: usize| peer * (100 + 10 * number + rail as u64);
+                on_rail.iter().enumerate().map(|(rail, region)| RemoteRegion { key: key(rail), ..*region }).collect()
+            };
+            [(0, &source), (1, &destination)].map(region).to_vec()
+        };
+        engine.set_peers(&[keyed(1), keyed(2)]).unwrap();
+        Bench { engine, rails: scripts, closed }
+    }
+
+    fn submit(&mut self, command: Command) -> u64 {
+        self.engine.submit(&command).unwrap()
+    }
+
+    fn pump(&mut self) {
+        self.engine.pump(&mut ()).unwrap();
+    }
+
+    fn progress(&mut self) -> Result<bool, EngineError> {
+        self.engine.progress(&mut ())
+    }
+
+    fn written(&self, rail: usize) -> Vec<Transfer> {
+        self.rails[rail].borrow().written.clone()
+    }
+
+    /// The next poll of rail 0 hands these out.
+    fn complete(&self, tokens: &[u64]) {
+        self.rails[0].borrow_mut().ready.extend(tokens.iter().map(|&token| Completion::Done { token }));
+    }
+}
+
+fn put(source_offset: u64, destination_offset: u64, bytes: u64) -> Command {
+    let (opcode, source_region, destination_region, peer, immediate) = (Opcode::Put, 0, 1, 0, 0);
+    Command { opcode, source_region, source_offset, destination_region, destination_offset, bytes, peer, immediate }
+}

@@ -1,0 +1,118 @@
+//! Commands whose bytes are copied before they are posted.
+
+use super::{Bench, SOON, put};
+use crate::cuda::DeviceError;
+use crate::proxy::engine::EngineError;
+use crate::proxy::stage::{Copies, Stage};
+use kernels::command::{Command, Opcode};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Copies that finish when the test says so.
+#[derive(Debug, Default)]
+struct Desk {
+    started: Vec<(u64, u64, usize)>,
+    finished: VecDeque<Result<usize, DeviceError>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Copier(Arc<Mutex<Desk>>);
+
+impl Copies for Copier {
+    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().started.push((destination, source, bytes));
+        Ok(())
+    }
+
+    fn finished(&mut self) -> Result<usize, DeviceError> {
+        self.0.lock().unwrap().finished.pop_front().unwrap_or(Ok(0))
+    }
+}
+
+impl Copier {
+    fn finish(&self, count: Result<usize, DeviceError>) {
+        self.0.lock().unwrap().finished.push_back(count);
+    }
+
+    fn started(&self) -> Vec<(u64, u64, usize)> {
+        self.0.lock().unwrap().started.clone()
+    }
+}
+
+/// An engine whose region 0 is copied from 5000 to 1000 in memory.
+fn bench(timeout: Duration) -> (Bench, Copier) {
+    let copier = Copier::default();
+    // SAFETY: these copies touch no memory.
+    let stage = unsafe { Stage::by(copier.clone(), 5000, 1000) };
+    (Bench::with(1, 64, timeout, Some(stage)), copier)
+}
+
+#[test]
+fn a_command_is_posted_when_its_copy_has_finished() {
+    let (mut bench, copier) = bench(Duration::ZERO);
+    bench.submit(put(10, 20, 30));
+    bench.submit(Command { opcode: Opcode::PutSignal, immediate: 4, ..put(40, 50, 60) });
+    bench.submit(put(1, 2, 3));
+    assert_eq!(copier.started(), [(1010, 5010, 30), (1040, 5040, 60), (1001, 5001, 3)]);
+    bench.pump();
+    assert!(bench.written(0).is_empty());
+    assert_eq!(bench.engine.check_stall(), Ok(()));
+    assert!(
+        bench.engine.state().contains(" 0 transfers posted and not complete, 3 in staging"),
+        "{}",
+        bench.engine.state()
+    );
+    copier.finish(Ok(2));
+    bench.pump();
+    let posted: Vec<_> =
+        bench.written(0).iter().map(|t| (t.token, t.local_offset, t.remote_offset, t.immediate)).collect();
+    assert_eq!(posted, [(0, 10, 20, None), (1, 40, 50, Some(4))]);
+    assert_eq!(bench.engine.check_stall(), Ok(()), "a copy that ends is a move");
+    // More than there are would be the driver's mistake.
+    copier.finish(Ok(7));
+    bench.pump();
+    assert_eq!(bench.written(0).len(), 3);
+    assert!(bench.engine.state().contains("0 in staging"));
+}
+
+#[test]
+fn empty_ones_are_not_copied() {
+    let (mut bench, copier) = bench(SOON);
+    bench.submit(put(0, 0, 0));
+    bench.submit(Command { opcode: Opcode::PutSignal, immediate: 4, ..put(0, 0, 0) });
+    bench.pump();
+    assert_eq!((bench.engine.watermark(), bench.written(0).len(), copier.started().len()), (1, 1, 0));
+}
+
+#[test]
+fn copies_that_nobody_reads_are_not_made() {
+    let copier = Copier::default();
+    let needed = Arc::new(AtomicBool::new(false));
+    // SAFETY: these copies touch no memory.
+    let stage = unsafe { Stage::by(copier.clone(), 5000, 1000) }.only_while(needed.clone());
+    let mut bench = Bench::with(1, 64, SOON, Some(stage));
+    bench.submit(put(0, 0, 8));
+    bench.pump();
+    assert_eq!((bench.written(0).len(), copier.started().len()), (1, 0));
+    needed.store(true, Ordering::Relaxed);
+    bench.submit(put(0, 0, 8));
+    bench.pump();
+    assert_eq!((bench.written(0).len(), copier.started().len()), (1, 1));
+}
+
+#[test]
+fn a_get_into_a_staged_region_is_refused_and_a_failed_copy_is_told() {
+    let (mut bench, copier) = bench(SOON);
+    let get = Command { opcode: Opcode::Get, source_region: 1, destination_region: 0, ..put(0, 0, 8) };
+    assert!(bench.engine.submit(&get).unwrap_err().to_string().contains("a get into a staged region"));
+    // Into one that is not staged it goes as it is.
+    bench.submit(Command { destination_region: 1, ..get });
+    bench.pump();
+    assert_eq!((bench.rails[0].borrow().read.len(), copier.started().len()), (1, 0));
+    bench.submit(put(0, 0, 8));
+    copier.finish(Err(DeviceError::Refused("no copy today".into())));
+    let error = bench.engine.pump(&mut ()).unwrap_err();
+    assert!(matches!(error, EngineError::Staging(_)) && error.to_string().contains("no copy today"), "{error}");
+}
