@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod fabric;
 pub mod flow;
 pub mod measure;
+mod memory_file;
 pub mod proxy;
 pub mod queue;
 pub mod report;
