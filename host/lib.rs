@@ -13,6 +13,7 @@ pub mod fabric;
 pub mod flow;
 pub mod measure;
 pub mod memory;
+mod memory_file;
 pub mod pairing;
 pub mod proxy;
 pub mod queue;

@@ -11,8 +11,13 @@ use ginlab::fabric::Rail;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model;
+use ginlab::fabric::near::Movers;
 use ginlab::measure::size;
 use ginlab::{cores, memory};
+use std::sync::Arc;
+
+/// More threads than this copy no faster: the memory is the limit.
+const MOST_MOVERS: usize = 8;
 
 /// How the rails reach the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +141,11 @@ pub fn choose_domains(
                 model::PREFIX
             )));
         }
-        let (_, domains) = crate::job::choose_domains(Some("shm"), &[], count, ranks, device, notes)?;
-        let moved =
-            if plan.moves { "bytes are moved by shm" } else { "bytes are moved only in the pass that is verified" };
+        let moved = if plan.moves {
+            "bytes are moved through shared memory"
+        } else {
+            "bytes are moved only in the pass that is verified"
+        };
         notes.push(format!(
             "MODELLED cards of a {name}: {} Gb/s each, {} us one way; {moved}; assumed, not published: {}",
             profile.line_rate_gbps.value,
@@ -146,7 +153,7 @@ pub fn choose_domains(
             profile.assumed().collect::<Vec<_>>().join(", ")
         ));
         let unmoved = if plan.moves { "" } else { "/unmoved" };
-        return Ok((format!("{}{name}{unmoved}", model::PREFIX), domains));
+        return Ok((format!("{}{name}{unmoved}", model::PREFIX), Vec::new()));
     }
     crate::job::choose_domains(plan.provider.as_deref(), &plan.domains, count, ranks, device, notes)
 }
@@ -179,6 +186,8 @@ pub fn memory_path(plan: &Plan, device: &Device, domains: &[Domain]) -> Result<M
 pub struct Pins {
     pub cpus: Vec<usize>,
     pub shared: bool,
+    /// Cores of this machine that nobody is busy on.
+    pub spare: usize,
 }
 
 /// One core per proxy thread, near the GPU or the cards, where this machine has them beside one for each rank's kernel and main
@@ -210,5 +219,18 @@ pub fn pins(
             allowed.len()
         ));
     }
-    Ok(Pins { cpus, shared })
+    Ok(Pins { cpus, shared, spare: allowed.len().saturating_sub(busy) })
+}
+
+/// Threads that copy for the modelled cards of a rank that puts, as many as this machine has cores for. Without any the proxy
+/// copies itself.
+pub fn movers(pins: &Pins, ranks: &Bootstrap, notes: &mut Vec<String>) -> Result<Option<Arc<Movers>>, Failure> {
+    let threads = (pins.spare / (ranks.local_size() / 2).max(1)).min(MOST_MOVERS);
+    if threads == 0 {
+        notes.push("no core is left for copying: the proxies copy the bytes of the modelled cards themselves".into());
+        return Ok(None);
+    }
+    notes.push(format!("{threads} threads copy the bytes of the modelled cards of each rank that puts"));
+    let started = Movers::start(threads);
+    started.map(|movers| Some(Arc::new(movers))).map_err(|error| Failure::Run(format!("starting movers: {error}")))
 }

@@ -65,6 +65,8 @@ struct Findings {
     wrong: Option<u64>,
     again: u64,
     rail_bytes: Vec<u64>,
+    /// Microseconds that a modelled card has waited for this machine.
+    behind: f64,
 }
 
 /// A tuple with all that follows from it on this rank.
@@ -104,10 +106,11 @@ pub fn measure(
             if rank.target.is_none() || iterations == 0 {
                 continue;
             }
-            let before = counters(rank)?;
+            let (before, behind) = (counters(rank)?, rank.behind());
             let sample = run(&shape, rank, ranks, *case, iterations)?;
             if round > 0 {
                 found.samples.push(sample);
+                found.behind += rank.behind().saturating_sub(behind).as_secs_f64() * 1e6;
                 found.add(&before, &counters(rank)?);
             }
         }
@@ -164,6 +167,17 @@ fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
 }
 
 impl Findings {
+    /// Whether these times are this machine's and not the modelled card's: what it let the card wait is more than a share of
+    /// the rest.
+    fn slower_than_the_card(&self) -> Option<String> {
+        const TOLERATED: f64 = 0.15;
+        let all: f64 = self.samples.iter().map(Sample::done).sum();
+        let slower = self.behind / (all - self.behind).max(f64::MIN_POSITIVE);
+        let percent = 100.0 * self.behind / all;
+        (all > 0.0 && slower > TOLERATED)
+            .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
+    }
+
     fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
         self.again += after.0 - before.0;
         self.rail_bytes.resize(after.1.len(), 0);
@@ -414,6 +428,9 @@ fn rows(
         }
         if let Some(line) = rank.line_rate(shape.tuple.rails) {
             row.line_rate(line * pairs);
+        }
+        if let Some(why) = of_ranks.iter().find_map(|found| found.slower_than_the_card()) {
+            row.doubt(why);
         }
         row.wrong = of_ranks.iter().filter_map(|found| found.wrong).reduce(|sum, wrong| sum + wrong);
         if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {

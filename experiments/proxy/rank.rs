@@ -1,6 +1,6 @@
 //! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
 
-use super::machine::{MemoryPath, Needs, choose_domains, default_block, memory_path, pins};
+use super::machine::{MemoryPath, Needs, choose_domains, default_block, memory_path, movers, pins};
 use super::plan::{Plan, Tuple};
 use super::setup::{Common, LibfabricSetup, ModelSetup, NullSetup};
 use crate::error::Failure;
@@ -16,6 +16,7 @@ use ginlab::ring::{RingMemory, RingTable};
 use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Region numbers, the same on every rank.
 pub const SOURCE: u32 = 0;
@@ -82,7 +83,11 @@ impl Rank {
         let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
         let initiates = target.is_some();
         // Bytes arrive in host memory where the rails cannot reach the GPU's.
-        let payload_place = if initiates || path == MemoryPath::Device { place } else { Place::Host };
+        let payload_place = match initiates || path == MemoryPath::Device {
+            true => place,
+            false if plan.model.is_some() => Place::Shared,
+            false => Place::Host,
+        };
         let payload = device.allocate(payload_place, to_usize(needs.payload)?)?;
         let null_destination = if plan.is_null() { needs.payload } else { PLACEHOLDER };
         let other = device.allocate(Place::Host, PLACEHOLDER as usize)?;
@@ -92,6 +97,10 @@ impl Rank {
         let seed = ranks.rank() as u64;
         let model = plan.model.as_ref().map(|(name, profile)| Model::new(name, profile.clone(), most_rails, seed));
         let pins = pins(plan, ranks, &device, &domains, &mut notes)?;
+        let movers = match &model {
+            Some(_) if initiates => movers(&pins, ranks, &mut notes)?,
+            _ => None,
+        };
         for thread in 0..plan.proxy_threads {
             let patience = device_timeout(plan.timeout);
             let ring = RingMemory::of(&device, plan.ring_memory, plan.ring_slots, LOG2_COMMAND_WORDS, patience)?;
@@ -135,6 +144,9 @@ impl Rank {
         for shared in setups {
             let proxy = if plan.is_null() {
                 Proxy::start(NullSetup { shared, rails: most_rails }, plan.timeout)
+            } else if let Some(model) = &model {
+                let (model, movers) = (model.clone(), movers.clone());
+                Proxy::start(ModelSetup { shared, rails: most_rails, model, movers }, plan.timeout)
             } else {
                 let options = RailOptions {
                     level: plan.level,
@@ -142,11 +154,7 @@ impl Rank {
                     messages: false,
                     max_outstanding: None,
                 };
-                let below = LibfabricSetup { shared, domains: domains.clone(), options };
-                match &model {
-                    Some(model) => Proxy::start(ModelSetup { below, model: model.clone() }, plan.timeout),
-                    None => Proxy::start(below, plan.timeout),
-                }
+                Proxy::start(LibfabricSetup { shared, domains: domains.clone(), options }, plan.timeout)
             };
             proxies.push(proxy?);
         }
@@ -250,6 +258,11 @@ impl Rank {
         if let Some(model) = &self.model {
             model.move_bytes(moves);
         }
+    }
+
+    /// How long the modelled card that has waited longest has done so for this machine; see [`Model::behind`].
+    pub fn behind(&self) -> Duration {
+        self.model.as_ref().and_then(|model| model.behind().into_iter().max()).unwrap_or_default()
     }
 
     /// Threads per block of a tuple.

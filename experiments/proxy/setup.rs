@@ -4,12 +4,14 @@ use super::rank::SOURCE;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::{Model, ModelRail};
+use ginlab::fabric::near::{Movers, NearRail};
 use ginlab::fabric::null::NullRail;
 use ginlab::fabric::{Memory, Rail};
 use ginlab::proxy::engine::{Engine, EngineError, Opened};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Fault, ProxySetup};
 use kernels::ring::consumer::Consumer;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Commands in flight per proxy thread.
@@ -46,8 +48,10 @@ pub struct LibfabricSetup {
 }
 
 pub struct ModelSetup {
-    pub below: LibfabricSetup,
+    pub shared: Common,
+    pub rails: usize,
     pub model: Model,
+    pub movers: Option<Arc<Movers>>,
 }
 
 pub struct NullSetup {
@@ -57,18 +61,18 @@ pub struct NullSetup {
 
 /// The part of a setup that does not depend on the kind of rail.
 macro_rules! common_setup {
-    ($($shared:ident).+) => {
+    ($shared:ident) => {
         fn cpu(&self) -> Option<usize> {
-            self.$($shared).+.cpu
+            self.$shared.cpu
         }
         fn shares_core(&self) -> bool {
-            self.$($shared).+.shares_core
+            self.$shared.shares_core
         }
         fn fault(&self) -> Option<Fault> {
-            self.$($shared).+.fault
+            self.$shared.fault
         }
         fn take_consumer(&mut self) -> Option<Consumer> {
-            self.$($shared).+.consumer.take()
+            self.$shared.consumer.take()
         }
     };
 }
@@ -78,25 +82,20 @@ impl ProxySetup for LibfabricSetup {
     common_setup!(shared);
 
     fn open(&mut self) -> Result<Opened<LibfabricRail>, EngineError> {
-        let rails = self.rails()?;
+        let rails = self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options));
+        let rails = rails.collect::<Result<_, _>>()?;
         self.shared.engine(rails)
     }
 }
 
-impl LibfabricSetup {
-    fn rails(&self) -> Result<Vec<LibfabricRail>, EngineError> {
-        Ok(self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options)).collect::<Result<_, _>>()?)
-    }
-}
-
 impl ProxySetup for ModelSetup {
-    type Rail = ModelRail<LibfabricRail>;
-    common_setup!(below.shared);
+    type Rail = ModelRail<NearRail>;
+    common_setup!(shared);
 
     fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError> {
-        let below = self.below.rails()?.into_iter().enumerate();
-        let rails = below.map(|(card, rail)| self.model.rail(card, rail)).collect();
-        self.below.shared.engine(rails)
+        let below = (0..self.rails).map(|_| NearRail::open("shared memory", self.movers.clone()));
+        let rails = self.model.rails(below.collect::<Result<Vec<_>, _>>()?);
+        self.shared.engine(rails)
     }
 }
 

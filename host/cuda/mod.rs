@@ -1,8 +1,8 @@
 //! Devices that run kernels: the GPU through the CUDA driver, or its emulation by CPU threads.
 //!
-//! Both take the same [`Kernel`] with the same arguments, and both give memory of three places: [`Place::Device`],
+//! Both take the same [`Kernel`] with the same arguments, and both give memory of these places: [`Place::Device`],
 //! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address) and [`Place::Managed`]. On the
-//! emulated device all three are plain host memory. A [`MappedBuffer`] is GPU memory that the CPU reaches too, where
+//! emulated device all three are plain host memory. [`Place::Shared`] is the CPU's, and other processes map it. A [`MappedBuffer`] is GPU memory that the CPU reaches too, where
 //! GDRCopy is installed.
 
 mod emulated;
@@ -23,6 +23,8 @@ pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, SharedHandle, SharedMemory};
 pub use stream::{Graph, Mark, Stream};
 
+use crate::memory_file::{self, MemoryFile};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -181,6 +183,9 @@ pub enum Place {
     /// the CPU cannot share it while a kernel runs refuses it. ginlab's managed allocations are small (a ring, a few words):
     /// nothing is prefetched, and no advice is given. It is not registered with NICs.
     Managed,
+    /// Host memory that other processes of this machine map: where modelled cards of other ranks write. Not pinned, and a GPU
+    /// does not reach it.
+    Shared,
 }
 
 /// Values for which every bit pattern is good, so that they can be read from a device's memory.
@@ -266,12 +271,19 @@ impl Device {
     /// # Errors
     /// When there is not enough.
     pub fn allocate(&self, place: Place, bytes: usize) -> Result<Buffer, DeviceError> {
-        let bytes = bytes.max(1);
+        let length = NonZeroUsize::new(bytes).unwrap_or(NonZeroUsize::MIN);
+        let (device, bytes) = (self.clone(), length.get());
+        if place == Place::Shared {
+            let refused =
+                |error| DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"));
+            let file = memory_file::share(MemoryFile::create(length).map_err(refused)?);
+            return Ok(Buffer { device, place, address: file.address(), bytes, file: Some(file) });
+        }
         let address = match self {
             Device::Emulated => emulated::allocate(bytes)?,
             Device::Gpu(gpu) => gpu.allocate(place, bytes)?,
         };
-        Ok(Buffer { device: self.clone(), place, address, bytes })
+        Ok(Buffer { device, place, address, bytes, file: None })
     }
 
     /// Refuses a grid that this device cannot run, before anything is launched.
@@ -369,6 +381,8 @@ pub struct Buffer {
     place: Place,
     address: u64,
     bytes: usize,
+    /// Of shared memory.
+    file: Option<Arc<MemoryFile>>,
 }
 
 // SAFETY: the memory is plain bytes behind an address that is the same for every thread; access is by unsafe pointers or
@@ -465,9 +479,12 @@ impl Drop for Buffer {
         if KEEP.load(Ordering::Acquire) {
             // The GPU's context takes its memory with it: keep that too.
             std::mem::forget(self.device.clone());
+            std::mem::forget(self.file.clone());
             return;
         }
         match &self.device {
+            // Unmapped by its file.
+            _ if self.place == Place::Shared => {}
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
         }
@@ -481,7 +498,7 @@ mod tests {
 
     #[test]
     fn every_place_of_the_emulated_device_is_zeroed_host_memory() {
-        for place in [Place::Device, Place::Host, Place::Managed] {
+        for place in [Place::Device, Place::Host, Place::Managed, Place::Shared] {
             let buffer = Device::Emulated.allocate(place, 4096).unwrap();
             assert!(buffer.on_host(), "{place:?}");
             let mut words = [1u64; 512];

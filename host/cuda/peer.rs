@@ -5,16 +5,11 @@
 
 use super::gpu::failed;
 use super::{Device, DeviceError, Plain};
+use crate::memory_file::{FileName, MemoryFile};
 use cudarc::driver::sys;
-use nix::fcntl::posix_fallocate;
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use serde::{Deserialize, Serialize};
-use std::ffi::{CString, c_void};
-use std::fs::File;
+use std::ffi::CString;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
 
 /// What another rank needs to open a memory. Handed over by the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +20,8 @@ pub enum SharedHandle {
         pid: u32,
         /// Its descriptor.
         descriptor: i32,
+        /// Number of the file in that process.
+        number: u32,
         /// Length of the memory.
         bytes: u64,
     },
@@ -49,7 +46,7 @@ pub struct SharedMemory {
 
 #[derive(Debug)]
 enum Place {
-    Mapped(Mapping, OwnedFd),
+    Mapped(MemoryFile),
     Gpu(super::Buffer),
 }
 
@@ -60,20 +57,8 @@ pub struct OpenedMemory {
     address: u64,
     bytes: u64,
     /// Nothing for a GPU's.
-    _mapping: Option<Mapping>,
+    _mapping: Option<MemoryFile>,
 }
-
-/// A mapped file.
-#[derive(Debug)]
-struct Mapping {
-    start: NonNull<c_void>,
-    bytes: NonZeroUsize,
-}
-
-// SAFETY: plain shared bytes; access is by unsafe pointers and by kernels only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 /// cuMemAlloc hands out parts of blocks of this size, and a handle shares the whole block: a memory of whole blocks shares
 /// nothing but itself.
@@ -87,26 +72,6 @@ fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
         .ok_or_else(|| DeviceError::Refused(format!("{bytes} bytes are more than this machine can address")))
 }
 
-impl Mapping {
-    fn new(file: &impl std::os::fd::AsFd, bytes: NonZeroUsize) -> Result<Mapping, nix::Error> {
-        // SAFETY: a new mapping, at an address of the system's choice.
-        let start =
-            unsafe { mmap(None, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, file, 0) }?;
-        Ok(Mapping { start, bytes })
-    }
-
-    fn address(&self) -> u64 {
-        self.start.as_ptr() as u64
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is of this length and nobody uses it any more; an error would leave it in place.
-        let _ = unsafe { munmap(self.start, self.bytes.get()) };
-    }
-}
-
 impl SharedMemory {
     /// Allocates.
     ///
@@ -117,13 +82,10 @@ impl SharedMemory {
         let place = match device {
             Device::Gpu(_) => Place::Gpu(device.allocate(super::Place::Device, length.get())?),
             Device::Emulated => {
-                let refused = |error: nix::Error| {
+                let refused = |error: std::io::Error| {
                     DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"))
                 };
-                let file = memfd_create("ginlab", MFdFlags::MFD_CLOEXEC).map_err(refused)?;
-                // Here and now: pages that are missing later would end the process at its first touch of them.
-                posix_fallocate(&file, 0, length.get() as i64).map_err(refused)?;
-                Place::Mapped(Mapping::new(&file, length).map_err(refused)?, file)
+                Place::Mapped(MemoryFile::create(length).map_err(refused)?)
             }
         };
         Ok(SharedMemory { device: device.clone(), bytes, place })
@@ -132,7 +94,7 @@ impl SharedMemory {
     /// First byte, for kernels of this rank. A multiple of 4096.
     pub fn address(&self) -> u64 {
         match &self.place {
-            Place::Mapped(mapping, _) => mapping.address(),
+            Place::Mapped(mapping) => mapping.address(),
             Place::Gpu(buffer) => buffer.address(),
         }
     }
@@ -153,9 +115,9 @@ impl SharedMemory {
                 let gpu = gpu.pci_address().unwrap_or_default();
                 Ok(SharedHandle::Cuda { handle, gpu, bytes: self.bytes })
             }
-            (Place::Mapped(_, file), _) => {
-                let (pid, descriptor) = (std::process::id(), file.as_raw_fd());
-                Ok(SharedHandle::File { pid, descriptor, bytes: self.bytes })
+            (Place::Mapped(file), _) => {
+                let FileName { pid, descriptor, number } = file.name();
+                Ok(SharedHandle::File { pid, descriptor, number, bytes: self.bytes })
             }
             _ => Err(DeviceError::Refused("a GPU's memory without its GPU".into())),
         }
@@ -168,7 +130,7 @@ impl SharedMemory {
     pub fn write<T: Copy>(&self, offset: u64, values: &[T]) -> Result<(), DeviceError> {
         match &self.place {
             Place::Gpu(buffer) => buffer.write(offset as usize, values),
-            Place::Mapped(mapping, _) => {
+            Place::Mapped(mapping) => {
                 self.check(offset, size_of_val(values))?;
                 let target = (mapping.address() + offset) as *mut u8;
                 // SAFETY: the range was checked; callers do not write while a grid uses the bytes.
@@ -185,7 +147,7 @@ impl SharedMemory {
     pub fn read<T: Plain>(&self, offset: u64, values: &mut [T]) -> Result<(), DeviceError> {
         match &self.place {
             Place::Gpu(buffer) => buffer.read(offset as usize, values),
-            Place::Mapped(mapping, _) => {
+            Place::Mapped(mapping) => {
                 self.check(offset, size_of_val(values))?;
                 let source = (mapping.address() + offset) as *const u8;
                 // SAFETY: the range was checked; callers do not read while a grid writes the bytes.
@@ -210,12 +172,13 @@ impl OpenedMemory {
     /// [`DeviceError::Missing`] when this device cannot reach that memory, with the reason; others when the handle is bad.
     pub fn open(device: &Device, handle: &SharedHandle) -> Result<OpenedMemory, DeviceError> {
         match (device, handle) {
-            (Device::Emulated, SharedHandle::File { pid, descriptor, bytes }) => {
-                let path = format!("/proc/{pid}/fd/{descriptor}");
+            (Device::Emulated, SharedHandle::File { pid, descriptor, number, bytes }) => {
                 let refused = |error: String| DeviceError::Missing(format!("the memory of process {pid}: {error}"));
-                let file =
-                    File::options().read(true).write(true).open(path).map_err(|error| refused(error.to_string()))?;
-                let mapping = Mapping::new(&file, length(*bytes)?).map_err(|error| refused(error.to_string()))?;
+                let name = FileName { pid: *pid, descriptor: *descriptor, number: *number };
+                let mapping = MemoryFile::open(name).map_err(|error| refused(error.to_string()))?;
+                if mapping.bytes() < *bytes {
+                    return Err(refused(format!("{} bytes, not {bytes}", mapping.bytes())));
+                }
                 let address = mapping.address();
                 Ok(OpenedMemory { device: device.clone(), address, bytes: *bytes, _mapping: Some(mapping) })
             }
@@ -320,7 +283,7 @@ mod tests {
         assert_eq!(word, [9]);
         assert!(owner.write(4993, &[7u64]).is_err() && owner.read(5000, &mut word).is_err());
         // No process has this number.
-        let gone = SharedHandle::File { pid: u32::MAX, descriptor: 3, bytes: 5000 };
+        let gone = SharedHandle::File { pid: u32::MAX, descriptor: 3, number: 1, bytes: 5000 };
         let gone = OpenedMemory::open(&Device::Emulated, &gone);
         assert!(matches!(gone, Err(DeviceError::Missing(_))), "{gone:?}");
     }

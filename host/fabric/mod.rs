@@ -9,6 +9,7 @@ pub mod faulty;
 pub mod libfabric;
 pub mod listing;
 pub mod model;
+pub mod near;
 pub mod null;
 pub mod pairs;
 pub mod pci;

@@ -350,6 +350,15 @@ impl Row {
         self
     }
 
+    /// Marks the row: its figures are not what they seem, for this reason, beside any earlier one.
+    pub fn doubt(&mut self, why: String) -> &mut Self {
+        self.suspect = Some(match self.suspect.take() {
+            Some(earlier) => format!("{earlier}; {why}"),
+            None => why,
+        });
+        self
+    }
+
     /// Names the case this row is compared with. The two were measured in turns, repeat by repeat: the ratio is the median
     /// of the repeats' own ratios, so that what drifts between repeats (clocks, neighbours) falls out. Both sides move the
     /// same bytes in each of the times.

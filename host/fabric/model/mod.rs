@@ -1,9 +1,14 @@
 //! Modelled NICs: the real kernels, ring and proxy over a wire that only its arithmetic knows.
 //!
-//! A [`ModelRail`] lies over a rail that works (`shm`, mostly). A write costs its poster as much time as a post to the
+//! A [`ModelRail`] lies over a rail that works ([`near`](super::near), mostly). A write costs its poster as much time as a post to the
 //! modelled card, goes out when the card is free, and completes after a round trip. Its bytes are moved by the rail
 //! below, as fast as that can; where memory cannot follow the modelled rate, moving can be turned off
 //! ([`Model::move_bytes`]) for the passes that are timed, and left on for the pass that is verified.
+//!
+//! **Time.** What this machine needs for a post beyond the modelled cost is a debt, which the poster pays back by waiting less in
+//! its next posts; to be late for a card that is busy anyway costs nothing. Where the card would have waited all the same, for a
+//! poster in debt or for bytes that were not there when all else was done, that time is counted: [`Model::behind`]. A figure in
+//! which it is a large share is this machine's and not the card's.
 //!
 //! Not in the model: the receiving card (writes of several senders to one target do not meet), other traffic, loss,
 //! congestion, the host's memory bus beyond what the machine itself has.
@@ -16,9 +21,11 @@ mod rail;
 pub use nic::{Course, Nic, Picoseconds};
 pub use profile::{Figure, Profile};
 pub use rail::ModelRail;
+use rail::Poster;
 
 use super::Rail;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -37,6 +44,8 @@ struct Cards {
     started: Instant,
     post: Duration,
     moves: Arc<AtomicBool>,
+    /// By card, in picoseconds.
+    behind: Vec<AtomicU64>,
 }
 
 impl Model {
@@ -51,6 +60,7 @@ impl Model {
             nics,
             started: Instant::now(),
             moves: Arc::new(AtomicBool::new(true)),
+            behind: (0..rails).map(|_| AtomicU64::new(0)).collect(),
         }))
     }
 
@@ -77,9 +87,25 @@ impl Model {
         self.0.moves.clone()
     }
 
-    /// The card of this number, over a rail that works; cards beyond those that there are share the last one's wire.
-    pub fn rail<R: Rail>(&self, card: usize, inner: R) -> ModelRail<R> {
-        ModelRail::new(self.clone(), card.min(self.0.nics.len().saturating_sub(1)), inner)
+    /// Rails for one thread: a card over each of these rails, which work; those beyond the cards that there are share the last
+    /// one's wire.
+    pub fn rails<R: Rail>(&self, inner: impl IntoIterator<Item = R>) -> Vec<ModelRail<R>> {
+        let (poster, last) = (Rc::new(Poster::default()), self.0.nics.len().saturating_sub(1));
+        let rail = |(card, inner): (usize, R)| ModelRail::new(self.clone(), poster.clone(), card.min(last), inner);
+        inner.into_iter().enumerate().map(rail).collect()
+    }
+
+    /// How long each card has waited for this machine so far, where a real one would not have: for its poster, or for bytes
+    /// that could not be moved as fast.
+    #[must_use]
+    pub fn behind(&self) -> Vec<Duration> {
+        self.0.behind.iter().map(|behind| Duration::from_nanos(behind.load(Ordering::Relaxed) / 1000)).collect()
+    }
+
+    fn add_behind(&self, card: usize, time: Picoseconds) {
+        if time > 0 {
+            self.0.behind[card].fetch_add(time, Ordering::Relaxed);
+        }
     }
 
     fn now(&self) -> Picoseconds {

@@ -60,6 +60,12 @@ impl Nic {
         }
     }
 
+    /// Until then it sends what it has.
+    #[must_use]
+    pub fn free(&self) -> Picoseconds {
+        self.free
+    }
+
     /// How long the wire carries so many bytes.
     #[must_use]
     pub fn wire(&self, bytes: u64) -> Picoseconds {

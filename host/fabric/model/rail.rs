@@ -1,8 +1,9 @@
 //! A rail with a modelled card in front of the one that moves the bytes.
 
 use super::{Course, Model, Picoseconds};
-use crate::fabric::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use slab::Slab;
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -10,10 +11,20 @@ use std::rc::Rc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// Tokens of ours at the inner rail; the callers' own (receives) are below.
+/// Tokens of ours at the inner rail.
 const OURS: u64 = 1 << 63;
 /// The inner rail is polled once in so many polls while it has nothing of ours: peers may still write to us.
 const IDLE_POLLS: u32 = 16;
+
+/// The thread that posts: its rails share its time.
+#[derive(Debug, Default)]
+pub(super) struct Poster {
+    /// By how much it is behind the modelled thread, whose posts cost [`post_us`](super::Profile) and nothing else. It
+    /// catches up by not waiting for the end of a post.
+    debt: Cell<Picoseconds>,
+    /// Transfers that its rails have not reported.
+    in_flight: Cell<usize>,
+}
 
 /// See [`Model`].
 pub struct ModelRail<R: Rail> {
@@ -21,6 +32,7 @@ pub struct ModelRail<R: Rail> {
     flights: Slab<Flight<R>>,
     inner: R,
     model: Model,
+    poster: Rc<Poster>,
     card: usize,
     name: String,
     limits: RailLimits,
@@ -28,6 +40,12 @@ pub struct ModelRail<R: Rail> {
     events: BinaryHeap<Reverse<(Picoseconds, usize, Event)>>,
     /// What the inner rail has not completed.
     below: usize,
+    /// Immediates that the inner rail had no room for.
+    refused: Vec<usize>,
+    /// When the last event was due.
+    last_due: Picoseconds,
+    /// Since when the card has nothing left to do and only the bytes are missing.
+    waits_since: Option<Picoseconds>,
     polls: u32,
     arrived: Vec<Completion>,
 }
@@ -44,19 +62,15 @@ enum Event {
 /// A transfer between its post and its completion.
 struct Flight<R: Rail> {
     token: u64,
-    /// Handed to the inner rail when it is delivered.
-    late: Option<(Rc<R::Region>, Late)>,
+    /// The immediate, which must not be seen before its time.
+    late: Option<(Rc<R::Region>, Transfer)>,
+    /// The immediate's time has come.
+    delivered: bool,
     /// The inner rail has it, and has not completed it.
     moving: bool,
     /// The model has completed it.
     acknowledged: bool,
     error: Option<Box<FabricError>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Late {
-    Write(Transfer),
-    Send(usize, Message),
 }
 
 impl<R: Rail> fmt::Debug for ModelRail<R> {
@@ -66,7 +80,7 @@ impl<R: Rail> fmt::Debug for ModelRail<R> {
 }
 
 impl<R: Rail> ModelRail<R> {
-    pub(super) fn new(model: Model, card: usize, inner: R) -> Self {
+    pub(super) fn new(model: Model, poster: Rc<Poster>, card: usize, inner: R) -> Self {
         let depth = model.profile().queue_depth.value as usize;
         let limits = RailLimits {
             max_outstanding: depth,
@@ -79,9 +93,13 @@ impl<R: Rail> ModelRail<R> {
             limits,
             events: BinaryHeap::with_capacity(2 * depth),
             below: 0,
+            refused: Vec::new(),
+            last_due: 0,
+            waits_since: None,
             polls: 0,
             arrived: Vec::new(),
             model,
+            poster,
             card,
             inner,
         }
@@ -93,49 +111,57 @@ impl<R: Rail> ModelRail<R> {
 
     /// The card takes it. The poster's time passes here, whatever the inner rail took of it.
     fn fly(&mut self, begun: Picoseconds, bytes: u64, key: usize, late: bool) {
-        let nic = &self.model.0.nics[self.card];
+        if let Some(since) = self.waits_since.take() {
+            self.model.add_behind(self.card, begun.saturating_sub(since));
+        }
         let post = self.model.0.post.as_nanos() as Picoseconds * 1000;
-        let course: Course = nic.lock().unwrap_or_else(PoisonError::into_inner).post(begun + post, bytes);
+        // When the modelled thread is done with it, and when we are.
+        let modelled = (begun + post).saturating_sub(self.poster.debt.get());
+        let done = self.model.now().max(modelled);
+        let course: Course = {
+            let mut nic = self.model.0.nics[self.card].lock().unwrap_or_else(PoisonError::into_inner);
+            // To be late for a card that is still busy costs nothing.
+            let debt = (done - modelled).min(done.saturating_sub(nic.free()));
+            self.poster.debt.set(debt);
+            nic.post(done - debt, bytes)
+        };
         if late {
             self.events.push(Reverse((course.delivered, key, Event::Deliver)));
         }
         self.events.push(Reverse((course.completed, key, Event::Complete)));
-        while self.model.now() < begun + post {
+        self.poster.in_flight.update(|count| count + 1);
+        while self.model.now() < done {
             std::hint::spin_loop();
         }
     }
 
-    fn insert(&mut self, token: u64, late: Option<(Rc<R::Region>, Late)>) -> usize {
-        self.flights.insert(Flight { token, late, moving: false, acknowledged: false, error: None })
+    fn insert(&mut self, token: u64, late: Option<(Rc<R::Region>, Transfer)>) -> usize {
+        let flight = Flight { token, late, delivered: false, moving: false, acknowledged: false, error: None };
+        self.flights.insert(flight)
     }
 
-    /// The transfer is at its target: what the inner rail gets late, it gets now. False when it has no room.
-    fn deliver(&mut self, key: usize) -> bool {
-        let Some((region, late)) = self.flights.get(key).and_then(|flight| flight.late.clone()) else { return true };
-        let token = OURS | key as u64;
-        // SAFETY: the region is held by the flight; its bytes stay until our completion, which follows the inner one's.
-        let posted = unsafe {
-            match late {
-                Late::Write(transfer) => self.inner.write(&region, &Transfer { token, ..transfer }),
-                Late::Send(peer, message) => self.inner.send(&region, peer, &Message { token, ..message }),
-            }
-        };
-        let Some(flight) = self.flights.get_mut(key) else { return true };
-        match posted {
-            Ok(Post::Again) => return false,
-            Ok(Post::Accepted) => {
-                flight.moving = true;
-                self.below += 1;
-            }
-            Err(error) => flight.error = Some(Box::new(error)),
+    /// Goes on with a transfer as far as that can be: its immediate, once it is due and the bytes are there; its completion,
+    /// once all is there and acknowledged.
+    fn advance(&mut self, key: usize, completions: &mut Vec<Completion>) {
+        let Some(flight) = self.flights.get_mut(key) else { return };
+        if flight.moving {
+            return;
         }
-        flight.late = None;
-        true
-    }
-
-    /// Reports a transfer that is moved and acknowledged.
-    fn settle(&mut self, key: usize, completions: &mut Vec<Completion>) {
-        if self.flights.get(key).is_none_or(|flight| flight.moving || !flight.acknowledged || flight.late.is_some()) {
+        if let Some((region, late)) = flight.late.take_if(|_| flight.delivered) {
+            // SAFETY: no bytes are moved.
+            match unsafe { self.inner.write(&region, &late) } {
+                Ok(Post::Again) => {
+                    flight.late = Some((region, late));
+                    self.refused.push(key);
+                }
+                Ok(Post::Accepted) => {
+                    flight.moving = true;
+                    self.below += 1;
+                }
+                Err(error) => flight.error = Some(Box::new(error)),
+            }
+        }
+        if flight.moving || !flight.acknowledged || flight.late.is_some() {
             return;
         }
         let Flight { token, error, .. } = self.flights.remove(key);
@@ -143,6 +169,12 @@ impl<R: Rail> ModelRail<R> {
             None => Completion::Done { token },
             Some(error) => Completion::Failed { token: Some(token), error },
         });
+        self.poster.in_flight.update(|count| count.saturating_sub(1));
+        if self.poster.in_flight.get() == 0 {
+            // What is still owed now has made all of it late, as far as it is late.
+            let late_by = self.model.now().saturating_sub(self.last_due);
+            self.model.add_behind(self.card, self.poster.debt.take().min(late_by));
+        }
     }
 
     fn poll_inner(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
@@ -162,9 +194,14 @@ impl<R: Rail> ModelRail<R> {
                 flight.moving = false;
                 flight.error = flight.error.take().or(error);
             }
-            self.settle(key as usize, completions);
+            self.advance(key as usize, completions);
         }
         self.arrived = arrived;
+        if self.below == 0
+            && let Some(since) = self.waits_since.take()
+        {
+            self.model.add_behind(self.card, self.model.now().saturating_sub(since));
+        }
         polled
     }
 }
@@ -211,22 +248,17 @@ impl<R: Rail> Rail for ModelRail<R> {
         }
         let begun = self.model.now();
         let moves = self.model.0.moves.load(Ordering::Relaxed);
-        let mut transfer = Transfer { more: false, ..*transfer };
-        let (bytes, token) = (transfer.bytes, transfer.token);
-        // An immediate must not be seen before its time; bytes that arrive early are seen by nobody.
-        if transfer.immediate.is_some() {
-            if !moves {
-                transfer.bytes = bytes.min(1);
-            }
-            let key = self.insert(token, Some((region.clone(), Late::Write(transfer))));
-            self.fly(begun, bytes, key, true);
-            return Ok(Post::Accepted);
-        }
+        let (bytes, token, immediate) = (transfer.bytes, transfer.token, transfer.immediate);
+        let late = |key: usize| Transfer { bytes: 0, token: OURS | key as u64, more: false, ..*transfer };
         let key = self.insert(token, None);
+        if immediate.is_some() {
+            self.flights[key].late = Some((region.clone(), late(key)));
+        }
+        // Bytes may arrive at any time before the completion: what arrives early is seen by nobody.
         if moves && bytes > 0 {
-            transfer.token = OURS | key as u64;
+            let bytes_alone = Transfer { immediate: None, token: OURS | key as u64, more: false, ..*transfer };
             // SAFETY: the caller's contract; our completion follows the inner one's.
-            match unsafe { self.inner.write(region, &transfer) } {
+            match unsafe { self.inner.write(region, &bytes_alone) } {
                 Ok(Post::Accepted) => {
                     self.flights[key].moving = true;
                     self.below += 1;
@@ -237,7 +269,7 @@ impl<R: Rail> Rail for ModelRail<R> {
                 }
             }
         }
-        self.fly(begun, bytes, key, false);
+        self.fly(begun, bytes, key, immediate.is_some());
         Ok(Post::Accepted)
     }
 
@@ -262,29 +294,13 @@ impl<R: Rail> Rail for ModelRail<R> {
         }
     }
 
-    unsafe fn send(&mut self, region: &Self::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
-        if self.is_full() {
-            return Ok(Post::Again);
-        }
-        let begun = self.model.now();
-        let key = self.insert(message.token, Some((region.clone(), Late::Send(peer, *message))));
-        self.fly(begun, message.bytes, key, true);
-        Ok(Post::Accepted)
-    }
-
-    unsafe fn receive(&mut self, region: &Self::Region, message: &Message) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.inner.receive(region, message) }
-    }
-
-    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
-        self.inner.cancel(token)
-    }
-
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         self.polls = self.polls.wrapping_add(1);
         if self.below > 0 || self.polls.is_multiple_of(IDLE_POLLS) {
             self.poll_inner(completions)?;
+        }
+        for key in std::mem::take(&mut self.refused) {
+            self.advance(key, completions);
         }
         if self.events.is_empty() {
             return Ok(());
@@ -292,22 +308,21 @@ impl<R: Rail> Rail for ModelRail<R> {
         let now = self.model.now();
         while let Some(&Reverse((due, key, event))) = self.events.peek() {
             if due > now {
-                break;
-            }
-            match event {
-                Event::Deliver if !self.deliver(key) => {
-                    // Not before the inner rail has moved on.
-                    return self.poll_inner(completions);
-                }
-                Event::Deliver => {}
-                Event::Complete => {
-                    if let Some(flight) = self.flights.get_mut(key) {
-                        flight.acknowledged = true;
-                    }
-                    self.settle(key, completions);
-                }
+                return Ok(());
             }
             self.events.pop();
+            self.last_due = due;
+            if let Some(flight) = self.flights.get_mut(key) {
+                match event {
+                    Event::Deliver => flight.delivered = true,
+                    Event::Complete => flight.acknowledged = true,
+                }
+            }
+            self.advance(key, completions);
+        }
+        // A card would be idle now.
+        if self.below > 0 {
+            self.waits_since = Some(self.last_due);
         }
         Ok(())
     }
@@ -327,7 +342,7 @@ mod tests {
         let mut profile = Profile::named("p5").expect("known");
         profile.queue_depth.value = depth;
         let model = Model::new("p5", profile, 1, 3);
-        let mut rail = model.rail(0, NullRail::new());
+        let mut rail = model.rails([NullRail::new()]).remove(0);
         rail.insert_peers(&[Vec::new()]).expect("a peer");
         // SAFETY: a null rail does not touch the memory.
         let region =
@@ -404,7 +419,7 @@ mod tests {
     #[test]
     fn rails_of_one_card_share_its_wire() {
         let mut opened = card(64.0);
-        let mut other = opened.0.rail(0, NullRail::new());
+        let mut other = opened.0.rails([NullRail::new()]).remove(0);
         other.insert_peers(&[Vec::new()]).expect("a peer");
         let started = Instant::now();
         // 8 MiB take 0.7 ms; the small one behind them has to wait for its turn.

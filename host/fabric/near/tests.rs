@@ -1,0 +1,197 @@
+//! Two rails of one process, each with shared memory that the other writes to; and a process that ends.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use super::*;
+use crate::cuda::{Buffer, Device, Place};
+use proptest::prelude::*;
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 1 << 20;
+
+struct Node {
+    rail: NearRail,
+    region: NearRegion,
+    memory: Buffer,
+}
+
+fn node(place: Place, movers: Option<Arc<Movers>>) -> Node {
+    let memory = Device::Emulated.allocate(place, BYTES).unwrap();
+    let mut rail = NearRail::open("near", movers).unwrap();
+    // SAFETY: the memory outlives the region (field order does not matter: nothing is in flight when a test ends).
+    let region =
+        unsafe { rail.register(Memory { address: memory.address(), bytes: BYTES, cuda_device: None }).unwrap() };
+    Node { rail, region, memory }
+}
+
+fn pair(movers: Option<Arc<Movers>>) -> (Node, Node) {
+    // What is only written from may be any memory.
+    let (mut a, mut b) = (node(Place::Host, movers.clone()), node(Place::Shared, movers));
+    let addresses = [a.rail.address().unwrap(), b.rail.address().unwrap()];
+    a.rail.insert_peers(&addresses).unwrap();
+    b.rail.insert_peers(&addresses).unwrap();
+    (a, b)
+}
+
+fn transfer(to: &Node, at: u64, bytes: u64, token: u64) -> Transfer {
+    Transfer {
+        local_offset: at,
+        peer: 1,
+        remote: to.rail.remote(&to.region),
+        remote_offset: at,
+        bytes,
+        immediate: None,
+        token,
+        more: false,
+    }
+}
+
+fn bytes(node: &Node) -> &mut [u8] {
+    // SAFETY: tests look while nothing is in flight.
+    unsafe { node.memory.host_bytes() }.unwrap()
+}
+
+/// Polls until so many completions have come; at most a minute.
+fn completions(rail: &mut NearRail, count: usize) -> Vec<Completion> {
+    let (mut all, ends) = (Vec::new(), Instant::now() + Duration::from_secs(60));
+    while all.len() < count {
+        rail.poll(&mut all).unwrap();
+        assert!(Instant::now() < ends, "{} of {count} completions after a minute", all.len());
+        std::thread::yield_now();
+    }
+    all
+}
+
+fn write(node: &mut Node, t: &Transfer) -> Result<Post, FabricError> {
+    // SAFETY: tests leave the source alone until the completion.
+    unsafe { node.rail.write(&node.region, t) }
+}
+
+/// Every size around the chunks and the threshold, by the poster and by movers: the bytes, and no neighbour.
+#[test]
+fn bytes_arrive_whole_and_nowhere_else() {
+    for movers in [None, Some(Arc::new(Movers::start(3).unwrap()))] {
+        let (mut a, mut b) = pair(movers);
+        let sizes = [1, 7, 64, 4096, 8192, 8193, 70_001, 131_072, 131_073, 500_000, BYTES as u64 - 100];
+        for (token, size) in sizes.into_iter().enumerate() {
+            let (at, token) = (token as u64 * 9, token as u64);
+            bytes(&a).iter_mut().enumerate().for_each(|(i, byte)| *byte = (i as u64 * 7 + token * 13) as u8);
+            bytes(&b).fill(0xa5);
+            let there = transfer(&b, at, size, token);
+            assert_eq!(write(&mut a, &there).unwrap(), Post::Accepted);
+            let done = completions(&mut a.rail, 1);
+            assert!(matches!(done[..], [Completion::Done { token: of }] if of == token), "{done:?}");
+            let (from, to) = (at as usize, (at + size) as usize);
+            assert!(bytes(&b)[from..to] == bytes(&a)[from..to], "{size} B");
+            assert!(bytes(&b)[..from].iter().chain(&bytes(&b)[to..]).all(|byte| *byte == 0xa5), "around {size} B");
+            // And back, of other bytes.
+            bytes(&b)[from..to].fill(0x11);
+            // SAFETY: the destination is left alone until the completion.
+            unsafe { a.rail.read(&a.region, &there) }.unwrap();
+            completions(&mut a.rail, 1);
+            assert!(bytes(&a)[from..to].iter().all(|byte| *byte == 0x11), "{size} B read");
+        }
+        let mut left = Vec::new();
+        b.rail.poll(&mut left).unwrap();
+        assert!(left.is_empty());
+    }
+}
+
+#[test]
+fn an_immediate_comes_behind_its_bytes_and_a_full_queue_says_again() {
+    let (mut a, mut b) = pair(None);
+    let mut sent = 0;
+    loop {
+        let with = Transfer { immediate: Some(sent), ..transfer(&b, 0, u64::from(sent % 2) * 8, 0) };
+        if write(&mut a, &with).unwrap() == Post::Again {
+            break;
+        }
+        sent += 1;
+        assert!(sent < 100_000, "a queue without end");
+    }
+    let values: Vec<u32> = completions(&mut b.rail, sent as usize)
+        .into_iter()
+        .map(|completion| match completion {
+            Completion::Immediate { value } => value,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(values, (0..sent).collect::<Vec<_>>());
+    assert_eq!(completions(&mut a.rail, sent as usize).len(), sent as usize);
+    let again = Transfer { immediate: Some(1), ..transfer(&b, 0, 0, 0) };
+    assert_eq!(write(&mut a, &again).unwrap(), Post::Accepted);
+}
+
+#[test]
+fn what_is_not_there_is_refused_in_one_line() {
+    let (mut a, b) = pair(None);
+    let (good, end) = (transfer(&b, 0, 8, 0), BYTES as u64);
+    let unmapped = a.rail.remote(&a.region);
+    let elsewhere = RemoteRegion { key: good.remote.key + 1, ..good.remote };
+    let longer = RemoteRegion { bytes: 2 * end, ..good.remote };
+    for (what, bad) in [
+        ("offset", Transfer { local_offset: end - 7, ..good }),
+        ("offset", Transfer { local_offset: u64::MAX, ..good }),
+        ("offset", Transfer { remote_offset: end - 7, ..good }),
+        ("offset", Transfer { remote_offset: u64::MAX - 3, ..good }),
+        ("offset", Transfer { remote: longer, remote_offset: end, ..good }),
+        ("no such peer", Transfer { peer: 2, ..good }),
+        ("not in memory that other processes map", Transfer { peer: 0, remote: unmapped, ..good }),
+        ("transfer of 8 B", Transfer { remote: elsewhere, ..good }),
+    ] {
+        let error = write(&mut a, &bad).expect_err(what).to_string();
+        assert!(error.contains(what) && error.lines().count() == 1, "{what}: {error}");
+    }
+    for address in [vec![], vec![0; 19], vec![0; 21]] {
+        assert!(a.rail.add_peer(&address).unwrap_err().to_string().contains("20 are expected"));
+    }
+    let mut other = a.rail.address().unwrap();
+    other[12] ^= 1;
+    assert!(a.rail.add_peer(&other).unwrap_err().to_string().contains("in another container"));
+    a.rail.remove_peer(1).unwrap();
+    assert!(write(&mut a, &good).is_err() && a.rail.remove_peer(1).is_err());
+}
+
+#[test]
+fn a_peer_whose_process_has_ended_is_named() {
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let (mut a, b) = pair(None);
+    let mut address = a.rail.address().unwrap();
+    address[..4].copy_from_slice(&child.id().to_le_bytes());
+    let peer = a.rail.add_peer(&address).unwrap();
+    a.rail.look();
+    assert!(!a.rail.peers[peer].as_ref().unwrap().has_ended);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut none = Vec::new();
+    (0..=LOOK_EVERY).for_each(|_| a.rail.poll(&mut none).unwrap());
+    let error = write(&mut a, &Transfer { peer, ..transfer(&b, 0, 8, 0) }).unwrap_err().to_string();
+    assert!(error.contains(&format!("peer {peer}")) && error.contains("has ended"), "{error}");
+    let signal = Transfer { peer, immediate: Some(1), ..transfer(&b, 0, 0, 0) };
+    assert!(write(&mut a, &signal).unwrap_err().to_string().contains("has ended"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Many writes under way at once, in any order of sizes: each byte from the write that stands there, each token once.
+    #[test]
+    fn writes_side_by_side_do_not_mix(sizes in prop::collection::vec(1u64..200_000, 1..5), threads in 1usize..4) {
+        let (mut a, b) = pair(Some(Arc::new(Movers::start(threads).unwrap())));
+        bytes(&a).iter_mut().enumerate().for_each(|(i, byte)| *byte = (i as u64).wrapping_mul(0x9e37_79b9).to_le_bytes()[2]);
+        let mut at = 0;
+        for (token, size) in sizes.iter().enumerate() {
+            let there = transfer(&b, at, *size, token as u64);
+            prop_assert_eq!(write(&mut a, &there).unwrap(), Post::Accepted);
+            at += size;
+        }
+        let mut tokens: Vec<u64> = completions(&mut a.rail, sizes.len()).into_iter().map(|completion| match completion {
+            Completion::Done { token } => token,
+            other => panic!("{other:?}"),
+        }).collect();
+        tokens.sort_unstable();
+        prop_assert_eq!(tokens, (0..sizes.len() as u64).collect::<Vec<_>>());
+        prop_assert!(bytes(&b)[..at as usize] == bytes(&a)[..at as usize]);
+        prop_assert!(bytes(&b)[at as usize..].iter().all(|byte| *byte == 0));
+    }
+}
