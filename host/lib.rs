@@ -16,5 +16,6 @@ pub mod queue;
 pub mod report;
 pub mod ring;
 pub mod signals;
+pub mod text;
 pub mod topology;
 pub mod versions;

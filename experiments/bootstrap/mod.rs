@@ -9,6 +9,7 @@ use crate::job::{self, Job, JobArgs};
 use crate::listing::ListingArgs;
 use card::Card;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::Access;
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Header, Key};
 use row::{Document, Row, Times};
@@ -56,7 +57,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
     let began = Instant::now();
     let job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
-    let region = job.register(args.job.mem, REGISTERED)?;
+    let region = job.register(args.job.mem, REGISTERED, Access::ALL)?;
     let open = Micros::from(began.elapsed()).0;
     let card = Card::of(&job, &region, ranks.local_rank())?;
     let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();

@@ -23,6 +23,7 @@ mod detect;
 mod door;
 mod error;
 mod frame;
+mod guard;
 mod hello;
 mod identity;
 mod link;
@@ -43,7 +44,7 @@ pub use detect::{Kind, Launcher, process_env};
 pub use error::BootstrapError;
 pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
-pub use tcp::{TcpSettings, token_from_env};
+pub use tcp::{TcpSettings, token_for};
 
 use children::Children;
 use door::Door;
@@ -400,7 +401,7 @@ impl Bootstrap {
             return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
         }
         checked_size(size)?;
-        let listener = if size > 1 { Some((tcp::listen(port)?, token.as_str())) } else { None };
+        let listener = if size > 1 { Some((tcp::listen(master, port)?, token.as_str())) } else { None };
         Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
     }
 }
