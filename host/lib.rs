@@ -18,4 +18,6 @@ pub mod ring;
 pub mod signals;
 pub mod text;
 pub mod topology;
+#[doc(hidden)]
+pub mod untrusted;
 pub mod versions;

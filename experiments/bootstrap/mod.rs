@@ -22,7 +22,7 @@ Examples:
   ginlab bootstrap --np 8 --rails 3         who writes to whom over which of three rails
   ginlab bootstrap --json - | jq '.pairs'   the rail of every pair
   mpirun -np 8 ginlab bootstrap             ranks from MPI (build with --features mpi)
-  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab bootstrap   one of two hosts by TCP";
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN_FILE=token ginlab bootstrap   one of two hosts by TCP";
 
 /// Bytes of the memory that is registered: the key is what matters.
 const REGISTERED: u64 = 4096;

@@ -136,7 +136,11 @@ pub(super) enum Knock {
 impl Gate {
     /// For a connection that has just been accepted.
     pub fn new() -> io::Result<Gate> {
-        Ok(Gate { ours: nonce()?, theirs: None })
+        Ok(Gate::with(nonce()?))
+    }
+
+    fn with(ours: Nonce) -> Gate {
+        Gate { ours, theirs: None }
     }
 
     /// Takes what has arrived from the front of `buffer`, and appends to `answer` what is to be sent. Not called again after
@@ -247,6 +251,73 @@ impl Opening {
             },
             (other, ..) => foreign(format!("{other:?} out of turn")),
         }
+    }
+}
+
+/// What tests/fuzz.rs feeds: both sides of the handshake, with numbers that are known beforehand.
+pub(crate) mod fuzzed {
+    use super::{Answer, FrameKind, Gate, Hello, Knock, NONCE_BYTES, Nonce, Opening, Refusal, Side};
+    use super::{Member, frame, json, proof, read_hello};
+
+    const OURS: Nonce = [1; NONCE_BYTES];
+    const THEIRS: Nonce = [2; NONCE_BYTES];
+    const TOKEN: &str = "a token";
+
+    /// Everything that a connector sends, first a visitor's and then a rank's.
+    pub fn connectors() -> Vec<Vec<u8>> {
+        let opening = Opening { ours: OURS, theirs: None, proven: false };
+        let hello = Hello { rank: 1, size: 2, member: Member::here() };
+        let start = [opening.prefix(), proof(TOKEN, Side::Connector, &OURS, &THEIRS)].concat();
+        let greeting = |kind| frame::encode(kind, 0, "start", &json(&hello));
+        [FrameKind::Visit, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
+    }
+
+    /// Everything that a listener sends: one that welcomes and one that refuses.
+    pub fn listeners() -> Vec<Vec<u8>> {
+        let challenge = frame::encode(FrameKind::Challenge, 0, "start", &THEIRS);
+        let start = [challenge, proof(TOKEN, Side::Listener, &OURS, &THEIRS)].concat();
+        let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
+        let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
+        ends.map(|(kind, payload)| [&start[..], &frame::encode(kind, 0, "start", &payload)].concat()).to_vec()
+    }
+
+    /// What the listener makes of a connector's bytes; whether it let it in.
+    pub fn listen(bytes: &[u8]) -> bool {
+        let (mut gate, mut buffer, mut answer) = (Gate::with(THEIRS), bytes.to_vec(), Vec::new());
+        gate.step(&mut buffer, TOKEN, &mut answer) == Knock::Ours && matches!(read_hello(&buffer), Ok(Some(_)))
+    }
+
+    /// What the connector makes of a listener's bytes; whether it took it for its own.
+    pub fn connect(mut bytes: &[u8]) -> bool {
+        let mut opening = Opening { ours: OURS, theirs: None, proven: false };
+        while let Ok(Some((frame, used))) = frame::decode(bytes, super::MAX_HELLO_BYTES) {
+            bytes = &bytes[used..];
+            match opening.step(&frame, TOKEN, b"", &mut Vec::new()) {
+                Answer::Wait => {}
+                Answer::Welcome(payload) => return serde_json::from_slice::<Member>(&payload).is_ok(),
+                Answer::Refused(refusal) => return refusal.last_word,
+                Answer::Foreign(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Frames of a job under way, and the parts in them; whether all bytes were frames.
+    pub fn frames(mut bytes: &[u8]) -> bool {
+        while let Ok(Some((frame, used))) = frame::decode(bytes, frame::MAX_BYTES) {
+            bytes = &bytes[used..];
+            let _ = frame::split_parts(&frame.payload, 3);
+            let _ = serde_json::from_slice::<Vec<usize>>(&frame.payload);
+        }
+        bytes.is_empty()
+    }
+
+    /// A step of a job of three ranks.
+    pub fn steps() -> Vec<Vec<u8>> {
+        let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
+        let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
+        let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
+        vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "abort", b"rail 2 is down")]
     }
 }
 

@@ -46,6 +46,8 @@ pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
 pub use tcp::{TcpSettings, token_for};
 
+pub(crate) use hello::fuzzed;
+
 use children::Children;
 use door::Door;
 use hello::Hello;

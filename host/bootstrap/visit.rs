@@ -231,7 +231,7 @@ impl Entrance {
             tokio::select! {
                 Some(ended) = self.strangers.join_next() => match ended {
                     Ok((from, Ok(visit))) => return (from, visit),
-                    Ok((from, Err(error))) => self.notices.tell(from, &error.to_string()),
+                    Ok((from, Err(error))) => self.notices.tell(from, &reason(error)),
                     // Let go, and told of then.
                     Err(_) => {}
                 },
@@ -269,6 +269,17 @@ impl Entrance {
             task.abort();
             self.notices.tell(from, CROWDED_OUT);
         }
+    }
+}
+
+/// Why somebody was turned away, beside its address.
+fn reason(error: VisitError) -> String {
+    match error {
+        VisitError::Refused { why, .. } => why,
+        VisitError::Unexpected { text, .. } => text,
+        VisitError::Left { .. } => "it closed before it said who it is".to_owned(),
+        VisitError::Silent { after, .. } => format!("it did not say who it is within {}", human(after)),
+        other => other.to_string(),
     }
 }
 
