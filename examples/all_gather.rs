@@ -6,6 +6,7 @@
 //! knows that.
 
 use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::Access;
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
@@ -49,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let flow = Flow::new(vec![Rail::open(&domain, &RailOptions::default())?], Duration::from_secs(10));
         let buffer = device.allocate(Place::Host, (ranks * bytes) as usize)?;
         buffer.write((rank * bytes) as usize, &vec![rank as u8 + 1; bytes as usize])?;
-        let region = flow.register(buffer)?;
+        let region = flow.register(buffer, Access::SOURCE | Access::REMOTE_WRITE)?;
         offers.push(flow.offer(&[&region])?);
         flows.push(flow);
         buffers.push(region);

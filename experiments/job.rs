@@ -10,7 +10,7 @@ use ginlab::cuda::{Device, Place};
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use ginlab::fabric::pci::PciAddress;
-use ginlab::fabric::{FabricError, card};
+use ginlab::fabric::{Access, FabricError, card};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
 use ginlab::report::{Header, Key};
 use ginlab::{cores, memory, signals};
@@ -291,12 +291,12 @@ impl Job {
         Ok(Job { flow, device, provider, domains, notes, connections: Vec::new(), timeout })
     }
 
-    /// Memory of the kind that was asked for, registered on every rail.
-    pub fn register(&self, kind: MemoryKind, bytes: u64) -> Result<Region<LibfabricRail>, Failure> {
+    /// Memory of the kind that was asked for, registered on every rail for these uses.
+    pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<LibfabricRail>, Failure> {
         let place = if kind == MemoryKind::Device { Place::Device } else { Place::Host };
         let bytes = usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("more memory than there is".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
-        self.flow.register(buffer).map_err(|error| match error {
+        self.flow.register(buffer, access).map_err(|error| match error {
             FlowError::Fabric(error) if place == Place::Device => Failure::Usage(format!(
                 "--mem device: {error}; `ginlab proxy --mem device` stages such memory through the host"
             )),

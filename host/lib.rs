@@ -21,5 +21,8 @@ pub mod report;
 pub mod ring;
 pub mod signals;
 pub mod surroundings;
+pub mod text;
 pub mod topology;
+#[doc(hidden)]
+pub mod untrusted;
 pub mod versions;

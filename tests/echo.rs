@@ -110,7 +110,7 @@ fn a_wrong_token_is_refused_and_the_right_one_still_served() {
     assert!(line.contains("refused: it has another job token: set GINLAB_TOKEN"), "{line}");
     echoed(&run(server.client("-p tcp -b 64 -e 64 -n 10 --csv -")).expect(0), &[64]);
     let done = server.finish().expect(0);
-    assert!(done.complaint().starts_with("ginlab: turned a visitor away: 127.0.0.1:"), "{}", done.stderr);
+    assert!(done.complaint().starts_with("ginlab: refused a connection from 127.0.0.1:"), "{}", done.stderr);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use ginlab::cuda::{Choice, Device, Place};
-use ginlab::fabric::Rail;
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::{Access, Rail};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use ginlab::proxy::strategy::Strategy;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ struct Node<R: Rail> {
 fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let flow = Flow::new(rails, timeout);
-    let region = flow.register(device.allocate(Place::Host, bytes).unwrap()).unwrap();
+    let region = flow.register(device.allocate(Place::Host, bytes).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     Node { flow, region, offer }
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::Access;
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
@@ -31,13 +32,13 @@ fn what_may_not_be_locked_is_refused_with_the_limit_and_the_rest_stays_usable() 
     let flow = Flow::new(vec![FaultyRail::new(rail, faults)], Duration::from_secs(20));
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
 
-    let error = flow.register(device.allocate(Place::Host, 1 << 20).unwrap()).unwrap_err().to_string();
+    let error = flow.register(device.allocate(Place::Host, 1 << 20).unwrap(), Access::ALL).unwrap_err().to_string();
     for words in ["rail tcp;ofi_rxm:", "registration of 1048576 B failed", "`ulimit -l` is 64 KiB here", "memlock=-1"] {
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
 
     // What fits is registered, and moves.
-    let region = flow.register(device.allocate(Place::Host, 8192).unwrap()).unwrap();
+    let region = flow.register(device.allocate(Place::Host, 8192).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
     region.buffer().write(0, &[7u8; 64]).unwrap();

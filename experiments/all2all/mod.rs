@@ -11,6 +11,7 @@ use crate::job::{self, Job};
 use crate::output::Output;
 use args::Plan;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::Access;
 use ginlab::report::{Header, Row};
 use measure::Bench;
 
@@ -28,8 +29,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> {
     let memory = plan.memory(ranks.size());
     let mut job = Job::open(&args.job, plan.most_rails, false, memory * 2, ranks)?;
-    let source = job.register(args.job.mem, memory)?;
-    let destination = job.register(args.job.mem, memory)?;
+    let source = job.register(args.job.mem, memory, Access::SOURCE)?;
+    let destination = job.register(args.job.mem, memory, Access::REMOTE_WRITE)?;
     job.connect(&[&destination], ranks)?;
     let mut output = match ranks.rank() {
         0 => Some(Output::open(&args.output.options(), &header(args, &job, ranks), plan.tuples.len() as u64)?),

@@ -9,6 +9,7 @@ use crate::job::{self, Job, JobArgs};
 use crate::listing::ListingArgs;
 use card::Card;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::Access;
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Header, Key};
 use row::{Document, Row, Times};
@@ -21,7 +22,7 @@ Examples:
   ginlab bootstrap --np 8 --rails 3         who writes to whom over which of three rails
   ginlab bootstrap --json - | jq '.pairs'   the rail of every pair
   mpirun -np 8 ginlab bootstrap             ranks from MPI (build with --features mpi)
-  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab bootstrap   one of two hosts by TCP";
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN_FILE=token ginlab bootstrap   one of two hosts by TCP";
 
 /// Bytes of the memory that is registered: the key is what matters.
 const REGISTERED: u64 = 4096;
@@ -56,7 +57,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
     let began = Instant::now();
     let job = Job::open(&args.job, args.rails, false, REGISTERED, ranks)?;
-    let region = job.register(args.job.mem, REGISTERED)?;
+    let region = job.register(args.job.mem, REGISTERED, Access::ALL)?;
     let open = Micros::from(began.elapsed()).0;
     let card = Card::of(&job, &region, ranks.local_rank())?;
     let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();

@@ -10,7 +10,8 @@ mod side;
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::rails::Wanted;
-use ginlab::bootstrap::{self, process_env, visit};
+use ginlab::bootstrap::visit::Entrance;
+use ginlab::bootstrap::{self, process_env};
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow};
 use ginlab::measure::size;
@@ -75,6 +76,12 @@ struct Plan {
 /// Memory that a client may ask a server for is eight times this.
 const LARGEST: u64 = 64 << 20;
 
+/// Sizes of a plan, at most: as many as powers of two.
+const MOST_SIZES: usize = 64;
+
+/// Messages of each size, at most: what the options can ask for. All of a plan together stay far below 2^64.
+const MOST_MESSAGES: u64 = 1 << 33;
+
 impl Plan {
     fn new(args: &Args) -> Result<Plan, Failure> {
         let usage = |error: size::SizeError| Failure::Usage(error.to_string());
@@ -94,8 +101,20 @@ impl Plan {
                 size::human(LARGEST)
             )),
             None if self.sizes.is_empty() => Err("there are no sizes to echo".to_owned()),
+            None if self.sizes.len() > MOST_SIZES => {
+                Err(format!("{} sizes to echo: at most {MOST_SIZES} are allowed", self.sizes.len()))
+            }
+            None if self.messages > MOST_MESSAGES || self.timed > self.messages => Err(format!(
+                "{} messages of each size, {} of them timed: at most {MOST_MESSAGES} are allowed, and no more timed",
+                self.messages, self.timed
+            )),
             None => Ok(()),
         }
+    }
+
+    /// Messages of all sizes. A plan that has passed its check has a number of them.
+    fn total(&self) -> u64 {
+        self.sizes.len() as u64 * self.messages
     }
 
     fn largest(&self) -> u64 {
@@ -113,24 +132,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         messages: true,
         timeout: Duration::from_secs(args.timeout),
     };
-    let token = match (&args.listen, &args.connect) {
-        (None, None) => bootstrap::random_token(),
-        _ => bootstrap::token_from_env(&process_env),
+    let token = match args.listen.as_ref().or(args.connect.as_ref()) {
+        None => bootstrap::random_token(),
+        Some(address) => bootstrap::token_for(address, &process_env),
     }?;
     // The flows come with the visits, and each is driven by a task of its own.
     let program = async {
         if let Some(address) = &args.listen {
-            let listener = visit::listen(address).await?;
-            return server::serve(listener, &token, &rail, args.clients, true).await;
+            let entrance = Entrance::listen(address, &token, rail.timeout).await?;
+            return server::serve(entrance, &rail, args.clients, true).await;
         }
         if let Some(address) = &args.connect {
             return client::run(args, &plan, address, &token, &rail).await;
         }
-        let listener = visit::listen("127.0.0.1:0").await?;
-        let address = listener.local_addr().map_err(|error| Failure::Run(error.to_string()))?.to_string();
+        let entrance = Entrance::listen("127.0.0.1:0", &token, rail.timeout).await?;
+        let address = entrance.address()?.to_string();
         let server = {
-            let (token, rail) = (token.clone(), rail.clone());
-            tokio::task::spawn_local(async move { server::serve(listener, &token, &rail, Some(1), false).await })
+            let rail = rail.clone();
+            tokio::task::spawn_local(async move { server::serve(entrance, &rail, Some(1), false).await })
         };
         client::run(args, &plan, &address, &token, &rail).await?;
         server.await.map_err(|error| Failure::Run(format!("the server's task ended: {error}")))?

@@ -5,56 +5,41 @@ use super::side::{self, Card, Opened, Socket};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::Wanted;
-use ginlab::bootstrap::visit::{Ended, Visit, bounded};
+use ginlab::bootstrap::visit::{Ended, Entrance, Visit, bounded};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 /// The server itself waits for nobody in particular: no wait of its is longer than this.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// How a client's task ended.
-enum Outcome {
-    /// Welcomed, and served to its end or not.
-    Visited,
-    /// Turned away at the door.
-    Refused,
-}
+/// Clients at a time: each has rails and memory of its own here.
+const MOST_CLIENTS: usize = 64;
 
 /// Serves until so many clients have come and gone, or until Ctrl-C. What becomes of them is told on stdout when `tell`.
-pub async fn serve(
-    listener: TcpListener,
-    token: &str,
-    rail: &Wanted,
-    clients: Option<u64>,
-    tell: bool,
-) -> Result<(), Failure> {
-    let address = listener.local_addr().map_err(|error| Failure::Run(error.to_string()))?;
+pub async fn serve(mut entrance: Entrance, rail: &Wanted, clients: Option<u64>, tell: bool) -> Result<(), Failure> {
     if tell {
-        events::print("listening", &[("address", address.to_string())]);
+        events::print("listening", &[("address", entrance.address()?.to_string())]);
     }
     let mut tasks = JoinSet::new();
     let mut visited = 0;
     while clients.is_none_or(|clients| visited < clients) {
         let next = async {
             tokio::select! {
-                accepted = listener.accept() => Some(accepted),
-                Some(ended) = tasks.join_next() => {
-                    visited += u64::from(matches!(ended, Ok(Outcome::Visited)));
+                come = entrance.next() => Some(come),
+                Some(_) = tasks.join_next() => {
+                    visited += 1;
                     None
                 }
             }
         };
         match bounded(PATIENCE, next).await {
-            Ok(Some(Ok((stream, from)))) => {
-                let (token, rail) = (token.to_owned(), rail.clone());
-                tasks.spawn_local(async move { client(stream, from, &token, &rail, tell).await });
+            Ok(Some((from, visit))) if tasks.len() >= MOST_CLIENTS => {
+                entrance.turn_away(from, visit, &format!("{MOST_CLIENTS} clients are here already"));
             }
-            Ok(Some(Err(error))) => {
-                // Too many open files, say: the clients that are here go on, and their end may help.
-                eprintln!("ginlab: cannot accept a connection: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok(Some((from, visit))) => {
+                let rail = rail.clone();
+                tasks.spawn_local(async move { client(visit, from, &rail, tell).await });
             }
             Ok(None) | Err(Ended::TimedOut) => {}
             Err(Ended::Interrupted) => return Err(Failure::Interrupted),
@@ -64,14 +49,7 @@ pub async fn serve(
 }
 
 /// One client, from its coming to its leaving. Its failure is its own: the server goes on.
-async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Wanted, tell: bool) -> Outcome {
-    let visit = match Visit::welcome(stream, from, token, rail.timeout).await {
-        Ok(visit) => visit,
-        Err(error) => {
-            eprintln!("ginlab: turned a visitor away: {error}");
-            return Outcome::Refused;
-        }
-    };
+async fn client(visit: Visit, from: SocketAddr, rail: &Wanted, tell: bool) {
     let who =
         [("host", visit.member().host.clone()), ("pid", visit.member().pid.to_string()), ("from", from.to_string())];
     let event = |what: &str, more: &[(&str, String)]| {
@@ -86,7 +64,6 @@ async fn client(stream: TcpStream, from: SocketAddr, token: &str, rail: &Wanted,
         Err(Failure::Interrupted) => {}
         Err(failure) => event("died", &[("why", failure.text().unwrap_or_default())]),
     }
-    Outcome::Visited
 }
 
 async fn echo(mut visit: Visit, rail: &Wanted) -> Result<u64, Failure> {
@@ -117,5 +94,5 @@ async fn echo(mut visit: Visit, rail: &Wanted) -> Result<u64, Failure> {
     side::both(&mut socket, async |socket| socket.echo(&plan).await, fabric.echo(&plan)).await?;
     // The last echo may still be under way to the client, who closes when it has it.
     let _ = bounded(rail.timeout, socket.until_closed()).await;
-    Ok(2 * plan.messages * plan.sizes.len() as u64)
+    Ok(2 * plan.total())
 }

@@ -5,6 +5,7 @@ use crate::error::Failure;
 use crate::rails::{Rails, Wanted};
 use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::Access;
 use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Offer, Peer, Region};
@@ -50,7 +51,8 @@ impl Opened {
         rails.flow.poll_at_most(1);
         let (device, _) = Device::open(Choice::Emulated, 0)?;
         let slot = plan.largest().next_multiple_of(4096);
-        let region = rails.flow.register(device.allocate(Place::Host, slot as usize * 4)?)?;
+        let region =
+            rails.flow.register(device.allocate(Place::Host, slot as usize * 4)?, Access::SOURCE | Access::SINK)?;
         let flow = rails.flow.clone();
         let driver = tokio::task::spawn_local(async move { flow.drive().await });
         Ok(Opened { rails, region, slot, driver })
@@ -101,7 +103,7 @@ impl Fabric<'_> {
     /// Sends back every message of the plan; there is room for the next one before the echo of the last one leaves.
     pub async fn echo(&self, plan: &Plan) -> Result<(), Failure> {
         let Opened { rails: Rails { flow, .. }, region, slot, .. } = self.opened;
-        let total = plan.sizes.len() as u64 * plan.messages;
+        let total = plan.total();
         let room = |number: u64| flow.recv(0, region, number % 2 * slot, *slot);
         let mut next = Some(room(0));
         for number in 0..total {

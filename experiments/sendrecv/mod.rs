@@ -4,6 +4,7 @@ use crate::error::Failure;
 use crate::job::{self, Job, JobArgs};
 use crate::output::{Output, OutputArgs};
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
 use ginlab::measure::stats::Summary;
@@ -155,8 +156,8 @@ fn rank(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<(), Fail
     let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
     let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
     let mut job = Job::open(&args.job, rails, true, memory * 2, ranks)?;
-    let out = job.register(args.job.mem, memory)?;
-    let into = job.register(args.job.mem, memory)?;
+    let out = job.register(args.job.mem, memory, Access::SOURCE)?;
+    let into = job.register(args.job.mem, memory, Access::SINK)?;
     job.connect(&[], ranks)?;
     let pairing = ranks.pairing();
     // The number of ranks is even: everybody has a partner.

@@ -5,8 +5,9 @@ use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::rails::Wanted;
 use ginlab::bootstrap::visit::{Visit, VisitError, bounded};
-use ginlab::bootstrap::{process_env, token_from_env};
+use ginlab::bootstrap::{process_env, token_for};
 use ginlab::cuda::{Choice, Device, Place as Where};
+use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow, Operation, Target};
 use ginlab::measure::stats::Summary;
@@ -59,7 +60,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if bytes == 0 {
         return Err(Failure::Usage("--bytes 0: a write has 1 byte or more".to_owned()));
     }
-    let token = token_from_env(&process_env)?;
+    let token = token_for(&args.server, &process_env)?;
     flow::run(std::iter::empty::<Flow<LibfabricRail>>(), visit(args, bytes, &token))
         .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
 }
@@ -93,7 +94,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let places = args.iterations.min(server.bytes / bytes).max(1);
     let extent = places * bytes;
     let (device, _) = Device::open(Choice::Emulated, 0)?;
-    let source = flow.register(device.allocate(Where::Host, extent as usize)?)?;
+    let source = flow.register(device.allocate(Where::Host, extent as usize)?, Access::SOURCE)?;
     visit.say(words::JOINING, &Joining { write_bytes: bytes }).await?;
     let place: Place = visit.hear(words::PLACE).await?;
     let target = Target::new(flow.add_peer(&place.offer)?, &place.offer, 0)?;
@@ -117,7 +118,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let write = |number: u64| {
         let offset = number % places * bytes;
         let rail = (number % server.rails as u64) as usize;
-        flow.write_on(rail, &source, offset, &target, offset, bytes, Some(place.number))
+        flow.write_on(rail, &source, offset, &target, offset, bytes, Some(place.tag))
     };
     let result = match writes(args, write, &mut visit).await {
         Ok(()) => {

@@ -4,18 +4,20 @@ use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::{Rails, Wanted};
-use ginlab::bootstrap::visit::{self, Ended, Visit, VisitError, bounded};
-use ginlab::bootstrap::{process_env, token_from_env};
-use ginlab::cuda::{Choice, Device, Place as Where};
+use ginlab::bootstrap::visit::{Ended, Entrance, Visit, VisitError, bounded};
+use ginlab::bootstrap::{process_env, token_for};
+use ginlab::cuda::{Buffer, Choice, Device, Place as Where};
+use ginlab::fabric::Access;
 use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow, Region};
 use ginlab::measure::size;
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 const EXAMPLES: &str = "\
@@ -30,6 +32,8 @@ const POISON: u8 = 0xA5;
 const LOOK: Duration = Duration::from_millis(2);
 /// The server itself waits for nobody in particular: no wait of its is longer than this.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// Visitors without a place that are heard at a time.
+const MOST_WAITING: usize = 64;
 
 /// Options of `ginlab serve`.
 #[derive(clap::Args, Debug)]
@@ -63,7 +67,9 @@ pub struct Args {
 
 /// Memory for one peer at a time.
 struct Slot {
-    region: Region<LibfabricRail>,
+    memory: Rc<Buffer>,
+    /// Its registration, as long as a peer is there: each peer gets one of its own, with keys of its own.
+    region: Option<Region<LibfabricRail>>,
     taken: bool,
     /// Whoever had it died: what was under way may still come in.
     rests_until: Option<Instant>,
@@ -74,12 +80,15 @@ struct Shared {
     rails: Rails,
     local: bool,
     slots: RefCell<Vec<Slot>>,
-    /// Number of the last peer that joined; its immediates say it.
+    /// Number of the last peer that joined.
     last: Cell<u32>,
+    /// What the peers that are here raise behind their writes.
+    tags: RefCell<HashSet<u32>>,
     driver: RefCell<Option<JoinHandle<()>>>,
     /// A peer has gone in the middle of its writes, or was cut off.
     torn: Cell<bool>,
-    token: String,
+    /// Immediates of nobody are told of when there are so many.
+    strays_to_tell: Cell<u64>,
     timeout: Duration,
 }
 
@@ -97,7 +106,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             size::human(bytes)
         )));
     }
-    let token = token_from_env(&process_env)?;
+    let token = token_for(&args.listen, &process_env)?;
     let wanted = Wanted {
         provider: args.provider.clone(),
         domains: args.domain.clone(),
@@ -106,20 +115,21 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         timeout: Duration::from_secs(args.timeout),
     };
     let program = async {
-        let listener = visit::listen(&args.listen).await?;
-        let address = listener.local_addr().map_err(|error| Failure::Run(error.to_string()))?;
+        let entrance = Entrance::listen(&args.listen, &token, wanted.timeout).await?;
+        let address = entrance.address()?;
         let local = address.ip().is_loopback();
         let rails = wanted.open(if local { Reach::SameHost } else { Reach::Network })?;
         // Peers on this machine need the cores too.
         rails.flow.give_way(true);
         let (device, _) = Device::open(Choice::Emulated, 0)?;
-        // All memory is registered before anybody comes, and stays so until the end: a network card or a provider that
-        // still works off what a dead peer has sent always finds it in place.
-        let slot = |_| {
-            let region = rails.flow.register(device.allocate(Where::Host, bytes as usize)?)?;
-            Ok(Slot { region, taken: false, rests_until: None })
-        };
-        let slots = (0..args.peers).map(slot).collect::<Result<Vec<_>, Failure>>()?;
+        // All memory is there before anybody comes, and stays until the end: a provider that still works off what a dead peer
+        // has sent always finds it. It is registered once, so that what cannot be registered is known now.
+        let memory = |_| Ok(Rc::new(device.allocate(Where::Host, bytes as usize)?));
+        let memories = (0..args.peers).map(memory).collect::<Result<Vec<_>, Failure>>()?;
+        let tried = memories.iter().map(|memory| rails.flow.register(memory.clone(), Access::REMOTE_WRITE));
+        drop(tried.collect::<Result<Vec<_>, _>>()?);
+        let slot = |memory| Slot { memory, region: None, taken: false, rests_until: None };
+        let slots = memories.into_iter().map(slot).collect();
         for note in &rails.notes {
             eprintln!("# note: {note}");
         }
@@ -138,11 +148,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             slots: RefCell::new(slots),
             last: Cell::new(0),
             driver: RefCell::new(None),
+            tags: RefCell::new(HashSet::new()),
             torn: Cell::new(false),
-            token,
+            strays_to_tell: Cell::new(1),
             timeout: wanted.timeout,
         });
-        let result = accept(&listener, &shared, args.visits).await;
+        let result = accept(entrance, &shared, args).await;
         if shared.torn.get() || shared.slots.borrow().iter().any(|slot| slot.taken) {
             // Closing an endpoint in the middle of an incoming write crashes the tcp provider of libfabric 1.17, and whether
             // it has seen the end of the connection cannot be asked. The process ends here: the system closes what is left.
@@ -154,13 +165,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
 }
 
-async fn accept(listener: &TcpListener, shared: &Rc<Shared>, visits: Option<u64>) -> Result<(), Failure> {
+async fn accept(mut entrance: Entrance, shared: &Rc<Shared>, args: &Args) -> Result<(), Failure> {
     let mut tasks = JoinSet::new();
     let mut ended = 0;
-    while visits.is_none_or(|visits| ended < visits) {
+    while args.visits.is_none_or(|visits| ended < visits) {
         let next = async {
             tokio::select! {
-                accepted = listener.accept() => Some(accepted),
+                come = entrance.next() => Some(come),
                 Some(visited) = tasks.join_next() => {
                     ended += u64::from(matches!(visited, Ok(true)));
                     None
@@ -168,14 +179,12 @@ async fn accept(listener: &TcpListener, shared: &Rc<Shared>, visits: Option<u64>
             }
         };
         match bounded(PATIENCE, next).await {
-            Ok(Some(Ok((stream, from)))) => {
-                let shared = shared.clone();
-                tasks.spawn_local(async move { shared.peer(stream, from).await });
+            Ok(Some((from, visit))) if tasks.len() >= args.peers as usize + MOST_WAITING => {
+                entrance.turn_away(from, visit, "more visitors are here than the server hears at a time");
             }
-            Ok(Some(Err(error))) => {
-                // Too many open files, say: the peers that are here go on, and their end may help.
-                eprintln!("ginlab: cannot accept a connection: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok(Some((from, visit))) => {
+                let shared = shared.clone();
+                tasks.spawn_local(async move { shared.peer(visit, from).await });
             }
             Ok(None) | Err(Ended::TimedOut) => {}
             Err(Ended::Interrupted) => return Err(Failure::Interrupted),
@@ -187,11 +196,24 @@ async fn accept(listener: &TcpListener, shared: &Rc<Shared>, visits: Option<u64>
     Ok(())
 }
 
+/// A random value that no peer here has, so that none of them knows another's.
+fn fresh_tag(tags: &mut HashSet<u32>) -> Result<u32, Failure> {
+    loop {
+        let tag = getrandom::u32().map_err(|error| Failure::Run(format!("no random numbers: {error}")))?;
+        if tags.insert(tag) {
+            return Ok(tag);
+        }
+    }
+}
+
 /// A peer that has joined. Dropping it frees its place, or lets it rest when the peer has not left by itself.
 struct Joined<'a> {
     shared: &'a Shared,
     slot: usize,
+    memory: Rc<Buffer>,
     number: u32,
+    /// What it raises behind its writes.
+    tag: u32,
     write_bytes: u64,
     writes: u64,
     /// It has left by itself, with all its writes complete.
@@ -200,14 +222,7 @@ struct Joined<'a> {
 
 impl Shared {
     /// One peer, from its coming to its leaving; whether it had joined.
-    async fn peer(&self, stream: TcpStream, from: SocketAddr) -> bool {
-        let mut visit = match Visit::welcome(stream, from, &self.token, self.timeout).await {
-            Ok(visit) => visit,
-            Err(error) => {
-                eprintln!("ginlab: turned a visitor away: {error}");
-                return false;
-            }
-        };
+    async fn peer(&self, mut visit: Visit, from: SocketAddr) -> bool {
         let mut joined = match self.admit(&mut visit).await {
             Ok(joined) => joined,
             Err(failure) => {
@@ -244,7 +259,7 @@ impl Shared {
     /// Gives a place to a peer that can use it.
     async fn admit(&self, visit: &mut Visit) -> Result<Joined<'_>, Failure> {
         let flow = &self.rails.flow;
-        let bytes = self.slots.borrow().first().map_or(0, |slot| slot.region.bytes());
+        let bytes = self.slots.borrow().first().map_or(0, |slot| slot.memory.bytes() as u64);
         if self.local && !visit.same_host() {
             let why = "the server has rails of its own machine only: let it --listen on an address of the network";
             return Err(visit.refuse(why.to_owned()).await.into());
@@ -256,7 +271,9 @@ impl Shared {
             let why = format!("a write of {} B does not fit into a place of {bytes} B", joining.write_bytes);
             return Err(visit.refuse(why).await.into());
         }
-        let Some(slot) = self.take_slot() else {
+        let tag = fresh_tag(&mut self.tags.borrow_mut())?;
+        let Some((slot, memory)) = self.take_slot() else {
+            self.tags.borrow_mut().remove(&tag);
             let count = self.slots.borrow().len();
             let why = format!(
                 "all {count} places are taken, or rest after a death; try again later, or give the server more --peers"
@@ -265,23 +282,53 @@ impl Shared {
         };
         let number = self.last.get().wrapping_add(1);
         self.last.set(number);
-        let joined = Joined { shared: self, slot, number, write_bytes: joining.write_bytes, writes: 0, left: false };
+        let write_bytes = joining.write_bytes;
+        // A place that nobody has seen is free at once.
+        let mut joined = Joined { shared: self, slot, memory, number, tag, write_bytes, writes: 0, left: true };
+        poison(&joined.memory).await?;
+        let region = flow.register(joined.memory.clone(), Access::REMOTE_WRITE)?;
+        let offer = flow.offer(&[&region])?;
+        self.slots.borrow_mut()[slot].region = Some(region);
+        flow.expect_immediates(joined.tag);
         // From here on its writes may come.
+        joined.left = false;
         self.drive(true);
-        let region = self.slots.borrow()[slot].region.clone();
-        region.buffer().write(0, &vec![POISON; bytes as usize])?;
-        visit.say(words::PLACE, &Place { offer: flow.offer(&[&region])?, number }).await?;
+        visit.say(words::PLACE, &Place { offer, number, tag: joined.tag }).await?;
         Ok(joined)
     }
 
     /// A place that is free; last of all one that rests, and only when its rest is over.
-    fn take_slot(&self) -> Option<usize> {
+    fn take_slot(&self) -> Option<(usize, Rc<Buffer>)> {
         let mut slots = self.slots.borrow_mut();
         let rested = |slot: &Slot| slot.rests_until.is_none_or(|until| Instant::now() >= until);
         let fresh = slots.iter().position(|slot| !slot.taken && slot.rests_until.is_none());
         let found = fresh.or_else(|| slots.iter().position(|slot| !slot.taken && rested(slot)))?;
-        (slots[found].taken, slots[found].rests_until) = (true, None);
-        Some(found)
+        let slot = &mut slots[found];
+        (slot.taken, slot.rests_until) = (true, None);
+        Some((found, slot.memory.clone()))
+    }
+
+    /// Takes the key to a place away from whoever had it, and frees the place.
+    fn revoke(&self, slot: usize, rests_until: Option<Instant>) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = &mut slots[slot];
+        match slot.region.take().map(|region| self.rails.flow.unregister(region)) {
+            None | Some(Ok(_)) => (slot.taken, slot.rests_until) = (false, rests_until),
+            // Something of ours is in flight on it, which this server never posts. The place stays taken.
+            Some(Err(region)) => slot.region = Some(region),
+        }
+    }
+
+    /// Tells of immediates that no peer was given: at 1, 2, 4, 8, ... of them.
+    fn tell_strays(&self) {
+        let strays = self.rails.flow.counters().strays;
+        if strays >= self.strays_to_tell.get() {
+            self.strays_to_tell.set(strays.saturating_add(1).next_power_of_two());
+            eprintln!(
+                "ginlab: {strays} immediates have come that no peer here was given: of one that has gone, or a guess at \
+                 another's"
+            );
+        }
     }
 
     /// Polls the rails as long as a peer is here; a server without peers takes no processor time.
@@ -302,28 +349,27 @@ impl Shared {
 
 impl Joined<'_> {
     fn bytes(&self) -> u64 {
-        self.writes * self.write_bytes
+        // It may raise its tag without writing.
+        self.writes.saturating_mul(self.write_bytes)
     }
 
     /// Counts the writes that have arrived since the last look.
     fn collect(&mut self) -> bool {
-        let arrived = self.shared.rails.flow.take_immediates(self.number);
+        let arrived = self.shared.rails.flow.take_immediates(self.tag);
         self.writes += arrived;
+        self.shared.tell_strays();
         arrived > 0
     }
 
     /// Waits for the end of the peer's writes and answers with their checksum; whether the peer found it right.
     async fn serve(&mut self, visit: &mut Visit, who: &[(&str, String)]) -> Result<bool, Failure> {
         let done = self.until_done(visit, who).await?;
-        let region = self.shared.slots.borrow()[self.slot].region.clone();
-        if done.extent > region.bytes() {
-            let why = format!("{} B are beyond the place of {} B", done.extent, region.bytes());
+        if done.extent > self.memory.bytes() as u64 {
+            let why = format!("{} B are beyond the place of {} B", done.extent, self.memory.bytes());
             return Err(visit.refuse(why).await.into());
         }
         // Its writes are complete, so they are in memory; the last immediates may still wait to be polled.
-        let mut arrived = vec![0; done.extent as usize];
-        region.buffer().read(0, &mut arrived)?;
-        let answer = Checksum { crc32: crc32fast::hash(&arrived), writes: self.writes };
+        let answer = Checksum { crc32: checksum(&self.memory, done.extent as usize).await?, writes: self.writes };
         visit.say(words::CHECKSUM, &answer).await?;
         let verdict: Verdict = visit.hear(words::VERDICT).await?;
         Ok(verdict.right)
@@ -368,11 +414,41 @@ impl Drop for Joined<'_> {
         if !self.left {
             self.shared.torn.set(true);
         }
-        {
-            let mut slots = self.shared.slots.borrow_mut();
-            let rest = (!self.left).then(|| Instant::now() + self.shared.timeout);
-            (slots[self.slot].taken, slots[self.slot].rests_until) = (false, rest);
-        }
+        // Dead or not: its key is worth nothing from here on, and its tag neither.
+        let rest = (!self.left).then(|| Instant::now() + self.shared.timeout);
+        self.shared.revoke(self.slot, rest);
+        self.shared.tags.borrow_mut().remove(&self.tag);
+        self.shared.rails.flow.forget_immediates(self.tag);
         self.shared.drive(false);
     }
+}
+
+/// Pieces of a place that are written or read at a time: in between the other peers have their turn.
+const PIECE: usize = 1 << 20;
+
+/// Where a place begins and ends, piece by piece.
+fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..bytes).step_by(PIECE).map(move |start| start..bytes.min(start + PIECE))
+}
+
+/// Takes away what the last peer has left.
+async fn poison(memory: &Buffer) -> Result<(), Failure> {
+    let poison = vec![POISON; PIECE.min(memory.bytes())];
+    for piece in pieces(memory.bytes()) {
+        memory.write(piece.start, &poison[..piece.len()])?;
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+/// The CRC-32 of the first bytes.
+async fn checksum(memory: &Buffer, bytes: usize) -> Result<u32, Failure> {
+    let (mut hasher, mut arrived) = (crc32fast::Hasher::new(), vec![0; PIECE.min(bytes)]);
+    for piece in pieces(bytes) {
+        let arrived = &mut arrived[..piece.len()];
+        memory.read(piece.start, arrived)?;
+        hasher.update(arrived);
+        tokio::task::yield_now().await;
+    }
+    Ok(hasher.finalize())
 }

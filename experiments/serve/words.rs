@@ -36,11 +36,14 @@ pub struct Joining {
     pub write_bytes: u64,
 }
 
-/// Where it may write: into region 0 of the offer, raising its number behind each write.
+/// Where it may write: into region 0 of the offer, raising its tag behind each write.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Place {
     pub offer: Offer,
+    /// What the server's events call it.
     pub number: u32,
+    /// Random, and known to nobody else: whoever raises it counts as this peer.
+    pub tag: u32,
 }
 
 /// The peer has written: so many writes, and this many bytes from the start of its place are to be right.

@@ -10,6 +10,7 @@ use crate::job::{self, Job};
 use crate::output::Output;
 use args::Plan;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::Access;
 use ginlab::pairing::Pairing;
 use ginlab::report::{Header, Row};
 use measure::Bench;
@@ -30,8 +31,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> {
     let mut job = Job::open(&args.job, plan.most_rails, false, plan.memory * 2, ranks)?;
-    let source = job.register(args.job.mem, plan.memory)?;
-    let destination = job.register(args.job.mem, plan.memory)?;
+    let source = job.register(args.job.mem, plan.memory, Access::SOURCE)?;
+    let destination = job.register(args.job.mem, plan.memory, Access::REMOTE_WRITE)?;
     job.connect(&[&destination], ranks)?;
     let pairing = ranks.pairing();
     let mut output = match ranks.rank() {

@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use super::error::BootstrapError;
 use super::frame::{self, FrameKind};
-use super::hello::{self, Hello, Refusal};
+use super::hello::{self, Answer, Hello, Opening, Refusal};
 use super::link::Link;
 use super::wait::Clock;
 
@@ -39,8 +39,7 @@ pub(super) fn connect(
     hello: &Hello,
     clock: &Clock,
 ) -> Result<Link, BootstrapError> {
-    let mut greeting = hello::prefix(token);
-    greeting.extend(frame::encode(FrameKind::Hello, 0, "start", &hello::json(hello)));
+    let greeting = frame::encode(FrameKind::Hello, 0, "start", &hello::json(hello));
     let mut last = String::from("none");
     let mut backoff = FIRST_BACKOFF;
     loop {
@@ -54,7 +53,7 @@ pub(super) fn connect(
                 break;
             }
             let patience = if addresses.len() == 1 { clock.remaining() } else { CANDIDATE };
-            match attempt(address, &greeting, &clock.within(patience)) {
+            match attempt(address, token, &greeting, &clock.within(patience)) {
                 Ok(link) => return Ok(link),
                 Err(Failure::End(error)) => return Err(error),
                 Err(Failure::Retry(why)) => last = format!("{address}: {why}"),
@@ -79,7 +78,7 @@ pub(super) fn connect(
     }
 }
 
-fn attempt(address: SocketAddr, greeting: &[u8], clock: &Clock) -> Result<Link, Failure> {
+fn attempt(address: SocketAddr, token: &str, greeting: &[u8], clock: &Clock) -> Result<Link, Failure> {
     let retry = |error: std::io::Error| Failure::Retry(error.to_string());
     // The limit must not be zero, and the time may run out just now.
     let limit = clock.remaining().clamp(Duration::from_millis(1), ATTEMPT);
@@ -91,25 +90,28 @@ fn attempt(address: SocketAddr, greeting: &[u8], clock: &Clock) -> Result<Link, 
     // Who rank 0 is, its Welcome tells.
     let nobody = super::Member { host: address.to_string(), pid: 0, identity: String::new() };
     let mut link = Link::new(stream, nobody, Vec::new()).map_err(retry)?;
-    let mut sent = 0;
+    // Whoever this is has proved nothing yet.
+    link.longest = hello::MAX_HELLO_BYTES;
+    let mut opening = Opening::new().map_err(retry)?;
+    let (mut words, mut sent) = (opening.prefix(), 0);
     loop {
-        if sent < greeting.len() {
-            sent += link.send_some(&greeting[sent..]).map_err(retry)?;
+        if sent < words.len() {
+            sent += link.send_some(&words[sent..]).map_err(retry)?;
         }
         link.fill().map_err(|why| Failure::Retry(format!("not a ginlab rank 0: {why}")))?;
-        if let Some(frame) = link.frames.pop_front() {
-            return match frame.kind {
-                FrameKind::Welcome => {
-                    link.member = serde_json::from_slice(&frame.payload)
+        while let Some(frame) = link.frames.pop_front() {
+            match opening.step(&frame, token, greeting, &mut words) {
+                Answer::Wait => {}
+                Answer::Welcome(payload) => {
+                    let member: super::Member = serde_json::from_slice(&payload)
                         .map_err(|error| Failure::Retry(format!("unreadable Welcome: {error}")))?;
-                    Ok(link)
+                    link.member = member.printable();
+                    link.longest = frame::MAX_BYTES;
+                    return Ok(link);
                 }
-                FrameKind::Refuse => Err(Failure::Refused(
-                    serde_json::from_slice(&frame.payload)
-                        .map_err(|error| Failure::Retry(format!("unreadable Refuse: {error}")))?,
-                )),
-                other => Err(Failure::Retry(format!("not a ginlab rank 0: {other:?} instead of Welcome"))),
-            };
+                Answer::Refused(refusal) => return Err(Failure::Refused(refusal)),
+                Answer::Foreign(why) => return Err(Failure::Retry(why)),
+            }
         }
         if link.closed {
             return Err(Failure::Retry("it closed the connection without an answer".into()));
@@ -121,7 +123,7 @@ fn attempt(address: SocketAddr, greeting: &[u8], clock: &Clock) -> Result<Link, 
             return Err(Failure::Retry("it took the connection, but did not answer".into()));
         }
         let mut flags = PollFlags::POLLIN;
-        flags.set(PollFlags::POLLOUT, sent < greeting.len());
+        flags.set(PollFlags::POLLOUT, sent < words.len());
         clock.poll(&mut [PollFd::new(link.as_fd(), flags)]).map_err(Failure::End)?;
     }
 }

@@ -3,25 +3,17 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::error::BootstrapError;
 use super::frame::{self, FrameKind};
-use super::hello::{self, Hello, Knock, Refusal};
+use super::guard::{CROWDED_OUT, HANDSHAKE_LIMIT, MAX_STRANGERS, Notices, shown};
+use super::hello::{self, Gate, Hello, Knock, Refusal};
 use super::identity::Member;
 use super::link::Link;
 
-/// A connection must have said who it is within this time.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Connections under way beyond the job's own; further ones wait in the kernel's backlog.
-const MAX_STRANGERS: usize = 64;
-
 /// Bytes kept of a connection that is not a link yet.
 const MAX_UNREAD: usize = 16 << 10;
-
-/// Refusals told on stderr; a port scanner must not flood it.
-const MAX_NOTICES: usize = 8;
 
 /// Accepts the ranks of one job.
 pub(super) struct Door {
@@ -29,14 +21,17 @@ pub(super) struct Door {
     token: String,
     size: usize,
     welcome: Vec<u8>,
+    /// In the order of their coming.
     callers: Vec<Caller>,
-    refused: usize,
-    last_refusal: String,
+    notices: Notices,
 }
 
 struct Caller {
     stream: TcpStream,
     from: SocketAddr,
+    gate: Gate,
+    /// It knows the token.
+    proven: bool,
     buffer: Vec<u8>,
     deadline: Instant,
     closed: bool,
@@ -55,34 +50,17 @@ impl Door {
     pub fn new(listener: TcpListener, token: &str, size: usize, me: &Member) -> Result<Self, BootstrapError> {
         listener.set_nonblocking(true).map_err(|e| BootstrapError::system("listen for the other ranks", e))?;
         let welcome = frame::encode(FrameKind::Welcome, 0, "start", &hello::json(me));
-        Ok(Door {
-            listener,
-            token: token.to_owned(),
-            size,
-            welcome,
-            callers: Vec::new(),
-            refused: 0,
-            last_refusal: String::new(),
-        })
+        Ok(Door { listener, token: token.to_owned(), size, welcome, callers: Vec::new(), notices: Notices::default() })
     }
 
     /// What to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let listener = (!self.full()).then(|| self.listener.as_fd());
-        listener.into_iter().chain(self.callers.iter().map(|caller| caller.stream.as_fd()))
-    }
-
-    fn full(&self) -> bool {
-        self.callers.len() >= self.size + MAX_STRANGERS
+        std::iter::once(self.listener.as_fd()).chain(self.callers.iter().map(|caller| caller.stream.as_fd()))
     }
 
     /// For the error of a wait that ended without everybody.
     pub fn note(&self) -> String {
-        match self.refused {
-            0 => String::new(),
-            1 => format!("; refused one connection: {}", self.last_refusal),
-            n => format!("; refused {n} connections, the last: {}", self.last_refusal),
-        }
+        self.notices.clause()
     }
 
     /// Moves every connection as far as it goes without waiting, and puts those that are ranks into `links`. Strangers are
@@ -94,11 +72,11 @@ impl Door {
                 Step::Wait => self.callers.push(caller),
                 Step::Stranger(why) => {
                     if !caller.leaving {
-                        self.tell(&caller, &why);
+                        self.notices.tell(caller.from, &why);
                     }
                 }
                 Step::Refuse(why) => {
-                    self.tell(&caller, &why);
+                    self.notices.tell(caller.from, &why);
                     caller.refuse(why, false);
                     self.callers.push(caller);
                 }
@@ -113,7 +91,7 @@ impl Door {
                     match caller.into_link(&self.welcome, &hello, used) {
                         Ok(link) => links[rank] = Some(link),
                         // It will come again, or be missed by name.
-                        Err(error) => self.last_refusal = format!("rank {rank}: {error}"),
+                        Err(error) => self.notices.note(format!("rank {rank}: {error}")),
                     }
                 }
             }
@@ -134,30 +112,40 @@ impl Door {
     }
 
     fn accept(&mut self) -> Result<(), BootstrapError> {
-        while !self.full() {
+        // Those who come faster than they can be looked at wait for the next turn.
+        for _ in 0..MAX_STRANGERS {
             match self.listener.accept() {
                 Ok((stream, from)) => {
-                    if stream.set_nonblocking(true).is_ok() {
-                        let deadline = Instant::now() + HANDSHAKE_LIMIT;
-                        let buffer = Vec::new();
-                        self.callers.push(Caller { stream, from, buffer, deadline, closed: false, leaving: false });
+                    if self.callers.len() >= self.size + MAX_STRANGERS {
+                        self.let_oldest_go();
+                    }
+                    if let (Ok(()), Ok(gate)) = (stream.set_nonblocking(true), Gate::new()) {
+                        let (deadline, buffer) = (Instant::now() + HANDSHAKE_LIMIT, Vec::new());
+                        let (proven, closed, leaving) = (false, false, false);
+                        self.callers.push(Caller { stream, from, gate, proven, buffer, deadline, closed, leaving });
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // The connector gave up in between.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(error) => return Err(BootstrapError::system("accept a connection", error)),
+                // Too many open files, say: those who have said nothing yet go first.
+                Err(error) if !self.let_oldest_go() => {
+                    return Err(BootstrapError::system("accept a connection", error));
+                }
+                Err(_) => {}
             }
         }
         Ok(())
     }
 
-    fn tell(&mut self, caller: &Caller, why: &str) {
-        self.refused += 1;
-        self.last_refusal = format!("{}: {why}", shown(caller.from));
-        if self.refused <= MAX_NOTICES {
-            eprintln!("ginlab: refused a connection from {}", self.last_refusal);
+    /// Drops the oldest connection that has not proved the token, or is refused; whether there was one.
+    fn let_oldest_go(&mut self) -> bool {
+        let Some(oldest) = self.callers.iter().position(|caller| !caller.proven) else { return false };
+        let caller = self.callers.remove(oldest);
+        if !caller.leaving {
+            self.notices.tell(caller.from, CROWDED_OUT);
         }
+        true
     }
 }
 
@@ -171,15 +159,23 @@ impl Caller {
             self.buffer.clear();
             return if self.closed || late { Step::Stranger(String::new()) } else { Step::Wait };
         }
-        let used = match hello::knock(&self.buffer, token) {
-            Knock::Stranger => return Step::Stranger("it is not a ginlab rank".into()),
-            Knock::Other(why) => return Step::Refuse(why),
-            Knock::Incomplete => None,
-            Knock::Ours(used) => Some(used),
-        };
-        if let Some(used) = used {
-            match hello::read_hello(&self.buffer[used..]) {
-                Ok(Some((hello, length))) => return Step::Join(hello, used + length),
+        if !self.proven {
+            let mut answer = Vec::new();
+            let knock = self.gate.step(&mut self.buffer, token, &mut answer);
+            // It fits into the socket's buffer; when it does not, the other side takes nothing and is no rank.
+            if let Err(error) = self.stream.write_all(&answer) {
+                return Step::Stranger(format!("the connection broke: {error}"));
+            }
+            match knock {
+                Knock::Stranger => return Step::Stranger("it is not a ginlab rank".into()),
+                Knock::Other(why) => return Step::Refuse(why),
+                Knock::Incomplete => {}
+                Knock::Ours => self.proven = true,
+            }
+        }
+        if self.proven {
+            match hello::read_hello(&self.buffer) {
+                Ok(Some((hello, used))) => return Step::Join(hello, used),
                 Ok(None) => {}
                 Err(why) => return Step::Refuse(why),
             }
@@ -219,9 +215,4 @@ impl Caller {
         self.stream.write_all(welcome)?;
         Link::new(self.stream, hello.member.clone(), self.buffer.split_off(used))
     }
-}
-
-/// Without the IPv6 spelling of an IPv4 address.
-fn shown(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -143,9 +143,20 @@ pub enum BootstrapError {
     },
     /// No secret is shared by the ranks.
     #[error(
-        "the ranks share no job token; set GINLAB_TOKEN to the same secret on every rank (TORCHELASTIC_RUN_ID, SLURM_JOB_ID and SKYPILOT_TASK_ID are taken when set)"
+        "the ranks share no job token; set GINLAB_TOKEN to the same secret on every rank (`openssl rand -hex 16` makes one), \
+         or GINLAB_TOKEN_FILE to a file that holds it"
     )]
     NoToken,
+    /// What the ranks share is known to everybody.
+    #[error(
+        "{name} is no secret: everybody on the cluster can see it, so it is a job token on the loopback only; set GINLAB_TOKEN \
+         to the same secret on every rank (`export GINLAB_TOKEN=$(openssl rand -hex 16)` before srun or mpirun), or \
+         GINLAB_TOKEN_FILE to a file that holds it"
+    )]
+    PublicToken {
+        /// The variable that is set.
+        name: String,
+    },
     /// The number of ranks cannot be.
     #[error("a job of {asked} ranks cannot be: allowed are 1 to {limit}")]
     BadSize {
@@ -237,6 +248,7 @@ impl BootstrapError {
                 | Error::MissingVariable { .. }
                 | Error::BadVariable { .. }
                 | Error::NoToken
+                | Error::PublicToken { .. }
                 | Error::BadSize { .. }
                 | Error::SizeMismatch { .. }
                 | Error::Alone { .. }

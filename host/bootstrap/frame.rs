@@ -30,12 +30,17 @@ pub(super) enum FrameKind {
     Visit = 8,
     /// What the two sides of a visit say to each other.
     Word = 9,
+    /// Listener to connector: a number that the connector's proof must fit.
+    Challenge = 10,
+    /// From both sides: it knows the token.
+    Proof = 11,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        [Hello, Welcome, Refuse, Part, All, Missing, Abort, Visit, Word].into_iter().find(|kind| *kind as u8 == byte)
+        let kinds = [Hello, Welcome, Refuse, Part, All, Missing, Abort, Visit, Word, Challenge, Proof];
+        kinds.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

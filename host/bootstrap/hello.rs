@@ -1,24 +1,55 @@
-//! The first bytes of a connection, the same for both sides.
+//! The first bytes of a connection, the same for ranks and visitors: both sides prove that they know the job's token.
 //!
-//! A connector sends the magic, the protocol version and the job's token; rank 0 refuses a wrong one before it reads
-//! anything else. Then follow ordinary frames: Hello, answered by Welcome or Refuse. The token keeps jobs apart and
-//! strangers out of an otherwise trusted network; it travels in the clear.
+//! ```text
+//! connector                                                  listener
+//!   magic, protocol version, 32 random bytes            -->
+//!                                                       <--  Challenge: 32 random bytes of its own
+//!   Proof: HMAC(token, "connector", both numbers)       -->
+//!   Hello (a rank) or Visit (a visitor)                 -->
+//!                                                       <--  Proof: HMAC(token, "listener", both numbers)
+//!                                                       <--  Welcome or Refuse
+//! ```
+//!
+//! HMAC is HMAC-SHA-256, compared in constant time. The token itself never travels. The listener proves nothing to a side
+//! that has not proved itself, and a Refuse that comes before the listener's Proof ends one attempt and not the search
+//! ([`Refusal::last_word`] counts only behind it).
+//!
+//! What others on the network can do:
+//!
+//! - *Whoever connects* without the token gets random bytes and a refusal. He can take up the places of
+//!   [`guard`](super::guard) for others who are no further than he is, and nothing else.
+//! - *Whoever listens in* learns what is said behind the handshake: host names, addresses of rails, keys of registered
+//!   memory, immediates. He cannot use a recorded handshake again, since both numbers are fresh. With a key that he saw he can
+//!   write where its holder can, as long as that registration lives, if he reaches the rail. From a recorded handshake he can
+//!   try tokens on his own machine: a token has to be random (128 bits: `openssl rand -hex 16`), not a word.
+//! - *Whoever answers in rank 0's place* gets a proof that fits nothing but this one connection, and can try tokens with it.
+//! - *Whoever sits in the middle* can pass the handshake on and then change what follows, which is neither encrypted nor
+//!   signed. Where that is to be feared, the network itself has to prevent it (a VPC, WireGuard); the rails' own traffic is
+//!   open there too.
 
+use std::io;
+
+use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
+use sha2::Sha256;
 
-use super::frame::{self, Frame};
+use super::frame::{self, Frame, FrameKind};
 use super::identity::Member;
+use crate::text::printable;
 
 const MAGIC: [u8; 8] = *b"ginlab\r\n";
 
 /// Raised whenever frames or their meaning change.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// The longest token.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
 
 /// A Hello is small; whoever announces more is no rank.
-const MAX_HELLO_BYTES: usize = 4096;
+pub(super) const MAX_HELLO_BYTES: usize = 4096;
+
+const NONCE_BYTES: usize = 32;
+const PREFIX_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
 
 /// What a connector says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,23 +60,67 @@ pub(super) struct Hello {
 }
 
 /// The payload of a Refuse.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub why: String,
     /// Rank 0 of the right job has spoken: trying other addresses is of no use.
     pub last_word: bool,
 }
 
-/// Magic, version, token.
-pub(super) fn prefix(token: &str) -> Vec<u8> {
-    let mut out = MAGIC.to_vec();
-    out.extend(PROTOCOL.to_le_bytes());
-    out.extend((token.len() as u16).to_le_bytes());
-    out.extend(token.as_bytes());
-    out
+impl Refusal {
+    /// From the payload of a frame; its words are fit to be shown.
+    pub fn parse(payload: &[u8]) -> Result<Refusal, serde_json::Error> {
+        let refusal: Refusal = serde_json::from_slice(payload)?;
+        Ok(Refusal { why: printable(&refusal.why), ..refusal })
+    }
 }
 
-/// What the first bytes of a connection tell.
+/// A number that is used once.
+type Nonce = [u8; NONCE_BYTES];
+
+fn nonce() -> io::Result<Nonce> {
+    let mut bytes = [0; NONCE_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(format!("no random numbers: {error}")))?;
+    Ok(bytes)
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Connector,
+    Listener,
+}
+
+/// What the side has to know for its proof. Each side's is its own, so that nobody can hand a proof back to its maker.
+fn mac(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Hmac<Sha256> {
+    // HMAC takes keys of any length.
+    let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("a key of any length");
+    mac.update(b"ginlab bootstrap 2 ");
+    mac.update(match side {
+        Side::Connector => b"connector",
+        Side::Listener => b"listener ",
+    });
+    mac.update(connector);
+    mac.update(listener);
+    mac
+}
+
+fn proof(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Vec<u8> {
+    frame::encode(FrameKind::Proof, 0, "start", &mac(token, side, connector, listener).finalize().into_bytes())
+}
+
+/// In constant time.
+fn proves(frame: &Frame, token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> bool {
+    frame.kind == FrameKind::Proof && mac(token, side, connector, listener).verify_slice(&frame.payload).is_ok()
+}
+
+/// The listener's side of one connection, up to the other side's proof.
+#[derive(Debug)]
+pub(super) struct Gate {
+    ours: Nonce,
+    theirs: Option<Nonce>,
+}
+
+/// What a connection has told so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Knock {
     /// More bytes are needed.
@@ -54,46 +129,207 @@ pub(super) enum Knock {
     Stranger,
     /// A ginlab, but not one of this job: gets this answer.
     Other(String),
-    /// The token fits; it took this many bytes.
-    Ours(usize),
+    /// It knows the token.
+    Ours,
 }
 
-/// Judges the first bytes of a connection.
-pub(super) fn knock(buffer: &[u8], token: &str) -> Knock {
+impl Gate {
+    /// For a connection that has just been accepted.
+    pub fn new() -> io::Result<Gate> {
+        Ok(Gate::with(nonce()?))
+    }
+
+    fn with(ours: Nonce) -> Gate {
+        Gate { ours, theirs: None }
+    }
+
+    /// Takes what has arrived from the front of `buffer`, and appends to `answer` what is to be sent. Not called again after
+    /// [`Knock::Ours`]: what is left in the buffer then are ordinary frames.
+    pub fn step(&mut self, buffer: &mut Vec<u8>, token: &str, answer: &mut Vec<u8>) -> Knock {
+        let theirs = match self.theirs {
+            Some(theirs) => theirs,
+            None => match prefix(buffer) {
+                Ok(Some(theirs)) => {
+                    buffer.drain(..PREFIX_BYTES);
+                    answer.extend(frame::encode(FrameKind::Challenge, 0, "start", &self.ours));
+                    *self.theirs.insert(theirs)
+                }
+                Ok(None) => return Knock::Incomplete,
+                Err(knock) => return knock,
+            },
+        };
+        match frame::decode(buffer, NONCE_BYTES) {
+            Ok(None) => Knock::Incomplete,
+            Ok(Some((frame, used))) if proves(&frame, token, Side::Connector, &theirs, &self.ours) => {
+                buffer.drain(..used);
+                answer.extend(proof(token, Side::Listener, &theirs, &self.ours));
+                Knock::Ours
+            }
+            Ok(Some((Frame { kind: FrameKind::Proof, .. }, _))) => Knock::Other(
+                "it has another job token: set GINLAB_TOKEN to the same secret on every rank of the job".into(),
+            ),
+            Ok(Some(_)) | Err(_) => Knock::Stranger,
+        }
+    }
+}
+
+/// The connector's number, from the first bytes of a connection; `None` while they are incomplete.
+fn prefix(buffer: &[u8]) -> Result<Option<Nonce>, Knock> {
     let known = buffer.len().min(MAGIC.len());
     if buffer[..known] != MAGIC[..known] {
-        return Knock::Stranger;
+        return Err(Knock::Stranger);
     }
-    let Some((version, rest)) = buffer[known..].split_first_chunk::<4>() else { return Knock::Incomplete };
+    let Some((version, rest)) = buffer[known..].split_first_chunk::<4>() else { return Ok(None) };
     let version = u32::from_le_bytes(*version);
     if version != PROTOCOL {
         let why =
             format!("it speaks bootstrap protocol {version}, this side {PROTOCOL}: run the same ginlab everywhere");
-        return Knock::Other(why);
+        return Err(Knock::Other(why));
     }
-    let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Knock::Incomplete };
-    let length = u16::from_le_bytes(*length) as usize;
-    if length > MAX_TOKEN_BYTES {
-        return Knock::Stranger;
+    Ok(rest.first_chunk().copied())
+}
+
+/// The connector's side of one connection, up to Welcome or Refuse.
+#[derive(Debug)]
+pub(super) struct Opening {
+    ours: Nonce,
+    theirs: Option<Nonce>,
+    proven: bool,
+}
+
+/// What the listener has said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// There is more to come.
+    Wait,
+    /// The payload of its Welcome.
+    Welcome(Vec<u8>),
+    /// It does not want us.
+    Refused(Refusal),
+    /// It is not what was looked for.
+    Foreign(String),
+}
+
+impl Opening {
+    /// For a connection that has just been opened.
+    pub fn new() -> io::Result<Opening> {
+        Ok(Opening { ours: nonce()?, theirs: None, proven: false })
     }
-    match rest.get(..length) {
-        None => Knock::Incomplete,
-        Some(theirs) if theirs == token.as_bytes() => Knock::Ours(MAGIC.len() + 4 + 2 + length),
-        Some(_) => Knock::Other(
-            "it has another job token: set GINLAB_TOKEN to the same secret on every rank of the job".into(),
-        ),
+
+    /// What to send first.
+    pub fn prefix(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend(PROTOCOL.to_le_bytes());
+        out.extend(self.ours);
+        out
+    }
+
+    /// Takes a frame of the listener's, and appends to `answer` what is to be sent: the proof, and the greeting behind it.
+    pub fn step(&mut self, frame: &Frame, token: &str, greeting: &[u8], answer: &mut Vec<u8>) -> Answer {
+        let foreign = |text: String| Answer::Foreign(format!("not a ginlab of this job: {text}"));
+        match (frame.kind, self.theirs, self.proven) {
+            (FrameKind::Challenge, None, _) => {
+                let Ok(theirs) = Nonce::try_from(&*frame.payload) else {
+                    return foreign(format!("a challenge of {} bytes", frame.payload.len()));
+                };
+                self.theirs = Some(theirs);
+                answer.extend(proof(token, Side::Connector, &self.ours, &theirs));
+                answer.extend(greeting);
+                Answer::Wait
+            }
+            (FrameKind::Proof, Some(theirs), false) => {
+                self.proven = proves(frame, token, Side::Listener, &self.ours, &theirs);
+                if self.proven { Answer::Wait } else { foreign("it does not know the job's token".into()) }
+            }
+            (FrameKind::Welcome, _, true) => Answer::Welcome(frame.payload.clone()),
+            (FrameKind::Refuse, _, proven) => match Refusal::parse(&frame.payload) {
+                Ok(refusal) => {
+                    let last_word = refusal.last_word && proven;
+                    Answer::Refused(Refusal { last_word, ..refusal })
+                }
+                Err(error) => foreign(format!("unreadable Refuse: {}", printable(&error.to_string()))),
+            },
+            (other, ..) => foreign(format!("{other:?} out of turn")),
+        }
     }
 }
 
-/// Reads the Hello that follows the prefix: it and its length, `None` while incomplete.
+/// What tests/fuzz.rs feeds: both sides of the handshake, with numbers that are known beforehand.
+pub(crate) mod fuzzed {
+    use super::{Answer, FrameKind, Gate, Hello, Knock, NONCE_BYTES, Nonce, Opening, Refusal, Side};
+    use super::{Member, frame, json, proof, read_hello};
+
+    const OURS: Nonce = [1; NONCE_BYTES];
+    const THEIRS: Nonce = [2; NONCE_BYTES];
+    const TOKEN: &str = "a token";
+
+    /// Everything that a connector sends, first a visitor's and then a rank's.
+    pub fn connectors() -> Vec<Vec<u8>> {
+        let opening = Opening { ours: OURS, theirs: None, proven: false };
+        let hello = Hello { rank: 1, size: 2, member: Member::here() };
+        let start = [opening.prefix(), proof(TOKEN, Side::Connector, &OURS, &THEIRS)].concat();
+        let greeting = |kind| frame::encode(kind, 0, "start", &json(&hello));
+        [FrameKind::Visit, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
+    }
+
+    /// Everything that a listener sends: one that welcomes and one that refuses.
+    pub fn listeners() -> Vec<Vec<u8>> {
+        let challenge = frame::encode(FrameKind::Challenge, 0, "start", &THEIRS);
+        let start = [challenge, proof(TOKEN, Side::Listener, &OURS, &THEIRS)].concat();
+        let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
+        let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
+        ends.map(|(kind, payload)| [&start[..], &frame::encode(kind, 0, "start", &payload)].concat()).to_vec()
+    }
+
+    /// What the listener makes of a connector's bytes; whether it let it in.
+    pub fn listen(bytes: &[u8]) -> bool {
+        let (mut gate, mut buffer, mut answer) = (Gate::with(THEIRS), bytes.to_vec(), Vec::new());
+        gate.step(&mut buffer, TOKEN, &mut answer) == Knock::Ours && matches!(read_hello(&buffer), Ok(Some(_)))
+    }
+
+    /// What the connector makes of a listener's bytes; whether it took it for its own.
+    pub fn connect(mut bytes: &[u8]) -> bool {
+        let mut opening = Opening { ours: OURS, theirs: None, proven: false };
+        while let Ok(Some((frame, used))) = frame::decode(bytes, super::MAX_HELLO_BYTES) {
+            bytes = &bytes[used..];
+            match opening.step(&frame, TOKEN, b"", &mut Vec::new()) {
+                Answer::Wait => {}
+                Answer::Welcome(payload) => return serde_json::from_slice::<Member>(&payload).is_ok(),
+                Answer::Refused(refusal) => return refusal.last_word,
+                Answer::Foreign(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Frames of a job under way, and the parts in them; whether all bytes were frames.
+    pub fn frames(mut bytes: &[u8]) -> bool {
+        while let Ok(Some((frame, used))) = frame::decode(bytes, frame::MAX_BYTES) {
+            bytes = &bytes[used..];
+            let _ = frame::split_parts(&frame.payload, 3);
+            let _ = serde_json::from_slice::<Vec<usize>>(&frame.payload);
+        }
+        bytes.is_empty()
+    }
+
+    /// A step of a job of three ranks.
+    pub fn steps() -> Vec<Vec<u8>> {
+        let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
+        let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
+        let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
+        vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "abort", b"rail 2 is down")]
+    }
+}
+
+/// Reads the Hello that follows the proof: it and its length, `None` while incomplete.
 pub(super) fn read_hello(buffer: &[u8]) -> Result<Option<(Hello, usize)>, String> {
     let Some((frame, used)) = frame::decode(buffer, MAX_HELLO_BYTES)? else { return Ok(None) };
     match frame {
-        Frame { kind: frame::FrameKind::Hello, payload, .. } => match serde_json::from_slice(&payload) {
-            Ok(hello) => Ok(Some((hello, used))),
-            Err(error) => Err(format!("unreadable Hello: {error}")),
+        Frame { kind: FrameKind::Hello, payload, .. } => match serde_json::from_slice::<Hello>(&payload) {
+            Ok(hello) => Ok(Some((Hello { member: hello.member.printable(), ..hello }, used))),
+            Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
         },
-        Frame { kind: frame::FrameKind::Visit, .. } => {
+        Frame { kind: FrameKind::Visit, .. } => {
             Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
         }
         other => Err(format!("{:?} before Hello", other.kind)),
@@ -111,25 +347,106 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn every_cut_of_the_prefix_is_incomplete() {
-        let bytes = prefix("secret");
-        for cut in 0..bytes.len() {
-            assert_eq!(knock(&bytes[..cut], "secret"), Knock::Incomplete, "{cut}");
+    fn frames(bytes: &[u8]) -> Vec<Frame> {
+        let (mut frames, mut at) = (Vec::new(), 0);
+        while let Some((frame, used)) = frame::decode(&bytes[at..], frame::MAX_BYTES).unwrap() {
+            frames.push(frame);
+            at += used;
         }
-        assert_eq!(knock(&bytes, "secret"), Knock::Ours(bytes.len()));
-        assert!(matches!(knock(&bytes, "Secret"), Knock::Other(_)));
+        assert_eq!(at, bytes.len());
+        frames
+    }
+
+    /// Both sides with these tokens: what each has sent, and how the listener judges.
+    fn meet(connector: &str, listener: &str) -> (Vec<u8>, Vec<u8>, Knock, Opening) {
+        let (mut gate, mut opening) = (Gate::new().unwrap(), Opening::new().unwrap());
+        let (mut sent, mut answered) = (opening.prefix(), Vec::new());
+        let mut buffer = sent.clone();
+        assert_eq!(gate.step(&mut buffer, listener, &mut answered), Knock::Incomplete);
+        let mut answer = Vec::new();
+        assert_eq!(opening.step(&frames(&answered)[0], connector, b"greeting", &mut answer), Answer::Wait);
+        sent.extend(&answer);
+        buffer.extend(&answer);
+        let knock = gate.step(&mut buffer, listener, &mut answered);
+        if knock == Knock::Ours {
+            assert_eq!(buffer, b"greeting");
+        }
+        (sent, answered, knock, opening)
+    }
+
+    #[test]
+    fn both_sides_prove_the_token_and_neither_sends_it() {
+        let (sent, answered, knock, mut opening) = meet("a secret", "a secret");
+        assert_eq!(knock, Knock::Ours);
+        for bytes in [&sent, &answered] {
+            assert!(!bytes.windows(8).any(|window| window == b"a secret"));
+        }
+        let welcome = frame::encode(FrameKind::Welcome, 0, "start", b"me");
+        let proof = &frames(&answered)[1];
+        let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "a secret", b"", &mut Vec::new());
+        // Not before the proof.
+        assert!(matches!(step(&mut opening, &frames(&welcome)[0]), Answer::Foreign(_)));
+        assert_eq!(step(&mut opening, proof), Answer::Wait);
+        assert_eq!(step(&mut opening, &frames(&welcome)[0]), Answer::Welcome(b"me".to_vec()));
+        assert!(matches!(meet("another", "a secret").2, Knock::Other(why) if why.contains("another job token")));
+    }
+
+    #[test]
+    fn nothing_that_was_recorded_is_of_use() {
+        let (sent, answered, ..) = meet("t", "t");
+        // The connector's whole part again, to a listener that chooses another number.
+        let (mut gate, mut answer) = (Gate::new().unwrap(), Vec::new());
+        assert!(matches!(gate.step(&mut sent.clone(), "t", &mut answer), Knock::Other(_)));
+        assert_eq!(frames(&answer).len(), 1, "a challenge, and no proof of the listener's");
+        // The listener's whole part again.
+        let mut opening = Opening::new().unwrap();
+        let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "t", b"", &mut Vec::new());
+        assert_eq!(step(&mut opening, &frames(&answered)[0]), Answer::Wait);
+        assert!(matches!(step(&mut opening, &frames(&answered)[1]), Answer::Foreign(_)));
+        // The connector's own proof, handed back to it.
+        let (mut opening, mut own) = (Opening::new().unwrap(), Vec::new());
+        assert_eq!(opening.step(&frames(&answered)[0], "t", b"", &mut own), Answer::Wait);
+        assert!(matches!(step(&mut opening, &frames(&own)[0]), Answer::Foreign(_)));
+    }
+
+    #[test]
+    fn a_refusal_is_the_last_word_only_of_who_has_proved_the_token() {
+        let refusal = Refusal { why: "no\x1b[2J".into(), last_word: true };
+        let refuse = &frames(&frame::encode(FrameKind::Refuse, 0, "start", &json(&refusal)))[0];
+        let (_, answered, _, mut opening) = meet("t", "t");
+        let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "t", b"", &mut Vec::new());
+        let expected = |last_word| Answer::Refused(Refusal { why: "no?[2J".into(), last_word });
+        assert_eq!(step(&mut opening, refuse), expected(false));
+        assert_eq!(step(&mut opening, &frames(&answered)[1]), Answer::Wait);
+        assert_eq!(step(&mut opening, refuse), expected(true));
+    }
+
+    #[test]
+    fn every_cut_is_incomplete() {
+        let (sent, ..) = meet("secret", "secret");
+        let last = sent.len() - b"greeting".len();
+        for cut in 0..last {
+            let mut gate = Gate::new().unwrap();
+            assert_eq!(gate.step(&mut sent[..cut].to_vec(), "secret", &mut Vec::new()), Knock::Incomplete, "{cut}");
+        }
     }
 
     #[test]
     fn strangers_and_other_versions() {
-        assert_eq!(knock(b"GET / HTTP/1.1\r\n", "t"), Knock::Stranger);
-        assert_eq!(knock(b"g\0", "t"), Knock::Stranger);
-        let mut newer = prefix("t");
+        let knock = |bytes: &[u8]| Gate::new().unwrap().step(&mut bytes.to_vec(), "t", &mut Vec::new());
+        assert_eq!(knock(b"GET / HTTP/1.1\r\n"), Knock::Stranger);
+        assert_eq!(knock(b"g\0"), Knock::Stranger);
+        let mut newer = Opening::new().unwrap().prefix();
         newer[8] = 9;
-        assert!(matches!(knock(&newer, "t"), Knock::Other(why) if why.contains("protocol 9")));
-        let mut long = prefix("t");
-        long[12..14].copy_from_slice(&u16::MAX.to_le_bytes());
-        assert_eq!(knock(&long, "t"), Knock::Stranger);
+        assert!(matches!(knock(&newer), Knock::Other(why) if why.contains("protocol 9")));
+        // Behind the prefix: another frame than a proof, one that is too long, and none at all.
+        let prefix = Opening::new().unwrap().prefix();
+        let hello = frame::encode(FrameKind::Hello, 0, "start", b"{}");
+        let long = frame::encode(FrameKind::Proof, 0, "start", &[0; 33]);
+        for garbage in [&hello[..], &long, &[0xff; 16]] {
+            assert_eq!(knock(&[&prefix, garbage].concat()), Knock::Stranger);
+        }
+        let short = frame::encode(FrameKind::Proof, 0, "start", &[0; 31]);
+        assert!(matches!(knock(&[&prefix[..], &short].concat()), Knock::Other(_)));
     }
 }

@@ -36,6 +36,16 @@ impl Member {
         let identity = format!("{host} {} {network}", boot.trim());
         Member { host, pid: std::process::id(), identity }
     }
+
+    /// In place of one that has not said who it is.
+    pub(super) fn nobody() -> Self {
+        Member { host: String::new(), pid: 0, identity: String::new() }
+    }
+
+    /// What another process says of itself, fit to be shown.
+    pub(super) fn printable(self) -> Self {
+        Member { host: crate::text::printable(&self.host), ..self }
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub(super) struct Link {
     stream: TcpStream,
     pub member: Member,
     buffer: Vec<u8>,
+    /// The largest payload that is read.
+    pub longest: usize,
     pub frames: VecDeque<Frame>,
     /// The peer has closed, or the connection broke.
     pub closed: bool,
@@ -28,7 +30,7 @@ impl Link {
     pub fn new(stream: TcpStream, member: Member, buffer: Vec<u8>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Link { stream, member, buffer, frames: VecDeque::new(), closed: false, torn: false })
+        Ok(Link { stream, member, buffer, longest: MAX_BYTES, frames: VecDeque::new(), closed: false, torn: false })
     }
 
     /// Reads what is there. An error is garbage; a closed connection is not an error but [`Link::closed`].
@@ -56,7 +58,7 @@ impl Link {
     }
 
     fn parse(&mut self) -> Result<(), String> {
-        while let Some((frame, used)) = frame::decode(&self.buffer, MAX_BYTES)? {
+        while let Some((frame, used)) = frame::decode(&self.buffer, self.longest)? {
             self.buffer.drain(..used);
             self.frames.push_back(frame);
         }
@@ -66,7 +68,7 @@ impl Link {
     /// The error that the peer reported, if it did: it goes before everything else in the queue.
     pub fn abort(&self) -> Option<(usize, String)> {
         let frame = self.frames.iter().find(|frame| frame.kind == FrameKind::Abort)?;
-        Some((frame.step as usize, String::from_utf8_lossy(&frame.payload).into_owned()))
+        Some((frame.step as usize, crate::text::printable(&String::from_utf8_lossy(&frame.payload))))
     }
 
     /// Sends as much as the socket takes now; the count, 0 when it is full.

@@ -1,7 +1,5 @@
 //! `local`: this program starts copies of itself.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use super::children::Children;
@@ -71,9 +69,7 @@ pub(super) fn start(size: usize, children: &mut Children) -> Result<(TcpListener
 /// 128 random bits in hexadecimal.
 pub fn random_token() -> Result<String, BootstrapError> {
     let mut bytes = [0u8; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut bytes))
-        .map_err(|error| BootstrapError::system("read /dev/urandom", error))?;
+    getrandom::fill(&mut bytes).map_err(|error| BootstrapError::system("get random numbers of the system", error))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

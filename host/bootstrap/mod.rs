@@ -23,6 +23,7 @@ mod detect;
 mod door;
 mod error;
 mod frame;
+mod guard;
 mod hello;
 mod identity;
 mod link;
@@ -44,7 +45,9 @@ pub use detect::{Kind, Launcher, process_env};
 pub use error::BootstrapError;
 pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
-pub use tcp::{TcpSettings, token_from_env};
+pub use tcp::{TcpSettings, token_for};
+
+pub(crate) use hello::fuzzed;
 
 use crate::pairing::Pairing;
 use children::Children;
@@ -419,7 +422,7 @@ impl Bootstrap {
             return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
         }
         checked_size(size)?;
-        let listener = if size > 1 { Some((tcp::listen(port)?, token.as_str())) } else { None };
+        let listener = if size > 1 { Some((tcp::listen(master, port)?, token.as_str())) } else { None };
         Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
     }
 }

@@ -1,5 +1,8 @@
 //! `mpi`: mpirun or srun started the ranks. MPI tells rank and size and spreads rank 0's addresses; everything after goes
 //! over the same star as in the other kinds, because MPI's own waits have no limit and name nobody.
+//!
+//! The token is made by rank 0 for this job and goes to the others in the same broadcast: over MPI's transport, in
+//! the clear where that is TCP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -100,7 +103,8 @@ fn candidates(offer: &Offer, here: &str) -> Vec<SocketAddr> {
 
 fn listen(options: &Options) -> Result<(TcpListener, Offer), BootstrapError> {
     let addresses = interfaces(options.interfaces.as_deref())?;
-    let listener = tcp::listen(0)?;
+    // Where the others are is not known yet, and those of this host come over the loopback.
+    let listener = tcp::listen_on_all(0)?;
     let port = listener.local_addr().map_err(|e| BootstrapError::system("read the port of a socket", e))?.port();
     let offer = Offer { identity: Member::here().identity, addresses, port, token: local::random_token()? };
     Ok((listener, offer))

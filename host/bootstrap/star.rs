@@ -154,7 +154,7 @@ impl Star {
                     }
                     FrameKind::Missing => {}
                     FrameKind::Abort => {
-                        let text = String::from_utf8_lossy(&frame.payload).into_owned();
+                        let text = crate::text::printable(&String::from_utf8_lossy(&frame.payload));
                         return Err(BootstrapError::Aborted { rank: frame.step as usize, text });
                     }
                     other => return Err(self.garbage(0, format!("{other:?} of step {}", frame.step))),

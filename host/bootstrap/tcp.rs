@@ -1,6 +1,6 @@
 //! `tcp`: the launcher tells every rank its number and where rank 0 listens.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use super::detect::{Env, number, required};
 use super::error::BootstrapError;
@@ -10,8 +10,12 @@ use super::local::TOKEN;
 /// torchrun's default.
 const DEFAULT_PORT: u16 = 29400;
 
-/// Places where launchers put something that is the same on all ranks of a job and differs between jobs.
-const TOKENS: [&str; 4] = [TOKEN, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SKYPILOT_TASK_ID"];
+/// A file that holds the token.
+const TOKEN_FILE: &str = "GINLAB_TOKEN_FILE";
+
+/// Where launchers put something that is the same on all ranks of a job and differs between jobs. Everybody on the cluster can
+/// see these (`squeue`): they keep jobs of one machine apart, on its loopback, and are no secret anywhere else.
+const JOB_IDS: [&str; 3] = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SKYPILOT_TASK_ID"];
 
 /// What a rank of a `tcp` job must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,16 +48,48 @@ impl TcpSettings {
         } else {
             skypilot(env)?
         };
-        let token = if size == 1 { String::new() } else { token_from_env(env)? };
+        let token = if size == 1 { String::new() } else { token_for(&master, env)? };
         Ok(TcpSettings { rank, size, master, port: port(env)?, token })
     }
 }
 
-/// The job's token, from GINLAB_TOKEN or from what a launcher gives to all processes of a job.
-pub fn token_from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<String, BootstrapError> {
+/// The secret for meeting at `host` (a name or an address, with or without a port): from GINLAB_TOKEN or the file that
+/// GINLAB_TOKEN_FILE names. On the loopback a launcher's job id will do as well.
+///
+/// # Errors
+/// [`BootstrapError::NoToken`] when there is none, and [`BootstrapError::PublicToken`] when there is only a job id.
+pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, BootstrapError> {
+    if let Some(token) = env(TOKEN) {
+        return Ok(checked_token(&token)?.to_owned());
+    }
+    if let Some(path) = env(TOKEN_FILE) {
+        let bad =
+            |allowed: String| BootstrapError::BadVariable { name: TOKEN_FILE.into(), value: path.clone(), allowed };
+        let text = std::fs::read_to_string(&path).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        return match text.trim() {
+            "" => Err(bad("the file is empty; it must hold the token".into())),
+            token => Ok(checked_token(token)?.to_owned()),
+        };
+    }
     // torchrun's run id is "none" unless one is given: the same for all jobs.
-    let token = TOKENS.iter().filter_map(|name| env(name)).find(|token| token != "none");
-    token.ok_or(BootstrapError::NoToken).and_then(|token| Ok(checked_token(&token)?.to_owned()))
+    let found = JOB_IDS.iter().find_map(|name| Some((*name, env(name).filter(|id| id != "none")?)));
+    match found {
+        Some((_, id)) if is_loopback(host) => Ok(checked_token(&id)?.to_owned()),
+        Some((name, _)) => Err(BootstrapError::PublicToken { name: name.to_owned() }),
+        None => Err(BootstrapError::NoToken),
+    }
+}
+
+/// Whether this can only be the loopback: an address of it, or `localhost`. Other names are not looked up: on many systems a
+/// host's own name is an address of the loopback to itself and one of the network to others.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let name = match host.parse::<SocketAddr>() {
+        Ok(address) => return address.ip().to_canonical().is_loopback(),
+        // An IPv6 address has colons of its own.
+        Err(_) if host.parse::<IpAddr>().is_ok() => host,
+        Err(_) => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 fn skypilot(env: Env) -> Result<(usize, usize, String), BootstrapError> {
@@ -104,13 +140,32 @@ pub(super) fn checked_token(token: &str) -> Result<&str, BootstrapError> {
     }
 }
 
+/// Listens as rank 0 whom the others know as `master`: on the loopback when that is of the loopback, on that address alone
+/// when it is one of this host, and otherwise (a name, which others may resolve to another address than this host does; an
+/// address that is translated on the way) on all interfaces.
+pub(super) fn listen(master: &str, port: u16) -> Result<TcpListener, BootstrapError> {
+    let only: Vec<SocketAddr> = match master.parse::<IpAddr>() {
+        Ok(ip) => vec![(ip, port).into()],
+        Err(_) if is_loopback(master) => vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()],
+        Err(_) => return listen_on_all(port),
+    };
+    match TcpListener::bind(&only[..]) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => listen_on_all(port),
+        other => other.map_err(|error| cannot_listen(port, &error)),
+    }
+}
+
 /// Listens on all interfaces, IPv6 and IPv4 where there is IPv6.
-pub(super) fn listen(port: u16) -> Result<TcpListener, BootstrapError> {
+pub(super) fn listen_on_all(port: u16) -> Result<TcpListener, BootstrapError> {
     let any: [SocketAddr; 2] = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
-    TcpListener::bind(&any[..]).map_err(|error| BootstrapError::System {
+    TcpListener::bind(&any[..]).map_err(|error| cannot_listen(port, &error))
+}
+
+fn cannot_listen(port: u16, error: &std::io::Error) -> BootstrapError {
+    BootstrapError::System {
         action: format!("listen on port {port} as rank 0"),
         text: format!("{error}; if another program holds it, set GINLAB_PORT to a free port on every rank"),
-    })
+    }
 }
 
 /// The addresses of rank 0. The system's resolver has its own time limit.
@@ -138,7 +193,7 @@ mod tests {
             ("LOCAL_RANK", "1"),
             ("MASTER_ADDR", "node0"),
             ("MASTER_PORT", "29500"),
-            ("TORCHELASTIC_RUN_ID", "run"),
+            ("GINLAB_TOKEN", "run"),
         ];
         let expected = TcpSettings { rank: 3, size: 4, master: "node0".into(), port: 29500, token: "run".into() };
         assert_eq!(settings(&variables), Ok(expected.clone()));
@@ -146,8 +201,58 @@ mod tests {
         assert_eq!(settings(&variables), Ok(TcpSettings { port: 29501, ..expected.clone() }));
         variables.push(("GINLAB_PORT", "7"));
         assert_eq!(settings(&variables), Ok(TcpSettings { port: 7, ..expected }));
-        variables[5].1 = "none";
+        variables.truncate(5);
         assert!(settings(&variables).unwrap_err().contains("set GINLAB_TOKEN to the same secret on every rank"));
+    }
+
+    #[test]
+    fn a_job_id_is_a_secret_on_the_loopback_only() {
+        for name in JOB_IDS {
+            let of = |master: &str, id: &str| {
+                settings(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", master), (name, id)])
+                    .map(|all| all.token)
+            };
+            for master in ["127.0.0.1", "127.1.2.3", "::1", "localhost", "::ffff:127.0.0.1"] {
+                assert_eq!(of(master, "4711"), Ok("4711".into()), "{master}");
+            }
+            for master in ["node0", "10.0.0.1", "fe80::1", "0.0.0.0", "localhost.example.org", "127.0.0.1.example.org"]
+            {
+                let error = of(master, "4711").unwrap_err();
+                assert!(error.starts_with(&format!("{name} is no secret")), "{error}");
+                assert!(error.contains("set GINLAB_TOKEN"), "{error}");
+            }
+            assert!(of("127.0.0.1", "none").unwrap_err().contains("share no job token"));
+        }
+        let env = |name: &str| (name == "SLURM_JOB_ID").then(|| "4711".to_owned());
+        for (address, is) in
+            [("127.0.0.1:7002", true), ("[::1]:0", true), ("localhost:1", true), ("host-a:7002", false)]
+        {
+            assert_eq!(token_for(address, &env).is_ok(), is, "{address}");
+        }
+        assert!(token_for("0.0.0.0:7002", &env).is_err());
+    }
+
+    #[test]
+    fn a_token_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let text = path.display().to_string();
+        let env = |name: &str| (name == TOKEN_FILE).then(|| text.clone());
+        assert!(token_for("host", &env).unwrap_err().to_string().contains("it cannot be read: No such file"));
+        std::fs::write(&path, " \n").unwrap();
+        assert!(token_for("host", &env).unwrap_err().to_string().contains("the file is empty"));
+        std::fs::write(&path, "of a file\n").unwrap();
+        assert_eq!(token_for("host", &env), Ok("of a file".into()));
+    }
+
+    #[test]
+    fn rank_0_listens_where_it_is_looked_for_and_nowhere_else() {
+        let on = |master: &str| listen(master, 0).unwrap().local_addr().unwrap().ip();
+        assert_eq!(on("127.0.0.1"), Ipv4Addr::LOCALHOST);
+        assert!(on("localhost").is_loopback());
+        // An address that this host has not: it may be translated on the way.
+        assert!(on("192.0.2.1").is_unspecified());
+        assert!(on("some-name").is_unspecified());
     }
 
     #[test]
@@ -168,7 +273,7 @@ mod tests {
             ("SKYPILOT_NUM_NODES", "2"),
             ("SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2\n"),
             ("SKYPILOT_NUM_GPUS_PER_NODE", "8"),
-            ("SKYPILOT_TASK_ID", "task"),
+            ("GINLAB_TOKEN", "task"),
         ];
         let expected = TcpSettings { rank: 1, size: 2, master: "10.0.0.1".into(), port: 29400, token: "task".into() };
         assert_eq!(settings(&variables), Ok(expected.clone()));

@@ -1,24 +1,33 @@
 //! Visits: peers that come to a running program one by one, without ranks, and leave when they like.
 //!
-//! A visit is one TCP connection, opened with the magic, the version and the token of a job as a rank's is, so that ranks and
-//! visitors who come to the wrong door are told so. Behind that the two sides speak in words: labelled JSON. The sockets are
-//! tokio's, for programs that drive a fabric in the same loop ([`crate::flow`]). Every wait is bounded, and ends on Ctrl-C.
+//! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token ([`hello`] has the
+//! protocol, and what others on the network can do), and ranks and visitors who come to the wrong door are told so. Behind
+//! that the two sides speak in words: labelled JSON. The sockets are tokio's, for programs that drive a fabric in the same loop
+//! ([`crate::flow`]). Every wait is bounded, and ends on Ctrl-C.
+//!
+//! A server takes its visitors from an [`Entrance`], which keeps those who have not proved anything away from it: few at a
+//! time, for a short time, and with few words on stderr.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::error::human;
 use super::frame::{self, Frame, FrameKind};
-use super::hello::{self, Knock, Refusal};
+use super::guard::{CROWDED_OUT, HANDSHAKE_LIMIT, MAX_STRANGERS, Notices, shown};
+use super::hello::{self, Answer, Gate, Knock, Opening, Refusal};
 use super::identity::Member;
 use crate::signals;
+use crate::text::printable;
 
 /// Waits look at the interrupt flag this often.
 const SLICE: Duration = Duration::from_millis(20);
@@ -28,6 +37,9 @@ const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Between two attempts.
 const BACKOFF: Duration = Duration::from_millis(100);
+
+/// The step in which the two sides meet.
+const WELCOME: &str = "welcome";
 
 /// Words are addresses, keys and plans.
 const MAX_WORD_BYTES: usize = 1 << 20;
@@ -166,15 +178,109 @@ impl fmt::Display for Visit {
     }
 }
 
-/// Listens for visits. `address` is `HOST:PORT`; port 0 lets the system choose.
-///
-/// # Errors
-/// When the address is none of this host, or its port is taken.
-pub async fn listen(address: &str) -> Result<TcpListener, VisitError> {
-    TcpListener::bind(address).await.map_err(|error| VisitError::System {
-        action: format!("listen on {address}"),
-        text: format!("{error}; give HOST:PORT with an address of this host and a free port, or port 0 for any"),
-    })
+/// Where visitors come in.
+#[derive(Debug)]
+pub struct Entrance {
+    listener: TcpListener,
+    token: Rc<str>,
+    limit: Duration,
+    /// Those who have not proved anything, and the tasks that hear them.
+    strangers: JoinSet<(SocketAddr, Result<Visit, VisitError>)>,
+    /// The same, oldest first; with some that have ended.
+    waiting: VecDeque<(SocketAddr, AbortHandle)>,
+    notices: Notices,
+}
+
+impl Entrance {
+    /// Listens for visitors who know the token. `address` is `HOST:PORT`; port 0 lets the system choose. `limit` bounds every
+    /// later wait of a visit.
+    ///
+    /// # Errors
+    /// When the address is none of this host, or its port is taken.
+    pub async fn listen(address: &str, token: &str, limit: Duration) -> Result<Entrance, VisitError> {
+        let refused = |error: std::io::Error| VisitError::System {
+            action: format!("listen on {address}"),
+            text: format!("{error}; give HOST:PORT with an address of this host and a free port, or port 0 for any"),
+        };
+        Ok(Entrance {
+            listener: TcpListener::bind(address).await.map_err(refused)?,
+            token: token.into(),
+            limit,
+            strangers: JoinSet::new(),
+            waiting: VecDeque::new(),
+            notices: Notices::default(),
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> Result<SocketAddr, VisitError> {
+        let refused = |error: std::io::Error| VisitError::System {
+            action: "read the port of a socket".into(),
+            text: error.to_string(),
+        };
+        self.listener.local_addr().map_err(refused)
+    }
+
+    /// Waits for the next visitor who has proved that it knows the token. Who does not is turned away, and told of on stderr.
+    /// Needs a [`tokio::task::LocalSet`]; nobody is lost when the future is dropped.
+    pub async fn next(&mut self) -> (SocketAddr, Visit) {
+        loop {
+            tokio::select! {
+                Some(ended) = self.strangers.join_next() => match ended {
+                    Ok((from, Ok(visit))) => return (from, visit),
+                    Ok((from, Err(error))) => self.notices.tell(from, &reason(error)),
+                    // Let go, and told of then.
+                    Err(_) => {}
+                },
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, from)) => self.hear(stream, from),
+                    Err(error) => {
+                        // Too many open files, say: who has proved nothing goes first, and the end of others may help.
+                        eprintln!("ginlab: cannot accept a connection: {error}");
+                        self.let_oldest_go();
+                        tokio::time::sleep(BACKOFF).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Turns away a visitor that [`next`](Entrance::next) has given, without waiting for it: there is no room for one more.
+    pub fn turn_away(&mut self, from: SocketAddr, visit: Visit, why: &str) {
+        self.notices.tell(from, why);
+        drop(visit);
+    }
+
+    fn hear(&mut self, stream: TcpStream, from: SocketAddr) {
+        self.waiting.retain(|(_, task)| !task.is_finished());
+        if self.waiting.len() >= MAX_STRANGERS {
+            self.let_oldest_go();
+        }
+        let (token, limit) = (self.token.clone(), self.limit);
+        let task = self.strangers.spawn_local(async move { (from, Visit::welcome(stream, from, &token, limit).await) });
+        self.waiting.push_back((from, task));
+    }
+
+    fn let_oldest_go(&mut self) {
+        if let Some((from, task)) = self.waiting.pop_front() {
+            task.abort();
+            self.notices.tell(from, CROWDED_OUT);
+        }
+    }
+}
+
+/// Why somebody was turned away, beside its address.
+fn reason(error: VisitError) -> String {
+    match error {
+        VisitError::Refused { why, .. } => why,
+        VisitError::Unexpected { text, .. } => text,
+        VisitError::Left { .. } => "it closed before it said who it is".to_owned(),
+        VisitError::Silent { after, .. } => format!("it did not say who it is within {}", human(after)),
+        other => other.to_string(),
+    }
 }
 
 impl Visit {
@@ -202,48 +308,50 @@ impl Visit {
         }
     }
 
-    /// Welcomes a visitor, or tells it why not.
-    ///
-    /// # Errors
-    /// One line about who was turned away and why.
-    pub async fn welcome(
-        stream: TcpStream,
-        from: SocketAddr,
-        token: &str,
-        limit: Duration,
-    ) -> Result<Visit, VisitError> {
-        let nobody = Member { host: String::new(), pid: 0, identity: String::new() };
-        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        let mut visit = Visit { stream, buffer: Vec::new(), member: nobody, from, limit };
-        let what = "welcome";
-        visit.set_up()?;
-        let used = loop {
-            match hello::knock(&visit.buffer, token) {
-                Knock::Ours(used) => break used,
-                Knock::Incomplete => visit.fill(what).await?,
+    /// Welcomes a visitor, or tells it why not, within [`HANDSHAKE_LIMIT`] in all.
+    async fn welcome(stream: TcpStream, from: SocketAddr, token: &str, limit: Duration) -> Result<Visit, VisitError> {
+        let all = HANDSHAKE_LIMIT.min(limit);
+        let mut visit = Visit { stream, buffer: Vec::new(), member: Member::nobody(), from: shown(from), limit: all };
+        match bounded(all, visit.meet(token)).await {
+            Ok(Ok(())) => Ok(Visit { limit, ..visit }),
+            Ok(Err(error)) => Err(error),
+            Err(ended) => Err(visit.ended(ended, WELCOME)),
+        }
+    }
+
+    /// The listener's side of the handshake.
+    async fn meet(&mut self, token: &str) -> Result<(), VisitError> {
+        self.set_up()?;
+        let mut gate = Gate::new().map_err(|error| self.no_random(&error))?;
+        loop {
+            let mut answer = Vec::new();
+            let knock = gate.step(&mut self.buffer, token, &mut answer);
+            self.write(&answer, WELCOME).await?;
+            match knock {
+                Knock::Ours => break,
+                Knock::Incomplete => self.fill(WELCOME, self.limit).await?,
                 // It gets no answer.
-                Knock::Stranger => return Err(visit.unexpected(what, "it is not a ginlab".to_owned())),
-                Knock::Other(why) => return Err(visit.refuse(why).await),
+                Knock::Stranger => return Err(self.unexpected(WELCOME, "it is not a ginlab".to_owned())),
+                Knock::Other(why) => return Err(self.refuse(why).await),
             }
-        };
-        visit.buffer.drain(..used);
-        let frame = visit.next(what).await?;
+        }
+        let frame = self.next(WELCOME, hello::MAX_HELLO_BYTES).await?;
         if frame.kind != FrameKind::Visit {
             let why = "it is a rank of a job, and here is a server for visits: the address is wrong".to_owned();
-            return Err(visit.refuse(why).await);
+            return Err(self.refuse(why).await);
         }
-        let card: Card = visit.parse(what, &frame.payload)?;
+        let card: Card = self.parse(WELCOME, &frame.payload)?;
         let ours = Card::here();
         if card.version != ours.version {
             let why = format!(
                 "it is ginlab {}, the server {}: run the same ginlab on both sides",
-                card.version, ours.version
+                printable(&card.version),
+                ours.version
             );
-            return Err(visit.refuse(why).await);
+            return Err(self.refuse(why).await);
         }
-        visit.member = card.member;
-        visit.write(&frame::encode(FrameKind::Welcome, 0, "visit", &hello::json(&ours)), what).await?;
-        Ok(visit)
+        self.member = card.member.printable();
+        self.write(&frame::encode(FrameKind::Welcome, 0, "visit", &hello::json(&ours)), WELCOME).await
     }
 
     /// Who the other side is.
@@ -276,9 +384,9 @@ impl Visit {
     /// # Errors
     /// When the peer has left, is silent for too long, refuses to go on, or says something else.
     pub async fn hear<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, VisitError> {
-        let frame = self.next(what).await?;
+        let frame = self.next(what, MAX_WORD_BYTES).await?;
         if frame.kind == FrameKind::Refuse {
-            let refusal: Refusal = self.parse(what, &frame.payload)?;
+            let refusal = Refusal::parse(&frame.payload).map_err(|error| self.unexpected(what, error.to_string()))?;
             return Err(VisitError::Refused { address: self.to_string(), why: refusal.why });
         }
         if frame.kind != FrameKind::Word || frame.label != frame::label(what) {
@@ -317,8 +425,12 @@ impl Visit {
             .map_err(|error| VisitError::System { action: "set up a socket".to_owned(), text: error.to_string() })
     }
 
+    fn no_random(&self, error: &std::io::Error) -> VisitError {
+        VisitError::System { action: "begin a handshake".to_owned(), text: error.to_string() }
+    }
+
     fn unexpected(&self, what: &str, text: String) -> VisitError {
-        VisitError::Unexpected { peer: self.to_string(), what: what.to_owned(), text }
+        VisitError::Unexpected { peer: self.to_string(), what: what.to_owned(), text: printable(&text) }
     }
 
     fn left(&self, what: &str) -> VisitError {
@@ -345,10 +457,10 @@ impl Visit {
     }
 
     /// Reads some more.
-    async fn fill(&mut self, what: &str) -> Result<(), VisitError> {
+    async fn fill(&mut self, what: &str, limit: Duration) -> Result<(), VisitError> {
         let mut chunk = [0; 4096];
         // Dropped unread, a read takes nothing from the socket.
-        match bounded(self.limit, self.stream.read(&mut chunk)).await {
+        match bounded(limit, self.stream.read(&mut chunk)).await {
             Ok(Ok(count @ 1..)) => {
                 self.buffer.extend_from_slice(&chunk[..count]);
                 Ok(())
@@ -358,14 +470,16 @@ impl Visit {
         }
     }
 
-    async fn next(&mut self, what: &str) -> Result<Frame, VisitError> {
+    /// The next frame, which has the visit's limit in all, however its bytes come.
+    async fn next(&mut self, what: &str, longest: usize) -> Result<Frame, VisitError> {
+        let began = Instant::now();
         loop {
-            match frame::decode(&self.buffer, MAX_WORD_BYTES) {
+            match frame::decode(&self.buffer, longest) {
                 Ok(Some((frame, used))) => {
                     self.buffer.drain(..used);
                     return Ok(frame);
                 }
-                Ok(None) => self.fill(what).await?,
+                Ok(None) => self.fill(what, self.limit.saturating_sub(began.elapsed())).await?,
                 Err(text) => return Err(self.unexpected(what, text)),
             }
         }
@@ -399,26 +513,33 @@ async fn attempt(address: &str, token: &str, limit: Duration) -> Result<Visit, A
                 continue;
             }
         };
-        let nobody = Member { host: String::new(), pid: 0, identity: String::new() };
-        let mut visit = Visit { stream, buffer: Vec::new(), member: nobody, from, limit };
+        let mut visit = Visit { stream, buffer: Vec::new(), member: Member::nobody(), from, limit };
         visit.set_up().map_err(Attempt::End)?;
-        let mut greeting = hello::prefix(token);
-        greeting.extend(frame::encode(FrameKind::Visit, 0, "visit", &hello::json(&Card::here())));
-        let what = "welcome";
-        visit.write(&greeting, what).await.map_err(Attempt::End)?;
-        let frame = visit.next(what).await.map_err(Attempt::End)?;
-        return match frame.kind {
-            FrameKind::Welcome => {
-                let card: Card = visit.parse(what, &frame.payload).map_err(Attempt::End)?;
-                visit.member = card.member;
-                Ok(visit)
-            }
-            FrameKind::Refuse => {
-                let refusal: Refusal = visit.parse(what, &frame.payload).map_err(Attempt::End)?;
-                Err(Attempt::End(VisitError::Refused { address: from.to_string(), why: refusal.why }))
-            }
-            other => Err(Attempt::End(visit.unexpected(what, format!("{other:?} instead of Welcome")))),
+        let mut opening = Opening::new().map_err(retry)?;
+        let greeting = frame::encode(FrameKind::Visit, 0, "visit", &hello::json(&Card::here()));
+        // A server that lets a connection go before it has proved anything may be crowded.
+        let lost = |error: VisitError| match error {
+            VisitError::Left { .. } => Attempt::Retry(format!("{from}: it closed the connection without an answer")),
+            error => Attempt::End(error),
         };
+        let mut words = opening.prefix();
+        loop {
+            visit.write(&words, WELCOME).await.map_err(lost)?;
+            words.clear();
+            let frame = visit.next(WELCOME, hello::MAX_HELLO_BYTES).await.map_err(lost)?;
+            match opening.step(&frame, token, &greeting, &mut words) {
+                Answer::Wait => {}
+                Answer::Welcome(payload) => {
+                    let card: Card = visit.parse(WELCOME, &payload).map_err(Attempt::End)?;
+                    visit.member = card.member.printable();
+                    return Ok(visit);
+                }
+                Answer::Refused(refusal) => {
+                    return Err(Attempt::End(VisitError::Refused { address: from.to_string(), why: refusal.why }));
+                }
+                Answer::Foreign(why) => return Err(Attempt::End(visit.unexpected(WELCOME, why))),
+            }
+        }
     }
     Err(Attempt::Retry(last))
 }

@@ -6,7 +6,7 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 use nix::sys::mman::mlock;
 
 use super::libfabric::{self, Doing};
-use super::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
 
 /// What goes wrong, and when. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,6 +131,11 @@ impl<R: Rail> Rail for FaultyRail<R> {
     }
 
     unsafe fn register(&mut self, memory: Memory) -> Result<R::Region, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.register_for(memory, Access::ALL) }
+    }
+
+    unsafe fn register_for(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
         self.registrations += 1;
         if self.faults.refuse_registration == Some(self.registrations) {
             return Err(self.error(&format!("registration of {} B", memory.bytes)));
@@ -139,7 +144,7 @@ impl<R: Rail> Rail for FaultyRail<R> {
             self.lock(memory)?;
         }
         // SAFETY: passed on.
-        unsafe { self.inner.register(memory) }
+        unsafe { self.inner.register_for(memory, access) }
     }
 
     fn remote(&self, region: &R::Region) -> RemoteRegion {

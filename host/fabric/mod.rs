@@ -46,6 +46,44 @@ pub struct Memory {
     pub cuda_device: Option<i32>,
 }
 
+/// What a region is registered for. Peers can do nothing with it but what is named here.
+///
+/// ```
+/// use ginlab::fabric::Access;
+///
+/// let window = Access::REMOTE_WRITE | Access::SINK;
+/// assert!(window.allows(Access::REMOTE_WRITE) && !window.allows(Access::REMOTE_READ));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u8);
+
+impl Access {
+    /// Our writes and sends take their bytes here.
+    pub const SOURCE: Access = Access(1);
+    /// Our reads and receives put their bytes here.
+    pub const SINK: Access = Access(2);
+    /// Peers read it.
+    pub const REMOTE_READ: Access = Access(4);
+    /// Peers write it.
+    pub const REMOTE_WRITE: Access = Access(8);
+    /// All of these.
+    pub const ALL: Access = Access(15);
+
+    /// Whether all of `wanted` is among it.
+    #[must_use]
+    pub fn allows(self, wanted: Access) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Access;
+
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
 /// What a peer must know to write into a registered region through one rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RemoteRegion {
@@ -118,9 +156,9 @@ pub enum Completion {
         /// The immediate.
         value: u32,
     },
-    /// A transfer failed; the rail stays usable for draining.
+    /// A transfer failed; the rail stays usable.
     Failed {
-        /// Token of the transfer, when the provider names it.
+        /// Token of the transfer. `None` of a transfer that is none of ours: what a peer sent, which is its failure.
         token: Option<u64>,
         /// What happened, with the provider's own text. Boxed: completions that are well should stay small.
         error: Box<FabricError>,
@@ -176,6 +214,15 @@ pub trait Rail: Sized {
     /// # Safety
     /// The memory must stay valid and in place until the region is dropped.
     unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError>;
+
+    /// Registers memory for these uses only, where the rail can tell them apart.
+    ///
+    /// # Safety
+    /// As for [`Rail::register`].
+    unsafe fn register_for(&mut self, memory: Memory, _access: Access) -> Result<Self::Region, FabricError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.register(memory) }
+    }
 
     /// What a peer needs to reach this region through this rail.
     fn remote(&self, region: &Self::Region) -> RemoteRegion;

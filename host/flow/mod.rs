@@ -24,6 +24,8 @@
 //! - **Buffers.** A [`Region`] is memory with its registrations. Every operation holds its region until the completion
 //!   arrives, also when its future has been dropped, and also after an error. Dropping the flow waits for what the NICs still
 //!   hold; what they do not give back within the timeout is never freed.
+//! - **Others' failures.** An incoming transfer that fails is its sender's failure: it is counted, and told when something
+//!   that waits for it stalls. Immediates are counted up to a bound, and only those that were named once a program names some.
 //! - **Bounds.** When nothing completes for the flow's timeout while something is in flight or waited for, everything in
 //!   flight fails with the state of the rails. A provider that is full (EAGAIN) is no error: what it did not take is posted
 //!   when something has completed.
@@ -37,7 +39,7 @@ mod tests;
 pub use operation::{Immediate, Operation};
 
 use crate::cuda::Buffer;
-use crate::fabric::{FabricError, Memory, Message, Rail, RemoteRegion};
+use crate::fabric::{Access, FabricError, Memory, Message, Rail, RemoteRegion};
 use crate::proxy::strategy::Strategy;
 use serde::{Deserialize, Serialize};
 use state::{Kind, State, Stretch, Way};
@@ -80,7 +82,7 @@ impl From<FabricError> for FlowError {
 pub struct Registered<R: Rail> {
     // Dropped before the memory that it registers.
     on_rail: Vec<R::Region>,
-    buffer: Buffer,
+    buffer: Rc<Buffer>,
 }
 
 /// Memory that operations share.
@@ -149,6 +151,10 @@ pub struct Counters {
     pub rail_transfers: Vec<u64>,
     /// "Again" answers of the providers.
     pub again: u64,
+    /// Transfers of peers that failed on their way in. They are the peers' failures: operations here go on.
+    pub incoming_failures: u64,
+    /// Immediates that nobody expected, or more different ones than are kept.
+    pub strays: u64,
 }
 
 /// The rails of one thread, and what is in flight on them. Clones are the same flow.
@@ -194,17 +200,27 @@ impl<R: Rail> Flow<R> {
         self.0.borrow_mut().lanes.get_mut(rail).map(|lane| look(&mut lane.rail))
     }
 
-    /// Registers memory on every rail.
+    /// Registers memory on every rail, for these uses: peers who hold its key can do nothing else with it.
     ///
     /// # Errors
     /// The provider's.
-    pub fn register(&self, buffer: Buffer) -> Result<Region<R>, FlowError> {
+    pub fn register(&self, buffer: impl Into<Rc<Buffer>>, access: Access) -> Result<Region<R>, FlowError> {
+        let buffer = buffer.into();
         let memory = Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
         let mut state = self.0.borrow_mut();
         // SAFETY: the region keeps the buffer, registrations are dropped first, and operations keep the region.
-        let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register(memory) });
+        let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register_for(memory, access) });
         let on_rail = regions.collect::<Result<_, _>>()?;
         Ok(Rc::new(Registered { on_rail, buffer }))
+    }
+
+    /// Closes the registrations of a region: the keys that peers hold are worth nothing from now on. The memory comes back, to
+    /// be registered again under new keys.
+    ///
+    /// # Errors
+    /// The region itself, while an operation of this flow is in flight on it, or there are other clones.
+    pub fn unregister(&self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
+        self.0.borrow_mut().unregister(region)
     }
 
     /// What peers need to reach these regions.
@@ -304,6 +320,17 @@ impl<R: Rail> Flow<R> {
     /// for something else.
     pub fn take_immediates(&self, value: u32) -> u64 {
         self.0.borrow_mut().immediates.take_all(value)
+    }
+
+    /// Names a value that a peer will raise. From the first one on only such values are counted; others are strays
+    /// ([`Counters::strays`]). A value that is random is one that other peers do not know.
+    pub fn expect_immediates(&self, value: u32) {
+        self.0.borrow_mut().immediates.expect(value);
+    }
+
+    /// The value is nobody's any more.
+    pub fn forget_immediates(&self, value: u32) {
+        self.0.borrow_mut().immediates.forget_value(value);
     }
 
     /// Why the flow has ended, if it has: every operation fails with this from then on.

@@ -7,10 +7,12 @@ pub(super) use posting::{Lane, Stretch, Way};
 
 use super::immediates::Immediates;
 use super::{Counters, FlowError, Region, Target};
+use crate::cuda::Buffer;
 use crate::fabric::{Completion, FabricError, Rail};
 use crate::proxy::strategy::{Scheduler, Strategy};
 use slab::Slab;
 use std::fmt;
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -62,6 +64,8 @@ pub(super) struct State<R: Rail> {
     pub immediates: Immediates,
     /// "Again" answers of the providers.
     again: u64,
+    /// Transfers of peers that failed on their way in: how many, and what the last one said.
+    incoming_failures: (u64, Option<Box<FabricError>>),
     pub holds: usize,
     moved: u64,
     seen: (u64, Instant),
@@ -93,6 +97,7 @@ impl<R: Rail> State<R> {
             completions: Vec::with_capacity(256),
             immediates: Immediates::default(),
             again: 0,
+            incoming_failures: (0, None),
             holds: 0,
             moved: 0,
             seen: (0, Instant::now()),
@@ -113,11 +118,19 @@ impl<R: Rail> State<R> {
         self.scheduler = Scheduler::new(strategy, rails.clamp(1, self.lanes.len().max(1)));
     }
 
+    /// Forgets the registrations of a region that nothing uses; otherwise gives it back.
+    pub fn unregister(&mut self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
+        // Operations in flight hold a clone: no registration goes from under a posted transfer.
+        Rc::try_unwrap(region).map(|registered| registered.buffer)
+    }
+
     pub fn counters(&self) -> Counters {
         Counters {
             rail_bytes: self.lanes.iter().map(|lane| lane.bytes).collect(),
             rail_transfers: self.lanes.iter().map(|lane| lane.transfers).collect(),
             again: self.again,
+            incoming_failures: self.incoming_failures.0,
+            strays: self.immediates.strays(),
         }
     }
 
@@ -272,8 +285,11 @@ impl<R: Rail> State<R> {
                 Completion::Failed { token: Some(token), error } => {
                     self.fail_piece(token as usize, (*error).into());
                 }
-                // None of ours: what a peer sent, say.
-                Completion::Failed { token: None, error } => failed = failed.or(Some(*error)),
+                // None of ours: a peer's transfer, and its failure. What it does must not end what others do here.
+                Completion::Failed { token: None, error } => {
+                    self.incoming_failures.0 += 1;
+                    self.incoming_failures.1 = Some(error);
+                }
             }
         }
         self.completions = completions;

@@ -1,6 +1,8 @@
 //! The CSV files of earlier runs, with the headers that lie beside them.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -37,8 +39,23 @@ pub struct Runs {
 impl Run {
     /// Reads a file and the header beside it, `<stem>.header.json`, if that is there.
     pub fn read(path: &Path, name: &str) -> Result<Self, ChartError> {
+        let unreadable = |path: &Path| {
+            let path = path.to_path_buf();
+            |source| ChartError::Read { path, source }
+        };
+        let beside = path.with_extension("header.json");
+        let header = match std::fs::read(&beside) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(source) => return Err(unreadable(&beside)(source)),
+        };
+        Self::of_text(File::open(path).map_err(unreadable(path))?, header.as_deref(), path, name)
+    }
+
+    /// The same from the texts of the two.
+    pub fn of_text(rows: impl Read, header: Option<&[u8]>, path: &Path, name: &str) -> Result<Self, ChartError> {
         let within = path.file_name().map(PathBuf::from).unwrap_or_default();
-        let (kind, mut records) = Records::of_file(path, &within.to_string_lossy())?;
+        let (kind, mut records) = Records::of_text(rows, path, &within.to_string_lossy())?;
         for figure in ["bandwidth_gbytes_s", "rate_mops"] {
             for (end, time) in [("low", "time_us_p99"), ("high", "time_us_min")] {
                 if kind == FileKind::Rows {
@@ -50,13 +67,11 @@ impl Run {
                 }
             }
         }
-        let beside = path.with_extension("header.json");
-        let header = match std::fs::read(&beside) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map_err(|error| ChartError::Broken { path: beside, why: error.to_string() })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
-            Err(source) => return Err(ChartError::Read { path: beside, source }),
+        let broken = |error: serde_json::Error| ChartError::Broken {
+            path: path.with_extension("header.json"),
+            why: error.to_string(),
         };
+        let header = header.map_or(Ok(Value::Null), serde_json::from_slice).map_err(broken)?;
         Ok(Self { path: path.into(), name: name.into(), within, kind, records, header })
     }
 

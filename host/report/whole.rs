@@ -1,13 +1,17 @@
 //! Outputs that appear whole or not at all.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 use super::{Place, ReportError, Target, write_stdout};
 
-/// A target that takes one document. A file is written under a temporary name that is then renamed: a reader never sees half
-/// a document, and an older one stays until then.
+/// A target that takes one document. A file is written under a temporary name that nobody can foresee, and then renamed: a
+/// reader never sees half a document, an older one stays until then, and a link that somebody has put in the way is not
+/// followed.
 #[derive(Debug)]
 pub struct WholeFile {
     /// `JSON`, `the chart`: for errors.
@@ -24,8 +28,7 @@ enum Output {
         path: PathBuf,
     },
     File {
-        file: File,
-        temporary: PathBuf,
+        temporary: NamedTempFile,
         path: PathBuf,
     },
 }
@@ -45,16 +48,12 @@ impl WholeFile {
         let (place, written) = match self.output {
             Output::Stdout => (Place::Stdout, write_stdout(document)),
             Output::Stream { mut file, path } => (Place::Path(path), file.write_all(document)),
-            Output::File { mut file, temporary, path } => {
-                let written = file
-                    .write_all(document)
-                    .and_then(|()| file.sync_all())
-                    .and_then(|()| std::fs::rename(&temporary, &path));
-                if written.is_err() {
-                    // The first error is the one to tell.
-                    let _ = std::fs::remove_file(&temporary);
-                }
-                (Place::Path(path), written)
+            Output::File { mut temporary, path } => {
+                let file = temporary.as_file_mut();
+                let written = file.write_all(document).and_then(|()| file.sync_all());
+                // What is not renamed is removed when it is dropped.
+                let renamed = written.and_then(|()| Ok(temporary.persist(&path).map(drop)?));
+                (Place::Path(path), renamed)
             }
         };
         written.map_err(|source| ReportError::write(self.what, &place, source))
@@ -62,10 +61,7 @@ impl WholeFile {
 
     /// Leaves the target as it was.
     pub fn discard(self) {
-        if let Output::File { temporary, .. } = self.output {
-            // It may be gone; there is nothing else to take back.
-            let _ = std::fs::remove_file(temporary);
-        }
+        // The temporary file is removed when it is dropped.
     }
 }
 
@@ -84,8 +80,51 @@ fn open(path: &Path) -> io::Result<Output> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
-    hidden.push(format!(".{}", std::process::id()));
-    let temporary = path.with_file_name(hidden);
-    let file = File::create(&temporary)?;
-    Ok(Output::File { file, temporary, path })
+    hidden.push(".");
+    // The document is for whoever may read the user's files, as any other: the umask says who.
+    let (mut builder, mode) = (tempfile::Builder::new(), Permissions::from_mode(0o666));
+    let builder = builder.prefix(&hidden).permissions(mode);
+    // A path without a folder lies in the current one.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(Output::File { temporary: builder.tempfile_in(folder)?, path })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn target(path: &Path) -> WholeFile {
+        WholeFile::create("the chart", &Target::File(path.into())).unwrap()
+    }
+
+    #[test]
+    fn links_under_the_names_that_a_temporary_file_could_have_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("chart.svg"), folder.path().join("victim"));
+        std::fs::write(&victim, "kept").unwrap();
+        // What earlier versions wrote to, in a folder that others may write to.
+        symlink(&victim, folder.path().join(format!(".chart.svg.{}", std::process::id()))).unwrap();
+        target(&path).write(b"new").unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"kept");
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert!(path.symlink_metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn others_read_it_as_any_file_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chart.svg");
+        target(&path).write(b"new").unwrap();
+        let plain = folder.path().join("plain");
+        std::fs::write(&plain, "").unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&plain));
+        target(&path).discard();
+        drop(target(&path));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
 }

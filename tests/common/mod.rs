@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod lab;
+pub mod server;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

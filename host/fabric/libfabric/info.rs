@@ -212,8 +212,8 @@ pub(crate) fn everything() -> Result<InfoList, FabricError> {
         .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for everything", code))
 }
 
-/// Access rights that every region is registered with, and the capabilities that every rail asks for.
-pub(crate) const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+/// The capabilities that every rail asks for.
+const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
 /// What the provider offers of what is wanted; an empty answer of libfabric is an error with its reasons.
 pub(crate) fn query(wanted: &Wanted<'_>) -> Result<InfoList, FabricError> {

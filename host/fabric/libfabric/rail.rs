@@ -14,7 +14,7 @@ use super::objects::Core;
 use super::post::{Quirks, operation};
 use super::{Level, LibfabricRegion, RailOptions};
 use crate::fabric::discover::Domain;
-use crate::fabric::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
 
 /// Completions read by one call.
 const BATCH: usize = 64;
@@ -37,7 +37,6 @@ pub struct LibfabricRail {
     pub(super) limits: RailLimits,
     pub(super) level: Level,
     pub(super) quirks: Quirks,
-    next_key: u64,
     slots: usize,
     /// A bare loop ended early and the provider may still hold its contexts.
     pub(super) bare_outstanding: bool,
@@ -86,7 +85,6 @@ impl LibfabricRail {
             limits,
             level: options.level,
             quirks: Quirks::of(&core, options.level),
-            next_key: 1,
             name,
             entries: Box::new([sys::fi_cq_data_entry::default(); BATCH]),
             core,
@@ -337,16 +335,22 @@ impl Rail for LibfabricRail {
     /// As the trait says. The region is dropped when no transfer that uses it is outstanding, and while no other thread is
     /// inside a call of this rail (FI_THREAD_DOMAIN).
     unsafe fn register(&mut self, memory: Memory) -> Result<LibfabricRegion, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.register_for(memory, Access::ALL) }
+    }
+
+    /// Registers memory for these uses.
+    ///
+    /// # Safety
+    /// As for `register`.
+    unsafe fn register_for(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
         if memory.cuda_device.is_some() && !self.limits.cuda_memory {
             let what = format!("registering {} B of CUDA memory", memory.bytes);
             let text = "the rail was opened without device memory (FI_HMEM not asked for or not offered)";
             return Err(errors::refused(&self.name, Doing::RegisteringCuda, what, sys::FI_ENOSYS, text));
         }
-        // Providers without FI_MR_PROV_KEY take the key from us; it must be unique in the domain.
-        let key = self.next_key;
-        self.next_key += 1;
         // SAFETY: passed on.
-        let region = unsafe { LibfabricRegion::register(&self.name, &self.core, memory, key) };
+        let region = unsafe { LibfabricRegion::register(&self.name, &self.core, memory, access) };
         if region.is_err() && memory.cuda_device.is_some() {
             // FI_HMEM was offered for some other kind of device memory: what follows is staged.
             self.limits.cuda_memory = false;

@@ -1,6 +1,6 @@
 //! Registered memory.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -8,9 +8,8 @@ use libfabric_sys as sys;
 use libfabric_sys::ops;
 
 use super::errors::{self, Doing};
-use super::info::ACCESS;
 use super::objects::{Core, Registration};
-use crate::fabric::{FabricError, Memory, RemoteRegion};
+use crate::fabric::{Access, FabricError, Memory, RemoteRegion};
 
 /// Memory registered with one rail.
 ///
@@ -37,7 +36,7 @@ impl std::fmt::Debug for LibfabricRegion {
 }
 
 impl LibfabricRegion {
-    /// Registers the memory.
+    /// Registers the memory for these uses, under a key that nobody can guess where the provider takes ours.
     ///
     /// # Safety
     /// See [`crate::fabric::Rail::register`].
@@ -45,7 +44,7 @@ impl LibfabricRegion {
         rail: &str,
         core: &Arc<Core>,
         memory: Memory,
-        requested_key: u64,
+        access: Access,
     ) -> Result<Self, FabricError> {
         let place = memory.cuda_device.map_or("host".to_owned(), |device| format!("CUDA device {device}"));
         let what = format!("fi_mr_regattr of {} B of {place} memory", memory.bytes);
@@ -63,17 +62,28 @@ impl LibfabricRegion {
         // An address, not a pointer: memory of a device has no provenance here.
         let stretch =
             sys::iovec { iov_base: ptr::with_exposed_provenance_mut(memory.address as usize), iov_len: memory.bytes };
-        let messages = core.info.first().info().caps & (sys::FI_SEND | sys::FI_RECV);
-        let mut attr = ops::mr_attr(&stretch, ACCESS | messages, requested_key);
-        if let Some(device) = memory.cuda_device {
-            attr.iface = sys::FI_HMEM_CUDA;
-            attr.device.cuda = device;
-        }
-        let registration = Registration::open(rail, doing, &what, |place| {
-            // SAFETY: the domain is open, attributes and stretch live during the call; the caller vouches for the memory.
-            unsafe { ops::fi_mr_regattr(core.domain.as_ptr(), &attr, 0, place) }
-        })?;
-        if core.info.first().domain().mr_mode & sys::FI_MR_ENDPOINT != 0 {
+        let info = core.info.first();
+        let uses = flags(access, info.info().caps);
+        let mut attempts = ATTEMPTS;
+        let registration = loop {
+            let requested_key = requested_key(rail, info.domain())?;
+            let mut attr = ops::mr_attr(&stretch, uses, requested_key);
+            if let Some(device) = memory.cuda_device {
+                attr.iface = sys::FI_HMEM_CUDA;
+                attr.device.cuda = device;
+            }
+            let opened = Registration::open(rail, doing, &what, |place| {
+                // SAFETY: the domain is open, attributes and stretch live during the call; the caller vouches for the memory.
+                unsafe { ops::fi_mr_regattr(core.domain.as_ptr(), &attr, 0, place) }
+            });
+            attempts -= 1;
+            match opened {
+                // The key is taken: of few bits that happens.
+                Err(error) if error.code == ENOKEY && attempts > 0 => {}
+                other => break other?,
+            }
+        };
+        if info.domain().mr_mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: registration and endpoint are open and of one domain.
             let mut code = unsafe { ops::fi_mr_bind(registration.as_ptr(), core.endpoint.fid(), 0) };
             if code == 0 {
@@ -105,5 +115,63 @@ impl LibfabricRegion {
         // SAFETY: the registration is open; the key is set since it is enabled.
         let key = unsafe { (*self.registration.as_ptr()).key };
         RemoteRegion { key, base: if virtual_address { self.address } else { 0 }, bytes: self.bytes }
+    }
+}
+
+/// FI_ENOKEY: the key is another registration's.
+const ENOKEY: c_int = 266;
+
+/// Keys that are tried: with 64 bits the first one is free, with the 8 of the smallest size one of so many mostly is.
+const ATTEMPTS: u32 = 64;
+
+/// A random key as wide as the domain takes. Providers with FI_MR_PROV_KEY choose their own and ignore it.
+fn requested_key(rail: &str, domain: &sys::fi_domain_attr) -> Result<u64, FabricError> {
+    let random = getrandom::u64().map_err(|error| {
+        let what = "a random memory key".to_owned();
+        errors::refused(rail, Doing::RegisteringHost, what, sys::FI_EIO, error.to_string())
+    })?;
+    Ok(random & key_mask(domain.mr_key_size))
+}
+
+/// The bits of a key of so many bytes; 0 stands for a provider that does not say.
+fn key_mask(bytes: usize) -> u64 {
+    match bytes {
+        1..8 => (1 << (8 * bytes)) - 1,
+        _ => u64::MAX,
+    }
+}
+
+/// libfabric's flags for these uses, on an endpoint with these capabilities.
+fn flags(access: Access, capabilities: u64) -> u64 {
+    let of = |wanted: Access, flags: u64| if access.allows(wanted) { flags } else { 0 };
+    of(Access::SOURCE, sys::FI_WRITE | capabilities & sys::FI_SEND)
+        | of(Access::SINK, sys::FI_READ | capabilities & sys::FI_RECV)
+        | of(Access::REMOTE_READ, sys::FI_REMOTE_READ)
+        | of(Access::REMOTE_WRITE, sys::FI_REMOTE_WRITE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_gets_the_rights_it_was_asked_for_and_no_others() {
+        let rma = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+        assert_eq!(flags(Access::ALL, 0), rma);
+        assert_eq!(flags(Access::ALL, sys::FI_SEND | sys::FI_RECV), rma | sys::FI_SEND | sys::FI_RECV);
+        assert_eq!(flags(Access::REMOTE_WRITE, sys::FI_SEND | sys::FI_RECV), sys::FI_REMOTE_WRITE);
+        assert_eq!(flags(Access::SOURCE, sys::FI_SEND), sys::FI_WRITE | sys::FI_SEND);
+        assert_eq!(flags(Access::SINK | Access::REMOTE_READ, 0), sys::FI_READ | sys::FI_REMOTE_READ);
+    }
+
+    #[test]
+    fn keys_are_random_and_as_wide_as_the_domain_takes() {
+        let masks = [0, 1, 2, 4, 7, 8, 16].map(key_mask);
+        assert_eq!(masks, [u64::MAX, 0xff, 0xffff, 0xffff_ffff, (1 << 56) - 1, u64::MAX, u64::MAX]);
+        let domain = sys::fi_domain_attr { mr_key_size: 8, ..Default::default() };
+        let keys: std::collections::HashSet<_> = (0..64).filter_map(|_| requested_key("", &domain).ok()).collect();
+        assert_eq!(keys.len(), 64);
+        // Of 64 random keys one below 2^32 comes once in 2^26 runs.
+        assert!(keys.iter().all(|key| *key > u64::from(u32::MAX)));
     }
 }

@@ -59,6 +59,9 @@ impl<R: Rail> State<R> {
         if parts.is_empty() {
             parts.push("nothing in flight".into());
         }
+        if let (count, Some(error)) = &self.incoming_failures {
+            parts.push(format!("{count} incoming transfers that failed, the last: {error}"));
+        }
         for Lane { rail, waiting, .. } in &self.lanes {
             parts.push(format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len()));
         }

@@ -8,8 +8,8 @@ mod ways;
 
 use super::{Flow, Offer, Operation, Region, Target};
 use crate::cuda::{Choice, Device, Place};
-use crate::fabric::Completion;
 use crate::fabric::scripted::{Closed, Script, Scripted};
+use crate::fabric::{Access, Completion};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ fn bench(rails: usize, timeout: Duration) -> Bench {
     // A look at a future is one poll of the rails.
     flow.poll_at_most(1);
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
-    let region = flow.register(device.allocate(Place::Host, SPACE as usize).unwrap()).unwrap();
+    let region = flow.register(device.allocate(Place::Host, SPACE as usize).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
     Bench { flow, region, offer, target, rails: scripts, closed }

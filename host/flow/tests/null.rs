@@ -1,9 +1,9 @@
 //! Over null rails that misbehave.
 
 use crate::cuda::{Choice, Device, Place};
-use crate::fabric::Rail;
 use crate::fabric::faulty::{Faults, FaultyRail};
 use crate::fabric::null::NullRail;
+use crate::fabric::{Access, Rail};
 use crate::flow::{Flow, FlowError, Offer, Region, Target, run};
 use proptest::prelude::*;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ struct Node<R: Rail> {
 fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let flow = Flow::new(rails, timeout);
-    let region = flow.register(device.allocate(Place::Host, bytes).unwrap()).unwrap();
+    let region = flow.register(device.allocate(Place::Host, bytes).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     Node { flow, region, offer }
 }
@@ -133,9 +133,9 @@ fn a_refused_registration_names_rail_and_size_and_leaves_the_rest_usable() {
     bad.set_faults(Faults { refuse_registration: Some(1), ..Default::default() });
     let flow = Flow::new(vec![FaultyRail::new(good, Faults::default()), bad], TIMEOUT);
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
-    let error = flow.register(device.allocate(Place::Host, 4096).unwrap()).unwrap_err().to_string();
+    let error = flow.register(device.allocate(Place::Host, 4096).unwrap(), Access::ALL).unwrap_err().to_string();
     assert!(error.contains("rail null") && error.contains("registration of 4096 B"), "{error}");
-    let region = flow.register(device.allocate(Place::Host, 4096).unwrap()).unwrap();
+    let region = flow.register(device.allocate(Place::Host, 4096).unwrap(), Access::ALL).unwrap();
     let offer = flow.offer(&[&region]).unwrap();
     let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
     assert_eq!(run([flow.clone()], flow.write_all(&region, 0, &target, 0, 8)).unwrap().unwrap(), 8);

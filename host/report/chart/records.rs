@@ -1,6 +1,7 @@
 //! The rows of CSV files, by the names of their columns.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::ChartError;
@@ -86,17 +87,27 @@ impl Records {
 
     /// Reads one file of any kind, under this name.
     pub fn of_file(path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
+        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
+        Self::of_text(file, path, name)
+    }
+
+    /// Reads a text of any kind, under this name; `path` is what errors call it.
+    pub fn of_text(text: impl Read, path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
         let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
-        Ok((records.read_file(path, name)?, records))
+        Ok((records.add(text, path, name)?, records))
     }
 
     fn read_file(&mut self, path: &Path, name: &str) -> Result<Kind, ChartError> {
-        let unreadable = |source| ChartError::Read { path: path.into(), source };
+        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
+        self.add(file, path, name)
+    }
+
+    fn add(&mut self, text: impl Read, path: &Path, name: &str) -> Result<Kind, ChartError> {
         let broken = |error: ::csv::Error| match error.kind() {
             ::csv::ErrorKind::Io(_) => ChartError::Read { path: path.into(), source: error.into() },
             _ => ChartError::Broken { path: path.into(), why: error.to_string() },
         };
-        let mut reader = ::csv::Reader::from_reader(File::open(path).map_err(unreadable)?);
+        let mut reader = ::csv::Reader::from_reader(text);
         let header = reader.headers().map_err(broken)?.clone();
         let kind = Kind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
         let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();

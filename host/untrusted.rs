@@ -1,0 +1,201 @@
+//! Every parser of what comes from outside, in one table: what tests/fuzz.rs runs over. A new parser gets an entry here.
+
+use std::path::Path;
+
+use crate::bootstrap::fuzzed;
+use crate::fabric::pci::PciAddress;
+use crate::fabric::printed;
+use crate::flow::Offer;
+use crate::measure::size;
+use crate::report::chart::{Filter, Query};
+use crate::report::compare::Comparison;
+use crate::report::run::Run;
+use crate::topology;
+use crate::topology::tree::Tree;
+
+/// A parser, and where its inputs come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Parser {
+    /// What it reads.
+    pub name: &'static str,
+    /// Well-formed inputs; whole files are given by their paths below the repository.
+    pub samples: Samples,
+    /// Pieces that mutations put in: words that mean something to the parser.
+    pub words: &'static [&'static str],
+    /// Runs it; whether the input was taken.
+    pub parse: fn(&[u8]) -> bool,
+    /// One input in so many of the others' is enough, since each takes so much longer.
+    pub slowness: u64,
+}
+
+/// See [`Parser`].
+#[derive(Clone, Copy, Debug)]
+pub enum Samples {
+    /// These texts.
+    Texts(&'static [&'static str]),
+    /// These files.
+    Files(&'static [&'static str]),
+    /// What this returns.
+    Made(fn() -> Vec<Vec<u8>>),
+}
+
+fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// The table.
+pub const PARSERS: &[Parser] = &[
+    Parser {
+        name: "connector's handshake",
+        samples: Samples::Made(fuzzed::connectors),
+        words: &["ginlab\r\n", "\u{b}", "{\"rank\":", "}", "\u{0}\u{0}\u{0}\u{0}"],
+        parse: fuzzed::listen,
+        slowness: 1,
+    },
+    Parser {
+        name: "listener's handshake",
+        samples: Samples::Made(fuzzed::listeners),
+        words: &["\u{a}", "\u{b}", "\u{2}", "\u{3}", "{\"why\":", "}", "\u{0}\u{0}\u{0}\u{0}"],
+        parse: fuzzed::connect,
+        slowness: 1,
+    },
+    Parser {
+        name: "frames of a job",
+        samples: Samples::Made(fuzzed::steps),
+        words: &["\u{4}", "\u{5}", "[", "]", "\u{0}\u{0}\u{0}\u{0}"],
+        parse: fuzzed::frames,
+        slowness: 1,
+    },
+    Parser {
+        name: "addresses and keys of a peer",
+        samples: Samples::Texts(&[
+            r#"{"rails":["tcp:lo"],"addresses":[[2,0,1,187,127,0,0,1]],"regions":[[{"key":7,"base":0,"bytes":65536}]]}"#,
+        ]),
+        words: &["[", "]", "{", "}", "\"", "18446744073709551616", "-1", "1e999", "\\ud800", "null"],
+        parse: |bytes| serde_json::from_slice::<Offer>(bytes).is_ok(),
+        slowness: 1,
+    },
+    Parser {
+        name: "fi_info -v",
+        samples: Samples::Files(&["tests/fixtures/p5/fi_info.yaml"]),
+        words: &["fi_info:\n", "    fi_domain_attr:\n", "        name: x\n", "[", "]", "://", "(null)", "-1", "\n"],
+        parse: |bytes| {
+            let text = text(bytes);
+            printed::entries(&text).iter().filter(|entry| entry.listed().is_ok()).count() > 0
+        },
+        slowness: 4,
+    },
+    Parser {
+        name: "lspci and ls of the PCI devices",
+        samples: Samples::Files(&["tests/fixtures/p5/lspci.txt", "tests/fixtures/p5/ls_sys_bus_pci_devices.txt"]),
+        words: &[
+            "-[0000:cc]-",
+            "]----00.0  NVIDIA Corporation X\n",
+            "0000:ca:00.0 -> ../../../devices/pci0000:bb/0000:bb:00.0/0000:ca:00.0\n",
+            "ca:00.0 3D controller: NVIDIA Corporation GH100\n",
+            "é",
+        ],
+        parse: |bytes| {
+            let text = text(bytes);
+            let tree = Tree::of_listings(&text, &text);
+            !topology::near(&tree).is_empty() || !printed::pci_tree(&text).is_empty()
+        },
+        slowness: 4,
+    },
+    // Place for NCCL's topology XML (`affinity --from FILE`): its entry belongs here.
+    Parser {
+        name: "PCI address",
+        samples: Samples::Texts(&["0000:4f:00.0", "00000000:4F:1f.7", "4f:00.0"]),
+        words: &[":", ".", "ffffffff", "+1", "é"],
+        parse: |bytes| text(bytes).parse::<PciAddress>().is_ok(),
+        slowness: 1,
+    },
+    Parser {
+        name: "sizes, lists of numbers and conditions",
+        samples: Samples::Texts(&["4K", "64MiB", "16777216T", "1,8,32,132", "size_bytes=4K,8K"]),
+        words: &["KiB", "T", "18446744073709551615", "-", ".", ",", "=", "é", "0x"],
+        parse: |bytes| {
+            let text = text(bytes);
+            let size = size::parse(&text);
+            if let Ok(end) = size {
+                let _ = size::sweep(1, end, 2);
+                let _ = size::human(end);
+            }
+            let list = size::parse_list(&text).is_ok();
+            Filter::parse(&text).is_ok() || list || size.is_ok()
+        },
+        slowness: 1,
+    },
+    Parser {
+        name: "rows (report, chart, compare)",
+        samples: Samples::Texts(&[ROWS, STAGES]),
+        words: &[
+            "\"",
+            ",",
+            "\n",
+            "1e308",
+            "-1e308",
+            "nan",
+            "inf",
+            "0",
+            "ok",
+            "18446744073709551616",
+            "schema",
+            "status",
+            "stage",
+        ],
+        parse: rows,
+        slowness: 20,
+    },
+    Parser {
+        name: "header of a result",
+        samples: Samples::Texts(&[
+            r#"{"version":"0.1.0","commit":"abc","rails":["tcp:lo"],"notes":["one","two"],"gpu":null,"threads":4}"#,
+        ]),
+        words: &["[", "]", "{", "}", "\"notes\":", "1e999", "\\u0000", "\u{1b}"],
+        parse: |bytes| {
+            let run = Run::of_text(ROWS.as_bytes(), Some(bytes), Path::new("a.csv"), "a");
+            run.is_ok_and(|run| !run.header().is_empty() || !run.notes().is_empty())
+        },
+        slowness: 20,
+    },
+];
+
+const ROWS: &str = "\
+schema,experiment,case,device,fabric,ranks,size_bytes,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,wrong,status
+1,proxy,put,emulated,tcp,2,64,1.5,2.0,9.0,0.03,0,ok
+1,proxy,put,emulated,tcp,2,4096,2.5,3.0,,1.36,0,ok
+1,proxy,\"put, quoted\",emulated,model:p5,2,4096,,,,,,\"failed: \"\"x\"\"\"
+";
+
+const STAGES: &str = "\
+case,size_bytes,rails,mode,fabric,stage,p50_us,p99_us,share_pct
+put,64,4,quiet,model:p5,push,0.4,0.6,4
+put,64,4,quiet,model:p5,total,10.0,14.1,100
+";
+
+/// Reads rows as `report` does, draws them as `chart` does, and compares them with themselves and with the sample.
+fn rows(bytes: &[u8]) -> bool {
+    let Ok(run) = Run::of_text(bytes, None, Path::new("a.csv"), "a") else { return false };
+    let (_, _, _) = (run.experiment(), run.unreal(), run.values("size_bytes").len());
+    let query = |x: &str, y: &str, stacked| Query {
+        x: vec![x.into()],
+        y: y.into(),
+        bars: stacked,
+        stacked,
+        width: 640,
+        height: 400,
+        ..Query::default()
+    };
+    for query in [query("size_bytes", "time_us_p50", false), query("case", "p50_us", true)] {
+        if let Ok(picture) = query.chart(&run.records) {
+            let _ = picture.chart.svg();
+        }
+    }
+    let runs = [run];
+    let _ = Comparison::of(&runs, &runs, &[]);
+    if let Ok(sample) = Run::of_text(ROWS.as_bytes(), None, Path::new("a.csv"), "b") {
+        let _ = Comparison::of(&[sample], &runs, &[]);
+    }
+    true
+}

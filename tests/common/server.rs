@@ -1,0 +1,52 @@
+//! `ginlab serve` under test.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use super::{Done, Job, Stream, all_verified, ginlab, rows};
+
+/// The command with this token.
+pub fn with_token(token: &str, args: &str) -> Command {
+    let mut command = ginlab(args);
+    command.env("GINLAB_TOKEN", token);
+    command
+}
+
+/// A server under way, and its port.
+pub struct Server(pub Job, pub u16);
+
+impl Server {
+    pub fn start(args: &str) -> Server {
+        let mut job = Job::start(with_token("secret", &format!("serve --listen 127.0.0.1:0 {args}")));
+        let line = job.until_line(Stream::Stdout, "listening address=127.0.0.1:");
+        let port = facts(&line)["address"].rsplit_once(':').unwrap().1.parse().unwrap();
+        Server(job, port)
+    }
+
+    pub fn join(&self, args: &str) -> Command {
+        with_token("secret", &format!("join 127.0.0.1:{} {args}", self.1))
+    }
+
+    /// The next event of this kind.
+    #[track_caller]
+    pub fn until(&mut self, event: &str) -> HashMap<String, String> {
+        facts(&self.0.until_line(Stream::Stdout, &format!("{event} ")))
+    }
+
+    pub fn finish(self) -> Done {
+        self.0.finish()
+    }
+}
+
+/// The facts of an event's line.
+pub fn facts(line: &str) -> HashMap<String, String> {
+    let pairs = line.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[track_caller]
+pub fn verified(done: Done) {
+    let rows = rows(&done.expect(0).stdout);
+    all_verified(&rows);
+    assert_eq!(rows.len(), 1);
+}

@@ -1,0 +1,228 @@
+//! Everything that ginlab reads from outside, under inputs that somebody has spoilt: frames of the network, dumps of other tools,
+//! files of results. No parser may panic, hang, or take more memory than its input explains.
+//!
+//! Inputs are mutations of real samples, made by a generator of fixed seed, so that every run sees the same ones:
+//!
+//! ```text
+//! cargo test --test fuzz                                                   10^6 inputs for each parser (slow ones: a part)
+//! GINLAB_FUZZ_INPUTS=100000000 cargo test --test fuzz -- --ignored         as many as you like for each, slow ones too
+//! GINLAB_FUZZ_SEED=7 GINLAB_FUZZ_INPUTS=... cargo test --test fuzz -- --ignored      others than yesterday
+//! ```
+//!
+//! The parsers and their samples are in `host/untrusted.rs`. A failure prints the input.
+
+#![allow(clippy::unwrap_used)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ginlab::untrusted::{PARSERS, Parser, Samples};
+
+/// Inputs of each parser in the short test, divided by its slowness.
+const INPUTS: u64 = 1_000_000;
+/// Inputs that one thread takes at a time: enough that all threads end together.
+const CHUNK: u64 = 10_000;
+/// Longest input: limits lie far below this where there are some, and what has none is seen by its growth.
+const LONGEST: usize = 2048;
+
+/// Counts what each thread holds.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+    static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn count(bytes: isize) {
+    // A thread that ends has no counters any more.
+    let _ = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));
+    });
+}
+
+// SAFETY: all is passed on to the system's allocator; counting allocates nothing, since the counters are plain cells.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Memory that an input of this length explains: text becomes fields and words with some tens of bytes of their own, and a
+/// picture or a table is drawn of it.
+fn explained(bytes: usize) -> isize {
+    (1 << 20) + 512 * bytes as isize
+}
+
+/// xorshift64*: fast, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    /// Below `end`, which is not 0.
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    fn range(&mut self, length: usize, most: usize) -> std::ops::Range<usize> {
+        let start = self.below(length + 1);
+        start..(start + self.below(most + 1)).min(length)
+    }
+}
+
+/// Spoils an input in one to four ways.
+fn spoil(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random) {
+    const STRANGE: [u8; 10] = [0, 1, 9, 10, 13, b'"', 0x1b, 0x7f, 0x80, 0xff];
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(input.len() + 1);
+        match random.below(10) {
+            0 if at < input.len() => input[at] ^= 1 << random.below(8),
+            1 if at < input.len() => input[at] = STRANGE[random.below(STRANGE.len())],
+            2 if at < input.len() => input[at] = random.next() as u8,
+            3 => drop(input.drain(random.range(input.len(), 16))),
+            4 => drop(input.drain(random.range(input.len(), 512))),
+            5 => input.truncate(at),
+            6 => {
+                let range = random.range(input.len(), 64);
+                let copy = input[range].to_vec();
+                input.splice(at..at, copy);
+            }
+            // A piece of another sample, in place of as much of this one.
+            7 => {
+                let (from, to) = (random.range(other.len(), 256), random.range(input.len(), 256));
+                input.splice(to, other[from].iter().copied());
+            }
+            _ => {
+                let word = words[random.below(words.len())];
+                for _ in 0..1 + random.below(2) * random.below(8) {
+                    input.splice(at..at, word.bytes());
+                }
+            }
+        }
+        input.truncate(LONGEST);
+    }
+}
+
+fn samples(parser: &Parser) -> Vec<Vec<u8>> {
+    let read = |path: &&str| std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    match parser.samples {
+        Samples::Texts(texts) => texts.iter().map(|text| text.as_bytes().to_vec()).collect(),
+        Samples::Files(paths) => paths.iter().map(read).collect(),
+        Samples::Made(make) => make(),
+    }
+}
+
+/// One input: a sample, or as much of a long one as begins at some line of it, spoilt.
+fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
+    let sample = &samples[random.below(samples.len())];
+    let start = if sample.len() <= LONGEST { 0 } else { random.below(sample.len() - LONGEST / 2) };
+    let line = sample[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    input.clear();
+    // Mostly short pieces: more of them can be tried.
+    let length = if sample.len() <= LONGEST { LONGEST } else { 64 << random.below(5) };
+    input.extend(sample[line..].iter().take(length));
+    spoil(input, &samples[random.below(samples.len())], words, random);
+}
+
+/// A parser's inputs of this number on; what was wrong.
+fn chunk(parser: &Parser, samples: &[Vec<u8>], seed: u64, inputs: u64) -> Result<u64, String> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (mut taken, mut input) = (0, Vec::with_capacity(2 * LONGEST));
+    for number in 0..inputs {
+        make(&mut input, samples, parser.words, &mut random);
+        INPUT.with_borrow_mut(|copy| copy.clone_from(&input));
+        let before = HELD.get();
+        MOST.set(before);
+        taken += u64::from((parser.parse)(&input));
+        let most = MOST.get() - before;
+        if most > explained(input.len()) {
+            return Err(format!("{most} bytes of memory for an input of {} (number {number})", input.len()));
+        }
+    }
+    Ok(taken)
+}
+
+/// Runs all parsers over so many inputs each, on all cores.
+fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
+    let samples: Vec<_> = PARSERS.iter().map(samples).collect();
+    // Without a mutation each of them is taken: otherwise the inputs would say nothing.
+    for (parser, samples) in PARSERS.iter().zip(&samples) {
+        assert!(samples.iter().all(|sample| (parser.parse)(sample)), "a sample of {} is refused", parser.name);
+    }
+    let chunks: Vec<(usize, u64, u64)> = PARSERS
+        .iter()
+        .enumerate()
+        .flat_map(|(index, parser)| {
+            let all = inputs(parser);
+            (0..all.div_ceil(CHUNK)).map(move |number| (index, number, CHUNK.min(all - number * CHUNK)))
+        })
+        .collect();
+    let (next, taken) = (AtomicUsize::new(0), PARSERS.iter().map(|_| AtomicUsize::new(0)).collect::<Vec<_>>());
+    let work = || {
+        while let Some(&(index, number, inputs)) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (parser, seed) = (&PARSERS[index], seed ^ ((index as u64) << 48 | (number + 1)));
+            let outcome = catch_unwind(|| chunk(parser, &samples[index], seed, inputs));
+            let why = match outcome {
+                Ok(Ok(count)) => {
+                    taken[index].fetch_add(count as usize, Ordering::Relaxed);
+                    continue;
+                }
+                Ok(Err(why)) => why,
+                // The panic has printed its own words.
+                Err(_) => "a panic".to_owned(),
+            };
+            let input = INPUT.with_borrow(|input| input.escape_ascii().to_string());
+            panic!("{}, chunk {number}: {why}; the input is b\"{input}\"", parser.name);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(2, |count| count.get());
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            assert!(thread.join().is_ok(), "see above");
+        }
+    });
+    for (parser, taken) in PARSERS.iter().zip(taken) {
+        let (taken, all) = (taken.into_inner() as u64, inputs(parser));
+        println!("{}: {all} inputs, {taken} of them taken", parser.name);
+        // Both ways through the parser were seen.
+        assert!(all < 1000 || (taken > 0 && taken < all), "{}: {taken} of {all} inputs were taken", parser.name);
+    }
+}
+
+#[test]
+fn spoilt_inputs_neither_panic_nor_take_memory() {
+    fuzz(20_261_121, |parser| INPUTS / parser.slowness);
+}
+
+#[test]
+#[ignore = "as long as GINLAB_FUZZ_INPUTS says"]
+fn many_more_inputs() {
+    let number = |name: &str, default: u64| {
+        std::env::var(name)
+            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
+    };
+    let (inputs, seed) = (number("GINLAB_FUZZ_INPUTS", 10 * INPUTS), number("GINLAB_FUZZ_SEED", 1));
+    fuzz(seed, |_| inputs);
+}

@@ -1,0 +1,442 @@
+//! A hostile peer: on the sockets before it has proved anything, behind the handshake with the right token, and on the fabric
+//! with keys and immediates that are not its own. Whatever it does, the others finish their work while it goes on.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::server::{Server, verified, with_token};
+use common::{TOO_LONG, run, skip};
+use ginlab::bootstrap::visit::{Visit, VisitError};
+use ginlab::bootstrap::{Bootstrap, Options};
+use ginlab::cuda::{Choice, Device, Place as Where};
+use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::{Access, RemoteRegion};
+use ginlab::flow::{self, Flow, FlowError, Offer, Region, Target};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+/// A connection, with which a test waits for an answer no longer than this at a time.
+fn connect(port: u16, patience: Duration) -> TcpStream {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
+    stream
+}
+
+/// Everything that comes until the other side closes.
+fn until_closed(stream: &mut TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    // A reset is an end too.
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+/// How a handshake begins.
+fn prefix() -> Vec<u8> {
+    [&b"ginlab\r\n"[..], &2u32.to_le_bytes(), &[7; 32]].concat()
+}
+
+fn frame(kind: u8, payload_bytes: u32, payload: &[u8]) -> Vec<u8> {
+    [&[kind, 0, 0, 0][..], &payload_bytes.to_le_bytes(), &0u64.to_le_bytes(), payload].concat()
+}
+
+const CHALLENGE: u8 = 10;
+const PROOF: u8 = 11;
+
+/// So many connections that say nothing, or nothing whole, and stay.
+fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let count = wanted.min(usize::try_from(hard).unwrap_or(usize::MAX).saturating_sub(200));
+    if count < wanted {
+        skip(&format!("{} of {wanted} idle connections: `ulimit -Hn` is {hard}", wanted - count));
+    }
+    let begin = |number: usize| {
+        let mut stream = connect(port, TOO_LONG);
+        // The server may have closed it already.
+        let _ = stream.write_all(&prefix()[..[0, 3, 44][number % 3]]);
+        stream
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn two_thousand_idle_connections_keep_nobody_out_of_a_server() {
+    let server = Server::start("-p tcp --visits 4");
+    let crowd = idle(server.1, 2000);
+    for _ in 0..2 {
+        verified(run(server.join("-b 4K -n 100 --csv -")));
+    }
+    // And while more of them come all the time.
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(idle(server.1, 20));
+            }
+        });
+        let outcomes = [(); 2].map(|()| run(server.join("-b 4K -n 100 --csv -")));
+        stop.store(true, Ordering::Relaxed);
+        outcomes.into_iter().for_each(verified);
+    });
+    drop(crowd);
+    let done = server.finish().expect(0);
+    // Eight, then at 16, 32, 64, ...: however many there were.
+    let lines = done.stderr.lines().filter(|line| line.starts_with("ginlab: refused ")).count();
+    assert!((8..40).contains(&lines), "{lines} lines:\n{}", done.stderr);
+    assert!(done.stderr.contains("it said nothing for longest"), "{}", done.stderr);
+}
+
+#[test]
+fn two_thousand_idle_connections_keep_no_rank_out_of_its_job() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    let options = || Options { timeout: Duration::from_secs(30), interrupt: &NEVER, ..Options::default() };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| Bootstrap::serve(listener, 2, "secret", options()));
+        let crowd = idle(address.port(), 2000);
+        let second = Bootstrap::join(&[address], 1, 2, "secret", options()).unwrap();
+        assert_eq!((second.rank(), first.join().unwrap().unwrap().size()), (1, 2));
+        drop(crowd);
+    });
+}
+
+#[test]
+fn a_handshake_has_its_time_in_all_and_not_for_each_byte() {
+    let server = Server::start("-p tcp");
+    let mut slow = connect(server.1, Duration::from_millis(250));
+    // 44 bytes would take 11 s; a limit for each byte would never come.
+    for byte in prefix() {
+        let _ = slow.write_all(&[byte]);
+        match slow.read(&mut [0; 1]) {
+            Ok(0) => return,
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
+            _ => {}
+        }
+    }
+    panic!("the server heard all of it");
+}
+
+/// What a connector sends, from beginning to end, as somebody in between sees it.
+fn recorded(server: &Server) -> Vec<u8> {
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, to) = (between.local_addr().unwrap().port(), server.1);
+    let copy = |mut from: TcpStream, mut to: TcpStream| {
+        let (mut seen, mut chunk) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = from.read(&mut chunk) {
+            seen.extend(&chunk[..count]);
+            let _ = to.write_all(&chunk[..count]);
+        }
+        let _ = to.shutdown(Shutdown::Write);
+        seen
+    };
+    std::thread::scope(|scope| {
+        let relay = scope.spawn(move || {
+            let (client, target) = (between.accept().unwrap().0, connect(to, TOO_LONG));
+            let (back, forth) = (target.try_clone().unwrap(), client.try_clone().unwrap());
+            let answers = std::thread::spawn(move || copy(back, forth));
+            let seen = copy(client, target);
+            answers.join().unwrap();
+            seen
+        });
+        verified(run(with_token("secret", &format!("join 127.0.0.1:{port} -b 64 -n 3 --csv -"))));
+        relay.join().unwrap()
+    })
+}
+
+#[test]
+fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
+    let server = Server::start("-p tcp --visits 4");
+    let replay = recorded(&server);
+    assert!(!replay.windows(6).any(|window| window == b"secret"), "the token travels");
+    let noise: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let with = |more: &[u8]| [&prefix(), more].concat();
+    let attacks = [
+        noise.clone(),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        // Another version; behind the prefix: noise, a proof of nothing, a proof too long, a frame that never ends.
+        [&b"ginlab\r\n"[..], &1u32.to_le_bytes(), b"\x06\0secret"].concat(),
+        with(&noise),
+        with(&frame(PROOF, 32, &[0; 32])),
+        with(&frame(PROOF, u32::MAX, &noise)),
+        with(&frame(8, 2, b"{}")),
+        replay.clone(),
+    ];
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for attack in &attacks {
+                    let mut stream = connect(server.1, TOO_LONG);
+                    // It may be cut off in the middle.
+                    let _ = stream.write_all(attack);
+                    let _ = stream.shutdown(Shutdown::Write);
+                    let answer = until_closed(&mut stream);
+                    // At most a challenge and a refusal, never a proof: who has proved nothing learns nothing.
+                    let kinds: Vec<u8> = kinds(&answer);
+                    assert!(!kinds.contains(&PROOF), "{kinds:?}");
+                }
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let stranger = run(with_token("guess", &format!("join 127.0.0.1:{}", server.1)));
+        let outcomes = [(); 3].map(|()| run(server.join("-b 4K -n 500 --csv -")));
+        wait_for(|| rounds.load(Ordering::Relaxed) > 1, "two rounds of attacks");
+        stop.store(true, Ordering::Relaxed);
+        assert!(stranger.expect(1).complaint().contains("refused: it has another job token"));
+        outcomes.into_iter().for_each(verified);
+    });
+    server.finish().expect(0);
+}
+
+/// The kinds of the frames in an answer.
+fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while let Some(header) = bytes.get(..16) {
+        kinds.push(header[0]);
+        let label = u16::from_le_bytes([header[2], header[3]]) as usize;
+        let payload = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        bytes = bytes.get(16 + label + payload..).unwrap_or_default();
+    }
+    assert!(
+        kinds.iter().all(|kind| (1..=PROOF).contains(kind))
+            && kinds.first().is_none_or(|kind| [3, CHALLENGE].contains(kind))
+    );
+    kinds
+}
+
+fn wait_for(done: impl Fn() -> bool, what: &str) {
+    let deadline = Instant::now() + TOO_LONG;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::yield_now();
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Hall {
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Joining {
+    write_bytes: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Place {
+    offer: Offer,
+    tag: u32,
+}
+
+#[derive(Serialize)]
+struct Done {
+    writes: u64,
+    extent: u64,
+}
+
+#[derive(Serialize)]
+struct Verdict {
+    right: bool,
+}
+
+/// Joins as any peer does.
+async fn join(port: u16) -> Result<(Visit, Place), VisitError> {
+    let mut visit = Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
+    let hall: Hall = visit.hear("server").await?;
+    visit.say("joining", &Joining { write_bytes: hall.bytes.min(8) }).await?;
+    let place = visit.hear("place").await?;
+    Ok((visit, place))
+}
+
+/// Leaves as a peer does that has written nothing, so that the place is free at once.
+async fn leave(mut visit: Visit) {
+    visit.say("writes", &Done { writes: 0, extent: 0 }).await.unwrap();
+    let _: serde_json::Value = visit.hear("checksum").await.unwrap();
+    visit.say("verdict", &Verdict { right: true }).await.unwrap();
+    // It is gone when the server has closed.
+    let _ = visit.hear::<()>("end").await;
+}
+
+/// A rail of our own, and some memory.
+fn rail() -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
+    let provider = choose_provider(Some("tcp")).unwrap().provider;
+    let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
+    let flow = Flow::new(vec![LibfabricRail::open(&domain, &RailOptions::default()).unwrap()], Duration::from_secs(5));
+    let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
+    let region = flow.register(device.allocate(Where::Host, 4096).unwrap(), Access::ALL).unwrap();
+    region.buffer().write(0, &[0xBA; 4096]).unwrap();
+    (flow, region)
+}
+
+/// Writes to, or reads from, a region of the server's that may not be ours.
+async fn reach_for(place: &Place, region: RemoteRegion, at: u64, write: bool) -> Result<u64, FlowError> {
+    let (flow, memory) = rail();
+    let offer = Offer { regions: vec![vec![region]], ..place.offer.clone() };
+    let target = Target::new(flow.add_peer(&offer)?, &offer, 0)?;
+    if write {
+        flow.write_all(&memory, 0, &target, at, 8).await
+    } else {
+        flow.read_all(&memory, 0, &target, at, 8).await
+    }
+}
+
+/// One round of attacks by the fabric: what should not have gone well and did.
+async fn attack(port: u16) -> Vec<String> {
+    let (gone, old) = join(port).await.unwrap();
+    let (here, own) = join(port).await.unwrap();
+    leave(gone).await;
+    let (mine, theirs) = (own.offer.regions[0][0], old.offer.regions[0][0]);
+    let mut wrong = Vec::new();
+    // Its own place can be written; otherwise none of the rest would say anything.
+    if let Err(error) = reach_for(&own, mine, 0, true).await {
+        wrong.push(format!("its own place: {error}"));
+    }
+    let mut attempts = vec![
+        ("the key of a place that it has left", theirs, 0, true),
+        ("a read of that place", theirs, 0, false),
+        ("a read of its own place", mine, 0, false),
+        ("a write behind its own place", RemoteRegion { bytes: 1 << 40, ..mine }, mine.bytes, true),
+        ("a write across the end of its own place", RemoteRegion { bytes: 1 << 40, ..mine }, mine.bytes - 4, true),
+    ];
+    let near = [mine.key.wrapping_add(1), mine.key.wrapping_sub(1)];
+    let guesses = near.into_iter().chain(0..6).filter(|key| *key != mine.key);
+    attempts.extend(guesses.map(|key| ("a guessed key", RemoteRegion { key, ..mine }, 0, true)));
+    for (what, region, at, write) in attempts {
+        if reach_for(&own, region, at, write).await.is_ok() {
+            wrong.push(format!("{what} ({region:?} at {at})"));
+        }
+    }
+    // Immediates of others: the old one again, small numbers as peers once had, and guesses.
+    let (flow, memory) = rail();
+    let target = Target::new(flow.add_peer(&own.offer).unwrap(), &own.offer, 0).unwrap();
+    let tags = [old.tag, 0].into_iter().chain(1..64).chain((0..400u32).map(|i| i.wrapping_mul(2_654_435_761)));
+    for tag in tags.filter(|tag| *tag != own.tag) {
+        flow.write_with_immediate(&memory, 0, &target, 0, 8, tag).await.unwrap();
+    }
+    leave(here).await;
+    wrong
+}
+
+#[test]
+fn keys_and_immediates_of_others_are_of_no_use() {
+    let server = Server::start("-p tcp --peers 4 --bytes 64K");
+    let port = server.1;
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let wrong = std::thread::scope(|scope| {
+        let foe = scope.spawn(|| {
+            flow::run(std::iter::empty::<Flow<LibfabricRail>>(), async {
+                let mut wrong = Vec::new();
+                while !stop.load(Ordering::Relaxed) && wrong.is_empty() {
+                    wrong.extend(attack(port).await);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+                wrong
+            })
+            .unwrap()
+        });
+        // Every byte and every count of theirs is checked by the server's answer.
+        let outcomes = [(); 3].map(|()| run(server.join("-b 4K -n 3000 --csv -")));
+        wait_for(|| rounds.load(Ordering::Relaxed) > 0 || foe.is_finished(), "a round of attacks");
+        stop.store(true, Ordering::Relaxed);
+        outcomes.into_iter().for_each(verified);
+        foe.join().unwrap()
+    });
+    assert_eq!(wrong, Vec::<String>::new());
+    verified(run(server.join("-b 64K -n 10 --csv -")));
+    server.0.signal(Signal::SIGINT);
+    let done = server.finish().expect(130);
+    assert!(done.stderr.contains(" immediates have come that no peer here was given"), "{}", done.stderr);
+}
+
+#[test]
+fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
+    let mut server = Server::start("-p tcp --peers 8 --bytes 64K");
+    let port = server.1;
+    let busy = common::Job::start(server.join("-b 4K -n 1000000000"));
+    server.until("writing");
+    let program = async {
+        let visit = async || Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
+        // Words that are none, too large, too long, of another step, with numbers that do not fit.
+        let mut hostile = visit().await;
+        let _: Hall = hostile.hear("server").await.unwrap();
+        hostile.say("joining", &Joining { write_bytes: u64::MAX }).await.unwrap();
+        let refused = hostile.hear::<Place>("place").await.unwrap_err().to_string();
+        assert!(refused.contains("does not fit into a place"), "{refused}");
+        for (what, word) in [("joining", "\u{1b}[2J\u{1b}]0;owned\u{7}"), ("\u{1b}[31m", "")] {
+            let mut hostile = visit().await;
+            let _: Hall = hostile.hear("server").await.unwrap();
+            hostile.say(what, &word).await.unwrap();
+            hostile.hear::<Place>("place").await.unwrap_err();
+        }
+        for bytes in [frame(9, u32::MAX, &[0; 100]), vec![0xff; 3000], frame(5, 0, b"")] {
+            let mut hostile = visit().await;
+            let _: Hall = hostile.hear("server").await.unwrap();
+            let mut stream = hostile.into_stream().unwrap().into_std().unwrap();
+            stream.set_nonblocking(false).unwrap();
+            stream.set_read_timeout(Some(TOO_LONG)).unwrap();
+            let _ = stream.write_all(&bytes);
+            until_closed(&mut stream);
+        }
+        let (mut hostile, _) = join(port).await.unwrap();
+        hostile.say("writes", &Done { writes: 0, extent: u64::MAX }).await.unwrap();
+        let refused = hostile.hear::<serde_json::Value>("checksum").await.unwrap_err().to_string();
+        assert!(refused.contains("are beyond the place"), "{refused}");
+    };
+    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program).unwrap();
+    verified(run(server.join("-b 64K -n 10 --csv -")));
+    busy.signal(Signal::SIGINT);
+    busy.finish().expect(130);
+    server.0.signal(Signal::SIGINT);
+    let done = server.finish().expect(130);
+    for text in [&done.stdout, &done.stderr] {
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    }
+}
+
+/// The port of a rail of the tcp provider, from its address: an IPv4 socket address as the system has it.
+fn rail_port(place: &Place) -> u16 {
+    let address = &place.offer.addresses[0];
+    u16::from_be_bytes([address[2], address[3]])
+}
+
+#[test]
+fn garbage_at_the_port_of_a_rail_stops_nobody() {
+    let server = Server::start("-p tcp --peers 4 --bytes 64K");
+    let program = async {
+        let (visit, place) = join(server.1).await.unwrap();
+        leave(visit).await;
+        place
+    };
+    let place = flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let noise: Vec<u8> = (0..3000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+            let mut open = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                for bytes in [&noise[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 2000], &[0xff; 2000], b""] {
+                    // Where nobody takes connections at the moment, there is nobody to harm.
+                    if let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, rail_port(&place))) {
+                        let _ = stream.write_all(bytes);
+                        open.push(stream);
+                    }
+                }
+                open.drain(..open.len().saturating_sub(50));
+            }
+        });
+        let outcomes = [(); 3].map(|()| run(server.join("-b 4K -n 1000 --csv -")));
+        stop.store(true, Ordering::Relaxed);
+        outcomes.into_iter().for_each(verified);
+    });
+    server.0.signal(Signal::SIGINT);
+    server.finish().expect(130);
+}
