@@ -132,7 +132,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 /// Versions of everything a result depends on.
 fn versions() -> Versions {
     Versions::gather(Libraries {
-        libfabric: Some(fabric::libfabric::library_version()),
+        libfabric: fabric::libfabric::library_text(),
         cuda_driver: cuda::driver_version().map(|version| format!("supports CUDA {version}")),
         mpi: ginlab::bootstrap::mpi_version(),
     })

@@ -5,14 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::{Header, Key};
 
-/// Versions that only their own libraries can tell; `None` where the library is not there.
+/// Versions that only their own libraries can tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// libfabric, as `fi_version()` of the loaded library says.
-    pub libfabric: Option<String>,
-    /// The CUDA driver.
+    /// libfabric: version and file of the loaded library, or `none`.
+    pub libfabric: String,
+    /// The CUDA driver; `None` where there is none.
     pub cuda_driver: Option<String>,
-    /// The MPI library.
+    /// The MPI library; `None` where there is none.
     pub mpi: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Versions {
             .set(Key::Kernel, self.kernel.clone())
             .set(Key::Rustc, self.rustc)
             .set(Key::Driver, self.libraries.cuda_driver.clone())
-            .set(Key::Libfabric, self.libraries.libfabric.clone())
+            .set(Key::Libfabric, self.libraries.libfabric.as_str())
             .set(Key::Mpi, self.libraries.mpi.clone());
     }
 }
@@ -79,7 +79,7 @@ impl fmt::Display for Versions {
         let found = |value: &Option<String>| value.clone().unwrap_or_else(|| "not found".into());
         writeln!(f, "{} (commit {})", self.ginlab, known(self.commit))?;
         writeln!(f, "rustc       {}", known(self.rustc))?;
-        writeln!(f, "libfabric   {}", found(&self.libraries.libfabric))?;
+        writeln!(f, "libfabric   {}", self.libraries.libfabric)?;
         writeln!(f, "CUDA driver {}", found(&self.libraries.cuda_driver))?;
         writeln!(f, "MPI         {}", found(&self.libraries.mpi))?;
         writeln!(f, "kernel      {}", known(self.kernel.as_deref()))?;
@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn the_header_is_filled() {
-        let versions = Versions::gather(Libraries { libfabric: Some("1.17".into()), ..Libraries::default() });
+        let versions =
+            Versions::gather(Libraries { libfabric: "1.17 (libfabric.so.1)".into(), ..Libraries::default() });
         let mut header = Header::default();
         versions.fill(&mut header);
         for key in [Key::Ginlab, Key::Command, Key::Date, Key::Hostname, Key::Cores, Key::Kernel, Key::Libfabric] {
