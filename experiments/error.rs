@@ -117,7 +117,7 @@ impl From<FlowError> for Failure {
 
 impl From<FabricError> for Failure {
     fn from(error: FabricError) -> Failure {
-        Failure::Run(error.to_string())
+        if error.is_no_library() { Failure::Usage(error.to_string()) } else { Failure::Run(error.to_string()) }
     }
 }
 

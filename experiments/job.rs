@@ -141,6 +141,8 @@ pub fn run(
     fingerprint: Vec<(String, String)>,
     rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    // Before any process is started for nothing.
+    ginlab::fabric::libfabric::require_library()?;
     let kind = args.bootstrap.map_or_else(|| Kind::detect(&bootstrap::process_env), Kind::from);
     let asked = args.np.or((kind == Kind::Local).then_some(2));
     let options = Options {

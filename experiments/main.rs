@@ -136,7 +136,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 /// Versions of everything a result depends on.
 fn versions() -> Versions {
     Versions::gather(Libraries {
-        libfabric: Some(fabric::libfabric::library_version()),
+        libfabric: fabric::libfabric::library_text(),
         cuda_driver: cuda::driver_version().map(|cuda| match topology::nvml::driver_version() {
             Some(driver) => format!("{driver} (CUDA {cuda})"),
             None => format!("supports CUDA {cuda}"),

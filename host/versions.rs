@@ -6,14 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::report::{Header, Key};
 use crate::surroundings;
 
-/// Versions that only their own libraries can tell; `None` where the library is not there.
+/// Versions that only their own libraries can tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// libfabric, as `fi_version()` of the loaded library says.
-    pub libfabric: Option<String>,
-    /// The CUDA driver.
+    /// libfabric: version and file of the loaded library, or `none`.
+    pub libfabric: String,
+    /// The CUDA driver; `None` where there is none.
     pub cuda_driver: Option<String>,
-    /// The MPI library.
+    /// The MPI library; `None` where there is none.
     pub mpi: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Versions {
             .set(Key::Rustc, self.rustc)
             .set(Key::KernelRustc, self.kernel_rustc)
             .set(Key::Driver, self.libraries.cuda_driver.clone())
-            .set(Key::Libfabric, self.libraries.libfabric.clone())
+            .set(Key::Libfabric, self.libraries.libfabric.as_str())
             .set(Key::Mpi, self.libraries.mpi.clone())
             .set(Key::Environment, Some(environment).filter(|list| !list.is_empty()));
     }
@@ -91,7 +91,7 @@ impl fmt::Display for Versions {
             "kernels by  {}",
             self.kernel_rustc.map_or("none: without PTX".into(), |version| format!("rustc {version}"))
         )?;
-        writeln!(f, "libfabric   {}", found(&self.libraries.libfabric))?;
+        writeln!(f, "libfabric   {}", self.libraries.libfabric)?;
         writeln!(f, "CUDA driver {}", found(&self.libraries.cuda_driver))?;
         writeln!(f, "MPI         {}", found(&self.libraries.mpi))?;
         writeln!(f, "kernel      {}", known(self.kernel.as_deref()))?;
@@ -179,7 +179,8 @@ mod tests {
 
     #[test]
     fn the_header_is_filled() {
-        let versions = Versions::gather(Libraries { libfabric: Some("1.17".into()), ..Libraries::default() });
+        let versions =
+            Versions::gather(Libraries { libfabric: "1.17 (libfabric.so.1)".into(), ..Libraries::default() });
         let mut header = Header::default();
         versions.fill(&mut header);
         for key in [Key::Ginlab, Key::Command, Key::Date, Key::Hostname, Key::Cores, Key::Kernel, Key::Libfabric] {

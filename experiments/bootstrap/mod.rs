@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let began = Instant::now();
     let fingerprint = vec![
-        ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version()),
+        ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version().unwrap_or_default()),
         ("--repeats".to_owned(), args.repeats.to_string()),
     ];
     job::run(&args.job, fingerprint, |ranks| exchange(args, ranks, Micros::from(began.elapsed()).0))

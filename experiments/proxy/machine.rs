@@ -132,6 +132,7 @@ pub fn choose_domains(
             "null rails: the proxy completes each put at once, nothing is moved; puts are counted, not bytes checked"
                 .into(),
         );
+        notes.extend(plan.why_null.clone());
         return Ok((super::plan::NULL.into(), Vec::new()));
     }
     if let Some((name, profile)) = &plan.model {

@@ -29,8 +29,16 @@ use trace::Traces;
 
 /// Runs the experiment on this rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let plan = Plan::new(args)?;
+    let mut plan = Plan::new(args)?;
+    if !plan.is_null()
+        && let Err(missing) = ginlab::fabric::libfabric::require_library()
+    {
+        plan.do_without_library(&missing)?;
+    }
     let mut ranks = open_ranks(args, &plan)?;
+    if let Some(why) = plan.why_null.as_ref().filter(|_| ranks.rank() == 0) {
+        eprintln!("ginlab: {why}");
+    }
     let result = match run_rank(args, &plan, &mut ranks) {
         Ok(()) => ranks.finish().map_err(Failure::from),
         Err(failure) => {

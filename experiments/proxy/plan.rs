@@ -5,6 +5,7 @@ use crate::error::Failure;
 use crate::job::MemoryKind;
 use ginlab::bootstrap::Kind;
 use ginlab::cuda::Choice;
+use ginlab::fabric::FabricError;
 use ginlab::fabric::libfabric::Level;
 use ginlab::fabric::model::{self, Profile};
 use ginlab::measure::size;
@@ -100,6 +101,8 @@ pub struct Plan {
     /// The user has named a limit: what the system calls available is not asked (some machines grow as memory is used).
     pub memory_is_promised: bool,
     pub provider: Option<String>,
+    /// Why the rails are null though nobody has asked for it.
+    pub why_null: Option<String>,
     /// Modelled cards, by the name of their profile.
     pub model: Option<(String, Profile)>,
     /// Whether they move bytes in the timed passes too.
@@ -265,6 +268,7 @@ impl Plan {
                 .map_or(Ok(DEFAULT_MEMORY_LIMIT), |text| bytes("--memory-limit", text))?,
             memory_is_promised: args.memory_limit.is_some(),
             provider: args.provider.clone(),
+            why_null: None,
             model,
             moves: !args.no_move,
             domains: args.domain.clone(),
@@ -293,6 +297,26 @@ impl Plan {
             timeout: Duration::from_secs(args.timeout),
             fault: args.fault.as_deref().map(fault).transpose()?,
         })
+    }
+
+    /// There is no libfabric: a run that leaves the choice to us takes null rails and says why, any other is refused.
+    pub fn do_without_library(&mut self, missing: &FabricError) -> Result<(), Failure> {
+        if let Some((name, _)) = &self.model {
+            return Err(usage(
+                "--provider",
+                format!(
+                    "{}{name} moves bytes and signals through libfabric's shm, with --no-move too (in the pass that is verified), \
+                     and {missing}; the arithmetic alone, `ginlab model`, needs none",
+                    model::PREFIX
+                ),
+            ));
+        }
+        if self.provider.is_some() || !self.domains.is_empty() {
+            return Err(Failure::Usage(missing.to_string()));
+        }
+        self.provider = Some(NULL.to_owned());
+        self.why_null = Some(format!("provider null, by which puts end in the proxy and nothing is moved: {missing}"));
+        Ok(())
     }
 
     /// Whether puts end in the proxy, without a network.

@@ -182,11 +182,26 @@ pub struct FabricError {
 
 impl fmt::Display for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rail {}: {} failed: {} ({})", self.rail, self.operation, self.text, self.code)?;
+        if self.is_no_library() {
+            f.write_str(&self.text)?;
+        } else {
+            write!(f, "rail {}: {} failed: {} ({})", self.rail, self.operation, self.text, self.code)?;
+        }
         if !self.hint.is_empty() {
             write!(f, "; {}", self.hint)?;
         }
         Ok(())
+    }
+}
+
+impl FabricError {
+    /// The code of an error that means that libfabric could not be loaded (ELIBACC).
+    pub(crate) const NO_LIBRARY: i32 = nix::libc::ELIBACC;
+
+    /// Whether the reason is that there is no libfabric on this machine, or none that will do.
+    #[must_use]
+    pub fn is_no_library(&self) -> bool {
+        self.code == Self::NO_LIBRARY
     }
 }
 
@@ -282,7 +297,8 @@ pub trait Rail: Sized {
         }
     }
 
-    /// Moves the provider forward and appends what has completed. Never waits.
+    /// Moves the provider forward and appends what has completed. Never waits. An error comes alone: what completed before it
+    /// has been handed out.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
 
     /// The yardstick: seconds for the plainest loop of `count` writes of `bytes` that the fabric's own interface allows,

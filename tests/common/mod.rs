@@ -45,10 +45,12 @@ pub fn ginlab(args: &str) -> Command {
     command
 }
 
-/// Takes launchers out of the environment.
+/// Takes launchers out of the environment; what says where libfabric is stays.
 pub fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| FOREIGN.iter().any(|foreign| name.starts_with(foreign))) {
+        if name != "GINLAB_LIBFABRIC"
+            && name.to_str().is_some_and(|name| FOREIGN.iter().any(|foreign| name.starts_with(foreign)))
+        {
             command.env_remove(name);
         }
     }

@@ -421,6 +421,10 @@ fn what_is_declared_is_what_the_headers_say() {
     assert!(count > 120, "{count} declarations: has one of the sources moved?");
     println!("ok: {count} declarations are as in the headers of libfabric {version}");
 
+    if sys::version(number("FI_MAJOR_VERSION") as u32, number("FI_MINOR_VERSION") as u32) > sys::NEWEST_API {
+        // There a member too few passes for one that the headers have more.
+        return;
+    }
     // Each of these mistakes is found: the comparison can fail.
     for (right, wrong) in [
         // A member out of order, missing, or of another type.

@@ -47,10 +47,26 @@ pub(crate) fn refused(
     }
 }
 
+/// What can be done about a libfabric that is not there.
+const REMEDY: &str = "get it by `apt-get install libfabric1` (Debian, Ubuntu) or AWS's EFA installer, or name its file by \
+                      GINLAB_LIBFABRIC=path; without it there are no rails but those of `ginlab proxy -p null`";
+
+/// libfabric could not be loaded.
+#[cold]
+pub(crate) fn missing(why: &sys::NotFound) -> FabricError {
+    FabricError {
+        rail: "libfabric".to_owned(),
+        operation: "loading libfabric".to_owned(),
+        code: FabricError::NO_LIBRARY,
+        text: why.to_string(),
+        hint: REMEDY.to_owned(),
+    }
+}
+
 /// libfabric's text for a positive error number.
 pub(crate) fn text(code: c_int) -> String {
     // SAFETY: fi_strerror takes any number and returns a string that is never freed, or null.
-    let text = unsafe { sys::fi_strerror(code) };
+    let text = sys::library().map_or(std::ptr::null(), |library| unsafe { (library.fi_strerror)(code) });
     if text.is_null() {
         return format!("error {code}");
     }

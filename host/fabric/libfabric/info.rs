@@ -1,6 +1,6 @@
 //! What providers offer: `fi_getinfo` with the one set of hints that ginlab opens rails with.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
@@ -26,8 +26,11 @@ pub(crate) struct Wanted<'a> {
     pub messages: bool,
 }
 
-/// A list of what there is, freed when dropped.
-pub(crate) struct InfoList(NonNull<sys::fi_info>);
+/// A list of what there is, freed when dropped. Its entries are always made by libfabric, which knows how long they are.
+pub(crate) struct InfoList {
+    first: NonNull<sys::fi_info>,
+    library: &'static sys::Library,
+}
 
 // SAFETY: the list is plain memory that libfabric allocated; nothing in it belongs to a thread.
 unsafe impl Send for InfoList {}
@@ -37,30 +40,41 @@ unsafe impl Sync for InfoList {}
 impl Drop for InfoList {
     fn drop(&mut self) {
         // SAFETY: the list came from fi_getinfo or fi_dupinfo and is freed once, here.
-        unsafe { sys::fi_freeinfo(self.0.as_ptr()) }
+        unsafe { (self.library.fi_freeinfo)(self.as_ptr()) }
     }
 }
 
 impl InfoList {
     /// The entries, best first in the order of libfabric.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
-        let mut next = self.0.as_ptr();
+        let mut next = self.as_ptr();
         std::iter::from_fn(move || {
             let info = NonNull::new(next)?;
             // SAFETY: `next` is an entry of the list, which lives as long as `self`.
             next = unsafe { info.as_ref() }.next;
-            Some(Entry { info, list: PhantomData })
+            Some(Entry { info, library: self.library, list: PhantomData })
         })
     }
 
     /// The first entry.
     pub fn first(&self) -> Entry<'_> {
-        Entry { info: self.0, list: PhantomData }
+        Entry { info: self.first, library: self.library, list: PhantomData }
     }
 
     /// For the open calls, which want it mutable though they only read it.
     pub fn as_ptr(&self) -> *mut sys::fi_info {
-        self.0.as_ptr()
+        self.first.as_ptr()
+    }
+
+    /// The library that made it.
+    pub fn library(&self) -> &'static sys::Library {
+        self.library
+    }
+
+    /// One entry with all its attributes, all zero; `None` when memory has run out.
+    pub fn blank(library: &'static sys::Library) -> Option<Self> {
+        // SAFETY: null asks for an empty entry, which is ours.
+        NonNull::new(unsafe { (library.fi_dupinfo)(ptr::null()) }).map(|first| Self { first, library })
     }
 }
 
@@ -68,6 +82,7 @@ impl InfoList {
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     info: NonNull<sys::fi_info>,
+    library: &'static sys::Library,
     list: PhantomData<&'a InfoList>,
 }
 
@@ -176,7 +191,10 @@ impl<'a> Entry<'a> {
         // The longest entries have 4 KiB; what does not fit is cut by libfabric.
         let mut text = vec![0_u8; 1 << 16];
         // SAFETY: the buffer has its length, the entry is of the type that the last argument names.
-        unsafe { sys::fi_tostr_r(text.as_mut_ptr().cast(), text.len(), self.info.as_ptr().cast(), sys::FI_TYPE_INFO) };
+        unsafe {
+            let (room, entry) = (text.as_mut_ptr().cast(), self.info.as_ptr().cast());
+            (self.library.fi_tostr_r)(room, text.len(), entry, sys::FI_TYPE_INFO)
+        };
         text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -184,17 +202,18 @@ impl<'a> Entry<'a> {
     /// A list of this entry alone, for opening.
     pub fn duplicate(self) -> Option<InfoList> {
         // SAFETY: the entry is valid; the copy is owned by the new list.
-        NonNull::new(unsafe { sys::fi_dupinfo(self.info.as_ptr()) }).map(InfoList)
+        let first = NonNull::new(unsafe { (self.library.fi_dupinfo)(self.info.as_ptr()) })?;
+        Some(InfoList { first, library: self.library })
     }
 }
 
 /// Asks libfabric; the error is its positive code.
-fn get_info(flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
-    let mut list = ptr::null_mut();
+fn get_info(library: &'static sys::Library, flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
+    let (mut list, none) = (ptr::null_mut(), ptr::null());
     // SAFETY: the hints are null or valid for the call, and the list is ours to free when the call succeeds.
-    let code = unsafe { sys::fi_getinfo(sys::HEADER_VERSION, ptr::null(), ptr::null(), flags, hints, &mut list) };
+    let code = unsafe { (library.fi_getinfo)(library.api(), none, none, flags, hints, &mut list) };
     match NonNull::new(list) {
-        Some(list) if code == 0 => Ok(InfoList(list)),
+        Some(first) if code == 0 => Ok(InfoList { first, library }),
         _ if code == 0 => Err(i64::from(sys::FI_ENODATA)),
         _ => Err(i64::from(code)),
     }
@@ -202,13 +221,13 @@ fn get_info(flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
 
 /// All providers of this libfabric, usable here or not.
 pub(crate) fn all_providers() -> Result<InfoList, FabricError> {
-    get_info(sys::FI_PROV_ATTR_ONLY, ptr::null())
+    get_info(super::library()?, sys::FI_PROV_ATTR_ONLY, ptr::null())
         .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for the list of providers", code))
 }
 
 /// Everything that any provider offers here, of use for ginlab or not.
 pub(crate) fn everything() -> Result<InfoList, FabricError> {
-    get_info(0, ptr::null())
+    get_info(super::library()?, 0, ptr::null())
         .map_err(|code| errors::error("libfabric", Doing::Opening, "fi_getinfo for everything", code))
 }
 
@@ -217,54 +236,56 @@ const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI
 
 /// What the provider offers of what is wanted; an empty answer of libfabric is an error with its reasons.
 pub(crate) fn query(wanted: &Wanted<'_>) -> Result<InfoList, FabricError> {
+    let library = super::library()?;
     let fail =
         |code| errors::error(wanted.provider, Doing::Opening, "fi_getinfo for reliable datagrams with RMA", code);
-    let c_string = |text: &str| CString::new(text).map_err(|_| fail(i64::from(sys::FI_EINVAL)));
-    let provider = c_string(wanted.provider)?;
-    let fabric = wanted.fabric.map(c_string).transpose()?;
-    let domain = wanted.domain.map(c_string).transpose()?;
-    // libfabric declares the names of hints mutable but does not write to them.
-    let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut());
+    let hints = hints(wanted, library).map_err(|code| fail(i64::from(code)))?;
+    get_info(library, 0, hints.as_ptr()).map_err(fail)
+}
 
-    let mut tx = sys::fi_tx_attr { op_flags: wanted.level.flag(), ..Default::default() };
-    let mut rx = sys::fi_rx_attr::default();
-    let mut ep = sys::fi_ep_attr { type_: sys::FI_EP_RDM, ..Default::default() };
-    let hmem = if wanted.cuda_memory { sys::FI_MR_HMEM } else { 0 };
+/// A string that libfabric frees with the entry that holds it; null for none.
+fn owned(text: Option<&str>) -> Result<*mut c_char, c_int> {
+    let Some(text) = text else { return Ok(ptr::null_mut()) };
+    let text = CString::new(text).map_err(|_| sys::FI_EINVAL)?;
+    // SAFETY: a C string; the copy comes from malloc, as libfabric's own strings do.
+    let copy = unsafe { nix::libc::strdup(text.as_ptr()) };
+    if copy.is_null() { Err(sys::FI_ENOMEM) } else { Ok(copy) }
+}
+
+/// What is wanted, as libfabric is asked for it; the error is libfabric's code.
+fn hints(wanted: &Wanted<'_>, library: &'static sys::Library) -> Result<InfoList, c_int> {
+    let hints = InfoList::blank(library).ok_or(sys::FI_ENOMEM)?;
+    let mut caps = sys::FI_RMA | ACCESS;
+    let mut mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
     // Each bit says "we can live with this"; the provider clears those that it does not need. Progress is left open, since
     // the proxy polls all the time and manual progress is as good.
-    let mut domain_attr = sys::fi_domain_attr {
-        name: pointer(&domain),
-        threading: sys::FI_THREAD_DOMAIN,
-        resource_mgmt: sys::FI_RM_ENABLED,
-        mr_mode: sys::FI_MR_LOCAL
-            | sys::FI_MR_VIRT_ADDR
-            | sys::FI_MR_ALLOCATED
-            | sys::FI_MR_PROV_KEY
-            | sys::FI_MR_ENDPOINT
-            | hmem,
-        ..Default::default()
-    };
-    let mut fabric_attr =
-        sys::fi_fabric_attr { name: pointer(&fabric), prov_name: provider.as_ptr().cast_mut(), ..Default::default() };
-    let mut hints = sys::fi_info {
-        caps: sys::FI_RMA | ACCESS,
-        mode: sys::FI_CONTEXT | sys::FI_CONTEXT2,
-        tx_attr: &mut tx,
-        rx_attr: &mut rx,
-        ep_attr: &mut ep,
-        domain_attr: &mut domain_attr,
-        fabric_attr: &mut fabric_attr,
-        ..Default::default()
-    };
+    let mut mr_mode =
+        sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY | sys::FI_MR_ENDPOINT;
     if wanted.cuda_memory {
-        hints.caps |= sys::FI_HMEM;
+        caps |= sys::FI_HMEM;
+        mr_mode |= sys::FI_MR_HMEM;
     }
     if wanted.messages {
-        hints.caps |= sys::FI_MSG | sys::FI_SEND | sys::FI_RECV;
+        caps |= sys::FI_MSG | sys::FI_SEND | sys::FI_RECV;
     }
     if wanted.posted_receives {
-        hints.caps |= sys::FI_MSG | sys::FI_RECV;
-        hints.mode |= sys::FI_RX_CQ_DATA;
+        caps |= sys::FI_MSG | sys::FI_RECV;
+        mode |= sys::FI_RX_CQ_DATA;
     }
-    get_info(0, &hints).map_err(fail)
+    let (provider, fabric) = (owned(Some(wanted.provider))?, owned(wanted.fabric)?);
+    let name = owned(wanted.domain)?;
+    // SAFETY: a blank entry has all its attributes, and nobody else knows it yet; it takes the strings over.
+    unsafe {
+        let info = hints.as_ptr();
+        ((*info).caps, (*info).mode) = (caps, mode);
+        (*(*info).tx_attr).op_flags = wanted.level.flag();
+        (*(*info).ep_attr).type_ = sys::FI_EP_RDM;
+        let domain = (*info).domain_attr;
+        (*domain).name = name;
+        (*domain).threading = sys::FI_THREAD_DOMAIN;
+        (*domain).resource_mgmt = sys::FI_RM_ENABLED;
+        (*domain).mr_mode = mr_mode;
+        ((*(*info).fabric_attr).prov_name, (*(*info).fabric_attr).name) = (provider, fabric);
+    }
+    Ok(hints)
 }

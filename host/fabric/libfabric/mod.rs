@@ -12,6 +12,8 @@ mod objects;
 mod post;
 mod rail;
 mod region;
+#[cfg(test)]
+mod scripted;
 
 pub use bare::bare_write_loop;
 pub(crate) use errors::{Doing, error, refused};
@@ -20,6 +22,8 @@ pub use rail::LibfabricRail;
 pub use region::LibfabricRegion;
 
 use libfabric_sys as sys;
+
+use crate::fabric::FabricError;
 
 /// More transfers than this are never outstanding on a rail, whatever the provider's queue takes.
 const MAX_OUTSTANDING: usize = 8192;
@@ -58,10 +62,27 @@ pub struct RailOptions {
     pub max_outstanding: Option<usize>,
 }
 
-/// The version of the loaded libfabric, as `1.17`.
+/// The version of the loaded libfabric, as `1.17`; `None` where there is none.
 #[must_use]
-pub fn library_version() -> String {
-    // SAFETY: takes nothing, returns a number.
-    let version = unsafe { sys::fi_version() };
-    format!("{}.{}", version >> 16, version & 0xffff)
+pub fn library_version() -> Option<String> {
+    let version = sys::library().ok()?.version();
+    Some(format!("{}.{}", version >> 16, version & 0xffff))
+}
+
+/// Version and file of the loaded libfabric, as `1.17 (/lib/x86_64-linux-gnu/libfabric.so.1)`; `none` where there is none.
+#[must_use]
+pub fn library_text() -> String {
+    match (library_version(), sys::library()) {
+        (Some(version), Ok(library)) => format!("{version} ({})", library.path().display()),
+        _ => "none".to_owned(),
+    }
+}
+
+/// The error of all that needs libfabric, where it cannot be loaded.
+pub fn require_library() -> Result<(), FabricError> {
+    library().map(drop)
+}
+
+fn library() -> Result<&'static sys::Library, FabricError> {
+    sys::library().map_err(errors::missing)
 }

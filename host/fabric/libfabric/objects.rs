@@ -55,6 +55,12 @@ impl<T: Fid> Object<T> {
         }
     }
 
+    /// An object that a test has made.
+    #[cfg(test)]
+    pub fn scripted(object: NonNull<T>) -> Self {
+        Self(object)
+    }
+
     pub fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()
     }
@@ -81,7 +87,7 @@ pub(crate) struct Core {
     pub addresses: AddressVector,
     pub queue: CompletionQueue,
     pub domain: Domain,
-    _fabric: Fabric,
+    pub(super) _fabric: Fabric,
     pub info: InfoList,
     /// The provider may write into the contexts of posted operations until the endpoint is closed.
     pub contexts: Pool,
@@ -110,7 +116,7 @@ impl Core {
 
         let fabric = Fabric::open(rail, Doing::Opening, "fi_fabric", |place| {
             // SAFETY: the entry's fabric attributes are valid, the place is ours.
-            unsafe { sys::fi_fabric((*raw).fabric_attr, place, none) }
+            unsafe { (info.library().fi_fabric)((*raw).fabric_attr, place, none) }
         })?;
         let domain = Domain::open(rail, Doing::Opening, "fi_domain", |place| {
             // SAFETY: the fabric is open and belongs to this entry.

@@ -17,9 +17,7 @@ use crate::fabric::discover::Domain;
 use crate::fabric::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
 
 /// Completions read by one call.
-const BATCH: usize = 64;
-/// Full batches read by one poll: a poll stays bounded however fast completions come.
-const BATCHES: usize = 16;
+pub(super) const BATCH: usize = 64;
 /// Addresses are 16 to 64 bytes; shm's are names.
 const ADDRESS_BYTES: usize = 512;
 
@@ -41,7 +39,11 @@ pub struct LibfabricRail {
     /// A bare loop ended early and the provider may still hold its contexts.
     pub(super) bare_outstanding: bool,
     pub(super) name: String,
-    entries: Box<[sys::fi_cq_data_entry; BATCH]>,
+    pub(super) entries: Box<[sys::fi_cq_data_entry; BATCH]>,
+    /// Contexts of receives for immediates that the provider does not have now.
+    pub(super) unposted: Vec<*mut c_void>,
+    /// An error that came after completions of the same poll: the next poll's answer.
+    pub(super) late_error: Option<Box<FabricError>>,
     pub(super) core: Arc<Core>,
 }
 
@@ -59,11 +61,14 @@ impl LibfabricRail {
     pub fn open(domain: &Domain, options: &RailOptions) -> Result<Self, FabricError> {
         let name = format!("{}:{}", domain.provider, domain.name);
         let info = choose_info(domain, options)?;
-        let entry = info.first();
-        let cuda_memory = entry.info().caps & sys::FI_HMEM != 0;
-        let immediate_bytes = entry.domain().cq_data_size;
-        let link_bits_per_second = entry.link_bits_per_second();
-        let core = Arc::new(Core::open(&name, info)?);
+        let core = Core::open(&name, info)?;
+        Self::over(name, core, options)
+    }
+
+    /// The rail of open objects.
+    pub(super) fn over(name: String, core: Core, options: &RailOptions) -> Result<Self, FabricError> {
+        let core = Arc::new(core);
+        let entry = core.info.first();
         let mut free: Vec<_> = core.contexts.transfers().rev().collect();
         if let Some(most) = options.max_outstanding {
             free.truncate(most.max(1));
@@ -71,9 +76,9 @@ impl LibfabricRail {
         let limits = RailLimits {
             max_transfer_bytes: max_transfer_bytes(&core),
             max_outstanding: free.len(),
-            immediate_bytes,
-            link_bits_per_second,
-            cuda_memory,
+            immediate_bytes: entry.domain().cq_data_size,
+            link_bits_per_second: entry.link_bits_per_second(),
+            cuda_memory: entry.info().caps & sys::FI_HMEM != 0,
         };
         let mut rail = Self {
             endpoint: core.endpoint.as_ptr(),
@@ -87,9 +92,11 @@ impl LibfabricRail {
             quirks: Quirks::of(&core, options.level),
             name,
             entries: Box::new([sys::fi_cq_data_entry::default(); BATCH]),
+            unposted: core.contexts.receives().map(|slot| slot.cast()).collect(),
+            late_error: None,
             core,
         };
-        rail.post_all_receives()?;
+        rail.post_receives()?;
         Ok(rail)
     }
 
@@ -140,22 +147,6 @@ impl LibfabricRail {
     pub(super) fn error(&self, doing: Doing, operation: impl Into<String>, code: isize) -> FabricError {
         errors::error(&self.name, doing, operation, code as i64)
     }
-
-    /// Posted receives, for providers that spend one on each immediate (FI_RX_CQ_DATA). Written after the manual; no
-    /// provider of libfabric 1.17 that runs here asks for it.
-    fn post_all_receives(&mut self) -> Result<(), FabricError> {
-        let core = Arc::clone(&self.core);
-        core.contexts.receives().try_for_each(|slot| self.post_receive(slot.cast()))
-    }
-
-    pub(super) fn post_receive(&mut self, context: *mut c_void) -> Result<(), FabricError> {
-        let none = ptr::null_mut();
-        // SAFETY: the endpoint is open, the buffer is empty, and the context lives as long as the endpoint.
-        match unsafe { ops::fi_recv(self.endpoint, none, 0, none, sys::FI_ADDR_UNSPEC, context) } {
-            0 => Ok(()),
-            code => Err(self.error(Doing::Opening, "fi_recv of an empty message for immediates", code)),
-        }
-    }
 }
 
 /// The provider's entry to open: with device memory when asked and there, without posted receives when possible.
@@ -201,8 +192,8 @@ fn max_transfer_bytes(core: &Core) -> u64 {
     let code = unsafe {
         ops::fi_getopt(
             core.endpoint.fid(),
-            sys::FI_OPT_ENDPOINT as i32,
-            sys::OPT_MAX_RMA_SIZE,
+            sys::FI_OPT_ENDPOINT,
+            sys::FI_OPT_MAX_RMA_SIZE,
             (&raw mut of_rma).cast(),
             &mut length,
         )
@@ -404,26 +395,17 @@ impl Rail for LibfabricRail {
 
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        const AGAIN: isize = -(sys::FI_EAGAIN as isize);
-        const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
-        for _ in 0..BATCHES {
-            // SAFETY: the queue is open and the buffer has BATCH entries of the queue's format.
-            match unsafe { ops::fi_cq_read(self.queue, self.entries.as_mut_ptr().cast(), BATCH) } {
-                count @ 1.. => {
-                    let count = (count as usize).min(BATCH);
-                    for index in 0..count {
-                        let entry = self.entries[index];
-                        self.complete(&entry, completions)?;
-                    }
-                    if count < BATCH {
-                        return Ok(());
-                    }
-                }
-                0 | AGAIN => return Ok(()),
-                ERROR_WAITS => self.read_error(completions)?,
-                code => return Err(self.error(Doing::Transferring, "fi_cq_read", code)),
-            }
+        if let Some(error) = self.late_error.take() {
+            return Err(*error);
         }
-        Ok(())
+        let before = completions.len();
+        match self.read_queue(completions) {
+            // What has completed is handed out first.
+            Err(error) if completions.len() > before => {
+                self.late_error = Some(Box::new(error));
+                Ok(())
+            }
+            polled => polled,
+        }
     }
 }

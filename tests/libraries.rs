@@ -1,0 +1,124 @@
+//! One binary for every Linux: what it links, and what remains where there is no libfabric.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+mod common;
+
+use std::process::Command;
+
+use common::{all_verified, ginlab, proxy, rows, run};
+
+/// Shared objects that the program's loader needs before it starts (DT_NEEDED), of a 64-bit little-endian ELF file.
+fn needed(file: &[u8]) -> Vec<String> {
+    let number = |offset: usize, bytes: usize| {
+        let bytes = file[offset..offset + bytes].iter().rev();
+        usize::try_from(bytes.fold(0u64, |number, byte| number << 8 | u64::from(*byte))).unwrap()
+    };
+    assert_eq!(&file[..6], b"\x7fELF\x02\x01", "64 bits, little-endian");
+    let (table, size, count) = (number(0x20, 8), number(0x36, 2), number(0x38, 2));
+    // Type, offset in the file, address, bytes in the file.
+    let segments: Vec<[usize; 4]> = (0..count)
+        .map(|index| table + index * size)
+        .map(|at| [number(at, 4), number(at + 8, 8), number(at + 16, 8), number(at + 32, 8)])
+        .collect();
+    let [_, dynamic, _, bytes] = *segments.iter().find(|segment| segment[0] == 2).expect("PT_DYNAMIC");
+    let entries = (dynamic..dynamic + bytes).step_by(16).map(|at| (number(at, 8), number(at + 8, 8)));
+    let entries: Vec<_> = entries.take_while(|(tag, _)| *tag != 0).collect();
+    let strings = entries.iter().find(|(tag, _)| *tag == 5).expect("DT_STRTAB").1;
+    let loaded = |segment: &&[usize; 4]| segment[0] == 1 && (segment[2]..segment[2] + segment[3]).contains(&strings);
+    let [_, offset, address, _] = *segments.iter().find(loaded).expect("a PT_LOAD with the names");
+    let name = |at: usize| {
+        let bytes = &file[strings - address + offset + at..];
+        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap()).into_owned()
+    };
+    entries.iter().filter(|(tag, _)| *tag == 1).map(|(_, at)| name(*at)).collect()
+}
+
+#[test]
+fn the_binary_links_nothing_that_a_bare_linux_lacks() {
+    let needed = needed(&std::fs::read(env!("CARGO_BIN_EXE_ginlab")).unwrap());
+    assert!(needed.iter().any(|name| name.starts_with("libc.")), "the dynamic section was misread: {needed:?}");
+    let bare = ["libc.", "libm.", "libgcc_s.", "libpthread.", "libdl.", "librt.", "ld-linux"];
+    let mpi = ["libmpi", "libopen-", "libhwloc", "libevent"];
+    let known = |name: &&String| {
+        let starts = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
+        starts(&bare) || cfg!(feature = "mpi") && starts(&mpi)
+    };
+    let strange: Vec<_> = needed.iter().filter(|name| !known(name)).collect();
+    assert!(strange.is_empty(), "the binary needs {strange:?} to start");
+}
+
+/// The command on a machine without libfabric.
+fn without(mut command: Command) -> Command {
+    command.env("GINLAB_LIBFABRIC", "/nonexistent/libfabric.so");
+    command
+}
+
+/// What every refusal must tell: that it is libfabric, where it was looked for, and how to get it.
+fn tells_all(line: &str) {
+    for part in ["libfabric", "/nonexistent/libfabric.so", "apt-get install libfabric1", "EFA installer", "-p null"] {
+        assert!(line.contains(part), "no {part} in: {line}");
+    }
+}
+
+#[test]
+fn without_libfabric_whatever_needs_it_is_refused_in_one_line() {
+    for args in [
+        "efa",
+        "efa --provider tcp",
+        "write",
+        "write -p shm",
+        "all2all",
+        "sendrecv",
+        "bootstrap",
+        "bootstrap --np 3 --rails 2",
+        "echo",
+        "echo --listen 127.0.0.1:0",
+        "serve --listen 127.0.0.1:0",
+        "proxy -d emulated -p tcp",
+        "proxy -d emulated -p efa",
+        "proxy -d emulated --domain lo",
+    ] {
+        let done = run(without(ginlab(args))).expect(2);
+        tells_all(done.complaint());
+        assert!(done.stdout.is_empty(), "{args}: {}", done.stdout);
+    }
+    for args in ["-p model:p5", "-p model:p5 --no-move"] {
+        let done = run(without(proxy(args))).expect(2);
+        tells_all(done.complaint());
+        let parts = ["model:p5 moves bytes and signals through libfabric's shm, with --no-move too", "`ginlab model`"];
+        assert!(parts.iter().all(|part| done.complaint().contains(part)), "{}", done.complaint());
+    }
+}
+
+const SHORT: &str = "-n 5 -w 1 -r 2 --rails 1,4 -b 64 -e 256 -f 2 --mode quiet,nbi --check --csv -";
+
+#[test]
+fn without_libfabric_puts_end_in_the_proxy_and_that_is_said() {
+    // Asked for: no word about libfabric.
+    let done = run(without(proxy(&format!("-p null {SHORT}")))).expect(0);
+    assert!(done.complaints().is_empty() && !done.stderr.contains("apt-get"), "{}", done.stderr);
+    let asked = rows(&done.stdout);
+    all_verified(&asked);
+    // Left to the program, by the ranks of the demo: one line says what it chose and why, and so does the header.
+    let done = run(without(proxy(&format!("--np 2 {SHORT}")))).expect(0);
+    tells_all(done.complaint());
+    assert!(done.complaint().contains("provider null, by which puts end in the proxy"), "{}", done.complaint());
+    assert!(done.stderr.contains("# provider: null") && done.stderr.contains("# note: provider null, by which"));
+    let chosen = rows(&done.stdout);
+    all_verified(&chosen);
+    assert_eq!(chosen.len(), asked.len());
+    assert!(chosen.iter().all(|row| row.fabric == "null"), "{chosen:?}");
+}
+
+#[test]
+fn without_libfabric_what_needs_none_remains() {
+    let version = run(without(ginlab("--version"))).expect(0).stdout;
+    assert!(version.lines().any(|line| line == "libfabric   none"), "{version}");
+    let dump = run(without(ginlab("efa --from tests/fixtures/p5"))).expect(0);
+    assert!(dump.stdout.contains("rdmap"), "{}", dump.stdout);
+    run(without(ginlab("affinity"))).expect(0);
+    run(without(ginlab("model --help"))).expect(0);
+    let queue = run(without(ginlab("queue -d emulated -n 20 -w 1 -r 1 --grid 1 --block 2 --csv -"))).expect(0);
+    assert!(!rows(&queue.stdout).is_empty() && queue.stderr.contains("# libfabric: none"), "{}", queue.stderr);
+}
