@@ -168,7 +168,9 @@ mod tests {
     fn keys_are_random_and_as_wide_as_the_domain_takes() {
         let masks = [0, 1, 2, 4, 7, 8, 16].map(key_mask);
         assert_eq!(masks, [u64::MAX, 0xff, 0xffff, 0xffff_ffff, (1 << 56) - 1, u64::MAX, u64::MAX]);
-        let domain = sys::fi_domain_attr { mr_key_size: 8, ..Default::default() };
+        // SAFETY: numbers, flags and pointers: zero is a value of each.
+        let mut domain: sys::fi_domain_attr = unsafe { std::mem::zeroed() };
+        domain.mr_key_size = 8;
         let keys: std::collections::HashSet<_> = (0..64).filter_map(|_| requested_key("", &domain).ok()).collect();
         assert_eq!(keys.len(), 64);
         // Of 64 random keys one below 2^32 comes once in 2^26 runs.
