@@ -105,6 +105,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         let _ = writeln!(signals::stdout(), "ginlab {}", versions());
         return Ok(());
     }
+    if let Some(Experiment::Echo(_) | Experiment::Serve(_) | Experiment::Join(_)) = &cli.command {
+        // They wait for each other before they open rails.
+        fabric::libfabric::require_library()?;
+    }
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),
         Some(Experiment::Queue(args)) => queue::run(&args),

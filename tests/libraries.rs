@@ -75,6 +75,7 @@ fn without_libfabric_whatever_needs_it_is_refused_in_one_line() {
         "echo",
         "echo --listen 127.0.0.1:0",
         "serve --listen 127.0.0.1:0",
+        "join 127.0.0.1:9",
         "proxy -d emulated -p tcp",
         "proxy -d emulated -p efa",
         "proxy -d emulated --domain lo",
