@@ -32,7 +32,8 @@ use std::process::ExitCode;
 /// A laboratory for GPU-initiated networking: kernels in Rust push puts into a ring, a CPU proxy drains it into NIC rails.
 #[derive(Parser)]
 #[command(name = "ginlab", version = "", disable_version_flag = true, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 124 timed out, 130 interrupted.")]
+#[command(after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 124 timed out, 130 interrupted.\n\
+                        GINLAB_LIBFABRIC=PATH loads that libfabric and no other.")]
 struct Cli {
     /// Print the versions of ginlab and of the libraries it found here
     #[arg(short = 'V', long, exclusive = true)]
@@ -107,6 +108,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         // A closed pipe is noted by the writer itself.
         let _ = writeln!(signals::stdout(), "ginlab {}", versions());
         return Ok(());
+    }
+    if let Some(Experiment::Echo(_) | Experiment::Serve(_) | Experiment::Join(_)) = &cli.command {
+        // They wait for each other before they open rails.
+        fabric::libfabric::require_library()?;
     }
     match cli.command {
         Some(Experiment::Proxy(args)) => proxy::run(&args),

@@ -50,7 +50,7 @@ fn the_binary_links_nothing_that_a_bare_linux_lacks() {
 
 /// The command on a machine without libfabric.
 fn without(mut command: Command) -> Command {
-    command.env("GINLAB_LIBFABRIC", "/nonexistent/libfabric.so");
+    command.env("GINLAB_LIBFABRIC", "/nonexistent/libfabric.so").env("GINLAB_TOKEN", "secret");
     command
 }
 
@@ -75,6 +75,7 @@ fn without_libfabric_whatever_needs_it_is_refused_in_one_line() {
         "echo",
         "echo --listen 127.0.0.1:0",
         "serve --listen 127.0.0.1:0",
+        "join 127.0.0.1:9",
         "proxy -d emulated -p tcp",
         "proxy -d emulated -p efa",
         "proxy -d emulated --domain lo",
@@ -119,6 +120,6 @@ fn without_libfabric_what_needs_none_remains() {
     assert!(dump.stdout.contains("rdmap"), "{}", dump.stdout);
     run(without(ginlab("affinity"))).expect(0);
     run(without(ginlab("model --help"))).expect(0);
-    let queue = run(without(ginlab("queue -d emulated -n 20 -w 1 -r 1 --grid 1 --block 2 --csv -"))).expect(0);
+    let queue = run(without(ginlab("queue -d emulated -n 20 -r 1 --grid 1 --block 2 --csv -"))).expect(0);
     assert!(!rows(&queue.stdout).is_empty() && queue.stderr.contains("# libfabric: none"), "{}", queue.stderr);
 }

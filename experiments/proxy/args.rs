@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "LIST")]
     pub strategy: String,
     /// libfabric provider (efa, tcp, shm, ...), null, or modelled cards: model:p4d, p5, p5en, p6-b200 [default: efa where there
-    /// is one, else tcp]
+    /// is one, else tcp; null where there is no libfabric]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]

@@ -110,7 +110,10 @@ pub(super) fn rail(receives: usize, script: Script) -> Option<LibfabricRail> {
     ep.msg = blank::<sys::fi_ops_msg>();
     cq.ops = blank::<sys::fi_ops_cq>();
     // SAFETY: tables of ours, set just now.
-    unsafe { ((*ep.msg).recv, (*cq.ops).read) = (Some(recv), Some(read)) };
+    unsafe {
+        (*ep.msg).recv = Some(recv);
+        (*cq.ops).read = Some(read);
+    }
     Script::now(|now| *now = script);
     let core = Core {
         endpoint,
