@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(share_out(&wants, &BTreeMap::new()), [[1, 0, 3]]);
         // Where there are too few, none: that rank's threads are left to the scheduler.
         let wants = [Want { threads: 3, allowed: vec![5, 6], near: vec![] }, Want { threads: 0, ..Want::default() }];
-        assert_eq!(share_out(&wants, &BTreeMap::new()), [vec![], vec![]]);
+        assert!(share_out(&wants, &BTreeMap::new()).iter().all(Vec::is_empty));
     }
 
     #[test]

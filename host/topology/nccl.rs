@@ -377,7 +377,9 @@ mod tests {
 
     /// A device on a root bus, below a port of it, or below a switch below that port.
     fn anywhere((root, port, depth, is_gpu): (u8, u8, u8, bool), number: u8) -> Function {
-        let address = PciAddress { domain: 0, bus: 0x80 + number, device: 0, function: 0 };
+        // What stands on a root bus has its number.
+        let (bus, device) = if depth == 0 { (root, 0x10 + number) } else { (0x80 + number, 0) };
+        let address = PciAddress { domain: 0, bus, device, function: 0 };
         let mut path = format!("/sys/devices/pci0000:{root:02x}");
         if depth > 0 {
             path += &format!("/0000:{root:02x}:{:02x}.0", port + 1);
