@@ -379,9 +379,12 @@ fn every_subcommand_takes_color() {
 
 #[test]
 fn listings_are_coloured_where_it_is_asked_for() {
-    for command in
-        ["efa --from tests/fixtures/p5", "affinity --from tests/fixtures/p5", "bootstrap -p tcp --np 2", "model figures"]
-    {
+    for command in [
+        "efa --from tests/fixtures/p5",
+        "affinity --from tests/fixtures/p5",
+        "bootstrap -p tcp --np 2",
+        "model figures",
+    ] {
         let table = |args: &str| run(ginlab(&format!("{command} {args}"))).expect(0).stdout;
         assert!(table("--color always").starts_with("\x1b[1m"), "{command}");
         assert!(!table("--color never").contains('\x1b'), "{command}");

@@ -56,9 +56,9 @@ impl Pool<'_> {
     /// The last core that is free; with `own` only where its whole physical core is.
     fn take(&mut self, cores: impl Iterator<Item = usize>, own: bool) -> Option<usize> {
         let physical = |core: &usize| *self.physical.get(core).unwrap_or(core);
-        let free = |core: &usize| !self.given.contains(core) && !(own && self.busy.contains(&physical(core)));
+        let taken = |core: &usize| self.given.contains(core) || own && self.busy.contains(&physical(core));
         // By physical core first: the last hardware thread of the first core is no core far from the system's.
-        let core = cores.filter(free).max_by_key(|core| (physical(core), *core))?;
+        let core = cores.filter(|core| !taken(core)).max_by_key(|core| (physical(core), *core))?;
         self.given.insert(core);
         self.busy.insert(physical(&core));
         Some(core)

@@ -260,8 +260,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What matters of a tree: each GPU's cards, node and cores.
-    fn facts(tree: &Tree) -> Vec<(String, Option<u32>, Option<String>, Vec<String>)> {
+    /// What matters of a GPU: address, node, cores, cards.
+    type Fact = (String, Option<u32>, Option<String>, Vec<String>);
+
+    fn facts(tree: &Tree) -> Vec<Fact> {
         let cards = |nics: &[&Function]| nics.iter().map(|nic| nic.address.to_string()).collect();
         let fact = |near: super::super::Near<'_>| {
             (near.gpu.address.to_string(), near.gpu.numa_node, near.gpu.cores.clone(), cards(&near.nics))
