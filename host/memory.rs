@@ -77,7 +77,7 @@ fn mounted(line: &str, second: bool) -> Option<(String, String)> {
     let mut kind = after.split(' ');
     let fits = match kind.next()? {
         "cgroup2" => second,
-        "cgroup" => !second && kind.last()?.split(',').any(|option| option == "memory"),
+        "cgroup" => !second && kind.next_back()?.split(',').any(|option| option == "memory"),
         _ => false,
     };
     fits.then(|| (mount.to_owned(), below.trim_end_matches('/').to_owned()))

@@ -84,9 +84,10 @@ fn a_copy_of_sysfs() {
     let rows = records(&format!("--from {}", root.path().display()));
     let column = |name: &str| rows.iter().map(|row| row[name].as_str()).collect::<Vec<_>>();
     assert_eq!(column("gpu"), ["0000:11:00.0", "0000:12:00.0", "0000:13:00.0", "0000:21:00.0"]);
-    // Cards with RMA count where there are any; the third GPU shares a root with it and nothing below.
-    assert_eq!(column("nics"), ["0000:14:00.0", "0000:14:00.0", "", ""]);
-    assert_eq!(column("nic_names"), ["mlx5_0", "mlx5_0", "", ""]);
+    // Cards with RMA count where there are any; the third GPU shares a root with it and nothing below; the fourth is far.
+    assert_eq!(column("nics"), ["0000:14:00.0", "0000:14:00.0", "0000:14:00.0", ""]);
+    assert_eq!(column("nic_names"), ["mlx5_0", "mlx5_0", "mlx5_0", ""]);
+    assert_eq!(column("nics_by"), ["switch", "switch", "root", ""]);
     assert_eq!(column("numa_node"), ["1", "1", "1", "0"]);
     assert_eq!(column("cores"), ["48-95", "48-95", "48-95", ""]);
     assert_eq!(column("pcie"), ["32.0 GT/s x16", "", "", ""]);
@@ -94,6 +95,103 @@ fn a_copy_of_sysfs() {
         column("ways"),
         ["-;switch;root;nodes", "switch;-;root;nodes", "root;root;-;nodes", "nodes;nodes;nodes;-"]
     );
+}
+
+/// A p4d as its VM shows it: on each of four root buses two GPUs and an EFA card side by side, no bridge.
+fn p4d(root: &Path, shared_bus: bool) {
+    for (number, bus) in ["10", "20", "90", "a0"].into_iter().enumerate() {
+        let node = [
+            ("numa_node", if number < 2 { "0" } else { "1" }),
+            ("local_cpulist", if number < 2 { "0-23,48-71" } else { "24-47,72-95" }),
+        ];
+        let link = [("max_link_speed", "16.0 GT/s PCIe"), ("max_link_width", "16")];
+        let gpu = [&[("class", "0x030200"), ("vendor", "0x10de")], &node[..], &link].concat();
+        let name = format!("infiniband/rdmap{number}s27/");
+        let efa =
+            [&[("class", "0x020000"), ("vendor", "0x1d0f"), ("driver", "efa"), (name.as_str(), "")], &node[..], &link]
+                .concat();
+        // Another kind of VM: every device on a root bus of its own, so that only the node is left.
+        let place = |device: &str, number: usize| match shared_bus {
+            true => format!("pci0000:{bus}/0000:{bus}:{device}.0"),
+            false => format!("pci000{number}:{bus}/000{number}:{bus}:{device}.0"),
+        };
+        device(root, &place("1b", 1), &efa);
+        device(root, &place("1c", 2), &gpu);
+        device(root, &place("1d", 3), &gpu);
+    }
+}
+
+#[test]
+fn without_bridges_the_root_bus_counts() {
+    let root = tempfile::tempdir().unwrap();
+    p4d(root.path(), true);
+    let rows = records(&format!("--from {}", root.path().display()));
+    let nics: Vec<_> =
+        rows.iter().map(|row| (row["gpu"].as_str(), row["nics"].as_str(), row["nics_by"].as_str())).collect();
+    assert_eq!(nics.len(), 8);
+    assert_eq!(nics[0], ("0000:10:1c.0", "0000:10:1b.0", "root"));
+    assert_eq!(nics[1], ("0000:10:1d.0", "0000:10:1b.0", "root"));
+    assert_eq!(nics[7], ("0000:a0:1d.0", "0000:a0:1b.0", "root"));
+}
+
+#[test]
+fn without_a_common_bus_the_numa_node_counts() {
+    let root = tempfile::tempdir().unwrap();
+    p4d(root.path(), false);
+    let rows = records(&format!("--from {}", root.path().display()));
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        let expected = if row["numa_node"] == "0" { "0001:10:1b.0;0001:20:1b.0" } else { "0001:90:1b.0;0001:a0:1b.0" };
+        assert_eq!((row["nics"].as_str(), row["nics_by"].as_str()), (expected, "host"), "{row:?}");
+    }
+}
+
+#[test]
+fn a_topology_file_for_nccl_reads_back() {
+    let root = tempfile::tempdir().unwrap();
+    p4d(root.path(), true);
+    let p4d = root.path().display().to_string();
+    let file = root.path().join("topo.xml").display().to_string();
+    for from in ["tests/fixtures/p5", p4d.as_str()] {
+        let written = records(&format!("--from {from} --nccl-topo {file}"));
+        let read = records(&format!("--from {file}"));
+        assert_eq!((read.len(), written.len()), (8, 8));
+        for (read, written) in read.iter().zip(&written) {
+            for column in ["gpu", "nics", "numa_node", "cores"] {
+                assert_eq!(read[column], written[column], "{column} of {from}");
+            }
+            assert_eq!(read["nics_by"], "switch", "NCCL sees a bridge above both");
+        }
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(
+        text.starts_with("<system version=\"1\">\n  <cpu numaid=\"0\" affinity=\"000000ff,ffff0000,00ffffff\">"),
+        "{text}"
+    );
+    // What is there already is not half overwritten by what cannot be.
+    let done = run(ginlab(&format!("affinity --from {file} --nccl-topo {p4d}/missing/topo.xml"))).expect(1);
+    assert!(done.complaint().contains("missing"), "{}", done.complaint());
+}
+
+#[test]
+fn a_file_that_is_no_topology_is_one_line_and_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("topo.xml");
+    for (text, part) in [
+        ("", "no XML"),
+        ("<system version=\"1\"><cpu>", "no XML"),
+        ("<system version=\"3\"/>", "version 3"),
+        ("<html/>", "<html> in place of <system>"),
+        ("<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"here\"/></cpu></system>", "busid"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let done = run(ginlab(&format!("affinity --from {}", file.display()))).expect(2);
+        assert!(done.complaint().contains(part) && done.complaint().contains("--from"), "{}", done.complaint());
+    }
+    // A topology without a GPU is none that NCCL could use.
+    fs::write(&file, "<system version=\"1\"/>").unwrap();
+    let done = run(ginlab(&format!("affinity --from {0} --nccl-topo {0}", file.display()))).expect(2);
+    assert!(done.complaint().contains("no NVIDIA GPU"), "{}", done.complaint());
 }
 
 #[test]
@@ -119,6 +217,7 @@ fn what_cannot_be_is_one_line_and_code_2() {
         ("--from /nonexistent", "lspci.txt"),
         ("--from tests/fixtures", "sys/bus/pci/devices"),
         ("--csv - --json -", "stdout"),
+        ("--from tests/fixtures/p5 --nccl-topo -", "--nccl-topo -"),
     ] {
         let done = run(ginlab(&format!("affinity {args}"))).expect(2);
         assert!(done.complaint().contains(part), "{part}: {}", done.complaint());

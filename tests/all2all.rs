@@ -68,6 +68,17 @@ fn any_number_of_ranks_and_every_strategy() {
 }
 
 #[test]
+fn raw_times_of_many_rounds_reach_rank_0() {
+    // 150000 rounds of two ranks: several pieces of each rank's times, which all stand in the document.
+    let done = run(ginlab("all2all -d emulated -p shm --np 2 --rails 1 -b 0 -e 0 -n 150000 -w 0 --no-check --json -"))
+        .expect(0);
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let row = &document["rows"][0];
+    assert_eq!((row["status"].as_str(), row["repeats"].as_u64()), (Some("ok"), Some(150_000)));
+    assert_eq!(row["samples_us"].as_array().unwrap().len(), 150_000);
+}
+
+#[test]
 fn memory_of_the_device_and_a_completion_that_is_not_delivery() {
     let rows = rows("-p tcp --np 3 --rails 2 -b 100 -e 100 -n 4 --mem device --completion transmit");
     sound(&rows);

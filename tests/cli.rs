@@ -344,6 +344,81 @@ fn colour_is_asked_for_or_a_terminal_s() {
     assert!(!bold(plain));
 }
 
+/// Every subcommand, and those of `model`, from the help.
+fn subcommands() -> Vec<String> {
+    let listed = |of: &str| -> Vec<String> {
+        let help = run(ginlab(&format!("{of} --help"))).expect(0).stdout;
+        let list = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+        let names =
+            list.take_while(|line| !line.is_empty()).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        names
+            .filter_map(|line| line.split_whitespace().next())
+            .filter(|name| *name != "help")
+            .map(str::to_owned)
+            .collect()
+    };
+    let all = listed("");
+    assert!(all.len() >= 17, "{all:?}");
+    all.iter()
+        .flat_map(|one| [vec![one.clone()], listed(one).iter().map(|two| format!("{one} {two}")).collect()].concat())
+        .collect()
+}
+
+#[test]
+fn every_subcommand_takes_color() {
+    for command in subcommands() {
+        // The help comes behind it: an option that is not known would be an error before.
+        run(ginlab(&format!("{command} --color never --help"))).expect(0);
+        let done = run(ginlab(&format!("{command} --color sometimes --help"))).expect(2);
+        assert!(done.stderr.contains("--color") && done.stderr.contains("always"), "{command}: {}", done.stderr);
+        let help = run(ginlab(&format!("{command} --help"))).expect(0).stdout;
+        assert_eq!(help.matches("--color <WHEN>").count(), 1, "{command}");
+    }
+    run(ginlab("--color never efa --from tests/fixtures/p5")).expect(0);
+}
+
+#[test]
+fn listings_are_coloured_where_it_is_asked_for() {
+    for command in [
+        "efa --from tests/fixtures/p5",
+        "affinity --from tests/fixtures/p5",
+        "bootstrap -p tcp --np 2",
+        "model figures",
+    ] {
+        let table = |args: &str| run(ginlab(&format!("{command} {args}"))).expect(0).stdout;
+        assert!(table("--color always").starts_with("\x1b[1m"), "{command}");
+        assert!(!table("--color never").contains('\x1b'), "{command}");
+        // stdout is no terminal here.
+        assert!(!table("").contains('\x1b'), "{command}");
+        // Data has no colour.
+        assert!(!table("--color always --csv -").contains('\x1b'), "{command}");
+    }
+}
+
+#[test]
+fn the_header_names_what_decides_results_and_no_secret() {
+    let mut command = proxy(&format!("{SHORT} -p tcp -b 64 -e 64 --json -"));
+    command.env("FI_TCP_PORT_LOW_RANGE", "20000").env("FI_TCP_PORT_HIGH_RANGE", "30000");
+    command.env("NCCL_ALGO", "Ring").env("GINLAB_TOKEN", "hush-hush").env("NCCL_API_KEY", "hush-hush");
+    let done = run(command).expect(0);
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let listed: Vec<_> =
+        document["header"]["environment"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    for expected in ["FI_TCP_PORT_LOW_RANGE=20000", "FI_TCP_PORT_HIGH_RANGE=30000", "NCCL_ALGO=Ring"] {
+        assert!(listed.contains(&expected), "{listed:?}");
+    }
+    assert!(done.stderr.contains("FI_TCP_PORT_LOW_RANGE=20000"), "{}", done.stderr);
+    assert!(!done.stdout.contains("hush") && !done.stderr.contains("hush"), "{}", done.stderr);
+    // Two ranks of one host are a pair that crosses nothing, and that is said.
+    assert!(document["header"]["notes"].to_string().contains("no pair crosses a network"), "{document}");
+    // By device and counter two numbers, or null where there is no card.
+    let counters = &document["header"]["nic_counters"];
+    for device in counters.as_object().into_iter().flat_map(|devices| devices.values()) {
+        assert!(device.as_object().unwrap().values().all(|change| change.as_array().unwrap().len() == 2), "{counters}");
+    }
+    assert!(counters.is_object() || counters.is_null(), "{counters}");
+}
+
 #[test]
 fn help_and_versions() {
     let help = run(ginlab("proxy --help")).expect(0).stdout;

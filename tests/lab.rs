@@ -51,6 +51,34 @@ fn two_nodes_with_four_rails() {
     assert!(lab.script("down", "").expect(0).complaint().contains("there is no lab"));
 }
 
+/// Bytes that a node has sent over its first rail.
+fn sent(lab: &Lab, node: usize) -> u64 {
+    let shown = command(&format!("ip -n {} -s link show dev rail0", lab.namespace(node))).unwrap();
+    let numbers = shown.lines().skip_while(|line| !line.trim_start().starts_with("TX:")).nth(1);
+    numbers.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+}
+
+#[test]
+fn ranks_dealt_out_by_node_measure_across_nodes() {
+    let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
+    let sizes = "-d emulated -p tcp --rails 1 -b 64K -e 64K -n 50 -r 2 --window 4 --no-check";
+    for what in ["write --targets one", "sendrecv --mode window", "proxy --mode nbi"] {
+        let before = sent(&lab, 0);
+        // Ranks 0 and 2 on the first node, 1 and 3 on the second, as mpirun --map-by node deals them out.
+        let rank = |rank: usize| {
+            let mut command = lab.ginlab(rank % 2, &format!("{what} {sizes}"));
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", (rank / 2).to_string());
+            Job::start(command)
+        };
+        let ranks: Vec<Job> = (0..4).map(rank).collect();
+        let done: Vec<_> = ranks.into_iter().map(|rank| rank.finish().expect(0)).collect();
+        assert!(!done[0].stderr.contains("within one"), "{}", done[0].stderr);
+        // Two pairs, two repeats of fifty: all of it over the rail.
+        let sent = sent(&lab, 0) - before;
+        assert!(sent >= 2 * 2 * 50 * 65536, "{what}: {sent} bytes left the first node");
+    }
+}
+
 #[test]
 fn three_nodes_meet_on_bridges() {
     let Some(lab) = Lab::up("--nodes 3 --rails 2 --rate 200mbit") else { return };

@@ -42,6 +42,14 @@ fn writes_of_every_kind_are_verified() {
 }
 
 #[test]
+fn pinned_ranks_get_cores_of_their_own_or_say_why_not() {
+    let done = run(ginlab("write -p tcp --np 2 -b 64 -e 64 -n 5 -r 1 --rails 1 -d emulated --pin --json -")).expect(0);
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let notes = document["header"]["notes"].to_string();
+    assert!(notes.contains("rank 0 is pinned to core ") || notes.contains("ranks are not pinned"), "{notes}");
+}
+
+#[test]
 fn the_bare_loop_stands_beside() {
     let rows = rows("write -p tcp -b 64 -e 4K -f 64 -n 50 -r 3 --rails 1 --window 8 --buffers 1 --bare --batch 4");
     assert_eq!(

@@ -260,8 +260,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What matters of a tree: each GPU's cards, node and cores.
-    fn facts(tree: &Tree) -> Vec<(String, Option<u32>, Option<String>, Vec<String>)> {
+    /// What matters of a GPU: address, node, cores, cards.
+    type Fact = (String, Option<u32>, Option<String>, Vec<String>);
+
+    fn facts(tree: &Tree) -> Vec<Fact> {
         let cards = |nics: &[&Function]| nics.iter().map(|nic| nic.address.to_string()).collect();
         let fact = |near: super::super::Near<'_>| {
             (near.gpu.address.to_string(), near.gpu.numa_node, near.gpu.cores.clone(), cards(&near.nics))
@@ -377,7 +379,9 @@ mod tests {
 
     /// A device on a root bus, below a port of it, or below a switch below that port.
     fn anywhere((root, port, depth, is_gpu): (u8, u8, u8, bool), number: u8) -> Function {
-        let address = PciAddress { domain: 0, bus: 0x80 + number, device: 0, function: 0 };
+        // What stands on a root bus has its number.
+        let (bus, device) = if depth == 0 { (root, 0x10 + number) } else { (0x80 + number, 0) };
+        let address = PciAddress { domain: 0, bus, device, function: 0 };
         let mut path = format!("/sys/devices/pci0000:{root:02x}");
         if depth > 0 {
             path += &format!("/0000:{root:02x}:{:02x}.0", port + 1);
