@@ -19,6 +19,8 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 const AMPLE: Duration = Duration::from_secs(10);
+/// For tests that look for no stall: what they leave posted is waited for so long.
+const SOON: Duration = Duration::from_millis(1);
 /// Bytes of a region.
 const SPACE: u64 = 1 << 16;
 /// The longest transfer of a scripted rail.

@@ -1,6 +1,6 @@
 //! From operations to transfers.
 
-use super::{AMPLE, Bench, LONGEST, SPACE, bench, result};
+use super::{Bench, LONGEST, SOON, SPACE, bench, result};
 use crate::fabric::{Completion, Transfer};
 use crate::flow::{FlowError, Peer, Target};
 use crate::proxy::strategy::Strategy;
@@ -11,7 +11,7 @@ fn shape(t: &Transfer) -> (u64, u64, u64, usize, Option<u32>) {
 
 #[test]
 fn a_transfer_is_what_the_operation_says() {
-    let b = bench(2, AMPLE);
+    let b = bench(2, SOON);
     let write = b.flow.write_all(&b.region, 10, &b.target, 20, 30);
     let raised = b.flow.write_with_immediate(&b.region, 1, &b.target, 2, 3, 4);
     let on = b.flow.write_on(1, &b.region, 5, &b.target, 6, 7, Some(8));
@@ -32,7 +32,7 @@ fn a_transfer_is_what_the_operation_says() {
 fn nothing_is_moved_by_an_empty_operation() {
     for strategy in [Strategy::Single, Strategy::Split, Strategy::RoundRobin, Strategy::Auto { threshold: 0 }] {
         for rails in 1..4 {
-            let b = bench(rails, AMPLE);
+            let b = bench(rails, SOON);
             b.flow.use_rails(rails, strategy);
             let empty = [
                 b.flow.write_all(&b.region, SPACE, &b.target, SPACE, 0),
@@ -56,7 +56,7 @@ fn nothing_is_moved_by_an_empty_operation() {
 
 #[test]
 fn the_strategy_says_which_rails() {
-    let b = bench(3, AMPLE);
+    let b = bench(3, SOON);
     let written = |rails: usize, strategy: Strategy, writes: usize, bytes: u64| {
         b.rails.iter().for_each(|rail| rail.borrow_mut().written.clear());
         b.flow.use_rails(rails, strategy);
@@ -77,7 +77,7 @@ fn the_strategy_says_which_rails() {
 #[test]
 fn pieces_add_up_and_are_complete_together() {
     for read in [false, true] {
-        let b = bench(2, AMPLE);
+        let b = bench(2, SOON);
         b.flow.use_rails(2, Strategy::Split);
         let operation = match read {
             false => b.flow.write_all(&b.region, 100, &b.target, 200, 12288),
@@ -102,7 +102,7 @@ fn pieces_add_up_and_are_complete_together() {
 
 #[test]
 fn what_one_transfer_cannot_take_is_refused() {
-    let b = bench(2, AMPLE);
+    let b = bench(2, SOON);
     b.flow.use_rails(2, Strategy::Split);
     let refused = |operation| match result(operation) {
         Err(FlowError::Refused(text)) => text,
@@ -121,7 +121,7 @@ fn what_one_transfer_cannot_take_is_refused() {
 
 #[test]
 fn what_is_not_there_is_refused_with_what_is() {
-    let b = bench(2, AMPLE);
+    let b = bench(2, SOON);
     let refused =
         |target: &Target, offset, at, bytes| match result(b.flow.write_all(&b.region, offset, target, at, bytes)) {
             Err(FlowError::Refused(text)) => text,
@@ -146,7 +146,7 @@ fn what_is_not_there_is_refused_with_what_is() {
 
 #[test]
 fn what_a_full_rail_does_not_take_goes_out_in_order() {
-    let b = bench(1, AMPLE);
+    let b = bench(1, SOON);
     b.rails[0].borrow_mut().full = true;
     let mut writes: Vec<_> = (1..=3).map(|bytes| b.write(bytes)).collect();
     writes.push(b.flow.read_all(&b.region, 0, &b.target, 0, 4));
@@ -166,7 +166,7 @@ fn what_a_full_rail_does_not_take_goes_out_in_order() {
 
 #[test]
 fn what_is_held_goes_out_behind_one_doorbell_for_sixteen() {
-    let b = bench(1, AMPLE);
+    let b = bench(1, SOON);
     let hold = b.flow.hold();
     let inner = b.flow.hold();
     (0..20).for_each(|_| drop(b.write(8)));
@@ -186,7 +186,7 @@ fn what_is_held_goes_out_behind_one_doorbell_for_sixteen() {
 
 #[test]
 fn a_post_that_fails_is_its_operations_error() {
-    let b = bench(1, AMPLE);
+    let b = bench(1, SOON);
     b.rails[0].borrow_mut().breaks_after = Some(1);
     let good = b.write(8);
     let bad = b.write(8);
@@ -206,7 +206,7 @@ fn a_post_that_fails_is_its_operations_error() {
 
 #[test]
 fn messages_name_rail_and_peer() {
-    let b = bench(2, AMPLE);
+    let b = bench(2, SOON);
     let second = b.flow.add_peer(&b.offer).unwrap();
     let send = b.flow.send(1, second, &b.region, 10, 20);
     let room = b.flow.recv(0, &b.region, 30, 40);
