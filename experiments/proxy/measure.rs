@@ -185,7 +185,7 @@ impl Findings {
         let all: f64 = self.samples.iter().map(Sample::done).sum();
         let percent = 100.0 * self.behind / all;
         (self.behind > TOLERATED * (all - self.behind))
-            .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
+            .then(|| format!("slower than the modelled card: it waited for this machine {percent:.0} % of the time"))
     }
 
     fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
@@ -474,4 +474,23 @@ fn sum_by_rail(of_ranks: &[&Findings], rails: usize) -> Option<Vec<u64>> {
     let sums: Vec<u64> =
         (0..rails).map(|rail| of_ranks.iter().filter_map(|found| found.rail_bytes.get(rail)).sum()).collect();
     sums.iter().any(|bytes| *bytes > 0).then_some(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_waited_for_this_machine_is_told_from_one_that_did_not() {
+        let of = |behind| {
+            let samples = vec![Sample { done: 60.0, posted: None }, Sample { done: 55.0, posted: None }];
+            Findings { samples, behind, ..Findings::default() }.slower_than_the_card()
+        };
+        assert_eq!((of(0.0), of(14.9)), (None, None));
+        assert_eq!(
+            of(23.0).as_deref(),
+            Some("slower than the modelled card: it waited for this machine 20 % of the time")
+        );
+        assert_eq!(Findings::default().slower_than_the_card(), None);
+    }
 }
