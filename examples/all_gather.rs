@@ -38,6 +38,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let ranks = arguments.next().transpose()?.unwrap_or(4).max(1);
     let bytes = arguments.next().transpose()?.unwrap_or(1 << 20);
+    println!("{}", gather(ranks, bytes)?);
+    Ok(())
+}
+
+/// Gathers, checks every byte, and says what was done.
+pub fn gather(ranks: u64, bytes: u64) -> Result<String, Box<dyn Error>> {
     let (device, _) = Device::open(Choice::Emulated, 0)?;
     let provider = choose_provider(Some("tcp"))?.provider;
     let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1)?.domains.remove(0);
@@ -82,6 +88,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             return Err(format!("rank {rank}: {wrong} wrong bytes").into());
         }
     }
-    println!("{ranks} ranks gathered {bytes} B of each over {}:{}", domain.provider, domain.name);
-    Ok(())
+    Ok(format!("{ranks} ranks gathered {bytes} B of each over {}:{}", domain.provider, domain.name))
 }

@@ -234,9 +234,14 @@ fn who_cannot_be_reached_is_named_within_the_timeout() {
         let nobody = target(&a, &b);
         let error = run([a.flow.clone()], a.flow.write_all(&a.region, 0, &nobody, 0, 8)).unwrap().unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("rail tcp;ofi_rxm:lo"), "{what}: {text}");
+        // libfabric 1.17 completes the write with an error; 2.1 connects for ever and takes no post meanwhile.
+        assert!(text.contains(&format!("rail {}", a.offer.rails[0])), "{what}: {text}");
         assert!(text.contains("write of 8 B to peer 0"), "{what}: {text}");
-        assert!(matches!(error, FlowError::Fabric(_) | FlowError::Stalled { .. }), "{what}: {text}");
+        match error {
+            FlowError::Fabric(_) => {}
+            FlowError::Stalled { .. } => assert!(text.contains("peer 0 does not answer"), "{what}: {text}"),
+            FlowError::Refused(_) => panic!("{what}: {text}"),
+        }
         eprintln!("{what}: {text}");
     }
 }
@@ -286,11 +291,13 @@ fn a_peer_with_something_in_flight_is_not_forgotten() {
     .unwrap();
 }
 
+/// Compiled into this test: cargo builds the program itself only where no test is named (`--test flow`).
+#[allow(dead_code, reason = "its main is the program's")]
+#[path = "../examples/all_gather.rs"]
+mod all_gather;
+
 #[test]
 fn the_example_gathers() {
-    // Built by `cargo test` beside this test.
-    let example = std::path::Path::new(env!("CARGO_BIN_EXE_ginlab")).with_file_name("examples").join("all_gather");
-    let output = std::process::Command::new(example).args(["3", "70001"]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("3 ranks gathered 70001 B"), "{output:?}");
+    let said = all_gather::gather(3, 70001).unwrap();
+    assert!(said.starts_with("3 ranks gathered 70001 B of each over tcp"), "{said}");
 }

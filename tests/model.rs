@@ -57,3 +57,28 @@ fn ctrl_c_ends_it() {
     job.signal(nix::sys::signal::Signal::SIGINT);
     job.finish().expect(130);
 }
+
+#[test]
+fn a_rank_that_is_killed_behind_modelled_cards_is_named() {
+    let mut job = common::Job::start(ginlab(
+        "proxy -d emulated -p model:p5 -b 64 -e 64 -n 1000000 -r 1000 --rails 2 --block 1 --no-fill --mode nbi -t 20",
+    ));
+    // Of the header, which comes when the ranks are connected.
+    job.until(common::Stream::Stderr, "MODELLED");
+    nix::sys::signal::kill(job.rank(1), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let done = job.finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.complaint().contains("rank 1") || done.complaint().contains("peer 1"), "{done:?}");
+}
+
+#[test]
+fn modelled_cards_take_memory_that_has_no_name_and_need_no_domain() {
+    let mut job = common::Job::start(ginlab(
+        "proxy -d emulated -p model:p5 -b 64 -e 64 -n 1000000 -r 1000 --rails 2 --block 1 --no-fill --mode nbi -t 20",
+    ));
+    job.until(common::Stream::Stderr, "MODELLED");
+    let files = std::fs::read_to_string(format!("/proc/{}/maps", job.rank(1))).unwrap();
+    assert!(files.contains("/memfd:ginlab-") && !files.contains("/dev/shm/"), "{files}");
+    job.signal(nix::sys::signal::Signal::SIGINT);
+    assert_eq!(job.finish().code, 130);
+}

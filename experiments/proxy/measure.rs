@@ -27,6 +27,9 @@ const YARDSTICK: &str = "bare-write";
 /// The bare round trip that a quiet on null rails is compared with.
 const FLOOR: &str = "ping-pong";
 
+/// By so much of the modelled card's time a figure may be longer and still pass as the card's.
+const TOLERATED: f64 = 0.15;
+
 /// What is measured side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
@@ -170,12 +173,10 @@ impl Findings {
     /// Whether these times are this machine's and not the modelled card's: what it let the card wait is more than a share of
     /// the rest.
     fn slower_than_the_card(&self) -> Option<String> {
-        const TOLERATED: f64 = 0.15;
         let all: f64 = self.samples.iter().map(Sample::done).sum();
-        let slower = self.behind / (all - self.behind).max(f64::MIN_POSITIVE);
         let percent = 100.0 * self.behind / all;
-        (all > 0.0 && slower > TOLERATED)
-            .then(|| format!("slower than the modelled card, which waited for this machine {percent:.0} % of the time"))
+        (self.behind > TOLERATED * (all - self.behind))
+            .then(|| format!("slower than the modelled card: it waited for this machine {percent:.0} % of the time"))
     }
 
     fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
@@ -429,7 +430,8 @@ fn rows(
         if let Some(line) = rank.line_rate(shape.tuple.rails) {
             row.line_rate(line * pairs);
         }
-        if let Some(why) = of_ranks.iter().find_map(|found| found.slower_than_the_card()) {
+        let behind = of_ranks.iter().find_map(|found| found.slower_than_the_card());
+        if let Some(why) = behind.or_else(|| slower_than_its_pace(shape, rank, case, &samples)) {
             row.doubt(why);
         }
         row.wrong = of_ranks.iter().filter_map(|found| found.wrong).reduce(|sum, wrong| sum + wrong);
@@ -451,8 +453,39 @@ fn rows(
     rows
 }
 
+/// Whether CPU-initiated writes over one modelled card take longer than the card would, by what the arithmetic says of it: then
+/// they show this machine, whose cores have something else to do.
+fn slower_than_its_pace(shape: &Shape<'_>, rank: &Rank, case: Case, samples: &[f64]) -> Option<String> {
+    if case != Case::CpuWrite || shape.tuple.rails != 1 || shape.plan.proxy_threads != 1 {
+        return None;
+    }
+    let writes = shape.layout.iterations * shape.layout.producers;
+    let pace = rank.pace(shape.tuple.bytes, writes)?.as_secs_f64() * 1e6;
+    let ratio = Summary::of(samples)?.p50 * shape.layout.iterations as f64 / pace;
+    (ratio > 1.0 + TOLERATED).then(|| format!("slower than the modelled card: {ratio:.2} times its time"))
+}
+
 fn sum_by_rail(of_ranks: &[&Findings], rails: usize) -> Option<Vec<u64>> {
     let sums: Vec<u64> =
         (0..rails).map(|rail| of_ranks.iter().filter_map(|found| found.rail_bytes.get(rail)).sum()).collect();
     sums.iter().any(|bytes| *bytes > 0).then_some(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_waited_for_this_machine_is_told_from_one_that_did_not() {
+        let of = |behind| {
+            let samples = vec![Sample { done: 60.0, posted: None }, Sample { done: 55.0, posted: None }];
+            Findings { samples, behind, ..Findings::default() }.slower_than_the_card()
+        };
+        assert_eq!((of(0.0), of(14.9)), (None, None));
+        assert_eq!(
+            of(23.0).as_deref(),
+            Some("slower than the modelled card: it waited for this machine 20 % of the time")
+        );
+        assert_eq!(Findings::default().slower_than_the_card(), None);
+    }
 }

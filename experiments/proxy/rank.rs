@@ -265,6 +265,11 @@ impl Rank {
         self.model.as_ref().and_then(|model| model.behind().into_iter().max()).unwrap_or_default()
     }
 
+    /// How long a modelled card takes for so many writes, one after another; nothing where cards are not modelled.
+    pub fn pace(&self, bytes: u64, count: u64) -> Option<Duration> {
+        self.model.as_ref().map(|model| model.pace(bytes, count))
+    }
+
     /// Threads per block of a tuple.
     pub fn block(&self, tuple: &Tuple) -> u32 {
         tuple.block.unwrap_or_else(|| default_block(&self.device))

@@ -478,6 +478,8 @@ mod tests {
         assert_eq!((row.line_rate_pct, &row.suspect), (Some(80.0), &None));
         row.line_rate(40_000_000_000);
         assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s"));
+        row.doubt("slower than the modelled card".into());
+        assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s; slower than the modelled card"));
         let mut other = row.clone();
         // Repeat by repeat 0.5, 0.5, 2.0: one repeat that was disturbed does not move the ratio.
         other.against(&row, &[20.0, 40.0, 5.0], &[10.0, 20.0, 10.0]);

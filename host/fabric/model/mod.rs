@@ -102,6 +102,15 @@ impl Model {
         self.0.behind.iter().map(|behind| Duration::from_nanos(behind.load(Ordering::Relaxed) / 1000)).collect()
     }
 
+    /// How long a card takes for so many writes of one size that a thread which does nothing else posts one after another.
+    #[must_use]
+    pub fn pace(&self, bytes: u64, count: u64) -> Duration {
+        let depth = self.0.profile.queue_depth.value as usize;
+        let time =
+            Nic::new(&self.0.profile, 0).stream(bytes, count, depth, self.0.post.as_nanos() as Picoseconds * 1000);
+        Duration::from_nanos(time / 1000)
+    }
+
     fn add_behind(&self, card: usize, time: Picoseconds) {
         if time > 0 {
             self.0.behind[card].fetch_add(time, Ordering::Relaxed);

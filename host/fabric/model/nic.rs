@@ -3,6 +3,7 @@
 
 use super::profile::Profile;
 use kernels::pattern;
+use std::collections::VecDeque;
 
 /// A moment or a length of time in picoseconds: fine enough that a sum over a million writes is exact to the nanosecond.
 pub type Picoseconds = u64;
@@ -84,6 +85,24 @@ impl Nic {
         Course { begun, sent, delivered, completed: delivered + self.latency() }
     }
 
+    /// How long so many writes of one size take, posted one after another, so many of them outstanding at most: until the last
+    /// one is acknowledged.
+    #[must_use]
+    pub fn stream(mut self, bytes: u64, count: u64, outstanding: usize, post: Picoseconds) -> Picoseconds {
+        let (start, mut ends) = (self.free, VecDeque::new());
+        let (mut now, mut last) = (start, start);
+        for _ in 0..count {
+            if ends.len() == outstanding {
+                now = now.max(ends.pop_front().unwrap_or_default());
+            }
+            now += post;
+            let course = self.post(now, bytes);
+            last = course.completed.max(last);
+            ends.push_back(course.completed);
+        }
+        last - start
+    }
+
     /// One way through the network, evenly spread: what is known of it is a range.
     pub fn latency(&mut self) -> Picoseconds {
         self.writes += 1;
@@ -103,18 +122,7 @@ mod tests {
 
     /// MB/s of so many writes of one size, with so many outstanding, as fi_rma_bw counts them.
     fn stream(bytes: u64, count: u64, outstanding: usize, post: Picoseconds) -> f64 {
-        let (mut nic, mut now, mut ends) = (p5(), 0, std::collections::VecDeque::new());
-        let mut last = 0;
-        for _ in 0..count {
-            if ends.len() == outstanding {
-                now = now.max(ends.pop_front().unwrap_or_default());
-            }
-            now += post;
-            let course = nic.post(now, bytes);
-            last = course.completed.max(last);
-            ends.push_back(course.completed);
-        }
-        (bytes * count) as f64 / last as f64 * 1e6
+        (bytes * count) as f64 / p5().stream(bytes, count, outstanding, post) as f64 * 1e6
     }
 
     /// The table of fi_rma_bw on a real p5.48xlarge, one card, one thread: bytes by MB/s.

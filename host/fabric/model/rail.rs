@@ -73,6 +73,15 @@ struct Flight<R: Rail> {
     error: Option<Box<FabricError>>,
 }
 
+/// When a post ends here, and what the poster owes then: so much earlier it would have ended for the modelled thread. `due`:
+/// its end without an earlier debt; `free`: until then the card is busy.
+fn charge(due: Picoseconds, debt: Picoseconds, now: Picoseconds, free: Picoseconds) -> (Picoseconds, Picoseconds) {
+    let modelled = due.saturating_sub(debt);
+    let done = now.max(modelled);
+    // To be late for a card that is still busy costs nothing.
+    (done, (done - modelled).min(done.saturating_sub(free)))
+}
+
 impl<R: Rail> fmt::Debug for ModelRail<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} with {} transfers, {} of them with the rail below", self.name, self.flights.len(), self.below)
@@ -115,15 +124,11 @@ impl<R: Rail> ModelRail<R> {
             self.model.add_behind(self.card, begun.saturating_sub(since));
         }
         let post = self.model.0.post.as_nanos() as Picoseconds * 1000;
-        // When the modelled thread is done with it, and when we are.
-        let modelled = (begun + post).saturating_sub(self.poster.debt.get());
-        let done = self.model.now().max(modelled);
-        let course: Course = {
+        let (course, done): (Course, _) = {
             let mut nic = self.model.0.nics[self.card].lock().unwrap_or_else(PoisonError::into_inner);
-            // To be late for a card that is still busy costs nothing.
-            let debt = (done - modelled).min(done.saturating_sub(nic.free()));
+            let (done, debt) = charge(begun + post, self.poster.debt.get(), self.model.now(), nic.free());
             self.poster.debt.set(debt);
-            nic.post(done - debt, bytes)
+            (nic.post(done - debt, bytes), done)
         };
         if late {
             self.events.push(Reverse((course.delivered, key, Event::Deliver)));
@@ -331,8 +336,10 @@ impl<R: Rail> Rail for ModelRail<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::faulty::{Faults, FaultyRail};
     use crate::fabric::model::Profile;
     use crate::fabric::null::NullRail;
+    use proptest::prelude::*;
     use std::time::{Duration, Instant};
 
     type Opened = (Model, ModelRail<NullRail>, Rc<<NullRail as Rail>::Region>, RemoteRegion);
@@ -414,6 +421,59 @@ mod tests {
         assert_eq!(complete(&mut opened.1, 2).len(), 2);
         let below = &opened.1.inner;
         assert_eq!((below.transfers(), below.bytes()), (1, 1000));
+    }
+
+    #[test]
+    fn bytes_that_come_later_than_the_card_are_counted() {
+        let model = Model::new("p5", Profile::named("p5").expect("known"), 1, 3);
+        // More polls than fit into a round trip.
+        let late = FaultyRail::new(NullRail::new(), Faults { delay_polls: 100_000, ..Faults::default() });
+        let mut rail = model.rails([late]).remove(0);
+        rail.insert_peers(&[Vec::new()]).expect("a peer");
+        // SAFETY: a null rail does not touch the memory.
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }) }.expect("a region");
+        let (local_offset, peer, remote, remote_offset) = (0, 0, rail.remote(&region), 0);
+        let transfer =
+            Transfer { local_offset, peer, remote, remote_offset, bytes: 64, immediate: None, token: 5, more: false };
+        assert_eq!(model.behind(), [Duration::ZERO]);
+        // SAFETY: a null rail does not touch the memory.
+        unsafe { rail.write(&region, &transfer) }.expect("posted");
+        let mut completions = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while completions.is_empty() && Instant::now() < deadline {
+            rail.poll(&mut completions).expect("polled");
+        }
+        assert!(matches!(completions[..], [Completion::Done { token: 5 }]), "{completions:?}");
+        assert!(rail.polls >= 100_000 && model.behind()[0] > Duration::ZERO, "{:?}", model.behind());
+    }
+
+    proptest! {
+        /// A poster that is slow now and then comes back to the modelled times by waiting less, and never runs ahead of them.
+        #[test]
+        fn a_debt_is_paid_back_and_no_more(slow in prop::collection::vec(0u64..2_000_000, 1..20), after in 0usize..60) {
+            const POST: Picoseconds = 450_000;
+            let (mut now, mut debt, mut modelled) = (0, 0, 0);
+            for extra in slow.iter().copied().chain(std::iter::repeat_n(0, after)) {
+                // A card that is never busy: every delay counts.
+                let (done, owed) = charge(now + POST, debt, now + extra, 0);
+                prop_assert!(done >= now + extra && done - owed == now + POST - debt.min(now + POST));
+                modelled += POST;
+                prop_assert_eq!(done - owed, modelled);
+                (now, debt) = (done, owed);
+            }
+            // With work that takes no time each post pays its own length.
+            let most: Picoseconds = slow.iter().sum();
+            prop_assert!(debt <= most.saturating_sub(after as Picoseconds * POST));
+        }
+
+        #[test]
+        fn to_be_late_for_a_busy_card_costs_nothing(due in 0u64..1 << 40, debt in 0u64..1 << 30, later in 0u64..1 << 30, busy in 0u64..1 << 30) {
+            let now = due + later;
+            let (done, owed) = charge(due, debt, now, now + busy);
+            prop_assert_eq!((done, owed), (now, 0));
+            let (done, owed) = charge(due, debt, now, now - later.min(busy));
+            prop_assert!(done == now && owed <= later.min(busy));
+        }
     }
 
     #[test]

@@ -160,13 +160,16 @@ mod tests {
     #[test]
     fn what_stands_before_an_immediate_is_there_with_it() {
         const COUNT: u32 = 20_000;
-        let (mut inbox, data) = (Inbox::new().unwrap(), MemoryFile::create(NonZeroUsize::new(4096).unwrap()).unwrap());
+        /// Twice what can wait: the sender writes a word before it knows that there is room for its immediate.
+        const WORDS: usize = 2 * SLOTS;
+        let (mut inbox, data) =
+            (Inbox::new().unwrap(), MemoryFile::create(NonZeroUsize::new(8 * WORDS).unwrap()).unwrap());
         let (name, to) = (inbox.name(), data.name());
         let sender = std::thread::spawn(move || {
             let (mut outbox, data) = (Outbox::open(name).unwrap(), MemoryFile::open(to).unwrap());
             for value in 0..COUNT {
-                // SAFETY: slots of 8 bytes in 4096; the receiver reads one only after its immediate, and gives it back.
-                unsafe { ((data.address() as *mut u64).add(value as usize % SLOTS)).write(u64::from(value) * 3) };
+                // SAFETY: inside; the receiver reads a word only after its immediate, and before it takes so many more.
+                unsafe { ((data.address() as *mut u64).add(value as usize % WORDS)).write(u64::from(value) * 3) };
                 while !outbox.send(value) {
                     std::thread::yield_now();
                 }
@@ -177,7 +180,7 @@ mod tests {
         while next < COUNT && std::time::Instant::now() < ends {
             inbox.take(|value| {
                 // SAFETY: as above: its writer has gone on to other slots.
-                let there = unsafe { ((data.address() as *const u64).add(value as usize % SLOTS)).read() };
+                let there = unsafe { ((data.address() as *const u64).add(value as usize % WORDS)).read() };
                 wrong += u32::from(value != next || there != u64::from(value) * 3);
                 next += 1;
             });

@@ -62,8 +62,16 @@ impl<R: Rail> State<R> {
         if let (count, Some(error)) = &self.incoming_failures {
             parts.push(format!("{count} incoming transfers that failed, the last: {error}"));
         }
-        for Lane { rail, waiting, .. } in &self.lanes {
+        for Lane { rail, waiting, transfers, .. } in &self.lanes {
             parts.push(format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len()));
+            // A rail that has taken nothing at all is none that is full: it still connects. Some providers try for ever.
+            let first = waiting.front().and_then(|piece| self.operations.get(piece.key()));
+            if let Some(Operation { peer, .. }) = first.filter(|first| *transfers == 0 && first.peer as usize != NOBODY)
+            {
+                parts.push(format!(
+                    "peer {peer} does not answer (is its process there, are both on one network, does a firewall stand between?)"
+                ));
+            }
         }
         parts.join(", ")
     }
