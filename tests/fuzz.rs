@@ -18,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use ginlab::untrusted::{PARSERS, Parser, Samples};
 
@@ -129,6 +130,9 @@ fn samples(parser: &Parser) -> Vec<Vec<u8>> {
     match parser.samples {
         Samples::Texts(texts) => texts.iter().map(|text| text.as_bytes().to_vec()).collect(),
         Samples::Files(paths) => paths.iter().map(read).collect(),
+        Samples::Both(paths, texts) => {
+            paths.iter().map(read).chain(texts.iter().map(|text| text.as_bytes().to_vec())).collect()
+        }
         Samples::Made(make) => make(),
     }
 }
@@ -167,9 +171,9 @@ fn chunk(parser: &Parser, samples: &[Vec<u8>], seed: u64, inputs: u64) -> Result
 fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
     let samples: Vec<_> = PARSERS.iter().map(samples).collect();
     // Without a mutation each of them is taken: otherwise the inputs would say nothing.
-    for (parser, samples) in PARSERS.iter().zip(&samples) {
-        assert!(samples.iter().all(|sample| (parser.parse)(sample)), "a sample of {} is refused", parser.name);
-    }
+    let refuses = |(parser, samples): &(&Parser, &Vec<Vec<u8>>)| !samples.iter().all(|sample| (parser.parse)(sample));
+    let refused = PARSERS.iter().zip(&samples).filter(refuses).map(|(parser, _)| parser.name);
+    assert_eq!(refused.collect::<Vec<_>>(), [""; 0], "these refuse a sample");
     let chunks: Vec<(usize, u64, u64)> = PARSERS
         .iter()
         .enumerate()
@@ -178,11 +182,14 @@ fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
             (0..all.div_ceil(CHUNK)).map(move |number| (index, number, CHUNK.min(all - number * CHUNK)))
         })
         .collect();
-    let (next, taken) = (AtomicUsize::new(0), PARSERS.iter().map(|_| AtomicUsize::new(0)).collect::<Vec<_>>());
+    let counters = || PARSERS.iter().map(|_| AtomicUsize::new(0)).collect::<Vec<_>>();
+    let (next, taken, spent) = (AtomicUsize::new(0), counters(), counters());
     let work = || {
         while let Some(&(index, number, inputs)) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (parser, seed) = (&PARSERS[index], seed ^ ((index as u64) << 48 | (number + 1)));
+            let began = Instant::now();
             let outcome = catch_unwind(|| chunk(parser, &samples[index], seed, inputs));
+            spent[index].fetch_add(began.elapsed().as_nanos() as usize, Ordering::Relaxed);
             let why = match outcome {
                 Ok(Ok(count)) => {
                     taken[index].fetch_add(count as usize, Ordering::Relaxed);
@@ -203,9 +210,10 @@ fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
             assert!(thread.join().is_ok(), "see above");
         }
     });
-    for (parser, taken) in PARSERS.iter().zip(taken) {
+    for ((parser, taken), nanoseconds) in PARSERS.iter().zip(taken).zip(spent) {
         let (taken, all) = (taken.into_inner() as u64, inputs(parser));
-        println!("{}: {all} inputs, {taken} of them taken", parser.name);
+        let seconds = nanoseconds.into_inner() as f64 / 1e9;
+        println!("{}: {all} inputs, {taken} of them taken, {seconds:.1} s of one core", parser.name);
         // Both ways through the parser were seen.
         assert!(all < 1000 || (taken > 0 && taken < all), "{}: {taken} of {all} inputs were taken", parser.name);
     }

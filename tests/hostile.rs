@@ -69,7 +69,7 @@ fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
 
 #[test]
 fn two_thousand_idle_connections_keep_nobody_out_of_a_server() {
-    let server = Server::start("-p tcp --visits 4");
+    let server = Server::start("-p tcp");
     let crowd = idle(server.1, 2000);
     for _ in 0..2 {
         verified(run(server.join("-b 4K -n 100 --csv -")));
@@ -87,7 +87,8 @@ fn two_thousand_idle_connections_keep_nobody_out_of_a_server() {
         outcomes.into_iter().for_each(verified);
     });
     drop(crowd);
-    let done = server.finish().expect(0);
+    server.0.signal(Signal::SIGINT);
+    let done = server.finish().expect(130);
     // Eight, then at 16, 32, 64, ...: however many there were.
     let lines = done.stderr.lines().filter(|line| line.starts_with("ginlab: refused ")).count();
     assert!((8..40).contains(&lines), "{lines} lines:\n{}", done.stderr);
@@ -154,7 +155,7 @@ fn recorded(server: &Server) -> Vec<u8> {
 
 #[test]
 fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
-    let server = Server::start("-p tcp --visits 4");
+    let server = Server::start("-p tcp");
     let replay = recorded(&server);
     assert!(!replay.windows(6).any(|window| window == b"secret"), "the token travels");
     let noise: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -194,7 +195,8 @@ fn garbage_wrong_tokens_and_replays_get_nowhere_at_any_step() {
         assert!(stranger.expect(1).complaint().contains("refused: it has another job token"));
         outcomes.into_iter().for_each(verified);
     });
-    server.finish().expect(0);
+    server.0.signal(Signal::SIGINT);
+    server.finish().expect(130);
 }
 
 /// The kinds of the frames in an answer.
@@ -273,7 +275,7 @@ fn rail() -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
     let flow = Flow::new(vec![LibfabricRail::open(&domain, &RailOptions::default()).unwrap()], Duration::from_secs(5));
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let region = flow.register(device.allocate(Where::Host, 4096).unwrap(), Access::ALL).unwrap();
-    region.buffer().write(0, &[0xBA; 4096]).unwrap();
+    region.buffer().write(0, &[0xBAu8; 4096]).unwrap();
     (flow, region)
 }
 
