@@ -232,8 +232,11 @@ pub fn consume<const WORDS: usize>(consumers: &mut [QueueConsumer<WORDS>], duty:
     while taken.count < all {
         let before = taken.count;
         for consumer in consumers.iter_mut() {
-            let mut sum = 0u64;
-            let mut add = |words: &[u64; WORDS]| sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(*word));
+            // A sum for each word, so that they are added side by side: a consumer of commands is at the limit of its core.
+            let mut sums = [0u64; WORDS];
+            let mut add = |words: &[u64; WORDS]| {
+                sums.iter_mut().zip(words).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+            };
             let batch = if duty.check.is_some() {
                 consumer.pop_each(BATCH, |words| {
                     add(&words);
@@ -243,7 +246,7 @@ pub fn consume<const WORDS: usize>(consumers: &mut [QueueConsumer<WORDS>], duty:
                 consumer.pop_each(BATCH, |words| add(&words))
             };
             if batch > 0 {
-                taken.sum = taken.sum.wrapping_add(sum) & CONTENT;
+                taken.sum = sums.iter().fold(taken.sum, |all, sum| all.wrapping_add(*sum)) & CONTENT;
                 taken.count += batch;
                 consumer.publish(BATCH.min(duty.slots / 4));
             }

@@ -133,6 +133,8 @@ impl RingMemory {
             log2_capacity: self.log2_capacity,
             log2_slot_words: self.log2_slot_words,
             timeout_ns: self.timeout.as_nanos().min(u64::MAX as u128) as u64,
+            role: 0,
+            of_block: 0,
             free_below: 1 << self.log2_capacity,
         }
     }

@@ -4,6 +4,7 @@
 #   scripts/gpu-check.sh [FOLDER]      results go to FOLDER (default: $OUT, then data/<date>-<hostname>)
 #   GINLAB=path QUICK=1                another binary; a tenth of the time, for trying the script itself
 #   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
+#   ONLY=ring                          nothing but the ring beside its prototype (gpu-check-ring.sh)
 #
 # Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
 # bounded; a failed step is counted and the others still run. Leaves log.txt, summary.txt and results.tar.gz (all CSV and JSON files) in FOLDER.
@@ -88,6 +89,16 @@ value() {
 nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem \
     --format=csv 2>&1 | tee -a "$log"
 
+finish_only() {
+    printf 'failed steps: %s\n' "$failures" | tee "$out/summary.txt" | tee -a "$log"
+    exit $((failures > 0))
+}
+if [[ ${ONLY:-} == ring ]]; then
+    # shellcheck source=scripts/gpu-check-ring.sh
+    source scripts/gpu-check-ring.sh
+    finish_only
+fi
+
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
 if ((gpus >= 2)); then
     # shellcheck source=scripts/gpu-check-ipc.sh
@@ -95,10 +106,13 @@ if ((gpus >= 2)); then
 else
     say "== ipc: skipped: $gpus GPU, and it takes two"
 fi
-if [[ ${ONLY:-} == ipc ]]; then
-    printf 'failed steps: %s\n' "$failures" | tee "$out/summary.txt" | tee -a "$log"
-    exit $((failures > 0))
-fi
+if [[ ${ONLY:-} == ipc ]]; then finish_only; fi
+
+# What CUDA's own checkers say of the kernels.
+if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$out" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
+
+# shellcheck source=scripts/gpu-check-ring.sh
+source scripts/gpu-check-ring.sh
 
 # The queue from GPU to CPU alone.
 experiment=queue

@@ -147,9 +147,12 @@ fn protocol(ptx: &str) -> Protocol {
 
 type Rule = (&'static str, fn(&Protocol));
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 9] = [
     ("nothing is weaker than its name", nothing_is_weaker_than_its_name),
     ("a push is what the ring says", a_push_is_what_the_ring_says),
+    ("what lanes store for each other is fenced behind a barrier", what_lanes_store_for_each_other_is_fenced),
+    ("lanes that go together hold one ring", lanes_that_go_together_hold_one_ring),
+    ("a block's barriers are aligned", a_blocks_barriers_are_aligned),
     ("a wait is what the ring says", a_wait_is_what_the_ring_says),
     ("the payload goes out in stores of 16 bytes", the_payload_goes_out_in_stores_of_16_bytes),
     ("the floor is a fence, a flag and an acquire", the_floor_is_a_fence_a_flag_and_an_acquire),
@@ -180,6 +183,9 @@ fn the_rules_catch_what_they_are_for() {
         ("ld.acquire.sys.global.v2.u64", "ld.relaxed.sys.global.v2.u64"),
         ("ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64"),
         ("bar.warp.sync", "mov.warp.sync"),
+        ("atom.relaxed.gpu.global.cas.b64", "atom.relaxed.sys.global.cas.b64"),
+        ("match.any.sync.b64", "mov.b64"),
+        ("bar.red.or.pred", "barrier.red.or.pred"),
         ("nanosleep.u32", "mov.u32"),
         ("%globaltimer", "%clock64"),
         ("st.v2.b64", "st.b64"),
@@ -206,7 +212,11 @@ fn nothing_is_weaker_than_its_name(protocol: &Protocol) {
             "ld" | "st" if parts.contains(&"cta") => panic!("{name}: {mnemonic}: the scope of a block reaches nobody"),
             "ld" => assert!(!parts.contains(&"volatile"), "{name}: {mnemonic}: order and scope are not said"),
             // LLVM writes `atom.global.add` for fetch_add(AcqRel), which is relaxed.
-            "atom" | "red" => assert!(ordered && scoped, "{name}: {mnemonic}: order or scope is not said"),
+            "atom" | "red" => {
+                assert!(ordered && scoped, "{name}: {mnemonic}: order or scope is not said");
+                // Most GPUs cannot do it in host memory, and no word is exchanged between GPU and CPU.
+                assert!(!parts.contains(&"sys"), "{name}: {mnemonic}: an exchange beyond the device");
+            }
             // Between ways of looking at memory, within a block or a device; nothing is said to others by it.
             "fence" if parts.contains(&"proxy") => {}
             "fence" => assert!(ordered && scoped, "{name}: {mnemonic}"),
@@ -246,6 +256,46 @@ fn a_push_is_what_the_ring_says(protocol: &Protocol) {
     assert!(at("atom.relaxed.gpu.global.add.u64") < fence, "the add hides behind the fence");
     // Blocks may be laid out in another order than they run in: that every store comes behind it, loom shows.
     assert!(push[fence..].iter().any(|mnemonic| mnemonic == "bar.warp.sync"), "{push:#?}");
+}
+
+/// A full warp's lanes give their commands to each other by shuffles, which order no memory: between the last of these and the
+/// fence stands the warp's barrier.
+fn what_lanes_store_for_each_other_is_fenced(protocol: &Protocol) {
+    for name in ["put_kernel", "put_traced_kernel"] {
+        let list = &protocol[name];
+        let mut exchanges = 0;
+        for (at, _) in list.iter().enumerate().filter(|(_, mnemonic)| *mnemonic == "fence.acq_rel.sys") {
+            let since =
+                list[..at].iter().rposition(|mnemonic| mnemonic.starts_with("fence")).map_or(0, |last| last + 1);
+            let before = &list[since..at];
+            let Some(shuffle) = before.iter().rposition(|mnemonic| mnemonic.starts_with("shfl")) else { continue };
+            let barrier = before[shuffle..].iter().any(|mnemonic| mnemonic == "bar.warp.sync");
+            assert!(barrier, "{name}: no barrier between shuffles and fence: {before:#?}");
+            exchanges += 1;
+        }
+        assert!(exchanges > 0, "{name}: no exchange before a fence: {list:#?}");
+    }
+}
+
+/// Before a leader takes tickets for other lanes, these have been asked which ring they hold.
+fn lanes_that_go_together_hold_one_ring(protocol: &Protocol) {
+    for name in ["put_kernel", "put_traced_kernel", "queue_ticket", "queue_ticket_watched", "queue_release"] {
+        let list = &protocol[name];
+        let at = |wanted: &str| list.iter().position(|mnemonic| mnemonic == wanted);
+        let (question, ticket) = (at("match.any.sync.b64"), at("atom.relaxed.gpu.global.add.u64"));
+        assert!(question.is_some() && question < ticket, "{name}: which ring, then tickets: {list:#?}");
+    }
+}
+
+/// `barrier` without `.aligned` lets a lane arrive apart from its warp, and the warp stays apart behind it.
+fn a_blocks_barriers_are_aligned(protocol: &Protocol) {
+    for (name, mnemonic) in all(protocol).filter(|(_, mnemonic)| mnemonic.starts_with("barrier")) {
+        assert!(mnemonic.contains(".aligned"), "{name}: {mnemonic}");
+    }
+    for name in ["put_kernel", "queue_ticket", "queue_vyukov", "ping_pong"] {
+        let votes = protocol[name].iter().any(|mnemonic| mnemonic.contains(".red.or.pred"));
+        assert!(votes, "{name}: no vote: {:#?}", protocol[name]);
+    }
 }
 
 fn a_wait_is_what_the_ring_says(protocol: &Protocol) {

@@ -1,6 +1,7 @@
 //! The options of `ginlab queue`, as typed.
 
 use crate::output::{DeviceKind, OutputArgs};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,6 +59,9 @@ pub struct Args {
     /// Repeats; times are given as median, min and p99 over them
     #[arg(short = 'r', long, default_value_t = 10, value_name = "N")]
     pub repeats: u32,
+    /// A library made of experiments/queue/baseline/prototype.cu: the ring in CUDA C++, in turns with `ticket` (nbi, 32 bytes)
+    #[arg(long, value_name = "PATH.so")]
+    pub prototype: Option<PathBuf>,
     /// The consumer stands still for so many microseconds after every so many elements
     #[arg(long, value_name = "ELEMENTS:US")]
     pub pause: Option<String>,

@@ -1,6 +1,7 @@
 //! Runs the cases of one tuple in turn.
 
 use super::plan::{Algorithm, Plan, Tuple};
+use super::prototype::Prototype;
 use crate::error::Failure;
 use cuda_std::memory::Word;
 use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place, queue_kernels};
@@ -29,6 +30,8 @@ pub struct Bench<'a> {
     pub block: u32,
     /// Cores for the consumers; none when they share cores with others and give way.
     pub cores: &'a [usize],
+    /// The ring in CUDA C++.
+    pub prototype: Option<&'a Prototype>,
 }
 
 /// One way through a queue.
@@ -153,7 +156,15 @@ impl Bench<'_> {
         for case in &mut cases {
             case.pushes = self.calibrate(case, &results)?;
         }
+        let mut prototype = self.prototype.map(|prototype| (prototype.ring(self.tuple.slots), Vec::new()));
+        let like = cases.iter().find(|case| case.algorithm == Algorithm::Ticket && !case.blocking);
+        let like = like.map_or(1, |case| case.pushes);
         for _ in 0..self.plan.repeats {
+            if let Some((ring, samples)) = &mut prototype {
+                let core = self.cores.first().copied();
+                let us = ring.run(self.tuple.grid, self.block, like, self.plan.timeout, core)?;
+                samples.push(us / f64::from(like));
+            }
             for case in &mut cases {
                 let pushes = case.pushes;
                 let kernel = case.algorithm.kernel(false);
@@ -163,6 +174,14 @@ impl Bench<'_> {
             }
         }
         rows.extend(stores);
+        if let Some((_, samples)) = prototype {
+            let mut row = self.blank("prototype");
+            (row.mode, row.iterations, row.consumers) = (Some(mode_name(false).into()), Some(like.into()), Some(1));
+            if let Some(summary) = Summary::of(&samples) {
+                row.times(&summary).throughput(self.producers() * u64::from(self.tuple.words) * 8, self.producers());
+            }
+            rows.push((row, samples));
+        }
         for case in &mut cases {
             let row = self.finish(case, &results)?;
             rows.push((row, case.samples.clone()));
@@ -170,9 +189,12 @@ impl Bench<'_> {
         for index in 0..rows.len() {
             let (case, mode) = (rows[index].0.case.clone(), rows[index].0.mode.clone());
             let baseline = match (case.as_str(), mode.as_deref()) {
-                ("ticket", Some("nbi")) => rows.iter().find(|(row, _)| row.case == "stores"),
+                ("ticket", Some("nbi")) => {
+                    let case = |name| rows.iter().find(|(row, _)| row.case == name);
+                    case("prototype").or(case("stores"))
+                }
                 ("ticket", _) => floors.iter().find(|(row, _)| row.case == "ping-pong"),
-                ("stores", _) => None,
+                ("stores" | "prototype", _) => None,
                 _ => rows.iter().find(|(row, _)| row.case == "ticket" && row.mode == mode),
             };
             if let Some((baseline, theirs)) = baseline.cloned()

@@ -3,6 +3,7 @@
 mod args;
 mod measure;
 mod plan;
+mod prototype;
 
 pub use args::Args;
 
@@ -13,6 +14,7 @@ use ginlab::cuda::Device;
 use ginlab::report::{Header, Key, Row};
 use measure::{Bench, Rows, place_name};
 use plan::Plan;
+use prototype::Prototype;
 
 /// Runs the experiment.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -20,6 +22,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (device, why_emulated) = Device::open(plan.device, 0)?;
     let emulated = matches!(device, Device::Emulated);
     let benches = benches(&plan, &device)?;
+    if emulated && plan.prototype.is_some() {
+        return Err(Failure::Usage("--prototype: the emulated device cannot run it; use -d gpu".into()));
+    }
+    let prototype = plan.prototype.as_deref().map(Prototype::load).transpose()?;
     let threads = plan.tuples.iter().map(|tuple| tuple.rings as usize).max().unwrap_or(1);
     let allowed = cores::allowed();
     // From the end: the first core is where the system does its own work. None where the grid needs them, or too few.
@@ -36,7 +42,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
          rates count all producers; push_us and ack_us are of single pushes in a watched pass",
     );
     let mut output = Output::open(&args.output.options(), &header, benches.len() as u64)?;
-    let result = sweep(&plan, &device, &benches, &cores, &mut output);
+    let result = sweep(&plan, &device, &benches, &cores, prototype.as_ref(), &mut output);
     output.close(result)?.map_or(Ok(()), Err)
 }
 
@@ -62,13 +68,14 @@ fn sweep(
     device: &Device,
     benches: &[(plan::Tuple, u32)],
     cores: &[usize],
+    prototype: Option<&Prototype>,
     output: &mut Output,
 ) -> Result<Option<Failure>, Failure> {
     let mut wrong = None;
     let mut floors = Rows::new();
     let mut place = None;
     for &(tuple, block) in benches {
-        let bench = Bench { plan, device, tuple, block, cores };
+        let bench = Bench { plan, device, tuple, block, cores, prototype };
         if place != Some(tuple.place) {
             place = Some(tuple.place);
             let found = measure::floors(&bench)?;

@@ -7,6 +7,7 @@ use ginlab::cuda::{Choice, Kernel, queue_kernels as kernels};
 use ginlab::measure::size;
 use ginlab::ring::{SharedPlace, check_slots};
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A queue to compare.
@@ -65,6 +66,8 @@ pub struct Plan {
     pub repeats: u32,
     pub pause: Option<(u64, Duration)>,
     pub check: bool,
+    /// The library of the yardstick.
+    pub prototype: Option<PathBuf>,
     pub pin: bool,
     pub device: Choice,
     pub timeout: Duration,
@@ -159,10 +162,21 @@ impl Plan {
                 }
             }
         }
+        let algorithms = names("--algorithm", &args.algorithm, &known)?;
+        let modes = names("--mode", &args.mode, &[("blocking", true), ("nbi", false)])?;
+        let known_to_it = |tuple: &Tuple| {
+            (tuple.place, tuple.words, tuple.scope, tuple.rings) == (SharedPlace::Pinned, 4, SCOPE_THREAD, 1)
+        };
+        let beside = algorithms.contains(&Algorithm::Ticket) && modes.contains(&false);
+        if args.prototype.is_some() && !(beside && tuples.iter().all(known_to_it)) {
+            let allowed = "-a ticket, -m nbi, -p 32, --rings 1, --scope thread and --memory pinned";
+            return Err(usage("--prototype", format!("it is compared with {allowed} alone")));
+        }
         Ok(Plan {
-            algorithms: names("--algorithm", &args.algorithm, &known)?,
-            modes: names("--mode", &args.mode, &[("blocking", true), ("nbi", false)])?,
+            algorithms,
+            modes,
             tuples,
+            prototype: args.prototype.clone(),
             slot_words,
             consumers: args.consumers,
             pushes: args.pushes,

@@ -216,6 +216,10 @@ impl Device {
         let Device::Gpu(gpu) = self else { return None };
         gpu.bind().ok()?;
         let other = visible(theirs)?;
+        if other == gpu.context().cu_device() {
+            // Nothing is between a GPU and itself, and the driver calls the question an error.
+            return None;
+        }
         let mut value = 0;
         let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
         // SAFETY: a local to write to, and two devices of this process.

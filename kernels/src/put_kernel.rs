@@ -8,7 +8,7 @@ use crate::pattern;
 use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
 use crate::ring::{Ring, Stop};
-use cuda_std::{kernel, thread, warp};
+use cuda_std::{kernel, thread};
 
 /// A block is one producer.
 pub const SCOPE_BLOCK: u32 = 0;
@@ -111,8 +111,8 @@ unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
         unsafe { (*result).started = thread::global_timer_ns() };
     }
 
-    // SAFETY: contract of the kernel; the remainder is below `ring_count`.
-    let ring = unsafe { args.rings.add((thread::block_idx_x() % args.ring_count) as usize).read() };
+    // SAFETY: contract of the kernel.
+    let ring = unsafe { Ring::of_block(args.rings, args.ring_count) };
     let mut channel = Channel::new(ring);
     let producer = if per_thread { thread::index() } else { thread::block_idx_x() };
     // SAFETY: the caller's contract is the loop's.
@@ -170,11 +170,6 @@ unsafe fn put_loop(
                 }
             } else if stop != 0 {
                 break;
-            }
-            if args.scope == SCOPE_BLOCK {
-                // The leader comes from its quiet alone, and a block's barrier does not bring it back to its warp: that warp
-                // would store twice as often as the others. (H200, fill of 8 MiB by 256 threads: 132 instead of 200 us.)
-                warp::synchronize(u32::MAX);
             }
             trace.begins();
             // SAFETY: the slot lies in the source region, contract of the kernel.
@@ -244,16 +239,18 @@ unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, slot: u32) 
 #[repr(C, align(16))]
 struct Pair(u64, u64);
 
-/// The worst of the block: reasons are small numbers, so three votes carry them to every thread.
+/// The largest reason of the block, in every thread: reasons are below 8, so three votes find it, the highest bit first. A
+/// thread whose reason is smaller by then has no vote for the bits below.
 #[inline(always)]
 pub(crate) fn block_maximum(stop: u64) -> u64 {
-    let mut worst = 0;
-    for bit in 0..3 {
-        if thread::sync_threads_or((stop >> bit) & 1 != 0) {
-            worst |= 1 << bit;
+    let mut largest = 0;
+    for bit in (0..3).rev() {
+        let with_bit = largest | 1 << bit;
+        if thread::sync_threads_or(stop >> bit == with_bit >> bit) {
+            largest = with_bit;
         }
     }
-    worst
+    largest
 }
 
 #[inline(always)]
@@ -261,5 +258,22 @@ fn code(result: Result<(), Stop>) -> u64 {
     match result {
         Ok(()) => 0,
         Err(reason) => reason.0,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use cuda_std::emulation;
+
+    #[test]
+    fn a_block_reports_the_largest_of_its_reasons() {
+        for reasons in [[0, 0, 0, 0], [0, 1, 0, 4], [1, 4, 3, 2], [3, 1, 2, 0], [2, 1, 2, 1], [7, 5, 6, 0]] {
+            emulation::run(1, 4, || {
+                let worst = block_maximum(reasons[thread::thread_idx_x() as usize]);
+                assert_eq!(Some(&worst), reasons.iter().max(), "{reasons:?}");
+            })
+            .expect("every thread has the largest");
+        }
     }
 }

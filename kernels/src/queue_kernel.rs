@@ -7,7 +7,7 @@
 
 use crate::command::COMMAND_WORDS;
 use crate::ring::producer::Behind;
-use crate::ring::{COMPLETION_POLLERS, Observe, Ring, Stop};
+use crate::ring::{Observe, Ring, Stop};
 use crate::vyukov::Vyukov;
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::{kernel, thread, warp};
@@ -101,7 +101,7 @@ impl Queue for Ring {
 
     #[inline(always)]
     fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
-        self.wait_as(thread::block_idx_x() as usize % COMPLETION_POLLERS, ticket, observe).map(drop)
+        self.wait_observed(ticket, observe).map(drop)
     }
 }
 
@@ -210,7 +210,7 @@ impl Observe for Seen {
 #[kernel]
 pub unsafe fn queue_ticket(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut this_queue::<Ring>(&args), &mut ()) };
+    unsafe { run::<_, false>(&args, &mut this_ring(&args), &mut ()) };
 }
 
 /// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
@@ -220,7 +220,7 @@ pub unsafe fn queue_ticket(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_ticket_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut this_queue::<Ring>(&args)) };
+    unsafe { run_watched(&args, &mut this_ring(&args)) };
 }
 
 /// The ring with a release store per element.
@@ -230,7 +230,7 @@ pub unsafe fn queue_ticket_watched(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_release(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut Released(this_queue::<Ring>(&args)), &mut ()) };
+    unsafe { run::<_, false>(&args, &mut Released(this_ring(&args)), &mut ()) };
 }
 
 /// The ring with a release store per element, watched.
@@ -240,7 +240,7 @@ pub unsafe fn queue_release(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_release_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut Released(this_queue::<Ring>(&args))) };
+    unsafe { run_watched(&args, &mut Released(this_ring(&args))) };
 }
 
 /// Vyukov's queue.
@@ -250,7 +250,7 @@ pub unsafe fn queue_release_watched(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_vyukov(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut this_queue::<Vyukov>(&args), &mut ()) };
+    unsafe { run::<_, false>(&args, &mut this_vyukov(&args), &mut ()) };
 }
 
 /// Vyukov's queue, watched.
@@ -260,14 +260,21 @@ pub unsafe fn queue_vyukov(args: QueueArgs) {
 #[kernel]
 pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut this_queue::<Vyukov>(&args)) };
+    unsafe { run_watched(&args, &mut this_vyukov(&args)) };
 }
 
-/// The queue of this block.
+/// The ring of this block.
 #[inline(always)]
-unsafe fn this_queue<Q: Copy>(args: &QueueArgs) -> Q {
+unsafe fn this_ring(args: &QueueArgs) -> Ring {
+    // SAFETY: the kernel's contract.
+    unsafe { Ring::of_block(args.queues.cast(), args.queue_count) }
+}
+
+/// Vyukov's queue of this block.
+#[inline(always)]
+unsafe fn this_vyukov(args: &QueueArgs) -> Vyukov {
     // SAFETY: the kernel's contract; the remainder is below `queue_count`.
-    unsafe { args.queues.cast::<Q>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
+    unsafe { args.queues.cast::<Vyukov>().add((thread::block_idx_x() % args.queue_count) as usize).read() }
 }
 
 /// Number of this thread's producer in the grid.
@@ -390,7 +397,7 @@ fn wait<Q: Queue>(
 #[kernel]
 pub unsafe fn queue_stores(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    let ring: Ring = unsafe { this_queue(&args) };
+    let ring: Ring = unsafe { this_ring(&args) };
     let producer = producer(args.scope);
     let producers = match args.scope {
         SCOPE_WARP => thread::grid_dim_x() * thread::block_dim_x().div_ceil(warp::SIZE),

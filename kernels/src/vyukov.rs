@@ -12,7 +12,7 @@
 
 use crate::ring::{Alone, Observe, Stop};
 use cuda_std::memory::{
-    Word, compare_exchange_relaxed_sys_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
+    Word, compare_exchange_relaxed_gpu_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
     store_release_sys_u64,
 };
 use cuda_std::thread;
@@ -21,7 +21,7 @@ use cuda_std::thread;
 #[repr(C)]
 #[derive(Debug)]
 pub struct QueueWords {
-    /// The next position.
+    /// The next position. Producers alone read and write it.
     pub head: Alone<Word>,
     /// Not 0: why every wait ends. Written by the consumer.
     pub stop: Alone<Word>,
@@ -83,7 +83,8 @@ impl Vyukov {
             observe.host_poll();
             let sequence = load_acquire_sys_u64(self.cell(position, 0));
             if sequence == position {
-                let before = compare_exchange_relaxed_sys_u64(head, position, position.wrapping_add(1));
+                // GPU scope: the CPU never touches the head.
+                let before = compare_exchange_relaxed_gpu_u64(head, position, position.wrapping_add(1));
                 if before == position {
                     break;
                 }

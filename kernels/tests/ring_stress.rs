@@ -46,6 +46,8 @@ impl Memory {
             log2_capacity: self.log2_capacity,
             log2_slot_words: LOG2_COMMAND_WORDS,
             timeout_ns: self.timeout.as_nanos() as u64,
+            role: 0,
+            of_block: 0,
             free_below: 1 << self.log2_capacity,
         }
     }

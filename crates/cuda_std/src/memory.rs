@@ -165,6 +165,39 @@ pub fn load_acquire_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
     }
 }
 
+/// Relaxed loads of adjacent words, for the CPU: each word exclusive-or `flip`, and whether the top bit of one of them is set
+/// then. An even number of words, aligned to 16 bytes, comes by loads of 16 bytes where the CPU has these; as with the
+/// device's wide accesses, each word is a load of its own, in no particular order.
+#[cfg(not(target_arch = "nvptx64"))]
+#[inline(always)]
+pub fn load_relaxed_sys_words<const N: usize>(words: &[Word; N], flip: u64) -> ([u64; N], bool) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    if N.is_multiple_of(2) {
+        use core::arch::x86_64::{
+            __m128i, _mm_castsi128_pd, _mm_movemask_pd, _mm_or_si128, _mm_set1_epi64x, _mm_setzero_si128, _mm_xor_si128,
+        };
+        debug_assert!(words.as_ptr().addr().is_multiple_of(16), "words that are aligned to 16 bytes");
+        let mut values = [0u64; N];
+        // SAFETY: every x86-64 has SSE2. The pairs are within `words`, aligned as said, and within `values`. The load is inline
+        // assembly, since other parties write these words.
+        return unsafe {
+            let flip = _mm_set1_epi64x(flip as i64);
+            let mut any = _mm_setzero_si128();
+            for pair in 0..N / 2 {
+                let mut value: __m128i;
+                core::arch::asm!("movdqa {value}, [{address}]", value = out(xmm_reg) value,
+                     address = in(reg) words.as_ptr().add(2 * pair), options(nostack, preserves_flags, readonly));
+                value = _mm_xor_si128(value, flip);
+                any = _mm_or_si128(any, value);
+                values.as_mut_ptr().add(2 * pair).cast::<__m128i>().write_unaligned(value);
+            }
+            (values, _mm_movemask_pd(_mm_castsi128_pd(any)) != 0)
+        };
+    }
+    let values: [u64; N] = core::array::from_fn(|index| words[index].0.load(Ordering::Relaxed) ^ flip);
+    (values, values.iter().any(|value| value >> 63 != 0))
+}
+
 /// `ld.acquire.gpu.v2.u64`: both words by one 128-bit load; order as in [`load_acquire_sys_v2_u64`].
 #[inline(always)]
 pub fn load_acquire_gpu_v2_u64(pair: &WordPair) -> (u64, u64) {
@@ -213,16 +246,16 @@ pub fn fetch_max_release_gpu_u64(word: &Word, value: u64) {
     word.0.fetch_max(value, Ordering::Release);
 }
 
-/// `atom.relaxed.sys.cas.b64`: stores `new` where the word was `expected`; returns the value before. In host memory the
-/// GPU does it by an atomic operation over PCIe.
+/// `atom.relaxed.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words that the
+/// threads of one GPU alone exchange. In host memory too: at system scope most GPUs cannot do it there.
 #[inline(always)]
-pub fn compare_exchange_relaxed_sys_u64(word: &Word, expected: u64, new: u64) -> u64 {
+pub fn compare_exchange_relaxed_gpu_u64(word: &Word, expected: u64, new: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
     {
         let before: u64;
         // SAFETY: the reference is valid for an atomic read-modify-write.
         unsafe {
-            asm!("atom.relaxed.sys.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
+            asm!("atom.relaxed.gpu.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
                  address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
                  options(nostack));
         }

@@ -56,21 +56,19 @@ pub fn sync_threads() {
 }
 
 /// The block barrier with a vote, `__syncthreads_or`: true for all when it is true for one. A kernel leaves its loop by
-/// this, so that no thread waits at a barrier for one that has gone.
+/// this, so that no thread waits at a barrier for one that has gone. As [`sync_threads`] it is the aligned barrier: the
+/// compiler brings the lanes of a warp together before it, and they stay together behind it.
 #[inline(always)]
 pub fn sync_threads_or(predicate: bool) -> bool {
     #[cfg(target_arch = "nvptx64")]
     {
-        let result: u32;
-        // `barrier` without `.aligned`: threads may arrive from different places, so that a copy of this instruction made
-        // by the compiler in two branches is harmless.
-        // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
-        unsafe {
-            core::arch::asm!(
-                "{{ .reg .pred in, any; setp.ne.u32 in, {vote}, 0; barrier.red.or.pred any, 0, in; selp.u32 {result}, 1, 0, any; }}",
-                vote = in(reg32) predicate as u32, result = out(reg32) result, options(nostack));
+        unsafe extern "unadjusted" {
+            // The intrinsic, not inline PTX: LLVM knows it as convergent, and makes no copy of it in two branches.
+            #[link_name = "llvm.nvvm.barrier0.or"]
+            fn barrier_or(predicate: i32) -> i32;
         }
-        result != 0
+        // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
+        unsafe { barrier_or(predicate as i32) != 0 }
     }
     #[cfg(not(target_arch = "nvptx64"))]
     emulation::sync_threads_or(predicate)

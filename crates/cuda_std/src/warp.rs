@@ -11,6 +11,8 @@ mod device {
         pub fn shuffle_index(mask: i32, value: i32, source: i32, clamp: i32) -> i32;
         #[link_name = "llvm.nvvm.bar.warp.sync"]
         pub fn synchronize(mask: i32);
+        #[link_name = "llvm.nvvm.match.any.sync.i64"]
+        pub fn match_any(mask: i32, value: i64) -> i32;
     }
 }
 
@@ -70,6 +72,19 @@ pub fn shuffle_u64(mask: u32, value: u64, source: u32) -> u64 {
     {
         let _ = (mask, source);
         value
+    }
+}
+
+/// The lanes of `mask` that hold the same value as this one, one bit each. All lanes of `mask` must call it together.
+#[inline(always)]
+pub fn match_any_u64(mask: u32, value: u64) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's lanes are those of the mask.
+    return unsafe { device::match_any(mask as i32, value as i64) as u32 };
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let _ = value;
+        mask
     }
 }
 

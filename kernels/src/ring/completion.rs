@@ -6,7 +6,6 @@ use cuda_std::memory::{
     fetch_max_release_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
     store_relaxed_gpu_u64, store_release_gpu_u64,
 };
-use cuda_std::thread;
 
 /// Longest sleep of a thread that waits for completion (nanoseconds): it adds to every acknowledgement.
 const LONGEST_SLEEP: u32 = 64;
@@ -27,23 +26,23 @@ impl Ring {
     /// The proxy's status, or [`Stop::DEADLINE`].
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Stop> {
-        self.wait_as(thread::block_idx_x() as usize % COMPLETION_POLLERS, ticket, &mut ())
+        self.wait_observed(ticket, &mut ())
     }
 
-    /// As [`wait`](Ring::wait), standing for the poller of this number, below [`COMPLETION_POLLERS`].
+    /// As [`wait`](Ring::wait), for a study that wants to know more of it.
     ///
     /// # Errors
     /// As [`wait`](Ring::wait).
     #[inline(always)]
-    pub fn wait_as(&mut self, role: usize, ticket: u64, observe: &mut impl Observe) -> Result<u64, Stop> {
-        let watermark = wait_as(self.host(), self.device(), self.timeout_ns, role, ticket, observe)?;
+    pub fn wait_observed(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+        let watermark = wait_as(self.host(), self.device(), self.timeout_ns, self.role as usize, ticket, observe)?;
         // What is done has been read from its slot before: the watermark's chain is also one for the slots below it.
         self.free_below = self.free_below.max(watermark + self.capacity());
         Ok(watermark)
     }
 }
 
-/// [`Ring::wait_as`], out of line and with the parts that it needs, as for a push that waits for space.
+/// [`Ring::wait_observed`], out of line and with the parts that it needs, as for a push that waits for space.
 #[inline(never)]
 fn wait_as(
     host: &HostWords,

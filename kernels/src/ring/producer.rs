@@ -54,7 +54,7 @@ impl Ring {
     /// Pushes one element of each active lane and returns the lane's ticket. `word(i)`, below 2^63, is the `i`-th of
     /// `words`, a power of two and the same in every lane.
     ///
-    /// The active lanes of a warp take adjacent tickets by one add, so that their stores coalesce. A store goes out only
+    /// The active lanes of a warp that hold the same ring take adjacent tickets by one add, so that their stores coalesce. A store goes out only
     /// when its slot is free: `ticket < tail + capacity`.
     ///
     /// Two orders are at stake, and everything that waits for memory stands before the one fence, so that the waits
@@ -118,6 +118,9 @@ impl Ring {
     /// Takes a ticket for each active lane, and lets `store` fill the lane's slot once it is free, with what `prepare` has made
     /// of the element while the ticket was on its way. Both are told whether all lanes of a full warp do so together.
     ///
+    /// Lanes may hold different rings, chosen by peer, say: those of one ring go together. Where a block has one ring
+    /// ([`Ring::of_block`]) nobody is asked.
+    ///
     /// A lane alone and a full warp go ways of their own: a shuffle over a mask that only the machine knows takes three more
     /// steps to check it. (H200, see experiments/queue: one thread and one warp.)
     #[inline(always)]
@@ -128,7 +131,10 @@ impl Ring {
         prepare: impl FnOnce(bool) -> P,
         store: impl FnOnce(&Ring, u64, bool, P),
     ) -> Result<u64, Stop> {
-        let mask = warp::active_mask();
+        let mut mask = warp::active_mask();
+        if self.of_block == 0 && mask.count_ones() > 1 {
+            mask = warp::match_any_u64(mask, self.device as u64);
+        }
         if mask == u32::MAX && self.capacity() >= u32::BITS as u64 {
             let (first, prepared) = self.lead(u32::MAX, 0, u32::BITS, behind, observe, || prepare(true))?;
             let ticket = first + warp::lane() as u64;
@@ -227,6 +233,11 @@ impl Ring {
         if is_leader {
             self.look_for_space(end);
         }
+        if behind == Behind::Payload {
+            // A lane stores what others have prepared, and only its own accesses, and what it has observed, are before its
+            // fence: so it must have observed the payloads of all. A shuffle orders no memory.
+            warp::synchronize(mask);
+        }
         behind.fence();
         if is_leader && let Err(Stop(reason)) = self.wait_for_space(end, observe) {
             answer = reason | STOPPED;
@@ -241,8 +252,8 @@ impl Ring {
     /// taken, and the lanes store the element side by side. A command is then one write of 32 bytes over PCIe instead of
     /// two of 16, and large elements leave in full lines. (H200, acknowledged pushes by 64 blocks: 16 instead of 11 Mops.)
     ///
-    /// The chains are those of [`push_each`](Ring::push_each). With [`Behind::Payload`] the fence is the leader's, and it
-    /// releases through the words that the leader stores, which the proxy must see like all others.
+    /// The chains are those of [`push_each`](Ring::push_each). With [`Behind::Payload`] the warp's barrier before the fences
+    /// brings the payloads of lanes that store nothing behind those that do. The lanes of `mask` hold the same ring.
     ///
     /// # Errors
     /// As [`push_each`](Ring::push_each).
@@ -451,6 +462,7 @@ fn wait_for_space(
 ) -> Result<u64, Stop> {
     observe.full();
     let mut poller = Poller::new(&device.tail_poller.0, timeout_ns, LONGEST_SLEEP);
+    let mut seen = u64::MAX;
     loop {
         let tail = if poller.elected {
             observe.host_poll();
@@ -466,18 +478,20 @@ fn wait_for_space(
         if end <= tail + capacity {
             return Ok(tail);
         }
-        // A proxy that has ended frees no slot: look at the status at the pace of the back-off.
+        // A proxy that has ended frees no slot: look at the status at the pace of the back-off, and over PCIe only when the
+        // tail stands still, or each look at the tail would take twice as long.
         let (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
         if status != 0 {
             return Err(Stop(status));
         }
-        if poller.elected {
+        if poller.elected && tail == seen {
             let (_, status) = load_acquire_sys_v2_u64(&host.completion.0);
             if status != 0 {
                 device.relay_status(status);
                 return Err(Stop(status));
             }
         }
+        seen = tail;
         if poller.pause(host) {
             return Err(device.give_up());
         }

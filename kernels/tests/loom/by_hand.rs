@@ -5,7 +5,7 @@
 
 use super::Proxy;
 use cuda_std::memory::{
-    WordPair, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64,
+    Word, WordPair, compare_exchange_acquire_gpu_u64, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64,
     fetch_max_release_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64,
     load_acquire_sys_v2_u64, load_relaxed_gpu_u64, load_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_u64,
     store_relaxed_sys_v2_u64, store_release_gpu_u64, store_release_sys_u64,
@@ -19,6 +19,8 @@ use kernels::ring::{DeviceWords, HostWords, Ring, Stop, parity};
 pub enum Fault {
     /// The producer stores the command without a fence behind the payload.
     NoFence,
+    /// Lanes of a warp store each other's commands, and only shuffles stand between payload and fence.
+    NoWarpBarrier,
     /// The producer does not wait until its slot is free.
     NoSpaceCheck,
     /// The producer takes the tail for a capacity further than it is.
@@ -104,7 +106,28 @@ pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     ticket
 }
 
-/// [`Ring::wait_as`].
+/// One of two lanes that store each other's commands, as a full warp's do: its payload is written; `mine` and `theirs` are the
+/// meeting of the two. A barrier orders what was before it; a shuffle says no more than that the other lane has come.
+pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault: Option<Fault>) {
+    if fault == Some(Fault::NoWarpBarrier) {
+        store_relaxed_gpu_u64(mine, 1);
+        while load_relaxed_gpu_u64(theirs) == 0 {
+            nanosleep(0);
+        }
+    } else {
+        store_release_gpu_u64(mine, 1);
+        while load_acquire_gpu_u64(theirs) == 0 {
+            nanosleep(0);
+        }
+    }
+    fence_acq_rel_sys();
+    let lap = parity(other, ring.log2_capacity);
+    let [a, b, c, d] = super::command(other + 1).encode();
+    store_relaxed_sys_v2_u64(&slot(ring, other)[0], a | lap, b | lap);
+    store_relaxed_sys_v2_u64(&slot(ring, other)[1], c | lap, d | lap);
+}
+
+/// [`Ring::wait`].
 pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> {
     let device = device(ring);
     let mut elected = false;

@@ -60,6 +60,8 @@ impl Memory {
             log2_capacity: self.log2_capacity,
             log2_slot_words: LOG2_COMMAND_WORDS,
             timeout_ns: self.timeout_ns,
+            role: 0,
+            of_block: 0,
             free_below: 1 << self.log2_capacity,
         }
     }
@@ -161,7 +163,10 @@ impl Cast {
     fn wait_as(self, ring: &mut Ring, role: usize, ticket: u64) -> Result<(), Stop> {
         match self {
             Cast::ByHand(fault) => by_hand::wait(ring, role, ticket, fault),
-            _ => ring.wait_as(role, ticket, &mut ()).map(drop),
+            _ => {
+                ring.role = role as u32;
+                ring.wait(ticket).map(drop)
+            }
         }
     }
 

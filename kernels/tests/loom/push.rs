@@ -1,8 +1,9 @@
 //! Pushes: full ring, wrap-around, space, payload.
 
-use super::by_hand::Fault;
+use super::by_hand::{self, Fault};
 use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
+use kernels::command::PARITY;
 use kernels::ring::{Ring, Stop};
 use loom::sync::Arc;
 use loom::thread;
@@ -130,6 +131,56 @@ fn payload(cast: Cast) {
     });
 }
 
+/// A full warp's way, with two lanes: each stores the other's command, and the payload of each is visible behind its own. (The
+/// product's lanes cannot be played here, where a warp is one lane; tests/ptx.rs holds the barrier in its PTX.)
+fn payload_of_another_lane(cast: Cast) {
+    let Cast::ByHand(fault) = cast else { return };
+    explore(2, move || {
+        let memory = Memory::new();
+        let words: Arc<[[Word; 2]; 2]> = Arc::new(std::array::from_fn(|_| [Word::new(0), Word::new(0)]));
+        let lanes = [0usize, 1].map(|lane| {
+            let (memory, words) = (memory.clone(), words.clone());
+            thread::spawn(move || {
+                let [payload, here] = &words[lane];
+                store_relaxed_sys_u64(payload, 77);
+                by_hand::push_for_other(&memory.ring(), 1 - lane as u64, here, &words[1 - lane][1], fault);
+            })
+        });
+        let mut proxy = cast.proxy(&memory);
+        pop(&mut *proxy);
+        proxy.acquire();
+        assert_eq!(load_relaxed_sys_u64(&words[0][0]), 77, "payload");
+        for lane in lanes {
+            lane.join().expect("lane");
+        }
+    });
+}
+
+/// Memory that gives an older word once more, as write-combining memory may: what the proxy takes is what it has checked, and
+/// nothing of a second reading.
+#[test]
+fn what_is_taken_is_what_was_checked() {
+    explore(3, || {
+        let memory = Memory::new();
+        let writer = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let words = command(7).encode().map(|word| word | PARITY);
+                let slot = &memory.slots[..2];
+                let last = &slot[1].1;
+                for (word, value) in [&slot[0].0, &slot[0].1, &slot[1].0, last].into_iter().zip(words) {
+                    store_relaxed_sys_u64(word, value);
+                }
+                store_relaxed_sys_u64(last, 0);
+                store_relaxed_sys_u64(last, words[3]);
+            })
+        };
+        let mut proxy = Cast::Product.proxy(&memory);
+        assert_eq!(pop(&mut *proxy), 7);
+        writer.join().expect("writer");
+    });
+}
+
 /// One slot: every push waits for the one before it, of whichever producer.
 fn one_slot(cast: Cast) {
     explore(cast.preemptions(), move || {
@@ -211,6 +262,11 @@ fn payload_passes() {
 }
 
 #[test]
+fn payload_of_another_lane_passes() {
+    payload_of_another_lane(Cast::ByHand(None));
+}
+
+#[test]
 fn one_slot_passes() {
     passes(one_slot);
 }
@@ -272,6 +328,7 @@ fn the_deadline_of_one_push_ends_all() {
 #[test]
 fn faults_of_the_producer_are_caught() {
     fails(payload, Fault::NoFence, "payload");
+    fails(payload_of_another_lane, Fault::NoWarpBarrier, "payload");
     fails(wrap_around, Fault::NoSpaceCheck, NEVER_ENDS);
     fails(laps, Fault::WordWithoutParity, NEVER_ENDS);
     fails(relayed_tail, Fault::TailCacheRelaxed, NEVER_ENDS);

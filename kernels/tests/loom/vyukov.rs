@@ -2,7 +2,7 @@
 
 use super::{NEVER_ENDS, explore};
 use cuda_std::memory::{
-    Word, compare_exchange_relaxed_sys_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
+    Word, compare_exchange_relaxed_gpu_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
     store_release_sys_u64,
 };
 use cuda_std::thread::nanosleep;
@@ -77,7 +77,7 @@ impl Cast {
                     store_relaxed_sys_u64(head, position + 1);
                     break;
                 }
-                if compare_exchange_relaxed_sys_u64(head, position, position + 1) == position {
+                if compare_exchange_relaxed_gpu_u64(head, position, position + 1) == position {
                     break;
                 }
             }
