@@ -101,7 +101,7 @@ for module in "${modules[@]}"; do
 done
 
 step 'libfabric 2.x headers'
-scripts/check-libfabric2.sh
+scripts/check-libfabric2.sh "${features[@]}"
 
 step 'page of data/ in a browser'
 GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
