@@ -406,7 +406,10 @@ fn an_again_that_never_ends_is_a_stall_with_rail_and_state() {
     assert_eq!(stops(&results), [Stop::FABRIC.0; 4]);
     let failure = world.failure();
     assert!(failure.contains("no progress for") && failure.contains("above watermark 0"), "{failure}");
-    assert!(failure.contains("null posted 0 B") && failure.contains("waiting to be posted"), "{failure}");
+    assert!(
+        failure.contains("null posted 0 B") && failure.contains("waiting to be posted, the first for peer 0"),
+        "{failure}"
+    );
     assert!(world.proxy.snapshot().unwrap_err().to_string().contains("no progress"), "the reason stays");
 }
 

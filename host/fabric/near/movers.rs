@@ -41,10 +41,17 @@ struct Chunk {
 // SAFETY: the addresses are valid for any thread until the job is done (contract of `Movers::copy`).
 unsafe impl Send for Chunk {}
 
+/// What a thread has to do, and whether it must be woken for it: that takes a system call.
+#[derive(Default)]
+struct Queue {
+    chunks: VecDeque<Chunk>,
+    asleep: bool,
+}
+
 /// A thread's work.
 #[derive(Default)]
 struct Lane {
-    chunks: Mutex<VecDeque<Chunk>>,
+    queue: Mutex<Queue>,
     /// Chunks in the queue, to look at without the lock.
     count: AtomicUsize,
     more: Condvar,
@@ -114,21 +121,24 @@ impl Movers {
 
 impl Lane {
     fn push(&self, chunk: Chunk) {
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        chunks.push_back(chunk);
-        self.count.store(chunks.len(), Ordering::Release);
-        drop(chunks);
-        self.more.notify_one();
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.chunks.push_back(chunk);
+        self.count.store(queue.chunks.len(), Ordering::Release);
+        let asleep = queue.asleep;
+        drop(queue);
+        if asleep {
+            self.more.notify_one();
+        }
     }
 
     fn serve(&self) {
         let mut since = Instant::now();
         loop {
             if self.count.load(Ordering::Acquire) > 0 {
-                let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-                let chunk = chunks.pop_front();
-                self.count.store(chunks.len(), Ordering::Release);
-                drop(chunks);
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let chunk = queue.chunks.pop_front();
+                self.count.store(queue.chunks.len(), Ordering::Release);
+                drop(queue);
                 if let Some(Chunk { source, target, bytes, job, .. }) = chunk {
                     // SAFETY: the contract of `copy`; the two are different memory, or a put onto itself, which is undefined
                     // on a card too and stays within both.
@@ -141,10 +151,12 @@ impl Lane {
             } else if since.elapsed() < AWAKE {
                 std::hint::spin_loop();
             } else {
-                let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-                if chunks.is_empty() {
-                    // A spurious end, or that of the time, is a look.
-                    drop(self.more.wait_timeout(chunks, ASLEEP));
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                if queue.chunks.is_empty() {
+                    queue.asleep = true;
+                    // Woken for no reason, or by the time: it looks again.
+                    let waited = self.more.wait_timeout(queue, ASLEEP);
+                    waited.unwrap_or_else(PoisonError::into_inner).0.asleep = false;
                 }
             }
         }

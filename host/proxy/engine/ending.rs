@@ -30,11 +30,14 @@ impl<R: Rail> Engine<R> {
     pub fn state(&self) -> String {
         let rails: Vec<String> = (0..self.rails.len())
             .map(|rail| {
-                let bytes = self.counters.rail_bytes[rail];
+                let (bytes, waiting) = (self.counters.rail_bytes[rail], self.queues[rail].waiting());
+                // A rail that takes nothing may be one that never reaches this peer.
+                let first = waiting.first().map(|first| format!(", the first for peer {}", first.peer));
                 format!(
-                    "{} posted {bytes} B, {} waiting to be posted",
+                    "{} posted {bytes} B, {} waiting to be posted{}",
                     self.rails[rail].name(),
-                    self.queues[rail].waiting().len()
+                    waiting.len(),
+                    first.unwrap_or_default()
                 )
             })
             .collect();
