@@ -86,8 +86,10 @@ impl Library {
 
     /// Loads one candidate; the error is the reason, in a few words.
     fn open(candidate: &OsStr) -> Result<Self, String> {
-        // SAFETY: libfabric's initialisation asks nothing of the program; what else a user names is theirs to answer for.
-        let opened = unsafe { Handle::open(Some(candidate), RTLD_NOW | RTLD_LOCAL) };
+        let opened = keeping_signals(|| {
+            // SAFETY: libfabric's initialisation asks nothing of the program; what else a user names is theirs to answer for.
+            unsafe { Handle::open(Some(candidate), RTLD_NOW | RTLD_LOCAL) }
+        });
         let raw = opened.map_err(|error| reason(candidate, &error))?.into_raw();
         // SAFETY: just opened; closed when this function fails.
         let handle = unsafe { Handle::from_raw(raw) };
@@ -124,6 +126,24 @@ impl Library {
         std::mem::forget(handle);
         Ok(library)
     }
+}
+
+/// Runs `load`, and afterwards gives every signal the action that it had. Libraries below libfabric (PSM of Debian 12) take
+/// SIGINT, SIGTERM and others when they are loaded, and end the process on them.
+fn keeping_signals<T>(load: impl FnOnce() -> T) -> T {
+    let action_of = |signal| {
+        // SAFETY: plain data, which may be zero.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: asks only, and the place is ours. Numbers that are no signals are refused.
+        (unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0).then_some((signal, action))
+    };
+    let before: Vec<_> = (1..=libc::SIGRTMAX()).filter_map(action_of).collect();
+    let loaded = load();
+    for (signal, action) in before {
+        // SAFETY: the action was the process's own a moment ago. SIGKILL and SIGSTOP are refused, and never change.
+        unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    }
+    loaded
 }
 
 /// The address of a symbol of this version. A library that was built without versions has its one ABI under every version.
@@ -289,6 +309,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = built(folder.path(), "int nothing;").unwrap();
         assert!(refused(&file).ends_with("it has no fi_version@FABRIC_1.0"), "{}", refused(&file));
+    }
+
+    #[test]
+    fn loading_changes_no_signal() {
+        let of_sigusr2 = || {
+            // SAFETY: plain data, which may be zero.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: asks only, and the place is ours.
+            assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, std::ptr::null(), &mut action) }, 0);
+            action.sa_sigaction
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let source = "#include <signal.h>\n__attribute__((constructor)) void take(void) { signal(SIGUSR2, SIG_IGN); }";
+        let Some(file) = built(folder.path(), source) else { return };
+        assert_eq!(of_sigusr2(), libc::SIG_DFL);
+        assert!(refused(&file).ends_with("it has no fi_version@FABRIC_1.0"), "{}", refused(&file));
+        assert_eq!(of_sigusr2(), libc::SIG_DFL);
     }
 
     #[test]
