@@ -23,6 +23,8 @@ else
     run ring-grids 200 -d gpu -a ticket -m nbi --prototype "$prototype" --grid 7,32,100,132,264,1024 \
         --block 33,96,256,384,1024 -r "$(repeats 9)"
     run ring-small 60 -d gpu -a ticket -m nbi --prototype "$prototype" --grid 1,4,8 --block 1,32 -r "$(repeats 9)"
+    # Lanes of one warp over several rings: every element is checked.
+    run lanes 60 -d gpu -a ticket,lanes --rings 1,3,32 --consumers 1 --grid 2,8 --block 32,96 -r "$(repeats 5)"
     # ratios FILE AT-LEAST CONDITION: the ratio of each of these grids, and a failure for each that is below.
     ratios() {
         awk -F, -v least="$2" 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }

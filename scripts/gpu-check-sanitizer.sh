@@ -42,10 +42,11 @@ for tool in $tools; do
     : >"$out/sanitizer-$tool.txt"
     sanitize "$tool" queue queue -d gpu --grid 2 --block 1,32,33,64,96,256 -n 4 -r 1 --ring-slots 64
     sanitize "$tool" queue-warp queue -d gpu --scope warp --grid 2 --block 32,33,96 -n 4 -r 1 --rings 2
+    sanitize "$tool" lanes queue -d gpu -a lanes --grid 2 --block 32,33,96 -n 4 -r 1 --rings 1,3,32
     sanitize "$tool" put proxy -p null -d gpu --grid 2 --block 1,32,33,64,256,1024 -b 64 -e 64K -f 1024 -n 4 -w 1 -r 1 --window 2
     sanitize "$tool" put-thread proxy -p null -d gpu --scope thread --grid 2 --block 32,33,96 -b 64 -e 64 -n 4 -w 1 -r 1
 done
-if [[ " $tools " == *" memcheck "* ]]; then
+if [[ " $tools " == *" memcheck "* && $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') -ge 2 ]]; then
     sanitize memcheck ipc ipc -d gpu -b 64K -e 64K --grid 2 --block 256 -o write,copy,read -r 1
 fi
 echo "sanitizer: $failures failed"

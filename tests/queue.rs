@@ -62,9 +62,18 @@ fn elements_of_every_size_and_several_rings() {
 }
 
 #[test]
+fn lanes_over_several_rings_lose_nothing() {
+    let rows =
+        rows(&["-a", "ticket,lanes", "--rings", "1,4", "--ring-slots", "4", "-g", "3", "--block", "2", "-n", "20"]);
+    let found: Vec<_> = rows.iter().filter(|(case, ..)| case == "lanes").collect();
+    assert_eq!(found.len(), 4, "two modes, one and four rings: {rows:?}");
+    assert!(found.iter().all(|(_, status, wrong)| status == "ok" && wrong == "0"), "{found:?}");
+}
+
+#[test]
 fn what_cannot_be_is_one_line_and_code_2() {
     for (arguments, words) in [
-        (&["-a", "lifo"][..], "none of ticket, release, vyukov"),
+        (&["-a", "lifo"][..], "none of ticket, lanes, release, vyukov"),
         (&["--memory", "tape"], "none of pinned, managed, gdr"),
         (&["-p", "24"], "a power of two from 8 to 1024"),
         (&["-p", "64", "--slot-bytes", "32"], "too few"),
@@ -72,6 +81,9 @@ fn what_cannot_be_is_one_line_and_code_2() {
         (&["--rings", "65"], "from 1 to 64"),
         (&["--block", "2048"], "refused"),
         (&["--pause", "soon"], "ELEMENTS:MICROSECONDS"),
+        (&["--prototype", "none.so", "-a", "ticket", "-m", "nbi"], "the emulated device cannot run it"),
+        (&["--prototype", "none.so", "-a", "vyukov", "-m", "nbi"], "-a ticket, -m nbi"),
+        (&["--prototype", "none.so", "-a", "ticket", "-m", "nbi", "--rings", "2"], "--rings 1"),
     ] {
         let output = queue(arguments);
         let text = String::from_utf8_lossy(&output.stderr);

@@ -17,7 +17,8 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Queues to compare: ticket (the ring), release (the ring with a release store per element), vyukov
+    /// Queues to compare: ticket (the ring), lanes (the ring; a warp's lanes over all --rings), release (the ring with a
+    /// release store per element), vyukov
     #[arg(short = 'a', long, default_value = "ticket,release,vyukov", value_name = "LIST")]
     pub algorithm: String,
     /// Memory that GPU and CPU share: pinned, managed, gdr (GDRCopy)
@@ -41,7 +42,7 @@ pub struct Args {
     /// Threads per block [default: 1,32 on a GPU, 1,4 emulated]
     #[arg(long, value_name = "LIST")]
     pub block: Option<String>,
-    /// Rings side by side; block b uses ring b modulo their number
+    /// Rings side by side; block b (in `lanes`: producer b) uses ring b modulo their number
     #[arg(long, default_value = "1", value_name = "LIST")]
     pub rings: String,
     /// Consumer threads, at most one per ring [default: one per ring]

@@ -90,8 +90,11 @@ impl Bench<'_> {
         u64::from(self.tuple.grid) * u64::from(each)
     }
 
-    /// Producers of the blocks that use this ring.
-    fn producers_of(&self, ring: u32) -> u64 {
+    /// Producers that use this ring.
+    fn producers_of(&self, algorithm: Algorithm, ring: u32) -> u64 {
+        if algorithm == Algorithm::Lanes {
+            return (u64::from(ring)..self.producers()).step_by(self.tuple.rings as usize).count() as u64;
+        }
         let blocks = (ring..self.tuple.grid).step_by(self.tuple.rings as usize).count() as u64;
         self.producers() / u64::from(self.tuple.grid) * blocks
     }
@@ -312,7 +315,7 @@ impl Bench<'_> {
             for (index, consumers) in case.consumers.chunks_mut(per_thread).enumerate() {
                 let first = index * per_thread;
                 let expected = (first..first + consumers.len())
-                    .map(|ring| self.producers_of(ring as u32) * u64::from(pushes))
+                    .map(|ring| self.producers_of(case.algorithm, ring as u32) * u64::from(pushes))
                     .collect();
                 let slots = self.tuple.slots as u64;
                 let duty = Duty { expected, slots, check, pause: self.plan.pause, yields: cores.is_empty() };

@@ -14,6 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     Ticket,
+    Lanes,
     Release,
     Vyukov,
 }
@@ -22,6 +23,7 @@ impl Algorithm {
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Ticket => "ticket",
+            Algorithm::Lanes => "lanes",
             Algorithm::Release => "release",
             Algorithm::Vyukov => "vyukov",
         }
@@ -31,6 +33,8 @@ impl Algorithm {
         match (self, watched) {
             (Algorithm::Ticket, false) => &kernels::TICKET,
             (Algorithm::Ticket, true) => &kernels::TICKET_WATCHED,
+            (Algorithm::Lanes, false) => &kernels::LANES,
+            (Algorithm::Lanes, true) => &kernels::LANES_WATCHED,
             (Algorithm::Release, false) => &kernels::RELEASE,
             (Algorithm::Release, true) => &kernels::RELEASE_WATCHED,
             (Algorithm::Vyukov, false) => &kernels::VYUKOV,
@@ -110,7 +114,8 @@ fn pause(text: &str) -> Result<(u64, Duration), Failure> {
 impl Plan {
     /// Checks the options.
     pub fn new(args: &Args) -> Result<Plan, Failure> {
-        let known = [Algorithm::Ticket, Algorithm::Release, Algorithm::Vyukov].map(|one| (one.name(), one));
+        let known =
+            [Algorithm::Ticket, Algorithm::Lanes, Algorithm::Release, Algorithm::Vyukov].map(|one| (one.name(), one));
         let places = [("pinned", SharedPlace::Pinned), ("managed", SharedPlace::Managed), ("gdr", SharedPlace::Gdr)];
         let scopes = names("--scope", &args.scope, &[("thread", SCOPE_THREAD), ("warp", SCOPE_WARP)])?;
         let blocks = match &args.block {

@@ -114,6 +114,10 @@ pub mod queue_kernels {
         TICKET = queue_ticket;
         /// The ring, watched.
         TICKET_WATCHED = queue_ticket_watched;
+        /// The ring, lanes over several of them.
+        LANES = queue_lanes;
+        /// The ring, lanes over several of them, watched.
+        LANES_WATCHED = queue_lanes_watched;
         /// The ring with a release store per element.
         RELEASE = queue_release;
         /// The ring with a release store per element, watched.

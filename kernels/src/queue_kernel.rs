@@ -136,7 +136,8 @@ impl Queue for Vyukov {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct QueueArgs {
-    /// [`Ring`]s or [`Vyukov`] queues; block `b` uses number `b % queue_count`.
+    /// [`Ring`]s or [`Vyukov`] queues; block `b` uses number `b % queue_count` ([`queue_lanes`]: producer `p` number `p %
+    /// queue_count`).
     pub queues: *const u8,
     /// How many, at least 1.
     pub queue_count: u32,
@@ -223,6 +224,26 @@ pub unsafe fn queue_ticket_watched(args: QueueArgs) {
     unsafe { run_watched(&args, &mut this_ring(&args)) };
 }
 
+/// The ring, a warp's lanes over several of them: each push asks first who goes with whom.
+///
+/// # Safety
+/// As [`queue_ticket`].
+#[kernel]
+pub unsafe fn queue_lanes(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run::<_, false>(&args, &mut own_ring(&args), &mut ()) };
+}
+
+/// The ring, a warp's lanes over several of them, watched.
+///
+/// # Safety
+/// As [`queue_ticket_watched`].
+#[kernel]
+pub unsafe fn queue_lanes_watched(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run_watched(&args, &mut own_ring(&args)) };
+}
+
 /// The ring with a release store per element.
 ///
 /// # Safety
@@ -268,6 +289,13 @@ pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
 unsafe fn this_ring(args: &QueueArgs) -> Ring {
     // SAFETY: the kernel's contract.
     unsafe { Ring::of_block(args.queues.cast(), args.queue_count) }
+}
+
+/// The ring of this producer.
+#[inline(always)]
+unsafe fn own_ring(args: &QueueArgs) -> Ring {
+    // SAFETY: the kernel's contract; the remainder is below `queue_count`.
+    unsafe { args.queues.cast::<Ring>().add((producer(args.scope) % args.queue_count) as usize).read() }
 }
 
 /// Vyukov's queue of this block.

@@ -56,7 +56,8 @@ __device__ Word clock_ns() {
 // Until the tail is `needed` or beyond. One thread at a time asks host memory for all.
 __device__ bool wait_for_tail(const Ring& ring, Word needed) {
     const Word started = clock_ns();
-    for (unsigned sleep = 32;; sleep = min(2 * sleep, 1024u)) {
+    unsigned sleep = 32;
+    for (unsigned tries = 1;; tries++) {
         if (load_device(ring.tail_cache) >= needed) return true;
         if (load_device(ring.poller) == 0 && atomicCAS(ring.poller, 0ull, 1ull) == 0) {
             const Word tail = load_host(ring.tail);
@@ -65,8 +66,9 @@ __device__ bool wait_for_tail(const Ring& ring, Word needed) {
             if (tail >= needed) return true;
         } else {
             __nanosleep(sleep);
+            sleep = min(2 * sleep, 1024u);
         }
-        if (clock_ns() - started > ring.timeout_ns) return false;
+        if (tries % 64 == 0 && clock_ns() - started > ring.timeout_ns) return false;
     }
 }
 
