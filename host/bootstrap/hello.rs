@@ -12,7 +12,7 @@ use super::identity::Member;
 const MAGIC: [u8; 8] = *b"ginlab\r\n";
 
 /// Raised whenever frames or their meaning change.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// The longest token.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
