@@ -56,7 +56,14 @@ fn without(mut command: Command) -> Command {
 
 /// What every refusal must tell: that it is libfabric, where it was looked for, and how to get it.
 fn tells_all(line: &str) {
-    for part in ["libfabric", "/nonexistent/libfabric.so", "apt-get install libfabric1", "EFA installer", "-p null"] {
+    for part in [
+        "libfabric",
+        "/nonexistent/libfabric.so",
+        "apt-get install libfabric1",
+        "EFA installer",
+        "-p null",
+        "-p model:p5",
+    ] {
         assert!(line.contains(part), "no {part} in: {line}");
     }
 }
@@ -84,12 +91,15 @@ fn without_libfabric_whatever_needs_it_is_refused_in_one_line() {
         tells_all(done.complaint());
         assert!(done.stdout.is_empty(), "{args}: {}", done.stdout);
     }
-    for args in ["-p model:p5", "-p model:p5 --no-move"] {
-        let done = run(without(proxy(args))).expect(2);
-        tells_all(done.complaint());
-        let parts = ["model:p5 moves bytes and signals through libfabric's shm, with --no-move too", "`ginlab model`"];
-        assert!(parts.iter().all(|part| done.complaint().contains(part)), "{}", done.complaint());
-    }
+}
+
+#[test]
+fn without_libfabric_modelled_cards_move_and_verify() {
+    let done = run(without(proxy(&format!("-p model:p5 --np 2 {SHORT}")))).expect(0);
+    assert!(done.stderr.contains("# libfabric: none"), "{}", done.stderr);
+    let found = rows(&done.stdout);
+    all_verified(&found);
+    assert!(!found.is_empty() && found.iter().all(|row| row.fabric == "model:p5"), "{found:?}");
 }
 
 const SHORT: &str = "-n 5 -w 1 -r 2 --rails 1,4 -b 64 -e 256 -f 2 --mode quiet,nbi --check --csv -";

@@ -30,7 +30,7 @@ use trace::Traces;
 /// Runs the experiment on this rank.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut plan = Plan::new(args)?;
-    if !plan.is_null()
+    if plan.needs_library()
         && let Err(missing) = ginlab::fabric::libfabric::require_library()
     {
         plan.do_without_library(&missing)?;

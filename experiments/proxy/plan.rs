@@ -299,18 +299,13 @@ impl Plan {
         })
     }
 
+    /// Whether the rails are libfabric's.
+    pub fn needs_library(&self) -> bool {
+        !self.is_null() && self.model.is_none()
+    }
+
     /// There is no libfabric: a run that leaves the choice to us takes null rails and says why, any other is refused.
     pub fn do_without_library(&mut self, missing: &FabricError) -> Result<(), Failure> {
-        if let Some((name, _)) = &self.model {
-            return Err(usage(
-                "--provider",
-                format!(
-                    "{}{name} moves bytes and signals through libfabric's shm, with --no-move too (in the pass that is verified), \
-                     and {missing}; the arithmetic alone, `ginlab model`, needs none",
-                    model::PREFIX
-                ),
-            ));
-        }
         if self.provider.is_some() || !self.domains.is_empty() {
             return Err(Failure::Usage(missing.to_string()));
         }

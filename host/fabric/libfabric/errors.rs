@@ -49,7 +49,7 @@ pub(crate) fn refused(
 
 /// What can be done about a libfabric that is not there.
 const REMEDY: &str = "get it by `apt-get install libfabric1` (Debian, Ubuntu) or AWS's EFA installer, or name its file by \
-                      GINLAB_LIBFABRIC=path; without it there are no rails but those of `ginlab proxy -p null`";
+                      GINLAB_LIBFABRIC=path; without it there are the rails of `ginlab proxy -p null` and, modelled, `-p model:p5`";
 
 /// libfabric could not be loaded.
 #[cold]
