@@ -277,15 +277,18 @@ fn what_lanes_store_for_each_other_is_fenced(protocol: &Protocol) {
     }
 }
 
-/// Before a leader takes tickets for other lanes, these have been asked which ring they hold; where a block has one ring nobody
-/// asks.
+/// Before a leader takes tickets for other lanes, these have been asked which ring they hold: in `queue_lanes` once for commands
+/// and once for other elements, where threads push for themselves. Where a block has one ring nobody asks.
 fn lanes_that_go_together_hold_one_ring(protocol: &Protocol) {
     let question = "match.any.sync.b64";
     for name in ["queue_lanes", "queue_lanes_watched"] {
         let list = &protocol[name];
-        let at = |wanted: &str| list.iter().position(|mnemonic| mnemonic == wanted);
-        let ticket = at("atom.relaxed.gpu.global.add.u64");
-        assert!(at(question).is_some() && at(question) < ticket, "{name}: which ring, then tickets: {list:#?}");
+        let questions: Vec<usize> = (0..list.len()).filter(|at| list[*at] == question).collect();
+        assert_eq!(questions.len(), 2, "{name}: which ring: {list:#?}");
+        for at in questions {
+            let ticket = list[at..].iter().any(|mnemonic| mnemonic == "atom.relaxed.gpu.global.add.u64");
+            assert!(ticket, "{name}: which ring, then tickets: {list:#?}");
+        }
     }
     for name in ["put_kernel", "queue_ticket"] {
         assert!(!protocol[name].iter().any(|mnemonic| mnemonic == question), "{name}: {:#?}", protocol[name]);

@@ -229,14 +229,14 @@ impl Ring {
             answer = self.add_to_head(count as u64);
         }
         let prepared = prepare();
-        let end = answer + count as u64;
-        if is_leader {
-            self.look_for_space(end);
-        }
         if behind == Behind::Payload {
             // A lane stores what others have prepared, and only its own accesses, and what it has observed, are before its
             // fence: so it must have observed the payloads of all. A shuffle orders no memory.
             warp::synchronize(mask);
+        }
+        let end = answer + count as u64;
+        if is_leader {
+            self.look_for_space(end);
         }
         behind.fence();
         if is_leader && let Err(Stop(reason)) = self.wait_for_space(end, observe) {
