@@ -10,11 +10,13 @@ pub use args::Args;
 use crate::error::Failure;
 use crate::output::Output;
 use ginlab::cores;
+use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
 use ginlab::report::{Header, Key, Row};
 use measure::{Bench, Rows, place_name};
 use plan::Plan;
 use prototype::Prototype;
+use std::path::Path;
 
 /// Runs the experiment.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -28,9 +30,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let prototype = plan.prototype.as_deref().map(Prototype::load).transpose()?;
     let threads = plan.tuples.iter().map(|tuple| tuple.rings as usize).max().unwrap_or(1);
     let allowed = cores::allowed();
-    // From the end: the first core is where the system does its own work. None where the grid needs them, or too few.
+    // Near the GPU. None where the grid needs them, or too few.
     let pinned = plan.pin && !emulated && threads < allowed.len();
-    let cores: Vec<usize> = if pinned { allowed.iter().copied().rev().take(threads).collect() } else { Vec::new() };
+    let gpu: Vec<_> = device.pci_address().into_iter().filter_map(|address| address.parse().ok()).collect();
+    let root = Path::new("/");
+    let threads = if pinned { threads } else { 0 };
+    let want = Want { threads, allowed: allowed.to_vec(), near: cores::near(root, &gpu) };
+    let cores = share_out(&[want], &cores::physical(root, allowed)).concat();
     let mut header = Header::default();
     crate::versions().fill(&mut header);
     header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
