@@ -305,6 +305,56 @@ fn a_dead_rail_ends_everything() {
 }
 
 #[test]
+fn what_a_peer_sends_and_fails_is_the_peers_failure() {
+    let (node, target) = null(Faults { incoming_failures: 3, ..Default::default() }, TIMEOUT);
+    run([node.flow.clone()], async {
+        for _ in 0..10 {
+            assert_eq!(node.flow.write_all(&node.region, 0, &target, 0, 8).await, Ok(8));
+        }
+    })
+    .unwrap();
+    assert_eq!((node.flow.failure(), node.flow.counters().incoming_failures), (None, 3));
+    // Who waits in vain for such a transfer is told.
+    let faults = Faults { incoming_failures: 1, ..Default::default() };
+    let (node, _) = null(faults, Duration::from_millis(30));
+    run([node.flow.clone()], async {
+        let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
+        assert!(text.contains("1 incoming transfers that failed, the last: rail null: an incoming transfer"), "{text}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_registration_ends_only_when_nothing_is_in_flight_on_it() {
+    let faults = Faults { delay_polls: 5, ..Default::default() };
+    let (Node { flow, region, offer }, target) = null(faults, TIMEOUT);
+    let write = flow.write_all(&region, 0, &target, 0, 8);
+    let region = flow.unregister(region).expect_err("a write is posted from it");
+    assert_eq!(run([flow.clone()], write).unwrap(), Ok(8));
+    let memory = flow.unregister(region).expect("nothing uses it any more");
+    drop(offer);
+    assert_eq!(flow.register(memory, Access::REMOTE_WRITE).unwrap().bytes(), 1 << 20);
+}
+
+#[test]
+fn a_new_registration_has_another_key_and_only_the_rights_it_was_given() {
+    let (node, reader) = (tcp(1, 4096), tcp(1, 4096));
+    let Node { flow, region, offer } = node;
+    let first = offer.regions[0][0].key;
+    let memory = flow.unregister(region).unwrap();
+    let region = flow.register(memory, Access::REMOTE_WRITE).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    assert_ne!(offer.regions[0][0].key, first);
+    let target = Target::new(reader.flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
+    run([flow.clone(), reader.flow.clone()], async {
+        assert_eq!(reader.flow.write_all(&reader.region, 0, &target, 0, 8).await, Ok(8));
+        reader.flow.read_all(&reader.region, 0, &target, 0, 8).await.unwrap_err();
+    })
+    .unwrap();
+    assert_eq!(flow.failure(), None);
+}
+
+#[test]
 fn what_never_completes_ends_by_the_timeout_and_says_what_it_was() {
     let faults = Faults { delay_polls: u64::MAX, ..Default::default() };
     let (node, target) = null(faults, Duration::from_millis(30));
