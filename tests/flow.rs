@@ -222,6 +222,24 @@ fn a_tiny_queue_takes_everything_in_its_time() {
     .unwrap();
 }
 
+#[test]
+fn a_new_registration_has_another_key_and_only_the_rights_it_was_given() {
+    let (node, reader) = (tcp(1, 4096), tcp(1, 4096));
+    let Node { flow, region, offer } = node;
+    let first = offer.regions[0][0].key;
+    let memory = flow.unregister(region).unwrap();
+    let region = flow.register(memory, Access::REMOTE_WRITE).unwrap();
+    let offer = flow.offer(&[&region]).unwrap();
+    assert_ne!(offer.regions[0][0].key, first);
+    let target = Target::new(reader.flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
+    run([flow.clone(), reader.flow.clone()], async {
+        assert_eq!(reader.flow.write_all(&reader.region, 0, &target, 0, 8).await, Ok(8));
+        reader.flow.read_all(&reader.region, 0, &target, 0, 8).await.unwrap_err();
+    })
+    .unwrap();
+    assert_eq!(flow.failure(), None);
+}
+
 /// Addresses of the tcp provider are those of the system's sockets: port and host at their places.
 #[test]
 fn who_cannot_be_reached_is_named_within_the_timeout() {

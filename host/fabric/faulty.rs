@@ -19,6 +19,8 @@ pub struct Faults {
     pub fail_completions: Vec<u64>,
     /// The poll of this number (from 1) and all later ones return an error: the rail is dead.
     pub dead_from_poll: Option<u64>,
+    /// So many polls, the first ones, report a transfer of a peer's that has failed on its way in.
+    pub incoming_failures: u64,
     /// Each completion and immediate is held back for so many polls.
     pub delay_polls: u64,
     /// The registration of this number (from 1) is refused.
@@ -205,6 +207,10 @@ impl<R: Rail> Rail for FaultyRail<R> {
         }
         self.fresh = fresh;
         polled?;
+        if self.polls <= self.faults.incoming_failures {
+            let error = Box::new(self.error("an incoming transfer"));
+            completions.push(Completion::Failed { token: None, error });
+        }
         let start = completions.len();
         while self.held.front().is_some_and(|(due, _)| *due <= self.polls) {
             completions.extend(self.held.pop_front().map(|(_, completion)| completion));

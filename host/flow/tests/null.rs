@@ -213,3 +213,35 @@ proptest! {
         prop_assert_eq!(ended + dropped, steps.len());
     }
 }
+
+#[test]
+fn what_a_peer_sends_and_fails_is_the_peers_failure() {
+    let (node, target) = null(Faults { incoming_failures: 3, ..Default::default() }, TIMEOUT);
+    run([node.flow.clone()], async {
+        for _ in 0..10 {
+            assert_eq!(node.flow.write_all(&node.region, 0, &target, 0, 8).await, Ok(8));
+        }
+    })
+    .unwrap();
+    assert_eq!((node.flow.failure(), node.flow.counters().incoming_failures), (None, 3));
+    // Who waits in vain for such a transfer is told.
+    let faults = Faults { incoming_failures: 1, ..Default::default() };
+    let (node, _) = null(faults, Duration::from_millis(30));
+    run([node.flow.clone()], async {
+        let text = node.flow.wait_immediate(7, 1).await.unwrap_err().to_string();
+        assert!(text.contains("1 incoming transfers that failed, the last: rail null: an incoming transfer"), "{text}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_registration_ends_only_when_nothing_is_in_flight_on_it() {
+    let faults = Faults { delay_polls: 5, ..Default::default() };
+    let (Node { flow, region, offer }, target) = null(faults, TIMEOUT);
+    let write = flow.write_all(&region, 0, &target, 0, 8);
+    let region = flow.unregister(region).expect_err("a write is posted from it");
+    assert_eq!(run([flow.clone()], write).unwrap(), Ok(8));
+    let memory = flow.unregister(region).expect("nothing uses it any more");
+    drop(offer);
+    assert_eq!(flow.register(memory, Access::REMOTE_WRITE).unwrap().bytes(), 1 << 20);
+}
