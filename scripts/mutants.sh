@@ -19,7 +19,6 @@ FILES=(
     host/proxy/strategy.rs host/proxy/tracker.rs host/proxy/engine.rs host/proxy/engine/ending.rs host/proxy/stage.rs
     host/flow/state.rs host/flow/state/posting.rs host/flow/state/ending.rs
     host/bootstrap/frame.rs host/bootstrap/hello.rs host/fabric/printed.rs host/fabric/pairs.rs
-    kernels/src/command.rs
 )
 
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
