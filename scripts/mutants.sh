@@ -52,6 +52,7 @@ mkdir -p "$out"
 export CARGO_TARGET_DIR=$PWD/target/mutants
 code=0
 nice -n 10 cargo mutants --workspace --output "$out" "${examined[@]}" "${options[@]}" || code=$?
+if [[ " ${options[*]} " == *" --list "* ]]; then exit "$code"; fi
 # 2: some were missed, 3: some ran into the timeout. Anything else is no result.
 if ((code != 0 && code != 2 && code != 3)); then exit "$code"; fi
 

@@ -52,7 +52,7 @@ impl Tracker {
             return false;
         }
         *outstanding -= 1;
-        if *outstanding == 0 && ticket == self.watermark {
+        if ticket == self.watermark {
             while self.watermark < self.next && self.outstanding[(self.watermark & self.mask) as usize] == 0 {
                 self.watermark += 1;
             }
