@@ -52,8 +52,7 @@ impl Tracker {
             return false;
         }
         *outstanding -= 1;
-        if *outstanding == 0 && ticket == self.watermark {
-            self.watermark += 1;
+        if ticket == self.watermark {
             while self.watermark < self.next && self.outstanding[(self.watermark & self.mask) as usize] == 0 {
                 self.watermark += 1;
             }
@@ -132,6 +131,7 @@ mod tests {
         for lap in 0..5u64 {
             assert_eq!((tracker.begin(), tracker.begin()), (lap * 2, lap * 2 + 1));
             assert_eq!(tracker.room(), 0);
+            assert!(!tracker.complete(lap * 2 + 2), "not begun, in the place of one that is");
             assert!(tracker.complete(lap * 2 + 1));
             assert_eq!(tracker.watermark(), lap * 2);
             assert!(!tracker.complete(lap * 2 + 1), "twice");

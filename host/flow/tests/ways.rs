@@ -113,6 +113,21 @@ fn immediates_are_taken_by_number() {
     assert_eq!(result(b.flow.wait_immediate(9, 0)), Ok(()), "none are always there");
 }
 
+#[test]
+fn an_immediate_gives_the_task_that_waits_for_it_its_turn() {
+    let b = bench(1, AMPLE);
+    b.flow.poll_at_most(5);
+    let (mut wait, mut write) = (b.flow.wait_immediate(7, 1), b.write(1));
+    let woken = Arc::new(Woken::default());
+    assert!(look(&mut wait, &woken).is_pending());
+    let before = b.rails[0].borrow().polls;
+    b.ready([Completion::Immediate { value: 7 }]);
+    assert!(look(&mut write, &woken).is_pending());
+    assert_eq!((b.rails[0].borrow().polls, woken.times()), (before + 1, 1));
+    b.done([0]);
+    assert_eq!(look(&mut write, &woken), Poll::Ready(Ok(1)));
+}
+
 /// With a timeout of nothing, two looks without a move between them are a stall.
 #[test]
 fn a_stall_is_two_looks_without_a_move() {
