@@ -197,6 +197,22 @@ fn the_rules_catch_what_they_are_for() {
     }
 }
 
+#[test]
+fn the_barrier_before_a_full_warps_fence_cannot_go() {
+    let mut spoilt = protocol(ptx());
+    let list = spoilt.get_mut("put_kernel").unwrap();
+    let is_shuffle = |mnemonic: &String| mnemonic.starts_with("shfl");
+    let after_shuffle = |at: usize| {
+        let since = list[..at].iter().rposition(|mnemonic| mnemonic.starts_with("fence")).map_or(0, |last| last + 1);
+        list[since..at].iter().any(is_shuffle)
+    };
+    let fence = (0..list.len()).find(|at| list[*at] == "fence.acq_rel.sys" && after_shuffle(*at)).unwrap();
+    let shuffle = list[..fence].iter().rposition(is_shuffle).unwrap();
+    let barrier = list[shuffle..fence].iter().position(|mnemonic| mnemonic == "bar.warp.sync").unwrap() + shuffle;
+    list.remove(barrier);
+    assert!(std::panic::catch_unwind(|| what_lanes_store_for_each_other_is_fenced(&spoilt)).is_err());
+}
+
 fn all(protocol: &Protocol) -> impl Iterator<Item = (&str, &str)> {
     protocol.iter().flat_map(|(name, list)| list.iter().map(move |mnemonic| (name.as_str(), mnemonic.as_str())))
 }
