@@ -1,10 +1,8 @@
 //! `ginlab model`: figures with sources, and the same virtual time on each run.
 
-#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+use crate::common;
 
-mod common;
-
-use common::{ginlab, run};
+use crate::common::{ginlab, run};
 
 #[test]
 fn every_figure_says_where_it_comes_from() {

@@ -1,13 +1,11 @@
 //! `ginlab efa`: of this machine, and of a dump of a p5.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Done, clean, ginlab, run};
+use crate::common::{Done, clean, ginlab, run};
 
 const P5: &str = "tests/fixtures/p5";
 

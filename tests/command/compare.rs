@@ -1,12 +1,8 @@
 //! `ginlab compare` as a user meets it: ratios with a verdict, exit codes for scripts, every refusal in one line.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 
-use common::{Done, ginlab, run};
+use crate::common::{Done, ginlab, run};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;

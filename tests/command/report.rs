@@ -1,13 +1,9 @@
 //! `ginlab report` as a user meets it: one page that needs nothing else, and every refusal in one line.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Done, ginlab, run};
+use crate::common::{Done, ginlab, run};
 use scraper::{ElementRef, Html, Selector};
 
 const COLUMNS: &str =

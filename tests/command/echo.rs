@@ -1,14 +1,10 @@
 //! `ginlab echo`: sockets and fabric completions in one loop, and what both sides say when the other one is not there, is not
 //! meant, or dies.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::process::Command;
 
-use common::lab::Lab;
-use common::{Done, Job, Stream, all_verified, free_port, ginlab, rows, run};
+use crate::common::lab::Lab;
+use crate::common::{Done, Job, Stream, all_verified, free_port, ginlab, rows, run};
 use nix::sys::signal::Signal;
 
 fn with_token(token: &str, args: &str) -> Command {

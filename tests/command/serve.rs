@@ -1,12 +1,8 @@
 //! `ginlab serve` and `ginlab join`: peers that come while a server runs, leave, or die in the middle of their writes.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::lab::Lab;
-use common::server::{Server, facts, verified, with_token};
-use common::{Job, Stream, free_port, ginlab, rows, run};
+use crate::common::lab::Lab;
+use crate::common::server::{Server, facts, verified, with_token};
+use crate::common::{Job, Stream, free_port, ginlab, rows, run};
 use nix::sys::signal::Signal;
 
 #[test]

@@ -1,15 +1,11 @@
 //! `ginlab affinity`: of recorded trees, and of this machine.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::{ginlab, run};
+use crate::common::{ginlab, run};
 
 type Record = BTreeMap<String, String>;
 

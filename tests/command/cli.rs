@@ -1,14 +1,10 @@
 //! The command as a user meets it: bad input, verified puts in every shape, the three outputs, help and versions.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Done, all_verified, clean, ginlab, proxy, rows, rows_of, run, skip};
+use crate::common::{Done, all_verified, clean, ginlab, proxy, rows, rows_of, run, skip};
 use ginlab::report::Row;
 
 /// A short run: one size, few puts.

@@ -1,15 +1,11 @@
 //! What is broken on purpose, mid-run: proxies that go, ranks that are killed, Ctrl-C, a reader that has seen enough.
 //! Every case ends within its bound, says why, leaves no process and no half row.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Done, Job, Stream, free_port, ginlab, proxy, rows, rows_of, run, until_listening};
+use crate::common::{Done, Job, Stream, free_port, ginlab, proxy, rows, rows_of, run, until_listening};
 use nix::sys::signal::{Signal, kill, killpg};
 
 /// Longer than any of these tests wait for its fault: the signal must come mid-run.

@@ -1,10 +1,8 @@
 //! `ginlab write` and `ginlab sendrecv`: rows, verification, bad input, peers that die.
 
-#![allow(clippy::unwrap_used)]
+use crate::common;
 
-mod common;
-
-use common::{Job, Stream, ginlab, run};
+use crate::common::{Job, Stream, ginlab, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 

@@ -1,12 +1,8 @@
 //! One binary for every Linux: what it links, and what remains where there is no libfabric.
 
-#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
-
-mod common;
-
 use std::process::Command;
 
-use common::{all_verified, ginlab, proxy, rows, run};
+use crate::common::{all_verified, ginlab, proxy, rows, run};
 
 /// Shared objects that the program's loader needs before it starts (DT_NEEDED), of a 64-bit little-endian ELF file.
 fn needed(file: &[u8]) -> Vec<String> {

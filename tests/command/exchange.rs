@@ -1,14 +1,10 @@
 //! `ginlab bootstrap`: what it prints, and what it says when the ranks do not fit together.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use common::lab::Lab;
-use common::{Done, Job, free_port, ginlab, mpirun, run};
+use crate::common::lab::Lab;
+use crate::common::{Done, Job, free_port, ginlab, mpirun, run};
 
 type Record = BTreeMap<String, String>;
 

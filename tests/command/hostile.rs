@@ -1,17 +1,15 @@
 //! A hostile peer: on the sockets before it has proved anything, behind the handshake with the right token, and on the fabric
 //! with keys and immediates that are not its own. Whatever it does, the others finish their work while it goes on.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
+use crate::common;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::server::{Server, verified, with_token};
-use common::{TOO_LONG, run, skip};
+use crate::common::server::{Server, verified, with_token};
+use crate::common::{TOO_LONG, run, skip};
 use ginlab::bootstrap::visit::{Visit, VisitError};
 use ginlab::bootstrap::{Bootstrap, Options};
 use ginlab::cuda::{Choice, Device, Place as Where};

@@ -1,10 +1,8 @@
 //! `ginlab ipc` on the emulated device: processes that write into each other's shared memory.
 
-#![allow(clippy::unwrap_used)]
+use crate::common;
 
-mod common;
-
-use common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
+use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;

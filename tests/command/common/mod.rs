@@ -1,5 +1,4 @@
 //! Running the command in tests: every process within a deadline, none left behind.
-#![allow(dead_code, clippy::unwrap_used)]
 
 pub mod lab;
 pub mod server;

@@ -1,10 +1,8 @@
 //! `--trace`: the life of a put on the emulated device, and modelled cards behind the real proxy.
 
-#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+use crate::common;
 
-mod common;
-
-use common::{ginlab, run};
+use crate::common::{ginlab, run};
 use std::collections::HashMap;
 use std::path::Path;
 

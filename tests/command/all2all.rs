@@ -1,11 +1,9 @@
 //! `ginlab all2all`: every block right, every rail loaded alike, and what is said when ranks do not fit or die.
 
-#![allow(clippy::unwrap_used)]
+use crate::common;
 
-mod common;
-
-use common::lab::Lab;
-use common::{Job, Stream, ginlab, mpirun, run};
+use crate::common::lab::Lab;
+use crate::common::{Job, Stream, ginlab, mpirun, run};
 use ginlab::report::Row;
 use nix::sys::signal::{Signal, kill};
 

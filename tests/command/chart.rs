@@ -1,12 +1,8 @@
 //! `ginlab chart` as a user meets it: a picture from a run, and every refusal in one line.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 
-use common::{Done, ginlab, proxy, run};
+use crate::common::{Done, ginlab, proxy, run};
 
 const COLUMNS: &str = "schema,experiment,case,device,fabric,mode,size_bytes,rate_mops,status";
 

@@ -1,14 +1,10 @@
 //! `scripts/rails-lab.sh`: nodes with shaped rails between them on one machine.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use common::lab::{Lab, SCRIPT, command, missing, namespaces, script, unique};
-use common::{Job, all_verified, rows, run, skip};
+use crate::common::lab::{Lab, SCRIPT, command, missing, namespaces, script, unique};
+use crate::common::{Job, all_verified, rows, run, skip};
 
 #[test]
 fn two_nodes_with_four_rails() {

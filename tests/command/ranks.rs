@@ -1,14 +1,10 @@
 //! Ranks that others have started: by mpirun, by the variables of the tcp bootstrap, on hosts of their own. All give rows
 //! of one schema.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::process::Command;
 
-use common::lab::Lab;
-use common::{Done, Job, all_verified, free_port, ginlab, mpirun, rows, run};
+use crate::common::lab::Lab;
+use crate::common::{Done, Job, all_verified, free_port, ginlab, mpirun, rows, run};
 use ginlab::report::Row;
 
 const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";

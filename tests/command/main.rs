@@ -1,0 +1,27 @@
+//! Tests that run the command `ginlab` as a user would. One program, so that the library is linked once; a file each.
+//!
+//! One file of them: `cargo test --test command serve::`
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+mod common;
+
+mod affinity;
+mod all2all;
+mod chart;
+mod cli;
+mod compare;
+mod echo;
+mod efa;
+mod exchange;
+mod faults;
+mod hostile;
+mod ipc;
+mod lab;
+mod libraries;
+mod model;
+mod ranks;
+mod report;
+mod serve;
+mod trace;
+mod write;
