@@ -8,12 +8,11 @@ use std::path::Path;
 use serde_json::Value;
 
 /// Variables whose names begin so decide what libraries do.
-const PREFIXES: [&str; 14] = [
+const PREFIXES: [&str; 13] = [
     "FI_",
     "CUDA_",
     "NCCL_",
     "OFI_NCCL_",
-    "NVIDIA_",
     "GINLAB_",
     "OMP_",
     "UCX_",
@@ -24,8 +23,8 @@ const PREFIXES: [&str; 14] = [
     "EFA_",
     "TOKIO_",
 ];
-/// Whole names of the same kind.
-const NAMES: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF"];
+/// Whole names of the same kind. (Other variables of `NVIDIA_` are for the container's start, and long.)
+const NAMES: [&str; 4] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF", "NVIDIA_VISIBLE_DEVICES"];
 /// What has one of these in its name is nobody's business.
 const SECRETS: [&str; 7] = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "KEY"];
 

@@ -45,6 +45,13 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
+/// A machine with one GPU and one card below a bridge.
+const NCCL: &str = r#"<system version="1"><cpu numaid="0" affinity="0000ffff" arch="x86_64">
+<pci busid="0000:45:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+<pci busid="0000:53:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+<pci busid="0000:4f:00.0" class="0x020000"><nic><net name="rdmap79s0" gdr="1"/></nic></pci>
+</pci></cpu></system>"#;
+
 /// The table.
 pub const PARSERS: &[Parser] = &[
     Parser {
@@ -105,7 +112,30 @@ pub const PARSERS: &[Parser] = &[
         },
         slowness: 4,
     },
-    // Place for NCCL's topology XML (`affinity --from FILE`): its entry belongs here.
+    Parser {
+        name: "NCCL's topology file",
+        samples: Samples::Texts(&[NCCL]),
+        words: &[
+            "<cpu numaid=\"0\">",
+            "</cpu>",
+            "<pci busid=\"ffff:ff:1f.7\" class=\"0x030200\">",
+            "</pci>",
+            "<nic><net name=\"eth0\"/></nic>",
+            "link_width=\"-1\"",
+            "&lt;",
+            "<!DOCTYPE x [<!ENTITY a \"aa\">]>",
+            "&a;",
+            "é",
+        ],
+        parse: |bytes| {
+            let tree = topology::nccl::parse(&text(bytes));
+            tree.is_ok_and(|tree| {
+                let _ = topology::near(&tree);
+                true
+            })
+        },
+        slowness: 4,
+    },
     Parser {
         name: "PCI address",
         samples: Samples::Texts(&["0000:4f:00.0", "00000000:4F:1f.7", "4f:00.0"]),

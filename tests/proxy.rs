@@ -10,7 +10,7 @@ use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullRail, transfer_checksum};
-use ginlab::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use ginlab::proxy::engine::{Engine, EngineError, Opened, SIGNALS};
 use ginlab::proxy::strategy::Strategy;
 use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout};
@@ -66,7 +66,7 @@ where
     fn open(&mut self) -> Result<Opened<R>, EngineError> {
         let mut engine = Engine::new((self.open)(), self.window, self.timeout);
         // SAFETY: the `World` keeps the buffers longer than its proxy.
-        let regions = self.memories.iter().map(|&memory| unsafe { engine.register(memory, None) });
+        let regions = self.memories.iter().map(|&memory| unsafe { engine.register(memory, Access::ALL, None) });
         let regions = regions.collect::<Result<_, _>>()?;
         Ok((engine, regions))
     }

@@ -6,7 +6,7 @@ use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::{Model, ModelRail};
 use ginlab::fabric::near::{Movers, NearRail};
 use ginlab::fabric::null::NullRail;
-use ginlab::fabric::{Memory, Rail};
+use ginlab::fabric::{Access, Memory, Rail};
 use ginlab::proxy::engine::{Engine, EngineError, Opened};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Fault, ProxySetup};
@@ -33,9 +33,12 @@ impl Common {
         let mut engine = Engine::new(rails, IN_FLIGHT, self.timeout);
         let mut regions = Vec::new();
         for (number, memory) in self.memories.into_iter().enumerate() {
-            let stage = if number == SOURCE as usize { self.stage.take() } else { None };
+            let is_source = number == SOURCE as usize;
+            let stage = if is_source { self.stage.take() } else { None };
+            // Of a peer's memory the destination alone is written, and nothing is read.
+            let access = if is_source { Access::SOURCE } else { Access::REMOTE_WRITE };
             // SAFETY: the buffers belong to the Rank, which drops its proxies first.
-            regions.push(unsafe { engine.register(memory, stage) }?);
+            regions.push(unsafe { engine.register(memory, access, stage) }?);
         }
         Ok((engine, regions))
     }

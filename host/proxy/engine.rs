@@ -14,7 +14,7 @@ use super::strategy::{Piece, Scheduler, Strategy};
 use super::trace::Watch;
 use super::tracker::Tracker;
 use crate::cuda::DeviceError;
-use crate::fabric::{Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use crate::fabric::{Access, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use kernels::command::{Command, Opcode};
 use std::time::{Duration, Instant};
 
@@ -212,7 +212,7 @@ impl<R: Rail> Engine<R> {
     }
 
     /// Registers memory on all rails as the next region; `staged_from` when the kernel's bytes lie elsewhere and are to
-    /// be copied here before each write. Returns what peers need, by rail.
+    /// be copied here before each write; `access` is what it is for, and nothing else is allowed. Returns what peers need, by rail.
     ///
     /// # Safety
     /// The memory stays valid and in place as long as the engine.
@@ -222,13 +222,14 @@ impl<R: Rail> Engine<R> {
     pub unsafe fn register(
         &mut self,
         memory: crate::fabric::Memory,
+        access: Access,
         staged_from: Option<Stage>,
     ) -> Result<Vec<RemoteRegion>, FabricError> {
         let mut on_rail = Vec::with_capacity(self.rails.len());
         let mut remotes = Vec::with_capacity(self.rails.len());
         for rail in &mut self.rails {
             // SAFETY: the caller's contract.
-            let region = unsafe { rail.register(memory) }?;
+            let region = unsafe { rail.register_for(memory, access) }?;
             remotes.push(rail.remote(&region));
             on_rail.push(region);
         }

@@ -3,7 +3,7 @@
 use super::put;
 use crate::fabric::faulty::{Faults, FaultyRail};
 use crate::fabric::null::NullRail;
-use crate::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use crate::proxy::engine::{Engine, EngineError};
 use crate::proxy::strategy::Strategy;
 use kernels::command::{Command, Opcode};
@@ -118,9 +118,9 @@ fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, R
     // SAFETY: null rails do not touch the memory.
     let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
     // SAFETY: as above.
-    let source = unsafe { engine.register(memory(2 * SPACE as usize), None) }.unwrap();
+    let source = unsafe { engine.register(memory(2 * SPACE as usize), Access::ALL, None) }.unwrap();
     // SAFETY: as above.
-    let destination = unsafe { engine.register(memory(SPACE as usize), None) }.unwrap();
+    let destination = unsafe { engine.register(memory(SPACE as usize), Access::ALL, None) }.unwrap();
     engine.set_peers(&[vec![source, destination]]).unwrap();
     (engine, ledger)
 }

@@ -9,7 +9,7 @@ mod staging;
 
 use super::{Engine, EngineError};
 use crate::fabric::scripted::{Closed, Script, Scripted};
-use crate::fabric::{Completion, Memory, RemoteRegion, Transfer};
+use crate::fabric::{Access, Completion, Memory, RemoteRegion, Transfer};
 use kernels::command::{Command, Opcode};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -44,9 +44,9 @@ impl Bench {
         let mut engine = Engine::new(scripts.iter().enumerate().map(open).collect(), window, timeout);
         let memory = |bytes| Memory { address: 0, bytes, cuda_device: None };
         // SAFETY: scripted rails do not touch the memory.
-        let source = unsafe { engine.register(memory(SPACE as usize), stage) }.unwrap();
+        let source = unsafe { engine.register(memory(SPACE as usize), Access::ALL, stage) }.unwrap();
         // SAFETY: as above.
-        let destination = unsafe { engine.register(memory(2 * SPACE as usize), None) }.unwrap();
+        let destination = unsafe { engine.register(memory(2 * SPACE as usize), Access::ALL, None) }.unwrap();
         assert_eq!((source.len(), destination.len()), (rails, rails));
         let keyed = |peer: u64| -> Vec<Vec<RemoteRegion>> {
             let region = |(number, on_rail): (u64, &Vec<RemoteRegion>)| {
