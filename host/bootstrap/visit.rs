@@ -1,6 +1,6 @@
 //! Visits: peers that come to a running program one by one, without ranks, and leave when they like.
 //!
-//! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token ([`hello`] has the
+//! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::hello` has the
 //! protocol, and what others on the network can do), and ranks and visitors who come to the wrong door are told so. Behind
 //! that the two sides speak in words: labelled JSON. The sockets are tokio's, for programs that drive a fabric in the same loop
 //! ([`crate::flow`]). Every wait is bounded, and ends on Ctrl-C.
