@@ -86,6 +86,8 @@ fn open(path: &Path) -> io::Result<Output> {
     let builder = builder.prefix(&hidden).permissions(mode);
     // A path without a folder lies in the current one.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Its own error would name the temporary file.
+    folder.metadata()?;
     Ok(Output::File { temporary: builder.tempfile_in(folder)?, path })
 }
 

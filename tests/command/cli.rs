@@ -65,7 +65,7 @@ fn options_that_cannot_be_are_refused() {
         ("--volume much", "--volume"),
         ("--memory-limit 4TB", "decimal units"),
         ("--provider null --domain lo", "no domains"),
-        ("--fault fire=3", "none of proxy-vanish=N, proxy-stop=N, corrupt=N"),
+        ("--fault fire=3", "none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"),
         ("--fault proxy-stop=soon", "none of proxy-vanish=N"),
     ] {
         refused(args, part);

@@ -64,7 +64,7 @@ fn the_first_error_of_an_operation_counts() {
 }
 
 #[test]
-fn a_failure_of_nobodys_ends_the_flow_and_all_its_operations() {
+fn a_dead_rail_ends_the_flow_and_all_its_operations() {
     let b = bench(2, Duration::from_millis(1));
     let woken = Arc::new(Woken::default());
     let (mut write, mut wait) = (b.write(8), b.flow.wait_immediate(1, 1));
@@ -73,14 +73,14 @@ fn a_failure_of_nobodys_ends_the_flow_and_all_its_operations() {
     assert_eq!(look(&mut write, &woken), Poll::Pending);
     assert_eq!(look(&mut unposted, &woken), Poll::Pending);
     assert!(look(&mut wait, &woken).is_pending());
-    b.ready([failed(None, "what a peer sent")]);
-    assert!(b.flow.progress().unwrap_err().to_string().contains("what a peer sent"));
+    b.rails[0].borrow_mut().dead = true;
+    assert!(b.flow.progress().unwrap_err().to_string().contains("rail 0: poll failed"));
     assert_eq!(woken.times(), 3, "every task");
     assert!(write.is_done() && unposted.is_done());
     for operation in [write, unposted, b.write(8), b.flow.recv(0, &b.region, 0, 8)] {
-        assert!(result(operation).unwrap_err().to_string().contains("what a peer sent"));
+        assert!(result(operation).unwrap_err().to_string().contains("rail 0: poll failed"));
     }
-    assert!(result(wait).unwrap_err().to_string().contains("what a peer sent"));
+    assert!(result(wait).unwrap_err().to_string().contains("rail 0: poll failed"));
     assert!(b.flow.progress().is_err() && b.flow.failure().is_some());
     // What was posted keeps its region until its completion, though nobody waits for it any more.
     assert_eq!(b.flow.in_flight(), 1);
