@@ -114,6 +114,9 @@ if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$out" 2>&1 | tee -a "$log"; 
 # shellcheck source=scripts/gpu-check-ring.sh
 source scripts/gpu-check-ring.sh
 
+# Modelled cards in real time beside a real one, by size.
+if ! scripts/model-check.sh "$ginlab" "$out/model" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
+
 # The queue from GPU to CPU alone.
 experiment=queue
 run nbi 60 -d gpu -a ticket -m nbi --grid 1,4,8,32,64,132 --block 1,32,256,1024 -r "$(repeats 9)"
