@@ -212,12 +212,12 @@ impl CudaBuilder {
     }
 }
 
-/// Whether a variable tells a compiler or cargo what the outer build wants of it.
+/// Whether a variable tells a compiler or cargo what the outer build wants of it. How cargo reaches its registry is not of
+/// that kind: the sources of `core` have dependencies, too.
 fn is_of_the_outer_build(name: &str) -> bool {
-    ["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-        && name != "CARGO_HOME"
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    begins(&["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"])
+        && !begins(&["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_"])
 }
 
 fn check_arch(arch: &str) -> Result<(), Error> {
@@ -251,6 +251,18 @@ fn assemblies(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nested_cargo_reaches_the_registry_as_the_outer_one_does() {
+        for name in
+            ["CARGO_HOME", "CARGO_HTTP_CAINFO", "CARGO_NET_OFFLINE", "CARGO_REGISTRIES_X_INDEX", "https_proxy", "PATH"]
+        {
+            assert!(!is_of_the_outer_build(name), "{name}");
+        }
+        for name in ["CARGO_TARGET_DIR", "CARGO_PKG_NAME", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+            assert!(is_of_the_outer_build(name), "{name}");
+        }
+    }
 
     #[test]
     fn refuses_targets_without_the_memory_model() {
