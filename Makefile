@@ -27,7 +27,7 @@ setup: ## Install what demo and test need and is missing (Debian 12 and 13, Ubun
 	scripts/setup.sh test
 
 build: ## Build target/release/ginlab; with MPI: make build FEATURES=mpi
-	scripts/setup.sh $(if $(findstring mpi,$(FEATURES)),mpi,demo)
+	scripts/setup.sh $(if $(findstring mpi,$(FEATURES)),mpi,build)
 	scripts/build.sh $(if $(FEATURES),--features $(FEATURES))
 
 bench: build ## The check on a machine with a GPU

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, and only that; a second run changes nothing and works offline.
-#   scripts/setup.sh demo    what `make demo` needs: a linker and Rust; the kernels' compiler and libfabric, where they can be had
+#   scripts/setup.sh demo    what `make demo` needs: a linker and Rust; libfabric, and with a GPU the kernels' compiler, where they can be had
+#   scripts/setup.sh build   as demo, with the kernels' compiler in any case
 #   scripts/setup.sh mpi     also what the feature `mpi` needs
 #   scripts/setup.sh test    also what `make test` needs (default)
 # For Debian 12 and 13 and Ubuntu, as root or with sudo. On other systems it names what is missing. scripts/fresh.sh runs it on bare
@@ -17,10 +18,13 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 case ${1:-test} in
 demo) level=1 ;;
-mpi) level=2 ;;
-test) level=3 ;;
-*) fail "$1? One of: demo, mpi, test" ;;
+build) level=2 ;;
+mpi) level=3 ;;
+test) level=4 ;;
+*) fail "$1? One of: demo, build, mpi, test" ;;
 esac
+# The sources of core are 45 MB to fetch and many files: a demo on a machine without a GPU runs without PTX.
+needs_ptx() { ((level >= 2)) || [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; }
 
 may_be_root() { [[ $(id -u) == 0 ]] || have sudo; }
 # Says and does, with root's rights.
@@ -62,11 +66,11 @@ need gcc have cc
 need libc6-dev test -e /usr/include/stdlib.h
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 want libfabric1 has_libfabric
-if ((level >= 2)); then
+if ((level >= 3)); then
     need libopenmpi-dev have mpicc
     need libclang-dev has_libclang
 fi
-if ((level >= 3)); then
+if ((level >= 4)); then
     need openmpi-bin have mpirun
     need libfabric-dev has_libfabric_headers
     need libfabric-bin eval 'have fi_info || [[ -x /opt/amazon/efa/bin/fi_info ]]'
@@ -104,18 +108,18 @@ version_of_release() {
     return 1
 }
 
+if ((${#wanted[@]})); then
+    say "missing: ${wanted[*]}"
+    if can_install && apt_update && [[ -n $(versions "${wanted[0]}") ]]; then
+        missing+=("${wanted[@]}")
+    else
+        say "warning: cannot be installed from here; going on without"
+    fi
+fi
 if ((${#missing[@]})); then
     say "missing: ${missing[*]}"
     have apt-get || fail "this system has no apt; install the counterparts of: ${missing[*]}"
     apt_install "${missing[@]}"
-fi
-if ((${#wanted[@]})); then
-    say "missing: ${wanted[*]}"
-    if can_install; then
-        apt_install "${wanted[@]}" || say "warning: going on without ${wanted[*]}"
-    else
-        say "warning: cannot be installed from here; going on without"
-    fi
 fi
 
 # Debian's rustc-web follows the needs of browsers and is new in old releases, too. It cannot stand beside the package rustup.
@@ -125,10 +129,12 @@ debian_rust() {
     if dpkg -s rustup >/dev/null 2>&1; then return 1; fi
     apt_update
     version=$(version_of_release rustc-web "$KERNEL_RUST") || return 1
-    # rustfmt and clippy go with it, for `make test`.
-    local packages=("rustc-web=$version" "cargo-web=$version" "rust-web-src=$version" "libstd-rust-web-dev=$version")
-    if ! have rustfmt; then packages+=("rustfmt-web=$version"); fi
-    if ! have cargo-clippy; then packages+=("rust-web-clippy=$version"); fi
+    local packages=("rustc-web=$version" "cargo-web=$version" "libstd-rust-web-dev=$version")
+    if needs_ptx; then packages+=("rust-web-src=$version"); fi
+    if ((level >= 4)); then
+        if ! have rustfmt; then packages+=("rustfmt-web=$version"); fi
+        if ! have cargo-clippy; then packages+=("rust-web-clippy=$version"); fi
+    fi
     apt_install "${packages[@]}"
 }
 # Ubuntu carries versioned packages; any distribution may have moved on to a newer one.
@@ -151,11 +157,18 @@ newest_distribution_rust() {
     return 1
 }
 
-if ! kernel_rustc >/dev/null && [[ -z ${GINLAB_KERNEL_RUSTC:-} ]]; then
-    say "missing: rustc $KERNEL_RUST with the sources of core, which compiles the kernels"
+if needs_ptx; then
+    rust_is_there() { kernel_rustc >/dev/null || [[ -n ${GINLAB_KERNEL_RUSTC:-} ]]; }
+    what="rustc $KERNEL_RUST with the sources of core, which compiles the kernels"
+else
+    rust_is_there() { host_cargo; }
+    what="a Rust >= $RUST_MIN"
+fi
+if ! rust_is_there; then
+    say "missing: $what"
     if debian_rust; then
         add_rust_paths
-    elif have rustup; then
+    elif have rustup && needs_ptx; then
         say "running: rustup toolchain install $KERNEL_RUST --profile minimal --component rust-src"
         rustup toolchain install "$KERNEL_RUST" --profile minimal --component rust-src ||
             say "warning: rustup could not; going on with what is here"
@@ -193,8 +206,8 @@ install_ptxas() {
     ln -sfn "$found" .venv/bin/ptxas
     has_ptxas
 }
-if ((level >= 3)) && ! has_ptxas && ! install_ptxas; then
+if ((level >= 4)) && ! has_ptxas && ! install_ptxas; then
     say "warning: no ptxas; 'make test' will stop at its PTX step until 'make setup' has reached pypi.org once"
 fi
 
-say "ready: $(cargo --version); kernels by $(kernel_rustc || echo 'another compiler than the project'"'"'s, or none')"
+say "ready: $(cargo --version)"

@@ -70,5 +70,5 @@ choose_kernel_compiler() {
     done < <(kernel_compilers)
     # shellcheck disable=SC2034
     kernel_features=(--no-default-features)
-    echo "kernels: no rustc with the sources of core here; building without PTX, for the emulated device alone" >&2
+    echo "kernels: no rustc with the sources of core here; building without PTX, for the emulated device alone (make build brings it)" >&2
 }
