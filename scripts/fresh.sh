@@ -78,7 +78,7 @@ mount --make-rprivate /
 # --- the rooms of what follows: a new root for each command, so that none has what another installed --------------------
 
 remove_root() {
-    umount -R "$root/proc" "$root/sys" "$root/dev" 2>/dev/null || true
+    umount -R "$root" 2>/dev/null || true
     rm -rf --one-file-system "$root"
 }
 
@@ -87,6 +87,8 @@ make_root() {
     remove_root
     mkdir -p "$root"
     tar -C "$root" -xf "$base"
+    # A mount of its own: ip netns changes how / is mounted.
+    mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount -t sysfs sysfs "$root/sys"
     mount -t tmpfs -o mode=755 tmpfs "$root/dev"
