@@ -16,7 +16,7 @@ help: ## Show this list
 demo: ## Put over 1 and 4 rails between two ranks on this machine, verified; writes demo.csv
 	scripts/setup.sh demo
 	scripts/build.sh
-	$(GINLAB) proxy --np 2 --rails 1,4 -b 4K -e 4M -f 4 --mode quiet,nbi --check --csv demo.csv
+	$(GINLAB) proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check --csv demo.csv
 	@printf '\nThe rows: %s\nWhat was run, and where: %s\n' "$(CURDIR)/demo.csv" "$(CURDIR)/demo.header.json"
 
 test: ## Everything that can be tested without a GPU
