@@ -131,7 +131,8 @@ debian_rust() {
     version=$(version_of_release rustc-web "$KERNEL_RUST") || return 1
     local packages=("rustc-web=$version" "cargo-web=$version" "libstd-rust-web-dev=$version")
     if needs_ptx; then packages+=("rust-web-src=$version"); fi
-    if ((level >= 4)); then
+    # Clippy works with the rustc of its own release alone: not beside another first on PATH.
+    if ((level >= 4)) && { ! have rustc || [[ $(command -v rustc) == /usr/bin/rustc ]]; }; then
         if ! have rustfmt; then packages+=("rustfmt-web=$version"); fi
         if ! have cargo-clippy; then packages+=("rust-web-clippy=$version"); fi
     fi

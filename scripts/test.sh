@@ -36,12 +36,18 @@ step 'format'
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip 'no rustfmt'; fi
 
 step 'clippy'
-if cargo clippy --version >/dev/null 2>&1; then
+# Clippy 0.1.96 goes with rustc 1.96 alone.
+clippy_fits() {
+    local clippy rustc
+    clippy=$(cargo clippy --version 2>/dev/null | awk '{print $2}') && rustc=$(release_of rustc) &&
+        [[ $clippy == "0.${rustc%.*}" ]]
+}
+if clippy_fits; then
     cargo clippy --quiet --workspace --all-targets "${features[@]}" -- -D warnings
     # The emulated device alone, without MPI: no kernel toolchain is looked for.
     GINLAB_KERNEL_RUSTC=/nonexistent cargo clippy --quiet --no-default-features -- -D warnings
 else
-    skip 'no clippy'
+    skip 'no clippy of the release of rustc'
     GINLAB_KERNEL_RUSTC=/nonexistent cargo check --quiet --no-default-features
 fi
 
