@@ -128,14 +128,18 @@ debian_rust() {
     have apt-get && may_be_root || return 1
     if dpkg -s rustup >/dev/null 2>&1; then return 1; fi
     apt_update
-    version=$(version_of_release rustc-web "$KERNEL_RUST") || return 1
-    local packages=("rustc-web=$version" "cargo-web=$version" "libstd-rust-web-dev=$version")
-    if needs_ptx; then packages+=("rust-web-src=$version"); fi
+    local names=(rustc-web cargo-web libstd-rust-web-dev)
+    if needs_ptx; then names+=(rust-web-src); fi
     # Clippy works with the rustc of its own release alone: not beside another first on PATH.
     if ((level >= 4)) && { ! have rustc || [[ $(command -v rustc) == /usr/bin/rustc ]]; }; then
-        if ! have rustfmt; then packages+=("rustfmt-web=$version"); fi
-        if ! have cargo-clippy; then packages+=("rust-web-clippy=$version"); fi
+        names+=(rustfmt-web rust-web-clippy)
     fi
+    # A version for each: rebuilt packages have one of their own (+b1), packages without machine code do not.
+    local packages=() name
+    for name in "${names[@]}"; do
+        version=$(version_of_release "$name" "$KERNEL_RUST") || return 1
+        packages+=("$name=$version")
+    done
     apt_install "${packages[@]}"
 }
 # Ubuntu carries versioned packages; any distribution may have moved on to a newer one.

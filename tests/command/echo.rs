@@ -113,10 +113,9 @@ fn a_wrong_token_is_refused_and_the_right_one_still_served() {
 fn another_provider_is_refused() {
     let server = Server::start("-p tcp --clients 1");
     let done = run(server.client("-p shm")).expect(1);
-    assert!(
-        done.complaint().contains("the provider is \"tcp;ofi_rxm\" at the server but \"shm\" at the client"),
-        "{done:?}"
-    );
+    // libfabric 1.17 layers tcp under ofi_rxm, 2.x does not.
+    let said = done.complaint().replace("tcp;ofi_rxm", "tcp");
+    assert!(said.contains("the provider is \"tcp\" at the server but \"shm\" at the client"), "{done:?}");
     server.finish().expect(0);
 }
 

@@ -117,7 +117,7 @@ fn two_ranks_by_mpirun() {
 #[test]
 fn ranks_that_do_not_fit_are_told_the_difference() {
     for (first, second, difference) in [
-        ("-p tcp", "-p shm", "provider is \"tcp;ofi_rxm\" on rank 0 but \"shm\" on rank 1"),
+        ("-p tcp", "-p shm", "provider is \"tcp\" on rank 0 but \"shm\" on rank 1"),
         ("-p tcp --rails 2", "-p tcp --rails 3", "number of rails is \"2\" on rank 0 but \"3\" on rank 1"),
         ("-p tcp -r 4", "-p tcp -r 5", "--repeats is \"4\" on rank 0 but \"5\" on rank 1"),
     ] {
@@ -125,7 +125,9 @@ fn ranks_that_do_not_fit_are_told_the_difference() {
         let (first, second) = both(tcp_rank(0, port, "secret", first), tcp_rank(1, port, "secret", second));
         for done in [first, second] {
             let done = done.expect(2);
-            assert_eq!(done.complaint(), format!("ginlab: ranks differ: {difference}"));
+            // libfabric 1.17 layers tcp under ofi_rxm, 2.x does not.
+            let said = done.complaint().replace("tcp;ofi_rxm", "tcp");
+            assert_eq!(said, format!("ginlab: ranks differ: {difference}"));
             assert_eq!(done.stdout, "");
         }
     }
