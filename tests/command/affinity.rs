@@ -1,19 +1,15 @@
 //! `ginlab affinity`: of recorded trees, and of this machine.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::common::{ginlab, run};
-
-type Record = BTreeMap<String, String>;
+use crate::common::{self, Record, ginlab, run};
 
 #[track_caller]
 fn records(args: &str) -> Vec<Record> {
     let done = run(ginlab(&format!("affinity {args} --csv -"))).expect(0);
-    let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
-    reader.deserialize().map(|record| record.unwrap()).collect()
+    common::records(&done.stdout)
 }
 
 #[test]

@@ -1,22 +1,17 @@
 //! `ginlab efa`: of this machine, and of a dump of a p5.
 
-use crate::common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{Done, clean, ginlab, run};
+use crate::common::{self, Done, Record, clean, ginlab, run};
 
 const P5: &str = "tests/fixtures/p5";
-
-type Record = BTreeMap<String, String>;
 
 /// The rows of the CSV on stdout, by column.
 #[track_caller]
 fn records(args: &str) -> Vec<Record> {
     let done = run(ginlab(&format!("efa {args} --csv -"))).expect(0);
-    let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
-    reader.deserialize().map(|record| record.unwrap()).collect()
+    common::records(&done.stdout)
 }
 
 #[track_caller]

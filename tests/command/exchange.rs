@@ -1,29 +1,14 @@
 //! `ginlab bootstrap`: what it prints, and what it says when the ranks do not fit together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::common::lab::Lab;
-use crate::common::{Done, Job, free_port, ginlab, mpirun, run};
-
-type Record = BTreeMap<String, String>;
-
-#[track_caller]
-fn records(csv: &str) -> Vec<Record> {
-    csv::Reader::from_reader(csv.as_bytes()).deserialize().map(|record| record.unwrap()).collect()
-}
+use crate::common::{self, Job, Record, both, free_port, ginlab, mpirun, records, run};
 
 /// One rank of a tcp job of two.
 fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
-    let mut command = ginlab(&format!("bootstrap -d emulated {args}"));
-    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
-    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    command
-}
-
-fn both(first: Command, second: Command) -> (Done, Done) {
-    let (first, second) = (Job::start(first), Job::start(second));
-    (first.finish(), second.finish())
+    common::tcp_rank(rank, port, token, &format!("bootstrap -d emulated {args}"))
 }
 
 /// The ranks that a cell names.

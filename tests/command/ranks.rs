@@ -4,23 +4,14 @@
 use std::process::Command;
 
 use crate::common::lab::Lab;
-use crate::common::{Done, Job, all_verified, free_port, ginlab, mpirun, rows, run};
+use crate::common::{self, Done, Job, all_verified, both, free_port, ginlab, mpirun, rows, run};
 use ginlab::report::Row;
 
 const SHORT: &str = "proxy -d emulated -n 2 -w 1 -r 1";
 
 /// One rank of a tcp job of two.
 fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
-    let mut command = ginlab(&format!("{SHORT} {args}"));
-    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
-    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    command
-}
-
-/// Both at once.
-fn both(first: Command, second: Command) -> (Done, Done) {
-    let (first, second) = (Job::start(first), Job::start(second));
-    (first.finish(), second.finish())
+    common::tcp_rank(rank, port, token, &format!("{SHORT} {args}"))
 }
 
 /// The row of each case and mode, with the shape it was measured in.

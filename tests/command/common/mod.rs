@@ -3,7 +3,7 @@
 pub mod lab;
 pub mod server;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -260,6 +260,29 @@ fn children(parent: Pid) -> Vec<Pid> {
         after_name.split(' ').nth(1) == Some(&parent.to_string())
     };
     pids.filter(is_child).map(Pid::from_raw).collect()
+}
+
+/// One rank of a tcp job of two on this machine, with this command line.
+pub fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
+    let mut command = ginlab(args);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+    command
+}
+
+/// Runs both at once.
+pub fn both(first: Command, second: Command) -> (Done, Done) {
+    let (first, second) = (Job::start(first), Job::start(second));
+    (first.finish(), second.finish())
+}
+
+/// A line of a CSV by column, of listings, whose columns are not those of [`rows`].
+pub type Record = BTreeMap<String, String>;
+
+/// The lines of the CSV text of a listing.
+#[track_caller]
+pub fn records(csv: &str) -> Vec<Record> {
+    csv::Reader::from_reader(csv.as_bytes()).deserialize().map(|record| record.unwrap()).collect()
 }
 
 /// The rows of a CSV text, after a check of its columns.
