@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions, bare_write_loop};
-use ginlab::fabric::{Completion, Memory, Post, Rail, RemoteRegion, Transfer};
+use ginlab::fabric::{Access, Completion, Memory, Post, Rail, RemoteRegion, Transfer};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
@@ -46,7 +46,7 @@ impl<R: Rail> Node<R> {
         let mut memory = vec![0u8; bytes].into_boxed_slice();
         let address = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the memory is on the heap and dropped after the region (field order).
-        let region = unsafe { rail.register(Memory { address, bytes, cuda_device: None }) }.unwrap();
+        let region = unsafe { rail.register(Memory { address, bytes, cuda_device: None }, Access::ALL) }.unwrap();
         Self { region, rail, memory, completions: Vec::new() }
     }
 
@@ -277,7 +277,7 @@ fn bad_memory_is_refused() {
     let mut rail = open("tcp", &RailOptions::default()).unwrap();
     for (address, bytes) in [(0, 64), (4096, 0), (u64::MAX - 7, 64)] {
         // SAFETY: refused before anything is registered.
-        let error = unsafe { rail.register(Memory { address, bytes, cuda_device: None }) }.unwrap_err();
+        let error = unsafe { rail.register(Memory { address, bytes, cuda_device: None }, Access::ALL) }.unwrap_err();
         assert!(error.to_string().contains("empty or wraps"), "{error}");
     }
 }
@@ -290,7 +290,7 @@ fn cuda_memory_where_there_is_none_is_an_error_that_says_what_to_do() {
         let options = RailOptions { cuda_memory: true, ..Default::default() };
         let Some(mut rail) = open(provider, &options) else { continue };
         // SAFETY: host memory under the name of a device: refused, or registered and dropped at once.
-        let error = unsafe { rail.register(Memory { address, bytes: 4096, cuda_device: Some(0) }) };
+        let error = unsafe { rail.register(Memory { address, bytes: 4096, cuda_device: Some(0) }, Access::ALL) };
         // A libfabric with CUDA and a device may refuse for other reasons; here there is none.
         let line = error.expect_err("no CUDA here").to_string();
         assert!(line.contains("stage through pinned host memory"), "{line}");

@@ -326,9 +326,9 @@ impl<R: Rail> Rail for Watched<R> {
     fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
         self.inner.insert_peers(addresses)
     }
-    unsafe fn register(&mut self, memory: Memory) -> Result<R::Region, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
         // SAFETY: passed on.
-        unsafe { self.inner.register(memory) }
+        unsafe { self.inner.register(memory, access) }
     }
     fn remote(&self, region: &R::Region) -> RemoteRegion {
         self.inner.remote(region)

@@ -7,11 +7,11 @@ use crate::error::Failure;
 use crate::job::{self, MemoryKind};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Device, Place};
-use ginlab::fabric::Rail;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model;
 use ginlab::fabric::near::Movers;
+use ginlab::fabric::{Access, Rail};
 use ginlab::measure::size;
 use ginlab::{cores, memory};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ pub fn memory_path(plan: &Plan, device: &Device, domains: &[Domain]) -> Result<M
     let options = RailOptions { level: plan.level, cuda_memory: true, messages: false, max_outstanding: None };
     let reachable = LibfabricRail::open(domain, &options).ok().is_some_and(|mut rail| {
         // SAFETY: the buffer outlives the region, which ends in this expression.
-        rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true)) }.is_ok()
+        rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true), Access::ALL) }.is_ok()
     });
     Ok(if reachable { MemoryPath::Device } else { MemoryPath::Staged })
 }

@@ -132,12 +132,7 @@ impl<R: Rail> Rail for FaultyRail<R> {
         self.inner.insert_peers(addresses)
     }
 
-    unsafe fn register(&mut self, memory: Memory) -> Result<R::Region, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.register_for(memory, Access::ALL) }
-    }
-
-    unsafe fn register_for(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
         self.registrations += 1;
         if self.faults.refuse_registration == Some(self.registrations) {
             return Err(self.error(&format!("registration of {} B", memory.bytes)));
@@ -146,7 +141,7 @@ impl<R: Rail> Rail for FaultyRail<R> {
             self.lock(memory)?;
         }
         // SAFETY: passed on.
-        unsafe { self.inner.register_for(memory, access) }
+        unsafe { self.inner.register(memory, access) }
     }
 
     fn remote(&self, region: &R::Region) -> RemoteRegion {
@@ -235,7 +230,8 @@ mod tests {
         let mut rail = FaultyRail::new(NullRail::new(), faults);
         rail.insert_peers(&[Vec::new()]).expect("a peer");
         // SAFETY: a null rail does not touch the memory.
-        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }) }.expect("a region");
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
+            .expect("a region");
         let remote = rail.remote(&region);
         for token in 0..posts {
             let (local_offset, peer, remote_offset, bytes, immediate, more) = (0, 0, 0, 8, None, false);

@@ -224,20 +224,11 @@ pub trait Rail: Sized {
     /// Makes the peers known; index `i` of the slice becomes peer `i`.
     fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError>;
 
-    /// Registers memory for local use and for peers' reads and writes.
+    /// Registers memory for these uses, and no others where the rail can tell them apart.
     ///
     /// # Safety
     /// The memory must stay valid and in place until the region is dropped.
-    unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError>;
-
-    /// Registers memory for these uses only, where the rail can tell them apart.
-    ///
-    /// # Safety
-    /// As for [`Rail::register`].
-    unsafe fn register_for(&mut self, memory: Memory, _access: Access) -> Result<Self::Region, FabricError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.register(memory) }
-    }
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError>;
 
     /// What a peer needs to reach this region through this rail.
     fn remote(&self, region: &Self::Region) -> RemoteRegion;

@@ -1,6 +1,6 @@
 //! A rail without a network: what the proxy costs when the fabric costs nothing.
 
-use super::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 
 /// Outstanding transfers at most; a poll completes all of them.
 const OUTSTANDING: usize = 8192;
@@ -130,7 +130,7 @@ impl Rail for NullRail {
         Ok(self.peers - 1)
     }
 
-    unsafe fn register(&mut self, memory: Memory) -> Result<NullRegion, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NullRegion, FabricError> {
         Ok(NullRegion { bytes: memory.bytes as u64 })
     }
 
@@ -169,8 +169,8 @@ mod tests {
         let mut rail = NullRail::new();
         rail.insert_peers(&[rail.address().expect("an address")]).expect("a peer");
         // SAFETY: a null rail does not touch the memory.
-        let region =
-            unsafe { rail.register(Memory { address: 0, bytes: 1 << 20, cuda_device: None }) }.expect("a region");
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 20, cuda_device: None }, Access::ALL) }
+            .expect("a region");
         let remote = rail.remote(&region);
         (rail, region, remote)
     }

@@ -1,6 +1,6 @@
 //! A rail for unit tests: it moves nothing, does what a test tells it, and keeps what it was asked.
 
-use super::{Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Rail for Scripted {
     fn insert_peers(&mut self, _: &[Vec<u8>]) -> Result<(), FabricError> {
         Ok(())
     }
-    unsafe fn register(&mut self, memory: Memory) -> Result<ScriptedRegion, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<ScriptedRegion, FabricError> {
         let remote = RemoteRegion { key: 0, base: 0, bytes: memory.bytes as u64 };
         Ok(ScriptedRegion { remote, name: self.name.clone(), closed: self.closed.clone() })
     }

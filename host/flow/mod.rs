@@ -209,7 +209,7 @@ impl<R: Rail> Flow<R> {
         let memory = Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: buffer.cuda_device() };
         let mut state = self.0.borrow_mut();
         // SAFETY: the region keeps the buffer, registrations are dropped first, and operations keep the region.
-        let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register_for(memory, access) });
+        let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register(memory, access) });
         let on_rail = regions.collect::<Result<_, _>>()?;
         Ok(Rc::new(Registered { on_rail, buffer }))
     }

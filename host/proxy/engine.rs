@@ -229,7 +229,7 @@ impl<R: Rail> Engine<R> {
         let mut remotes = Vec::with_capacity(self.rails.len());
         for rail in &mut self.rails {
             // SAFETY: the caller's contract.
-            let region = unsafe { rail.register_for(memory, access) }?;
+            let region = unsafe { rail.register(memory, access) }?;
             remotes.push(rail.remote(&region));
             on_rail.push(region);
         }

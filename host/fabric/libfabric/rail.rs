@@ -325,16 +325,7 @@ impl Rail for LibfabricRail {
     /// # Safety
     /// As the trait says. The region is dropped when no transfer that uses it is outstanding, and while no other thread is
     /// inside a call of this rail (FI_THREAD_DOMAIN).
-    unsafe fn register(&mut self, memory: Memory) -> Result<LibfabricRegion, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.register_for(memory, Access::ALL) }
-    }
-
-    /// Registers memory for these uses.
-    ///
-    /// # Safety
-    /// As for `register`.
-    unsafe fn register_for(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
         if memory.cuda_device.is_some() && !self.limits.cuda_memory {
             let what = format!("registering {} B of CUDA memory", memory.bytes);
             let text = "the rail was opened without device memory (FI_HMEM not asked for or not offered)";

@@ -1,7 +1,7 @@
 //! A rail with a modelled card in front of the one that moves the bytes.
 
 use super::{Course, Model, Picoseconds};
-use crate::fabric::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use slab::Slab;
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -238,9 +238,9 @@ impl<R: Rail> Rail for ModelRail<R> {
         self.inner.remove_peer(peer)
     }
 
-    unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
         // SAFETY: passed on.
-        unsafe { self.inner.register(memory) }.map(Rc::new)
+        unsafe { self.inner.register(memory, access) }.map(Rc::new)
     }
 
     fn remote(&self, region: &Self::Region) -> RemoteRegion {
@@ -352,8 +352,8 @@ mod tests {
         let mut rail = model.rails([NullRail::new()]).remove(0);
         rail.insert_peers(&[Vec::new()]).expect("a peer");
         // SAFETY: a null rail does not touch the memory.
-        let region =
-            unsafe { rail.register(Memory { address: 0, bytes: 1 << 30, cuda_device: None }) }.expect("a region");
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 1 << 30, cuda_device: None }, Access::ALL) }
+            .expect("a region");
         let remote = rail.remote(&region);
         (model, rail, region, remote)
     }
@@ -431,7 +431,8 @@ mod tests {
         let mut rail = model.rails([late]).remove(0);
         rail.insert_peers(&[Vec::new()]).expect("a peer");
         // SAFETY: a null rail does not touch the memory.
-        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }) }.expect("a region");
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
+            .expect("a region");
         let (local_offset, peer, remote, remote_offset) = (0, 0, rail.remote(&region), 0);
         let transfer =
             Transfer { local_offset, peer, remote, remote_offset, bytes: 64, immediate: None, token: 5, more: false };

@@ -11,7 +11,7 @@ mod movers;
 
 pub use movers::Movers;
 
-use super::{Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use crate::memory_file::{self, FileName, MemoryFile};
 use inbox::{Inbox, Outbox};
 use movers::Job;
@@ -290,7 +290,7 @@ impl Rail for NearRail {
             .ok_or_else(|| refused(&self.name, format!("removing peer {peer}"), "there is none".to_owned()))
     }
 
-    unsafe fn register(&mut self, memory: Memory) -> Result<NearRegion, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NearRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
             let text = "memory of the host is needed, that neither is empty nor wraps".to_owned();

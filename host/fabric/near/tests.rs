@@ -19,8 +19,9 @@ fn node(place: Place, movers: Option<Arc<Movers>>) -> Node {
     let memory = Device::Emulated.allocate(place, BYTES).unwrap();
     let mut rail = NearRail::open("near", movers).unwrap();
     // SAFETY: the memory outlives the region (field order does not matter: nothing is in flight when a test ends).
-    let region =
-        unsafe { rail.register(Memory { address: memory.address(), bytes: BYTES, cuda_device: None }).unwrap() };
+    let region = unsafe {
+        rail.register(Memory { address: memory.address(), bytes: BYTES, cuda_device: None }, Access::ALL).unwrap()
+    };
     Node { rail, region, memory }
 }
 

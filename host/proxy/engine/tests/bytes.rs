@@ -63,9 +63,9 @@ impl Rail for Ledgered {
     fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
         self.inner.insert_peers(addresses)
     }
-    unsafe fn register(&mut self, memory: Memory) -> Result<Self::Region, FabricError> {
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
         // SAFETY: passed on.
-        unsafe { self.inner.register(memory) }
+        unsafe { self.inner.register(memory, access) }
     }
     fn remote(&self, region: &Self::Region) -> RemoteRegion {
         self.inner.remote(region)
