@@ -12,6 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 fail() { printf 'fresh.sh: %s\n' "$*" >&2; exit 2; }
+arguments=("$@")
 release=bookworm
 only=
 twice=
@@ -44,12 +45,7 @@ command -v debootstrap >/dev/null || fail 'not run: no debootstrap (apt-get inst
 
 # Mounts of a namespace of our own are gone with it, however this ends; so are the processes.
 if [[ -z ${GINLAB_FRESH_INSIDE:-} ]]; then
-    again=(--release "$release" --work "$work")
-    for what in "${with[@]}"; do again+=(--with "$what"); done
-    if [[ -n $only ]]; then again+=(--only "$only"); fi
-    if [[ -n $twice ]]; then again+=(--twice); fi
-    if [[ -n $keep ]]; then again+=(--keep); fi
-    GINLAB_FRESH_INSIDE=yes exec unshare --mount --pid --fork --kill-child -- "${BASH_SOURCE[0]}" "${again[@]}"
+    GINLAB_FRESH_INSIDE=yes exec unshare --mount --pid --fork --kill-child -- scripts/fresh.sh "${arguments[@]}"
 fi
 
 mirror=http://deb.debian.org/debian
@@ -75,7 +71,7 @@ if [[ ! -r $base ]]; then
 fi
 mount --make-rprivate /
 
-# --- the rooms of what follows: a new root for each command, so that none has what another installed --------------------
+# --- a new root for each command, so that neither has what the other installed -----------------------------------------
 
 remove_root() {
     umount -R "$root" 2>/dev/null || true

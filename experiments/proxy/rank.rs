@@ -83,10 +83,12 @@ impl Rank {
         let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
         let initiates = target.is_some();
         // Bytes arrive in host memory where the rails cannot reach the GPU's.
-        let payload_place = match initiates || path == MemoryPath::Device {
-            true => place,
-            false if plan.model.is_some() => Place::Shared,
-            false => Place::Host,
+        let payload_place = if initiates || path == MemoryPath::Device {
+            place
+        } else if plan.model.is_some() {
+            Place::Shared
+        } else {
+            Place::Host
         };
         let payload = device.allocate(payload_place, to_usize(needs.payload)?)?;
         let null_destination = if plan.is_null() { needs.payload } else { PLACEHOLDER };

@@ -135,12 +135,7 @@ impl NearRail {
     #[inline]
     fn reach(&mut self, region: &NearRegion, t: &Transfer) -> Result<(*mut u8, Arc<MemoryFile>), FabricError> {
         let inside = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
-        let Some(Some(peer)) = self.peers.get_mut(t.peer) else {
-            return Err(refused(&self.name, operation(t), "there is no such peer".to_owned()));
-        };
-        if peer.has_ended {
-            return Err(has_ended(&self.name, t));
-        }
+        let peer = peer_of(&mut self.peers, &self.name, t)?;
         let known = peer.memory.iter().find(|(key, _)| *key == t.remote.key).map(|(_, file)| file.clone());
         let file = match known {
             Some(file) => file,
@@ -200,12 +195,7 @@ impl NearRail {
 
     /// Sends the immediate behind bytes that are there.
     fn signal(&mut self, t: &Transfer, immediate: u32) -> Result<bool, FabricError> {
-        let Some(Some(peer)) = self.peers.get_mut(t.peer) else {
-            return Err(refused(&self.name, operation(t), "there is no such peer".to_owned()));
-        };
-        if peer.has_ended {
-            return Err(has_ended(&self.name, t));
-        }
+        let peer = peer_of(&mut self.peers, &self.name, t)?;
         let outbox = match &mut peer.outbox {
             Some(outbox) => outbox,
             none => {
@@ -231,9 +221,14 @@ fn operation(t: &Transfer) -> String {
     format!("transfer of {} B with peer {}", t.bytes, t.peer)
 }
 
-#[cold]
-fn has_ended(rail: &str, t: &Transfer) -> FabricError {
-    refused(rail, operation(t), "the peer's process has ended".to_owned())
+/// The peer of a transfer, as long as its process is there. (Of two fields of the rail, so that the others can be used beside it.)
+#[inline]
+fn peer_of<'a>(peers: &'a mut [Option<Peer>], rail: &str, t: &Transfer) -> Result<&'a mut Peer, FabricError> {
+    match peers.get_mut(t.peer) {
+        Some(Some(peer)) if !peer.has_ended => Ok(peer),
+        Some(Some(_)) => Err(refused(rail, operation(t), "the peer's process has ended".to_owned())),
+        _ => Err(refused(rail, operation(t), "there is no such peer".to_owned())),
+    }
 }
 
 #[cold]
