@@ -59,7 +59,7 @@ fn ended_early(done: &Done, reason: &str) {
 #[test]
 fn a_proxy_that_vanishes_is_a_deadline() {
     for args in ["-p null", "-p tcp", "-p null --ring-slots 2"] {
-        let done = run(faulty(&format!("{args} -t 2 --fault proxy-vanish=1000"))).expect(124);
+        let done = run(faulty(&format!("{args} -t 1 --fault proxy-vanish=1000"))).expect(124);
         ended_early(&done, "deadline passed on the device");
         assert!(rows_stay_whole(&done));
     }
@@ -71,7 +71,7 @@ fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
     for args in
         ["-p null --mode quiet", "-p null --mode nbi", "-p tcp --rails 2 --mode quiet", "-p model:p5 --mode quiet"]
     {
-        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 {args} -t 2 --fault rails-silent=1000"));
+        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 {args} -t 1 --fault rails-silent=1000"));
         let done = run(command).expect(124);
         ended_early(&done, "fabric error: no progress for ");
         let line = done.complaint();
