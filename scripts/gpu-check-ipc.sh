@@ -2,7 +2,7 @@
 # The part of gpu-check.sh for two or more GPUs: what experiments/ipc must show. Sourced; a run on two GPUs takes about two
 # minutes. GINLAB_CUBIN=path takes a module that was compiled before.
 
-# shellcheck disable=SC2154,SC2034  # gpu-check.sh sets work, log, out, quick, ginlab, gpus, and its `run` reads experiment
+# shellcheck disable=SC2154,SC2034  # gpu-check.sh sets work, log, quick, ginlab, gpus, and its `run` reads experiment
 experiment=ipc
 cubin=${GINLAB_CUBIN:-}
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
@@ -71,20 +71,3 @@ kill_peer() {
     fi
 }
 kill_peer
-
-# A figure per line: GRID x BLOCK: GB/s of the case, and its ratio to the baseline.
-figures() {
-    awk -F, -v file="$1" 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
-        { for (name in n) c[name] = $n[name] } '"$2"' {
-            printf "%s: %s %s %s B %sx%s width %s %s %s: %.1f GB/s, %.3f x %s, line %s %%, received %s us\n", file, c["pair"],
-                c["operation"], c["size_bytes"], c["grid"], c["block"], c["width_bytes"], c["case"], c["launch"],
-                c["bandwidth_gbytes_s"], c["baseline_ratio"], c["baseline"], c["line_rate_pct"], c["received_us_p50"] }' \
-        "$work/$1.csv" 2>/dev/null
-}
-{
-    figures ipc-1g 'c["status"] == "ok"'
-    figures ipc-8m 'c["case"] != "int-loop"'
-    figures ipc-small 'c["case"] == "write" && c["grid"] >= 16'
-    figures ipc-both 'c["case"] == "write" || c["case"] == "copy-engine"'
-    for name in ipc-matrix ipc-all; do figures "$name" 'c["case"] == "write"'; done
-} >"$out/ipc-figures.txt"

@@ -1,25 +1,36 @@
 #!/usr/bin/env bash
 # Every check and benchmark that needs a GPU, in one call: correctness on real PTX, the faults, the figures.
 #
-#   scripts/gpu-check.sh [FOLDER]      results go to FOLDER (default: $OUT, then data/<date>-<hostname>)
+#   scripts/gpu-check.sh [FOLDER]      results go to FOLDER, a new one (default: $OUT, then data/<date>-<hostname>)
 #   GINLAB=path QUICK=1                another binary; a tenth of the time, for trying the script itself
 #   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
 #   ONLY=ring                          nothing but the ring beside its prototype (gpu-check-ring.sh)
 #
 # Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
-# bounded; a failed step is counted and the others still run. Leaves log.txt, summary.txt and results.tar.gz (all CSV and JSON files) in FOLDER.
+# bounded; a failed step is counted and the others still run. Leaves summary.txt, steps.txt and all results in FOLDER as
+# scripts/pack-results.sh packs them: ready for data/, but for a README.md that says what is notable.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}
 quick=${QUICK:-}
+if [[ -e $out/headers.json ]]; then
+    echo "gpu-check.sh: $out has results of an earlier run; name another folder" >&2
+    exit 2
+fi
 work=$(mktemp -d)
-# What there is by then is kept, whoever ends the script.
-trap 'tar -czf "$out/results.tar.gz" -C "$work" .; rm -rf "$work"' EXIT
 mkdir -p "$out"
+# Grows in FOLDER, where somebody may look on; it is packed with the rest.
 log=$out/log.txt
 : >"$log"
+# What there is by then is kept, whoever ends the script.
+# shellcheck disable=SC2317  # the trap calls it
+pack() {
+    cp "$log" "$work/log.txt"
+    if scripts/pack-results.sh "$work" "$out"; then rm -rf "$log" "$work"; else echo "not packed: $work" >&2; fi
+}
+trap pack EXIT
 failures=0
 
 say() { printf '%s\n' "$*" | tee -a "$log"; }
@@ -90,7 +101,7 @@ nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width
     --format=csv 2>&1 | tee -a "$log"
 
 finish_only() {
-    printf 'failed steps: %s\n' "$failures" | tee "$out/summary.txt" | tee -a "$log"
+    printf 'failed steps: %s\n' "$failures" | tee "$work/summary.txt" | tee -a "$log"
     exit $((failures > 0))
 }
 if [[ ${ONLY:-} == ring ]]; then
@@ -109,13 +120,13 @@ fi
 if [[ ${ONLY:-} == ipc ]]; then finish_only; fi
 
 # What CUDA's own checkers say of the kernels.
-if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$out" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
+if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$work" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
 
 # shellcheck source=scripts/gpu-check-ring.sh
 source scripts/gpu-check-ring.sh
 
 # Modelled cards in real time beside a real one, by size.
-if ! scripts/model-check.sh "$ginlab" "$out/model" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
+if ! scripts/model-check.sh "$ginlab" "$work/model" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
 
 # The queue from GPU to CPU alone.
 experiment=queue
@@ -201,6 +212,6 @@ kill_target
     printf 'write, our layer over the bare loop, by size: %s\n' \
         "$(value write-bare baseline_ratio 'c["case"] == "write"' | paste -sd' ')"
     printf 'failed steps: %s\n' "$failures"
-} | tee "$out/summary.txt" | tee -a "$log"
+} | tee "$work/summary.txt" | tee -a "$log"
 
 exit $((failures > 0))

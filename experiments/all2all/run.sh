@@ -1,35 +1,36 @@
 #!/usr/bin/env bash
 # All-to-all in the lab (four nodes on this machine, four rails of 100 Mbit/s each way; root is needed) and of eight local ranks.
-#   experiments/all2all/run.sh [FOLDER]      CSV, JSON and what was printed go to FOLDER (default: a new folder in data/)
+#   experiments/all2all/run.sh [FOLDER]      results go to FOLDER, a new one (default: in data/), packed as those of data/ are
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=$PWD/${GINLAB:-target/release/ginlab}
-out=${1:-data/$(date -u +%F)-lab}
+out=${1:-data/$(date -u +%F)-lab-all2all}
 mkdir -p "$out"
 nodes=4
 lab() { scripts/rails-lab.sh "$1" --name all2all "${@:2}"; }
 trap 'lab down >/dev/null 2>&1 || true' EXIT
 lab down >/dev/null 2>&1 || true
 lab up --nodes "$nodes" --rate "${RATE:-100mbit}" --mtu "${MTU:-1500}"
-: >"$out/all2all-steps.txt"
+: >"$out/log.txt"
 
 # step NAME ARGUMENTS...: all nodes run the same line; node 0 writes the rows.
 step() {
     local name=$1 node others=()
     shift
-    printf '== %s: one rank per node: ginlab all2all %s\n' "$name" "$*" | tee -a "$out/all2all-steps.txt"
+    printf '== %s: one rank per node: ginlab all2all %s\n' "$name" "$*" | tee -a "$out/log.txt"
     for ((node = 1; node < nodes; node++)); do
         timeout 300 scripts/rails-lab.sh exec --name all2all "$node" -- "$ginlab" all2all -p tcp -d emulated "$@" --no-header >/dev/null &
         others+=("$!")
     done
     timeout 300 scripts/rails-lab.sh exec --name all2all 0 -- "$ginlab" all2all -p tcp -d emulated "$@" --no-header \
-        --csv "$out/$name.csv" --json "$out/$name.json" | tee -a "$out/all2all-steps.txt"
+        --csv "$out/$name.csv" --json "$out/$name.json" | tee -a "$out/log.txt"
     for node in "${others[@]}"; do wait "$node"; done
 }
 
 # One rail against four; whole blocks in turn against blocks that are cut.
 step all2all-rails -b 64K -e 4M -f 8 -n 12 --rails 1,2,3,4 --strategy round-robin,split --volume 64M
 # Eight local ranks on loopback: right bytes and even rails at any size. Their times are the scheduler's.
-printf '== all2all-local: ginlab all2all --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24\n' | tee -a "$out/all2all-steps.txt"
+printf '== all2all-local: ginlab all2all --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24\n' | tee -a "$out/log.txt"
 "$ginlab" all2all -p tcp -d emulated --np 8 --rails 1,2,3,8 -b 0 -e 300763 -f 67 -n 24 --no-header \
-    --csv "$out/all2all-local.csv" --json "$out/all2all-local.json" | tee -a "$out/all2all-steps.txt"
+    --csv "$out/all2all-local.csv" --json "$out/all2all-local.json" | tee -a "$out/log.txt"
+scripts/pack-results.sh "$out"

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   ginlab compare before.csv after.csv
-  ginlab compare data/2026-11-20-h200/run1 data/2026-11-20-h200/run2 --csv -
+  ginlab compare data/2026-11-21-loopback/vm data/2026-11-21-loopback/h200 --csv -
   ginlab compare before.csv after.csv --fail-slower 5      exit code 1 if a row is slower by more than 5 %, beyond noise
   ginlab compare tcp.csv shm.csv --ignore fabric           two fabrics row by row";
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The ladder of experiments/write in the lab: two nodes on this machine, four rails of 1 Gbit/s each way; root is needed.
-#   experiments/write/run.sh [FOLDER]      CSV, JSON and what was printed go to FOLDER (default: a new folder in data/)
+#   experiments/write/run.sh [FOLDER]      results go to FOLDER, a new one (default: in data/), packed as those of data/ are
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ginlab=$PWD/${GINLAB:-target/release/ginlab}
-out=${1:-data/$(date -u +%F)-lab}
+out=${1:-data/$(date -u +%F)-lab-write}
 mkdir -p "$out"
 lab() { scripts/rails-lab.sh "$1" --name write "${@:2}"; }
 trap 'lab down >/dev/null 2>&1 || true' EXIT
@@ -16,11 +16,11 @@ experiment="write"
 rung() {
     local name=$1 other
     shift
-    printf '== %s: ginlab %s %s\n' "$name" "$experiment" "$*" | tee -a "$out/steps.txt"
+    printf '== %s: ginlab %s %s\n' "$name" "$experiment" "$*" | tee -a "$out/log.txt"
     timeout 120 scripts/rails-lab.sh exec --name write 1 -- "$ginlab" "$experiment" -p tcp -d emulated -r 5 "$@" --no-header >/dev/null &
     other=$!
     timeout 120 scripts/rails-lab.sh exec --name write 0 -- "$ginlab" "$experiment" -p tcp -d emulated -r 5 "$@" --no-header \
-        --csv "$out/$name.csv" --json "$out/$name.json" | tee -a "$out/steps.txt"
+        --csv "$out/$name.csv" --json "$out/$name.json" | tee -a "$out/log.txt"
     wait "$other"
 }
 
@@ -41,3 +41,4 @@ rung one-rail-bare -b 4M -e 16M -f 4 -n 16 --rails 1 --strategy single --window 
 rung split -b 4M -e 64M -f 4 -n 8 --rails 1,4 --strategy split --window 4 --buffers 2 --volume 256M
 rung round-robin -b 4M -e 4M -n 64 --rails 1,4 --strategy round-robin --window 8 --buffers 8 --volume 256M
 rung lone-buffer -b 64M -e 64M -n 1 --rails 4 --strategy single,split --window 1 --buffers 1 --volume 64M
+scripts/pack-results.sh "$out"

@@ -14,6 +14,7 @@ pub mod compare;
 mod csv;
 pub mod figures;
 mod header;
+mod headers;
 mod json;
 pub mod page;
 mod row;

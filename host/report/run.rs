@@ -1,4 +1,4 @@
-//! The CSV files of earlier runs, with the headers that lie beside them.
+//! The CSV files of earlier runs, with their headers.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::Key;
 use super::chart::{ChartError, FileKind, Records};
+use super::{Key, headers};
 
 /// One CSV file.
 #[derive(Clone, Debug)]
@@ -37,19 +37,10 @@ pub struct Runs {
 }
 
 impl Run {
-    /// Reads a file and the header beside it, `<stem>.header.json`, if that is there.
+    /// Reads a file and its header, if there is one: `<stem>.header.json` beside it, or its part of `headers.json`.
     pub fn read(path: &Path, name: &str) -> Result<Self, ChartError> {
-        let unreadable = |path: &Path| {
-            let path = path.to_path_buf();
-            |source| ChartError::Read { path, source }
-        };
-        let beside = path.with_extension("header.json");
-        let header = match std::fs::read(&beside) {
-            Ok(text) => Some(text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(source) => return Err(unreadable(&beside)(source)),
-        };
-        Self::of_text(File::open(path).map_err(unreadable(path))?, header.as_deref(), path, name)
+        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
+        Self::of_text(file, headers::of(path)?.as_deref(), path, name)
     }
 
     /// The same from the texts of the two.

@@ -104,7 +104,7 @@ fn the_results_of_this_repository_become_a_page() {
     let rows = files.iter().map(|file| csv::Reader::from_path(file).unwrap().records().count()).sum::<usize>();
     assert_eq!(all(&html, "article").len(), files.len());
     assert_eq!(all(&html, "article tbody tr").len(), rows);
-    for part in ["284b26d20856", "NVIDIA H200", "ginlab ipc -d gpu"] {
+    for part in ["7562a8ccddc2", "NVIDIA H200", "ginlab ipc -d gpu"] {
         assert!(source.contains(part), "{part}");
     }
     let pictures: Vec<PathBuf> =

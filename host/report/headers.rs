@@ -1,0 +1,103 @@
+//! Where the header of a CSV file is found.
+//!
+//! A run writes it beside the file, as `<stem>.header.json`. In `data/` all headers of a folder, and of the folders in it, are
+//! in one `headers.json` (`scripts/pack-results.sh` makes it):
+//!
+//! ```json
+//! { "common": { "commit": "7562a8ccddc2", "provider": "null" },
+//!   "files": { "nbi.csv": { "command": "ginlab queue -m nbi", "provider": null },
+//!              "life/tcp.csv": { "command": "ginlab proxy -p tcp", "provider": "tcp;ofi_rxm" } } }
+//! ```
+//!
+//! A file's own keys come before the common ones; null is a key that it has not.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::chart::ChartError;
+
+/// How many folders above a file are searched.
+const ABOVE: usize = 3;
+
+#[derive(Deserialize)]
+struct Packed {
+    common: Map<String, Value>,
+    files: Map<String, Value>,
+}
+
+/// The header of a CSV file as a JSON document: the one beside it, or else that of the nearest `headers.json` that names the
+/// file. None where neither is there.
+pub(super) fn of(csv: &Path) -> Result<Option<Vec<u8>>, ChartError> {
+    let beside = read(&csv.with_extension("header.json"))?;
+    if beside.is_some() {
+        return Ok(beside);
+    }
+    // A relative path has no parents beyond the current folder.
+    let absolute = csv.canonicalize().unwrap_or_else(|_| csv.to_path_buf());
+    for folder in absolute.ancestors().skip(1).take(ABOVE) {
+        let path = folder.join("headers.json");
+        let Some(text) = read(&path)? else { continue };
+        let broken = |error: serde_json::Error| ChartError::Broken { path: path.clone(), why: error.to_string() };
+        let Packed { common, files } = serde_json::from_slice(&text).map_err(broken)?;
+        let name = absolute.strip_prefix(folder).unwrap_or(&absolute).to_string_lossy();
+        if let Some(Value::Object(own)) = files.get(&*name) {
+            let mut header = common;
+            header.extend(own.clone());
+            return serde_json::to_vec(&header).map(Some).map_err(broken);
+        }
+    }
+    Ok(None)
+}
+
+/// The bytes of a file; none when it is not there.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, ChartError> {
+    match std::fs::read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ChartError::Read { path: path.into(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const PACKED: &str = r#"{
+        "common": { "commit": "c", "provider": "null" },
+        "files": { "a.csv": { "command": "a" }, "deeper/b.csv": { "command": "b", "provider": null } }
+    }"#;
+
+    fn header(csv: &Path) -> Option<Value> {
+        of(csv).unwrap().map(|text| serde_json::from_slice(&text).unwrap())
+    }
+
+    #[test]
+    fn one_file_has_the_headers_of_a_folder_and_of_those_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("deeper")).unwrap();
+        std::fs::write(folder.path().join("headers.json"), PACKED).unwrap();
+        for name in ["a.csv", "deeper/b.csv", "c.csv"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let header = |name: &str| header(&folder.path().join(name));
+        assert_eq!(header("a.csv"), Some(serde_json::json!({"commit": "c", "provider": "null", "command": "a"})));
+        assert_eq!(header("deeper/b.csv"), Some(serde_json::json!({"commit": "c", "provider": null, "command": "b"})));
+        assert_eq!(header("c.csv"), None, "it is not named there");
+        // The one beside a file is nearer.
+        std::fs::write(folder.path().join("a.header.json"), r#"{"command": "own"}"#).unwrap();
+        assert_eq!(header("a.csv"), Some(serde_json::json!({"command": "own"})));
+    }
+
+    #[test]
+    fn a_broken_one_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("headers.json"), r#"{"files": {}}"#).unwrap();
+        let told = of(&folder.path().join("a.csv")).unwrap_err().to_string();
+        assert!(told.contains("headers.json") && told.contains("common"), "{told}");
+    }
+}
