@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
-use ginlab::cuda::{Buffer, Device, PUT_KERNEL, Place};
+use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
@@ -17,7 +17,7 @@ use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, Opcode};
 use kernels::put::{Channel, Put};
-use kernels::put_kernel::{BlockResult, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Stop;
 use kernels::ring::consumer::Consumer;
 use std::collections::HashSet;

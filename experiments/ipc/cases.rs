@@ -2,10 +2,10 @@
 
 use super::plan::{Operation, Plan, Tuple};
 use crate::error::Failure;
-use ginlab::cuda::ipc_kernels::*;
 use ginlab::cuda::{Device, DeviceError, ForeignModule, Function, Kernel};
-
-use ::kernels::ipc::IpcArgs;
+use kernels::ipc::IpcArgs;
+use kernels::ipc_bulk::{IPC_BULK_COPY, IPC_BULK_WRITE};
+use kernels::ipc_kernel::*;
 
 /// The case that the others are divided by.
 pub const COPY_ENGINE: &str = "copy-engine";
@@ -45,22 +45,22 @@ impl Case {
 
 fn kernel(operation: Operation, width: u32) -> &'static Kernel<IpcArgs> {
     match (operation, width) {
-        (Operation::Write, 4) => &WRITE_4,
-        (Operation::Write, 8) => &WRITE_8,
-        (Operation::Write, _) => &WRITE_16,
-        (Operation::Copy, 4) => &COPY_4,
-        (Operation::Copy, 8) => &COPY_8,
-        (Operation::Copy, _) => &COPY_16,
-        (Operation::Read, 4) => &READ_4,
-        (Operation::Read, 8) => &READ_8,
-        (Operation::Read, _) => &READ_16,
+        (Operation::Write, 4) => &IPC_WRITE_4,
+        (Operation::Write, 8) => &IPC_WRITE_8,
+        (Operation::Write, _) => &IPC_WRITE_16,
+        (Operation::Copy, 4) => &IPC_COPY_4,
+        (Operation::Copy, 8) => &IPC_COPY_8,
+        (Operation::Copy, _) => &IPC_COPY_16,
+        (Operation::Read, 4) => &IPC_READ_4,
+        (Operation::Read, 8) => &IPC_READ_8,
+        (Operation::Read, _) => &IPC_READ_16,
     }
 }
 
-fn bulk(operation: Operation) -> Option<(&'static str, &'static str)> {
+fn bulk(operation: Operation) -> Option<(&'static str, &'static Kernel<IpcArgs>)> {
     match operation {
-        Operation::Write => Some(("bulk-write", "ipc_bulk_write")),
-        Operation::Copy => Some(("bulk-copy", "ipc_bulk_copy")),
+        Operation::Write => Some(("bulk-write", &IPC_BULK_WRITE)),
+        Operation::Copy => Some(("bulk-copy", &IPC_BULK_COPY)),
         // A read has no stores.
         Operation::Read => None,
     }
@@ -92,9 +92,8 @@ pub fn cases(
             cases.push(ours(operation.name(), width, "plain", function));
         }
     }
-    if let Some((name, entry)) = bulk(operation).filter(|_| plan.bulk) {
-        // SAFETY: the kernels of ipc_bulk take IpcArgs.
-        match unsafe { device.bulk_function(entry) } {
+    if let Some((name, kernel)) = bulk(operation).filter(|_| plan.bulk) {
+        match device.function(kernel, tuple.block) {
             Ok(function) => cases.push(ours(name, 16, "bulk", function)),
             Err(DeviceError::Missing(why)) => {
                 missing.push(Missing { name, width: Some(16), store: Some("bulk"), why });
@@ -112,7 +111,7 @@ pub fn cases(
         received: false,
     };
     if loops {
-        cases.push(baseline("int-loop", 4, engine, device.function(&INT_LOOP, tuple.block)?));
+        cases.push(baseline("int-loop", 4, engine, device.function(&IPC_INT_LOOP, tuple.block)?));
     }
     if let Some(cuda) = cuda {
         // SAFETY: experiments/ipc/baseline says that these kernels take IpcArgs; a file that is something else has no
@@ -120,10 +119,10 @@ pub fn cases(
         let twin = |name| unsafe { cuda.function::<IpcArgs>(name) };
         for &width in plan.widths.iter().filter(|_| plan.plain) {
             let against = Some((operation.name(), Some(width)));
-            cases.push(baseline("cuda-c++", width, against, twin(kernel(operation, width).name)?));
+            cases.push(baseline("cuda-c++", width, against, twin(kernel(operation, width).name())?));
         }
         if loops {
-            cases.push(baseline("cuda-c++-int-loop", 4, Some(("int-loop", Some(4))), twin(INT_LOOP.name)?));
+            cases.push(baseline("cuda-c++-int-loop", 4, Some(("int-loop", Some(4))), twin(IPC_INT_LOOP.name())?));
         }
     }
     Ok((cases, missing))

@@ -6,11 +6,11 @@ use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::ipc_kernels::{CHECK, FILL, GATE};
 use ginlab::cuda::{Buffer, DeviceError, ForeignModule, Function, Graph, Mark, Place, Stream};
 use ginlab::signals;
 use kernels::ipc::IpcArgs;
-use kernels::ipc_wait::GateArgs;
+use kernels::ipc_kernel::{IPC_CHECK, IPC_FILL};
+use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use kernels::ring::Stop;
 use std::time::{Duration, Instant};
 
@@ -102,9 +102,9 @@ impl Bench<'_> {
             graphs: Vec::new(),
             sums,
             gate,
-            gate_function: device.function(&GATE, 1)?,
-            fill: device.function(&FILL, self.helpers().1)?,
-            check: device.function(&CHECK, self.helpers().1)?,
+            gate_function: device.function(&IPC_GATE, 1)?,
+            fill: device.function(&IPC_FILL, self.helpers().1)?,
+            check: device.function(&IPC_CHECK, self.helpers().1)?,
             iterations: self.plan.iterations(self.tuple.bytes),
         };
         if self.tuple.launch == Launch::Graph {

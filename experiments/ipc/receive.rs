@@ -4,10 +4,9 @@ use super::measure::{Bench, Setup};
 use super::plan::Flow;
 use super::rows::Outcome;
 use crate::error::Failure;
-use ginlab::cuda::ipc_kernels::RECEIVE;
 use ginlab::cuda::{Place, Stream};
 use ginlab::measure::stats::Summary;
-use kernels::ipc_wait::ReceiveArgs;
+use kernels::ipc_wait::{IPC_RECEIVE, ReceiveArgs};
 use std::time::Duration;
 
 /// Signalled launches of the pass, at most.
@@ -21,7 +20,7 @@ impl Bench<'_> {
         let incoming: Vec<(usize, Flow)> =
             self.scene.flows.iter().copied().enumerate().filter(|(_, flow)| flow.to == me).collect();
         let times = self.rank.device.allocate(Place::Device, incoming.len() * count as usize * 8)?;
-        let receive = self.rank.device.function(&RECEIVE, 1)?;
+        let receive = self.rank.device.function(&IPC_RECEIVE, 1)?;
         for (index, (_, flow)) in incoming.iter().enumerate() {
             self.rank.lower_flag(*flow)?;
             let args = ReceiveArgs {

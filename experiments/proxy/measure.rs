@@ -9,13 +9,13 @@ use super::trace::{Traces, trace};
 use super::verify;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Kernel, Launch, PUT_KERNEL};
+use ginlab::cuda::{Kernel, Launch};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::proxy::{ProxyError, Writes};
 use ginlab::report::{Row, Status};
 use ginlab::signals;
-use kernels::put_kernel::{BlockResult, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Stop;
 use serde::{Deserialize, Serialize};
 

@@ -4,14 +4,14 @@ use super::plan::{Algorithm, Plan, Tuple};
 use super::prototype::Prototype;
 use crate::error::Failure;
 use cuda_std::memory::Word;
-use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place, queue_kernels};
+use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::Summary;
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::{RingMemory, SharedPlace};
 use ginlab::signals;
-use kernels::queue_kernel::{QueueArgs, QueueResult, SCOPE_WARP};
+use kernels::queue_kernel::{QUEUE_STORES, QueueArgs, QueueResult, SCOPE_WARP};
 use kernels::ring::Stop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -398,7 +398,7 @@ impl Bench<'_> {
         let mut samples = Vec::new();
         for _ in 0..self.plan.repeats {
             // SAFETY: the queues and the results outlive the launch, which ends here.
-            let launch = unsafe { self.device.launch(&queue_kernels::STORES, self.tuple.grid, self.block, args) }?;
+            let launch = unsafe { self.device.launch(&QUEUE_STORES, self.tuple.grid, self.block, args) }?;
             launch.wait(|| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) })?;
             samples.push(self.elapsed(results, &queues)?.0 / f64::from(pushes));
         }

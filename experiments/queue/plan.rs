@@ -2,8 +2,8 @@
 
 use super::args::Args;
 use crate::error::Failure;
-use ::kernels::queue_kernel::{QueueArgs, SCOPE_THREAD, SCOPE_WARP};
-use ginlab::cuda::{Choice, Kernel, queue_kernels as kernels};
+use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
+use ginlab::cuda::{Choice, Kernel};
 use ginlab::measure::size;
 use ginlab::ring::{SharedPlace, check_slots};
 use std::fmt;
@@ -31,14 +31,14 @@ impl Algorithm {
 
     pub fn kernel(self, watched: bool) -> &'static Kernel<QueueArgs> {
         match (self, watched) {
-            (Algorithm::Ticket, false) => &kernels::TICKET,
-            (Algorithm::Ticket, true) => &kernels::TICKET_WATCHED,
-            (Algorithm::Lanes, false) => &kernels::LANES,
-            (Algorithm::Lanes, true) => &kernels::LANES_WATCHED,
-            (Algorithm::Release, false) => &kernels::RELEASE,
-            (Algorithm::Release, true) => &kernels::RELEASE_WATCHED,
-            (Algorithm::Vyukov, false) => &kernels::VYUKOV,
-            (Algorithm::Vyukov, true) => &kernels::VYUKOV_WATCHED,
+            (Algorithm::Ticket, false) => &kernels::QUEUE_TICKET,
+            (Algorithm::Ticket, true) => &kernels::QUEUE_TICKET_WATCHED,
+            (Algorithm::Lanes, false) => &kernels::QUEUE_LANES,
+            (Algorithm::Lanes, true) => &kernels::QUEUE_LANES_WATCHED,
+            (Algorithm::Release, false) => &kernels::QUEUE_RELEASE,
+            (Algorithm::Release, true) => &kernels::QUEUE_RELEASE_WATCHED,
+            (Algorithm::Vyukov, false) => &kernels::QUEUE_VYUKOV,
+            (Algorithm::Vyukov, true) => &kernels::QUEUE_VYUKOV_WATCHED,
         }
     }
 }

@@ -29,6 +29,12 @@ pub(super) fn free(address: u64, bytes: usize) {
     }
 }
 
+/// The native form of a kernel.
+pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError> {
+    let missing = || DeviceError::Missing("the emulated device has no bulk stores (TMA)".into());
+    kernel.native().ok_or_else(missing)
+}
+
 /// A grid of threads.
 #[derive(Debug)]
 pub struct EmulatedLaunch {
@@ -44,9 +50,9 @@ pub(super) unsafe fn launch<A>(
 where
     A: Copy + Send + Sync + 'static,
 {
-    let function = kernel.function;
+    let function = native(kernel)?;
     let handle = std::thread::Builder::new()
-        .name(format!("grid {}", kernel.name))
+        .name(format!("grid {}", kernel.name()))
         .spawn(move || {
             emulation::run(grid, block, || {
                 // SAFETY: the contract of `Device::launch`.

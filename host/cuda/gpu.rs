@@ -1,6 +1,6 @@
 //! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
 
-use super::{DeviceError, PTX, Place, Plain};
+use super::{DeviceError, Kernel, PTX, PTX_BULK, Place, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::collections::VecDeque;
@@ -245,18 +245,26 @@ impl Gpu {
         unsafe { result::memcpy_dtoh_sync(values, address) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    pub(super) fn function(&self, name: &str, block: u32) -> Result<sys::CUfunction, DeviceError> {
+    /// The driver's function for blocks of this many threads.
+    pub(super) fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<sys::CUfunction, DeviceError> {
         self.bind()?;
-        self.modules[usize::from(block > ROOMY_THREADS)].function(name)
+        let module = match kernel.native() {
+            Some(_) => &self.modules[usize::from(block > ROOMY_THREADS)],
+            None => self.bulk_module()?,
+        };
+        module.function(kernel.name())
     }
 
     /// The second PTX module. Its kernels take few registers, whatever the block.
-    pub(super) fn bulk_module(&self, ptx: &str) -> Result<&Module, DeviceError> {
+    fn bulk_module(&self) -> Result<&Module, DeviceError> {
+        let ptx = PTX_BULK.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
+        let (major, minor) = self.context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
+        if major < 9 {
+            return Err(DeviceError::Missing(format!(
+                "bulk stores (TMA) need compute capability 9.0, and this GPU has {major}.{minor}"
+            )));
+        }
         self.bulk.get_or_init(|| load(&self.context, ptx, NARROW)).as_ref().map_err(Clone::clone)
-    }
-
-    pub(super) fn compute_capability(&self) -> Result<(i32, i32), DeviceError> {
-        self.context.compute_capability().map_err(failed("cuDeviceGetAttribute"))
     }
 
     pub(super) fn context(&self) -> &Arc<CudaContext> {
@@ -282,13 +290,12 @@ impl fmt::Debug for GpuLaunch {
 
 pub(super) unsafe fn launch<A: Copy>(
     gpu: &Arc<Gpu>,
-    name: &str,
+    kernel: &Kernel<A>,
     grid: u32,
     block: u32,
     mut args: A,
 ) -> Result<GpuLaunch, DeviceError> {
-    gpu.bind()?;
-    let function = gpu.function(name, block)?;
+    let (name, function) = (kernel.name(), gpu.function(kernel, block)?);
     let event = gpu.new_event()?;
     let what = || format!("launching {name} as {grid} x {block}");
     let parameters = &mut [(&raw mut args).cast::<c_void>()];

@@ -2,7 +2,7 @@
 //! later, or a module that somebody else has compiled.
 
 use super::gpu::{Gpu, Module, failed};
-use super::{Device, DeviceError, Kernel, PTX_BULK};
+use super::{Device, DeviceError, Kernel, emulated};
 use cudarc::driver::sys;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -50,35 +50,12 @@ impl Device {
     /// One of ginlab's kernels, for blocks of this many threads.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's; [`DeviceError::Missing`] of kernels with bulk stores on devices that have none.
     pub fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<Function<A>, DeviceError> {
         match self {
-            Device::Emulated => Ok(Function::Native { function: kernel.function }),
-            Device::Gpu(gpu) => gpu.function(kernel.name, block).map(|function| named(kernel.name, function)),
+            Device::Emulated => emulated::native(kernel).map(|function| Function::Native { function }),
+            Device::Gpu(gpu) => gpu.function(kernel, block).map(|function| named(kernel.name(), function)),
         }
-    }
-
-    /// One of ginlab's kernels that use bulk stores.
-    ///
-    /// # Safety
-    /// The kernel takes one argument, of type `A`.
-    ///
-    /// # Errors
-    /// [`DeviceError::Missing`] on devices that have no such stores.
-    pub unsafe fn bulk_function<A>(&self, name: &str) -> Result<Function<A>, DeviceError> {
-        let Device::Gpu(gpu) = self else {
-            return Err(DeviceError::Missing("the emulated device has no bulk stores (TMA)".into()));
-        };
-        let Some(ptx) = PTX_BULK else {
-            return Err(DeviceError::Missing("this build has no PTX".into()));
-        };
-        let (major, minor) = gpu.compute_capability()?;
-        if major < 9 {
-            return Err(DeviceError::Missing(format!(
-                "bulk stores (TMA) need compute capability 9.0, and this GPU has {major}.{minor}"
-            )));
-        }
-        gpu.bulk_module(ptx)?.function(name).map(|function| named(name, function))
     }
 }
 

@@ -23,6 +23,8 @@ pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, SharedHandle, SharedMemory};
 pub use stream::{Graph, Mark, Stream};
 
+pub use cuda_std::{Kernel, Plain};
+
 use crate::memory_file::{self, MemoryFile};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -76,106 +78,6 @@ pub enum Choice {
     Auto,
 }
 
-/// A kernel in both its forms: the PTX entry point and the native function.
-#[derive(Debug)]
-pub struct Kernel<A> {
-    /// Name of the entry point.
-    pub name: &'static str,
-    /// The same function, compiled natively.
-    pub function: unsafe fn(A),
-}
-
-/// The kernel of `ginlab proxy`.
-pub const PUT_KERNEL: Kernel<kernels::put_kernel::PutArgs> =
-    Kernel { name: "put_kernel", function: kernels::put_kernel::put_kernel };
-/// The same with stamps of sampled puts.
-pub const PUT_TRACED_KERNEL: Kernel<kernels::put_trace::TracedPutArgs> =
-    Kernel { name: "put_traced_kernel", function: kernels::put_kernel::put_traced_kernel };
-/// The device's clock, asked by the CPU.
-pub const CLOCK_KERNEL: Kernel<kernels::clock::ClockArgs> =
-    Kernel { name: "clock_kernel", function: kernels::clock::clock_kernel };
-/// The bare round trip that a put + quiet is compared with.
-pub const PING_PONG: Kernel<kernels::ping_pong::PingPongArgs> =
-    Kernel { name: "ping_pong", function: kernels::ping_pong::ping_pong };
-
-/// The kernels of `ginlab queue`.
-pub mod queue_kernels {
-    use super::Kernel;
-    use kernels::queue_kernel::{self, QueueArgs};
-
-    macro_rules! kernels {
-        ($($(#[$doc:meta])* $constant:ident = $name:ident;)*) => {
-            $($(#[$doc])* pub const $constant: Kernel<QueueArgs> =
-                Kernel { name: stringify!($name), function: queue_kernel::$name };)*
-        };
-    }
-    kernels! {
-        /// The ring.
-        TICKET = queue_ticket;
-        /// The ring, watched.
-        TICKET_WATCHED = queue_ticket_watched;
-        /// The ring, lanes over several of them.
-        LANES = queue_lanes;
-        /// The ring, lanes over several of them, watched.
-        LANES_WATCHED = queue_lanes_watched;
-        /// The ring with a release store per element.
-        RELEASE = queue_release;
-        /// The ring with a release store per element, watched.
-        RELEASE_WATCHED = queue_release_watched;
-        /// Vyukov's queue.
-        VYUKOV = queue_vyukov;
-        /// Vyukov's queue, watched.
-        VYUKOV_WATCHED = queue_vyukov_watched;
-        /// The bare stores.
-        STORES = queue_stores;
-    }
-}
-
-/// The kernels of `ginlab ipc`.
-pub mod ipc_kernels {
-    use super::Kernel;
-    use kernels::ipc::IpcArgs;
-    use kernels::ipc_kernel;
-    use kernels::ipc_wait::{self, GateArgs, ReceiveArgs};
-
-    macro_rules! kernels {
-        ($($(#[$doc:meta])* $constant:ident: $args:ty = $module:ident::$name:ident;)*) => {
-            $($(#[$doc])* pub const $constant: Kernel<$args> =
-                Kernel { name: stringify!($name), function: $module::$name };)*
-        };
-    }
-    kernels! {
-        /// Writes the pattern, 4 bytes a store.
-        WRITE_4: IpcArgs = ipc_kernel::ipc_write_4;
-        /// Writes the pattern, 8 bytes a store.
-        WRITE_8: IpcArgs = ipc_kernel::ipc_write_8;
-        /// Writes the pattern, 16 bytes a store.
-        WRITE_16: IpcArgs = ipc_kernel::ipc_write_16;
-        /// Copies, 4 bytes a store.
-        COPY_4: IpcArgs = ipc_kernel::ipc_copy_4;
-        /// Copies, 8 bytes a store.
-        COPY_8: IpcArgs = ipc_kernel::ipc_copy_8;
-        /// Copies, 16 bytes a store.
-        COPY_16: IpcArgs = ipc_kernel::ipc_copy_16;
-        /// Reads, 4 bytes a load.
-        READ_4: IpcArgs = ipc_kernel::ipc_read_4;
-        /// Reads, 8 bytes a load.
-        READ_8: IpcArgs = ipc_kernel::ipc_read_8;
-        /// Reads, 16 bytes a load.
-        READ_16: IpcArgs = ipc_kernel::ipc_read_16;
-        /// The predecessor's loop.
-        INT_LOOP: IpcArgs = ipc_kernel::ipc_int_loop;
-        /// Fills with the pattern.
-        FILL: IpcArgs = ipc_kernel::ipc_fill;
-        /// Counts wrong bytes.
-        CHECK: IpcArgs = ipc_kernel::ipc_check;
-        /// The barrier between devices.
-        GATE: GateArgs = ipc_wait::ipc_gate;
-        /// The receiver of flags.
-        RECEIVE: ReceiveArgs = ipc_wait::ipc_receive;
-    }
-}
-
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -191,26 +93,6 @@ pub enum Place {
     /// does not reach it.
     Shared,
 }
-
-/// Values for which every bit pattern is good, so that they can be read from a device's memory.
-///
-/// # Safety
-/// The type has no invalid bit patterns and no padding.
-pub unsafe trait Plain: Copy {}
-// SAFETY: integers.
-unsafe impl Plain for u8 {}
-// SAFETY: integers.
-unsafe impl Plain for u32 {}
-// SAFETY: integers.
-unsafe impl Plain for u64 {}
-// SAFETY: four u64.
-unsafe impl Plain for kernels::put_kernel::BlockResult {}
-// SAFETY: eight u64.
-unsafe impl Plain for kernels::put_trace::PutStamps {}
-// SAFETY: four u64.
-unsafe impl Plain for kernels::queue_kernel::QueueResult {}
-// SAFETY: two u32.
-unsafe impl Plain for [u32; 2] {}
 
 /// A device that runs kernels.
 #[derive(Clone, Debug)]
@@ -324,7 +206,7 @@ impl Device {
             // SAFETY: the caller's contract.
             Device::Emulated => unsafe { emulated::launch(kernel, grid, block, args) }.map(Launch::Emulated),
             // SAFETY: the caller's contract.
-            Device::Gpu(gpu) => unsafe { gpu::launch(gpu, kernel.name, grid, block, args) }.map(Launch::Gpu),
+            Device::Gpu(gpu) => unsafe { gpu::launch(gpu, kernel, grid, block, args) }.map(Launch::Gpu),
         }
     }
 }

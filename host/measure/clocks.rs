@@ -1,10 +1,10 @@
 //! The device's clock and this process's, on one line: repeated questions of the CPU, each answered with the device's time
 //! between two looks at the CPU's clock.
 
-use crate::cuda::{CLOCK_KERNEL, Device, DeviceError, Place};
+use crate::cuda::{Device, DeviceError, Place};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
 use cuda_std::thread::global_timer_ns;
-use kernels::clock::{ClockArgs, answered};
+use kernels::clock::{CLOCK_KERNEL, ClockArgs, answered};
 use kernels::ring::{HostWords, Stop};
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The floor under every acknowledged push: a flag to the CPU and its answer, the CPU's side.
 
-use crate::cuda::{Buffer, Device, DeviceError, PING_PONG, Place};
+use crate::cuda::{Buffer, Device, DeviceError, Place};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
-use kernels::ping_pong::PingPongArgs;
+use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Stop};
 use std::time::Duration;
 

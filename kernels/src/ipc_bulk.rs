@@ -6,19 +6,23 @@
 //!   copy unit:              store k    store k+1  store k+2
 //! ```
 
-use crate::ipc::{IpcArgs, byte, each_byte_behind, signal, word, words};
-use cuda_std::bulk::{
-    STAGE_BYTES, fence_proxy_async_global, fence_proxy_async_stage, fill_stage, store_bulk, wait_bulk, wait_stage_read,
-};
-use cuda_std::vector::load_words;
-use cuda_std::{kernel, thread};
+use crate::ipc::IpcArgs;
+#[cfg(target_arch = "nvptx64")]
+use crate::ipc::{byte, each_byte_behind, signal, word, words};
+#[cfg(target_arch = "nvptx64")]
+use cuda_std::{bulk::*, thread, vector::load_words};
+
+use cuda_std::kernel;
 
 /// Stages of a block: one is filled while the others are read.
+#[cfg(target_arch = "nvptx64")]
 const STAGES: u32 = 3;
 /// Bytes of one bulk store.
+#[cfg(target_arch = "nvptx64")]
 const CHUNK: u32 = STAGE_BYTES / STAGES;
 
 /// Writes the destination chunk by chunk; `words_at` gives the four words at an index of 16-byte vectors.
+#[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: impl Fn(u64) -> u8) {
     let whole = args.bytes / 16 * 16;
@@ -65,7 +69,7 @@ unsafe fn stores(args: &IpcArgs, words_at: impl Fn(u64) -> [u32; 4], byte_at: im
 ///
 /// # Safety
 /// As `ipc_write_16`.
-#[kernel]
+#[kernel(bulk)]
 pub unsafe fn ipc_bulk_write(args: IpcArgs) {
     // SAFETY: contract of the kernel.
     unsafe { stores(&args, |index| words(word(args.seed, index * 4)), |offset| byte(args.seed, offset)) };
@@ -75,7 +79,7 @@ pub unsafe fn ipc_bulk_write(args: IpcArgs) {
 ///
 /// # Safety
 /// As `ipc_copy_16`.
-#[kernel]
+#[kernel(bulk)]
 pub unsafe fn ipc_bulk_copy(args: IpcArgs) {
     let source = args.source.cast::<u32>();
     // SAFETY: contract of the kernel; the index and the offset lie within `bytes`.

@@ -11,13 +11,14 @@
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
-//!   `ipc_bulk`, which is a PTX module of its own (feature `bulk`).
+//!   [`ipc_bulk`], which is a PTX module of its own (feature `bulk`). A new one is a file and its name in the list below
+//!   (docs/add-a-kernel.md).
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
 pub mod ipc;
-#[cfg(all(target_arch = "nvptx64", feature = "bulk"))]
+#[cfg(any(not(target_arch = "nvptx64"), feature = "bulk"))]
 pub mod ipc_bulk;
 
 /// Everything but the second PTX module.

@@ -74,6 +74,9 @@ pub struct BlockResult {
     pub stop: u64,
 }
 
+// SAFETY: four u64.
+unsafe impl cuda_std::Plain for BlockResult {}
+
 /// Runs the puts of one grid.
 ///
 /// # Safety

@@ -45,6 +45,9 @@ pub struct PutStamps {
     pub before: u64,
 }
 
+// SAFETY: eight u64.
+unsafe impl cuda_std::Plain for PutStamps {}
+
 /// What the put kernel tells a trace. The product passes `()`.
 pub trait Trace {
     /// Sees the push.

@@ -178,6 +178,9 @@ pub struct QueueResult {
     pub stop: u64,
 }
 
+// SAFETY: four u64.
+unsafe impl cuda_std::Plain for QueueResult {}
+
 /// What the threads of a run have seen.
 #[derive(Default)]
 struct Seen {

@@ -22,12 +22,19 @@ pub use cuda_std_macros::kernel;
 pub mod bulk;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
+#[cfg(not(target_arch = "nvptx64"))]
+mod launch;
 pub mod memory;
 #[cfg(loom)]
 pub mod model;
+mod plain;
 pub mod thread;
 pub mod vector;
 pub mod warp;
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use launch::Kernel;
+pub use plain::Plain;
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

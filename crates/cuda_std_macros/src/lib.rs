@@ -1,24 +1,48 @@
-//! The `#[kernel]` attribute: one function, entry point of a grid on the GPU and a plain function on the host.
+//! The `#[kernel]` attribute: one function, entry point of a grid on the GPU and a plain function on the host, with the handle by
+//! which the host launches it.
 
 use proc_macro::TokenStream;
-use quote::quote;
-use syn::{Error, ItemFn, ReturnType, parse_macro_input, spanned::Spanned};
+use quote::{format_ident, quote};
+use syn::punctuated::Punctuated;
+use syn::{Error, FnArg, Ident, ItemFn, ReturnType, Token, parse::Parser, parse_macro_input, spanned::Spanned};
 
 /// Marks a function as the entry point of a grid.
 ///
-/// On `nvptx64` it becomes an exported `extern "ptx-kernel"` function under its own name; natively it stays a plain
-/// function, so that the emulated device can call it from every thread of a grid. A kernel is `pub unsafe`, is not
-/// generic and returns nothing: what it finds goes through memory.
+/// On `nvptx64` it becomes an exported `extern "ptx-kernel"` function under its own name. Natively it stays a plain function,
+/// so that the emulated device can call it from every thread of a grid, and beside it stands a constant of its name in capitals:
+/// the handle by which the host launches either (`cuda_std::Kernel<Args>`). `put_kernel(args: PutArgs)` gives
+/// `PUT_KERNEL: Kernel<PutArgs>`.
+///
+/// A kernel is `pub unsafe`, takes one argument, is not generic and returns nothing: what it finds goes through memory.
+///
+/// `#[kernel(bulk)]`: the kernel uses bulk stores and is in the second PTX module. There is no native function, only the handle.
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
     expand(attribute.into(), function).unwrap_or_else(Error::into_compile_error).into()
 }
 
-fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<proc_macro2::TokenStream, Error> {
-    if !attribute.is_empty() {
-        return Err(Error::new(attribute.span(), "#[kernel] takes no arguments"));
+/// What stands in the attribute's parentheses.
+#[derive(Default)]
+struct Options {
+    bulk: bool,
+}
+
+impl Options {
+    fn parse(attribute: proc_macro2::TokenStream) -> Result<Options, Error> {
+        let mut options = Options::default();
+        for word in Punctuated::<Ident, Token![,]>::parse_terminated.parse2(attribute)? {
+            match word.to_string().as_str() {
+                "bulk" => options.bulk = true,
+                other => return Err(Error::new(word.span(), format!("#[kernel] knows `bulk`, not `{other}`"))),
+            }
+        }
+        Ok(options)
     }
+}
+
+fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<proc_macro2::TokenStream, Error> {
+    let options = Options::parse(attribute)?;
     let signature = &function.sig;
     if signature.unsafety.is_none() {
         return Err(Error::new(
@@ -35,16 +59,43 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
             "a kernel cannot be generic: its symbol is looked up by name",
         ));
     }
+    let mut arguments = signature.inputs.iter();
+    let (Some(FnArg::Typed(argument)), None) = (arguments.next(), arguments.next()) else {
+        return Err(Error::new(
+            signature.inputs.span(),
+            "a kernel takes one argument: a `#[repr(C)]` struct of all that it needs",
+        ));
+    };
+    let (name, argument, visibility) = (&signature.ident, &argument.ty, &function.vis);
+    let handle = format_ident!("{}", name.to_string().to_uppercase());
+    let text = name.to_string();
+    let made = if options.bulk { quote!(bulk(#text)) } else { quote!(new(#text, #name)) };
+    let doc = format!("The handle of [`{name}`], to launch it.");
+    let doc = if options.bulk { format!("The handle of `{name}`, to launch it.") } else { doc };
+    let handle = quote! {
+        #[cfg(not(target_arch = "nvptx64"))]
+        #[doc = #doc]
+        #visibility const #handle: ::cuda_std::Kernel<#argument> = ::cuda_std::Kernel::#made;
+    };
     let mut on_device = function.clone();
     on_device.sig.abi = Some(syn::parse_quote!(extern "ptx-kernel"));
-    function.sig.abi = None;
+    let natively = if options.bulk {
+        quote!()
+    } else {
+        function.sig.abi = None;
+        quote! {
+            #[cfg(not(target_arch = "nvptx64"))]
+            #function
+        }
+    };
     Ok(quote! {
         #[cfg(target_arch = "nvptx64")]
         #[unsafe(no_mangle)]
         #on_device
 
-        #[cfg(not(target_arch = "nvptx64"))]
-        #function
+        #natively
+
+        #handle
     })
 }
 
@@ -52,23 +103,40 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
 mod tests {
     use super::*;
 
-    fn error(source: &str) -> String {
+    fn expanded(attribute: proc_macro2::TokenStream, source: &str) -> Result<String, String> {
         let function = syn::parse_str(source).expect("test source parses");
-        expand(quote!(), function).expect_err("must be refused").to_string()
+        expand(attribute, function).map(|tokens| tokens.to_string()).map_err(|error| error.to_string())
+    }
+
+    fn error(source: &str) -> String {
+        expanded(quote!(), source).expect_err("must be refused")
     }
 
     #[test]
     fn refuses_what_cannot_be_a_kernel() {
-        assert!(error("pub fn k() {}").contains("unsafe"));
-        assert!(error("pub unsafe fn k() -> u32 { 0 }").contains("returns nothing"));
-        assert!(error("pub unsafe fn k<T>() {}").contains("generic"));
+        assert!(error("pub fn k(a: u32) {}").contains("unsafe"));
+        assert!(error("pub unsafe fn k(a: u32) -> u32 { 0 }").contains("returns nothing"));
+        assert!(error("pub unsafe fn k<T>(a: T) {}").contains("generic"));
+        assert!(error("pub unsafe fn k() {}").contains("one argument"));
+        assert!(error("pub unsafe fn k(a: u32, b: u32) {}").contains("one argument"));
+        let unknown = expanded(quote!(bulky), "pub unsafe fn k(a: u32) {}").expect_err("must be refused");
+        assert!(unknown.contains("not `bulky`"), "{unknown}");
     }
 
     #[test]
-    fn gives_both_machines_one_body() {
-        let function = syn::parse_str("pub unsafe fn k(a: u32) { let _ = a; }").expect("test source parses");
-        let text = expand(quote!(), function).expect("a kernel").to_string();
+    fn gives_both_machines_one_body_and_the_host_a_handle() {
+        let text = expanded(quote!(), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
         assert!(text.contains("ptx-kernel"));
         assert_eq!(text.matches("let _ = a").count(), 2);
+        let handle =
+            "pub const MY_K : :: cuda_std :: Kernel < Args > = :: cuda_std :: Kernel :: new (\"my_k\" , my_k) ;";
+        assert!(text.contains(handle), "{text}");
+    }
+
+    #[test]
+    fn bulk_stores_have_no_native_body() {
+        let text = expanded(quote!(bulk), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
+        assert_eq!(text.matches("let _ = a").count(), 1);
+        assert!(text.contains("Kernel :: bulk (\"my_k\") ;"), "{text}");
     }
 }

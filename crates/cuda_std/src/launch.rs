@@ -1,0 +1,42 @@
+//! What the host needs to launch a kernel: its handle.
+
+use core::fmt;
+
+/// A kernel in both its forms: the entry point in the PTX, and the native function. [`kernel`](crate::kernel) makes one for
+/// each kernel; `A` is the kernel's argument.
+pub struct Kernel<A> {
+    name: &'static str,
+    native: Option<unsafe fn(A)>,
+}
+
+impl<A> Kernel<A> {
+    /// The handle of a kernel with a native form. `#[kernel]` writes this.
+    #[must_use]
+    pub const fn new(name: &'static str, native: unsafe fn(A)) -> Kernel<A> {
+        Kernel { name, native: Some(native) }
+    }
+
+    /// The handle of a kernel that is only in the second PTX module. `#[kernel(bulk)]` writes this.
+    #[must_use]
+    pub const fn bulk(name: &'static str) -> Kernel<A> {
+        Kernel { name, native: None }
+    }
+
+    /// Name of the entry point.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The same function, compiled natively; `None` of a kernel that uses bulk stores, which CPUs have not.
+    #[must_use]
+    pub const fn native(&self) -> Option<unsafe fn(A)> {
+        self.native
+    }
+}
+
+impl<A> fmt::Debug for Kernel<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kernel({})", self.name)
+    }
+}
