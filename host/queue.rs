@@ -2,10 +2,10 @@
 //! comes out instead of writing it to a network.
 
 use crate::cuda::{Buffer, Device, DeviceError, Place, flush_stores};
-use crate::ring::{RingMemory, Shared, SharedPlace, check_slots};
+use crate::ring::{HostVisible, RingMemory, RingPlace, check_slots};
 use kernels::queue_kernel::{CONTENT, element_word};
 use kernels::ring::consumer::Consumer;
-use kernels::ring::{Ring, Stop};
+use kernels::ring::{Ring, Status};
 use kernels::vyukov::{QueueWords, Vyukov, VyukovConsumer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ pub enum QueueMemory {
 /// The memory of a queue after Vyukov: all of it shared.
 #[derive(Debug)]
 pub struct VyukovMemory {
-    cells: Shared,
-    words: Shared,
+    cells: HostVisible,
+    words: HostVisible,
     queue: Vyukov,
 }
 
@@ -37,7 +37,7 @@ impl VyukovMemory {
     /// For any other number of cells, or when the memory is not to be had.
     pub fn new(
         device: &Device,
-        place: SharedPlace,
+        place: RingPlace,
         slots: usize,
         words: u32,
         timeout: Duration,
@@ -49,7 +49,7 @@ impl VyukovMemory {
             ));
         }
         let cell_words = words + 1;
-        let cells = Shared::new(device, place, slots * cell_words as usize * size_of::<u64>())?;
+        let cells = HostVisible::new(device, place, slots * cell_words as usize * size_of::<u64>())?;
         let start = cells.host_pointer::<u64>().cast_mut();
         for cell in 0..slots {
             // SAFETY: the allocation holds `slots` cells of this many words, and nobody uses it yet.
@@ -58,7 +58,7 @@ impl VyukovMemory {
         if cells.holds_stores_back() {
             flush_stores();
         }
-        let words = Shared::new(device, place, size_of::<QueueWords>())?;
+        let words = HostVisible::new(device, place, size_of::<QueueWords>())?;
         let queue = Vyukov {
             cells: cells.device_pointer(),
             words: words.device_pointer(),
@@ -173,9 +173,9 @@ impl<const WORDS: usize> QueueConsumer<WORDS> {
     /// Ends every wait of the kernels.
     pub fn stop(&self) {
         match self {
-            QueueConsumer::Ring(consumer) => consumer.publish_stop(Stop::STOPPED),
+            QueueConsumer::Ring(consumer) => consumer.publish_status(Status::STOPPED),
             QueueConsumer::Vyukov { consumer, flushes } => {
-                consumer.publish_stop(Stop::STOPPED);
+                consumer.publish_status(Status::STOPPED);
                 if *flushes {
                     flush_stores();
                 }

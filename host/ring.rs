@@ -15,7 +15,7 @@ pub const MAX_SLOTS: usize = 1 << 20;
 
 /// Where the memory is that GPU and CPU share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedPlace {
+pub enum RingPlace {
     /// Pinned host memory.
     Pinned,
     /// Managed memory, whose pages travel to whoever touches them.
@@ -26,52 +26,52 @@ pub enum SharedPlace {
 
 /// Memory that GPU and CPU share, each under its own address.
 #[derive(Debug)]
-pub enum Shared {
+pub enum HostVisible {
     /// One address for both.
     Buffer(Buffer),
     /// GPU memory with a mapping for the CPU.
     Mapped(MappedBuffer),
 }
 
-impl Shared {
+impl HostVisible {
     /// Allocates zeroed memory in this place.
     ///
     /// # Errors
     /// When the place is not to be had here, or not large enough.
-    pub fn new(device: &Device, place: SharedPlace, bytes: usize) -> Result<Shared, DeviceError> {
+    pub fn new(device: &Device, place: RingPlace, bytes: usize) -> Result<HostVisible, DeviceError> {
         match place {
-            SharedPlace::Pinned => device.allocate(Place::Host, bytes).map(Shared::Buffer),
-            SharedPlace::Managed => device.allocate(Place::Managed, bytes).map(Shared::Buffer),
-            SharedPlace::Gdr => device.mapped(bytes).map(Shared::Mapped),
+            RingPlace::Pinned => device.allocate(Place::Host, bytes).map(HostVisible::Buffer),
+            RingPlace::Managed => device.allocate(Place::Managed, bytes).map(HostVisible::Buffer),
+            RingPlace::Gdr => device.mapped(bytes).map(HostVisible::Mapped),
         }
     }
 
     /// Address of the first byte for kernels.
     pub fn device_pointer<T>(&self) -> *const T {
         match self {
-            Shared::Buffer(buffer) => buffer.pointer(),
-            Shared::Mapped(buffer) => buffer.device_address() as *const T,
+            HostVisible::Buffer(buffer) => buffer.pointer(),
+            HostVisible::Mapped(buffer) => buffer.device_address() as *const T,
         }
     }
 
     /// Address of the first byte for the CPU.
     pub fn host_pointer<T>(&self) -> *const T {
         match self {
-            Shared::Buffer(buffer) => buffer.pointer(),
-            Shared::Mapped(buffer) => buffer.host_address() as *const T,
+            HostVisible::Buffer(buffer) => buffer.pointer(),
+            HostVisible::Mapped(buffer) => buffer.host_address() as *const T,
         }
     }
 
     /// Whether the CPU's stores wait on their way until [`flush_stores`](crate::cuda::flush_stores).
     pub fn holds_stores_back(&self) -> bool {
-        matches!(self, Shared::Mapped(_))
+        matches!(self, HostVisible::Mapped(_))
     }
 }
 
 /// A ring's memory, zeroed: empty, nothing complete.
 #[derive(Debug)]
 pub struct RingMemory {
-    slots: Shared,
+    slots: HostVisible,
     host: Buffer,
     device: Buffer,
     log2_capacity: u32,
@@ -96,7 +96,7 @@ impl RingMemory {
     /// # Errors
     /// For any other number of slots, or when memory is short.
     pub fn new(device: &Device, slots: usize, timeout: Duration) -> Result<RingMemory, DeviceError> {
-        RingMemory::of(device, SharedPlace::Pinned, slots, LOG2_COMMAND_WORDS, timeout)
+        RingMemory::of(device, RingPlace::Pinned, slots, LOG2_COMMAND_WORDS, timeout)
     }
 
     /// Allocates a ring with slots of this many words. They are in the place that is asked for; the few words that only
@@ -107,15 +107,15 @@ impl RingMemory {
     /// As [`new`](RingMemory::new), and when the place is not to be had here.
     pub fn of(
         device: &Device,
-        place: SharedPlace,
+        place: RingPlace,
         slots: usize,
         log2_slot_words: u32,
         timeout: Duration,
     ) -> Result<RingMemory, DeviceError> {
         check_slots(slots)?;
-        let words = if place == SharedPlace::Managed { Place::Managed } else { Place::Host };
+        let words = if place == RingPlace::Managed { Place::Managed } else { Place::Host };
         Ok(RingMemory {
-            slots: Shared::new(device, place, (slots * size_of::<u64>()) << log2_slot_words)?,
+            slots: HostVisible::new(device, place, (slots * size_of::<u64>()) << log2_slot_words)?,
             host: device.allocate(words, size_of::<HostWords>())?,
             device: device.allocate(Place::Device, size_of::<DeviceWords>())?,
             log2_capacity: slots.trailing_zeros(),

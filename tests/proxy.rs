@@ -18,7 +18,7 @@ use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, Opcode};
 use kernels::put::{Channel, Put};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
-use kernels::ring::Stop;
+use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -403,7 +403,7 @@ fn an_again_that_never_ends_is_a_stall_with_rail_and_state() {
     let options = Options { timeout: SHORT, ..USUAL };
     let world = World::alone(options, || vec![faulty(Faults { again_first: u64::MAX, ..Default::default() })]);
     let results = GRID.run(&[&world]);
-    assert_eq!(stops(&results), [Stop::FABRIC.0; 4]);
+    assert_eq!(stops(&results), [Status::FABRIC.0; 4]);
     let failure = world.failure();
     assert!(failure.contains("no progress for") && failure.contains("above watermark 0"), "{failure}");
     assert!(
@@ -420,7 +420,7 @@ fn a_rail_that_never_completes_is_a_stall_and_not_the_kernels_deadline() {
         let options = Options { timeout: SHORT, deadline: device_timeout(SHORT), ..USUAL };
         let world = World::alone(options, || vec![faulty(Faults { delay_polls: u64::MAX, ..Default::default() })]);
         let results = Grid { quiet_every, ..GRID }.run(&[&world]);
-        assert_eq!(stops(&results), [Stop::FABRIC.0; 4], "{}", world.ring.state());
+        assert_eq!(stops(&results), [Status::FABRIC.0; 4], "{}", world.ring.state());
         let failure = world.proxy.failure().unwrap();
         assert!(failure.is_timeout(), "{failure}");
         let failure = failure.to_string();
@@ -506,7 +506,7 @@ fn a_full_rail_does_not_hold_up_the_others() {
     assert_eq!(seen.lock().unwrap().completed, (0..20).filter(|ticket| ticket % 2 == 1).collect());
     assert_eq!(world.watermark(), 0, "ticket 0 waits for the full rail");
     drop(world.proxy);
-    assert_eq!(channel.quiet(), Err(Stop::STOPPED));
+    assert_eq!(channel.quiet(), Err(Status::STOPPED));
 }
 
 // --- failures --------------------------------------------------------------------------------------------------------
@@ -525,7 +525,7 @@ fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
     for _ in 0..30 {
         channel.put_nbi(&put_to(0, 0, 8)).unwrap();
     }
-    assert_eq!(channel.quiet(), Err(Stop::FABRIC));
+    assert_eq!(channel.quiet(), Err(Status::FABRIC));
     {
         let log = seen.lock().unwrap();
         assert_eq!(log.failed, [2]);
@@ -537,7 +537,7 @@ fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
     assert_eq!(channel.quiet_until(1), Ok(()), "what lies below the watermark is done all the same");
     // Also when the thread has gone, the reason stays.
     drop(world.proxy);
-    assert_eq!(channel.quiet_until(2), Err(Stop::FABRIC));
+    assert_eq!(channel.quiet_until(2), Err(Status::FABRIC));
 }
 
 #[test]
@@ -551,7 +551,7 @@ fn a_dead_rail_ends_the_kernel_and_the_others_are_drained() {
     });
     world.proxy.configure(2, Strategy::RoundRobin).unwrap();
     let results = GRID.run(&[&world]);
-    assert_eq!(stops(&results), [Stop::FABRIC.0; 4]);
+    assert_eq!(stops(&results), [Status::FABRIC.0; 4]);
     let failure = world.failure();
     assert!(failure.contains("rail dead: poll failed: the provider's own words (5)"), "{failure}");
     let log = seen.lock().unwrap();
@@ -568,7 +568,7 @@ fn a_rail_that_is_dead_from_the_start_is_an_error_of_every_order() {
     assert_eq!(world.proxy.snapshot().unwrap_err().to_string(), failure);
     assert_eq!(world.proxy.configure(1, Strategy::Split).unwrap_err().to_string(), failure);
     let ring = world.ring.ring();
-    assert_eq!(Channel::new(ring).put(&put_to(0, 0, 8)), Err(Stop::FABRIC));
+    assert_eq!(Channel::new(ring).put(&put_to(0, 0, 8)), Err(Status::FABRIC));
 }
 
 #[test]
@@ -583,7 +583,7 @@ fn a_rail_that_panics_ends_the_kernel_and_the_proxy_is_gone() {
         vec![rail]
     });
     let results = Grid { grid: 8, ..GRID }.run(&[&world]);
-    assert_eq!(stops(&results), [Stop::STOPPED.0; 8]);
+    assert_eq!(stops(&results), [Status::STOPPED.0; 8]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
     assert_eq!(world.proxy.failure(), Some(ProxyError::Gone));
     assert_eq!(world.proxy.snapshot().unwrap_err(), ProxyError::Gone);
@@ -681,14 +681,14 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
         channel.put(&put_to(0, 0, 8)).unwrap();
         let started = Instant::now();
         let ticket = push_words(&world.ring, words);
-        assert_eq!(channel.quiet_until(ticket), Err(Stop::REFUSED), "{what}");
+        assert_eq!(channel.quiet_until(ticket), Err(Status::REFUSED), "{what}");
         assert!(started.elapsed() < AMPLE / 2, "{what}: nothing was in flight to wait for");
         assert_eq!(world.watermark(), 1, "{what}");
         assert_eq!(seen.lock().unwrap().posted, [0], "{what}");
         assert!(world.failure().contains("refused"), "{what}: {}", world.failure());
         // A push after that ends as well, at the latest when the ring is full.
         let end = (0..=USUAL.slots).find_map(|_| channel.put(&put_to(0, 0, 8)).err());
-        assert_eq!(end, Some(Stop::REFUSED), "{what}");
+        assert_eq!(end, Some(Status::REFUSED), "{what}");
     }
 }
 
@@ -819,7 +819,7 @@ fn a_target_that_is_gone_ends_the_kernel() {
     channel.put(&put_to(1, 0, 4096)).unwrap();
     drop(b);
     let stop = (0..1000).find_map(|_| channel.put(&put_to(1, 0, 4096)).err());
-    assert_eq!(stop, Some(Stop::FABRIC));
+    assert_eq!(stop, Some(Status::FABRIC));
     let failure = a.failure();
     // Where the provider tries to connect again, which it answers with "again", or the write was taken just before the
     // connection went, nothing fails: then it is a stall.
@@ -939,7 +939,7 @@ fn kernels_that_wait_end_when_their_proxies_are_dropped() {
         let kept: Vec<_> = worlds.drain(..).map(|world| (drop(world.proxy), world.ring)).collect();
         assert!(started.elapsed() < AMPLE / 2, "dropping took {:?}", started.elapsed());
         for thread in waiting {
-            assert_eq!(thread.join().unwrap(), Err(Stop::STOPPED));
+            assert_eq!(thread.join().unwrap(), Err(Status::STOPPED));
         }
         drop(kept);
     });
@@ -948,13 +948,13 @@ fn kernels_that_wait_end_when_their_proxies_are_dropped() {
 #[test]
 fn an_asked_stop_and_a_vanished_proxy_both_end_the_kernel() {
     let world = World::alone(Options { fault: Some(Fault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
-    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Stop::STOPPED.0; 4]);
+    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Status::STOPPED.0; 4]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
 
     // Without a word: the kernel's own deadline.
     let vanishing = Options { fault: Some(Fault::Vanish(10)), deadline: SHORT, ..USUAL };
     let world = World::alone(vanishing, || vec![NullRail::new()]);
-    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Stop::DEADLINE.0; 4]);
+    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Status::DEADLINE.0; 4]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
 }
 

@@ -6,12 +6,12 @@ use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, DeviceError, ForeignModule, Function, Graph, Mark, Place, Stream};
+use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Place, Stream};
 use ginlab::signals;
 use kernels::ipc::IpcArgs;
 use kernels::ipc_kernel::{IPC_CHECK, IPC_FILL};
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
-use kernels::ring::Stop;
+use kernels::ring::Status;
 use std::time::{Duration, Instant};
 
 /// How often a wait asks whether the other ranks are there.
@@ -216,7 +216,7 @@ impl Bench<'_> {
             unsafe { streams[0].launch(&setup.gate_function, 1, 1, args) }?;
         }
         let posting = Instant::now();
-        let start = streams[0].mark()?;
+        let start = streams[0].event()?;
         for stream in &streams[1..] {
             stream.wait_for(&start)?;
         }
@@ -236,26 +236,27 @@ impl Bench<'_> {
                 }
             }
         }
-        let ends = streams.iter().map(Stream::mark).collect::<Result<Vec<_>, _>>()?;
+        let ends = streams.iter().map(Stream::event).collect::<Result<Vec<_>, _>>()?;
         let launches = f64::from(if graphs.is_some() { setup.iterations } else { launches });
         let posted = posting.elapsed().as_secs_f64() * 1e6 / launches;
         self.wait(&ends, setup.cases[case].name)?;
         if setup.gate.is_some() {
             self.check_stop(setup.cases[case].name)?;
         }
-        let sample =
-            |(end, (number, _)): (&Mark, &(usize, Flow))| Ok((case, *number, end.since_us(&start)? / launches, posted));
+        let sample = |(end, (number, _)): (&Event, &(usize, Flow))| {
+            Ok((case, *number, end.since_us(&start)? / launches, posted))
+        };
         ends.iter().zip(&setup.mine).map(sample).collect()
     }
 
-    /// Waits for marks, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.
-    pub fn wait(&mut self, marks: &[Mark], what: &str) -> Result<(), Failure> {
+    /// Waits for events, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.
+    pub fn wait(&mut self, events: &[Event], what: &str) -> Result<(), Failure> {
         let deadline = Instant::now() + self.plan.timeout;
         let mut peers = Instant::now() + PEERS_EVERY;
         let mut pause = Duration::from_micros(5);
         let result = loop {
-            let reached = marks.iter().map(Mark::is_reached).collect::<Result<Vec<_>, _>>();
-            match reached {
+            let complete = events.iter().map(Event::is_complete).collect::<Result<Vec<_>, _>>();
+            match complete {
                 Ok(reached) if reached.iter().all(|reached| *reached) => return Ok(()),
                 Ok(_) => {}
                 Err(error) => break Err(error.into()),
@@ -300,7 +301,7 @@ impl Bench<'_> {
     pub fn check_stop(&self, what: &str) -> Result<(), Failure> {
         match self.rank.stopped()? {
             None => Ok(()),
-            Some(Stop::DEADLINE) => {
+            Some(Status::DEADLINE) => {
                 Err(Failure::Timeout(format!("{what}: a kernel waited for another GPU in vain; {}", self.state())))
             }
             Some(_) => Err(Failure::Run(format!("{what}: a kernel's wait was ended; {}", self.state()))),

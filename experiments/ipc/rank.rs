@@ -9,10 +9,10 @@ use super::plan::{Flow, Plan};
 use crate::error::Failure;
 use cuda_std::memory::{Word, store_release_sys_u64};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, Place, SharedHandle, SharedMemory, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
 use ginlab::fabric::pci::PciAddress;
 use ginlab::topology::nvlink::{self, Links};
-use kernels::ring::Stop;
+use kernels::ring::Status;
 use std::cell::Cell;
 
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct Rank {
     pub streams: Vec<Stream>,
     pub receivers: Vec<Stream>,
     opened: Vec<Option<OpenedMemory>>,
-    memory: SharedMemory,
+    memory: PeerMemory,
     /// Why the first rank cannot reach the memory of the second, when it cannot.
     unreachable: Vec<Vec<Option<String>>>,
     links: Vec<Vec<Option<Link>>>,
@@ -83,8 +83,8 @@ impl Rank {
         }
         let most = plan.sizes.iter().copied().max().unwrap_or(1).next_multiple_of(ALIGNMENT);
         let slots = if plan.scenes.iter().any(|scene| scene.direction == "all") { ranks.size() as u64 - 1 } else { 1 };
-        let memory = SharedMemory::new(&device, HEAD + most * (1 + slots))?;
-        let handles: Vec<SharedHandle> = ranks.all_gather_values(&memory.handle()?, "memory handles")?;
+        let memory = PeerMemory::new(&device, HEAD + most * (1 + slots))?;
+        let handles: Vec<PeerHandle> = ranks.all_gather_values(&memory.handle()?, "memory handles")?;
         let me = ranks.rank();
         let mut notes = Vec::new();
         let nvml = if plan.emulated { None } else { nvlink::links().map_err(|why| notes.push(why)).ok() };
@@ -218,8 +218,8 @@ impl Rank {
     }
 
     /// The reason a wait of a kernel ended early, when one did.
-    pub fn stopped(&self) -> Result<Option<Stop>, DeviceError> {
-        Ok(Some(Stop(self.word(0)?)).filter(|stop| stop.0 != 0))
+    pub fn stopped(&self) -> Result<Option<Status>, DeviceError> {
+        Ok(Some(Status(self.word(0)?)).filter(|stop| stop.0 != 0))
     }
 
     /// Device memory: counts wrong bytes (`None`), or the blocks of a flow to this rank.
@@ -249,8 +249,8 @@ fn counter_offset(to: Option<usize>) -> u64 {
 }
 
 /// What lies between our GPU and another rank's.
-fn link(device: &Device, nvml: Option<&[Links]>, ours: &SharedHandle, theirs: &SharedHandle) -> Option<Link> {
-    let (SharedHandle::Cuda { gpu: ours, .. }, SharedHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
+fn link(device: &Device, nvml: Option<&[Links]>, ours: &PeerHandle, theirs: &PeerHandle) -> Option<Link> {
+    let (PeerHandle::Cuda { gpu: ours, .. }, PeerHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
         return None;
     };
     // The driver's word, also where NVML has none (in a guest, say): atomic operations on another GPU's memory are NVLink's.

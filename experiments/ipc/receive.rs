@@ -42,9 +42,9 @@ impl Bench<'_> {
         if result.is_err() {
             self.rank.abort();
             // Not before the receivers have let go of the times, which they do now that their waits are ended.
-            let ended = || self.rank.receivers.iter().map(Stream::mark).collect::<Result<Vec<_>, _>>();
-            if let Ok(marks) = ended() {
-                while marks.iter().any(|mark| matches!(mark.is_reached(), Ok(false))) {
+            let ended = || self.rank.receivers.iter().map(Stream::event).collect::<Result<Vec<_>, _>>();
+            if let Ok(events) = ended() {
+                while events.iter().any(|event| matches!(event.is_complete(), Ok(false))) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -63,8 +63,8 @@ impl Bench<'_> {
     fn signal_and_see(&mut self, setup: &Setup, case: usize, count: u32, incoming: usize) -> Result<(), Failure> {
         self.ranks.barrier("receivers are there")?;
         self.batch(setup, case, count, true)?;
-        let marks = self.rank.receivers[..incoming].iter().map(Stream::mark).collect::<Result<Vec<_>, _>>()?;
-        self.wait(&marks, "the receiver")?;
+        let events = self.rank.receivers[..incoming].iter().map(Stream::event).collect::<Result<Vec<_>, _>>()?;
+        self.wait(&events, "the receiver")?;
         self.check_stop("the receiver")
     }
 }

@@ -71,7 +71,7 @@ impl Bench<'_> {
         let (grid, block) = self.helpers();
         // SAFETY: the memory is as long as the tuple's bytes; barriers keep the others away from it.
         unsafe { self.rank.streams[0].launch(function, grid, block, args) }?;
-        let mark = self.rank.streams[0].mark()?;
-        self.wait(&[mark], "filling or checking")
+        let event = self.rank.streams[0].event()?;
+        self.wait(&[event], "filling or checking")
     }
 }

@@ -3,7 +3,7 @@
 use crate::job::{BootstrapKind, Completion, MemoryKind};
 use crate::output::{DeviceKind, OutputArgs};
 use clap::{ArgAction, ValueEnum};
-use ginlab::ring::SharedPlace;
+use ginlab::ring::RingPlace;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,8 +116,8 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "WHICH")]
     pub pin: String,
     /// Where the rings are
-    #[arg(long, value_enum, default_value_t = RingPlace::Pinned)]
-    pub ring_memory: RingPlace,
+    #[arg(long, value_enum, default_value_t = RingPlaceArg::Pinned)]
+    pub ring_memory: RingPlaceArg,
     /// Slots of a ring, a power of two
     #[arg(long, default_value_t = ginlab::ring::DEFAULT_SLOTS, value_name = "N")]
     pub ring_slots: usize,
@@ -139,7 +139,7 @@ pub struct Args {
 
 /// Where the rings are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RingPlace {
+pub enum RingPlaceArg {
     /// Pinned host memory.
     Pinned,
     /// Managed memory, whose pages travel to whoever touches them.
@@ -148,12 +148,12 @@ pub enum RingPlace {
     Gdr,
 }
 
-impl From<RingPlace> for SharedPlace {
-    fn from(place: RingPlace) -> SharedPlace {
+impl From<RingPlaceArg> for RingPlace {
+    fn from(place: RingPlaceArg) -> RingPlace {
         match place {
-            RingPlace::Pinned => SharedPlace::Pinned,
-            RingPlace::Managed => SharedPlace::Managed,
-            RingPlace::Gdr => SharedPlace::Gdr,
+            RingPlaceArg::Pinned => RingPlace::Pinned,
+            RingPlaceArg::Managed => RingPlace::Managed,
+            RingPlaceArg::Gdr => RingPlace::Gdr,
         }
     }
 }

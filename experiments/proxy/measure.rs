@@ -16,7 +16,7 @@ use ginlab::proxy::{ProxyError, Writes};
 use ginlab::report::{Row, Status};
 use ginlab::signals;
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
-use kernels::ring::Stop;
+use kernels::ring::Status as DeviceStatus;
 use serde::{Deserialize, Serialize};
 
 const EXPERIMENT: &str = "proxy";
@@ -286,7 +286,7 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     let mut results = vec![BlockResult::default(); grid as usize];
     rank.results.read(0, &mut results)?;
     if let Some(stop) = results.iter().map(|result| result.stop).find(|stop| *stop != 0) {
-        return Err(ended_early(Stop(stop), rank, shape));
+        return Err(ended_early(DeviceStatus(stop), rank, shape));
     }
     let started = results.iter().map(|result| result.started).min().unwrap_or_default();
     let latest = |time: fn(&BlockResult) -> u64| results.iter().map(time).max().unwrap_or_default();
@@ -306,7 +306,7 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
 }
 
 /// Why a kernel ended early: its own reason, and the proxy's.
-fn ended_early(stop: Stop, rank: &Rank, shape: &Shape<'_>) -> Failure {
+fn ended_early(stop: DeviceStatus, rank: &Rank, shape: &Shape<'_>) -> Failure {
     let failures: Vec<ProxyError> = rank.proxies().iter().filter_map(|proxy| proxy.failure()).collect();
     let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).collect();
     let text = format!(
@@ -319,7 +319,7 @@ fn ended_early(stop: Stop, rank: &Rank, shape: &Shape<'_>) -> Failure {
         reasons.join("; "),
         rank.ring_states().join("; ")
     );
-    if stop == Stop::DEADLINE || failures.iter().any(ProxyError::is_timeout) {
+    if stop == DeviceStatus::DEADLINE || failures.iter().any(ProxyError::is_timeout) {
         Failure::Timeout(text)
     } else {
         Failure::Run(text)

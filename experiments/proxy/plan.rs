@@ -11,7 +11,7 @@ use ginlab::fabric::model::{self, Profile};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::proxy::strategy::Strategy;
-use ginlab::ring::SharedPlace;
+use ginlab::ring::RingPlace;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -120,7 +120,7 @@ pub struct Plan {
     pub proxy_threads: usize,
     pub pin: Pin,
     pub ring_slots: usize,
-    pub ring_memory: SharedPlace,
+    pub ring_memory: RingPlace,
     pub timeout: Duration,
     pub fault: Option<Fault>,
 }
@@ -379,9 +379,9 @@ impl Plan {
     /// Where the rings are, for rows.
     pub fn ring_place(&self) -> &'static str {
         match self.ring_memory {
-            SharedPlace::Pinned => "pinned",
-            SharedPlace::Managed => "managed",
-            SharedPlace::Gdr => "gdr",
+            RingPlace::Pinned => "pinned",
+            RingPlace::Managed => "managed",
+            RingPlace::Gdr => "gdr",
         }
     }
 

@@ -86,7 +86,7 @@ impl Rank {
         let payload_place = if initiates || path == MemoryPath::Device {
             place
         } else if plan.model.is_some() {
-            Place::Shared
+            Place::File
         } else {
             Place::Host
         };

@@ -9,10 +9,10 @@ use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::Summary;
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
-use ginlab::ring::{RingMemory, SharedPlace};
+use ginlab::ring::{RingMemory, RingPlace};
 use ginlab::signals;
 use kernels::queue_kernel::{QUEUE_STORES, QueueArgs, QueueResult, SCOPE_WARP};
-use kernels::ring::Stop;
+use kernels::ring::Status as DeviceStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Elements that one repeat pushes at most.
@@ -378,10 +378,10 @@ impl Bench<'_> {
     fn elapsed(&self, results: &Buffer, queues: &Queues) -> Result<(f64, f64), Failure> {
         let mut blocks = vec![QueueResult::default(); self.tuple.grid as usize];
         results.read(0, &mut blocks)?;
-        if let Some(stop) = blocks.iter().map(|block| Stop(block.stop)).find(|stop| stop.0 != 0) {
+        if let Some(stop) = blocks.iter().map(|block| DeviceStatus(block.stop)).find(|stop| stop.0 != 0) {
             let grid = (self.tuple.grid, self.block);
             let text = format!("the kernel ended early ({} x {}): {}; {}", grid.0, grid.1, stop.text(), queues.state());
-            return Err(if stop == Stop::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) });
+            return Err(if stop == DeviceStatus::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) });
         }
         let started = blocks.iter().map(|block| block.started).min().unwrap_or_default();
         let done = blocks.iter().map(|block| block.done).max().unwrap_or_default();
@@ -414,7 +414,7 @@ impl Bench<'_> {
         let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(Rows::new()) };
         let one = Bench { tuple: Tuple { grid: 1, rings: 1, ..self.tuple }, block: 1, ..*self };
         let mut rows = Rows::new();
-        if self.tuple.place == SharedPlace::Pinned {
+        if self.tuple.place == RingPlace::Pinned {
             let iterations = if matches!(self.device, Device::Emulated) { 200 } else { 5000 };
             let mut samples = [Vec::new(), Vec::new()];
             for _ in 0..self.plan.repeats {
@@ -446,11 +446,11 @@ impl Bench<'_> {
     }
 }
 
-pub fn place_name(place: SharedPlace) -> &'static str {
+pub fn place_name(place: RingPlace) -> &'static str {
     match place {
-        SharedPlace::Pinned => "pinned",
-        SharedPlace::Managed => "managed",
-        SharedPlace::Gdr => "gdr",
+        RingPlace::Pinned => "pinned",
+        RingPlace::Managed => "managed",
+        RingPlace::Gdr => "gdr",
     }
 }
 

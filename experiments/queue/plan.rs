@@ -5,7 +5,7 @@ use crate::error::Failure;
 use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use ginlab::cuda::{Choice, Kernel};
 use ginlab::measure::size;
-use ginlab::ring::{SharedPlace, check_slots};
+use ginlab::ring::{RingPlace, check_slots};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Algorithm {
 /// One measurement: a tuple of variables, measured for every algorithm and mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
-    pub place: SharedPlace,
+    pub place: RingPlace,
     pub words: u32,
     pub slots: usize,
     pub scope: u32,
@@ -116,7 +116,7 @@ impl Plan {
     pub fn new(args: &Args) -> Result<Plan, Failure> {
         let known =
             [Algorithm::Ticket, Algorithm::Lanes, Algorithm::Release, Algorithm::Vyukov].map(|one| (one.name(), one));
-        let places = [("pinned", SharedPlace::Pinned), ("managed", SharedPlace::Managed), ("gdr", SharedPlace::Gdr)];
+        let places = [("pinned", RingPlace::Pinned), ("managed", RingPlace::Managed), ("gdr", RingPlace::Gdr)];
         let scopes = names("--scope", &args.scope, &[("thread", SCOPE_THREAD), ("warp", SCOPE_WARP)])?;
         let blocks = match &args.block {
             Some(text) => counts("--block", text)?.into_iter().map(Some).collect(),
@@ -170,7 +170,7 @@ impl Plan {
         let algorithms = names("--algorithm", &args.algorithm, &known)?;
         let modes = names("--mode", &args.mode, &[("blocking", true), ("nbi", false)])?;
         let known_to_it = |tuple: &Tuple| {
-            (tuple.place, tuple.words, tuple.scope, tuple.rings) == (SharedPlace::Pinned, 4, SCOPE_THREAD, 1)
+            (tuple.place, tuple.words, tuple.scope, tuple.rings) == (RingPlace::Pinned, 4, SCOPE_THREAD, 1)
         };
         let beside = algorithms.contains(&Algorithm::Ticket) && modes.contains(&false);
         if args.prototype.is_some() && !(beside && tuples.iter().all(known_to_it)) {

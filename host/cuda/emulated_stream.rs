@@ -11,11 +11,11 @@ use std::time::Instant;
 pub type Work = Arc<dyn Fn() -> Result<(), DeviceError> + Send + Sync>;
 
 /// When the stream came by, or the first error before.
-pub struct Mark(Arc<OnceLock<Result<Instant, DeviceError>>>);
+pub struct Event(Arc<OnceLock<Result<Instant, DeviceError>>>);
 
 enum Task {
     Work(Work),
-    Mark(Arc<OnceLock<Result<Instant, DeviceError>>>),
+    Event(Arc<OnceLock<Result<Instant, DeviceError>>>),
 }
 
 /// The thread's other end.
@@ -35,8 +35,8 @@ impl Worker {
                     Task::Work(work) if failed.is_none() => failed = work().err(),
                     // As on a GPU, nothing is done behind an error.
                     Task::Work(_) => {}
-                    Task::Mark(mark) => {
-                        let _ = mark.set(failed.clone().map_or_else(|| Ok(Instant::now()), Err));
+                    Task::Event(event) => {
+                        let _ = event.set(failed.clone().map_or_else(|| Ok(Instant::now()), Err));
                     }
                 }
             }
@@ -59,16 +59,16 @@ impl Worker {
         self.send(Task::Work(work))
     }
 
-    pub fn mark(&self) -> Result<Mark, DeviceError> {
-        let mark = Arc::new(OnceLock::new());
-        self.send(Task::Mark(mark.clone()))?;
-        Ok(Mark(mark))
+    pub fn event(&self) -> Result<Event, DeviceError> {
+        let event = Arc::new(OnceLock::new());
+        self.send(Task::Event(event.clone()))?;
+        Ok(Event(event))
     }
 
-    /// The other stream's thread comes by the mark for certain, with or without an error.
-    pub fn wait_for(&self, mark: &Mark) -> Result<(), DeviceError> {
-        let mark = mark.0.clone();
-        self.send(Task::Work(Arc::new(move || mark.wait().clone().map(drop))))
+    /// The other stream's thread comes by the event for certain, with or without an error.
+    pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        let event = event.0.clone();
+        self.send(Task::Work(Arc::new(move || event.wait().clone().map(drop))))
     }
 
     pub fn begin_recording(&self) {
@@ -88,14 +88,14 @@ impl Drop for Worker {
     }
 }
 
-impl Mark {
-    pub fn is_reached(&self) -> Result<bool, DeviceError> {
+impl Event {
+    pub fn is_complete(&self) -> Result<bool, DeviceError> {
         self.0.get().cloned().transpose().map(|found| found.is_some())
     }
 
-    pub fn since_us(&self, earlier: &Mark) -> Result<f64, DeviceError> {
-        let at = |mark: &Mark| {
-            mark.0.get().cloned().unwrap_or_else(|| Err(DeviceError::Emulated("a mark was not reached yet".into())))
+    pub fn since_us(&self, earlier: &Event) -> Result<f64, DeviceError> {
+        let at = |event: &Event| {
+            event.0.get().cloned().unwrap_or_else(|| Err(DeviceError::Emulated("an event was not reached yet".into())))
         };
         Ok(at(self)?.duration_since(at(earlier)?).as_secs_f64() * 1e6)
     }

@@ -198,7 +198,7 @@ impl Gpu {
                 unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
                 Ok(address)
             }
-            Place::Shared => Err(DeviceError::Refused("shared memory is not the driver's to give".into())),
+            Place::File => Err(DeviceError::Refused("a memory file is not the driver's to give".into())),
         }
     }
 
@@ -209,7 +209,7 @@ impl Gpu {
             Place::Device | Place::Managed => unsafe { result::free_sync(address) },
             // SAFETY: as above.
             Place::Host => unsafe { result::free_host(address as *mut c_void) },
-            Place::Shared => Ok(()),
+            Place::File => Ok(()),
         });
         self.context.record_err(result);
     }

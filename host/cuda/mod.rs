@@ -2,8 +2,8 @@
 //!
 //! Both take the same [`Kernel`] with the same arguments, and both give memory of these places: [`Place::Device`],
 //! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address) and [`Place::Managed`]. On the
-//! emulated device all three are plain host memory. [`Place::Shared`] is the CPU's, and other processes map it. A [`MappedBuffer`] is GPU memory that the CPU reaches too, where
-//! GDRCopy is installed.
+//! emulated device all three are plain host memory. [`Place::File`] is a memory file of the CPU's, which other processes map. A
+//! [`MappedBuffer`] is GPU memory that the CPU reaches too, where GDRCopy is installed.
 
 mod emulated;
 mod emulated_stream;
@@ -20,8 +20,8 @@ pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
-pub use peer::{OpenedMemory, SharedHandle, SharedMemory};
-pub use stream::{Graph, Mark, Stream};
+pub use peer::{OpenedMemory, PeerHandle, PeerMemory};
+pub use stream::{Event, Graph, Stream};
 
 pub use cuda_std::{Kernel, Plain};
 
@@ -89,9 +89,9 @@ pub enum Place {
     /// the CPU cannot share it while a kernel runs refuses it. ginlab's managed allocations are small (a ring, a few words):
     /// nothing is prefetched, and no advice is given. It is not registered with NICs.
     Managed,
-    /// Host memory that other processes of this machine map: where modelled cards of other ranks write. Not pinned, and a GPU
-    /// does not reach it.
-    Shared,
+    /// A memory file, which other processes of this machine map: where modelled cards of other ranks write. Not pinned, and a
+    /// GPU does not reach it.
+    File,
 }
 
 /// A device that runs kernels.
@@ -159,9 +159,9 @@ impl Device {
     pub fn allocate(&self, place: Place, bytes: usize) -> Result<Buffer, DeviceError> {
         let length = NonZeroUsize::new(bytes).unwrap_or(NonZeroUsize::MIN);
         let (device, bytes) = (self.clone(), length.get());
-        if place == Place::Shared {
+        if place == Place::File {
             let refused =
-                |error| DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"));
+                |error| DeviceError::Refused(format!("{bytes} bytes in a memory file are not to be had: {error}"));
             let file = memory_file::share(MemoryFile::create(length).map_err(refused)?);
             return Ok(Buffer { device, place, address: file.address(), bytes, file: Some(file) });
         }
@@ -267,7 +267,7 @@ pub struct Buffer {
     place: Place,
     address: u64,
     bytes: usize,
-    /// Of shared memory.
+    /// Of [`Place::File`].
     file: Option<Arc<MemoryFile>>,
 }
 
@@ -370,7 +370,7 @@ impl Drop for Buffer {
         }
         match &self.device {
             // Unmapped by its file.
-            _ if self.place == Place::Shared => {}
+            _ if self.place == Place::File => {}
             Device::Emulated => emulated::free(self.address, self.bytes),
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
         }
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn every_place_of_the_emulated_device_is_zeroed_host_memory() {
-        for place in [Place::Device, Place::Host, Place::Managed, Place::Shared] {
+        for place in [Place::Device, Place::Host, Place::Managed, Place::File] {
             let buffer = Device::Emulated.allocate(place, 4096).unwrap();
             assert!(buffer.on_host(), "{place:?}");
             let mut words = [1u64; 512];

@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 
 /// What another rank needs to open a memory. Handed over by the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SharedHandle {
+pub enum PeerHandle {
     /// A file descriptor of a process.
     File {
         /// The process.
@@ -38,7 +38,7 @@ pub enum SharedHandle {
 
 /// Memory of this rank's device that others can open, zeroed. Freed when dropped.
 #[derive(Debug)]
-pub struct SharedMemory {
+pub struct PeerMemory {
     device: Device,
     bytes: u64,
     place: Place,
@@ -72,12 +72,12 @@ fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
         .ok_or_else(|| DeviceError::Refused(format!("{bytes} bytes are more than this machine can address")))
 }
 
-impl SharedMemory {
+impl PeerMemory {
     /// Allocates.
     ///
     /// # Errors
     /// When there is not enough.
-    pub fn new(device: &Device, bytes: u64) -> Result<SharedMemory, DeviceError> {
+    pub fn new(device: &Device, bytes: u64) -> Result<PeerMemory, DeviceError> {
         let length = length(bytes)?;
         let place = match device {
             Device::Gpu(_) => Place::Gpu(device.allocate(super::Place::Device, length.get())?),
@@ -88,7 +88,7 @@ impl SharedMemory {
                 Place::Mapped(MemoryFile::create(length).map_err(refused)?)
             }
         };
-        Ok(SharedMemory { device: device.clone(), bytes, place })
+        Ok(PeerMemory { device: device.clone(), bytes, place })
     }
 
     /// First byte, for kernels of this rank. A multiple of 4096.
@@ -103,7 +103,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// When the driver gives no handle.
-    pub fn handle(&self) -> Result<SharedHandle, DeviceError> {
+    pub fn handle(&self) -> Result<PeerHandle, DeviceError> {
         match (&self.place, &self.device) {
             (Place::Gpu(buffer), Device::Gpu(gpu)) => {
                 gpu.bind()?;
@@ -113,11 +113,11 @@ impl SharedMemory {
                 status.result().map_err(failed("cuIpcGetMemHandle"))?;
                 let handle = handle.reserved.map(|byte| byte as u8).to_vec();
                 let gpu = gpu.pci_address().unwrap_or_default();
-                Ok(SharedHandle::Cuda { handle, gpu, bytes: self.bytes })
+                Ok(PeerHandle::Cuda { handle, gpu, bytes: self.bytes })
             }
             (Place::Mapped(file), _) => {
                 let FileName { pid, descriptor, number } = file.name();
-                Ok(SharedHandle::File { pid, descriptor, number, bytes: self.bytes })
+                Ok(PeerHandle::File { pid, descriptor, number, bytes: self.bytes })
             }
             _ => Err(DeviceError::Refused("a GPU's memory without its GPU".into())),
         }
@@ -170,9 +170,9 @@ impl OpenedMemory {
     ///
     /// # Errors
     /// [`DeviceError::Missing`] when this device cannot reach that memory, with the reason; others when the handle is bad.
-    pub fn open(device: &Device, handle: &SharedHandle) -> Result<OpenedMemory, DeviceError> {
+    pub fn open(device: &Device, handle: &PeerHandle) -> Result<OpenedMemory, DeviceError> {
         match (device, handle) {
-            (Device::Emulated, SharedHandle::File { pid, descriptor, number, bytes }) => {
+            (Device::Emulated, PeerHandle::File { pid, descriptor, number, bytes }) => {
                 let refused = |error: String| DeviceError::Missing(format!("the memory of process {pid}: {error}"));
                 let name = FileName { pid: *pid, descriptor: *descriptor, number: *number };
                 let mapping = MemoryFile::open(name).map_err(|error| refused(error.to_string()))?;
@@ -182,7 +182,7 @@ impl OpenedMemory {
                 let address = mapping.address();
                 Ok(OpenedMemory { device: device.clone(), address, bytes: *bytes, _mapping: Some(mapping) })
             }
-            (Device::Gpu(gpu), SharedHandle::Cuda { handle, gpu: theirs, bytes }) => {
+            (Device::Gpu(gpu), PeerHandle::Cuda { handle, gpu: theirs, bytes }) => {
                 gpu.bind()?;
                 reaches(gpu.context().cu_device(), theirs)?;
                 let mut raw = sys::CUipcMemHandle { reserved: [0; 64] };
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn opened_memory_is_the_owners() {
-        let owner = SharedMemory::new(&Device::Emulated, 5000).unwrap();
+        let owner = PeerMemory::new(&Device::Emulated, 5000).unwrap();
         let handle = owner.handle().unwrap();
         let opened = OpenedMemory::open(&Device::Emulated, &handle).unwrap();
         assert_ne!(opened.address(), owner.address());
@@ -287,14 +287,14 @@ mod tests {
         assert_eq!(word, [9]);
         assert!(owner.write(4993, &[7u64]).is_err() && owner.read(5000, &mut word).is_err());
         // No process has this number.
-        let gone = SharedHandle::File { pid: u32::MAX, descriptor: 3, number: 1, bytes: 5000 };
+        let gone = PeerHandle::File { pid: u32::MAX, descriptor: 3, number: 1, bytes: 5000 };
         let gone = OpenedMemory::open(&Device::Emulated, &gone);
         assert!(matches!(gone, Err(DeviceError::Missing(_))), "{gone:?}");
     }
 
     #[test]
     fn a_handle_of_another_kind_of_device_is_refused() {
-        let handle = SharedHandle::Cuda { handle: vec![0; 64], gpu: "0000:00:00.0".into(), bytes: 1 };
+        let handle = PeerHandle::Cuda { handle: vec![0; 64], gpu: "0000:00:00.0".into(), bytes: 1 };
         assert!(OpenedMemory::open(&Device::Emulated, &handle).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! Streams: work that a device does in order while the CPU goes on, marks in it that take the time, and recorded work that is
+//! Streams: work that a device does in order while the CPU goes on, events in it that take the time, and recorded work that is
 //! started as a whole (CUDA graphs).
 //!
-//! On the emulated device a thread does the work of a stream, and a mark is a look at the clock.
+//! On the emulated device a thread does the work of a stream, and an event is a look at the clock.
 
 use super::gpu::failed;
 use super::gpu_module::Function;
@@ -21,10 +21,10 @@ enum Kind {
 }
 
 /// A point in a stream.
-pub struct Mark(MarkKind);
+pub struct Event(EventKind);
 
-enum MarkKind {
-    Emulated(emulated_stream::Mark),
+enum EventKind {
+    Emulated(emulated_stream::Event),
     Gpu(CudaEvent),
 }
 
@@ -45,9 +45,9 @@ impl fmt::Debug for Stream {
     }
 }
 
-impl fmt::Debug for Mark {
+impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mark")
+        f.write_str("Event")
     }
 }
 
@@ -82,7 +82,7 @@ impl Stream {
     /// The kernel's own contract: the pointers in `args` stay valid until the grid has ended.
     ///
     /// # Errors
-    /// When the device refuses the launch. What goes wrong later is an error of the next mark.
+    /// When the device refuses the launch. What goes wrong later is an error of the next event.
     pub unsafe fn launch<A>(
         &self,
         function: &Function<A>,
@@ -145,31 +145,31 @@ impl Stream {
         }
     }
 
-    /// Appends a mark.
+    /// Appends an event.
     ///
     /// # Errors
     /// The driver's.
-    pub fn mark(&self) -> Result<Mark, DeviceError> {
+    pub fn event(&self) -> Result<Event, DeviceError> {
         match &self.0 {
-            Kind::Emulated(worker) => worker.mark().map(|mark| Mark(MarkKind::Emulated(mark))),
+            Kind::Emulated(worker) => worker.event().map(|event| Event(EventKind::Emulated(event))),
             Kind::Gpu(gpu, stream) => {
                 let flags = CUevent_flags::CU_EVENT_DEFAULT;
                 let event = gpu.context().new_event(Some(flags)).map_err(failed("cuEventCreate"))?;
                 event.record(stream).map_err(failed("cuEventRecord"))?;
-                Ok(Mark(MarkKind::Gpu(event)))
+                Ok(Event(EventKind::Gpu(event)))
             }
         }
     }
 
-    /// Lets what is appended from now on wait for a mark of another stream of this device.
+    /// Lets what is appended from now on wait for an event of another stream of this device.
     ///
     /// # Errors
     /// The driver's.
-    pub fn wait_for(&self, mark: &Mark) -> Result<(), DeviceError> {
-        match (&self.0, &mark.0) {
-            (Kind::Emulated(worker), MarkKind::Emulated(mark)) => worker.wait_for(mark),
-            (Kind::Gpu(_, stream), MarkKind::Gpu(event)) => stream.wait(event).map_err(failed("cuStreamWaitEvent")),
-            _ => Err(other_device("the mark")),
+    pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        match (&self.0, &event.0) {
+            (Kind::Emulated(worker), EventKind::Emulated(event)) => worker.wait_for(event),
+            (Kind::Gpu(_, stream), EventKind::Gpu(event)) => stream.wait(event).map_err(failed("cuStreamWaitEvent")),
+            _ => Err(other_device("the event")),
         }
     }
 
@@ -236,29 +236,29 @@ impl Drop for Stream {
     }
 }
 
-impl Mark {
-    /// Whether everything before the mark is done.
+impl Event {
+    /// Whether everything before the event is done.
     ///
     /// # Errors
     /// When something before it failed.
-    pub fn is_reached(&self) -> Result<bool, DeviceError> {
+    pub fn is_complete(&self) -> Result<bool, DeviceError> {
         match &self.0 {
-            MarkKind::Emulated(mark) => mark.is_reached(),
-            MarkKind::Gpu(event) => event.try_is_complete().map_err(failed("work of a stream")),
+            EventKind::Emulated(event) => event.is_complete(),
+            EventKind::Gpu(event) => event.try_is_complete().map_err(failed("work of a stream")),
         }
     }
 
-    /// Microseconds from an earlier mark to this one; both are reached.
+    /// Microseconds from an earlier event to this one; both are reached.
     ///
     /// # Errors
     /// When one is not reached, or the two are of different devices.
-    pub fn since_us(&self, earlier: &Mark) -> Result<f64, DeviceError> {
+    pub fn since_us(&self, earlier: &Event) -> Result<f64, DeviceError> {
         match (&earlier.0, &self.0) {
-            (MarkKind::Emulated(earlier), MarkKind::Emulated(mark)) => mark.since_us(earlier),
-            (MarkKind::Gpu(earlier), MarkKind::Gpu(mark)) => {
-                Ok(f64::from(earlier.elapsed_ms(mark).map_err(failed("cuEventElapsedTime"))?) * 1000.0)
+            (EventKind::Emulated(earlier), EventKind::Emulated(event)) => event.since_us(earlier),
+            (EventKind::Gpu(earlier), EventKind::Gpu(event)) => {
+                Ok(f64::from(earlier.elapsed_ms(event).map_err(failed("cuEventElapsedTime"))?) * 1000.0)
             }
-            _ => Err(other_device("the mark")),
+            _ => Err(other_device("the event")),
         }
     }
 }
@@ -268,8 +268,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn reached(mark: &Mark) -> Result<(), DeviceError> {
-        while !mark.is_reached()? {
+    fn complete(event: &Event) -> Result<(), DeviceError> {
+        while !event.is_complete()? {
             std::thread::yield_now();
         }
         Ok(())
@@ -287,29 +287,29 @@ mod tests {
         let stream = Stream::new(&Device::Emulated).unwrap();
         let word = Box::new(0u64);
         let address = &raw const *word as u64;
-        // SAFETY: the word outlives the stream's work, for which the marks below are waited for.
+        // SAFETY: the word outlives the stream's work, for which the events below are waited for.
         let append = |stream: &Stream, digit: u64| unsafe { stream.launch(&ADD, 1, 1, (address, digit)) };
-        let first = stream.mark().unwrap();
+        let first = stream.event().unwrap();
         append(&stream, 1).unwrap();
         let graph = stream.record(|stream| append(stream, 2).and_then(|()| append(stream, 3))).unwrap();
         append(&stream, 4).unwrap();
         // SAFETY: as above.
         unsafe { stream.replay(&graph).and_then(|()| stream.replay(&graph)) }.unwrap();
-        let last = stream.mark().unwrap();
-        reached(&last).unwrap();
+        let last = stream.event().unwrap();
+        complete(&last).unwrap();
         // SAFETY: nobody writes the word any more.
         assert_eq!(unsafe { (address as *const u64).read_volatile() }, 142_323);
         assert!(last.since_us(&first).unwrap() > 0.0);
     }
 
     #[test]
-    fn a_stream_waits_for_a_mark_of_another_and_nothing_is_done_behind_an_error() {
+    fn a_stream_waits_for_an_event_of_another_and_nothing_is_done_behind_an_error() {
         let [first, second] = [(), ()].map(|()| Stream::new(&Device::Emulated).unwrap());
         let word = Box::new(7u64);
         let address = &raw const *word as u64;
         // SAFETY: the word outlives both streams' work; the second waits for the first.
         unsafe { first.launch(&ADD, 1, 1, (address, 1)) }.unwrap();
-        second.wait_for(&first.mark().unwrap()).unwrap();
+        second.wait_for(&first.event().unwrap()).unwrap();
         // SAFETY: as above.
         unsafe { second.launch(&ADD, 1, 1, (address, 2)) }.unwrap();
         let bad = cuda_std::emulation::MAX_BLOCK + 1;
@@ -317,7 +317,7 @@ mod tests {
         unsafe { second.launch(&ADD, 1, bad, (address, 3)) }.unwrap();
         // SAFETY: as above.
         unsafe { second.launch(&ADD, 1, 1, (address, 4)) }.unwrap();
-        let error = reached(&second.mark().unwrap()).unwrap_err();
+        let error = complete(&second.event().unwrap()).unwrap_err();
         assert!(error.to_string().contains("refused"), "{error}");
         // SAFETY: nobody writes the word any more.
         assert_eq!(unsafe { (address as *const u64).read_volatile() }, 712);

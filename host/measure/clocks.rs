@@ -5,7 +5,7 @@ use crate::cuda::{Device, DeviceError, Place};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
 use cuda_std::thread::global_timer_ns;
 use kernels::clock::{CLOCK_KERNEL, ClockArgs, answered};
-use kernels::ring::{HostWords, Stop};
+use kernels::ring::{HostWords, Status};
 use std::time::{Duration, Instant};
 
 /// How the device's clock stands to [`global_timer_ns`] of this process, at one moment.
@@ -56,7 +56,7 @@ pub enum ClockError {
     Device(#[from] DeviceError),
     /// The kernel gave up, or did not answer.
     #[error("the clock kernel ended early: {}", .0.text())]
-    Ended(Stop),
+    Ended(Status),
 }
 
 /// One question and its answer.
@@ -114,9 +114,9 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
     results.read(0, &mut results_found)?;
     let [step, stop] = results_found;
     if stop != 0 {
-        return Err(ClockError::Ended(Stop(stop)));
+        return Err(ClockError::Ended(Status(stop)));
     }
-    fit(&found, step).ok_or(ClockError::Ended(Stop::DEADLINE))
+    fit(&found, step).ok_or(ClockError::Ended(Status::DEADLINE))
 }
 
 /// Each round says that the device's time was read between question and answer; together they leave a narrow range.

@@ -3,7 +3,7 @@
 use crate::cuda::{Buffer, Device, DeviceError, Place};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
 use kernels::ping_pong::{PING_PONG, PingPongArgs};
-use kernels::ring::{HostWords, Stop};
+use kernels::ring::{HostWords, Status};
 use std::time::Duration;
 
 /// Spins between two looks at the launch. Seldom: asking the driver takes longer than a round trip, and the answer would
@@ -30,7 +30,7 @@ pub enum RoundTripError {
     Device(#[from] DeviceError),
     /// The kernel gave up.
     #[error("the ping-pong kernel ended early: {}", .0.text())]
-    Ended(Stop),
+    Ended(Status),
 }
 
 /// Microseconds of one round trip from a block of this many threads to this thread and back.
@@ -83,6 +83,6 @@ pub fn round_trip(
     results.read(0, &mut found)?;
     match found {
         [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
-        [_, stop] => Err(RoundTripError::Ended(Stop(stop))),
+        [_, stop] => Err(RoundTripError::Ended(Status(stop))),
     }
 }

@@ -1,7 +1,7 @@
 //! The proxy: a busy-polling thread that drains a ring into the rails.
 //!
 //! ```text
-//! ring --pop batch--> decode, check --> engine --post--> rails        Order::Write: the CPU-initiated baseline,
+//! ring --pop batch--> decode, check --> engine --post--> rails        Request::Write: the CPU-initiated baseline,
 //!   ^                                     |                           through the same engine and rails
 //!   +-- tail (slots free again)           +--poll--> completions --> watermark --> kernels' quiet
 //! ```
@@ -42,7 +42,7 @@ type Numbered<T> = (u64, T);
 
 /// What the thread shows while it runs.
 #[derive(Debug, Default)]
-struct Shared {
+struct ThreadState {
     failure: Mutex<Option<ProxyError>>,
     /// Turns of a CPU-initiated write: while this moves, the thread is not stuck in the provider.
     turns: AtomicU64,
@@ -51,7 +51,7 @@ struct Shared {
 }
 
 /// What can be asked of a proxy thread while it runs.
-enum Order {
+enum Request {
     /// Peers' addresses by peer and rail, and regions by peer, region and rail.
     Connect {
         addresses: Vec<Vec<Vec<u8>>>,
@@ -72,7 +72,7 @@ enum Order {
     Stop,
 }
 
-/// The answer to an [`Order`].
+/// The answer to an [`Request`].
 #[derive(Debug)]
 enum Answer {
     Done,
@@ -157,19 +157,19 @@ impl ProxyError {
     }
 }
 
-/// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Stop::STOPPED`](kernels::ring::Stop).
+/// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Status::STOPPED`](kernels::ring::Status).
 ///
 /// A thread that hangs in a provider's call cannot be ended. After the timeout it is left behind, and from then on no
 /// [`Buffer`](crate::cuda::Buffer) of this process is freed: the thread and its NIC may still use any of them.
 #[derive(Debug)]
 pub struct Proxy {
-    orders: Sender<Numbered<Order>>,
+    orders: Sender<Numbered<Request>>,
     answers: Receiver<Numbered<Result<Answer, ProxyError>>>,
     /// Number of the last order.
     asked: Cell<u64>,
     /// Number of the write that has been begun.
     writing: Cell<Option<u64>>,
-    shared: Arc<Shared>,
+    shared: Arc<ThreadState>,
     thread: Option<JoinHandle<()>>,
     timeout: Duration,
     offer: Offer,
@@ -185,7 +185,7 @@ impl Proxy {
         let (orders, for_thread) = channel();
         let (answer, answers) = channel();
         let (offer_sender, offers) = channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ThreadState::default());
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new()
             .name("proxy".into())
@@ -224,7 +224,7 @@ impl Proxy {
         addresses: Vec<Vec<Vec<u8>>>,
         regions: Vec<Vec<Vec<RemoteRegion>>>,
     ) -> Result<(), ProxyError> {
-        self.ask(Order::Connect { addresses, regions }, self.timeout).map(|_| ())
+        self.ask(Request::Connect { addresses, regions }, self.timeout).map(|_| ())
     }
 
     /// Uses the first `rails` rails in this way from now on.
@@ -232,7 +232,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
-        self.ask(Order::Configure { rails, strategy }, self.timeout).map(|_| ())
+        self.ask(Request::Configure { rails, strategy }, self.timeout).map(|_| ())
     }
 
     /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
@@ -249,7 +249,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has gone.
     pub fn begin_write(&self, writes: Writes) -> Result<(), ProxyError> {
-        let number = self.send(Order::Write(writes))?;
+        let number = self.send(Request::Write(writes))?;
         self.writing.set(Some(number));
         Ok(())
     }
@@ -292,7 +292,7 @@ impl Proxy {
     /// The provider's, or a deadline.
     pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
         // The loop itself ends within the timeout; its answer may come that much later.
-        match self.ask(Order::BareWrite { route, bytes, count }, self.timeout * 2)? {
+        match self.ask(Request::BareWrite { route, bytes, count }, self.timeout * 2)? {
             Answer::BareWritten(time) => Ok(time),
             _ => Err(ProxyError::Gone),
         }
@@ -303,7 +303,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
-        match self.ask(Order::Snapshot, self.timeout)? {
+        match self.ask(Request::Snapshot, self.timeout)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
             _ => Err(ProxyError::Gone),
         }
@@ -314,7 +314,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn trace(&self, sampling: Option<Sampling>) -> Result<Vec<Times>, ProxyError> {
-        match self.ask(Order::Trace(sampling), self.timeout)? {
+        match self.ask(Request::Trace(sampling), self.timeout)? {
             Answer::Traced(times) => Ok(times),
             _ => Err(ProxyError::Gone),
         }
@@ -330,15 +330,15 @@ impl Proxy {
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         // A thread that has gone already needs no order.
-        let _ = self.send(Order::Stop);
+        let _ = self.send(Request::Stop);
     }
 
-    fn ask(&self, order: Order, timeout: Duration) -> Result<Answer, ProxyError> {
+    fn ask(&self, order: Request, timeout: Duration) -> Result<Answer, ProxyError> {
         let number = self.send(order)?;
         self.answer(number, timeout)
     }
 
-    fn send(&self, order: Order) -> Result<u64, ProxyError> {
+    fn send(&self, order: Request) -> Result<u64, ProxyError> {
         let number = self.asked.get() + 1;
         self.asked.set(number);
         self.orders.send((number, order)).map_err(|_| self.why_gone())?;

@@ -2,10 +2,10 @@
 
 use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Trace, Watch};
-use super::{Answer, Numbered, Offer, Order, ProxyError, Shared, Snapshot, Writes};
+use super::{Answer, Numbered, Offer, ProxyError, Request, Snapshot, ThreadState, Writes};
 use crate::fabric::{FabricError, Rail, RemoteRegion};
 use kernels::command::{Command, Opcode};
-use kernels::ring::Stop;
+use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -60,9 +60,9 @@ pub(super) fn serve<S: ProxySetup>(
     mut setup: S,
     timeout: Duration,
     offers: &Sender<Result<Offer, ProxyError>>,
-    orders: &Receiver<Numbered<Order>>,
+    orders: &Receiver<Numbered<Request>>,
     answers: &Answers,
-    shared: &Shared,
+    shared: &ThreadState,
 ) {
     let pinned = setup.cpu().filter(|&cpu| crate::cores::pin(cpu));
     let (engine, regions) = match setup.open() {
@@ -102,15 +102,15 @@ pub(super) fn serve<S: ProxySetup>(
     }
     if let Err(error) = server.run(orders, answers) {
         let stop = match &error {
-            EngineError::Refused(_) => Stop::REFUSED,
-            _ => Stop::FABRIC,
+            EngineError::Refused(_) => Status::REFUSED,
+            _ => Status::FABRIC,
         };
         *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone().into());
         server.end(stop);
         // Until we are told to stop, every order is answered with the reason.
         loop {
             match orders.recv_timeout(timeout) {
-                Ok((_, Order::Stop)) | Err(_) => return,
+                Ok((_, Request::Stop)) | Err(_) => return,
                 Ok((number, _)) if answers.send((number, Err(error.clone().into()))).is_err() => return,
                 Ok(_) => {}
             }
@@ -128,7 +128,7 @@ struct Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if let (Some(consumer), false) = (&self.consumer, self.ended) {
-            consumer.publish_stop(Stop::STOPPED);
+            consumer.publish_status(Status::STOPPED);
         }
     }
 }
@@ -137,7 +137,7 @@ struct Server<'a, R: Rail> {
     // Dropped first: kernels are told before the rails are closed, which may take its time.
     ring: Ring,
     engine: Engine<R>,
-    shared: &'a Shared,
+    shared: &'a ThreadState,
     /// Commands popped in this turn.
     batch: Vec<[u64; 4]>,
     /// The watermark that the kernels know.
@@ -149,7 +149,7 @@ struct Server<'a, R: Rail> {
 
 impl<R: Rail> Server<'_, R> {
     /// Serves until told to stop.
-    fn run(&mut self, orders: &Receiver<Numbered<Order>>, answers: &Answers) -> Result<(), EngineError> {
+    fn run(&mut self, orders: &Receiver<Numbered<Request>>, answers: &Answers) -> Result<(), EngineError> {
         let mut empty = 0;
         let mut since_check = 0;
         loop {
@@ -168,7 +168,7 @@ impl<R: Rail> Server<'_, R> {
                 since_check = 0;
                 self.engine.check_stall()?;
                 match orders.try_recv() {
-                    Ok((_, Order::Stop)) | Err(TryRecvError::Disconnected) => return Ok(()),
+                    Ok((_, Request::Stop)) | Err(TryRecvError::Disconnected) => return Ok(()),
                     Ok((number, order)) => {
                         let answer = match self.obey(order) {
                             Ok(Some(answer)) => Ok(answer),
@@ -247,25 +247,25 @@ impl<R: Rail> Server<'_, R> {
     }
 
     /// Does what is asked; `None` when the stop came meanwhile.
-    fn obey(&mut self, order: Order) -> Result<Option<Answer>, EngineError> {
+    fn obey(&mut self, order: Request) -> Result<Option<Answer>, EngineError> {
         Ok(Some(match order {
-            Order::Connect { addresses, regions } => {
+            Request::Connect { addresses, regions } => {
                 self.connect(&addresses, &regions)?;
                 Answer::Done
             }
-            Order::Configure { rails, strategy } => {
+            Request::Configure { rails, strategy } => {
                 self.engine.configure(rails, strategy);
                 Answer::Done
             }
-            Order::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
-            Order::BareWrite { route, bytes, count } => {
+            Request::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
+            Request::BareWrite { route, bytes, count } => {
                 if !self.settle()? {
                     return Ok(None);
                 }
                 let seconds = self.engine.bare_writes(route, bytes, count)?;
                 Answer::BareWritten(seconds.map(Duration::from_secs_f64))
             }
-            Order::Snapshot => {
+            Request::Snapshot => {
                 let counted = self.engine.rails().iter().map(Rail::counted);
                 let null = counted.reduce(|sum, rail| {
                     let ((n, b, c), (m, d, e)) = (sum?, rail?);
@@ -277,13 +277,13 @@ impl<R: Rail> Server<'_, R> {
                     null: null.flatten(),
                 }))
             }
-            Order::Trace(sampling) => {
+            Request::Trace(sampling) => {
                 let rails = self.engine.rails().len();
                 let begun = sampling.map(|sampling| Box::new(Trace::new(sampling, rails, self.published)));
                 let ended = std::mem::replace(&mut self.trace, begun);
                 Answer::Traced(ended.map(|trace| trace.finish()).unwrap_or_default())
             }
-            Order::Stop => return Ok(None),
+            Request::Stop => return Ok(None),
         }))
     }
 
@@ -397,12 +397,12 @@ impl<R: Rail> Server<'_, R> {
 
     /// After an error: let what is in flight complete (its buffers are the NIC's until then), tell how far it got, then
     /// end every wait of the kernels.
-    fn end(&mut self, stop: Stop) {
+    fn end(&mut self, stop: Status) {
         self.engine.drain();
         self.ring.ended = true;
         if let Some(consumer) = &self.ring.consumer {
             consumer.publish_watermark(self.engine.watermark());
-            consumer.publish_stop(stop);
+            consumer.publish_status(stop);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the device's clock says while the CPU looks at its own: for putting the stamps of both on one line.
 
-use crate::ring::{HostWords, Stop};
+use crate::ring::{HostWords, Status};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
 use cuda_std::{kernel, thread};
 
@@ -16,7 +16,7 @@ pub struct ClockArgs {
     pub timeout_ns: u64,
     /// Result: the step of the clock in nanoseconds.
     pub step_ns: *mut u64,
-    /// Result: 0, or why it ended early ([`Stop`]).
+    /// Result: 0, or why it ended early ([`Status`]).
     pub stop: *mut u64,
 }
 
@@ -60,7 +60,7 @@ pub unsafe fn clock_kernel(args: ClockArgs) {
         let waiting = thread::global_timer_ns();
         while load_acquire_sys_u64(&flags.completion.0.0) < round {
             if thread::global_timer_ns().wrapping_sub(waiting) > args.timeout_ns {
-                stop = Stop::DEADLINE.0;
+                stop = Status::DEADLINE.0;
                 break;
             }
             if cuda_std::warp::SIZE == 1 {

@@ -1,7 +1,7 @@
 //! The kernels of `ginlab ipc` that wait for another GPU: a barrier between GPUs, and the receiver of flags. Both waits are bounded,
 //! and the host can end them before.
 
-use crate::ring::Stop;
+use crate::ring::Status;
 use cuda_std::memory::{Word, load_acquire_sys_u64, store_release_sys_u64};
 use cuda_std::{kernel, thread};
 
@@ -19,7 +19,7 @@ pub struct GateArgs {
     pub timeout_ns: u64,
     /// Host memory: not 0 ends the wait.
     pub abort: *const Word,
-    /// Result: 0, or why it ended early ([`Stop`]); only ever set.
+    /// Result: 0, or why it ended early ([`Status`]); only ever set.
     pub stop: *const Word,
 }
 
@@ -66,7 +66,7 @@ pub struct ReceiveArgs {
     pub timeout_ns: u64,
     /// Host memory: not 0 ends the wait.
     pub abort: *const Word,
-    /// Result: 0, or why it ended early ([`Stop`]); only ever set.
+    /// Result: 0, or why it ended early ([`Status`]); only ever set.
     pub stop: *const Word,
 }
 
@@ -116,7 +116,7 @@ impl Limit {
     ///
     /// # Safety
     /// `abort` is valid.
-    unsafe fn wait(&self, word: &Word, wanted: u64) -> Result<(), Stop> {
+    unsafe fn wait(&self, word: &Word, wanted: u64) -> Result<(), Status> {
         let mut looks = 0;
         while load_acquire_sys_u64(word) < wanted {
             looks += 1;
@@ -127,10 +127,10 @@ impl Limit {
             looks = 0;
             // SAFETY: the caller's contract.
             if load_acquire_sys_u64(unsafe { &*self.abort }) != 0 {
-                return Err(Stop::STOPPED);
+                return Err(Status::STOPPED);
             }
             if thread::global_timer_ns() > self.deadline {
-                return Err(Stop::DEADLINE);
+                return Err(Status::DEADLINE);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The floor under every put + quiet: the bare round trip of a flag, with the payload and the fence of a real put.
 
 use crate::pattern;
-use crate::ring::{HostWords, Stop};
+use crate::ring::{HostWords, Status};
 use cuda_std::memory::{fence_acq_rel_sys, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use cuda_std::{kernel, thread};
 
@@ -26,7 +26,7 @@ pub struct PingPongArgs {
     pub timeout_ns: u64,
     /// Result: nanoseconds for all round trips.
     pub elapsed_ns: *mut u64,
-    /// Result: 0, or why it ended early ([`Stop`]).
+    /// Result: 0, or why it ended early ([`Status`]).
     pub stop: *mut u64,
 }
 
@@ -70,7 +70,7 @@ pub unsafe fn ping_pong(args: PingPongArgs) {
             };
             while answer() < iteration {
                 if thread::global_timer_ns().wrapping_sub(asked) > args.timeout_ns {
-                    stop = Stop::DEADLINE.0;
+                    stop = Status::DEADLINE.0;
                     break;
                 }
                 if cuda_std::warp::SIZE == 1 {

@@ -4,7 +4,7 @@
 //! waits for that.
 
 use crate::command::{Command, Opcode};
-use crate::ring::{Observe, Ring, Stop};
+use crate::ring::{Observe, Ring, Status};
 
 /// A put: which bytes of which region go where.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl Channel {
     }
 
     #[inline(always)]
-    fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Stop> {
+    fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
         let ticket = self.ring.push_observed(command, observe)?;
         self.last = Some(ticket);
         Ok(ticket)
@@ -65,9 +65,9 @@ impl Channel {
     /// Puts without waiting ("non-blocking, implicit"): the source may be reused only after a quiet that covers the ticket.
     ///
     /// # Errors
-    /// [`Stop`] when the ring stayed full until the deadline or the proxy has ended.
+    /// [`Status`] when the ring stayed full until the deadline or the proxy has ended.
     #[inline(always)]
-    pub fn put_nbi(&mut self, put: &Put) -> Result<u64, Stop> {
+    pub fn put_nbi(&mut self, put: &Put) -> Result<u64, Status> {
         self.put_nbi_observed(put, &mut ())
     }
 
@@ -76,7 +76,7 @@ impl Channel {
     /// # Errors
     /// As [`put_nbi`](Channel::put_nbi).
     #[inline(always)]
-    pub fn put_nbi_observed(&mut self, put: &Put, observe: &mut impl Observe) -> Result<u64, Stop> {
+    pub fn put_nbi_observed(&mut self, put: &Put, observe: &mut impl Observe) -> Result<u64, Status> {
         self.post(&put.command(Opcode::Put, 0), observe)
     }
 
@@ -85,7 +85,7 @@ impl Channel {
     /// # Errors
     /// As [`put_nbi`](Channel::put_nbi).
     #[inline(always)]
-    pub fn put_signal_nbi(&mut self, put: &Put, immediate: u32) -> Result<u64, Stop> {
+    pub fn put_signal_nbi(&mut self, put: &Put, immediate: u32) -> Result<u64, Status> {
         self.post(&put.command(Opcode::PutSignal, immediate), &mut ())
     }
 
@@ -94,7 +94,7 @@ impl Channel {
     /// # Errors
     /// As [`put_nbi`](Channel::put_nbi), or the reason the wait ended.
     #[inline(always)]
-    pub fn put(&mut self, put: &Put) -> Result<(), Stop> {
+    pub fn put(&mut self, put: &Put) -> Result<(), Status> {
         let ticket = self.put_nbi(put)?;
         self.quiet_until(ticket)
     }
@@ -104,7 +104,7 @@ impl Channel {
     /// # Errors
     /// The reason the wait ended otherwise.
     #[inline(always)]
-    pub fn quiet(&mut self) -> Result<(), Stop> {
+    pub fn quiet(&mut self) -> Result<(), Status> {
         match self.last {
             Some(ticket) => self.quiet_until(ticket),
             None => Ok(()),
@@ -122,7 +122,7 @@ impl Channel {
     /// # Errors
     /// The reason the wait ended otherwise.
     #[inline(always)]
-    pub fn quiet_until(&mut self, ticket: u64) -> Result<(), Stop> {
+    pub fn quiet_until(&mut self, ticket: u64) -> Result<(), Status> {
         if ticket >= self.known {
             self.known = self.ring.wait(ticket)?;
         }

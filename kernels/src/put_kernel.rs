@@ -7,7 +7,7 @@
 use crate::pattern;
 use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
-use crate::ring::{Ring, Stop};
+use crate::ring::{Ring, Status};
 use cuda_std::{kernel, thread};
 
 /// A block is one producer.
@@ -70,7 +70,7 @@ pub struct BlockResult {
     pub posted: u64,
     /// All puts of the block are at the target.
     pub done: u64,
-    /// 0, or the first reason ([`Stop`]) that ended a thread of the block early.
+    /// 0, or the first reason ([`Status`]) that ended a thread of the block early.
     pub stop: u64,
 }
 
@@ -257,7 +257,7 @@ pub(crate) fn block_maximum(stop: u64) -> u64 {
 }
 
 #[inline(always)]
-fn code(result: Result<(), Stop>) -> u64 {
+fn code(result: Result<(), Status>) -> u64 {
     match result {
         Ok(()) => 0,
         Err(reason) => reason.0,

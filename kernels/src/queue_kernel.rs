@@ -7,7 +7,7 @@
 
 use crate::command::COMMAND_WORDS;
 use crate::ring::producer::Behind;
-use crate::ring::{Observe, Ring, Stop};
+use crate::ring::{Observe, Ring, Status};
 use crate::vyukov::Vyukov;
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::{kernel, thread, warp};
@@ -40,7 +40,7 @@ pub trait Queue {
     ///
     /// # Errors
     /// Why it could not.
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop>;
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status>;
 
     /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
     /// leader does it.
@@ -54,7 +54,7 @@ pub trait Queue {
         words: u32,
         word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, Status> {
         let leader = mask.trailing_zeros();
         let mut result = Ok(0);
         if warp::lane() == leader {
@@ -67,24 +67,24 @@ pub trait Queue {
     ///
     /// # Errors
     /// Why the wait ended otherwise.
-    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop>;
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status>;
 }
 
 /// Gives the leader's result to every lane.
 #[inline(always)]
-fn share(mask: u32, leader: u32, result: Result<u64, Stop>) -> Result<u64, Stop> {
+fn share(mask: u32, leader: u32, result: Result<u64, Status>) -> Result<u64, Status> {
     let (value, stop) = match result {
         Ok(value) => (value, 0),
         Err(stop) => (0, stop.0),
     };
     let value = warp::broadcast_u64(mask, value, leader);
     let stop = warp::broadcast_u64(mask, stop, leader);
-    if stop == 0 { Ok(value) } else { Err(Stop(stop)) }
+    if stop == 0 { Ok(value) } else { Err(Status(stop)) }
 }
 
 impl Queue for Ring {
     #[inline(always)]
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop> {
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status> {
         self.push_each(Behind::Nothing, words, word, observe)
     }
 
@@ -95,12 +95,12 @@ impl Queue for Ring {
         words: u32,
         word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, Status> {
         Ring::push_warp(self, mask, Behind::Nothing, words, word, observe)
     }
 
     #[inline(always)]
-    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status> {
         self.wait_observed(ticket, observe).map(drop)
     }
 }
@@ -110,24 +110,24 @@ struct Released(Ring);
 
 impl Queue for Released {
     #[inline(always)]
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop> {
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status> {
         self.0.push_released(words, word, observe)
     }
 
     #[inline(always)]
-    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status> {
         Queue::wait(&mut self.0, ticket, observe)
     }
 }
 
 impl Queue for Vyukov {
     #[inline(always)]
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Stop> {
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status> {
         Vyukov::push(self, words, word, observe)
     }
 
     #[inline(always)]
-    fn wait(&mut self, position: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    fn wait(&mut self, position: u64, observe: &mut impl Observe) -> Result<(), Status> {
         Vyukov::wait(self, position, observe)
     }
 }
@@ -174,7 +174,7 @@ pub struct QueueResult {
     pub done: u64,
     /// Cycles between the two.
     pub cycles: u64,
-    /// 0, or the first reason ([`Stop`]) that ended a thread of the block early.
+    /// 0, or the first reason ([`Status`]) that ended a thread of the block early.
     pub stop: u64,
 }
 
@@ -365,7 +365,7 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
     args: &QueueArgs,
     queue: &mut Q,
     observe: &mut impl Observe,
-) -> Result<(), Stop> {
+) -> Result<(), Status> {
     let producer = producer(args.scope);
     let words = if WORDS == 0 { args.words } else { WORDS };
     // Nothing has diverged yet: the warp's lanes that exist.
@@ -409,7 +409,7 @@ fn wait<Q: Queue>(
     per_warp: bool,
     mask: u32,
     observe: &mut impl Observe,
-) -> Result<(), Stop> {
+) -> Result<(), Status> {
     if !per_warp {
         return queue.wait(ticket, observe);
     }

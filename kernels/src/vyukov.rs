@@ -10,7 +10,7 @@
 //! A cell's sequence is its position when it is free, position + 1 when it is full, position + capacity when it has been
 //! taken: then it is free for the next lap. With one cell "full" would read as "free", so two are the least.
 
-use crate::ring::{Alone, Observe, Stop};
+use crate::ring::{CachePadded, Observe, Status};
 use cuda_std::memory::{
     Word, compare_exchange_relaxed_gpu_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
     store_release_sys_u64,
@@ -22,9 +22,9 @@ use cuda_std::thread;
 #[derive(Debug)]
 pub struct QueueWords {
     /// The next position. Producers alone read and write it.
-    pub head: Alone<Word>,
+    pub head: CachePadded<Word>,
     /// Not 0: why every wait ends. Written by the consumer.
-    pub stop: Alone<Word>,
+    pub stop: CachePadded<Word>,
 }
 
 /// The queue as a kernel sees it.
@@ -72,9 +72,9 @@ impl Vyukov {
     /// after it has acquired "full", the next lap's producer writes them after it has acquired "free".
     ///
     /// # Errors
-    /// [`Stop`] when the queue stayed full until the deadline, or the consumer has ended it.
+    /// [`Status`] when the queue stayed full until the deadline, or the consumer has ended it.
     #[inline(always)]
-    pub fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+    pub fn push(&self, words: u32, word: impl Fn(u32) -> u64, observe: &mut impl Observe) -> Result<u64, Status> {
         let head = &self.words().head.0;
         let mut patience = Patience::new(self.timeout_ns);
         observe.host_poll();
@@ -111,7 +111,7 @@ impl Vyukov {
     /// # Errors
     /// As [`push`](Vyukov::push).
     #[inline(always)]
-    pub fn wait(&self, position: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    pub fn wait(&self, position: u64, observe: &mut impl Observe) -> Result<(), Status> {
         let mut patience = Patience::new(self.timeout_ns);
         loop {
             observe.host_poll();
@@ -138,7 +138,7 @@ impl Patience {
 
     /// After an attempt in vain.
     #[inline(always)]
-    fn look(&mut self, stop: &Word) -> Result<(), Stop> {
+    fn look(&mut self, stop: &Word) -> Result<(), Status> {
         if cuda_std::warp::SIZE == 1 {
             thread::nanosleep(0);
         }
@@ -148,10 +148,10 @@ impl Patience {
         }
         let stop = load_acquire_sys_u64(stop);
         if stop != 0 {
-            return Err(Stop(stop));
+            return Err(Status(stop));
         }
         if thread::global_timer_ns().wrapping_sub(self.started) > self.timeout_ns {
-            return Err(Stop::DEADLINE);
+            return Err(Status::DEADLINE);
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl<const WORDS: usize> VyukovConsumer<WORDS> {
     }
 
     /// Ends every wait of the kernels with this reason.
-    pub fn publish_stop(&self, stop: Stop) {
+    pub fn publish_status(&self, stop: Status) {
         store_release_sys_u64(&self.queue.words().stop.0, stop.0);
     }
 }

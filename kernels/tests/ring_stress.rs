@@ -9,7 +9,7 @@ use cuda_std::{emulation, thread};
 use kernels::command::{Command, MAX_OFFSET, MAX_PEER, MAX_REGION, Opcode, PARITY};
 use kernels::put::{Channel, Put};
 use kernels::ring::consumer::Consumer;
-use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Stop};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use proptest::prelude::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -238,7 +238,7 @@ fn quiet_waits_for_the_watermark() {
 }
 
 /// What became of each thread's put and wait.
-fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<u64, Stop>> {
+fn outcomes(memory: &Memory, proxy: impl FnOnce(Consumer) + Send) -> Vec<Result<u64, Status>> {
     let outcomes = Mutex::new(Vec::new());
     memory.run(
         |ring| {
@@ -264,12 +264,12 @@ fn the_status_ends_every_wait() {
                 consumer.publish_tail();
             }
             consumer.publish_watermark(10);
-            consumer.publish_stop(Stop::FABRIC);
+            consumer.publish_status(Status::FABRIC);
         });
         outcomes.sort_by_key(|outcome| outcome.unwrap_or(u64::MAX));
         let done: Vec<_> = (0..10).map(Ok).collect();
         assert_eq!(outcomes[..10], done);
-        assert_eq!(outcomes[10..], [Err(Stop::FABRIC); THREADS - 10]);
+        assert_eq!(outcomes[10..], [Err(Status::FABRIC); THREADS - 10]);
     }
 }
 
@@ -278,7 +278,7 @@ fn the_status_ends_every_wait() {
 fn the_deadline_ends_every_wait() {
     let memory = Memory::new(1, Duration::from_millis(50));
     let started = Instant::now();
-    assert_eq!(outcomes(&memory, drop), [Err(Stop::DEADLINE); THREADS]);
+    assert_eq!(outcomes(&memory, drop), [Err(Status::DEADLINE); THREADS]);
     assert!(started.elapsed() >= Duration::from_millis(50), "gave up early");
     assert!(started.elapsed() < PATIENCE / 2, "gave up late: {:?}", started.elapsed());
 }
@@ -290,9 +290,9 @@ fn a_done_ticket_needs_no_time() {
     // SAFETY: the memory outlives the consumer, which is the only one.
     let consumer: Consumer = unsafe { Consumer::new(&memory.ring()) };
     consumer.publish_watermark(1);
-    consumer.publish_stop(Stop::STOPPED);
+    consumer.publish_status(Status::STOPPED);
     assert_eq!(memory.ring().wait(0), Ok(1));
-    assert_eq!(memory.ring().wait(1), Err(Stop::STOPPED));
+    assert_eq!(memory.ring().wait(1), Err(Status::STOPPED));
 }
 
 fn any_command() -> impl Strategy<Value = Command> {

@@ -27,7 +27,7 @@ fn node(place: Place, movers: Option<Arc<Movers>>) -> Node {
 
 fn pair(movers: Option<Arc<Movers>>) -> (Node, Node) {
     // What is only written from may be any memory.
-    let (mut a, mut b) = (node(Place::Host, movers.clone()), node(Place::Shared, movers));
+    let (mut a, mut b) = (node(Place::Host, movers.clone()), node(Place::File, movers));
     let addresses = [a.rail.address().unwrap(), b.rail.address().unwrap()];
     a.rail.insert_peers(&addresses).unwrap();
     b.rail.insert_peers(&addresses).unwrap();

@@ -1,7 +1,7 @@
 //! The device side of the ring, second half: wait for a ticket.
 
 use super::poller::Poller;
-use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Stop};
+use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Status};
 use cuda_std::memory::{
     fetch_max_release_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
     store_relaxed_gpu_u64, store_release_gpu_u64,
@@ -23,9 +23,9 @@ impl Ring {
     /// watermark is done whatever the status says.
     ///
     /// # Errors
-    /// The proxy's status, or [`Stop::DEADLINE`].
+    /// The proxy's status, or [`Status::DEADLINE`].
     #[inline(always)]
-    pub fn wait(&mut self, ticket: u64) -> Result<u64, Stop> {
+    pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
         self.wait_observed(ticket, &mut ())
     }
 
@@ -34,7 +34,7 @@ impl Ring {
     /// # Errors
     /// As [`wait`](Ring::wait).
     #[inline(always)]
-    pub fn wait_observed(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<u64, Stop> {
+    pub fn wait_observed(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<u64, Status> {
         let watermark = wait_as(self.host(), self.device(), self.timeout_ns, self.role as usize, ticket, observe)?;
         // What is done has been read from its slot before: the watermark's chain is also one for the slots below it.
         self.free_below = self.free_below.max(watermark + self.capacity());
@@ -51,7 +51,7 @@ fn wait_as(
     role: usize,
     ticket: u64,
     observe: &mut impl Observe,
-) -> Result<u64, Stop> {
+) -> Result<u64, Status> {
     let role = &device.completion_poller[role % COMPLETION_POLLERS].0;
     let mut poller = Poller::new(role, timeout_ns, LONGEST_SLEEP);
     let mut relayed = 0;
@@ -89,7 +89,7 @@ fn wait_as(
             // the line itself decides. The load that brought the status acquired it, so this one finds the last
             // watermark.
             let (watermark, _) = load_acquire_sys_v2_u64(&host.completion.0);
-            return if watermark > ticket { Ok(watermark) } else { Err(Stop(status)) };
+            return if watermark > ticket { Ok(watermark) } else { Err(Status(status)) };
         }
         if poller.pause(host) {
             return Err(device.give_up());
@@ -108,8 +108,8 @@ impl DeviceWords {
     /// The deadline has passed: end the others' waits too. (All but those of the completion line's pollers, which do
     /// not read the copy: their own deadlines end them.) A ticket may be lost, so the ring is not usable after.
     #[inline(always)]
-    pub(super) fn give_up(&self) -> Stop {
-        self.relay_status(Stop::DEADLINE.0);
-        Stop::DEADLINE
+    pub(super) fn give_up(&self) -> Status {
+        self.relay_status(Status::DEADLINE.0);
+        Status::DEADLINE
     }
 }

@@ -1,6 +1,6 @@
 //! The proxy's side of the ring: take elements in order, publish what is taken, publish what is done.
 
-use super::{HostWords, LOG2_COMMAND_WORDS, Ring, Stop, parity};
+use super::{HostWords, LOG2_COMMAND_WORDS, Ring, Status, parity};
 use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_sys_words, store_release_sys_u64};
 
 /// Bytes from an element to the lines that are fetched while it is worked on: their misses overlap.
@@ -140,7 +140,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
 
     /// Ends every wait of the kernels with this reason. Call it after the last watermark: release, so that whoever sees
     /// the status finds that watermark.
-    pub fn publish_stop(&self, stop: Stop) {
+    pub fn publish_status(&self, stop: Status) {
         store_release_sys_u64(&self.host().completion.0.1, stop.0);
     }
 }

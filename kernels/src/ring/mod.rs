@@ -34,16 +34,16 @@ pub const COMPLETION_POLLERS: usize = 2;
 /// A word alone on its 128 bytes: neighbours that other parties write would cost each a cache line transfer.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Alone<T>(pub T);
+pub struct CachePadded<T>(pub T);
 
 /// The host-memory words of a ring beside its slots.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HostWords {
     /// Commands the proxy has taken. Written by the proxy only.
-    pub tail: Alone<Word>,
+    pub tail: CachePadded<Word>,
     /// Watermark (all tickets below it are done) and status. Written by the proxy only.
-    pub completion: Alone<WordPair>,
+    pub completion: CachePadded<WordPair>,
 }
 
 /// The device-memory words of a ring.
@@ -51,34 +51,34 @@ pub struct HostWords {
 #[derive(Debug)]
 pub struct DeviceWords {
     /// The next ticket.
-    pub head: Alone<Word>,
+    pub head: CachePadded<Word>,
     /// The newest tail that a poller has brought here.
-    pub tail_cache: Alone<Word>,
+    pub tail_cache: CachePadded<Word>,
     /// 1 while a thread polls `tail` for all.
-    pub tail_poller: Alone<Word>,
+    pub tail_poller: CachePadded<Word>,
     /// The newest watermark and status that a poller has brought here.
-    pub completion_cache: Alone<WordPair>,
+    pub completion_cache: CachePadded<WordPair>,
     /// 1 while a thread polls `completion` for all.
-    pub completion_poller: [Alone<Word>; COMPLETION_POLLERS],
+    pub completion_poller: [CachePadded<Word>; COMPLETION_POLLERS],
     /// 1 when other threads than the pollers wait.
-    pub completion_waiting: Alone<Word>,
+    pub completion_waiting: CachePadded<Word>,
 }
 
 impl Default for HostWords {
     fn default() -> Self {
-        HostWords { tail: Alone(Word::new(0)), completion: Alone(WordPair::new(0, 0)) }
+        HostWords { tail: CachePadded(Word::new(0)), completion: CachePadded(WordPair::new(0, 0)) }
     }
 }
 
 impl Default for DeviceWords {
     fn default() -> Self {
         DeviceWords {
-            head: Alone(Word::new(0)),
-            tail_cache: Alone(Word::new(0)),
-            tail_poller: Alone(Word::new(0)),
-            completion_cache: Alone(WordPair::new(0, 0)),
-            completion_poller: [0; COMPLETION_POLLERS].map(|free| Alone(Word::new(free))),
-            completion_waiting: Alone(Word::new(0)),
+            head: CachePadded(Word::new(0)),
+            tail_cache: CachePadded(Word::new(0)),
+            tail_poller: CachePadded(Word::new(0)),
+            completion_cache: CachePadded(WordPair::new(0, 0)),
+            completion_poller: [0; COMPLETION_POLLERS].map(|free| CachePadded(Word::new(free))),
+            completion_waiting: CachePadded(Word::new(0)),
         }
     }
 }
@@ -179,25 +179,25 @@ pub fn parity(ticket: u64, log2_capacity: u32) -> u64 {
 /// Why a device call ended without success. Zero is never used: it means "no reason" on the completion line.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stop(pub u64);
+pub struct Status(pub u64);
 
-impl Stop {
+impl Status {
     /// The fabric reported an error; the proxy has the provider's text.
-    pub const FABRIC: Stop = Stop(1);
+    pub const FABRIC: Status = Status(1);
     /// The proxy refused a command: unknown opcode, region, peer, or bytes outside the region.
-    pub const REFUSED: Stop = Stop(2);
+    pub const REFUSED: Status = Status(2);
     /// The proxy was stopped.
-    pub const STOPPED: Stop = Stop(3);
+    pub const STOPPED: Status = Status(3);
     /// The proxy has not moved for the ring's timeout.
-    pub const DEADLINE: Stop = Stop(4);
+    pub const DEADLINE: Status = Status(4);
 
     /// The reason in words.
     pub fn text(self) -> &'static str {
         match self {
-            Stop::FABRIC => "fabric error",
-            Stop::REFUSED => "command refused by the proxy",
-            Stop::STOPPED => "proxy stopped",
-            Stop::DEADLINE => "deadline passed on the device",
+            Status::FABRIC => "fabric error",
+            Status::REFUSED => "command refused by the proxy",
+            Status::STOPPED => "proxy stopped",
+            Status::DEADLINE => "deadline passed on the device",
             _ => "unknown reason",
         }
     }

@@ -1,7 +1,7 @@
 //! The device side of the ring, first half: push an element.
 
 use super::poller::Poller;
-use super::{DeviceWords, HostWords, Observe, Ring, Stop, parity};
+use super::{DeviceWords, HostWords, Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
 use cuda_std::memory::{
     Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64,
@@ -37,7 +37,7 @@ impl Ring {
     /// # Errors
     /// As [`push_each`](Ring::push_each).
     #[inline(always)]
-    pub fn push(&mut self, command: &Command) -> Result<u64, Stop> {
+    pub fn push(&mut self, command: &Command) -> Result<u64, Status> {
         self.push_observed(command, &mut ())
     }
 
@@ -46,7 +46,7 @@ impl Ring {
     /// # Errors
     /// As [`push_each`](Ring::push_each).
     #[inline(always)]
-    pub fn push_observed(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Stop> {
+    pub fn push_observed(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
         let words = command.encode();
         self.push_each(Behind::Payload, COMMAND_WORDS, move |index| words[index as usize], observe)
     }
@@ -72,7 +72,7 @@ impl Ring {
     /// when all agree.
     ///
     /// # Errors
-    /// [`Stop`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
+    /// [`Status`] when the ring stayed full until the deadline, or the proxy has ended. The ticket is then lost and the ring
     /// cannot be used again: the status is made sticky on the device, so that every other thread ends too.
     #[inline(always)]
     pub fn push_each(
@@ -81,7 +81,7 @@ impl Ring {
         words: u32,
         word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, Status> {
         let prepare = move |whole_warp| prepare(words, word, whole_warp);
         self.in_turn(behind, observe, prepare, move |ring, ticket, whole_warp, prepared| {
             ring.store_prepared(ticket, words, word, whole_warp, prepared);
@@ -100,7 +100,7 @@ impl Ring {
         words: u32,
         word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, Status> {
         self.in_turn(
             Behind::Nothing,
             observe,
@@ -130,7 +130,7 @@ impl Ring {
         observe: &mut impl Observe,
         prepare: impl FnOnce(bool) -> P,
         store: impl FnOnce(&Ring, u64, bool, P),
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, Status> {
         let mut mask = warp::active_mask();
         if self.of_block == 0 && mask.count_ones() > 1 {
             mask = warp::match_any_u64(mask, self.device as u64);
@@ -169,7 +169,7 @@ impl Ring {
         behind: Behind,
         observe: &mut impl Observe,
         store: impl FnOnce(&Ring, u64),
-    ) -> (Result<u64, Stop>, u64) {
+    ) -> (Result<u64, Status>, u64) {
         let leader = mask.trailing_zeros();
         let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones() as u64;
         let count = mask.count_ones() as u64;
@@ -206,7 +206,7 @@ impl Ring {
             }
             first = last;
         }
-        (if stop == 0 { Ok(base + rank) } else { Err(Stop(stop)) }, self.free_below)
+        (if stop == 0 { Ok(base + rank) } else { Err(Status(stop)) }, self.free_below)
     }
 
     /// The leader takes `count` adjacent tickets for the lanes of `mask` and waits until all have a slot; every lane gets the
@@ -220,7 +220,7 @@ impl Ring {
         behind: Behind,
         observe: &mut impl Observe,
         prepare: impl FnOnce() -> P,
-    ) -> Result<(u64, P), Stop> {
+    ) -> Result<(u64, P), Status> {
         /// Set in the leader's answer when it is a reason and no ticket: no ticket comes that far.
         const STOPPED: u64 = 1 << 63;
         let is_leader = warp::lane() == leader;
@@ -239,13 +239,13 @@ impl Ring {
             self.look_for_space(end);
         }
         behind.fence();
-        if is_leader && let Err(Stop(reason)) = self.wait_for_space(end, observe) {
+        if is_leader && let Err(Status(reason)) = self.wait_for_space(end, observe) {
             answer = reason | STOPPED;
         }
         answer = warp::broadcast_u64(mask, answer, leader);
         // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
         warp::synchronize(mask);
-        if answer & STOPPED == 0 { Ok((answer, prepared)) } else { Err(Stop(answer & !STOPPED)) }
+        if answer & STOPPED == 0 { Ok((answer, prepared)) } else { Err(Status(answer & !STOPPED)) }
     }
 
     /// Pushes one element of the whole warp: every lane of `mask` calls this together with the same words, one ticket is
@@ -265,7 +265,7 @@ impl Ring {
         words: u32,
         word: impl Fn(u32) -> u64 + Copy,
         observe: &mut impl Observe,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, Status> {
         if mask == u32::MAX {
             let share = || prepare_share(words, word, warp::lane());
             let (ticket, share) = self.lead(u32::MAX, 0, 1, behind, observe, share)?;
@@ -298,7 +298,7 @@ impl Ring {
     /// One thread polls the tail over PCIe for all; the others spin on the device copy. (Everyone polling host memory
     /// takes 132x256 producers from hundreds of Mops to 2.6; H200, DESIGN 8.)
     #[inline(always)]
-    fn wait_for_space(&mut self, end: u64, observe: &mut impl Observe) -> Result<(), Stop> {
+    fn wait_for_space(&mut self, end: u64, observe: &mut impl Observe) -> Result<(), Status> {
         if end > self.free_below {
             let capacity = self.capacity();
             let tail = wait_for_space(self.host(), self.device(), capacity, self.timeout_ns, end, observe)?;
@@ -459,7 +459,7 @@ fn wait_for_space(
     timeout_ns: u64,
     end: u64,
     observe: &mut impl Observe,
-) -> Result<u64, Stop> {
+) -> Result<u64, Status> {
     observe.full();
     let mut poller = Poller::new(&device.tail_poller.0, timeout_ns, LONGEST_SLEEP);
     let mut seen = u64::MAX;
@@ -482,13 +482,13 @@ fn wait_for_space(
         // tail stands still, or each look at the tail would take twice as long.
         let (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
         if status != 0 {
-            return Err(Stop(status));
+            return Err(Status(status));
         }
         if poller.elected && tail == seen {
             let (_, status) = load_acquire_sys_v2_u64(&host.completion.0);
             if status != 0 {
                 device.relay_status(status);
-                return Err(Stop(status));
+                return Err(Status(status));
             }
         }
         seen = tail;

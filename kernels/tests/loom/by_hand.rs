@@ -12,7 +12,7 @@ use cuda_std::memory::{
 };
 use cuda_std::thread::nanosleep;
 use kernels::command::{Command, PARITY};
-use kernels::ring::{DeviceWords, HostWords, Ring, Stop, parity};
+use kernels::ring::{DeviceWords, HostWords, Ring, Status, parity};
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,7 +128,7 @@ pub fn push_for_other(ring: &Ring, other: u64, mine: &Word, theirs: &Word, fault
 }
 
 /// [`Ring::wait`].
-pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> Result<(), Stop> {
+pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> Result<(), Status> {
     let device = device(ring);
     let mut elected = false;
     let result = loop {
@@ -153,7 +153,7 @@ pub fn wait(ring: &mut Ring, role: usize, ticket: u64, fault: Option<Fault>) -> 
         }
         if status != 0 {
             let (again, _) = load_acquire_sys_v2_u64(&host(ring).completion.0);
-            break if again > ticket && fault != Some(Fault::NoSecondLook) { Ok(()) } else { Err(Stop(status)) };
+            break if again > ticket && fault != Some(Fault::NoSecondLook) { Ok(()) } else { Err(Status(status)) };
         }
         nanosleep(0);
     };
@@ -224,7 +224,7 @@ impl Proxy for ByHand {
         }
     }
 
-    fn publish_end(&self, watermark: u64, stop: Stop) {
+    fn publish_end(&self, watermark: u64, stop: Status) {
         let status = &host(&self.ring).completion.0.1;
         if self.fault == Some(Fault::StatusBeforeWatermark) {
             store_release_sys_u64(status, stop.0);

@@ -3,7 +3,7 @@
 use super::by_hand::Fault;
 use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
-use kernels::ring::Stop;
+use kernels::ring::Status;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -62,10 +62,10 @@ fn error_and_watermark(cast: Cast) {
             let memory = memory.clone();
             thread::spawn(move || cast.wait(&mut memory.ring(), ticket))
         });
-        cast.proxy(&memory).publish_end(1, Stop::FABRIC);
+        cast.proxy(&memory).publish_end(1, Status::FABRIC);
         let [first, second] = waiters.map(|waiter| waiter.join().expect("waiter"));
         assert_eq!(first, Ok(()), "a ticket below the watermark is done whatever the status");
-        assert_eq!(second, Err(Stop::FABRIC));
+        assert_eq!(second, Err(Status::FABRIC));
     });
 }
 
@@ -112,10 +112,10 @@ fn error_everywhere(cast: Cast) {
             let memory = memory.clone();
             thread::spawn(move || cast.wait_as(&mut memory.ring(), ticket as usize, ticket))
         });
-        cast.proxy(&memory).publish_end(1, Stop::FABRIC);
+        cast.proxy(&memory).publish_end(1, Status::FABRIC);
         let [first, second] = waiters.map(|waiter| waiter.join().expect("waiter"));
         assert_eq!(first, Ok(()), "a ticket below the watermark is done whatever the status");
-        assert_eq!((second, pusher.join().expect("pusher")), (Err(Stop::FABRIC), Err(Stop::FABRIC)));
+        assert_eq!((second, pusher.join().expect("pusher")), (Err(Status::FABRIC), Err(Status::FABRIC)));
     });
 }
 
@@ -161,7 +161,7 @@ fn the_deadline_ends_push_and_wait() {
             thread::spawn(move || memory.ring().wait(ticket).map(drop))
         });
         for thread in waiters.into_iter().chain([pusher]) {
-            assert_eq!(thread.join().expect("thread"), Err(Stop::DEADLINE));
+            assert_eq!(thread.join().expect("thread"), Err(Status::DEADLINE));
         }
     });
 }
@@ -178,8 +178,8 @@ fn the_deadline_races_with_the_completion() {
         });
         Cast::Product.proxy(&memory).publish_watermark(1);
         let [first, second] = waiters.map(|waiter| waiter.join().expect("waiter"));
-        assert!(first == Ok(()) || first == Err(Stop::DEADLINE), "{first:?}");
-        assert_eq!(second, Err(Stop::DEADLINE));
+        assert!(first == Ok(()) || first == Err(Status::DEADLINE), "{first:?}");
+        assert_eq!(second, Err(Status::DEADLINE));
     });
 }
 

@@ -21,7 +21,7 @@ use kernels::command::{COMMAND_WORDS, Command, Opcode};
 use kernels::put::{Channel, Put};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::producer::Behind;
-use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Stop};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use loom::sync::Arc;
 use std::panic::catch_unwind;
 
@@ -74,7 +74,7 @@ trait Proxy {
     fn publish_tail(&mut self);
     fn publish_watermark(&self, watermark: u64);
     /// The last watermark and the reason of the end.
-    fn publish_end(&self, watermark: u64, stop: Stop);
+    fn publish_end(&self, watermark: u64, stop: Status);
 }
 
 impl Proxy for Consumer {
@@ -94,9 +94,9 @@ impl Proxy for Consumer {
         Consumer::publish_watermark(self, watermark);
     }
 
-    fn publish_end(&self, watermark: u64, stop: Stop) {
+    fn publish_end(&self, watermark: u64, stop: Status) {
         Consumer::publish_watermark(self, watermark);
-        self.publish_stop(stop);
+        self.publish_status(stop);
     }
 }
 
@@ -114,7 +114,7 @@ enum Cast {
 }
 
 impl Cast {
-    fn push(self, ring: &mut Ring, tag: u64) -> Result<u64, Stop> {
+    fn push(self, ring: &mut Ring, tag: u64) -> Result<u64, Status> {
         let words = command(tag).encode();
         let word = move |index: u32| words[index as usize];
         match self {
@@ -126,7 +126,7 @@ impl Cast {
     }
 
     /// A push that orders the payload before the command.
-    fn put(self, ring: &mut Ring, tag: u64) -> Result<u64, Stop> {
+    fn put(self, ring: &mut Ring, tag: u64) -> Result<u64, Status> {
         match self {
             Cast::Product | Cast::Warp | Cast::Released => {
                 let put = Put {
@@ -156,11 +156,11 @@ impl Cast {
         }
     }
 
-    fn wait(self, ring: &mut Ring, ticket: u64) -> Result<(), Stop> {
+    fn wait(self, ring: &mut Ring, ticket: u64) -> Result<(), Status> {
         self.wait_as(ring, 0, ticket)
     }
 
-    fn wait_as(self, ring: &mut Ring, role: usize, ticket: u64) -> Result<(), Stop> {
+    fn wait_as(self, ring: &mut Ring, role: usize, ticket: u64) -> Result<(), Status> {
         match self {
             Cast::ByHand(fault) => by_hand::wait(ring, role, ticket, fault),
             _ => {

@@ -4,7 +4,7 @@ use super::by_hand::{self, Fault};
 use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use kernels::command::PARITY;
-use kernels::ring::{Ring, Stop};
+use kernels::ring::{Ring, Status};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -295,9 +295,9 @@ fn an_error_ends_every_push() {
         }
         let producers = [3, 4].map(|tag| {
             let memory = memory.clone();
-            thread::spawn(move || assert_eq!(Cast::Product.push(&mut memory.ring(), tag), Err(Stop::REFUSED)))
+            thread::spawn(move || assert_eq!(Cast::Product.push(&mut memory.ring(), tag), Err(Status::REFUSED)))
         });
-        Cast::Product.proxy(&memory).publish_end(0, Stop::REFUSED);
+        Cast::Product.proxy(&memory).publish_end(0, Status::REFUSED);
         for producer in producers {
             producer.join().expect("producer");
         }
@@ -316,7 +316,7 @@ fn the_deadline_of_one_push_ends_all() {
             let memory = memory.clone();
             thread::spawn(move || {
                 let mut ring = Ring { timeout_ns, ..memory.ring() };
-                assert_eq!(ring.push(&command(3)), Err(Stop::DEADLINE));
+                assert_eq!(ring.push(&command(3)), Err(Status::DEADLINE));
             })
         });
         for producer in producers {

@@ -6,7 +6,7 @@ use cuda_std::memory::{
     store_release_sys_u64,
 };
 use cuda_std::thread::nanosleep;
-use kernels::ring::{Alone, Stop};
+use kernels::ring::{CachePadded, Status};
 use kernels::vyukov::{QueueWords, Vyukov, VyukovConsumer};
 use loom::sync::Arc;
 use loom::thread;
@@ -38,7 +38,10 @@ struct Memory {
 impl Memory {
     fn new() -> Arc<Memory> {
         let cells = [0, 0, 0, 1, 0, 0].map(Word::new);
-        Arc::new(Memory { cells, words: QueueWords { head: Alone(Word::new(0)), stop: Alone(Word::new(0)) } })
+        Arc::new(Memory {
+            cells,
+            words: QueueWords { head: CachePadded(Word::new(0)), stop: CachePadded(Word::new(0)) },
+        })
     }
 
     fn queue(&self) -> Vyukov {
@@ -176,9 +179,9 @@ fn the_consumer_ends_every_push_and_wait() {
         };
         // SAFETY: as above.
         let consumer = unsafe { VyukovConsumer::<2>::new(&memory.queue()) };
-        consumer.publish_stop(Stop::STOPPED);
+        consumer.publish_status(Status::STOPPED);
         for thread in [pusher, waiter] {
-            assert_eq!(thread.join().expect("thread"), Err(Stop::STOPPED));
+            assert_eq!(thread.join().expect("thread"), Err(Status::STOPPED));
         }
     });
 }
