@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::faulty::{Faults, FaultyRail};
-use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions, bare_write_loop};
-use ginlab::fabric::{Access, Completion, Memory, Post, Rail, RemoteRegion, Transfer};
+use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions};
+use ginlab::fabric::{Access, BareLoop, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
@@ -541,6 +541,22 @@ fn measure_the_rail_against_the_bare_loop() {
     side_by_side(9, [(8, 20_000), (65536, 2000)]);
 }
 
+/// The bare loop to a peer.
+///
+/// # Safety
+/// As [`Rail::bare_writes`].
+unsafe fn bare_loop(
+    a: &mut Node<LibfabricRail>,
+    (peer, remote): (usize, RemoteRegion),
+    bytes: usize,
+    count: usize,
+    deadline: Duration,
+) -> Result<f64, FabricError> {
+    let run = BareLoop { peer, remote, bytes: bytes as u64, count: count as u64, deadline };
+    // SAFETY: passed on.
+    unsafe { a.rail.bare_writes(&a.region, &run) }.unwrap()
+}
+
 /// The bare loop and the rail in turn, with the target polling on a thread of its own. Prints the ratio; asserts only that
 /// both ends are reached, since two shared cores prove nothing about speed.
 fn side_by_side(repeats: usize, sizes: [(usize, usize); 2]) {
@@ -562,8 +578,7 @@ fn side_by_side(repeats: usize, sizes: [(usize, usize); 2]) {
                 let (mut bare_best, mut rail_best) = (f64::MAX, f64::MAX);
                 for _ in 0..repeats {
                     // SAFETY: both regions stay registered, and ours is not written.
-                    let bare =
-                        unsafe { bare_write_loop(&mut a.rail, &a.region, 1, remote, size, count, DEADLINE) }.unwrap();
+                    let bare = unsafe { bare_loop(&mut a, (1, remote), size, count, DEADLINE) }.unwrap();
                     let rail = rail_loop(&mut a, remote, size, count);
                     ratios.push(bare / rail);
                     (bare_best, rail_best) = (bare_best.min(bare), rail_best.min(rail));
@@ -591,18 +606,16 @@ fn the_bare_loop_is_bounded_and_checked() {
     let remote = b.remote();
     for (peer, size, words) in [(2, 8, "no such peer"), (1, 0, "size is 0"), (1, 4097, "does not fit")] {
         // SAFETY: refused before anything is posted.
-        let error = unsafe { bare_write_loop(&mut a.rail, &a.region, peer, remote, size, 1, DEADLINE) }
-            .unwrap_err()
-            .to_string();
+        let error = unsafe { bare_loop(&mut a, (peer, remote), size, 1, DEADLINE) }.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
     // Nobody polls the target, so delivery is never confirmed.
     let short = Duration::from_millis(50);
     // SAFETY: the regions live until the end, and the source is left alone.
-    let error = unsafe { bare_write_loop(&mut a.rail, &a.region, 1, remote, 8, 100, short) }.unwrap_err().to_string();
+    let error = unsafe { bare_loop(&mut a, (1, remote), 8, 100, short) }.unwrap_err().to_string();
     assert!(error.contains("does the target poll?"), "{error}");
     // SAFETY: refused.
-    let error = unsafe { bare_write_loop(&mut a.rail, &a.region, 1, remote, 8, 1, short) }.unwrap_err().to_string();
+    let error = unsafe { bare_loop(&mut a, (1, remote), 8, 1, short) }.unwrap_err().to_string();
     assert!(error.contains("outstanding"), "{error}");
 }
 /// With nobody polling the target, a write either stays open or its data is there: what `quiet` relies on.

@@ -8,9 +8,10 @@
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::faulty::{Faults, FaultyRail};
+use ginlab::fabric::layer::{Layer, Layered, Posting};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullRail, transfer_checksum};
-use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
 use ginlab::proxy::engine::{Engine, EngineError, Opened, SIGNALS};
 use ginlab::proxy::strategy::Strategy;
 use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout};
@@ -289,64 +290,33 @@ type Seen = Arc<Mutex<Log>>;
 /// What a [`Watched`] rail does at each poll, before it polls.
 type AtPoll = Box<dyn FnMut() + Send>;
 
-/// A rail that keeps a log of another one, and may do something at each poll.
-struct Watched<R> {
-    inner: R,
+/// Keeps a log of a rail, and may do something at each poll.
+struct Watching {
     seen: Seen,
     at_poll: AtPoll,
     /// Polls fail once so many transfers have been posted.
     dies_after: usize,
 }
 
-impl<R> Watched<R> {
-    fn new(inner: R, seen: &Seen) -> Watched<R> {
-        Watched { inner, seen: seen.clone(), at_poll: Box::new(|| {}), dies_after: usize::MAX }
-    }
+type Watched<R> = Layered<R, Watching>;
 
-    fn note(&self, transfer: &Transfer, post: Result<Post, FabricError>) -> Result<Post, FabricError> {
-        if post == Ok(Post::Accepted) {
-            self.seen.lock().unwrap().posted.push(transfer.token);
-        }
-        post
-    }
+fn watched<R: Rail>(inner: R, seen: &Seen) -> Watched<R> {
+    Layered::over(inner, Watching { seen: seen.clone(), at_poll: Box::new(|| {}), dies_after: usize::MAX })
 }
 
-impl<R: Rail> Rail for Watched<R> {
-    type Region = R::Region;
+impl Layer for Watching {
+    fn after_post(&mut self, posting: Posting<'_>) {
+        if let Posting::Write(transfer) | Posting::Read(transfer) = posting {
+            self.seen.lock().unwrap().posted.push(transfer.token);
+        }
+    }
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn limits(&self) -> &RailLimits {
-        self.inner.limits()
-    }
-    fn address(&self) -> Result<Vec<u8>, FabricError> {
-        self.inner.address()
-    }
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        self.inner.insert_peers(addresses)
-    }
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.inner.register(memory, access) }
-    }
-    fn remote(&self, region: &R::Region) -> RemoteRegion {
-        self.inner.remote(region)
-    }
-    unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
-        let post = unsafe { self.inner.write(region, transfer) };
-        self.note(transfer, post)
-    }
-    unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
-        let post = unsafe { self.inner.read(region, transfer) };
-        self.note(transfer, post)
-    }
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+    fn before_poll(&mut self, _: &str) -> Result<(), FabricError> {
         (self.at_poll)();
-        let before = completions.len();
-        let polled = self.inner.poll(completions);
+        Ok(())
+    }
+
+    fn after_poll(&mut self, _: &str, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         let mut log = self.seen.lock().unwrap();
         if log.posted.len() >= self.dies_after {
             return Err(FabricError {
@@ -357,7 +327,7 @@ impl<R: Rail> Rail for Watched<R> {
                 hint: String::new(),
             });
         }
-        for completion in &completions[before..] {
+        for completion in completions.iter() {
             match completion {
                 Completion::Done { token } => {
                     log.completed.insert(*token);
@@ -366,10 +336,7 @@ impl<R: Rail> Rail for Watched<R> {
                 Completion::Immediate { .. } | Completion::Received { .. } => {}
             }
         }
-        polled
-    }
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        self.inner.counted()
+        Ok(())
     }
 }
 
@@ -441,10 +408,10 @@ fn a_long_queue_does_not_run_into_the_kernels_deadline() {
     const PUTS: u64 = 60;
     let deadline = Duration::from_secs(2);
     let world = World::alone(Options { deadline, window: 1, ..USUAL }, || {
-        let mut rail = Watched::new(NullRail::new(), &Seen::default());
-        let (seen, mut known) = (rail.seen.clone(), 0);
+        let mut rail = watched(NullRail::new(), &Seen::default());
+        let (seen, mut known) = (rail.layer.seen.clone(), 0);
         // One put at a time, and each completes a step after it was posted.
-        rail.at_poll = Box::new(move || {
+        rail.layer.at_poll = Box::new(move || {
             let posted = seen.lock().unwrap().posted.len();
             if posted > known {
                 known = posted;
@@ -489,7 +456,7 @@ fn a_full_rail_does_not_hold_up_the_others() {
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
         let full = faulty(Faults { again_first: u64::MAX, ..Default::default() });
-        vec![Watched::new(full, &Seen::default()), Watched::new(faulty(Faults::default()), &log)]
+        vec![watched(full, &Seen::default()), watched(faulty(Faults::default()), &log)]
     });
     world.proxy.configure(2, Strategy::RoundRobin).unwrap();
     let ring = world.ring.ring();
@@ -518,7 +485,7 @@ fn a_failed_completion_ends_the_kernel_and_the_rest_is_drained() {
     let world = World::alone(USUAL, move || {
         // Held back, so that much is in flight when the third one fails.
         let faults = Faults { fail_completions: vec![3], delay_polls: 50, ..Default::default() };
-        vec![Watched::new(faulty(faults), &log)]
+        vec![watched(faulty(faults), &log)]
     });
     let ring = world.ring.ring();
     let mut channel = Channel::new(ring);
@@ -546,8 +513,9 @@ fn a_dead_rail_ends_the_kernel_and_the_others_are_drained() {
     let log = seen.clone();
     let world = World::alone(USUAL, move || {
         let silent = faulty(Faults { delay_polls: u64::MAX, ..Default::default() });
-        let dead = Watched { dies_after: 5, ..Watched::new(silent, &Seen::default()) };
-        vec![dead, Watched::new(faulty(Faults { delay_polls: 100, ..Default::default() }), &log)]
+        let mut dead = watched(silent, &Seen::default());
+        dead.layer.dies_after = 5;
+        vec![dead, watched(faulty(Faults { delay_polls: 100, ..Default::default() }), &log)]
     });
     world.proxy.configure(2, Strategy::RoundRobin).unwrap();
     let results = GRID.run(&[&world]);
@@ -574,9 +542,9 @@ fn a_rail_that_is_dead_from_the_start_is_an_error_of_every_order() {
 #[test]
 fn a_rail_that_panics_ends_the_kernel_and_the_proxy_is_gone() {
     let world = World::alone(USUAL, || {
-        let mut rail = Watched::new(NullRail::new(), &Seen::default());
-        let seen = rail.seen.clone();
-        rail.at_poll = Box::new(move || {
+        let mut rail = watched(NullRail::new(), &Seen::default());
+        let seen = rail.layer.seen.clone();
+        rail.layer.at_poll = Box::new(move || {
             let posted = seen.lock().unwrap().posted.len();
             assert!(posted < 10, "expected by the test: this rail panics");
         });
@@ -614,7 +582,7 @@ fn the_watermark_waits_for_every_ticket_before_it() {
     let world = World::alone(USUAL, move || {
         let late = |delay_polls| {
             let faults = Faults { delay_polls, reverse: true, again_every: Some(4), ..Default::default() };
-            Watched::new(faulty(faults), &log)
+            watched(faulty(faults), &log)
         };
         vec![late(0), late(7), late(1), late(20)]
     });
@@ -675,7 +643,7 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
     for (what, words) in bad {
         let seen = Seen::default();
         let log = seen.clone();
-        let world = World::alone(USUAL, move || vec![Watched::new(NullRail::new(), &log)]);
+        let world = World::alone(USUAL, move || vec![watched(NullRail::new(), &log)]);
         let ring = world.ring.ring();
         let mut channel = Channel::new(ring);
         channel.put(&put_to(0, 0, 8)).unwrap();
@@ -967,8 +935,8 @@ fn gated(timeout: Duration) -> (World, Sender<()>, Arc<std::sync::atomic::Atomic
     let mut wait = Some(wait);
     let world = World::alone(Options { timeout, ..USUAL }, move || {
         let (trigger, wait) = (trigger.clone(), wait.take().unwrap());
-        let mut rail = Watched::new(NullRail::new(), &Seen::default());
-        rail.at_poll = Box::new(move || {
+        let mut rail = watched(NullRail::new(), &Seen::default());
+        rail.layer.at_poll = Box::new(move || {
             if trigger.swap(false, Ordering::Relaxed) {
                 // Opened, or dropped, or the time is over: all of them end the wait.
                 let _ = wait.recv_timeout(AMPLE);

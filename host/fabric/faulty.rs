@@ -5,8 +5,9 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use nix::sys::mman::mlock;
 
+use super::layer::{Layer, Layered, Posting};
 use super::libfabric::{self, Doing};
-use super::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{Completion, FabricError, Memory, Post, Rail};
 
 /// What goes wrong, and when. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,9 +34,11 @@ pub struct Faults {
 }
 
 /// A rail behind a script of faults.
-#[derive(Debug)]
-pub struct FaultyRail<R> {
-    inner: R,
+pub type FaultyRail<R> = Layered<R, Script>;
+
+/// The faults, and how far the script has come.
+#[derive(Debug, Default)]
+pub struct Script {
     faults: Faults,
     posts: u64,
     agains: u64,
@@ -44,166 +47,94 @@ pub struct FaultyRail<R> {
     registrations: u64,
     /// Completions with the poll at which they are handed out.
     held: VecDeque<(u64, Completion)>,
-    fresh: Vec<Completion>,
 }
 
 impl<R: Rail> FaultyRail<R> {
     /// Wraps a rail.
     pub fn new(inner: R, faults: Faults) -> Self {
-        let (held, fresh) = (VecDeque::new(), Vec::new());
-        Self { inner, faults, posts: 0, agains: 0, completed: 0, polls: 0, registrations: 0, held, fresh }
-    }
-
-    /// The rail behind.
-    pub fn inner(&self) -> &R {
-        &self.inner
+        Layered::over(inner, Script { faults, ..Script::default() })
     }
 
     /// Replaces the script; the counters go on.
     pub fn set_faults(&mut self, faults: Faults) {
-        self.faults = faults;
+        self.layer.faults = faults;
     }
 
     /// Posts seen so far, refused ones included.
     pub fn posts(&self) -> u64 {
-        self.posts
+        self.layer.posts
     }
 
     /// Posts answered with [`Post::Again`] by the script.
     pub fn agains(&self) -> u64 {
-        self.agains
+        self.layer.agains
     }
+}
 
-    /// Whether the script refuses this post.
-    fn refuses(&mut self) -> bool {
-        self.posts += 1;
-        let beyond = self.posts.saturating_sub(self.faults.again_first);
-        let refused =
-            beyond == 0 || self.faults.again_every.is_some_and(|every| every > 0 && beyond.is_multiple_of(every));
-        self.agains += u64::from(refused);
-        refused
+fn error(rail: &str, operation: &str) -> FabricError {
+    FabricError {
+        rail: rail.to_owned(),
+        operation: operation.to_owned(),
+        code: nix::libc::EIO,
+        text: "scripted fault".to_owned(),
+        hint: String::new(),
     }
+}
 
-    fn error(&self, operation: &str) -> FabricError {
-        FabricError {
-            rail: self.inner.name().to_owned(),
-            operation: operation.to_owned(),
-            code: nix::libc::EIO,
-            text: "scripted fault".to_owned(),
-            hint: String::new(),
-        }
-    }
+fn lock(rail: &str, memory: Memory) -> Result<(), FabricError> {
+    let first = NonNull::new(with_exposed_provenance_mut(memory.address as usize));
+    // SAFETY: the caller of `register` vouches for the memory; locking changes nothing in it.
+    let locked = first.map_or(Ok(()), |first| unsafe { mlock(first, memory.bytes) });
+    let what = format!("registration of {} B", memory.bytes);
+    locked.map_err(|error| libfabric::error(rail, Doing::RegisteringHost, what, -(error as i64)))
+}
 
-    fn lock(&self, memory: Memory) -> Result<(), FabricError> {
-        let first = NonNull::new(with_exposed_provenance_mut(memory.address as usize));
-        // SAFETY: the caller of `register` vouches for the memory; locking changes nothing in it.
-        let locked = first.map_or(Ok(()), |first| unsafe { mlock(first, memory.bytes) });
-        let what = format!("registration of {} B", memory.bytes);
-        locked.map_err(|error| libfabric::error(self.inner.name(), Doing::RegisteringHost, what, -(error as i64)))
-    }
-
-    fn alter(&mut self, completion: Completion) -> Completion {
+impl Script {
+    fn alter(&mut self, rail: &str, completion: Completion) -> Completion {
         let Completion::Done { token } = completion else { return completion };
         self.completed += 1;
         if self.faults.fail_completions.contains(&self.completed) {
-            let error = self.error(&format!("completion {}", self.completed));
+            let error = error(rail, &format!("completion {}", self.completed));
             return Completion::Failed { token: Some(token), error: Box::new(error) };
         }
         Completion::Done { token }
     }
 }
 
-impl<R: Rail> Rail for FaultyRail<R> {
-    type Region = R::Region;
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn limits(&self) -> &RailLimits {
-        self.inner.limits()
-    }
-
-    fn address(&self) -> Result<Vec<u8>, FabricError> {
-        self.inner.address()
-    }
-
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        self.inner.insert_peers(addresses)
-    }
-
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
+impl Layer for Script {
+    fn before_register(&mut self, rail: &str, memory: Memory) -> Result<(), FabricError> {
         self.registrations += 1;
         if self.faults.refuse_registration == Some(self.registrations) {
-            return Err(self.error(&format!("registration of {} B", memory.bytes)));
+            return Err(error(rail, &format!("registration of {} B", memory.bytes)));
         }
-        if self.faults.lock_memory {
-            self.lock(memory)?;
+        if self.faults.lock_memory { lock(rail, memory) } else { Ok(()) }
+    }
+
+    fn before_post(&mut self, posting: Posting<'_>) -> Post {
+        if matches!(posting, Posting::Receive(_)) {
+            return Post::Accepted;
         }
-        // SAFETY: passed on.
-        unsafe { self.inner.register(memory, access) }
+        self.posts += 1;
+        let beyond = self.posts.saturating_sub(self.faults.again_first);
+        let refused =
+            beyond == 0 || self.faults.again_every.is_some_and(|every| every > 0 && beyond.is_multiple_of(every));
+        self.agains += u64::from(refused);
+        if refused { Post::Again } else { Post::Accepted }
     }
 
-    fn remote(&self, region: &R::Region) -> RemoteRegion {
-        self.inner.remote(region)
-    }
-
-    unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        if self.refuses() {
-            return Ok(Post::Again);
-        }
-        // SAFETY: passed on.
-        unsafe { self.inner.write(region, transfer) }
-    }
-
-    unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        if self.refuses() {
-            return Ok(Post::Again);
-        }
-        // SAFETY: passed on.
-        unsafe { self.inner.read(region, transfer) }
-    }
-
-    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
-        self.inner.add_peer(address)
-    }
-
-    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
-        self.inner.remove_peer(peer)
-    }
-
-    unsafe fn send(&mut self, region: &R::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
-        if self.refuses() {
-            return Ok(Post::Again);
-        }
-        // SAFETY: passed on.
-        unsafe { self.inner.send(region, peer, message) }
-    }
-
-    unsafe fn receive(&mut self, region: &R::Region, message: &Message) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.inner.receive(region, message) }
-    }
-
-    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
-        self.inner.cancel(token)
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+    fn before_poll(&mut self, rail: &str) -> Result<(), FabricError> {
         self.polls += 1;
-        if self.faults.dead_from_poll.is_some_and(|first| self.polls >= first) {
-            return Err(self.error("poll"));
-        }
-        let mut fresh = std::mem::take(&mut self.fresh);
-        let polled = self.inner.poll(&mut fresh);
-        for completion in fresh.drain(..) {
-            let altered = self.alter(completion);
+        let dead = self.faults.dead_from_poll.is_some_and(|first| self.polls >= first);
+        if dead { Err(error(rail, "poll")) } else { Ok(()) }
+    }
+
+    fn after_poll(&mut self, rail: &str, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        for completion in completions.drain(..) {
+            let altered = self.alter(rail, completion);
             self.held.push_back((self.polls.saturating_add(self.faults.delay_polls), altered));
         }
-        self.fresh = fresh;
-        polled?;
         if self.polls <= self.faults.incoming_failures {
-            let error = Box::new(self.error("an incoming transfer"));
+            let error = Box::new(error(rail, "an incoming transfer"));
             completions.push(Completion::Failed { token: None, error });
         }
         let start = completions.len();
@@ -215,16 +146,13 @@ impl<R: Rail> Rail for FaultyRail<R> {
         }
         Ok(())
     }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        self.inner.counted()
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::null::NullRail;
     use super::*;
+    use crate::fabric::null::NullRail;
+    use crate::fabric::{Access, Transfer};
 
     fn run(faults: Faults, posts: u64, polls: usize) -> (Vec<Vec<Result<u64, u64>>>, FaultyRail<NullRail>) {
         let mut rail = FaultyRail::new(NullRail::new(), faults);

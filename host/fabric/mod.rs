@@ -6,6 +6,7 @@
 pub mod card;
 pub mod discover;
 pub mod faulty;
+pub mod layer;
 pub mod libfabric;
 pub mod listing;
 pub mod model;
@@ -100,7 +101,7 @@ pub struct RemoteRegion {
 pub struct Transfer {
     /// Offset of the first byte in the local region.
     pub local_offset: u64,
-    /// Index of the peer, in the order of [`Rail::insert_peers`].
+    /// Index of the peer, as [`Rail::add_peer`] has given it.
     pub peer: usize,
     /// The peer's region on this rail.
     pub remote: RemoteRegion,
@@ -207,7 +208,25 @@ impl FabricError {
 
 impl std::error::Error for FabricError {}
 
+/// The plainest loop of writes that a fabric's own interface allows: the yardstick. From the start of a region to the start of
+/// the peer's, with nothing of ours in between.
+#[derive(Clone, Copy, Debug)]
+pub struct BareLoop {
+    /// The peer.
+    pub peer: usize,
+    /// Its region on this rail.
+    pub remote: RemoteRegion,
+    /// Bytes of each write.
+    pub bytes: u64,
+    /// How many writes.
+    pub count: u64,
+    /// When the loop gives up.
+    pub deadline: std::time::Duration,
+}
+
 /// One rail. All methods are called by the one thread that owns it.
+///
+/// What a rail does not do it says itself ([`has_none`](Rail::has_none)): no default stands in for a call that was not passed on.
 pub trait Rail: Sized {
     /// A registered local region. Dropped before the rail.
     type Region;
@@ -218,11 +237,19 @@ pub trait Rail: Sized {
     /// What this rail can do.
     fn limits(&self) -> &RailLimits;
 
-    /// Our address on this rail, for the peers' [`Rail::insert_peers`].
+    /// Our address on this rail, for the peers' [`Rail::add_peer`].
     fn address(&self) -> Result<Vec<u8>, FabricError>;
 
-    /// Makes the peers known; index `i` of the slice becomes peer `i`.
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError>;
+    /// Makes one more peer known and returns its index, from 0; the others keep theirs.
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError>;
+
+    /// Makes several peers known, in this order.
+    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
+        addresses.iter().try_for_each(|address| self.add_peer(address).map(drop))
+    }
+
+    /// Forgets a peer, to which nothing is outstanding. Its index is not used again.
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError>;
 
     /// Registers memory for these uses, and no others where the rail can tell them apart.
     ///
@@ -245,36 +272,33 @@ pub trait Rail: Sized {
     /// The destination bytes must lie in the region and must not be touched until the completion of the token.
     unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
 
-    /// Makes one more peer known and returns its index; the others keep theirs.
-    fn add_peer(&mut self, _address: &[u8]) -> Result<usize, FabricError> {
-        Err(self.has_none("peers that come one by one"))
-    }
-
-    /// Forgets a peer, to which nothing is outstanding. Its index is not used again.
-    fn remove_peer(&mut self, _peer: usize) -> Result<(), FabricError> {
-        Err(self.has_none("peers that leave"))
-    }
-
     /// Posts a message to a peer; it completes as [`Completion::Done`].
     ///
     /// # Safety
     /// The bytes must lie in the region and must not be written until the completion of the token.
-    unsafe fn send(&mut self, _region: &Self::Region, _peer: usize, _message: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
+    unsafe fn send(&mut self, region: &Self::Region, peer: usize, message: &Message) -> Result<Post, FabricError>;
 
     /// Posts room for the next message of any peer; it completes as [`Completion::Received`].
     ///
     /// # Safety
     /// The bytes must lie in the region and must not be touched until the completion of the token.
-    unsafe fn receive(&mut self, _region: &Self::Region, _message: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
+    unsafe fn receive(&mut self, region: &Self::Region, message: &Message) -> Result<Post, FabricError>;
 
     /// Takes a posted receive back, if that can still be done: it then completes as [`Completion::Failed`].
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Ok(())
-    }
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError>;
+
+    /// Moves the provider forward and appends what has completed. Never waits. An error comes alone: what completed before it
+    /// has been handed out.
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
+
+    /// Seconds for a [`BareLoop`]. `None` where there is no plainer interface below.
+    ///
+    /// # Safety
+    /// The rail is idle, and the region is not changed meanwhile.
+    unsafe fn bare_writes(&mut self, region: &Self::Region, run: &BareLoop) -> Option<Result<f64, FabricError>>;
+
+    /// Transfers, bytes and checksum, of a rail that counts instead of moving.
+    fn counted(&self) -> Option<(u64, u64, u64)>;
 
     /// The error of what this rail does not do.
     #[cold]
@@ -286,32 +310,5 @@ pub trait Rail: Sized {
             text: "this rail has none".to_owned(),
             hint: String::new(),
         }
-    }
-
-    /// Moves the provider forward and appends what has completed. Never waits. An error comes alone: what completed before it
-    /// has been handed out.
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
-
-    /// The yardstick: seconds for the plainest loop of `count` writes of `bytes` that the fabric's own interface allows,
-    /// from the start of the region to the start of the peer's, with nothing of ours in between. `None` where there is no
-    /// such interface below.
-    ///
-    /// # Safety
-    /// The rail is idle, and the region is not changed meanwhile.
-    unsafe fn bare_writes(
-        &mut self,
-        _region: &Self::Region,
-        _peer: usize,
-        _remote: RemoteRegion,
-        _bytes: u64,
-        _count: u64,
-        _deadline: std::time::Duration,
-    ) -> Option<Result<f64, FabricError>> {
-        None
-    }
-
-    /// Transfers, bytes and checksum, of a rail that counts instead of moving.
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
     }
 }

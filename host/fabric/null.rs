@@ -1,6 +1,8 @@
 //! A rail without a network: what the proxy costs when the fabric costs nothing.
 
-use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
 
 /// Outstanding transfers at most; a poll completes all of them.
 const OUTSTANDING: usize = 8192;
@@ -120,14 +122,13 @@ impl Rail for NullRail {
         Ok(Vec::new())
     }
 
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        self.peers = addresses.len();
-        Ok(())
-    }
-
     fn add_peer(&mut self, _address: &[u8]) -> Result<usize, FabricError> {
         self.peers += 1;
         Ok(self.peers - 1)
+    }
+
+    fn remove_peer(&mut self, _peer: usize) -> Result<(), FabricError> {
+        Err(self.has_none("peers that leave"))
     }
 
     unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NullRegion, FabricError> {
@@ -152,6 +153,22 @@ impl Rail for NullRail {
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         completions.extend(self.pending.drain(..).map(|token| Completion::Done { token }));
         Ok(())
+    }
+
+    unsafe fn send(&mut self, _: &NullRegion, _: usize, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    unsafe fn receive(&mut self, _: &NullRegion, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    unsafe fn bare_writes(&mut self, _: &NullRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
+        None
     }
 
     fn counted(&self) -> Option<(u64, u64, u64)> {

@@ -1,9 +1,10 @@
 //! A rail for unit tests: it moves nothing, does what a test tells it, and keeps what it was asked.
 
-use super::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// What a rail has been asked, and what it answers.
 #[derive(Default)]
@@ -101,9 +102,6 @@ impl Rail for Scripted {
     fn address(&self) -> Result<Vec<u8>, FabricError> {
         Ok(Vec::new())
     }
-    fn insert_peers(&mut self, _: &[Vec<u8>]) -> Result<(), FabricError> {
-        Ok(())
-    }
     unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<ScriptedRegion, FabricError> {
         let remote = RemoteRegion { key: 0, base: 0, bytes: memory.bytes as u64 };
         Ok(ScriptedRegion { remote, name: self.name.clone(), closed: self.closed.clone() })
@@ -158,15 +156,11 @@ impl Rail for Scripted {
         }
         if script.dead { Err(self.error("poll")) } else { Ok(()) }
     }
-    unsafe fn bare_writes(
-        &mut self,
-        _: &ScriptedRegion,
-        peer: usize,
-        remote: RemoteRegion,
-        bytes: u64,
-        count: u64,
-        _: Duration,
-    ) -> Option<Result<f64, FabricError>> {
-        (count > 0).then_some(Ok((peer as u64 * 1_000_000 + remote.key * 1000 + bytes) as f64))
+    unsafe fn bare_writes(&mut self, _: &ScriptedRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
+        let figure = run.peer as u64 * 1_000_000 + run.remote.key * 1000 + run.bytes;
+        (run.count > 0).then_some(Ok(figure as f64))
+    }
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
     }
 }

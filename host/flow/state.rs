@@ -8,7 +8,7 @@ pub(super) use posting::{Lane, Stretch, Way};
 use super::immediates::Immediates;
 use super::{Counters, FlowError, Region, Target};
 use crate::cuda::Buffer;
-use crate::fabric::{Completion, FabricError, Rail};
+use crate::fabric::{BareLoop, Completion, FabricError, Rail};
 use crate::proxy::strategy::{Scheduler, Strategy};
 use slab::Slab;
 use std::fmt;
@@ -183,7 +183,7 @@ impl<R: Rail> State<R> {
         }
         let region = &source.on_rail[0];
         // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
-        let ran = unsafe { self.lanes[0].rail.bare_writes(region, peer, remote, bytes, count, deadline) };
+        let ran = unsafe { self.lanes[0].rail.bare_writes(region, &BareLoop { peer, remote, bytes, count, deadline }) };
         let none = || FlowError::Refused("there is no plainer interface below this rail".into());
         Ok(ran.ok_or_else(none)??)
     }

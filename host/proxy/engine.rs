@@ -14,7 +14,7 @@ use super::strategy::{Piece, Scheduler, Strategy};
 use super::trace::Watch;
 use super::tracker::Tracker;
 use crate::cuda::DeviceError;
-use crate::fabric::{Access, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use crate::fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use kernels::command::{Command, Opcode};
 use std::time::{Duration, Instant};
 
@@ -525,9 +525,9 @@ impl<R: Rail> Engine<R> {
         let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
             return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
         };
+        let run = BareLoop { peer: peer as usize, remote, bytes, count, deadline: self.timeout };
         // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
-        let loop_time =
-            unsafe { self.rails[0].bare_writes(&region.on_rail[0], peer as usize, remote, bytes, count, self.timeout) };
+        let loop_time = unsafe { self.rails[0].bare_writes(&region.on_rail[0], &run) };
         Ok(loop_time.transpose()?)
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! let toolchain = cuda_builder::Toolchain::find("1.96.0")?;
-//! cuda_builder::CudaBuilder::new("kernels", toolchain).arch("sm_80").copy_to("kernels.ptx").build()?;
+//! cuda_builder::CudaBuilder::new("kernels", toolchain).arch("sm_80").build()?;
 //! # Ok::<(), cuda_builder::Error>(())
 //! ```
 //!
@@ -55,7 +55,6 @@ pub struct CudaBuilder {
     arch: String,
     isa: Option<u32>,
     feature: Option<String>,
-    copy_to: Option<PathBuf>,
     watch: Vec<PathBuf>,
 }
 
@@ -68,7 +67,6 @@ impl CudaBuilder {
             arch: "sm_80".into(),
             isa: None,
             feature: None,
-            copy_to: None,
             watch: Vec::new(),
         }
     }
@@ -88,12 +86,6 @@ impl CudaBuilder {
     /// A feature of the crate to build with, which makes another module of it: `kernels_bulk.ptx` for `bulk`.
     pub fn feature(mut self, feature: impl Into<String>) -> CudaBuilder {
         self.feature = Some(feature.into());
-        self
-    }
-
-    /// Where to put the PTX; `kernels.ptx` in the build's output folder by default.
-    pub fn copy_to(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
-        self.copy_to = Some(path.into());
         self
     }
 
@@ -117,7 +109,7 @@ impl CudaBuilder {
         check_arch(&self.arch)?;
         let out = env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from);
         let suffix = self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default();
-        let destination = self.copy_to.clone().unwrap_or_else(|| out.join(format!("kernels{suffix}.ptx")));
+        let destination = out.join(format!("kernels{suffix}.ptx"));
         // Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
         let shared = out.ancestors().nth(4).unwrap_or(&out).join("kernels");
         let made = shared.join(format!("kernels{suffix}-{:016x}.ptx", self.fingerprint()?));

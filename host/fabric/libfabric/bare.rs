@@ -1,6 +1,6 @@
 //! The yardstick: the plainest possible loop of `fi_write`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
@@ -8,12 +8,12 @@ use libfabric_sys::ops;
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
 use super::{LibfabricRail, LibfabricRegion};
-use crate::fabric::{FabricError, Rail, RemoteRegion, Transfer};
+use crate::fabric::{BareLoop, FabricError, Rail, Transfer};
 
 /// The clock is read once in so many polls.
 const POLLS_PER_CLOCK: u32 = 256;
 
-/// Writes `size` bytes from the start of the region to the start of the peer's region `count` times, and returns the seconds
+/// Writes from the start of the region to the start of the peer's region so many times, and returns the seconds
 /// from the first post to the last completion.
 ///
 /// This is what the engine is compared with in the same run: a window of 64, `fi_write`, and the completion queue read when
@@ -21,25 +21,22 @@ const POLLS_PER_CLOCK: u32 = 256;
 /// draining it each time. No checks, no tokens, no immediates. Writes complete at the level that the
 /// rail was opened with (where a provider heeds it only in `fi_writemsg`, that call is made instead).
 ///
-/// The rail must be idle; immediates that arrive meanwhile are an error. The target must poll its rail. After `deadline` the
+/// The rail must be idle; immediates that arrive meanwhile are an error. The target must poll its rail. After its deadline the
 /// loop ends with an error; what is outstanding then completes in later polls, unnoticed, and this rail refuses further loops.
 ///
 /// # Safety
 /// The peer's region stays registered and may be overwritten; ours is not changed during the call and, after an error, until
 /// the rail is dropped.
-pub unsafe fn bare_write_loop(
+pub(super) unsafe fn bare_write_loop(
     rail: &mut LibfabricRail,
     region: &LibfabricRegion,
-    peer: usize,
-    remote: RemoteRegion,
-    size: usize,
-    count: usize,
-    deadline: Duration,
+    run: &BareLoop,
 ) -> Result<f64, FabricError> {
+    let BareLoop { peer, remote, bytes: size, count, deadline } = *run;
     let what = || format!("the bare loop of {count} fi_write of {size} B to peer {peer}");
     let refuse = |rail: &LibfabricRail, text: &str| Err(rail.mistake(what(), text.to_owned()));
     let Some(&address) = rail.peers.get(peer) else { return refuse(rail, "there is no such peer") };
-    let fits = size as u64 <= region.bytes.min(remote.bytes).min(rail.limits().max_transfer_bytes);
+    let fits = size <= region.bytes.min(remote.bytes).min(rail.limits().max_transfer_bytes);
     if size == 0 || !fits || !region.belongs_to(&rail.core) {
         return refuse(rail, "the size is 0 or does not fit into both regions of this rail");
     }
@@ -51,8 +48,8 @@ pub unsafe fn bare_write_loop(
     let window = BARE_WINDOW.min(rail.limits().max_outstanding);
     let mut contexts: Vec<_> = rail.core.contexts.bare().take(window).collect();
     let mut entries = [sys::fi_cq_data_entry::default(); BARE_WINDOW];
-    let (bytes, immediate, more) = (size as u64, None, false);
-    let transfer = Transfer { local_offset: 0, peer, remote, remote_offset: 0, bytes, immediate, token: 0, more };
+    let (immediate, more) = (None, false);
+    let transfer = Transfer { local_offset: 0, peer, remote, remote_offset: 0, bytes: size, immediate, token: 0, more };
     let queue = rail.queue;
     let (again, error_waits) = (-(sys::FI_EAGAIN as isize), -(sys::FI_EAVAIL as isize));
     let (mut posted, mut completed, mut turns) = (0, 0, 0u32);
@@ -81,7 +78,7 @@ pub unsafe fn bare_write_loop(
                 }
                 contexts.push(entry.op_context.cast());
             }
-            completed += read as usize;
+            completed += read as u64;
         } else if read == error_waits {
             let mut failed = Vec::new();
             rail.poll(&mut failed)?;

@@ -15,7 +15,7 @@ mod region;
 #[cfg(test)]
 mod scripted;
 
-pub use bare::bare_write_loop;
+use bare::bare_write_loop;
 pub(crate) use errors::{Doing, error, refused};
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
 pub use rail::LibfabricRail;

@@ -14,7 +14,9 @@ use super::objects::Core;
 use super::post::{Quirks, operation};
 use super::{Level, LibfabricRegion, RailOptions};
 use crate::fabric::discover::Domain;
-use crate::fabric::{Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
 
 /// Completions read by one call.
 pub(super) const BATCH: usize = 64;
@@ -228,17 +230,13 @@ impl LibfabricRail {
 impl Rail for LibfabricRail {
     type Region = LibfabricRegion;
 
-    unsafe fn bare_writes(
-        &mut self,
-        region: &LibfabricRegion,
-        peer: usize,
-        remote: RemoteRegion,
-        bytes: u64,
-        count: u64,
-        deadline: std::time::Duration,
-    ) -> Option<Result<f64, FabricError>> {
+    unsafe fn bare_writes(&mut self, region: &LibfabricRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
         // SAFETY: the caller's contract is that of the loop.
-        Some(unsafe { super::bare_write_loop(self, region, peer, remote, bytes as usize, count as usize, deadline) })
+        Some(unsafe { super::bare_write_loop(self, region, run) })
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
     }
 
     fn name(&self) -> &str {
@@ -259,12 +257,6 @@ impl Rail for LibfabricRail {
         }
         address.truncate(length);
         Ok(address)
-    }
-
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        let peers = addresses.iter().enumerate().map(|(peer, address)| self.insert(peer, address));
-        self.peers = peers.collect::<Result<_, _>>()?;
-        Ok(())
     }
 
     fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {

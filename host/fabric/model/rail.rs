@@ -1,7 +1,9 @@
 //! A rail with a modelled card in front of the one that moves the bytes.
 
 use super::{Course, Model, Picoseconds};
-use crate::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
 use slab::Slab;
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -226,10 +228,6 @@ impl<R: Rail> Rail for ModelRail<R> {
         self.inner.address()
     }
 
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        self.inner.insert_peers(addresses)
-    }
-
     fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
         self.inner.add_peer(address)
     }
@@ -330,6 +328,27 @@ impl<R: Rail> Rail for ModelRail<R> {
             self.waits_since = Some(self.last_due);
         }
         Ok(())
+    }
+
+    // The model knows writes and reads.
+    unsafe fn send(&mut self, _: &Self::Region, _: usize, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    unsafe fn receive(&mut self, _: &Self::Region, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    unsafe fn bare_writes(&mut self, _: &Self::Region, _: &BareLoop) -> Option<Result<f64, FabricError>> {
+        None
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        self.inner.counted()
     }
 }
 

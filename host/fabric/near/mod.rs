@@ -11,7 +11,9 @@ mod movers;
 
 pub use movers::Movers;
 
-use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use super::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
 use crate::memory_file::{self, FileName, MemoryFile};
 use inbox::{Inbox, Outbox};
 use movers::Job;
@@ -265,12 +267,6 @@ impl Rail for NearRail {
         Ok([words.as_flattened(), &process_namespace().to_le_bytes()].concat())
     }
 
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        let peers = addresses.iter().enumerate().map(|(peer, address)| self.meet(peer, address).map(Some));
-        self.peers = peers.collect::<Result<_, _>>()?;
-        Ok(())
-    }
-
     fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
         let number = self.peers.len();
         let peer = self.meet(number, address)?;
@@ -349,6 +345,26 @@ impl Rail for NearRail {
         }
         self.inbox.take(|value| completions.push(Completion::Immediate { value }));
         Ok(())
+    }
+
+    unsafe fn send(&mut self, _: &NearRegion, _: usize, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    unsafe fn receive(&mut self, _: &NearRegion, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
+        Err(self.has_none("messages"))
+    }
+
+    unsafe fn bare_writes(&mut self, _: &NearRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
+        None
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
     }
 }
 

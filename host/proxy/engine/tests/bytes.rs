@@ -2,8 +2,9 @@
 
 use super::put;
 use crate::fabric::faulty::{Faults, FaultyRail};
+use crate::fabric::layer::{Layer, Layered, Posting};
 use crate::fabric::null::NullRail;
-use crate::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
+use crate::fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
 use crate::proxy::engine::{Engine, EngineError};
 use crate::proxy::strategy::Strategy;
 use kernels::command::{Command, Opcode};
@@ -29,70 +30,33 @@ struct Ledger {
     longest: u64,
 }
 
-/// A null rail that keeps a ledger, takes short transfers only, and answers "again" by a random sequence.
-struct Ledgered {
-    inner: FaultyRail<NullRail>,
-    limits: RailLimits,
+/// Keeps a ledger in front of a rail, and answers "again" by a random sequence.
+struct Ledgering {
     ledger: Rc<RefCell<Ledger>>,
     random: u64,
     again_of_16: u64,
 }
 
-impl Ledgered {
-    fn again(&mut self) -> bool {
+type Ledgered = Layered<FaultyRail<NullRail>, Ledgering>;
+
+impl Layer for Ledgering {
+    fn before_post(&mut self, _: Posting<'_>) -> Post {
         // Xorshift: any sequence that the test's input decides.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        (self.random >> 20) % 16 < self.again_of_16
+        if (self.random >> 20) % 16 < self.again_of_16 { Post::Again } else { Post::Accepted }
     }
-}
 
-impl Rail for Ledgered {
-    type Region = <NullRail as Rail>::Region;
-
-    fn name(&self) -> &str {
-        "ledgered"
-    }
-    fn limits(&self) -> &RailLimits {
-        &self.limits
-    }
-    fn address(&self) -> Result<Vec<u8>, FabricError> {
-        self.inner.address()
-    }
-    fn insert_peers(&mut self, addresses: &[Vec<u8>]) -> Result<(), FabricError> {
-        self.inner.insert_peers(addresses)
-    }
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.inner.register(memory, access) }
-    }
-    fn remote(&self, region: &Self::Region) -> RemoteRegion {
-        self.inner.remote(region)
-    }
-    unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        if self.again() {
-            return Ok(Post::Again);
+    fn after_post(&mut self, posting: Posting<'_>) {
+        let (Posting::Write(transfer) | Posting::Read(transfer)) = posting else { return };
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.transfers += 1;
+        ledger.longest = ledger.longest.max(transfer.bytes);
+        for byte in transfer.remote_offset..transfer.remote_offset + transfer.bytes {
+            ledger.written[byte as usize] += 1;
+            ledger.shift[byte as usize] = transfer.local_offset as i64 - transfer.remote_offset as i64;
         }
-        // SAFETY: passed on.
-        let post = unsafe { self.inner.write(region, transfer) }?;
-        if post == Post::Accepted {
-            let mut ledger = self.ledger.borrow_mut();
-            ledger.transfers += 1;
-            ledger.longest = ledger.longest.max(transfer.bytes);
-            for byte in transfer.remote_offset..transfer.remote_offset + transfer.bytes {
-                ledger.written[byte as usize] += 1;
-                ledger.shift[byte as usize] = transfer.local_offset as i64 - transfer.remote_offset as i64;
-            }
-        }
-        Ok(post)
-    }
-    unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.write(region, transfer) }
-    }
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        self.inner.poll(completions)
     }
 }
 
@@ -112,7 +76,8 @@ fn engine(rails: usize, window: usize, weather: Weather) -> (Engine<Ledgered>, R
         let mut inner = FaultyRail::new(NullRail::new(), faults);
         inner.insert_peers(&[Vec::new()]).unwrap();
         let limits = RailLimits { max_transfer_bytes: longest, ..inner.limits().clone() };
-        Ledgered { inner, limits, ledger: ledger.clone(), random: random.wrapping_add(number as u64) | 1, again_of_16 }
+        let random = random.wrapping_add(number as u64) | 1;
+        Layered::over(inner, Ledgering { ledger: ledger.clone(), random, again_of_16 }).with_limits(limits)
     };
     let mut engine = Engine::new((0..rails).map(open).collect(), window, TIMEOUT);
     // SAFETY: null rails do not touch the memory.
@@ -224,5 +189,5 @@ fn a_stall_is_told_only_when_something_is_outstanding() {
     assert_eq!(engine.progress(&mut ()), Ok(false));
     assert_eq!(engine.check_stall(), Ok(()), "the timeout has not passed");
     let state = engine.state();
-    assert!(state.contains("ledgered posted 0 B, 1 waiting to be posted") && state.contains("1 \"again\""), "{state}");
+    assert!(state.contains("null posted 0 B, 1 waiting to be posted") && state.contains("1 \"again\""), "{state}");
 }

@@ -1,0 +1,225 @@
+//! Layers in front of rails: what a test or an experiment puts between a rail and whoever uses it. There is one place that
+//! passes calls on, [`Layered`]; a layer says only what it does otherwise.
+
+use super::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
+
+/// What is posted.
+#[derive(Clone, Copy, Debug)]
+pub enum Posting<'a> {
+    /// A write.
+    Write(&'a Transfer),
+    /// A read.
+    Read(&'a Transfer),
+    /// A message to a peer.
+    Send(usize, &'a Message),
+    /// Room for a message.
+    Receive(&'a Message),
+}
+
+/// What happens between a rail and whoever uses it. By default nothing does.
+pub trait Layer {
+    /// Before memory is registered; an error refuses it.
+    ///
+    /// # Errors
+    /// The layer's own.
+    fn before_register(&mut self, _rail: &str, _memory: Memory) -> Result<(), FabricError> {
+        Ok(())
+    }
+
+    /// Before a post. [`Post::Again`] is the answer then, and the rail does not hear of it; [`Post::Accepted`] goes on.
+    fn before_post(&mut self, _posting: Posting<'_>) -> Post {
+        Post::Accepted
+    }
+
+    /// The rail has taken a post.
+    fn after_post(&mut self, _posting: Posting<'_>) {}
+
+    /// Before the rail is polled; an error is the poll's, and the rail is not polled.
+    ///
+    /// # Errors
+    /// The layer's own.
+    fn before_poll(&mut self, _rail: &str) -> Result<(), FabricError> {
+        Ok(())
+    }
+
+    /// What the rail has just completed, to be changed, held back or added to.
+    ///
+    /// # Errors
+    /// The layer's own, behind what is handed out.
+    fn after_poll(&mut self, _rail: &str, _completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        Ok(())
+    }
+}
+
+/// A rail behind a layer.
+#[derive(Debug)]
+pub struct Layered<R, L> {
+    inner: R,
+    /// What stands in front of the rail.
+    pub layer: L,
+    limits: RailLimits,
+    fresh: Vec<Completion>,
+}
+
+impl<R: Rail, L: Layer> Layered<R, L> {
+    /// Puts a layer in front of a rail.
+    pub fn over(inner: R, layer: L) -> Self {
+        Layered { limits: inner.limits().clone(), inner, layer, fresh: Vec::new() }
+    }
+
+    /// The same with other limits than the rail's own.
+    #[must_use]
+    pub fn with_limits(self, limits: RailLimits) -> Self {
+        Layered { limits, ..self }
+    }
+
+    /// The rail behind.
+    pub fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    fn post(
+        &mut self,
+        posting: Posting<'_>,
+        post: impl FnOnce(&mut R) -> Result<Post, FabricError>,
+    ) -> Result<Post, FabricError> {
+        if self.layer.before_post(posting) == Post::Again {
+            return Ok(Post::Again);
+        }
+        let posted = post(&mut self.inner);
+        if posted == Ok(Post::Accepted) {
+            self.layer.after_post(posting);
+        }
+        posted
+    }
+}
+
+impl<R: Rail, L: Layer> Rail for Layered<R, L> {
+    type Region = R::Region;
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.address()
+    }
+
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        self.inner.add_peer(address)
+    }
+
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+        self.inner.remove_peer(peer)
+    }
+
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<R::Region, FabricError> {
+        self.layer.before_register(self.inner.name(), memory)?;
+        // SAFETY: passed on.
+        unsafe { self.inner.register(memory, access) }
+    }
+
+    fn remote(&self, region: &R::Region) -> RemoteRegion {
+        self.inner.remote(region)
+    }
+
+    unsafe fn write(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        self.post(Posting::Write(transfer), |inner| unsafe { inner.write(region, transfer) })
+    }
+
+    unsafe fn read(&mut self, region: &R::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        self.post(Posting::Read(transfer), |inner| unsafe { inner.read(region, transfer) })
+    }
+
+    unsafe fn send(&mut self, region: &R::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        self.post(Posting::Send(peer, message), |inner| unsafe { inner.send(region, peer, message) })
+    }
+
+    unsafe fn receive(&mut self, region: &R::Region, message: &Message) -> Result<Post, FabricError> {
+        // SAFETY: passed on.
+        self.post(Posting::Receive(message), |inner| unsafe { inner.receive(region, message) })
+    }
+
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        self.inner.cancel(token)
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.layer.before_poll(self.inner.name())?;
+        self.inner.poll(&mut self.fresh)?;
+        let seen = self.layer.after_poll(self.inner.name(), &mut self.fresh);
+        completions.append(&mut self.fresh);
+        seen
+    }
+
+    unsafe fn bare_writes(&mut self, region: &R::Region, run: &BareLoop) -> Option<Result<f64, FabricError>> {
+        // SAFETY: passed on.
+        unsafe { self.inner.bare_writes(region, run) }
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        self.inner.counted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+    use super::*;
+    use crate::fabric::scripted::{Closed, Script, Scripted};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    struct Nothing;
+    impl Layer for Nothing {}
+
+    /// Each call of a rail arrives at the rail behind.
+    #[test]
+    fn a_layer_that_does_nothing_hides_nothing() {
+        let script = Rc::new(RefCell::new(Script::default()));
+        let inner = Scripted::new("below".into(), 99, &script, &Closed::default());
+        let mut rail = Layered::over(inner, Nothing);
+        assert_eq!((rail.name(), rail.limits().max_transfer_bytes, rail.address()), ("below", 99, Ok(Vec::new())));
+        assert_eq!((rail.add_peer(&[]), rail.insert_peers(&[Vec::new()])), (Ok(7), Ok(())));
+        rail.remove_peer(7).unwrap();
+        let memory = Memory { address: 0, bytes: 16, cuda_device: None };
+        // SAFETY: scripted rails do not touch the memory, here and below.
+        let region = unsafe { rail.register(memory, Access::ALL) }.unwrap();
+        let remote = rail.remote(&region);
+        assert_eq!(remote.bytes, 16);
+        let (local_offset, remote_offset, immediate, more) = (0, 0, None, false);
+        let transfer =
+            |token| Transfer { local_offset, peer: 7, remote, remote_offset, bytes: 8, immediate, token, more };
+        let message = |token| Message { offset: 0, bytes: 8, token };
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(rail.write(&region, &transfer(1)), Ok(Post::Accepted));
+            assert_eq!(rail.read(&region, &transfer(2)), Ok(Post::Accepted));
+            assert_eq!(rail.send(&region, 7, &message(3)), Ok(Post::Accepted));
+            assert_eq!(rail.receive(&region, &message(4)), Ok(Post::Accepted));
+            let run = BareLoop { peer: 2, remote, bytes: 5, count: 1, deadline: Duration::ZERO };
+            assert_eq!(rail.bare_writes(&region, &run), Some(Ok(2_000_005.0)));
+        }
+        rail.cancel(4).unwrap();
+        assert_eq!(rail.counted(), None);
+        script.borrow_mut().ready.push(Completion::Immediate { value: 5 });
+        let mut completions = Vec::new();
+        rail.poll(&mut completions).unwrap();
+        assert!(matches!(completions[..], [Completion::Immediate { value: 5 }]));
+        let script = script.borrow();
+        assert_eq!((script.peers, &script.removed[..], &script.cancelled[..]), (2, &[7][..], &[4][..]));
+        assert_eq!((script.written[0].token, script.read[0].token), (1, 2));
+        assert_eq!((script.sent[0].1.token, script.received[0].token), (3, 4));
+    }
+}
