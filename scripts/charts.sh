@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The pictures of the pages in experiments/, from data/.
+#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model; all of them without
+#   GINLAB=path                      another binary than target/release/ginlab
+# A newer run: its folder takes the place of the older one below, as it does in the page's figures.toml.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+ginlab=${GINLAB:-target/release/ginlab}
+h200=data/2026-11-21-h200-4
+ring=data/2026-11-22-h200-ring
+four=data/2026-11-21-h200x4
+lab=data/2026-11-21-lab
+ladder=data/2026-11-21-lab-2
+virtual=data/2026-11-21-virtual
+
+# chart PAGE NAME TITLE ARGUMENTS...
+chart() {
+    local page=$1 name=$2 title=$3
+    shift 3
+    "$ginlab" chart "$@" --title "$title" -o "experiments/$page/$name.svg"
+    echo "experiments/$page/$name.svg"
+}
+
+pages=("$@")
+if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model); fi
+for page in "${pages[@]}"; do
+    case $page in
+        proxy)
+            chart proxy rate 'puts of 64 bytes by number of blocks, null rail, one proxy thread' \
+                "$h200/null-grids-no-fill.csv" -x grid -y rate_mops --series case,mode --where case=put,cpu-write --log x,y
+            chart proxy ratio 'puts over CPU-initiated writes of the same size, tcp on the loopback' \
+                "$h200/tcp-sizes.csv" -x size_bytes -y baseline_ratio --series mode,rails --where case=put --log x --linear y
+            ;;
+        queue)
+            chart queue nbi '32-byte commands per second by grid, one consumer' \
+                "$ring/ring-small.csv" "$ring/ring.csv" "$ring/ring-264.csv" -x grid,block -y rate_mops --series case --where case=ticket,prototype,stores --log y
+            chart queue blocking 'acknowledged pushes: time of each, by blocks that push at once' \
+                "$h200/blocking-thread.csv" "$h200/blocking-warp.csv" "$h200/blocking-warp-64.csv" -x grid -y time_us_p50 \
+                --series scope,slot_bytes --where case=ticket --log x
+            chart queue compare 'commands per second by algorithm and memory' \
+                "$h200/compare.csv" "$h200/compare-managed.csv" -x grid,block -y rate_mops --series case,memory --where mode=nbi --log y
+            chart queue payload 'commands per second by size of the element, 32 blocks' \
+                "$h200/payload.csv" -x size_bytes -y rate_mops --series case,block --where case=ticket,stores --log x,y
+            ;;
+        quiet-vs-nbi)
+            study=$h200/quiet-vs-nbi
+            chart quiet-vs-nbi ratio 'puts over CPU-initiated writes of the same size, modelled p5' \
+                "$study/0-as-it-was-pinned.csv" "$study/0-as-it-was-managed.csv" "$study/3-four-buffers.csv" -x size_bytes -y baseline_ratio \
+                --series file,rails --where case=put --log x --linear y
+            chart quiet-vs-nbi stages 'life of a put + quiet of 8 MiB, modelled p5: microseconds by stage' \
+                "$study"/{0-as-it-was-managed-8M,0-as-it-was-pinned-8M,0a-pinned-payload,1-block-1024}.life.csv -x rails,file -y mean_us \
+                --series stage --where size_bytes=8388608 --stacked --height 620
+            ;;
+        ipc)
+            chart ipc table 'stores to the other GPU by size and grid, four H200' \
+                "$four/ipc-table.csv" "$four/ipc-table-1024.csv" -x size_bytes -y bandwidth_gbytes_s --series case,grid,block --where case=write,int-loop
+            chart ipc knee 'stores to the other GPU by number of blocks, 1 GiB' \
+                "$four/ipc-knee.csv" -x grid -y bandwidth_gbytes_s --series case --where case=write,bulk-write,int-loop --log x
+            chart ipc small 'small sizes, 16 blocks of 256 threads: by stream and by graph' \
+                "$four/ipc-small.csv" -x size_bytes -y bandwidth_gbytes_s --series case,launch --where case=write,copy-engine --where grid=16, --where block=256, --log x
+            ;;
+        write)
+            chart write ladder 'one change per rung, 64 KiB, rails of 1 Gbit/s' \
+                "$ladder"/[1-8]-*.csv -x file -y bandwidth_gbytes_s --where case=write,cpu-write
+            ;;
+        all2all)
+            chart all2all rails 'all-to-all of four nodes, blocks of 4 MiB, rails of 100 Mbit/s' \
+                "$lab/all2all-rails.csv" -x rails -y busbw_gbytes_s --series strategy --where size_bytes=4194304
+            ;;
+        model)
+            chart model nodes 'all-to-all of 64 KiB in virtual time: bandwidth of a GPU by number of GPUs' \
+                "$virtual/nodes.csv" -x ranks -y bandwidth_gbytes_s --series rails --log x
+            ;;
+        *)
+            echo "charts.sh: no page $page has pictures" >&2
+            exit 2
+            ;;
+    esac
+done
