@@ -14,8 +14,8 @@ impl Ring {
     /// Waits until this ticket and all before it are complete; returns the watermark that says so.
     ///
     /// One thread of each role polls the completion line over PCIe; while others wait it relays the line into device
-    /// memory, and they read the copy. (The proxy's stores to a line that many blocks poll cost it 1 us each; H200, DESIGN
-    /// 8.) Alone it relays nothing: the release would cost a fence on the way out of every quiet. `completion_waiting`
+    /// memory, and they read the copy. (The proxy's stores to a line that many blocks poll cost it 1 us each on an
+    /// H200, in a C++ probe.) Alone it relays nothing: the release would cost a fence on the way out of every quiet. `completion_waiting`
     /// says which; a waiter that is not elected raises it in every pass, so that a lost update costs one pass and never
     /// the wait.
     ///
