@@ -1,5 +1,6 @@
 //! How a run can end other than well, and the exit code of each way.
 
+use clap::error::{ContextKind, ErrorKind};
 use ginlab::bootstrap::BootstrapError;
 use ginlab::bootstrap::visit::VisitError;
 use ginlab::cuda::DeviceError;
@@ -10,6 +11,7 @@ use ginlab::measure::ping_pong::RoundTripError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
 use ginlab::signals;
+use std::error::Error;
 use std::process::ExitCode;
 
 /// Why a run ended.
@@ -52,6 +54,23 @@ impl Failure {
             Failure::Interrupted => 130,
             Failure::StdoutClosed => 141,
         })
+    }
+}
+
+/// A bad value is one line as every other usage error; unknown options and `--help` are clap's own to tell.
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Failure {
+        let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());
+        let value = context(ContextKind::InvalidValue);
+        let why = match (error.kind(), error.source(), value) {
+            (ErrorKind::ValueValidation, Some(why), _) => why.to_string(),
+            (ErrorKind::InvalidValue, _, Some(value)) => {
+                format!("{value:?} is none of {}", context(ContextKind::ValidValue).unwrap_or_default())
+            }
+            _ => error.exit(),
+        };
+        let option = context(ContextKind::InvalidArg).unwrap_or_default();
+        Failure::Usage(format!("{}: {why}", option.split_whitespace().next().unwrap_or_default()))
     }
 }
 

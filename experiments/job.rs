@@ -1,21 +1,25 @@
 //! What experiments over the fabric share: the options of a job and its rails, and a rank of such a job with its
 //! [`Flow`].
 
+use crate::columns::{AGAIN, COMPLETION, RAIL_BYTES};
 use crate::error::Failure;
 use crate::output::DeviceKind;
+use crate::runner::Ranks;
+use crate::values::{self, Pin};
 use clap::ValueEnum;
-use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
+use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cores::share::{self, Want};
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use ginlab::fabric::pci::PciAddress;
 use ginlab::fabric::{Access, FabricError, card};
-use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
-use ginlab::report::{Header, Key};
+use ginlab::flow::{Counters, Flow, FlowError, Offer, Peer, Region, Target};
+use ginlab::report::{Header, Key, Row};
+use ginlab::versions::Versions;
 use ginlab::{cores, memory, signals};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How ranks find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,20 +69,10 @@ pub enum MemoryKind {
     Device,
 }
 
-impl MemoryKind {
-    /// For rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryKind::Pinned => "pinned",
-            MemoryKind::Device => "device",
-        }
-    }
-}
-
-/// Options of a job: its ranks and their rails.
+/// Options of ranks: how many there are, and how they meet.
 #[derive(clap::Args, Clone, Debug)]
-pub struct JobArgs {
-    /// Ranks [default: 2; the launcher's number under mpirun or srun]
+pub struct MeetArgs {
+    /// Ranks [default: 2, without a network 1; the launcher's number under mpirun or srun]
     #[arg(long, value_name = "N")]
     pub np: Option<usize>,
     /// How ranks find each other [default: by the environment: spawned here, MPI, or TCP variables]
@@ -87,6 +81,13 @@ pub struct JobArgs {
     /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
     #[arg(long, value_name = "LIST")]
     pub bootstrap_if: Option<String>,
+}
+
+/// Options of a job: its ranks and their rails.
+#[derive(clap::Args, Clone, Debug)]
+pub struct JobArgs {
+    #[command(flatten)]
+    pub meet: MeetArgs,
     /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
@@ -102,9 +103,9 @@ pub struct JobArgs {
     /// Where the payload is
     #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
     pub mem: MemoryKind,
-    /// Pin each rank to a core of its own, near its GPU or cards where the system says which those are
-    #[arg(long)]
-    pub pin: bool,
+    /// Pin each rank to a core: auto (one of its own, near its GPU or cards), off, or a list by rank of this machine
+    #[arg(long, value_name = "WHICH", default_value = "off", num_args = 0..=1, default_missing_value = "auto")]
+    pub pin: Pin,
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
@@ -135,56 +136,30 @@ pub struct Job {
     pub timeout: Duration,
 }
 
-/// Opens the job, runs the rank, and sees to it that all ranks end with one reason.
-pub fn run(
-    args: &JobArgs,
-    fingerprint: Vec<(String, String)>,
-    rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    // Before any process is started for nothing.
-    ginlab::fabric::libfabric::require_library()?;
-    let kind = args.bootstrap.map_or_else(|| Kind::detect(&bootstrap::process_env), Kind::from);
-    let asked = args.np.or((kind == Kind::Local).then_some(2));
-    let options = Options {
-        // A rank waits here while another one measures a row, whose waits are bounded by the timeout.
-        timeout: Duration::from_secs(args.timeout) * 2,
-        fingerprint,
-        interfaces: args.bootstrap_if.clone(),
-        ..Options::default()
-    };
-    let mut ranks = Bootstrap::open(kind, asked, options)?;
-    let result = match rank(&mut ranks) {
-        Ok(()) => ranks.finish().map_err(Failure::from),
-        Err(failure) => {
-            let failure = with_cause(failure, &mut ranks);
-            if let Some(text) = failure.text() {
-                ranks.abort(&text);
-            }
-            Err(failure)
-        }
-    };
-    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
-}
+impl JobArgs {
+    /// The ranks of such a job. A rank waits for the others while one of them measures a row, whose waits are bounded by the
+    /// timeout.
+    pub fn ranks(
+        &self,
+        fingerprint: Vec<(String, String)>,
+        check: impl Fn(usize) -> Result<(), Failure> + 'static,
+    ) -> Result<Ranks, Failure> {
+        // Before any process is started for nothing.
+        ginlab::fabric::libfabric::require_library()?;
+        Ok(Ranks {
+            kind: self.meet.bootstrap.map(Kind::from),
+            asked: self.meet.np,
+            default: 2,
+            check: Box::new(check),
+            timeout: self.timeout() * 2,
+            interfaces: self.meet.bootstrap_if.clone(),
+            fingerprint,
+        })
+    }
 
-/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
-/// what is reported. A rail often notices first; rank 0 tells the others who has gone within its next look.
-pub fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
-    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
-    let deadline = Instant::now() + Duration::from_millis(500);
-    loop {
-        if signals::interrupted() {
-            return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
-        }
-        match ranks.check_peers() {
-            Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            // Unless it is what the text says already.
-            Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
-                if !text.contains(&error.to_string()) =>
-            {
-                return Failure::Run(format!("{error}: {text}"));
-            }
-            _ => return failure,
-        }
+    /// The longest wait of any kind.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
     }
 }
 
@@ -267,8 +242,11 @@ impl Job {
         }
         let (provider, domains) =
             choose_domains(args.provider.as_deref(), &args.domain, rails, ranks, &device, &mut notes)?;
-        let cores = choose_cores(usize::from(args.pin), &device, &domains, ranks)?;
-        if args.pin {
+        let mut cores = choose_cores(usize::from(args.pin == Pin::Auto), &device, &domains, ranks)?;
+        if let Pin::List(list) = &args.pin {
+            cores = list.get(ranks.local_rank()).copied().into_iter().collect();
+        }
+        if args.pin != Pin::Off {
             notes.push(match cores[..] {
                 [core, ..] if cores::pin(core) => format!("rank {} is pinned to core {core}", ranks.rank()),
                 _ => "ranks are not pinned: fewer cores than ranks, or the system refuses".into(),
@@ -282,7 +260,7 @@ impl Job {
         };
         let opened = domains.iter().map(|domain| LibfabricRail::open(domain, &options));
         let rails = opened.collect::<Result<Vec<_>, _>>()?;
-        let timeout = Duration::from_secs(args.timeout);
+        let timeout = args.timeout();
         let flow = Flow::new(rails, timeout);
         let cores = cores::allowed().len();
         if ranks.local_size() > cores {
@@ -308,11 +286,7 @@ impl Job {
 
     /// Exchanges addresses and regions with every rank.
     pub fn connect(&mut self, regions: &[&Region<LibfabricRail>], ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let unreadable =
-            |error: serde_json::Error| Failure::Run(format!("a rank's addresses are not readable: {error}"));
-        let mine = serde_json::to_vec(&self.flow.offer(regions)?).map_err(unreadable)?;
-        for bytes in ranks.all_gather(&mine, "addresses and memory keys")? {
-            let offer: Offer = serde_json::from_slice(&bytes).map_err(unreadable)?;
+        for offer in ranks.all_gather_values(&self.flow.offer(regions)?, "addresses and memory keys")? {
             let peer = self.flow.add_peer(&offer)?;
             self.connections.push(Connection { peer, offer });
         }
@@ -321,17 +295,31 @@ impl Job {
 
     /// The header of an experiment over these rails: machine, versions, what was opened.
     pub fn header(&self, memory: MemoryKind, ranks: &Bootstrap) -> Header {
-        let mut header = Header::default();
-        crate::versions().fill(&mut header);
+        let mut header = Versions::header();
         header
             .set(Key::Provider, self.provider.as_str())
             .set(Key::Rails, self.rail_names())
-            .set(Key::Memory, memory.name());
+            .set(Key::Memory, values::name(memory));
         for note in &self.notes {
             header.note(note);
         }
         header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
         header
+    }
+
+    /// A row of a CPU-initiated experiment over the first `rails` rails.
+    pub fn row(&self, experiment: &str, case: &str, rails: usize, args: &JobArgs) -> Row {
+        let mut row = Row::new(experiment, case, "cpu", &self.provider);
+        row.ranks = self.connections.len() as u32;
+        row.rails = Some(rails as u32);
+        row.memory = Some(values::name(args.mem));
+        row.set(&COMPLETION, values::name(args.completion));
+        row
+    }
+
+    /// Sets what the rails counted from one look to another.
+    pub fn counted(&self, row: &mut Row, since: &Counters, until: &Counters, rails: usize) {
+        row.set(&AGAIN, until.again - since.again).set(&RAIL_BYTES, moved(since, until, rails));
     }
 
     /// Names of the rails.
@@ -356,4 +344,9 @@ impl Job {
             }
         }
     }
+}
+
+/// Payload bytes by rail between two looks.
+pub fn moved(since: &Counters, until: &Counters, rails: usize) -> Vec<u64> {
+    until.rail_bytes.iter().zip(&since.rail_bytes).take(rails).map(|(until, since)| until - since).collect()
 }

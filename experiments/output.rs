@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::cuda::Choice;
-use ginlab::report::{self, Ending, Header, Key, Options, Report, Row};
+use ginlab::report::{self, About, Ending, Header, Key, Options, Report, Row};
 use ginlab::signals;
 use ginlab::surroundings::{self, Counters};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -63,8 +63,7 @@ impl OutputArgs {
         [&self.csv, &self.json].into_iter().any(|target| target.as_deref() == Some("-"))
     }
 
-    /// For the report.
-    pub fn options(&self) -> Options {
+    fn options(&self) -> Options {
         Options {
             csv: self.csv.as_deref().map(Into::into),
             json: self.json.as_deref().map(Into::into),
@@ -108,12 +107,13 @@ pub struct Output {
 
 impl Output {
     /// Opens what was asked for and shows the header. `steps`: how often [`step`](Output::step) will be called.
-    pub fn open(options: &Options, header: &Header, steps: u64) -> Result<Output, Failure> {
+    pub fn open(args: &OutputArgs, header: &Header, about: &About, steps: u64) -> Result<Output, Failure> {
+        let options = args.options();
         let mut header = header.clone();
         if on_gpu(&header) {
             header.set(Key::GpuClocks, surroundings::gpu_clocks());
         }
-        let report = Report::open(options, &header)?;
+        let report = Report::open(&options, &header, about)?;
         let rails = header.get(Key::Rails).is_some();
         let counters = rails.then(|| Counters::read(Path::new("/")));
         Ok(Output { report, bar: progress_bar(steps), header, counters, quiet: options.quiet })

@@ -7,6 +7,7 @@ use crate::fabric::pci::PciAddress;
 use crate::fabric::printed;
 use crate::flow::Offer;
 use crate::measure::size;
+use crate::report::Catalog;
 use crate::report::chart::{Filter, Query};
 use crate::report::compare::Comparison;
 use crate::report::run::Run;
@@ -257,9 +258,9 @@ fn rows(bytes: &[u8]) -> bool {
         }
     }
     let runs = [run];
-    let _ = Comparison::of(&runs, &runs, &[]);
+    let _ = Comparison::of(&runs, &runs, Catalog::default(), &[]);
     if let Ok(sample) = Run::of_text(ROWS.as_bytes(), None, Path::new("a.csv"), "b") {
-        let _ = Comparison::of(&[sample], &runs, &[]);
+        let _ = Comparison::of(&[sample], &runs, Catalog::default(), &[]);
     }
     true
 }

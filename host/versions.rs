@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::{Header, Key};
-use crate::surroundings;
+use crate::{bootstrap, cuda, fabric, surroundings, topology};
 
 /// Versions that only their own libraries can tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +41,25 @@ pub struct Versions {
 }
 
 impl Versions {
+    /// Asks the build, the system and the libraries.
+    pub fn here() -> Self {
+        let cuda_driver = cuda::driver_version().map(|cuda| match topology::nvml::driver_version() {
+            Some(driver) => format!("{driver} (CUDA {cuda})"),
+            None => format!("supports CUDA {cuda}"),
+        });
+        let libfabric = fabric::libfabric::library_text();
+        Self::gather(Libraries { libfabric, cuda_driver, mpi: bootstrap::mpi_version() })
+    }
+
+    /// The beginning of a header: software, machine, date and command line.
+    pub fn header() -> Header {
+        let mut header = Header::default();
+        Self::here().fill(&mut header);
+        header
+    }
+
     /// Asks the build and the system; the libraries' versions come from the caller.
-    pub fn gather(libraries: Libraries) -> Self {
+    fn gather(libraries: Libraries) -> Self {
         let read = |path| std::fs::read_to_string(path).ok();
         Self {
             ginlab: env!("CARGO_PKG_VERSION"),

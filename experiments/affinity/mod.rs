@@ -4,12 +4,17 @@ mod row;
 
 use crate::error::Failure;
 use crate::listing::{ListingArgs, table};
+use crate::program::{Program, program};
 use ginlab::cuda;
 use ginlab::report::{Header, Key, Target, WholeFile};
 use ginlab::topology::tree::{Kind, Tree};
 use ginlab::topology::{nccl, nvlink};
 use row::{Asked, Row};
+use ginlab::versions::Versions;
 use std::path::{Path, PathBuf};
+
+pub const PROGRAMS: &[Program] =
+    &[program!("affinity", "List GPUs with the network cards and cores near them, and what connects them", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,19 +44,19 @@ pub struct Args {
 }
 
 /// Lists.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let mut header = Header::default();
     let (tree, asked) = match &args.from {
         Some(folder) => {
             // Nothing of this machine: the figures are another one's.
-            header.set(Key::Ginlab, crate::versions().ginlab).set(Key::Command, ginlab::versions::command_line());
+            header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
             header.note(format!("read from {}; nothing was asked of this machine", folder.display()));
             let tree = Tree::recorded(folder).map_err(|error| Failure::Usage(format!("--from {error}")))?;
             (tree, Asked::default())
         }
         None => {
-            crate::versions().fill(&mut header);
+            Versions::here().fill(&mut header);
             (Tree::here(), ask(&mut header)?)
         }
     };

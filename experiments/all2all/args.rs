@@ -1,8 +1,9 @@
-//! The options of `ginlab all2all`, as typed, and the plan that they make.
+//! The options of `ginlab all2all`, and the tuples that they make.
 
 use crate::error::Failure;
 use crate::job::JobArgs;
 use crate::output::OutputArgs;
+use crate::values::{List, Rails, counts, sizes, usage};
 use ginlab::measure::size;
 use ginlab::proxy::strategy::Strategy;
 
@@ -15,15 +16,15 @@ Examples:
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab all2all   one of two hosts by TCP";
 
 /// Options of `ginlab all2all`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Smallest block, from each rank to each other one [K, M, G are powers of two]; 0 is followed by 1
-    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE")]
-    pub begin: String,
+    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE", value_parser = size::parse)]
+    pub begin: u64,
     /// Largest block
-    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE")]
-    pub end: String,
+    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
+    pub end: u64,
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
     pub factor: u64,
@@ -34,15 +35,15 @@ pub struct Args {
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub warmup: u32,
     /// Bytes that a rank may send in the timed rounds of a row
-    #[arg(long, default_value = "256M", value_name = "SIZE")]
-    pub volume: String,
+    #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = size::parse)]
+    pub volume: u64,
     /// Rails per rank, a list that is swept
-    #[arg(long, default_value = "1,4", value_name = "LIST")]
-    pub rails: String,
+    #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<Rails>(64))]
+    pub rails: List<Rails>,
     /// How blocks are laid over the rails, a list that is swept: single (rail 0), round-robin (whole, each by the next rail),
     /// split (cut over all), auto (split from 256 KiB on)
     #[arg(long, default_value = "auto", value_name = "LIST")]
-    pub strategy: String,
+    pub strategy: List<Strategy>,
     /// Do not verify every byte in rounds of its own
     #[arg(long)]
     pub no_check: bool,
@@ -81,66 +82,22 @@ impl Tuple {
     }
 }
 
-/// Everything that will be run.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub tuples: Vec<Tuple>,
-    pub most_rails: usize,
-    /// The largest stride.
-    stride: u64,
-}
-
-fn usage(option: &str, why: impl std::fmt::Display) -> Failure {
-    Failure::Usage(format!("{option}: {why}"))
-}
-
-impl Plan {
-    /// Checks the options.
-    pub fn new(args: &Args) -> Result<Plan, Failure> {
-        let bytes = |option: &str, text: &str| size::parse(text).map_err(|error| usage(option, error));
-        let (begin, end) = (bytes("--begin", &args.begin)?, bytes("--end", &args.end)?);
-        let volume = bytes("--volume", &args.volume)?;
-        let sweep = |begin| size::sweep(begin, end, args.factor).map_err(|error| usage("-b/-e/-f", error));
-        let sizes = match (begin, end) {
-            (0, 1..) => [vec![0], sweep(1)?].concat(),
-            _ => sweep(begin)?,
-        };
-        let rails = size::parse_list(&args.rails).map_err(|error| usage("--rails", error))?;
-        if let Some(count) = rails.iter().find(|count| **count > 64) {
-            return Err(usage("--rails", format!("{count}: from 1 to 64")));
-        }
-        let strategies = args
-            .strategy
-            .split(',')
-            .map(|name| name.trim().parse::<Strategy>().map_err(|error| usage("--strategy", error)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut tuples = Vec::new();
-        for &rails in &rails {
-            for &strategy in &strategies {
-                for &bytes in &sizes {
-                    let (rails, iterations) = (rails as usize, u64::from(args.iterations));
-                    tuples.push(Tuple { bytes, rails, strategy, iterations, volume });
-                }
+/// Every combination of what is swept.
+pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+    if args.end >= 1 << 40 {
+        return Err(usage("-e", "blocks of 1 TiB and more"));
+    }
+    let sizes = sizes(args.begin, args.end, args.factor)?;
+    let mut tuples = Vec::new();
+    for rails in args.rails.iter() {
+        for &strategy in args.strategy.iter() {
+            for &bytes in &sizes {
+                let (iterations, volume) = (u64::from(args.iterations), args.volume);
+                tuples.push(Tuple { bytes, rails: rails.0, strategy, iterations, volume });
             }
         }
-        if end >= 1 << 40 {
-            return Err(usage("-e", "blocks of 1 TiB and more"));
-        }
-        let stride = tuples.iter().map(Tuple::stride).max().unwrap_or(64);
-        Ok(Plan { tuples, most_rails: rails.into_iter().max().unwrap_or(1) as usize, stride })
     }
-
-    /// Bytes of the source, and of the destination, among so many ranks.
-    pub fn memory(&self, ranks: usize) -> u64 {
-        self.stride * ranks as u64
-    }
-
-    /// What must be the same on all ranks.
-    pub fn fingerprint(&self, args: &Args) -> Vec<(String, String)> {
-        let options =
-            format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.mem, args.job.completion);
-        vec![("rows".into(), format!("{:?}", self.tuples)), ("options".into(), options)]
-    }
+    Ok(tuples)
 }
 
 #[cfg(test)]

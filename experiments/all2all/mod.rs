@@ -4,74 +4,91 @@ mod args;
 mod measure;
 mod round;
 
-pub use args::Args;
-
+use crate::columns::{AGAIN, COMPLETION, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
-use crate::job::{self, Job};
-use crate::output::Output;
-use args::Plan;
+use crate::job::Job;
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Rows, drive, program};
+use crate::values::usage;
+use args::{Args, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
-use ginlab::report::{Header, Row};
-use measure::Bench;
+use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
+use measure::All2all;
 
-/// Runs the experiment on this rank.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let plan = Plan::new(args)?;
-    job::run(&args.job, plan.fingerprint(args), |ranks| {
-        if ranks.size() < 2 {
-            return Err(Failure::Usage("--np: an all-to-all needs two ranks or more".into()));
-        }
-        rank(args, &plan, ranks)
-    })
-}
+pub const PROGRAMS: &[Program] = &[program::<All2all>()];
 
-fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    let memory = plan.memory(ranks.size());
-    let mut job = Job::open(&args.job, plan.most_rails, false, memory * 2, ranks)?;
-    let source = job.register(args.job.mem, memory, Access::SOURCE)?;
-    let destination = job.register(args.job.mem, memory, Access::REMOTE_WRITE)?;
-    job.connect(&[&destination], ranks)?;
-    let mut output = match ranks.rank() {
-        0 => Some(Output::open(&args.output.options(), &header(args, &job, ranks), plan.tuples.len() as u64)?),
-        _ => None,
+const ALGBW: Column = Column::measured(
+    "algbw_gbytes_s",
+    "GB/s",
+    "Collective bandwidth per rank at the median as nccl-tests counts it: a rank's whole buffer, its own block too, over the time",
+);
+const BUSBW: Column = Column::measured(
+    "busbw_gbytes_s",
+    "GB/s",
+    "What of it crosses the network: `algbw` times (ranks - 1) / ranks for all-to-all",
+);
+
+impl Experiment for All2all {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6)],
+        without: &["mode", "grid"],
+        headlines: &[Headline {
+            what: "all-to-all, most bandwidth of a rank",
+            column: "busbw_gbytes_s",
+            best: Best::Most,
+            only: &[],
+        }],
+        plots: &[Plot::BANDWIDTH, Plot::TIME],
+        ..About::new(
+            "all2all",
+            "CPU-initiated all-to-all: every rank writes a block to every other one, by rails that all carry the same",
+        )
     };
-    let mut bench = Bench::new(args, &job, ranks, source, destination)?;
-    let mut wrong = None;
-    // One executor for all rows: its driver keeps the rails going while a rank waits for the others.
-    let result = ginlab::flow::run([job.flow.clone()], async {
-        for tuple in &plan.tuples {
-            if let (Some(output), Some(row)) = (&mut output, bench.tuple(tuple).await?) {
-                output.rows(std::slice::from_ref(&row))?;
-                output.step();
-                wrong = wrong.take().or_else(|| wrong_data(&row.0));
-            }
-        }
-        Ok(())
-    })
-    .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))));
-    match output {
-        Some(output) => output.close(result),
-        None => result,
-    }?;
-    wrong.map_or(Ok(()), Err)
-}
 
-fn wrong_data(row: &Row) -> Option<Failure> {
-    let wrong = row.wrong.filter(|wrong| *wrong > 0)?;
-    let bytes = row.size_bytes.unwrap_or_default();
-    Some(Failure::WrongData(format!(
-        "verification failed: {wrong} wrong bytes in blocks of {bytes} B ({})",
-        row.fabric
-    )))
-}
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
 
-fn header(args: &Args, job: &Job, ranks: &Bootstrap) -> Header {
-    let mut header = job.header(args.job.mem, ranks);
-    header.note(
-        "time_us is one round: from a rank's first write until it has sent and received all its blocks, the slowest rank's; \
-         percentiles are over rounds; bandwidths are per rank: GB/s and busbw count what crosses the network, algbw also a \
-         rank's own block, which stays where it is; rail_bytes are of all ranks together",
-    );
-    header
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        let tuples = tuples(args)?;
+        let options =
+            format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.mem, args.job.completion);
+        let fingerprint = vec![("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
+        let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
+            0 | 1 => Err(usage("--np", "an all-to-all needs two ranks or more")),
+            _ => Ok(()),
+        })?;
+        Ok(Plan::of_ranks(tuples, ranks))
+    }
+
+    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(All2all, Header), Failure> {
+        let memory = tuples.iter().map(Tuple::stride).max().unwrap_or(64) * ranks.size() as u64;
+        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
+        let mut job = Job::open(&args.job, rails, false, memory * 2, ranks)?;
+        let source = job.register(args.job.mem, memory, Access::SOURCE)?;
+        let destination = job.register(args.job.mem, memory, Access::REMOTE_WRITE)?;
+        job.connect(&[&destination], ranks)?;
+        // Also while a rank waits for the others.
+        drive(&job.flow);
+        let mut header = job.header(args.job.mem, ranks);
+        header.note(
+            "time_us is one round: from a rank's first write until it has sent and received all its blocks, the slowest rank's; \
+             percentiles are over rounds; bandwidths are per rank: GB/s and busbw count what crosses the network, algbw also a \
+             rank's own block, which stays where it is; rail_bytes are of all ranks together",
+        );
+        Ok((All2all::new(args, job, source, destination)?, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.measure(tuple, ranks).await
+    }
+
+    fn what(_: &Row) -> String {
+        "blocks".into()
+    }
 }

@@ -43,9 +43,8 @@ impl Cut {
 }
 
 /// What rounds run on.
-pub struct Circle<'a> {
-    pub job: &'a Job,
-    pub ranks: &'a mut Bootstrap,
+pub struct Circle {
+    pub job: Job,
     pub source: Region<LibfabricRail>,
     /// The destinations of the others, by rank.
     pub targets: Vec<Target>,
@@ -53,10 +52,10 @@ pub struct Circle<'a> {
     step: u32,
 }
 
-impl<'a> Circle<'a> {
-    pub fn new(job: &'a Job, ranks: &'a mut Bootstrap, source: Region<LibfabricRail>) -> Result<Circle<'a>, Failure> {
+impl Circle {
+    pub fn new(job: Job, source: Region<LibfabricRail>) -> Result<Circle, Failure> {
         let targets = job.connections.iter().map(|connection| connection.target(0)).collect::<Result<_, _>>()?;
-        Ok(Circle { job, ranks, source, targets, step: 0 })
+        Ok(Circle { job, source, targets, step: 0 })
     }
 
     /// One round of blocks that lie `stride` apart; microseconds until this rank has sent and received everything. Block `to` of
@@ -64,12 +63,18 @@ impl<'a> Circle<'a> {
     ///
     /// No barrier is needed between rounds: a rank ends one only when all others have begun it, and immediates of the next
     /// one have another number.
-    pub async fn round(&mut self, cut: &Cut, stride: u64, round: u64) -> Result<f64, Failure> {
+    pub async fn round(
+        &mut self,
+        cut: &Cut,
+        stride: u64,
+        round: u64,
+        all: &mut Bootstrap,
+    ) -> Result<f64, Failure> {
         // Waits look for it too, but short rounds have none that are long enough.
         if signals::interrupted() {
             return Err(Failure::Interrupted);
         }
-        let (rank, ranks) = (self.ranks.rank(), self.ranks.size());
+        let (rank, ranks) = (all.rank(), all.size());
         self.step = self.step.wrapping_add(1);
         let began = Instant::now();
         let mut writes = Vec::with_capacity(cut.pieces.len() * (ranks - 1));
@@ -84,7 +89,7 @@ impl<'a> Circle<'a> {
         }
         // Every other rank cuts its blocks as this one does.
         let expected = writes.len() as u64;
-        self.job.wait_signal(self.step, expected, self.ranks).await?;
+        self.job.wait_signal(self.step, expected, all).await?;
         for write in writes {
             write.await?;
         }
@@ -93,15 +98,15 @@ impl<'a> Circle<'a> {
 
     /// A round of empty blocks: returns when all ranks have come here. What this rank did before, the others' later writes
     /// come after.
-    pub async fn gate(&mut self) -> Result<(), Failure> {
+    pub async fn gate(&mut self, all: &mut Bootstrap) -> Result<(), Failure> {
         let nothing = Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true };
-        self.round(&nothing, 0, 0).await.map(drop)
+        self.round(&nothing, 0, 0, all).await.map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Plan;
+    use super::super::args::tuples;
     use super::{Cut, Piece, Tuple, pairs};
     use clap::Parser;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
@@ -115,10 +120,7 @@ mod tests {
     fn tuple(bytes: u64, rails: usize, strategy: &str) -> Tuple {
         let text = format!("all2all -b {bytes} -e {bytes} --rails {rails} --strategy {strategy} -n 1");
         let line = Line::try_parse_from(text.split_whitespace()).unwrap_or_else(|error| panic!("{error}"));
-        match Plan::new(&line.args) {
-            Ok(plan) => plan.tuples[0],
-            Err(failure) => panic!("{failure:?}"),
-        }
+        tuples(&line.args).unwrap_or_else(|failure| panic!("{failure:?}"))[0]
     }
 
     proptest! {

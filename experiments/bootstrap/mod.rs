@@ -5,16 +5,22 @@ mod card;
 mod row;
 
 use crate::error::Failure;
-use crate::job::{self, Job, JobArgs};
+use crate::job::{Job, JobArgs};
 use crate::listing::ListingArgs;
+use crate::program::{Program, program};
+use crate::runner::with_ranks;
 use card::Card;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::measure::stats::{Micros, Summary};
-use ginlab::report::{Header, Key};
+use ginlab::report::Key;
 use row::{Document, Row, Times};
 use serde::{Serialize, de::DeserializeOwned};
+use ginlab::versions::Versions;
 use std::time::Instant;
+
+pub const PROGRAMS: &[Program] =
+    &[program!("bootstrap", "Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,14 +50,15 @@ pub struct Args {
 }
 
 /// Runs the experiment on this rank.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let began = Instant::now();
     let fingerprint = vec![
         ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version().unwrap_or_default()),
         ("--repeats".to_owned(), args.repeats.to_string()),
     ];
-    job::run(&args.job, fingerprint, |ranks| exchange(args, ranks, Micros::from(began.elapsed()).0))
+    let ranks = args.job.ranks(fingerprint, |_| Ok(()))?;
+    with_ranks(Some(ranks), |ranks| exchange(args, ranks, Micros::from(began.elapsed()).0))
 }
 
 fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure> {
@@ -77,13 +84,11 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
     if let Some(error) = card::crossed(&cards) {
         return Err(error.into());
     }
-    let times: Vec<Times> =
-        from_all(&ranks.all_gather(&to_bytes(&Times { meet, open, exchanges })?, "times of the exchange")?)?;
+    let times = ranks.all_gather_values(&Times { meet, open, exchanges }, "times of the exchange")?;
     if ranks.rank() != 0 {
         return Ok(());
     }
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
+    let mut header = Versions::header();
     header.set(Key::Gpu, job.device.name()).set(Key::Provider, job.provider.as_str()).set(Key::Rails, job.rail_names());
     for note in &job.notes {
         header.note(note);

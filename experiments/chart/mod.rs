@@ -3,13 +3,17 @@
 mod args;
 
 use crate::error::Failure;
-pub use args::Args;
+use crate::program::{Program, program};
+use args::Args;
 use args::AxisName;
 use ginlab::report::chart::{ChartError, Filter, Query, Records};
 use ginlab::report::{Target, WholeFile, same_file};
 
+pub const PROGRAMS: &[Program] =
+    &[program!("chart", "Draw a chart, as SVG, from CSV files of earlier runs", Args, run)];
+
 /// Draws the chart.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     let refused = |error: ChartError| Failure::Usage(error.to_string());
     let output = Target::from(args.output.as_os_str());
     if let Target::File(path) = &output

@@ -3,12 +3,15 @@
 use crate::error::Failure;
 use crate::listing::{self, ListingArgs};
 use crate::report::{refused, unreadable};
-use ginlab::report::columns::CHOSEN;
+use crate::program::{Program, program};
 use ginlab::report::compare::{Compared, Comparison, Verdict};
 use ginlab::report::run::Runs;
 use ginlab::report::{Header, Key, SCHEMA};
 use serde::Serialize;
 use std::path::PathBuf;
+
+pub const PROGRAMS: &[Program] =
+    &[program!("compare", "Compare two runs row by row: ratios, and a verdict that knows about noise", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "PCT", value_parser = percent)]
     fail_slower: Option<f64>,
     /// Columns that may differ between rows that belong together
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(CHOSEN))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(crate::catalog().chosen()))]
     ignore: Vec<String>,
     #[command(flatten)]
     listing: ListingArgs,
@@ -52,11 +55,11 @@ struct Document<'a> {
 }
 
 /// Compares, and prints the table.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     args.listing.check()?;
     let [a, b] = [&args.a, &args.b].map(|path| Runs::find(std::slice::from_ref(path)).map_err(unreadable));
     let (a, b) = (a?, b?);
-    let comparison = Comparison::of(&a.runs, &b.runs, &args.ignore).map_err(refused)?;
+    let comparison = Comparison::of(&a.runs, &b.runs, crate::catalog(), &args.ignore).map_err(refused)?;
     let [a_name, b_name] = [&args.a, &args.b].map(|path| path.display().to_string());
     let mut header = Header::default();
     header.set(Key::Ginlab, env!("CARGO_PKG_VERSION"));

@@ -8,9 +8,23 @@ use crate::rails::Wanted;
 use ginlab::bootstrap::visit::Visit;
 use ginlab::measure::pattern;
 use ginlab::measure::stats::{Micros, Summary};
-use ginlab::report::{Header, Key, Row};
+use ginlab::report::{About, Best, Headline, Key, Plot, Row};
 use ginlab::signals;
+use ginlab::versions::Versions;
 use std::time::Instant;
+
+/// What the rows are.
+pub const ABOUT: About = About {
+    without: &["mode", "grid"],
+    headlines: &[Headline {
+        what: "round trip of 64 B by the fabric",
+        column: "time_us_p50",
+        best: Best::Least,
+        only: &[("case", "fabric"), ("size_bytes", "64")],
+    }],
+    plots: &[Plot::TIME, Plot::RATIO],
+    ..About::new("echo", "Round trips by a socket and by the fabric at the same time, on one thread")
+};
 
 /// Visits the server and measures.
 pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wanted) -> Result<(), Failure> {
@@ -21,8 +35,7 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wa
     let theirs: Card = visit.hear("fabric address").await?;
     let fabric = opened.fabric(&theirs)?;
 
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
+    let mut header = Versions::header();
     header.set(Key::Provider, opened.rails.provider.clone()).set(Key::Rails, opened.rails.names.clone());
     header.note(format!("the server is {visit}"));
     for note in &opened.rails.notes {
@@ -32,7 +45,7 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wa
         "each message goes to the server and back twice at the same time, by the socket and by send and receive of the fabric, \
          on one thread of each side; times are round trips, percentiles are over messages, every echo is verified",
     );
-    let mut output = Output::open(&args.output.options(), &header, plan.sizes.len() as u64)?;
+    let mut output = Output::open(&args.output, &header, &ABOUT, plan.sizes.len() as u64)?;
     let mut socket = Socket::new(visit, rail.timeout)?;
     let mut result = Ok(());
     for bytes in &plan.sizes {

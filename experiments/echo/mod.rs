@@ -9,14 +9,25 @@ mod side;
 
 use crate::error::Failure;
 use crate::output::OutputArgs;
+use crate::program::{Program, program};
 use crate::rails::Wanted;
+use crate::runner::in_event_loop;
+use crate::values::{sizes};
 use ginlab::bootstrap::visit::Entrance;
 use ginlab::bootstrap::{self, process_env};
-use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::flow::{self, Flow};
 use ginlab::measure::size;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+pub const PROGRAMS: &[Program] = &[Program {
+    about: Some(client::ABOUT),
+    ..program!(
+        "echo",
+        "A TCP echo server and client whose messages also go over the fabric: sockets and completions in one loop",
+        Args,
+        run
+    )
+}];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,11 +49,11 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "listen")]
     clients: Option<u64>,
     /// Smallest message [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "64", value_name = "SIZE")]
-    begin: String,
+    #[arg(short = 'b', long, default_value = "64", value_name = "SIZE", value_parser = size::parse)]
+    begin: u64,
     /// Largest message
-    #[arg(short = 'e', long, default_value = "64K", value_name = "SIZE")]
-    end: String,
+    #[arg(short = 'e', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
+    end: u64,
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
     factor: u64,
@@ -84,9 +95,7 @@ const MOST_MESSAGES: u64 = 1 << 33;
 
 impl Plan {
     fn new(args: &Args) -> Result<Plan, Failure> {
-        let usage = |error: size::SizeError| Failure::Usage(error.to_string());
-        let (begin, end) = (size::parse(&args.begin).map_err(usage)?, size::parse(&args.end).map_err(usage)?);
-        let sizes = size::sweep(begin, end, args.factor).map_err(usage)?;
+        let sizes = sizes(args.begin, args.end, args.factor)?;
         let timed = u64::from(args.iterations);
         let plan = Plan { sizes, messages: timed + u64::from(args.warmup), timed };
         plan.check().map_err(Failure::Usage)?;
@@ -122,8 +131,9 @@ impl Plan {
     }
 }
 
-/// Runs server, client or both.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
+    // They wait for each other before they open rails.
+    ginlab::fabric::libfabric::require_library()?;
     let plan = Plan::new(args)?;
     let rail = Wanted {
         provider: args.provider.clone(),
@@ -154,6 +164,5 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         client::run(args, &plan, &address, &token, &rail).await?;
         server.await.map_err(|error| Failure::Run(format!("the server's task ended: {error}")))?
     };
-    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program)
-        .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
+    in_event_loop(program)
 }

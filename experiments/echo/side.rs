@@ -3,6 +3,7 @@
 use super::Plan;
 use crate::error::Failure;
 use crate::rails::{Rails, Wanted};
+use crate::runner::drive;
 use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::Access;
@@ -53,8 +54,7 @@ impl Opened {
         let slot = plan.largest().next_multiple_of(4096);
         let region =
             rails.flow.register(device.allocate(Place::Host, slot as usize * 4)?, Access::SOURCE | Access::SINK)?;
-        let flow = rails.flow.clone();
-        let driver = tokio::task::spawn_local(async move { flow.drive().await });
+        let driver = drive(&rails.flow);
         Ok(Opened { rails, region, slot, driver })
     }
 

@@ -5,10 +5,15 @@ mod table;
 
 use crate::error::Failure;
 use crate::listing::{ListingArgs, table};
+use crate::program::{Program, program};
 use ginlab::fabric::listing::Listing;
 use ginlab::report::{Header, Key};
 use row::Row;
+use ginlab::versions::Versions;
 use std::path::PathBuf;
+
+pub const PROGRAMS: &[Program] =
+    &[program!("efa", "List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities", Args, run)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,18 +44,18 @@ pub struct Args {
 }
 
 /// Lists.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     let mut header = Header::default();
     let mut listing = match &args.from {
         Some(path) => {
             // Nothing of this machine: the figures are another one's.
-            header.set(Key::Ginlab, crate::versions().ginlab).set(Key::Command, ginlab::versions::command_line());
+            header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
             header.note(format!("read from {}; nothing was asked of this machine", path.display()));
             Listing::from_dump(path).map_err(|error| Failure::Usage(format!("--from {error}")))?
         }
         None => {
-            crate::versions().fill(&mut header);
+            Versions::here().fill(&mut header);
             Listing::here()?
         }
     };

@@ -1,6 +1,9 @@
-//! The options of `ginlab ipc`, as typed.
+//! The options of `ginlab ipc`.
 
 use crate::output::{DeviceKind, OutputArgs};
+use crate::values::{List, counts};
+use clap::ValueEnum;
+use ginlab::measure::size;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -9,64 +12,64 @@ Examples:
   ginlab ipc -b 1G -e 1G --grid 1,8,128 --store plain,bulk --operation write,copy,read
   ginlab ipc -b 1G -e 1G --grid auto                    where more blocks do not help any more
   ginlab ipc -b 64K -e 1M -f 2 --launch stream,graph --grid 16,64
-  ginlab ipc --ranks 4 --pairs matrix -b 1G -e 1G --grid 128
-  ginlab ipc --ranks 4 --pairs all -b 256M -e 256M --grid 32
+  ginlab ipc --np 4 --pairs matrix -b 1G -e 1G --grid 128
+  ginlab ipc --np 4 --pairs all -b 256M -e 256M --grid 32
   ginlab ipc --direction one,both -b 1G -e 1G --grid 128";
 
 /// Options of `ginlab ipc`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Smallest size [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE")]
-    pub begin: String,
+    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
+    pub begin: u64,
     /// Largest size [default: 1G on GPUs, 4M emulated]
-    #[arg(short = 'e', long, value_name = "SIZE")]
-    pub end: Option<String>,
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size::parse)]
+    pub end: Option<u64>,
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
     pub factor: u64,
     /// What is done: write (a pattern), copy (from local memory), read (the other's memory)
-    #[arg(short = 'o', long, default_value = "write", value_name = "LIST")]
-    pub operation: String,
+    #[arg(short = 'o', long, default_value = "write", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub operation: Vec<Operation>,
     /// Bytes of one store or load of a thread: 4, 8, 16
-    #[arg(long, default_value = "16", value_name = "LIST")]
-    pub width: String,
+    #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width)]
+    pub width: Vec<u32>,
     /// How kernels store: plain, bulk (TMA, compute capability 9.0)
-    #[arg(long, default_value = "plain", value_name = "LIST")]
-    pub store: String,
+    #[arg(long, default_value = "plain", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub store: Vec<Store>,
     /// Blocks of the grid, a list that is swept, or auto: doubled up to 256 (emulated 8), and the knee is marked
-    #[arg(short = 'g', long, value_name = "LIST")]
-    pub grid: Option<String>,
+    #[arg(short = 'g', long, value_name = "LIST", value_parser = grid)]
+    pub grid: Option<Grid>,
     /// Threads per block [default: 256 on GPUs, 4 emulated]
-    #[arg(long, value_name = "LIST")]
-    pub block: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub block: Option<List<u32>>,
     /// How work gets to the device: stream (a launch each), graph (recorded, launched as a whole)
-    #[arg(long, default_value = "stream", value_name = "LIST")]
-    pub launch: String,
+    #[arg(long, default_value = "stream", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub launch: Vec<Launch>,
     /// One way, or both ways at once
-    #[arg(long, default_value = "one", value_name = "LIST")]
-    pub direction: String,
+    #[arg(long, default_value = "one", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub direction: Vec<Direction>,
     /// Who with whom: first (ranks 0 and 1), matrix (every pair in turn), all (every rank to every other at once)
-    #[arg(long, default_value = "first", value_name = "WHICH")]
-    pub pairs: String,
+    #[arg(long, default_value = "first", value_name = "WHICH", value_enum, hide_possible_values = true)]
+    pub pairs: Pairs,
     /// Ranks, each with a GPU of its own [default: 2; all GPUs for --pairs matrix and all]
-    #[arg(long, visible_alias = "np", value_name = "N")]
-    pub ranks: Option<usize>,
+    #[arg(long, alias = "ranks", value_name = "N")]
+    pub np: Option<usize>,
     /// A cubin or PTX with the kernels of experiments/ipc/baseline, compiled by nvcc, to compare with
     #[arg(long, value_name = "FILE")]
     pub cuda_module: Option<PathBuf>,
     /// Launches per repeat, between two events; fewer where they would move more than --volume [default: 100, emulated 4]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub iterations: Option<u32>,
     /// Bytes that the launches of a repeat move, at most
-    #[arg(long, default_value = "2G", value_name = "SIZE")]
-    pub volume: String,
+    #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = size::parse)]
+    pub volume: u64,
     /// Untimed launches before the first repeat
-    #[arg(short = 'w', long, default_value_t = 2, value_name = "N")]
+    #[arg(short = 'w', long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub warmup: u32,
     /// Repeats; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N")]
+    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub repeats: u32,
     /// Do not verify
     #[arg(long)]
@@ -75,11 +78,76 @@ pub struct Args {
     #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
     #[command(flatten)]
     pub output: OutputArgs,
     /// Spoil a byte of every payload before it is checked
     #[arg(long, hide = true)]
     pub spoil: bool,
+}
+
+/// What is done with the other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Operation {
+    Write,
+    Copy,
+    Read,
+}
+
+impl Operation {
+    /// The name of its cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Write => "write",
+            Operation::Copy => "copy",
+            Operation::Read => "read",
+        }
+    }
+}
+
+/// How kernels store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Store {
+    Plain,
+    Bulk,
+}
+
+/// Which pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pairs {
+    First,
+    Matrix,
+    All,
+}
+
+/// How work gets to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Launch {
+    Stream,
+    Graph,
+}
+
+/// How many ways at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Direction {
+    One,
+    Both,
+}
+
+/// Grids.
+#[derive(Clone, Debug)]
+pub enum Grid {
+    /// Doubled, and the knee is marked.
+    Auto,
+    /// These.
+    List(List<u32>),
+}
+
+fn grid(text: &str) -> Result<Grid, String> {
+    if text.trim() == "auto" { Ok(Grid::Auto) } else { counts(u32::MAX)(text).map(Grid::List) }
+}
+
+fn width(text: &str) -> Result<u32, String> {
+    text.trim().parse().ok().filter(|width| [4, 8, 16].contains(width)).ok_or_else(|| format!("{text:?} is none of 4, 8, 16"))
 }

@@ -12,154 +12,171 @@ mod receive;
 mod rows;
 mod verify;
 
-pub use args::Args;
-
+use crate::columns::POST;
 use crate::error::Failure;
-use crate::job;
-use crate::output::Output;
-use ginlab::bootstrap::{Bootstrap, Kind, Options as BootstrapOptions, is_spawned_child, process_env};
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{self, Experiment, Ranks, Rows, program};
+use args::Args;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::ForeignModule;
-use ginlab::report::{Header, Key, Row};
+use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row};
+use ginlab::versions::Versions;
 use measure::Bench;
 use plan::{Plan, Tuple};
 use rank::Rank;
-use rows::{Rows, Writer, mark_knees};
+use rows::{Writer, mark_knees};
 use std::collections::HashMap;
 
-/// Runs the experiment on this rank.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let plan = Plan::new(args)?;
-    let mut ranks = open_ranks(args, &plan)?;
-    let result = match run_rank(args, &plan, &mut ranks) {
-        Ok(wrong) => ranks.finish().map_err(Failure::from).and(wrong.map_or(Ok(()), Err)),
-        Err(failure) => {
-            let failure = job::with_cause(failure, &mut ranks);
-            if let Some(text) = failure.text() {
-                ranks.abort(&text);
-            }
-            Err(failure)
-        }
+pub const PROGRAMS: &[Program] = &[program::<Ipc>()];
+
+const OPERATION: Column =
+    Column::chosen("operation", "", "What moves the bytes: `write` (a pattern), `copy` (from local memory), `read`");
+const PAIR: Column =
+    Column::chosen("pair", "", "From which rank to which: `0>1`; several at once: `0<>1`, `all`").shown("pair", 5);
+const DIRECTION: Column = Column::chosen("direction", "", "What goes on at once: `one`, `both`, `all`");
+const STORE: Column = Column::chosen("store", "", "How a kernel stores: `plain`, `bulk`");
+const WIDTH: Column = Column::chosen("width_bytes", "B", "Bytes of one store or load of a thread").shown("width", 5);
+const LAUNCH: Column = Column::chosen(
+    "launch",
+    "",
+    "How work gets to the device: `stream` (one launch for each), `graph` (recorded, and launched as a whole)",
+)
+.shown("launch", 6);
+const RECEIVED: Column = Column::measured(
+    "received_us_p50",
+    "us",
+    "Median time from one flag to the next, as the receiving device sees them, each behind its data",
+);
+const ONE_WAY: Column = Column::measured(
+    "one_way_ratio",
+    "",
+    "The same way alone over this row's: its time in one direction by its time here",
+);
+const KNEE: Column =
+    Column::measured("knee", "", "Whether this is the smallest grid within 2 % of the best of its sweep");
+
+/// What a rank holds for all tuples. Fields are dropped in this order: kernels go before the device.
+pub struct Ipc {
+    plan: Plan,
+    cuda: Option<ForeignModule>,
+    rank: Rank,
+    /// Median times of one way alone.
+    alone: HashMap<String, f64>,
+    /// Rows of a sweep of grids whose knee is not known yet.
+    held: Rows,
+    /// Number of the last tuple, which names its patterns.
+    number: u32,
+}
+
+impl Experiment for Ipc {
+    type Args = Args;
+    type Tuple = (usize, Tuple);
+
+    const ABOUT: About = About {
+        columns: &[OPERATION, STORE, WIDTH, PAIR, DIRECTION, LAUNCH, POST, RECEIVED, ONE_WAY, KNEE],
+        without: &["rails", "mode"],
+        headlines: &[
+            Headline {
+                what: "a kernel's writes over NVLink, most",
+                column: "bandwidth_gbytes_s",
+                best: Best::Most,
+                only: &[("operation", "write"), ("direction", "one"), ("store", "plain")],
+            },
+            Headline {
+                what: "the copy engine, most",
+                column: "bandwidth_gbytes_s",
+                best: Best::Most,
+                only: &[("case", "copy-engine"), ("direction", "one")],
+            },
+        ],
+        plots: &[
+            Plot::BANDWIDTH.by("grid", "bandwidth by blocks of the grid", &["grid"]),
+            Plot::BANDWIDTH,
+            Plot::RATIO,
+            Plot::TIME,
+        ],
+        ..About::new(
+            "ipc",
+            "Writes between GPUs of one host over NVLink: grids, widths, every pair, beside the copy engine",
+        )
     };
-    result.map_err(|failure| if is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
-}
 
-fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
-    let options = BootstrapOptions {
-        // A rank waits here while others measure a repeat, each wait of which is bounded.
-        timeout: plan.timeout * 2,
-        fingerprint: plan.fingerprint(),
-        ..BootstrapOptions::default()
-    };
-    let kind = Kind::detect(&process_env);
-    let asked = if kind == Kind::Local { Some(plan.ranks) } else { args.ranks };
-    let ranks = Bootstrap::open(kind, asked, options)?;
-    if ranks.size() != plan.ranks {
-        return Err(Failure::Usage(format!("--ranks: {} ranks were started; say --ranks {0}", ranks.size())));
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
     }
-    if !ranks.same_host() {
-        return Err(Failure::Usage(
-            "the ranks are on several hosts; memory is opened between GPUs of one host (ginlab proxy goes further)"
-                .into(),
-        ));
+
+    fn plan(args: &mut Args) -> Result<runner::Plan<(usize, Tuple)>, Failure> {
+        let plan = Plan::new(args)?;
+        let count = plan.ranks;
+        let ranks = Ranks {
+            kind: None,
+            asked: args.np,
+            default: count,
+            check: Box::new(move |ranks| match ranks == count {
+                true => Ok(()),
+                false => Err(Failure::Usage(format!("--np: {ranks} ranks were started; say --np {ranks}"))),
+            }),
+            // A rank waits while others measure a repeat, each wait of which is bounded.
+            timeout: plan.timeout * 2,
+            interfaces: None,
+            fingerprint: plan.fingerprint(),
+        };
+        Ok(runner::Plan::of_ranks(plan.tuples(), ranks))
     }
-    Ok(ranks)
-}
 
-/// The inner result is rank 0's word on wrong bytes: every rank comes to the end of the job all the same.
-fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<Option<Failure>, Failure> {
-    let rank = Rank::open(plan, ranks)?;
-    let cuda = plan.cuda_module.as_deref().map(|path| ForeignModule::load(&rank.device, path)).transpose()?;
-    let mut output = match ranks.rank() {
-        0 => {
-            let steps = plan.scenes.len() * plan.sweeps() * plan.grids.len();
-            Some(Output::open(&args.output.options(), &header(plan, ranks, &rank), steps as u64)?)
+    async fn open(
+        args: &Args,
+        _: &mut Vec<(usize, Tuple)>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Ipc, Header), Failure> {
+        if !ranks.same_host() {
+            let text = "the ranks are on several hosts; memory is opened between GPUs of one host (ginlab proxy goes further)";
+            return Err(Failure::Usage(text.into()));
         }
-        _ => None,
-    };
-    let result = sweep(plan, ranks, &rank, cuda.as_ref(), output.as_mut());
-    let wrong = match output {
-        Some(output) => output.close(result),
-        None => result,
-    }?;
-    rank.close(ranks)?;
-    Ok(wrong)
-}
-
-fn sweep(
-    plan: &Plan,
-    ranks: &mut Bootstrap,
-    rank: &Rank,
-    cuda: Option<&ForeignModule>,
-    mut output: Option<&mut Output>,
-) -> Result<Option<Failure>, Failure> {
-    let mut wrong = None;
-    let mut number = 0;
-    let mut writer = Writer { rank, ranks: plan.ranks, emulated: plan.emulated, alone: HashMap::new() };
-    for scene in &plan.scenes {
-        let unreachable = scene.flows.iter().find_map(|flow| Some((*flow, rank.unreachable(*flow)?)));
-        if let Some((flow, why)) = unreachable {
-            let row = |operation: &plan::Operation| writer.unreachable(operation.name(), scene, flow, why);
-            let rows: Rows = plan.operations.iter().map(row).collect();
-            output.as_mut().map_or(Ok(()), |output| output.rows(&rows))?;
-            continue;
-        }
-        for tuples in sweeps(plan) {
-            let mut held = Rows::new();
-            for tuple in tuples {
-                number += 1;
-                let bench = Bench { plan, scene, tuple, number, rank, ranks: &mut *ranks, cuda };
-                let (measured, missing) = bench.run()?;
-                let mut rows = writer.rows(scene, &tuple, &measured);
-                rows.extend(missing.iter().map(|missing| writer.missing(missing, scene, &tuple)));
-                if let Some(output) = output.as_mut() {
-                    wrong = wrong.or_else(|| rows.iter().find_map(|(row, _)| wrong_bytes(row)));
-                    // The knee is known once all grids are.
-                    if plan.knee {
-                        held.extend(rows)
-                    } else {
-                        output.rows(&rows)?
-                    }
-                    output.step();
-                }
-            }
-            if plan.knee {
-                mark_knees(&mut held);
-            }
-            output.as_mut().map_or(Ok(()), |output| output.rows(&held))?;
-        }
+        let plan = Plan::new(args)?;
+        let rank = Rank::open(&plan, ranks)?;
+        let cuda = plan.cuda_module.as_deref().map(|path| ForeignModule::load(&rank.device, path)).transpose()?;
+        let header = header(&plan, ranks, &rank);
+        Ok((Ipc { plan, cuda, rank, alone: HashMap::new(), held: Rows::new(), number: 0 }, header))
     }
-    Ok(wrong)
-}
 
-/// The tuples, those that differ in their grid alone together.
-fn sweeps(plan: &Plan) -> Vec<Vec<Tuple>> {
-    let mut sweeps = Vec::new();
-    for &operation in &plan.operations {
-        for &bytes in &plan.sizes {
-            for &launch in &plan.launches {
-                for &block in &plan.blocks {
-                    let tuple = |&grid: &u32| Tuple { operation, bytes, launch, block, grid };
-                    sweeps.push(plan.grids.iter().map(tuple).collect());
-                }
-            }
+    async fn tuple(&mut self, (scene, tuple): &(usize, Tuple), ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        let Ipc { plan, cuda, rank, alone, held, number } = self;
+        let scene = &plan.scenes[*scene];
+        let mut writer = Writer { rank, ranks: plan.ranks, emulated: plan.emulated, alone };
+        if let Some((flow, why)) = scene.flows.iter().find_map(|flow| Some((*flow, rank.unreachable(*flow)?))) {
+            // Once for each operation.
+            let first = [plan.sizes[0], plan.blocks[0].into(), plan.grids[0].into()];
+            let is_first = [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.launches[0];
+            return Ok(is_first.then(|| writer.unreachable(tuple.operation.name(), scene, flow, why)).into_iter().collect());
         }
+        *number += 1;
+        let bench = Bench { plan, scene, tuple: *tuple, number: *number, rank, ranks, cuda: cuda.as_ref() };
+        let (measured, missing) = bench.run()?;
+        held.extend(writer.rows(scene, tuple, &measured));
+        held.extend(missing.iter().map(|missing| writer.missing(missing, scene, tuple)));
+        // The knee is known once all grids are.
+        if plan.knee && plan.grids.last() != Some(&tuple.grid) {
+            return Ok(Rows::new());
+        }
+        if plan.knee {
+            mark_knees(held);
+        }
+        Ok(std::mem::take(held))
     }
-    sweeps
-}
 
-fn wrong_bytes(row: &Row) -> Option<Failure> {
-    let wrong = row.wrong.filter(|wrong| *wrong > 0)?;
-    Some(Failure::WrongData(format!(
-        "verification failed: {wrong} wrong bytes in {} of {} B, pair {}",
-        row.case,
-        row.size_bytes.unwrap_or_default(),
-        row.pair.as_deref().unwrap_or_default()
-    )))
+    fn what(row: &Row) -> String {
+        format!("{} of pair {}", row.case, row.own(PAIR.name).text().unwrap_or_default())
+    }
+
+    async fn close(self, _: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        self.rank.close(ranks)
+    }
 }
 
 fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
+    let mut header = Versions::header();
     header.set(Key::Gpu, rank.device.name()).set(Key::Memory, "device memory, opened by the other ranks");
     if let Some(link) = rank.link(plan.scenes[0].flows[0]) {
         let count = link.count.map(|count| format!(", {count} links")).unwrap_or_default();

@@ -1,55 +1,15 @@
 //! The options, checked: what will be run, or one line that says why not.
 
-use super::args::Args;
+pub use super::args::{Launch, Operation};
+use super::args::{Args, Direction, Grid, Pairs, Store};
 use crate::error::Failure;
 use crate::output::DeviceKind;
+use crate::values::usage;
 use ginlab::cuda::{Choice, Device, visible_gpus};
 use ginlab::measure::size;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// What is done with the other's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    Write,
-    Copy,
-    Read,
-}
-
-impl Operation {
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::Write => "write",
-            Operation::Copy => "copy",
-            Operation::Read => "read",
-        }
-    }
-}
-
-/// Which pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairs {
-    First,
-    Matrix,
-    All,
-}
-
-/// How work gets to the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Launch {
-    Stream,
-    Graph,
-}
-
-impl Launch {
-    pub fn name(self) -> &'static str {
-        match self {
-            Launch::Stream => "stream",
-            Launch::Graph => "graph",
-        }
-    }
-}
 
 /// Bytes from one rank's GPU to another's; `from` does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,19 +80,6 @@ pub struct Plan {
     pub timeout: Duration,
 }
 
-fn usage(option: &str, why: impl fmt::Display) -> Failure {
-    Failure::Usage(format!("{option}: {why}"))
-}
-
-fn names<T: Copy>(option: &str, text: &str, known: &[(&str, T)]) -> Result<Vec<T>, Failure> {
-    let one = |item: &str| {
-        let found = known.iter().find(|(name, _)| *name == item.trim()).map(|(_, value)| *value);
-        let all = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        found.ok_or_else(|| usage(option, format!("{item:?} is none of {}", all())))
-    };
-    text.split(',').map(one).collect()
-}
-
 /// Grids of a sweep for the knee.
 fn doubled(most: u32) -> Vec<u32> {
     std::iter::successors(Some(1), |grid| Some(grid * 2).filter(|grid| *grid <= most)).collect()
@@ -146,64 +93,33 @@ const MOST_BYTES: u64 = 16 << 30;
 impl Plan {
     /// Checks the options.
     pub fn new(args: &Args) -> Result<Plan, Failure> {
-        let pairs = [("first", Pairs::First), ("matrix", Pairs::Matrix), ("all", Pairs::All)];
-        let pairs = match names("--pairs", &args.pairs, &pairs)?.as_slice() {
-            [one] => *one,
-            _ => return Err(usage("--pairs", "one of first, matrix, all")),
-        };
-        let (emulated, ranks) = devices(args, pairs)?;
-        let parse = |option, text: &str| size::parse(text).map_err(|why| usage(option, why));
-        let begin = parse("--begin", &args.begin)?;
-        let end = match &args.end {
-            Some(text) => parse("--end", text)?,
-            None => begin.max(if emulated { 4 << 20 } else { 1 << 30 }),
-        };
-        if begin == 0 || end > MOST_BYTES {
+        let (emulated, ranks) = devices(args)?;
+        let end = args.end.unwrap_or_else(|| args.begin.max(if emulated { 4 << 20 } else { 1 << 30 }));
+        if args.begin == 0 || end > MOST_BYTES {
             return Err(usage("--begin, --end", "sizes from 1 B to 16 GiB"));
         }
-        let counts = |option, text: &str| size::parse_list(text).map_err(|why| usage(option, why));
-        let (grids, knee) = match args.grid.as_deref().map(str::trim) {
-            Some("auto") => (doubled(if emulated { 8 } else { 256 }), true),
-            Some(text) => (counts("--grid", text)?, false),
+        let (grids, knee) = match &args.grid {
+            Some(Grid::Auto) => (doubled(if emulated { 8 } else { 256 }), true),
+            Some(Grid::List(grids)) => (grids.to_vec(), false),
             None => (if emulated { vec![1, 4] } else { vec![1, 8, 32, 128] }, false),
         };
-        let blocks = match &args.block {
-            Some(text) => counts("--block", text)?,
-            None => vec![if emulated { 4 } else { 256 }],
-        };
-        for (option, value, most) in [
-            ("--iterations", u64::from(args.iterations.unwrap_or(1)), 1 << 20),
-            ("--repeats", args.repeats.into(), 100_000),
-            ("--timeout", args.timeout, 3600),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(usage(option, format!("{value}; from 1 to {most}")));
-            }
-        }
-        if args.warmup > 1 << 20 {
-            return Err(usage("--warmup", format!("{}; at most {}", args.warmup, 1 << 20)));
-        }
-        let stores = names("--store", &args.store, &[("plain", false), ("bulk", true)])?;
-        let operations = [Operation::Write, Operation::Copy, Operation::Read].map(|one| (one.name(), one));
-        let launches = [Launch::Stream, Launch::Graph].map(|one| (one.name(), one));
-        let directions = names("--direction", &args.direction, &[("one", false), ("both", true)])?;
         Ok(Plan {
             ranks,
             device: if emulated { Choice::Emulated } else { Choice::Gpu },
             emulated,
-            scenes: scenes(pairs, ranks, &directions),
-            operations: names("--operation", &args.operation, &operations)?,
-            sizes: size::sweep(begin, end, args.factor).map_err(|why| usage("--begin, --end, --factor", why))?,
-            widths: names("--width", &args.width, &[("4", 4), ("8", 8), ("16", 16)])?,
-            plain: stores.contains(&false),
-            bulk: stores.contains(&true),
-            launches: names("--launch", &args.launch, &launches)?,
-            blocks,
+            scenes: scenes(args.pairs, ranks, &args.direction),
+            operations: args.operation.clone(),
+            sizes: size::sweep(args.begin, end, args.factor).map_err(|why| usage("--begin, --end, --factor", why))?,
+            widths: args.width.clone(),
+            plain: args.store.contains(&Store::Plain),
+            bulk: args.store.contains(&Store::Bulk),
+            launches: args.launch.clone(),
+            blocks: args.block.as_deref().map_or_else(|| vec![if emulated { 4 } else { 256 }], <[u32]>::to_vec),
             grids,
             knee,
             cuda_module: args.cuda_module.clone(),
             iterations: args.iterations.unwrap_or(if emulated { 4 } else { 100 }),
-            volume: parse("--volume", &args.volume)?.max(1),
+            volume: args.volume.max(1),
             warmup: args.warmup,
             repeats: args.repeats,
             check: !args.no_check,
@@ -217,9 +133,22 @@ impl Plan {
         u64::from(self.iterations).min(self.volume / bytes).max(1) as u32
     }
 
-    /// How many sweeps of grids a scene has.
-    pub fn sweeps(&self) -> usize {
-        self.operations.len() * self.sizes.len() * self.launches.len() * self.blocks.len()
+    /// Every tuple of every scene. Those that differ in their grid alone are side by side.
+    pub fn tuples(&self) -> Vec<(usize, Tuple)> {
+        let mut tuples = Vec::new();
+        for scene in 0..self.scenes.len() {
+            for &operation in &self.operations {
+                for &bytes in &self.sizes {
+                    for &launch in &self.launches {
+                        for &block in &self.blocks {
+                            let tuple = |&grid: &u32| (scene, Tuple { operation, bytes, launch, block, grid });
+                            tuples.extend(self.grids.iter().map(tuple));
+                        }
+                    }
+                }
+            }
+        }
+        tuples
     }
 
     /// What all ranks must have the same.
@@ -229,7 +158,7 @@ impl Plan {
 }
 
 /// Whether the emulated device is meant, and how many ranks.
-fn devices(args: &Args, pairs: Pairs) -> Result<(bool, usize), Failure> {
+fn devices(args: &Args) -> Result<(bool, usize), Failure> {
     let seen = visible_gpus()?.len();
     let gpus = match args.device {
         DeviceKind::Emulated => None,
@@ -238,17 +167,17 @@ fn devices(args: &Args, pairs: Pairs) -> Result<(bool, usize), Failure> {
         // It says why there is none.
         DeviceKind::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
     };
-    let ranks = args.ranks.unwrap_or(match (pairs, gpus) {
+    let ranks = args.np.unwrap_or(match (args.pairs, gpus) {
         (Pairs::First, _) | (_, None) => 2,
         (_, Some(gpus)) => gpus.max(2),
     });
     if !(2..=MOST_RANKS).contains(&ranks) {
-        return Err(usage("--ranks", format!("{ranks}; from 2 to {MOST_RANKS}")));
+        return Err(usage("--np", format!("{ranks}; from 2 to {MOST_RANKS}")));
     }
     if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks) {
         let plural = if gpus == 1 { "" } else { "s" };
         return Err(usage(
-            "--ranks",
+            "--np",
             format!(
                 "{ranks} ranks need {ranks} GPUs, and this process sees {gpus} GPU{plural} (CUDA_VISIBLE_DEVICES?); \
                  -d emulated runs without"
@@ -258,14 +187,15 @@ fn devices(args: &Args, pairs: Pairs) -> Result<(bool, usize), Failure> {
     Ok((gpus.is_none(), ranks))
 }
 
-fn scenes(pairs: Pairs, ranks: usize, directions: &[bool]) -> Vec<Scene> {
+fn scenes(pairs: Pairs, ranks: usize, directions: &[Direction]) -> Vec<Scene> {
     let every = || (0..ranks).flat_map(|from| (0..ranks).map(move |to| Flow { from, to }));
     let mut scenes = Vec::new();
     if pairs == Pairs::All {
         let flows = every().filter(|flow| flow.from != flow.to).collect();
         return vec![Scene { flows, direction: "all" }];
     }
-    for &both in directions {
+    for &direction in directions {
+        let both = direction == Direction::Both;
         for flow in every() {
             let wanted = if both { flow.from < flow.to } else { flow.from != flow.to };
             if !wanted || pairs == Pairs::First && flow != (Flow { from: 0, to: 1 }) {
@@ -288,10 +218,10 @@ mod tests {
     #[test]
     fn scenes_have_every_pair_once() {
         let pairs = |scenes: Vec<Scene>| scenes.iter().map(Scene::pair).collect::<Vec<_>>().join(" ");
-        assert_eq!(pairs(scenes(Pairs::First, 4, &[false, true])), "0>1 0<>1");
-        assert_eq!(pairs(scenes(Pairs::Matrix, 3, &[false])), "0>1 0>2 1>0 1>2 2>0 2>1");
-        assert_eq!(pairs(scenes(Pairs::Matrix, 3, &[true])), "0<>1 0<>2 1<>2");
-        let all = scenes(Pairs::All, 4, &[false, true]);
+        assert_eq!(pairs(scenes(Pairs::First, 4, &[Direction::One, Direction::Both])), "0>1 0<>1");
+        assert_eq!(pairs(scenes(Pairs::Matrix, 3, &[Direction::One])), "0>1 0>2 1>0 1>2 2>0 2>1");
+        assert_eq!(pairs(scenes(Pairs::Matrix, 3, &[Direction::Both])), "0<>1 0<>2 1<>2");
+        let all = scenes(Pairs::All, 4, &[Direction::One, Direction::Both]);
         assert_eq!((all.len(), all[0].flows.len(), all[0].pair().as_str()), (1, 12, "all"));
     }
 

@@ -3,13 +3,17 @@
 use super::cases::{Case, Missing};
 use super::plan::{Flow, Scene, Tuple};
 use super::rank::Rank;
+use super::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
+use crate::columns::POST;
+use crate::runner::{Rows, timed};
+use crate::values;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// A grid is as good as the best one within this factor of its time.
-const KNEE: f64 = 1.02;
+const GOOD_ENOUGH: f64 = 1.02;
 
 /// What a rank has found: by case and number of the flow.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -47,15 +51,13 @@ pub struct Measured {
     pub iterations: u32,
 }
 
-pub type Rows = Vec<(Row, Vec<f64>)>;
-
 /// Makes rows, and remembers what later ones are held against.
 pub struct Writer<'a> {
     pub rank: &'a Rank,
     pub ranks: usize,
     pub emulated: bool,
     /// Median times of one way alone.
-    pub alone: HashMap<String, f64>,
+    pub alone: &'a mut HashMap<String, f64>,
 }
 
 impl Writer<'_> {
@@ -68,15 +70,14 @@ impl Writer<'_> {
         let mut row = Row::new("ipc", name, self.rank.device.name(), fabric);
         row.ranks = self.ranks as u32;
         row.memory = Some("device".into());
-        row.pair = Some(pair);
-        row.direction = Some(scene.direction.into());
+        row.set(&PAIR, pair).set(&DIRECTION, scene.direction);
         row
     }
 
     /// A scene with a pair that cannot.
     pub fn unreachable(&self, operation: &str, scene: &Scene, flow: Flow, why: &str) -> (Row, Vec<f64>) {
         let mut row = self.blank(operation, scene, scene.pair(), flow);
-        row.operation = Some(operation.into());
+        row.set(&OPERATION, operation);
         row.status = Status::Skipped(format!("rank {} and rank {}: {why}", flow.from, flow.to));
         (row, Vec::new())
     }
@@ -141,10 +142,8 @@ impl Writer<'_> {
             samples.iter_mut().zip(times).for_each(|(all, one)| *all = all.max(one));
             posted.iter_mut().zip(posts).for_each(|(all, one)| *all = all.max(one));
         }
-        if let Some(summary) = Summary::of(&samples) {
-            row.times(&summary).throughput(tuple.bytes * flows.len() as u64, flows.len() as u64);
-            row.post_us_p50 = Summary::of(&posted).map(|summary| summary.p50);
-        }
+        timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);
+        row.set(&POST, Summary::of(&posted).map(|summary| summary.p50));
         // Towards several at once, a rank has its own links once.
         let mut senders: Vec<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
         senders.sort_unstable();
@@ -157,7 +156,7 @@ impl Writer<'_> {
         let received: Vec<f64> =
             outcome.received.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
         // Of several the slowest, as with the times.
-        row.received_us_p50 = received.into_iter().reduce(f64::max);
+        row.set(&RECEIVED, received.into_iter().reduce(f64::max));
         let wrong: Vec<u64> =
             outcome.wrong.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
         if wrong.len() == flows.len() {
@@ -171,14 +170,15 @@ impl Writer<'_> {
     }
 
     fn hold_against_one_way(&mut self, row: &mut Row, scene: &Scene, view: Option<usize>) {
-        let variables = (&row.case, &row.operation, &row.pair, row.width_bytes, &row.launch, row.size_bytes);
+        let own = [OPERATION, PAIR, WIDTH, LAUNCH].map(|column| row.own(column.name).clone());
+        let variables = (&row.case, own, row.size_bytes);
         let key = format!("{variables:?} {:?}", (row.grid, row.block));
         match (scene.flows.len(), row.time_us_p50, view) {
             (1, Some(time), _) => {
                 self.alone.insert(key, time);
             }
             (_, Some(time), Some(_)) if time > 0.0 => {
-                row.one_way_ratio = self.alone.get(&key).map(|alone| alone / time);
+                row.set(&ONE_WAY, self.alone.get(&key).map(|alone| alone / time));
             }
             _ => {}
         }
@@ -186,11 +186,9 @@ impl Writer<'_> {
 }
 
 fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Option<&str>, is_kernel: bool) {
-    row.operation = Some(tuple.operation.name().into());
     row.size_bytes = Some(tuple.bytes);
-    row.launch = Some(tuple.launch.name().into());
-    row.width_bytes = width;
-    row.store = store.map(Into::into);
+    row.set(&OPERATION, tuple.operation.name()).set(&LAUNCH, values::name(tuple.launch));
+    row.set(&WIDTH, width).set(&STORE, store);
     if is_kernel {
         row.grid = Some(tuple.grid);
         row.block = Some(tuple.block);
@@ -199,7 +197,7 @@ fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Optio
 
 /// Marks the smallest grid within 2 % of the best, case by case.
 pub fn mark_knees(rows: &mut Rows) {
-    let key = |row: &Row| (row.case.clone(), row.pair.clone(), row.width_bytes);
+    let key = |row: &Row| format!("{} {:?} {:?}", row.case, row.own(PAIR.name), row.own(WIDTH.name));
     let mut best: HashMap<_, f64> = HashMap::new();
     for (row, _) in rows.iter().filter(|(row, _)| row.grid.is_some()) {
         if let Some(time) = row.time_us_p50 {
@@ -209,19 +207,21 @@ pub fn mark_knees(rows: &mut Rows) {
     let mut knees: HashMap<_, u32> = HashMap::new();
     for (row, _) in rows.iter() {
         if let (Some(grid), Some(time), Some(best)) = (row.grid, row.time_us_p50, best.get(&key(row)))
-            && time <= best * KNEE
+            && time <= best * GOOD_ENOUGH
         {
             knees.entry(key(row)).and_modify(|knee| *knee = grid.min(*knee)).or_insert(grid);
         }
     }
     for (row, _) in rows.iter_mut() {
-        row.knee = knees.get(&key(row)).and_then(|knee| row.grid.map(|grid| grid == *knee));
+        let knee = knees.get(&key(row)).and_then(|knee| row.grid.map(|grid| grid == *knee));
+        row.set(&KNEE, knee);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ginlab::report::Value;
 
     #[test]
     fn the_knee_is_the_smallest_grid_that_is_good_enough() {
@@ -233,7 +233,7 @@ mod tests {
         let mut rows =
             vec![row(Some(1), 8.0), row(Some(4), 2.03), row(Some(8), 2.0), row(Some(16), 2.5), row(None, 1.0)];
         mark_knees(&mut rows);
-        let marks: Vec<Option<bool>> = rows.iter().map(|(row, _)| row.knee).collect();
-        assert_eq!(marks, [Some(false), Some(true), Some(false), Some(false), None]);
+        let marks: Vec<Value> = rows.iter().map(|(row, _)| row.own("knee").clone()).collect();
+        assert_eq!(marks, [Some(false), Some(true), Some(false), Some(false), None].map(Value::from));
     }
 }

@@ -1,14 +1,19 @@
 //! `ginlab model all2all`.
 
+use crate::columns::{IMBALANCE, WINDOW};
 use crate::error::Failure;
-use crate::output::{Output, OutputArgs};
+use crate::output::OutputArgs;
+use crate::runner::{Experiment, Plan, Rows};
+use crate::values::{self, List, counts, sizes, usage};
 use clap::ValueEnum;
+use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Setting};
 use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::measure::size;
 use ginlab::measure::stats::Summary;
-use ginlab::report::{Header, Row};
+use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
 use ginlab::signals;
+use ginlab::versions::Versions;
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -18,27 +23,27 @@ Examples:
   ginlab model all2all --nodes 64 --strategy round-robin,split --order rotated,same --csv scale.csv";
 
 /// Options of `ginlab model all2all`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Profile of the cards
     #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
     profile: String,
     /// Machines, a list that is swept
-    #[arg(long, default_value = "8,64,512", value_name = "LIST")]
-    nodes: String,
+    #[arg(long, default_value = "8,64,512", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    nodes: List<u32>,
     /// GPUs of each machine [default: the profile's]
     #[arg(long, value_name = "N")]
     gpus: Option<u64>,
     /// Rails of each GPU, a list that is swept
-    #[arg(long, default_value = "1,4", value_name = "LIST")]
-    rails: String,
+    #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    rails: List<u32>,
     /// Smallest block that each GPU writes to each GPU of the other machines [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE")]
-    begin: String,
+    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
+    begin: u64,
     /// Largest block [default: the smallest]
-    #[arg(short = 'e', long, value_name = "SIZE")]
-    end: Option<String>,
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size::parse)]
+    end: Option<u64>,
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
     factor: u64,
@@ -70,7 +75,7 @@ enum Strategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Order {
+pub enum Order {
     /// Each begins behind itself.
     Rotated,
     /// All begin with the first.
@@ -88,41 +93,35 @@ impl From<Order> for all_to_all::Order {
 
 /// What the options ask for: a setting for each row, and its name for the order.
 fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Failure> {
-    let usage = |option: &str, why: String| Failure::Usage(format!("{option}: {why}"));
-    let list = |option: &str, text: &str| size::parse_list(text).map_err(|why| usage(option, why.to_string()));
-    let bytes = |option: &str, text: &str| size::parse(text).map_err(|why| usage(option, why.to_string()));
-    let begin = bytes("--begin", &args.begin)?;
-    let end = args.end.as_deref().map_or(Ok(begin), |end| bytes("--end", end))?;
-    let sizes = size::sweep(begin, end, args.factor).map_err(|why| usage("-b/-e/-f", why.to_string()))?;
-    if begin == 0 || end > 1 << 40 {
-        return Err(usage("-b/-e/-f", "blocks of 1 B to 1 TiB can be simulated".into()));
+    let end = args.end.unwrap_or(args.begin);
+    let sizes = sizes(args.begin, end, args.factor)?;
+    if args.begin == 0 || end > 1 << 40 {
+        return Err(usage("-b/-e/-f", "blocks of 1 B to 1 TiB can be simulated"));
     }
-    let nodes = list("--nodes", &args.nodes)?;
     let gpus = args.gpus.unwrap_or(profile.gpus.value as u64);
-    let most = nodes.iter().copied().max().map_or(0, u64::from);
-    if nodes.iter().any(|nodes| *nodes < 2) || gpus == 0 || most.saturating_mul(gpus) > MOST_GPUS / 64 {
+    let most = args.nodes.iter().copied().max().map_or(0, u64::from);
+    if args.nodes.iter().any(|nodes| *nodes < 2) || gpus == 0 || most.saturating_mul(gpus) > MOST_GPUS / 64 {
         let text = format!(
-            "{gpus} GPUs in each of {} machines; 2 machines or more, and up to {} GPUs",
-            args.nodes,
+            "{gpus} GPUs in each of {:?} machines; 2 machines or more, and up to {} GPUs",
+            &args.nodes[..],
             MOST_GPUS / 64
         );
         return Err(usage("--nodes", text));
     }
-    let rails = list("--rails", &args.rails)?;
     let cards = profile.cards_per_gpu() as u32;
     if cards == 0 {
         let text = format!("GPUs of a {} share cards, which this simulation does not know", args.profile);
         return Err(usage("--profile", text));
     }
-    if let Some(rails) = rails.iter().find(|rails| **rails > cards) {
+    if let Some(rails) = args.rails.iter().find(|rails| **rails > cards) {
         return Err(usage("--rails", format!("{rails}; a GPU of a {} has {cards} for itself", args.profile)));
     }
     let mut settings = Vec::new();
     for &order in &args.order {
         for &strategy in &args.strategy {
-            for &rails in &rails {
+            for &rails in args.rails.iter() {
                 for &bytes in &sizes {
-                    settings.extend(nodes.iter().map(|&nodes| {
+                    settings.extend(args.nodes.iter().map(|&nodes| {
                         let setting = Setting {
                             nodes: nodes.into(),
                             gpus_per_node: gpus,
@@ -142,29 +141,73 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Fai
     Ok(settings)
 }
 
-pub fn run(args: &Args) -> Result<(), Failure> {
+const PAIR: Column =
+    Column::measured("pair_gbytes_s", "GB/s", "Bandwidth from one rank to one other").shown("pair", 7);
+
+/// The simulation.
+pub struct Model {
+    args: Args,
+    name: String,
+    profile: Profile,
+}
+
+fn profile(args: &Args) -> Result<(String, Profile), Failure> {
     let name = args.profile.strip_prefix(PREFIX).unwrap_or(&args.profile);
-    let profile = Profile::named(name).map_err(|why| Failure::Usage(format!("--profile: {why}")))?;
-    let settings = settings(args, &profile)?;
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
-    header.note(format!(
-        "MODELLED cards of a {name} in virtual time; assumed: {}",
-        profile.assumed().collect::<Vec<_>>().join(", ")
-    ));
-    header.note(
-        "what stays in a machine is not part of it; not modelled: switches and congestion in the network, loss, what GPU and \
-         host can deliver; time_us is from the first post to the last acknowledgement of all, GB/s and Mops of one GPU, pair of \
-         one GPU to one other",
-    );
-    let mut output = Output::open(&args.output.options(), &header, settings.len() as u64)?;
-    let result = settings.iter().try_for_each(|(setting, order)| -> Result<(), Failure> {
-        let row = measure(args, name, &profile, setting, *order)?;
-        output.rows(std::slice::from_ref(&row))?;
-        output.step();
-        Ok(())
-    });
-    output.close(result)
+    let profile = Profile::named(name).map_err(|why| usage("--profile", why))?;
+    Ok((name.to_owned(), profile))
+}
+
+impl Experiment for Model {
+    type Args = Args;
+    type Tuple = (Setting, Order);
+
+    const ABOUT: About = About {
+        columns: &[WINDOW, IMBALANCE.shown("imbal.", 6), PAIR],
+        without: &["grid"],
+        headlines: &[Headline {
+            what: "modelled all-to-all, most bandwidth of a GPU",
+            column: "bandwidth_gbytes_s",
+            best: Best::Most,
+            only: &[],
+        }],
+        plots: &[
+            Plot::BANDWIDTH,
+            Plot::TIME,
+            Plot::BANDWIDTH.by("ranks", "bandwidth of a GPU by the number of GPUs", &["ranks"]),
+        ],
+        ..About::new("model", "Modelled cards in virtual time: an all-to-all of many machines")
+    };
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<(Setting, Order)>, Failure> {
+        Ok(Plan::alone(settings(args, &profile(args)?.1)?))
+    }
+
+    async fn open(
+        args: &Args,
+        _: &mut Vec<(Setting, Order)>,
+        _: &mut Bootstrap,
+    ) -> Result<(Model, Header), Failure> {
+        let (name, profile) = profile(args)?;
+        let mut header = Versions::header();
+        header.note(format!(
+            "MODELLED cards of a {name} in virtual time; assumed: {}",
+            profile.assumed().collect::<Vec<_>>().join(", ")
+        ));
+        header.note(
+            "what stays in a machine is not part of it; not modelled: switches and congestion in the network, loss, what GPU and \
+             host can deliver; time_us is from the first post to the last acknowledgement of all, GB/s and Mops of one GPU, pair \
+             of one GPU to one other",
+        );
+        Ok((Model { args: args.clone(), name, profile }, header))
+    }
+
+    async fn tuple(&mut self, (setting, order): &(Setting, Order), _: &mut Bootstrap) -> Result<Rows, Failure> {
+        Ok(vec![measure(&self.args, &self.name, &self.profile, setting, *order)?])
+    }
 }
 
 fn measure(
@@ -192,15 +235,14 @@ fn measure(
     row.ranks = gpus as u32;
     row.rails = Some(setting.rails);
     row.strategy = Some(if setting.split { "split" } else { "round-robin" }.into());
-    row.mode = Some(format!("nodes={},{}", setting.nodes, if order == Order::Same { "same" } else { "rotated" }));
+    row.mode = Some(format!("nodes={},{}", setting.nodes, values::name(order)));
     row.size_bytes = Some(setting.bytes);
-    row.window = Some(args.window);
+    row.set(&WINDOW, args.window).set(&IMBALANCE, imbalance);
     row.iterations = Some(setting.peers());
-    row.imbalance_pct = Some(imbalance);
     if let Some(summary) = Summary::of(&times) {
         let bytes = setting.bytes * setting.peers();
         row.times(&summary).throughput(bytes, setting.peers());
-        row.pair_gbytes_s = Some(setting.bytes as f64 / summary.p50 / 1000.0);
+        row.set(&PAIR, setting.bytes as f64 / summary.p50 / 1000.0);
         row.line_rate((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails));
     }
     Ok((row, times))

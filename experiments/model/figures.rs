@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }));
     }
     let mut header = Header::default();
-    header.set(Key::Ginlab, crate::versions().ginlab).set(Key::Command, ginlab::versions::command_line());
+    header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
     let document = serde_json::json!({ "figures": rows });
     args.output.write(
         &header,

@@ -4,7 +4,19 @@ mod all2all;
 mod figures;
 
 use crate::error::Failure;
+use crate::program::{Program, program};
+use crate::runner::{self, Experiment};
 use clap::Subcommand;
+
+pub const PROGRAMS: &[Program] = &[Program {
+    about: Some(all2all::Model::ABOUT),
+    ..program!(
+        "model",
+        "Modelled cards: their figures with sources, and an all-to-all of many machines in virtual time",
+        Args,
+        run
+    )
+}];
 
 /// Options of `ginlab model`.
 #[derive(clap::Args, Debug)]
@@ -22,10 +34,9 @@ enum What {
     All2all(Box<all2all::Args>),
 }
 
-/// Runs it.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     match &args.what {
         What::Figures(args) => figures::run(args),
-        What::All2all(args) => all2all::run(args),
+        What::All2all(args) => runner::run::<all2all::Model>((**args).clone()),
     }
 }

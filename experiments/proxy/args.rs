@@ -1,9 +1,25 @@
-//! The options of `ginlab proxy`, as typed.
+//! The options of `ginlab proxy`, and what follows from them.
 
-use crate::job::{BootstrapKind, Completion, MemoryKind};
+use crate::error::Failure;
+use crate::job::{Completion, MeetArgs, MemoryKind};
 use crate::output::{DeviceKind, OutputArgs};
+use crate::values::{self, List, Pin, Rails, RingPlace, counts, sizes, slots, usage};
 use clap::{ArgAction, ValueEnum};
-use ginlab::ring::RingPlace;
+use ginlab::fabric::FabricError;
+use ginlab::fabric::model::{self, Profile};
+use ginlab::measure::size;
+use ginlab::proxy::Fault;
+use ginlab::proxy::strategy::Strategy;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The rail kind that has no network.
+pub const NULL: &str = "null";
+
+/// Source, and destination, of a rank when the user names no limit.
+const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,52 +34,52 @@ Examples:
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab proxy   one of two hosts by TCP";
 
 /// Options of `ginlab proxy`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Smallest put [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE")]
-    pub begin: String,
+    #[arg(short = 'b', long, default_value = "4K", value_name = "SIZE", value_parser = size::parse)]
+    pub begin: u64,
     /// Largest put
-    #[arg(short = 'e', long, default_value = "4M", value_name = "SIZE")]
-    pub end: String,
+    #[arg(short = 'e', long, default_value = "4M", value_name = "SIZE", value_parser = size::parse)]
+    pub end: u64,
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 4, value_name = "N")]
     pub factor: u64,
     /// Timed puts per producer and repeat; fewer where a repeat would move more than --volume
-    #[arg(short = 'n', long, default_value_t = 50, value_name = "N")]
+    #[arg(short = 'n', long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
     /// Untimed puts per producer before the first repeat
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
     pub warmup: u32,
     /// Repeats of each measurement; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N")]
+    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
     /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K
     #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST")]
-    pub mode: String,
+    pub mode: List<Mode>,
     /// Blocks of the grid, a list that is swept
-    #[arg(short = 'g', long, default_value = "1", value_name = "LIST")]
-    pub grid: String,
+    #[arg(short = 'g', long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub grid: List<u32>,
     /// Threads per block, a list that is swept [default: 256 on a GPU, 4 emulated]
-    #[arg(long, value_name = "LIST")]
-    pub block: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub block: Option<List<u32>>,
     /// Who puts: one thread for its block, or every thread for itself
     #[arg(long, value_enum, default_value_t = Scope::Block)]
     pub scope: Scope,
     /// Source slots per producer; in nbi mode a slot is rewritten when its put has completed
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub window: u32,
     /// Rails per rank, a list that is swept
-    #[arg(long, default_value = "4", value_name = "LIST")]
-    pub rails: String,
+    #[arg(long, default_value = "4", value_name = "LIST", value_parser = counts::<Rails>(64))]
+    pub rails: List<Rails>,
     /// How puts are laid over the rails, a list that is swept: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "LIST")]
-    pub strategy: String,
+    pub strategy: List<Strategy>,
     /// libfabric provider (efa, tcp, shm, ...), null, or modelled cards: model:p4d, p5, p5en, p6-b200 [default: efa where there
     /// is one, else tcp; null where there is no libfabric]
     #[arg(short = 'p', long, value_name = "NAME")]
-    pub provider: Option<String>,
+    pub provider: Option<Provider>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<String>,
@@ -96,66 +112,41 @@ pub struct Args {
     pub bare: bool,
     /// Trace sampled puts in a pass of its own: a table of stages, NAME.csv, and NAME.json for Perfetto or chrome://tracing
     #[arg(long, value_name = "NAME")]
-    pub trace: Option<String>,
+    pub trace: Option<TraceTo>,
     /// Go on after wrong data; the exit code is 1 all the same
     #[arg(long)]
     pub keep_going: bool,
-    /// Ranks, an even number [default: 2; 1 with the null provider; the launcher's number under mpirun or srun]
-    #[arg(long, value_name = "N")]
-    pub np: Option<usize>,
-    /// How ranks find each other [default: by the environment: spawned here, MPI, or TCP variables]
-    #[arg(long, value_enum)]
-    pub bootstrap: Option<BootstrapKind>,
-    /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
-    #[arg(long, value_name = "LIST")]
-    pub bootstrap_if: Option<String>,
+    #[command(flatten)]
+    pub meet: MeetArgs,
     /// Proxy threads per rank, each with its own ring and rails
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = threads)]
     pub proxy_threads: usize,
     /// Cores for the proxy threads: auto, off, or a list
     #[arg(long, default_value = "auto", value_name = "WHICH")]
-    pub pin: String,
+    pub pin: Pin,
     /// Where the rings are
-    #[arg(long, value_enum, default_value_t = RingPlaceArg::Pinned)]
-    pub ring_memory: RingPlaceArg,
+    #[arg(long, value_enum, default_value_t = RingPlace::Pinned)]
+    pub ring_memory: RingPlace,
     /// Slots of a ring, a power of two
-    #[arg(long, default_value_t = ginlab::ring::DEFAULT_SLOTS, value_name = "N")]
+    #[arg(long, default_value_t = ginlab::ring::DEFAULT_SLOTS, value_name = "N", value_parser = slots)]
     pub ring_slots: usize,
     /// Bytes that one repeat may move per rank; fewer iterations above it
-    #[arg(long, default_value = "256M", value_name = "SIZE")]
-    pub volume: String,
+    #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = size::parse)]
+    pub volume: u64,
     /// Memory for source and for destination, each, per rank [default: 2G, and no more than is free]
-    #[arg(long, value_name = "SIZE")]
-    pub memory_limit: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory_limit: Option<u64>,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
     #[command(flatten)]
     pub output: OutputArgs,
     /// Inject a fault: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
-    #[arg(long, value_name = "FAULT", hide = true)]
-    pub fault: Option<String>,
-}
-
-/// Where the rings are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RingPlaceArg {
-    /// Pinned host memory.
-    Pinned,
-    /// Managed memory, whose pages travel to whoever touches them.
-    Managed,
-    /// GPU memory that the CPU reads over PCIe (GDRCopy); the CPU's own words are pinned.
-    Gdr,
-}
-
-impl From<RingPlaceArg> for RingPlace {
-    fn from(place: RingPlaceArg) -> RingPlace {
-        match place {
-            RingPlaceArg::Pinned => RingPlace::Pinned,
-            RingPlaceArg::Managed => RingPlace::Managed,
-            RingPlaceArg::Gdr => RingPlace::Gdr,
-        }
-    }
+    #[arg(long, value_name = "FAULT", hide = true, value_parser = fault)]
+    pub fault: Option<Fault>,
+    /// Why the rails are null though nobody has asked for it.
+    #[arg(skip)]
+    pub why_null: Option<String>,
 }
 
 /// Who puts.
@@ -165,4 +156,362 @@ pub enum Scope {
     Block,
     /// Every thread for itself.
     Thread,
+}
+
+/// Whose rails.
+#[derive(Clone, Debug)]
+pub enum Provider {
+    /// None: puts end in the proxy.
+    Null,
+    /// Modelled cards, by the name of their profile.
+    Model(String, Box<Profile>),
+    /// Of libfabric.
+    Fabric(String),
+}
+
+impl FromStr for Provider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Provider, String> {
+        match text.strip_prefix(model::PREFIX) {
+            Some(name) => Ok(Provider::Model(name.to_owned(), Box::new(Profile::named(name)?))),
+            None if text == NULL => Ok(Provider::Null),
+            None => Ok(Provider::Fabric(text.to_owned())),
+        }
+    }
+}
+
+/// How the kernel waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// After every put.
+    Quiet,
+    /// Once at the end.
+    Nbi,
+    /// After every so many puts.
+    QuietEvery(u32),
+}
+
+impl Mode {
+    /// As the kernel takes it: 0 is once at the end.
+    pub fn quiet_every(self) -> u32 {
+        match self {
+            Mode::Quiet => 1,
+            Mode::Nbi => 0,
+            Mode::QuietEvery(puts) => puts,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Quiet => f.write_str("quiet"),
+            Mode::Nbi => f.write_str("nbi"),
+            Mode::QuietEvery(puts) => write!(f, "quiet-every={puts}"),
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        match text.split_once('=') {
+            None if text == "quiet" => Ok(Mode::Quiet),
+            None if text == "nbi" => Ok(Mode::Nbi),
+            Some(("quiet-every", puts)) => match puts.parse() {
+                Ok(puts) if puts > 0 => Ok(Mode::QuietEvery(puts)),
+                _ => Err(format!("quiet-every={puts}: a number of puts from 1 on")),
+            },
+            _ => Err(format!("mode {text:?} is none of quiet, nbi, quiet-every=K")),
+        }
+    }
+}
+
+/// Files that begin with this path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceTo(PathBuf);
+
+impl FromStr for TraceTo {
+    type Err = String;
+
+    fn from_str(prefix: &str) -> Result<TraceTo, String> {
+        let path = PathBuf::from(prefix);
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if path.file_name().is_none() || parent.is_some_and(|parent| !parent.is_dir()) {
+            return Err(format!("{prefix:?} is no name in a folder that exists"));
+        }
+        Ok(TraceTo(path))
+    }
+}
+
+impl TraceTo {
+    /// The file with this extension.
+    pub fn with(&self, extension: &str) -> PathBuf {
+        let mut name = self.0.clone().into_os_string();
+        name.push(".");
+        name.push(extension);
+        name.into()
+    }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|threads| (1..=64).contains(threads)).ok_or_else(|| format!("{text}; from 1 to 64"))
+}
+
+fn fault(text: &str) -> Result<Fault, String> {
+    let parsed = text.split_once('=').and_then(|(name, count)| {
+        let count = count.parse().ok()?;
+        match name {
+            "proxy-vanish" => Some(Fault::Vanish(count)),
+            "proxy-stop" => Some(Fault::Stop(count)),
+            "rails-silent" => Some(Fault::Silent(count)),
+            "corrupt" => Some(Fault::Corrupt(count)),
+            _ => None,
+        }
+    });
+    parsed.ok_or_else(|| format!("{text:?} is none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"))
+}
+
+/// One measurement: a tuple of variables, measured in every mode and by CPU-initiated writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    pub bytes: u64,
+    pub rails: usize,
+    pub strategy: Strategy,
+    pub grid: u32,
+    /// `None`: the device's default.
+    pub block: Option<u32>,
+}
+
+impl Args {
+    /// Refuses options that do not go together.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.begin == 0 {
+            return Err(usage("--begin", "a put of 0 bytes moves nothing; from 1 on"));
+        }
+        if self.end > kernels::command::MAX_OFFSET {
+            return Err(usage("--end", format!("{} is beyond what a command can name, 2^48", size::human(self.end))));
+        }
+        let no_domains = |what: &str| usage("--domain", format!("{what} no domains"));
+        match &self.provider {
+            Some(Provider::Null) if !self.domain.is_empty() => Err(no_domains("the null provider has")),
+            Some(Provider::Model(..)) if !self.domain.is_empty() => Err(no_domains("modelled cards have")),
+            Some(Provider::Model(name, profile)) => {
+                match self.rails.iter().find(|rails| rails.0 as f64 > profile.cards.value) {
+                    Some(rails) => {
+                        Err(usage("--rails", format!("{}; a {name} has {} cards", rails.0, profile.cards.value)))
+                    }
+                    None => Ok(()),
+                }
+            }
+            _ if self.no_move => Err(usage("--no-move", "only modelled cards (-p model:p5) can do without")),
+            _ => Ok(()),
+        }
+    }
+
+    /// There is no libfabric: a run that leaves the choice to us takes null rails and says why, any other is refused.
+    pub fn do_without_library(&mut self, missing: &FabricError) -> Result<(), Failure> {
+        if self.provider.is_some() || !self.domain.is_empty() {
+            return Err(Failure::Usage(missing.to_string()));
+        }
+        self.provider = Some(Provider::Null);
+        self.why_null = Some(format!("provider null, by which puts end in the proxy and nothing is moved: {missing}"));
+        Ok(())
+    }
+
+    /// Whether the rails are libfabric's.
+    pub fn needs_library(&self) -> bool {
+        matches!(self.provider, None | Some(Provider::Fabric(_)))
+    }
+
+    /// Whether puts end in the proxy, without a network.
+    pub fn is_null(&self) -> bool {
+        matches!(self.provider, Some(Provider::Null))
+    }
+
+    /// The modelled cards, where they are modelled: the name of their profile, and the profile.
+    pub fn model(&self) -> Option<(&str, &Profile)> {
+        match &self.provider {
+            Some(Provider::Model(name, profile)) => Some((name, profile)),
+            _ => None,
+        }
+    }
+
+    /// Whether cards move bytes in the timed passes too.
+    pub fn moves(&self) -> bool {
+        !self.no_move
+    }
+
+    /// The most rails of any tuple.
+    pub fn most_rails(&self) -> usize {
+        self.rails.iter().map(|rails| rails.0).max().unwrap_or(1)
+    }
+
+    /// Bytes of source, and of destination, of a rank.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT)
+    }
+
+    /// The longest wait of any kind.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// The completion level for rows and header.
+    pub fn completion(&self) -> String {
+        if self.is_null() { "proxy".into() } else { values::name(self.completion) }
+    }
+
+    /// Refuses a number of ranks that cannot be paired.
+    pub fn check_ranks(&self) -> impl Fn(usize) -> Result<(), Failure> + 'static {
+        let null = self.is_null();
+        move |ranks| {
+            if null || (ranks > 0 && ranks.is_multiple_of(2)) {
+                return Ok(());
+            }
+            let text = "ranks cannot be paired: an even number (half of them puts to the other half), or --provider null";
+            Err(usage("--np", format!("{ranks} {text}")))
+        }
+    }
+
+    /// Every tuple, in the order it is measured.
+    pub fn tuples(&self) -> Result<Vec<Tuple>, Failure> {
+        let sizes = sizes(self.begin, self.end, self.factor)?;
+        let blocks = self.block.as_deref().map_or_else(|| vec![None], |list| list.iter().copied().map(Some).collect());
+        let mut tuples = Vec::new();
+        for rails in self.rails.iter() {
+            for &strategy in self.strategy.iter() {
+                for &grid in self.grid.iter() {
+                    for &block in &blocks {
+                        let tuple = |&bytes: &u64| Tuple { bytes, rails: rails.0, strategy, grid, block };
+                        tuples.extend(sizes.iter().map(tuple));
+                    }
+                }
+            }
+        }
+        Ok(tuples)
+    }
+
+    /// What must be the same on all ranks.
+    pub fn fingerprint(&self, tuples: &[Tuple]) -> Vec<(String, String)> {
+        let text = |name: &str, value: String| (name.to_owned(), value);
+        let provider = match &self.provider {
+            None => "default".into(),
+            Some(Provider::Null) => NULL.into(),
+            Some(Provider::Model(name, _)) => format!("{}{name}", model::PREFIX),
+            Some(Provider::Fabric(name)) => name.clone(),
+        };
+        let mut sizes: Vec<u64> = tuples.iter().map(|tuple| tuple.bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let joined = |list: &mut dyn Iterator<Item = String>| list.collect::<Vec<_>>().join(",");
+        vec![
+            text("provider", provider),
+            text("rails", joined(&mut self.rails.iter().map(|rails| rails.0.to_string()))),
+            text("strategies", joined(&mut self.strategy.iter().map(Strategy::to_string))),
+            text("sizes", joined(&mut sizes.iter().map(u64::to_string))),
+            text("rows", format!("{tuples:?}")),
+            text("modes", joined(&mut self.mode.iter().map(Mode::to_string))),
+            text("iterations", format!("{}+{}x{}", self.warmup, self.iterations, self.repeats)),
+            text("window", self.window.to_string()),
+            text("volume", self.volume.to_string()),
+            text("memory limit", self.memory_limit().to_string()),
+            text(
+                "payload",
+                format!("{:?} fill={} check={} bare={}", self.mem, !self.no_fill, !self.no_check, self.bare),
+            ),
+            text("scope", format!("{:?}", self.scope)),
+            text("proxy threads", self.proxy_threads.to_string()),
+            text("trace", self.trace.is_some().to_string()),
+            text("ring memory", values::name(self.ring_memory)),
+            text("moved bytes", self.moves().to_string()),
+            text("completion", self.completion()),
+        ]
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Wrapper {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// The options of a command line that can be run; the text of the usage error otherwise.
+    pub fn parsed(options: &str) -> Result<Args, String> {
+        let words = std::iter::once("ginlab").chain(options.split_whitespace());
+        let args = Wrapper::try_parse_from(words).map_err(Failure::from).map(|wrapper| wrapper.args);
+        args.and_then(|args| args.check().and(args.tuples()).map(|_| args)).map_err(|failure| match failure {
+            Failure::Usage(text) => text,
+            other => panic!("a usage error was expected: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn bad_input_is_one_line_that_names_the_option() {
+        for (options, expected) in [
+            ("-b 0", "from 1 on"),
+            ("-b 8 -e 4", "-b/-e/-f"),
+            ("-f 1", "-b/-e/-f"),
+            ("-b 1X", "--begin"),
+            ("-e 1T -b 512T", "-b/-e/-f"),
+            ("-n 0", "--iterations"),
+            ("-r 0", "--repeats"),
+            ("--window 0", "--window"),
+            ("--rails 0", "--rails"),
+            ("--rails 65", "1 to 64"),
+            ("--rails 1,,2", "--rails"),
+            ("--grid 0", "--grid"),
+            ("--grid one", "--grid"),
+            ("--block 0", "--block"),
+            ("--mode fast", "quiet, nbi, quiet-every=K"),
+            ("--mode quiet-every=0", "from 1 on"),
+            ("--strategy stripe", "round-robin"),
+            ("--ring-slots 3", "power of two"),
+            ("--ring-slots 0", "power of two"),
+            ("--proxy-threads 0", "--proxy-threads"),
+            ("--timeout 0", "--timeout"),
+            ("--pin first", "--pin"),
+            ("--provider null --domain lo", "no domains"),
+            ("-p model:p3", "known are model:p4d, model:p5"),
+            ("-p model:p5 --domain lo", "no domains"),
+            ("-p model:p4d --rails 8", "a p4d has 4 cards"),
+            ("--no-move", "only modelled cards"),
+            ("--fault fire=3", "--fault"),
+            ("-e 512T", "2^48"),
+        ] {
+            let error = parsed(options).expect_err(options);
+            assert!(error.contains(expected), "{options}: {error}");
+            assert!(!error.contains('\n'), "{options}: {error}");
+        }
+    }
+
+    #[test]
+    fn rows_are_all_combinations() {
+        let args = parsed("-b 1K -e 4K -f 2 --rails 1,4 --strategy single,split --grid 1,8,32 --block 32,64");
+        let rows = args.expect("good").tuples().expect("good");
+        assert_eq!(rows.len(), 3 * 2 * 2 * 3 * 2);
+        assert!(rows.iter().enumerate().all(|(index, row)| !rows[..index].contains(row)));
+    }
+
+    #[test]
+    fn ranks_must_pair() {
+        let check = |options| parsed(options).expect("good").check_ranks();
+        assert!(check("")(1).is_err() && check("")(3).is_err());
+        assert!(check("")(2).is_ok() && check("")(8).is_ok());
+        assert!(check("-p null")(1).is_ok());
+    }
+
+    #[test]
+    fn modes_go_both_ways() {
+        for text in ["quiet", "nbi", "quiet-every=8"] {
+            assert_eq!(text.parse::<Mode>().expect("known").to_string(), text);
+        }
+    }
 }

@@ -1,8 +1,15 @@
 //! How the slots of a tuple lie in memory.
 
-use super::args::Scope;
-use super::plan::{Plan, Tuple};
+use super::args::{Args, Scope, Tuple};
+use ginlab::cuda::{Buffer, Device};
+use ginlab::fabric::Memory;
 use ginlab::measure::size;
+
+/// Region numbers, the same on every rank.
+pub const SOURCE: u32 = 0;
+pub const DESTINATION: u32 = 1;
+/// What a rank registers where it has nothing to give: regions keep their numbers.
+pub const PLACEHOLDER: u64 = 4096;
 
 /// Slots begin at multiples of this: the largest store of a kernel, and whole cache lines.
 const SLOT_ALIGNMENT: u64 = 256;
@@ -24,28 +31,28 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of a tuple with this many threads per block, or why it does not fit.
-    pub fn new(plan: &Plan, tuple: &Tuple, block: u32) -> Result<Layout, String> {
-        let producers = match plan.scope {
+    pub fn new(args: &Args, tuple: &Tuple, block: u32) -> Result<Layout, String> {
+        let producers = match args.scope {
             Scope::Block => u64::from(tuple.grid),
             Scope::Thread => u64::from(tuple.grid) * u64::from(block),
         };
         let stride = tuple.bytes.next_multiple_of(SLOT_ALIGNMENT);
-        let one_slot_each = producers.checked_mul(stride).filter(|bytes| *bytes <= plan.memory_limit);
+        let one_slot_each = producers.checked_mul(stride).filter(|bytes| *bytes <= args.memory_limit());
         let Some(one_slot_each) = one_slot_each else {
             return Err(format!(
                 "{producers} producers with {} each are more than --memory-limit {}",
                 size::human(tuple.bytes),
-                size::human(plan.memory_limit)
+                size::human(args.memory_limit())
             ));
         };
-        let window = u64::from(plan.window).min(plan.memory_limit / one_slot_each);
-        let most = (plan.volume / (producers * tuple.bytes)).max(1);
+        let window = u64::from(args.window).min(args.memory_limit() / one_slot_each);
+        let most = (args.volume / (producers * tuple.bytes)).max(1);
         Ok(Layout {
             producers,
             window,
             stride,
-            iterations: u64::from(plan.iterations).min(most),
-            warmup: u64::from(plan.warmup).min(most),
+            iterations: u64::from(args.iterations).min(most),
+            warmup: u64::from(args.warmup).min(most),
         })
     }
 
@@ -61,9 +68,18 @@ impl Layout {
     }
 }
 
+/// A buffer as a rail registers it.
+pub fn memory_of(buffer: &Buffer, device: &Device, in_device: bool) -> Memory {
+    Memory {
+        address: buffer.address(),
+        bytes: buffer.bytes(),
+        cuda_device: if in_device { device.cuda_ordinal() } else { None },
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::plan::tests::plan;
+    use super::super::args::tests::parsed;
     use super::*;
     use ginlab::proxy::strategy::Strategy;
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
@@ -74,9 +90,9 @@ mod tests {
             bytes in 1u64..1 << 26, grid in 1u32..200, block in 1u32..64, thread in proptest::bool::ANY, window in 1u32..64,
         ) {
             let scope = if thread { "thread" } else { "block" };
-            let plan = plan(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
+            let args = parsed(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
             let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block: Some(block) };
-            match Layout::new(&plan, &tuple, block) {
+            match Layout::new(&args, &tuple, block) {
                 Err(why) => prop_assert!(why.contains("--memory-limit")),
                 Ok(layout) => {
                     prop_assert!(layout.bytes() <= 256 << 20);

@@ -1,10 +1,10 @@
 //! What this machine gives a rank: domains, a way to the payload, memory, cores.
 
-use super::layout::Layout;
-use super::plan::{Pin, Plan};
-use super::rank::{PLACEHOLDER, memory_of};
+use super::args::{Args, NULL, Provider};
+use super::layout::{Layout, PLACEHOLDER, memory_of};
 use crate::error::Failure;
 use crate::job::{self, MemoryKind};
+use crate::values::Pin;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::discover::Domain;
@@ -86,13 +86,13 @@ pub struct Needs {
 
 impl Needs {
     /// Refuses grids that the device cannot run, before anything is opened.
-    pub fn of(plan: &Plan, device: &Device) -> Result<Needs, Failure> {
+    pub fn of(args: &Args, device: &Device) -> Result<Needs, Failure> {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
-        for tuple in plan.rows() {
+        for tuple in args.tuples()? {
             let block = tuple.block.unwrap_or_else(|| default_block(device));
             device.check_grid(tuple.grid, block)?;
             // A tuple that does not fit becomes a skipped row.
-            if let Ok(layout) = Layout::new(plan, &tuple, block) {
+            if let Ok(layout) = Layout::new(args, &tuple, block) {
                 needs.payload = needs.payload.max(layout.bytes());
                 needs.slots = needs.slots.max(layout.producers * layout.window);
             }
@@ -102,11 +102,11 @@ impl Needs {
     }
 
     /// Refuses what this machine's memory cannot hold: an allocation succeeds lazily and kills the process later.
-    pub fn check_memory(&self, ranks: &Bootstrap, plan: &Plan, device: &Device) -> Result<(), Failure> {
-        let per_rank = self.payload.saturating_add((plan.ring_slots * plan.proxy_threads * 32) as u64);
-        let copies = if plan.memory == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
+    pub fn check_memory(&self, ranks: &Bootstrap, args: &Args, device: &Device) -> Result<(), Failure> {
+        let per_rank = self.payload.saturating_add((args.ring_slots * args.proxy_threads * 32) as u64);
+        let copies = if args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)) { 2 } else { 1 };
         let here = per_rank.saturating_mul(ranks.local_size() as u64).saturating_mul(copies);
-        let Some(available) = memory::available().filter(|_| !plan.memory_is_promised) else { return Ok(()) };
+        let Some(available) = memory::available().filter(|_| args.memory_limit.is_none()) else { return Ok(()) };
         if here > available {
             return Err(Failure::Usage(format!(
                 "the {} ranks on this machine need {} for payloads, and {} is available: try a smaller -e, --grid, \
@@ -121,28 +121,28 @@ impl Needs {
 }
 
 pub fn choose_domains(
-    plan: &Plan,
+    args: &Args,
     ranks: &mut Bootstrap,
     device: &Device,
     count: usize,
     notes: &mut Vec<String>,
 ) -> Result<(String, Vec<Domain>), Failure> {
-    if plan.is_null() {
+    if args.is_null() {
         notes.push(
             "null rails: the proxy completes each put at once, nothing is moved; puts are counted, not bytes checked"
                 .into(),
         );
-        notes.extend(plan.why_null.clone());
-        return Ok((super::plan::NULL.into(), Vec::new()));
+        notes.extend(args.why_null.clone());
+        return Ok((NULL.into(), Vec::new()));
     }
-    if let Some((name, profile)) = &plan.model {
+    if let Some((name, profile)) = args.model() {
         if !ranks.same_host() {
             return Err(Failure::Usage(format!(
                 "--provider {}{name}: modelled cards need all ranks on one host",
                 model::PREFIX
             )));
         }
-        let moved = if plan.moves {
+        let moved = if args.moves() {
             "bytes are moved through shared memory"
         } else {
             "bytes are moved only in the pass that is verified"
@@ -153,29 +153,33 @@ pub fn choose_domains(
             profile.one_way_us.value,
             profile.assumed().collect::<Vec<_>>().join(", ")
         ));
-        let unmoved = if plan.moves { "" } else { "/unmoved" };
+        let unmoved = if args.moves() { "" } else { "/unmoved" };
         return Ok((format!("{}{name}{unmoved}", model::PREFIX), Vec::new()));
     }
-    crate::job::choose_domains(plan.provider.as_deref(), &plan.domains, count, ranks, device, notes)
+    let provider = match &args.provider {
+        Some(Provider::Fabric(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    job::choose_domains(provider, &args.domain, count, ranks, device, notes)
 }
 
 /// Whether the rails can reach device memory is asked by registering some.
-pub fn memory_path(plan: &Plan, device: &Device, domains: &[Domain]) -> Result<MemoryPath, Failure> {
+pub fn memory_path(args: &Args, device: &Device, domains: &[Domain]) -> Result<MemoryPath, Failure> {
     if matches!(device, Device::Emulated) {
         return Ok(MemoryPath::Host);
     }
-    if plan.memory == MemoryKind::Pinned {
+    if args.mem == MemoryKind::Pinned {
         return Ok(MemoryPath::Pinned);
     }
-    if plan.is_null() {
+    if args.is_null() {
         return Ok(MemoryPath::Device);
     }
-    if plan.model.is_some() {
-        return Ok(if plan.moves { MemoryPath::Staged } else { MemoryPath::Modelled });
+    if args.model().is_some() {
+        return Ok(if args.moves() { MemoryPath::Staged } else { MemoryPath::Modelled });
     }
     let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
     let probe = device.allocate(Place::Device, 2 << 20)?;
-    let options = RailOptions { level: plan.level, cuda_memory: true, messages: false, max_outstanding: None };
+    let options = RailOptions { level: args.completion.into(), cuda_memory: true, messages: false, max_outstanding: None };
     let reachable = LibfabricRail::open(domain, &options).ok().is_some_and(|mut rail| {
         // SAFETY: the buffer outlives the region, which ends in this expression.
         rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true), Access::ALL) }.is_ok()
@@ -194,24 +198,24 @@ pub struct Pins {
 /// One core per proxy thread, near the GPU or the cards, where this machine has them beside one for each rank's kernel and main
 /// thread; otherwise none is pinned and idle polls give way.
 pub fn pins(
-    plan: &Plan,
+    args: &Args,
     ranks: &mut Bootstrap,
     device: &Device,
     domains: &[Domain],
     notes: &mut Vec<String>,
 ) -> Result<Pins, Failure> {
     let allowed = cores::allowed();
-    let threads = plan.proxy_threads * ranks.local_size();
+    let threads = args.proxy_threads * ranks.local_size();
     let busy = match device {
         Device::Emulated => threads + ranks.local_size() + 1,
         Device::Gpu(_) => threads + 1,
     };
     let shared = busy > allowed.len();
-    let first = ranks.local_rank() * plan.proxy_threads;
-    let wanted = if plan.pin == Pin::Auto && !shared { plan.proxy_threads } else { 0 };
+    let first = ranks.local_rank() * args.proxy_threads;
+    let wanted = if args.pin == Pin::Auto && !shared { args.proxy_threads } else { 0 };
     let chosen = job::choose_cores(wanted, device, domains, ranks)?;
-    let cpus = match &plan.pin {
-        Pin::List(cpus) => (first..first + plan.proxy_threads).filter_map(|index| cpus.get(index).copied()).collect(),
+    let cpus = match &args.pin {
+        Pin::List(cpus) => (first..first + args.proxy_threads).filter_map(|index| cpus.get(index).copied()).collect(),
         Pin::Off | Pin::Auto => chosen,
     };
     if shared {

@@ -8,122 +8,145 @@ mod args;
 mod layout;
 mod machine;
 mod measure;
-mod plan;
 mod rank;
+mod run;
 mod setup;
 mod trace;
 mod verify;
 
-pub use args::Args;
-
+use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
-use crate::job;
-use crate::output::Output;
-use ginlab::bootstrap;
-use ginlab::bootstrap::{Bootstrap, Options as BootstrapOptions};
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Ranks, Rows, program};
+use args::{Args, Tuple};
+use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::proxy::device_timeout;
-use ginlab::report::{Header, Key, Row};
-use plan::Plan;
+use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row};
+use ginlab::versions::Versions;
 use rank::Rank;
 use trace::Traces;
 
-/// Runs the experiment on this rank.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut plan = Plan::new(args)?;
-    if plan.needs_library()
-        && let Err(missing) = ginlab::fabric::libfabric::require_library()
-    {
-        plan.do_without_library(&missing)?;
-    }
-    let mut ranks = open_ranks(args, &plan)?;
-    if let Some(why) = plan.why_null.as_ref().filter(|_| ranks.rank() == 0) {
-        eprintln!("ginlab: {why}");
-    }
-    let result = match run_rank(args, &plan, &mut ranks) {
-        Ok(()) => ranks.finish().map_err(Failure::from),
-        Err(failure) => {
-            let failure = job::with_cause(failure, &mut ranks);
-            if let Some(text) = failure.text() {
-                ranks.abort(&text);
-            }
-            Err(failure)
-        }
+pub const PROGRAMS: &[Program] = &[program::<Proxy>()];
+
+pub use trace::ABOUT as STAGES;
+
+const FILL: Column = Column::follows("fill", "", "Whether the kernel wrote the payload before each put");
+const PROXY_THREADS: Column = Column::follows("proxy_threads", "", "Proxy threads per device");
+const RING_MEMORY: Column = Column::chosen("ring_memory", "", "Where the rings are: `pinned`, `managed`, `gdr`");
+const POST_RATE: Column =
+    Column::measured("post_rate_mops", "Mops", "Puts posted, 10^6 per second, at the median posting time");
+
+/// Puts, and the writes they are compared with: a bare round trip is a time, and no rate.
+const WRITES: (&str, &[&str]) = ("case", &["put", "cpu-write", "bare-write"]);
+
+/// A rank with its rings and proxies.
+pub struct Proxy {
+    args: Args,
+    rank: Rank,
+    traces: Traces,
+}
+
+impl Experiment for Proxy {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[
+            POST, POST_RATE, FILL, SCOPE, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
+        ],
+        headlines: &[
+            Headline {
+                what: "a put of 64 B until quiet returns",
+                column: "time_us_p50",
+                best: Best::Least,
+                only: &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")],
+            },
+            Headline {
+                what: "puts of 64 B, most",
+                column: "rate_mops",
+                best: Best::Most,
+                only: &[("case", "put"), ("mode", "nbi"), ("size_bytes", "64")],
+            },
+            Headline {
+                what: "puts, most bandwidth",
+                column: "bandwidth_gbytes_s",
+                best: Best::Most,
+                only: &[("case", "put")],
+            },
+        ],
+        plots: &[
+            Plot::TIME,
+            Plot::BANDWIDTH.only(&[WRITES]),
+            Plot::RATIO.only(&[WRITES]),
+            Plot::RATE.by("grid", "operations per second by blocks of the grid", &["grid"]).only(&[WRITES]),
+            Plot::RATE.only(&[WRITES]),
+        ],
+        ..About::new(
+            "proxy",
+            "GPU-initiated puts through ring, proxy and rails: quiet against nbi, beside CPU-initiated writes",
+        )
     };
-    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
-}
 
-fn open_ranks(args: &Args, plan: &Plan) -> Result<Bootstrap, Failure> {
-    let options = BootstrapOptions {
-        // A rank waits here while another one measures a row, which is bounded by the volume of a row and by the
-        // device's own timeout.
-        timeout: device_timeout(plan.timeout) * 2,
-        fingerprint: plan.fingerprint(),
-        interfaces: args.bootstrap_if.clone(),
-        ..BootstrapOptions::default()
-    };
-    let kind = plan.bootstrap.unwrap_or_else(|| bootstrap::Kind::detect(&bootstrap::process_env));
-    let asked = args.np.or((kind == bootstrap::Kind::Local).then_some(plan.default_ranks()));
-    // Before any process is started for nothing.
-    asked.map_or(Ok(()), |asked| plan.check_ranks(asked))?;
-    let ranks = Bootstrap::open(kind, asked, options)?;
-    plan.check_ranks(ranks.size())?;
-    Ok(ranks)
-}
-
-fn run_rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    let mut rank = Rank::open(plan, ranks)?;
-    let mut output = match ranks.rank() {
-        0 => {
-            let header = header(plan, ranks, &rank);
-            Some(Output::open(&args.output.options(), &header, plan.rows().count() as u64)?)
-        }
-        _ => None,
-    };
-    let mut traces = Traces::default();
-    let mut first_wrong = None;
-    let result = plan.rows().try_for_each(|row| {
-        let rows = measure::measure(plan, &row, &mut rank, ranks, &mut traces)?;
-        if let Some(output) = &mut output {
-            output.rows(&rows)?;
-            output.step();
-        }
-        first_wrong = first_wrong.take().or_else(|| wrong_data(&rows));
-        match &first_wrong {
-            Some(failure) if !args.keep_going => Err(failure.clone()),
-            _ => Ok(()),
-        }
-    });
-    if let Some(output) = output {
-        output.close(result)?;
-        if let Some(to) = &plan.trace {
-            traces.finish(to, &header(plan, ranks, &rank), args.output.takes_stdout())?;
-        }
-    } else {
-        result?;
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
     }
-    first_wrong.map_or(Ok(()), Err)
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        args.check()?;
+        let tuples = args.tuples()?;
+        if args.needs_library()
+            && let Err(missing) = ginlab::fabric::libfabric::require_library()
+        {
+            args.do_without_library(&missing)?;
+        }
+        let ranks = Ranks {
+            kind: args.meet.bootstrap.map(Kind::from),
+            asked: args.meet.np,
+            default: if args.is_null() { 1 } else { 2 },
+            check: Box::new(args.check_ranks()),
+            // A rank waits while another one measures a row, which is bounded by the volume of a row and by the device's own
+            // timeout.
+            timeout: device_timeout(args.timeout()) * 2,
+            interfaces: args.meet.bootstrap_if.clone(),
+            fingerprint: args.fingerprint(&tuples),
+        };
+        Ok(Plan { keep_going: args.keep_going, ..Plan::of_ranks(tuples, ranks) })
+    }
+
+    async fn open(args: &Args, _: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Proxy, Header), Failure> {
+        if let Some(why) = args.why_null.as_ref().filter(|_| ranks.rank() == 0) {
+            eprintln!("ginlab: {why}");
+        }
+        let rank = Rank::open(args, ranks)?;
+        let header = header(args, ranks, &rank);
+        Ok((Proxy { args: args.clone(), rank, traces: Traces::default() }, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        measure::measure(&self.args, tuple, &mut self.rank, ranks, &mut self.traces)
+    }
+
+    fn what(row: &Row) -> String {
+        row.mode.clone().unwrap_or_else(|| row.case.clone())
+    }
+
+    async fn close(self, header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        match self.args.trace.as_ref().filter(|_| ranks.rank() == 0) {
+            Some(to) => self.traces.finish(to, header, self.args.output.takes_stdout()),
+            None => Ok(()),
+        }
+    }
 }
 
-/// The first row whose verification found something.
-fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
-    let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
-    Some(Failure::WrongData(format!(
-        "verification failed: {wrong} wrong bytes in {} of {} B ({})",
-        row.mode.as_deref().unwrap_or(&row.case),
-        row.size_bytes.unwrap_or_default(),
-        row.fabric
-    )))
-}
-
-fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
+fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
+    let mut header = Versions::header();
     let offer = rank.offer();
     header
         .set(Key::Gpu, rank.device().name())
         .set(Key::Provider, rank.provider())
         .set(Key::Rails, offer.rails.clone())
-        .set(Key::Completion, plan.completion())
+        .set(Key::Completion, args.completion())
         .set(Key::Affinity, rank.affinity())
         .set(Key::Memory, rank.memory_path().text());
     for note in rank.notes() {

@@ -1,7 +1,8 @@
 //! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
 
 use super::machine::{MemoryPath, Needs, choose_domains, default_block, memory_path, movers, pins};
-use super::plan::{Plan, Tuple};
+use super::args::{Args, Tuple};
+use super::layout::{PLACEHOLDER, memory_of};
 use super::setup::{Common, LibfabricSetup, ModelSetup, NullSetup};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
@@ -17,12 +18,6 @@ use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-
-/// Region numbers, the same on every rank.
-pub const SOURCE: u32 = 0;
-pub const DESTINATION: u32 = 1;
-/// What a rank registers where it has nothing to give: regions keep their numbers.
-pub const PLACEHOLDER: u64 = 4096;
 
 /// See the module. Fields are dropped in this order: the proxies let go of the memory before it is freed.
 pub struct Rank {
@@ -59,53 +54,53 @@ struct Card {
 
 impl Rank {
     /// Opens everything and connects to all ranks.
-    pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
+    pub fn open(args: &Args, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
         let pairing = ranks.pairing();
         let mut notes = Vec::new();
         let (target, source) = match ranks.rank() {
             // Nothing leaves the proxy: every rank puts, and is its own target.
-            rank if plan.is_null() => (Some(rank), None),
+            rank if args.is_null() => (Some(rank), None),
             rank => {
                 notes.extend(pairing.note());
                 (pairing.target(rank), pairing.source(rank))
             }
         };
-        let (device, why_emulated) = Device::open(plan.device, ranks.local_rank())?;
+        let (device, why_emulated) = Device::open(args.device.into(), ranks.local_rank())?;
         if let Some(why) = why_emulated {
             notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
         }
-        let most_rails = plan.rails.iter().copied().max().unwrap_or(1);
-        let (provider, domains) = choose_domains(plan, ranks, &device, most_rails, &mut notes)?;
-        let path = memory_path(plan, &device, &domains)?;
-        let needs = Needs::of(plan, &device)?;
-        needs.check_memory(ranks, plan, &device)?;
+        let most_rails = args.most_rails();
+        let (provider, domains) = choose_domains(args, ranks, &device, most_rails, &mut notes)?;
+        let path = memory_path(args, &device, &domains)?;
+        let needs = Needs::of(args, &device)?;
+        needs.check_memory(ranks, args, &device)?;
 
         let place = if path == MemoryPath::Device || path.is_staged() { Place::Device } else { Place::Host };
         let initiates = target.is_some();
         // Bytes arrive in host memory where the rails cannot reach the GPU's.
         let payload_place = if initiates || path == MemoryPath::Device {
             place
-        } else if plan.model.is_some() {
+        } else if args.model().is_some() {
             Place::File
         } else {
             Place::Host
         };
         let payload = device.allocate(payload_place, to_usize(needs.payload)?)?;
-        let null_destination = if plan.is_null() { needs.payload } else { PLACEHOLDER };
+        let null_destination = if args.is_null() { needs.payload } else { PLACEHOLDER };
         let other = device.allocate(Place::Host, PLACEHOLDER as usize)?;
         let mut rings = Vec::new();
         let mut staging = Vec::new();
         let mut setups = Vec::new();
         let seed = ranks.rank() as u64;
-        let model = plan.model.as_ref().map(|(name, profile)| Model::new(name, profile.clone(), most_rails, seed));
-        let pins = pins(plan, ranks, &device, &domains, &mut notes)?;
+        let model = args.model().map(|(name, profile)| Model::new(name, profile.clone(), most_rails, seed));
+        let pins = pins(args, ranks, &device, &domains, &mut notes)?;
         let movers = match &model {
             Some(_) if initiates => movers(&pins, ranks, &mut notes)?,
             _ => None,
         };
-        for thread in 0..plan.proxy_threads {
-            let patience = device_timeout(plan.timeout);
-            let ring = RingMemory::of(&device, plan.ring_memory, plan.ring_slots, LOG2_COMMAND_WORDS, patience)?;
+        for thread in 0..args.proxy_threads {
+            let patience = device_timeout(args.timeout());
+            let ring = RingMemory::of(&device, args.ring_memory.into(), args.ring_slots, LOG2_COMMAND_WORDS, patience)?;
             let mut stage = None;
             let mut source = memory_of(&payload, &device, path == MemoryPath::Device);
             if path.is_staged() && initiates {
@@ -124,7 +119,7 @@ impl Rank {
             }
             let placeholder = memory_of(&other, &device, false);
             let null = Memory { bytes: to_usize(null_destination)?, ..placeholder };
-            let memories = match (initiates, plan.is_null()) {
+            let memories = match (initiates, args.is_null()) {
                 (true, true) => [source, null],
                 (true, false) => [source, placeholder],
                 (false, _) => [placeholder, source],
@@ -136,27 +131,27 @@ impl Rank {
                 consumer: Some(unsafe { ring.consumer() }),
                 cpu: pins.cpus.get(thread).copied(),
                 shares_core: pins.shared,
-                timeout: plan.timeout,
-                fault: plan.fault.filter(|_| initiates),
+                timeout: args.timeout(),
+                fault: args.fault.filter(|_| initiates),
             };
             rings.push(ring);
             setups.push(shared);
         }
         let mut proxies = Vec::new();
         for shared in setups {
-            let proxy = if plan.is_null() {
-                Proxy::start(NullSetup { shared, rails: most_rails }, plan.timeout)
+            let proxy = if args.is_null() {
+                Proxy::start(NullSetup { shared, rails: most_rails }, args.timeout())
             } else if let Some(model) = &model {
                 let (model, movers) = (model.clone(), movers.clone());
-                Proxy::start(ModelSetup { shared, rails: most_rails, model, movers }, plan.timeout)
+                Proxy::start(ModelSetup { shared, rails: most_rails, model, movers }, args.timeout())
             } else {
                 let options = RailOptions {
-                    level: plan.level,
+                    level: args.completion.into(),
                     cuda_memory: path == MemoryPath::Device,
                     messages: false,
                     max_outstanding: None,
                 };
-                Proxy::start(LibfabricSetup { shared, domains: domains.clone(), options }, plan.timeout)
+                Proxy::start(LibfabricSetup { shared, domains: domains.clone(), options }, args.timeout())
             };
             proxies.push(proxy?);
         }
@@ -187,13 +182,7 @@ impl Rank {
     /// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
     fn connect(&self, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let cards: Vec<Card> = self.proxies.iter().map(|proxy| Card::of(proxy.offer())).collect();
-        let text = serde_json::to_vec(&cards).map_err(|error| Failure::Run(error.to_string()))?;
-        let all: Vec<Vec<Card>> = ranks
-            .all_gather(&text, "addresses and memory keys")?
-            .iter()
-            .map(|bytes| serde_json::from_slice(bytes))
-            .collect::<Result<_, _>>()
-            .map_err(|error| Failure::Run(format!("a rank's addresses are not readable: {error}")))?;
+        let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
         for (thread, proxy) in self.proxies.iter().enumerate() {
             let of_thread: Vec<&Card> = all.iter().filter_map(|cards| cards.get(thread)).collect();
             if of_thread.len() != ranks.size() {
@@ -295,13 +284,4 @@ impl Card {
 
 fn to_usize(bytes: u64) -> Result<usize, Failure> {
     usize::try_from(bytes).map_err(|_| Failure::Usage(format!("{bytes} bytes are more than this machine can address")))
-}
-
-/// A buffer as a rail registers it.
-pub fn memory_of(buffer: &Buffer, device: &Device, in_device: bool) -> Memory {
-    Memory {
-        address: buffer.address(),
-        bytes: buffer.bytes(),
-        cuda_device: if in_device { device.cuda_ordinal() } else { None },
-    }
 }

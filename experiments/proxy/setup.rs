@@ -1,6 +1,6 @@
 //! What a proxy thread opens on its own core: rails, registrations, its end of the ring.
 
-use super::rank::SOURCE;
+use super::layout::SOURCE;
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::{Model, ModelRail};

@@ -1,8 +1,8 @@
 //! `--trace`: the life of sampled puts, in a pass of its own. The device stamps what its threads do, the proxy what it does,
 //! and both clocks are put on one line.
 
-use super::measure::{Shape, put_args, run_grid, run_kernel};
-use super::plan::{Mode, TraceTo};
+use super::args::{Mode, TraceTo};
+use super::run::{Shape, put_args, run_grid, run_kernel};
 use super::rank::Rank;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
@@ -10,7 +10,7 @@ use ginlab::cuda::Place;
 use ginlab::measure::clocks::{self, Alignment};
 use ginlab::measure::stats::Summary;
 use ginlab::proxy::trace::{Sampling, Times};
-use ginlab::report::{Header, Row, Target, WholeFile};
+use ginlab::report::{About, Column, Header, Plot, Row, Shape as Drawn, Target, WholeFile};
 use kernels::put_kernel::PUT_TRACED_KERNEL;
 use kernels::put_trace::{PutStamps, TracedPutArgs};
 use serde::Serialize;
@@ -35,6 +35,30 @@ pub const STAGES: [(&str, &str); 9] = [
     ("publish", "older puts complete, and the watermark is written"),
     ("quiet", "the device sees it, and the quiet returns"),
 ];
+
+/// What the file of stages shows.
+pub const ABOUT: About = About {
+    columns: &[Column::chosen("stage", "", "The stage of a put's life, or `total`")],
+    plots: &[
+        Plot {
+            name: "stages",
+            title: "where the time of a put goes, stage by stage",
+            y: "p50_us",
+            y_label: Some("medians of the stages, added up (us)"),
+            ..STACKED
+        },
+        Plot {
+            name: "share",
+            title: "where the time of a put goes: share of each stage",
+            y: "share_pct",
+            y_label: Some("share of the time (%)"),
+            ..STACKED
+        },
+    ],
+    ..About::new("stages", "Where the time of a put goes")
+};
+const STACKED: Plot =
+    Plot { x: &["mode", "size_bytes"], range: None, shape: Drawn::Stacked, log_y: Some(false), ..Plot::TIME };
 
 /// One sampled put: the boundaries of its stages by this process's clock, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,33 +126,33 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     let iterations = shape.layout.iterations;
     let first = rank.next_iteration;
     if ranks.rank() != 0 {
-        run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)?;
+        run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
         return Ok(None);
     }
     let rings = rank.proxies().len() as u64;
     let every = (iterations * shape.layout.producers).div_ceil(rings).div_ceil(ENTRIES).max(1);
     let buffer = rank.device().allocate(Place::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
     let args = TracedPutArgs {
-        put: put_args(shape, rank, ranks, mode, iterations, shape.plan.fill, first),
+        put: put_args(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first),
         stamps: buffer.pointer(),
         every,
         entries: ENTRIES,
     };
-    let before = clocks::offset(rank.device(), ROUNDS, shape.plan.timeout)?;
+    let before = clocks::offset(rank.device(), ROUNDS, shape.args.timeout())?;
     let sampling = Sampling { every, entries: ENTRIES as usize };
     for proxy in rank.proxies() {
         proxy.trace(Some(sampling))?;
     }
     let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
     let times = rank.proxies().iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
-    let after = clocks::offset(rank.device(), ROUNDS, shape.plan.timeout)?;
+    let after = clocks::offset(rank.device(), ROUNDS, shape.args.timeout())?;
     let alignment = Alignment { before, after };
     let mut stamps = vec![PutStamps::default(); (rings * ENTRIES) as usize];
     buffer.read(0, &mut stamps)?;
     let lives = times.iter().zip(stamps.chunks(ENTRIES as usize));
     let lives = lives.flat_map(|(times, stamps)| join(times, stamps, every, &alignment)).collect();
     let stages = if mode == Mode::Nbi { STAGES.len() - 1 } else { STAGES.len() };
-    Ok(Some(Lives { lives, alignment, stages, traced: sample.done() / iterations as f64 }))
+    Ok(Some(Lives { lives, alignment, stages, traced: sample.done / iterations as f64 }))
 }
 
 /// Both halves of each put that has both, and all of them.

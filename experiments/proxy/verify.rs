@@ -1,9 +1,9 @@
 //! The verification pass: separate from the timing, with a payload that differs by rank, iteration, slot and offset.
 
+use super::args::Mode;
 use super::layout::Layout;
-use super::measure::{Case, Shape, cpu_write, run_kernel};
-use super::plan::Mode;
 use super::rank::Rank;
+use super::run::{Case, Shape, cpu_write, run_kernel};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::null::transfer_checksum;
@@ -20,7 +20,7 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
     if matches!(case, Case::PingPong | Case::BareWrite) {
         return Ok(None);
     }
-    if shape.plan.is_null() {
+    if shape.args.is_null() {
         return verify_counts(shape, rank, ranks, case).map(Some);
     }
     // Twice around the window: slots are reused, and what must be found is the second payload.
@@ -29,7 +29,7 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
     rank.next_iteration = first.wrapping_add(iterations as u32);
     let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, iterations, first };
     // A case that does not write the payload itself puts what a filling pass has left in the source.
-    let prepared = !matches!(case, Case::Put(_)) || !shape.plan.fill;
+    let prepared = !matches!(case, Case::Put(_)) || shape.args.no_fill;
     if prepared && rank.target.is_some() {
         run_kernel(shape, rank, ranks, Mode::Nbi, iterations, true, first)?;
     }
@@ -41,7 +41,7 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
     if rank.target.is_some() {
         match case {
             Case::Put(mode) => {
-                run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)?;
+                run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
             }
             _ => {
                 cpu_write(shape, rank, shape.layout.window)?;
@@ -136,7 +136,7 @@ fn verify_counts(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case
     match case {
         Case::Put(mode) => {
             let first = rank.next_iteration;
-            run_kernel(shape, rank, ranks, mode, iterations, shape.plan.fill, first)?;
+            run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
         }
         _ => {
             cpu_write(shape, rank, iterations)?;

@@ -1,7 +1,14 @@
-//! The options of `ginlab queue`, as typed.
+//! The options of `ginlab queue`.
 
 use crate::output::{DeviceKind, OutputArgs};
+use crate::values::{List, Pin, RingPlace, counts, slots};
+use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
+use clap::ValueEnum;
+use ginlab::cuda::Kernel;
+use ginlab::measure::size;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,70 +21,159 @@ Examples:
   ginlab queue --csv q.csv && ginlab chart q.csv -x grid,block -y rate_mops --series case,mode -o q.svg";
 
 /// Options of `ginlab queue`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Queues to compare: ticket (the ring), lanes (the ring; a warp's lanes over all --rings), release (the ring with a
     /// release store per element), vyukov
-    #[arg(short = 'a', long, default_value = "ticket,release,vyukov", value_name = "LIST")]
-    pub algorithm: String,
+    #[arg(short = 'a', long, default_value = "ticket,release,vyukov", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub algorithm: Vec<Algorithm>,
     /// Memory that GPU and CPU share: pinned, managed, gdr (GDRCopy)
-    #[arg(long, default_value = "pinned", value_name = "LIST")]
-    pub memory: String,
+    #[arg(long, default_value = "pinned", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub memory: Vec<RingPlace>,
     /// Bytes of an element, powers of two from 8 to 1024; each word of 8 has 63 bits of content
     #[arg(short = 'p', long, default_value = "32", value_name = "LIST")]
-    pub payload: String,
+    pub payload: List<Words<1024>>,
     /// Bytes from one slot of the ring to the next, a power of two [default: those of the element]
     #[arg(long, value_name = "BYTES")]
-    pub slot_bytes: Option<String>,
+    pub slot_bytes: Option<Words<4096>>,
     /// How producers wait: blocking (each push acknowledged), nbi (once at the end)
-    #[arg(short = 'm', long, default_value = "blocking,nbi", value_name = "LIST")]
-    pub mode: String,
+    #[arg(short = 'm', long, default_value = "blocking,nbi", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub mode: Vec<Mode>,
     /// Who pushes: thread (each its own element), warp (one element together); each a row
-    #[arg(long, default_value = "thread", value_name = "LIST")]
-    pub scope: String,
+    #[arg(long, default_value = "thread", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub scope: Vec<Scope>,
     /// Blocks of the grid
-    #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST")]
-    pub grid: String,
+    #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub grid: List<u32>,
     /// Threads per block [default: 1,32 on a GPU, 1,4 emulated]
-    #[arg(long, value_name = "LIST")]
-    pub block: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub block: Option<List<u32>>,
     /// Rings side by side; block b (in `lanes`: producer b) uses ring b modulo their number
-    #[arg(long, default_value = "1", value_name = "LIST")]
-    pub rings: String,
+    #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(64))]
+    pub rings: List<u32>,
     /// Consumer threads, at most one per ring [default: one per ring]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub consumers: Option<u32>,
     /// Slots of a ring, powers of two
-    #[arg(long, default_value = "16384", value_name = "LIST")]
-    pub ring_slots: String,
+    #[arg(long, default_value = "16384", value_name = "LIST", value_delimiter = ',', value_parser = slots)]
+    pub ring_slots: Vec<usize>,
     /// Pushes per producer and repeat [default: as many as take about --time]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 31))]
     pub pushes: Option<u32>,
     /// Milliseconds that a repeat shall take
-    #[arg(long, default_value_t = 20, value_name = "MS")]
+    #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub time: u64,
     /// Repeats; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N")]
+    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub repeats: u32,
     /// A library made of experiments/queue/baseline/prototype.cu: the ring in CUDA C++, in turns with `ticket` (nbi, 32 bytes)
     #[arg(long, value_name = "PATH.so")]
     pub prototype: Option<PathBuf>,
     /// The consumer stands still for so many microseconds after every so many elements
     #[arg(long, value_name = "ELEMENTS:US")]
-    pub pause: Option<String>,
+    pub pause: Option<Pause>,
     /// Do not check each element in a pass of its own (counts and sums are checked all the same)
     #[arg(long)]
     pub no_check: bool,
-    /// Do not pin the consumer threads
-    #[arg(long)]
-    pub no_pin: bool,
+    /// Cores for the consumer threads: auto, off, or a list
+    #[arg(long, default_value = "auto", value_name = "WHICH")]
+    pub pin: Pin,
     /// Where kernels run
     #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// A queue to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Algorithm {
+    /// The ring.
+    Ticket,
+    /// The ring; a warp's lanes over all rings.
+    Lanes,
+    /// The ring with a release store per element.
+    Release,
+    /// Vyukov's bounded queue.
+    Vyukov,
+}
+
+impl Algorithm {
+    pub fn kernel(self, watched: bool) -> &'static Kernel<QueueArgs> {
+        match (self, watched) {
+            (Algorithm::Ticket, false) => &kernels::QUEUE_TICKET,
+            (Algorithm::Ticket, true) => &kernels::QUEUE_TICKET_WATCHED,
+            (Algorithm::Lanes, false) => &kernels::QUEUE_LANES,
+            (Algorithm::Lanes, true) => &kernels::QUEUE_LANES_WATCHED,
+            (Algorithm::Release, false) => &kernels::QUEUE_RELEASE,
+            (Algorithm::Release, true) => &kernels::QUEUE_RELEASE_WATCHED,
+            (Algorithm::Vyukov, false) => &kernels::QUEUE_VYUKOV,
+            (Algorithm::Vyukov, true) => &kernels::QUEUE_VYUKOV_WATCHED,
+        }
+    }
+}
+
+/// How producers wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Each push acknowledged.
+    Blocking,
+    /// Once at the end.
+    Nbi,
+}
+
+/// Who pushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    /// Each thread its own element.
+    Thread,
+    /// A warp one element together.
+    Warp,
+}
+
+impl Scope {
+    /// As kernels take it.
+    pub fn number(self) -> u32 {
+        match self {
+            Scope::Thread => SCOPE_THREAD,
+            Scope::Warp => SCOPE_WARP,
+        }
+    }
+}
+
+/// Bytes as words of 8: a power of two, up to so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words<const MOST: u64>(pub u32);
+
+impl<const MOST: u64> FromStr for Words<MOST> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = size::parse(text).map_err(|why| why.to_string())?;
+        if !bytes.is_power_of_two() || !(8..=MOST).contains(&bytes) {
+            return Err(format!("{text}; a power of two from 8 to {MOST}"));
+        }
+        Ok(Words((bytes / 8) as u32))
+    }
+}
+
+/// The consumer stands still for so long after every so many elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause(pub u64, pub Duration);
+
+impl FromStr for Pause {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pause, String> {
+        let parsed = text.split_once(':').and_then(|(every, micros)| {
+            let every = every.parse().ok().filter(|every| *every > 0)?;
+            let micros = micros.parse().ok().filter(|micros| *micros <= 1_000_000)?;
+            Some(Pause(every, Duration::from_micros(micros)))
+        });
+        parsed.ok_or_else(|| format!("{text:?}; ELEMENTS:MICROSECONDS, as 1000:50, at most a second"))
+    }
 }

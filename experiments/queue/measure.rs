@@ -1,43 +1,49 @@
 //! Runs the cases of one tuple in turn.
 
-use super::plan::{Algorithm, Plan, Tuple};
-use super::prototype::Prototype;
+use super::args::{Algorithm, Mode, Scope};
+use super::{CONSUMERS, EMPTY_POLLS, FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
+use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
+use crate::runner::{Rows, percentiles, timed};
+use crate::values::{self, RingPlace};
 use cuda_std::memory::Word;
 use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::measure::stats::Summary;
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
-use ginlab::ring::{RingMemory, RingPlace};
+use ginlab::ring::RingMemory;
 use ginlab::signals;
-use kernels::queue_kernel::{QUEUE_STORES, QueueArgs, QueueResult, SCOPE_WARP};
+use kernels::queue_kernel::{QUEUE_STORES, QueueArgs, QueueResult};
 use kernels::ring::Status as DeviceStatus;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Elements that one repeat pushes at most.
 const MOST_ELEMENTS: u64 = 1 << 25;
 /// Samples of single pushes that one watched pass keeps at most.
 const MOST_SAMPLES: u64 = 1 << 20;
 
-pub type Rows = Vec<(Row, Vec<f64>)>;
-
-/// A grid on a device.
+/// A tuple on a device.
+#[derive(Clone, Copy)]
 pub struct Bench<'a> {
-    pub plan: &'a Plan,
-    pub device: &'a Device,
+    pub queue: &'a Queue,
     pub tuple: Tuple,
-    pub block: u32,
-    /// Cores for the consumers; none when they share cores with others and give way.
-    pub cores: &'a [usize],
-    /// The ring in CUDA C++.
-    pub prototype: Option<&'a Prototype>,
+}
+
+impl Deref for Bench<'_> {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        self.queue
+    }
 }
 
 /// One way through a queue.
 struct Case<const WORDS: usize> {
     algorithm: Algorithm,
-    blocking: bool,
+    mode: Mode,
     queues: Queues,
     consumers: Vec<QueueConsumer<WORDS>>,
     pushes: u32,
@@ -70,23 +76,27 @@ macro_rules! by_words {
 }
 
 /// The rows of a tuple.
-pub fn measure(bench: &Bench<'_>, floors: &[(Row, Vec<f64>)]) -> Result<Rows, Failure> {
-    by_words!(bench, rows(floors))
+pub fn measure(bench: &Bench<'_>) -> Result<Rows, Failure> {
+    by_words!(bench, rows())
 }
 
 /// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
 pub fn floors(bench: &Bench<'_>) -> Result<Rows, Failure> {
-    by_words!(bench, floors())
+    by_words!(bench, measured_floors())
 }
 
 impl Bench<'_> {
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.args.timeout)
+    }
+
     fn slot_words(&self) -> u32 {
-        self.plan.slot_words.unwrap_or(self.tuple.words)
+        self.args.slot_bytes.map_or(self.tuple.words, |slot| slot.0)
     }
 
     fn producers(&self) -> u64 {
         let warp = self.device.warp_size();
-        let each = if self.tuple.scope == SCOPE_WARP { self.block.div_ceil(warp) } else { self.block };
+        let each = if self.tuple.scope == Scope::Warp { self.tuple.block.div_ceil(warp) } else { self.tuple.block };
         u64::from(self.tuple.grid) * u64::from(each)
     }
 
@@ -101,49 +111,47 @@ impl Bench<'_> {
 
     fn ring(&self) -> Result<RingMemory, DeviceError> {
         let words = self.slot_words().trailing_zeros();
-        RingMemory::of(self.device, self.tuple.place, self.tuple.slots, words, self.plan.timeout)
+        RingMemory::of(&self.device, self.tuple.place.into(), self.tuple.slots, words, self.timeout())
     }
 
     fn queues(&self, algorithm: Algorithm) -> Result<Queues, DeviceError> {
         let memory = |_| match algorithm {
             Algorithm::Vyukov => {
                 let Tuple { place, slots, words, .. } = self.tuple;
-                VyukovMemory::new(self.device, place, slots, words, self.plan.timeout).map(QueueMemory::Vyukov)
+                VyukovMemory::new(&self.device, place.into(), slots, words, self.timeout()).map(QueueMemory::Vyukov)
             }
             _ => self.ring().map(QueueMemory::Ring),
         };
-        Queues::new(self.device, (0..self.tuple.rings).map(memory).collect::<Result<_, _>>()?)
+        Queues::new(&self.device, (0..self.tuple.rings).map(memory).collect::<Result<_, _>>()?)
     }
 
     fn blank(&self, case: &str) -> Row {
         let mut row = Row::new("queue", case, self.device.name(), "none");
-        row.memory = Some(place_name(self.tuple.place).into());
+        row.memory = Some(values::name(self.tuple.place));
         row.size_bytes = Some(u64::from(self.tuple.words) * 8);
-        row.slot_bytes = Some(u64::from(self.slot_words()) * 8);
         row.grid = Some(self.tuple.grid);
-        row.block = Some(self.block);
-        row.scope = Some(if self.tuple.scope == SCOPE_WARP { "warp" } else { "thread" }.into());
-        row.ring_slots = Some(self.tuple.slots as u32);
-        row.rings = Some(self.tuple.rings);
+        row.block = Some(self.tuple.block);
+        row.set(&SCOPE, values::name(self.tuple.scope)).set(&RINGS, self.tuple.rings);
+        row.set(&SLOT_BYTES, self.slot_words() * 8).set(&RING_SLOTS, self.tuple.slots);
         row
     }
 
-    fn skipped(&self, algorithm: Algorithm, blocking: bool, why: String) -> (Row, Vec<f64>) {
-        let mut row = self.blank(algorithm.name());
-        row.mode = Some(mode_name(blocking).into());
+    fn skipped(&self, algorithm: Algorithm, mode: Mode, why: String) -> (Row, Vec<f64>) {
+        let mut row = self.blank(&values::name(algorithm));
+        row.mode = Some(values::name(mode));
         row.status = Status::Skipped(why);
         (row, Vec::new())
     }
 
-    fn rows<const WORDS: usize>(&self, floors: &[(Row, Vec<f64>)]) -> Result<Rows, Failure> {
+    fn rows<const WORDS: usize>(&self) -> Result<Rows, Failure> {
         let mut rows = Rows::new();
         let mut cases: Vec<Case<WORDS>> = Vec::new();
-        for &algorithm in &self.plan.algorithms {
-            for &blocking in &self.plan.modes {
+        for &algorithm in &self.args.algorithm {
+            for &mode in &self.args.mode {
                 let queues = match self.queues(algorithm) {
                     Ok(queues) => queues,
                     Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
-                        rows.push(self.skipped(algorithm, blocking, why));
+                        rows.push(self.skipped(algorithm, mode, why));
                         continue;
                     }
                     Err(error) => return Err(error.into()),
@@ -151,7 +159,7 @@ impl Bench<'_> {
                 // SAFETY: elements have WORDS words by the dispatch above; the consumers stay beside their queues.
                 let consumers = unsafe { queues.consumers() };
                 let (samples, empty, wrong) = (Vec::new(), 0, 0);
-                cases.push(Case { algorithm, blocking, queues, consumers, pushes: 1, samples, empty, wrong });
+                cases.push(Case { algorithm, mode, queues, consumers, pushes: 1, samples, empty, wrong });
             }
         }
         let results = self.device.allocate(Place::Device, self.tuple.grid as usize * size_of::<QueueResult>())?;
@@ -159,13 +167,13 @@ impl Bench<'_> {
         for case in &mut cases {
             case.pushes = self.calibrate(case, &results)?;
         }
-        let mut prototype = self.prototype.map(|prototype| (prototype.ring(self.tuple.slots), Vec::new()));
-        let like = cases.iter().find(|case| case.algorithm == Algorithm::Ticket && !case.blocking);
+        let mut prototype = self.prototype.as_ref().map(|prototype| (prototype.ring(self.tuple.slots), Vec::new()));
+        let like = cases.iter().find(|case| case.algorithm == Algorithm::Ticket && case.mode == Mode::Nbi);
         let like = like.map_or(1, |case| case.pushes);
-        for _ in 0..self.plan.repeats {
+        for _ in 0..self.args.repeats {
             if let Some((ring, samples)) = &mut prototype {
                 let core = self.cores.first().copied();
-                let us = ring.run(self.tuple.grid, self.block, like, self.plan.timeout, core)?;
+                let us = ring.run(self.tuple.grid, self.tuple.block, like, self.timeout(), core)?;
                 samples.push(us / f64::from(like));
             }
             for case in &mut cases {
@@ -179,10 +187,9 @@ impl Bench<'_> {
         rows.extend(stores);
         if let Some((_, samples)) = prototype {
             let mut row = self.blank("prototype");
-            (row.mode, row.iterations, row.consumers) = (Some(mode_name(false).into()), Some(like.into()), Some(1));
-            if let Some(summary) = Summary::of(&samples) {
-                row.times(&summary).throughput(self.producers() * u64::from(self.tuple.words) * 8, self.producers());
-            }
+            (row.mode, row.iterations) = (Some(values::name(Mode::Nbi)), Some(like.into()));
+            row.set(&CONSUMERS, 1u32);
+            timed(&mut row, &samples, self.producers() * u64::from(self.tuple.words) * 8, self.producers());
             rows.push((row, samples));
         }
         for case in &mut cases {
@@ -196,7 +203,7 @@ impl Bench<'_> {
                     let case = |name| rows.iter().find(|(row, _)| row.case == name);
                     case("prototype").or(case("stores"))
                 }
-                ("ticket", _) => floors.iter().find(|(row, _)| row.case == "ping-pong"),
+                ("ticket", _) => self.floors.iter().find(|(row, _)| row.case == "ping-pong"),
                 ("stores" | "prototype", _) => None,
                 _ => rows.iter().find(|(row, _)| row.case == "ticket" && row.mode == mode),
             };
@@ -212,10 +219,10 @@ impl Bench<'_> {
 
     /// How many pushes of each producer take about the time that is asked for.
     fn calibrate<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<u32, Failure> {
-        if let Some(pushes) = self.plan.pushes {
+        if let Some(pushes) = self.args.pushes {
             return Ok(pushes);
         }
-        let wanted = self.plan.time.as_secs_f64() * 1e6;
+        let wanted = self.args.time as f64 * 1000.0;
         let most = (MOST_ELEMENTS / self.producers()).clamp(1, 1 << 30) as u32;
         let mut pushes = 1;
         loop {
@@ -230,15 +237,12 @@ impl Bench<'_> {
     /// The checked and the watched pass, and the row.
     fn finish<const WORDS: usize>(&self, case: &mut Case<WORDS>, results: &Buffer) -> Result<Row, Failure> {
         let pushes = case.pushes;
-        let mut row = self.blank(case.algorithm.name());
-        row.mode = Some(mode_name(case.blocking).into());
+        let mut row = self.blank(&values::name(case.algorithm));
+        row.mode = Some(values::name(case.mode));
         row.iterations = Some(pushes.into());
-        row.consumers = Some(self.consumer_threads() as u32);
-        row.empty_polls = Some(case.empty);
-        if let Some(summary) = Summary::of(&case.samples) {
-            row.times(&summary).throughput(self.producers() * WORDS as u64 * 8, self.producers());
-        }
-        if self.plan.check {
+        row.set(&CONSUMERS, self.consumer_threads()).set(&EMPTY_POLLS, case.empty);
+        timed(&mut row, &case.samples, self.producers() * WORDS as u64 * 8, self.producers());
+        if !self.args.no_check {
             let producers = self.producers() as u32;
             let run = self.run(case, case.algorithm.kernel(false), pushes, Some(producers), None, results)?;
             case.wrong += run.taken.wrong;
@@ -266,30 +270,22 @@ impl Bench<'_> {
         let run = self.run(case, case.algorithm.kernel(true), each, None, Some(watch), results)?;
         let mut cycles = vec![[0u32; 2]; count];
         samples.read(0, &mut cycles)?;
-        let times = |which: usize| {
-            let mut sorted: Vec<u32> = cycles.iter().map(|sample| sample[which]).collect();
-            sorted.sort_unstable();
-            move |per_mille: usize| {
-                let rank = (sorted.len() * per_mille).div_ceil(1000).max(1) - 1;
-                Some(f64::from(sorted[rank]) * run.ns_per_cycle / 1000.0)
-            }
+        let times = |which: usize| -> Vec<f64> {
+            cycles.iter().map(|sample| f64::from(sample[which]) * run.ns_per_cycle / 1000.0).collect()
         };
-        let push = times(0);
-        (row.push_us_p50, row.push_us_p99, row.push_us_p999) = (push(500), push(990), push(999));
-        if case.blocking {
-            let ack = times(1);
-            (row.ack_us_p50, row.ack_us_p99, row.ack_us_p999) = (ack(500), ack(990), ack(999));
+        percentiles(row, &PUSH, times(0));
+        if case.mode == Mode::Blocking {
+            percentiles(row, &ACK, times(1));
         }
         let mut seen = [0u64; 3];
         counts.read(0, &mut seen)?;
-        row.watched = Some(count as u64);
-        (row.full_stalls, row.host_polls, row.lost_exchanges) = (Some(seen[0]), Some(seen[1]), Some(seen[2]));
+        row.set(&WATCHED, count).set(&FULL_STALLS, seen[0]).set(&HOST_POLLS, seen[1]).set(&LOST_EXCHANGES, seen[2]);
         Ok(())
     }
 
     fn consumer_threads(&self) -> usize {
         let rings = self.tuple.rings as usize;
-        rings.div_ceil(rings.div_ceil(self.plan.consumers.unwrap_or(self.tuple.rings) as usize))
+        rings.div_ceil(rings.div_ceil(self.args.consumers.unwrap_or(self.tuple.rings) as usize))
     }
 
     /// One launch beside its consumers.
@@ -303,13 +299,13 @@ impl Bench<'_> {
         results: &Buffer,
     ) -> Result<Run, Failure> {
         let mut args = self.args(case.queues.pointer(), pushes, results);
-        args.blocking = case.blocking.into();
+        args.blocking = (case.mode == Mode::Blocking).into();
         if let Some((each, samples, counts)) = watch {
             (args.samples_each, args.samples, args.counts) = (each, samples.pointer(), counts.pointer());
         }
         let stop = AtomicBool::new(false);
         let per_thread = case.consumers.len().div_ceil(self.consumer_threads());
-        let cores = self.cores;
+        let cores = self.cores.as_slice();
         let (launched, taken) = std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (index, consumers) in case.consumers.chunks_mut(per_thread).enumerate() {
@@ -318,7 +314,7 @@ impl Bench<'_> {
                     .map(|ring| self.producers_of(case.algorithm, ring as u32) * u64::from(pushes))
                     .collect();
                 let slots = self.tuple.slots as u64;
-                let duty = Duty { expected, slots, check, pause: self.plan.pause, yields: cores.is_empty() };
+                let duty = Duty { expected, slots, check, pause: self.args.pause.map(|pause| (pause.0, pause.1)), yields: cores.is_empty() };
                 let stop = &stop;
                 threads.push(scope.spawn(move || {
                     if let Some(core) = cores.get(index) {
@@ -329,7 +325,7 @@ impl Bench<'_> {
                 }));
             }
             // SAFETY: the queues, the results and what is watched outlive the launch, which ends here.
-            let launched = unsafe { self.device.launch(kernel, self.tuple.grid, self.block, args) };
+            let launched = unsafe { self.device.launch(kernel, self.tuple.grid, self.tuple.block, args) };
             let launched = launched.map_err(Failure::from).and_then(|launch| {
                 launch.wait(|| {
                     if !signals::interrupted() {
@@ -363,7 +359,7 @@ impl Bench<'_> {
         QueueArgs {
             queues,
             queue_count: self.tuple.rings,
-            scope: self.tuple.scope,
+            scope: self.tuple.scope.number(),
             words: self.tuple.words,
             pushes,
             blocking: 0,
@@ -379,7 +375,7 @@ impl Bench<'_> {
         let mut blocks = vec![QueueResult::default(); self.tuple.grid as usize];
         results.read(0, &mut blocks)?;
         if let Some(stop) = blocks.iter().map(|block| DeviceStatus(block.stop)).find(|stop| stop.0 != 0) {
-            let grid = (self.tuple.grid, self.block);
+            let grid = (self.tuple.grid, self.tuple.block);
             let text = format!("the kernel ended early ({} x {}): {}; {}", grid.0, grid.1, stop.text(), queues.state());
             return Err(if stop == DeviceStatus::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) });
         }
@@ -396,36 +392,35 @@ impl Bench<'_> {
         let pushes = (MOST_ELEMENTS / 4 / self.producers()).clamp(1, 200_000) as u32;
         let args = self.args(queues.pointer(), pushes, results);
         let mut samples = Vec::new();
-        for _ in 0..self.plan.repeats {
+        for _ in 0..self.args.repeats {
             // SAFETY: the queues and the results outlive the launch, which ends here.
-            let launch = unsafe { self.device.launch(&QUEUE_STORES, self.tuple.grid, self.block, args) }?;
+            let launch = unsafe { self.device.launch(&QUEUE_STORES, self.tuple.grid, self.tuple.block, args) }?;
             launch.wait(|| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) })?;
             samples.push(self.elapsed(results, &queues)?.0 / f64::from(pushes));
         }
         let mut row = self.blank("stores");
         row.iterations = Some(pushes.into());
-        if let Some(summary) = Summary::of(&samples) {
-            row.times(&summary).throughput(self.producers() * u64::from(self.tuple.words) * 8, self.producers());
-        }
+        timed(&mut row, &samples, self.producers() * u64::from(self.tuple.words) * 8, self.producers());
         Ok(Some((row, samples)))
     }
 
-    fn floors<const WORDS: usize>(&self) -> Result<Rows, Failure> {
+    fn measured_floors<const WORDS: usize>(&self) -> Result<Rows, Failure> {
         let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(Rows::new()) };
-        let one = Bench { tuple: Tuple { grid: 1, rings: 1, ..self.tuple }, block: 1, ..*self };
+        let one = Bench { tuple: Tuple { grid: 1, rings: 1, block: 1, ..self.tuple }, ..*self };
         let mut rows = Rows::new();
         if self.tuple.place == RingPlace::Pinned {
-            let iterations = if matches!(self.device, Device::Emulated) { 200 } else { 5000 };
+            let iterations = if matches!(self.queue.device, Device::Emulated) { 200 } else { 5000 };
             let mut samples = [Vec::new(), Vec::new()];
-            for _ in 0..self.plan.repeats {
+            for _ in 0..self.args.repeats {
                 for (late, samples) in samples.iter_mut().enumerate() {
                     let flag = Flag { payload: None, first_poll_ns: late as u64 * 250 };
-                    samples.push(round_trip(self.device, 1, iterations, self.plan.timeout, flag)?);
+                    samples.push(round_trip(&self.device, 1, iterations, self.timeout(), flag)?);
                 }
             }
             for (name, samples) in ["ping-pong", "ping-pong-late"].into_iter().zip(samples) {
                 let mut row = one.blank(name);
-                (row.size_bytes, row.slot_bytes, row.ring_slots) = (Some(8), None, None);
+                row.size_bytes = Some(8);
+                row.set(&SLOT_BYTES, None::<u32>).set(&RING_SLOTS, None::<u32>);
                 if let Some(summary) = Summary::of(&samples) {
                     row.times(&summary);
                 }
@@ -434,9 +429,9 @@ impl Bench<'_> {
         }
         // SAFETY: elements of WORDS words by the dispatch above; the queues live on.
         let mut consumers = unsafe { queues.consumers::<WORDS>() };
-        let samples: Vec<f64> = (0..self.plan.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
+        let samples: Vec<f64> = (0..self.args.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
         let mut row = Row::new("queue", "empty-poll", "cpu", "none");
-        row.memory = Some(place_name(self.tuple.place).into());
+        row.memory = Some(values::name(self.tuple.place));
         row.size_bytes = Some(WORDS as u64 * 8);
         if let Some(summary) = Summary::of(&samples) {
             row.times(&summary);
@@ -444,16 +439,4 @@ impl Bench<'_> {
         rows.push((row, samples));
         Ok(rows)
     }
-}
-
-pub fn place_name(place: RingPlace) -> &'static str {
-    match place {
-        RingPlace::Pinned => "pinned",
-        RingPlace::Managed => "managed",
-        RingPlace::Gdr => "gdr",
-    }
-}
-
-fn mode_name(blocking: bool) -> &'static str {
-    if blocking { "blocking" } else { "nbi" }
 }

@@ -2,101 +2,206 @@
 
 mod args;
 mod measure;
-mod plan;
 mod prototype;
 
-pub use args::Args;
-
+use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Rows, program};
+use crate::values::{Pin, RingPlace, usage};
+use args::{Algorithm, Args, Mode, Scope};
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
-use ginlab::report::{Header, Key, Row};
-use measure::{Bench, Rows, place_name};
-use plan::Plan;
+use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row, Shape};
+use ginlab::versions::Versions;
+use measure::{Bench, floors, measure};
 use prototype::Prototype;
 use std::path::Path;
 
-/// Runs the experiment.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let plan = Plan::new(args)?;
-    let (device, why_emulated) = Device::open(plan.device, 0)?;
-    let emulated = matches!(device, Device::Emulated);
-    let benches = benches(&plan, &device)?;
-    if emulated && plan.prototype.is_some() {
-        return Err(Failure::Usage("--prototype: the emulated device cannot run it; use -d gpu".into()));
-    }
-    let prototype = plan.prototype.as_deref().map(Prototype::load).transpose()?;
-    let threads = plan.tuples.iter().map(|tuple| tuple.rings as usize).max().unwrap_or(1);
-    let allowed = cores::allowed();
-    // Near the GPU. None where the grid needs them, or too few.
-    let pinned = plan.pin && !emulated && threads < allowed.len();
-    let gpu: Vec<_> = device.pci_address().into_iter().filter_map(|address| address.parse().ok()).collect();
-    let root = Path::new("/");
-    let threads = if pinned { threads } else { 0 };
-    let want = Want { threads, allowed: allowed.to_vec(), near: cores::near(root, &gpu) };
-    let cores = share_out(&[want], &cores::physical(root, allowed)).concat();
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
-    header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
-    if let Some(why) = why_emulated {
-        header.note(format!("emulated device: {why}"));
-    }
-    header.note(
-        "time_us is the time per push of one producer until all elements of a repeat are taken, on the device's clock; \
-         rates count all producers; push_us and ack_us are of single pushes in a watched pass",
-    );
-    let mut output = Output::open(&args.output.options(), &header, benches.len() as u64)?;
-    let result = sweep(&plan, &device, &benches, &cores, prototype.as_ref(), &mut output);
-    output.close(result)?.map_or(Ok(()), Err)
+pub const PROGRAMS: &[Program] = &[program::<Queue>()];
+
+const RINGS: Column = Column::chosen("rings", "", "Queues side by side");
+const CONSUMERS: Column = Column::chosen("consumers", "", "CPU threads that take from them");
+const PUSH: [Column; 3] = [
+    Column::measured("push_us_p50", "us", "Median time of one push on the device's clock, without waiting"),
+    Column::measured("push_us_p99", "us", "99th percentile of it"),
+    Column::measured("push_us_p999", "us", "99.9th percentile of it"),
+];
+const FULL_STALLS: Column =
+    Column::measured("full_stalls", "", "How often a push found the queue full, in the watched pass");
+const HOST_POLLS: Column =
+    Column::measured("host_polls", "", "Looks of device threads at memory that the CPU shares, in the watched pass");
+const LOST_EXCHANGES: Column =
+    Column::measured("lost_exchanges", "", "Compare-exchanges that another thread won, in the watched pass");
+const WATCHED: Column = Column::measured("watched", "", "Pushes of the watched pass");
+const EMPTY_POLLS: Column =
+    Column::measured("empty_polls", "", "Looks of the consumers that found nothing, in the timed repeats");
+
+/// The queues that are drawn side by side.
+const QUEUES: (&str, &[&str]) = ("case", &["ticket", "vyukov", "release"]);
+const SIDE_BY_SIDE: Plot = Plot { shape: Shape::Bars, several: Some("case"), across: Some("memory"), ..Plot::RATE };
+
+/// One combination of variables, measured for every algorithm and mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    place: RingPlace,
+    words: u32,
+    slots: usize,
+    scope: Scope,
+    rings: u32,
+    grid: u32,
+    block: u32,
 }
 
-/// The tuples with their blocks, all of which the device must take.
-fn benches(plan: &Plan, device: &Device) -> Result<Vec<(plan::Tuple, u32)>, Failure> {
+/// What is held for all tuples.
+pub struct Queue {
+    args: Args,
+    device: Device,
+    /// Cores for the consumers; none when they share cores with others and give way.
+    cores: Vec<usize>,
+    /// The ring in CUDA C++.
+    prototype: Option<Prototype>,
+    /// Of the memory that was measured last.
+    floors: Rows,
+    place: Option<RingPlace>,
+}
+
+/// All tuples, which the device must take.
+fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
     let usual: &[u32] = if matches!(device, Device::Emulated) { &[1, 4] } else { &[1, 32] };
-    let mut benches = Vec::new();
-    for tuple in &plan.tuples {
-        for block in tuple.block.map_or(usual.to_vec(), |block| vec![block]) {
-            device.check_grid(tuple.grid, block)?;
-            if u64::from(tuple.grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
-                return Err(Failure::Usage(format!("--grid {} x {block}: more than 2^31 producers", tuple.grid)));
+    let blocks = args.block.as_deref().unwrap_or(usual);
+    let mut tuples = Vec::new();
+    for &place in &args.memory {
+        for words in args.payload.iter() {
+            for &slots in &args.ring_slots {
+                for &scope in &args.scope {
+                    for &rings in args.rings.iter() {
+                        for &grid in args.grid.iter() {
+                            for &block in blocks {
+                                device.check_grid(grid, block)?;
+                                if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
+                                    return Err(usage("--grid", format!("{grid} x {block}: more than 2^31 producers")));
+                                }
+                                tuples.push(Tuple { place, words: words.0, slots, scope, rings, grid, block });
+                            }
+                        }
+                    }
+                }
             }
-            benches.push((*tuple, block));
         }
     }
-    Ok(benches)
+    Ok(tuples)
 }
 
-/// Measures every tuple; the failure it returns is of wrong elements in a row that was written.
-fn sweep(
-    plan: &Plan,
-    device: &Device,
-    benches: &[(plan::Tuple, u32)],
-    cores: &[usize],
-    prototype: Option<&Prototype>,
-    output: &mut Output,
-) -> Result<Option<Failure>, Failure> {
-    let mut wrong = None;
-    let mut floors = Rows::new();
-    let mut place = None;
-    for &(tuple, block) in benches {
-        let bench = Bench { plan, device, tuple, block, cores, prototype };
-        if place != Some(tuple.place) {
-            place = Some(tuple.place);
-            let found = measure::floors(&bench)?;
-            output.rows(&found)?;
-            floors.extend(found);
+/// Cores near the GPU. None where the grid needs them, or too few.
+fn consumer_cores(args: &Args, device: &Device) -> Vec<usize> {
+    let threads = args.rings.iter().copied().max().unwrap_or(1) as usize;
+    let allowed = cores::allowed();
+    let pinned = matches!(device, Device::Gpu(_)) && threads < allowed.len();
+    match &args.pin {
+        Pin::List(list) => list.clone(),
+        Pin::Auto if pinned => {
+            let gpu: Vec<_> = device.pci_address().into_iter().filter_map(|address| address.parse().ok()).collect();
+            let root = Path::new("/");
+            let want = Want { threads, allowed: allowed.to_vec(), near: cores::near(root, &gpu) };
+            share_out(&[want], &cores::physical(root, allowed)).concat()
         }
-        let rows = measure::measure(&bench, &floors)?;
-        output.rows(&rows)?;
-        output.step();
-        wrong = wrong.or_else(|| rows.iter().find_map(|(row, _)| wrong_elements(row, tuple)));
+        _ => Vec::new(),
     }
-    Ok(wrong)
 }
 
-fn wrong_elements(row: &Row, tuple: plan::Tuple) -> Option<Failure> {
-    let wrong = row.wrong.filter(|wrong| *wrong > 0)?;
-    Some(Failure::WrongData(format!("{wrong} wrong elements in {} over {} memory", row.case, place_name(tuple.place))))
+impl Experiment for Queue {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[
+            SCOPE, RINGS, CONSUMERS, SLOT_BYTES, RING_SLOTS, PUSH[0], PUSH[1], PUSH[2], ACK[0], ACK[1], ACK[2],
+            FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, WATCHED, EMPTY_POLLS,
+        ],
+        without: &["rails"],
+        headlines: &[
+            Headline { what: "commands through one ring, most", column: "rate_mops", best: Best::Most, only: &[("case", "ticket"), ("rings", "1")] },
+            Headline { what: "one push, acknowledged", column: "time_us_p50", best: Best::Least, only: &[("case", "ticket"), ("mode", "blocking")] },
+        ],
+        plots: &[
+            SIDE_BY_SIDE
+                .by("queues-nbi", "queues side by side: operations per second by grid and block", &["grid", "block"])
+                .only(&[QUEUES, ("mode", &["nbi"])]),
+            Plot { shape: Shape::Bars, several: Some("case"), across: Some("memory"), ..Plot::TIME }
+                .by("queues-blocking", "queues side by side: acknowledged pushes by grid and block", &["grid", "block"])
+                .only(&[QUEUES, ("mode", &["blocking"])]),
+            Plot::RATE.by("grid", "operations per second by blocks of the grid", &["grid"]).only(&[("mode", &["nbi"])]),
+            Plot::TIME.by("grid-time", "time by blocks of the grid", &["grid"]).only(&[("mode", &["blocking"])]),
+            Plot::RATE,
+            Plot::TIME,
+        ],
+        ..About::new(
+            "queue",
+            "The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run",
+        )
+    };
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        let large = args.payload.iter().max_by_key(|payload| payload.0).map_or(0, |payload| payload.0);
+        if let Some(slot) = args.slot_bytes.filter(|slot| slot.0 < large) {
+            return Err(usage("--slot-bytes", format!("{} are too few for elements of {}", slot.0 * 8, large * 8)));
+        }
+        let beside = args.algorithm.contains(&Algorithm::Ticket) && args.mode.contains(&Mode::Nbi);
+        let known_to_it = args.memory == [RingPlace::Pinned]
+            && args.payload.iter().all(|payload| payload.0 == 4)
+            && args.scope == [Scope::Thread]
+            && args.rings[..] == [1];
+        if args.prototype.is_some() && !(beside && known_to_it) {
+            let allowed = "-a ticket, -m nbi, -p 32, --rings 1, --scope thread and --memory pinned";
+            return Err(usage("--prototype", format!("it is compared with {allowed} alone")));
+        }
+        // The device says which grids it takes.
+        Ok(Plan::alone(Vec::new()))
+    }
+
+    async fn open(args: &Args, all: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Queue, Header), Failure> {
+        let (device, why_emulated) = Device::open(args.device.into(), 0)?;
+        *all = tuples(args, &device)?;
+        if matches!(device, Device::Emulated) && args.prototype.is_some() {
+            return Err(usage("--prototype", "the emulated device cannot run it; use -d gpu"));
+        }
+        let prototype = args.prototype.as_deref().map(Prototype::load).transpose()?;
+        let cores = consumer_cores(args, &device);
+        let mut header = Versions::header();
+        header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
+        if let Some(why) = why_emulated {
+            header.note(format!("emulated device: {why}"));
+        }
+        header.note(
+            "time_us is the time per push of one producer until all elements of a repeat are taken, on the device's clock; \
+             rates count all producers; push_us and ack_us are of single pushes in a watched pass",
+        );
+        Ok((Queue { args: args.clone(), device, cores, prototype, floors: Rows::new(), place: None }, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
+        let mut rows = Rows::new();
+        if self.place != Some(tuple.place) {
+            let found = floors(&Bench { queue: self, tuple: *tuple })?;
+            rows.clone_from(&found);
+            self.floors.extend(found);
+            self.place = Some(tuple.place);
+        }
+        rows.extend(measure(&Bench { queue: self, tuple: *tuple })?);
+        Ok(rows)
+    }
+
+    const WRONG: &'static str = "elements";
+
+    fn what(row: &Row) -> String {
+        format!("{} over {} memory", row.case, row.memory.as_deref().unwrap_or_default())
+    }
 }

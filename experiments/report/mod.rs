@@ -3,7 +3,8 @@
 mod args;
 
 use crate::error::Failure;
-pub use args::Args;
+use crate::program::{Program, program};
+use args::Args;
 use ginlab::report::chart::ChartError;
 use ginlab::report::compare::{CompareError, Comparison};
 use ginlab::report::figures::Figure;
@@ -12,8 +13,11 @@ use ginlab::report::run::Runs;
 use ginlab::report::{Target, WholeFile, same_file};
 use std::path::Path;
 
+pub const PROGRAMS: &[Program] =
+    &[program!("report", "Write one HTML page of earlier runs: headers, curves, comparisons, every row", Args, run)];
+
 /// Writes the page.
-pub fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     let output = Target::from(args.output.as_os_str());
     let found = Runs::find(&args.paths).map_err(unreadable)?;
     if let Target::File(path) = &output
@@ -24,14 +28,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let against = match &args.against {
         Some(path) => {
             let earlier = Runs::find(std::slice::from_ref(path)).map_err(unreadable)?;
-            let comparison = Comparison::of(&earlier.runs, &found.runs, &[]).map_err(refused)?;
+            let comparison = Comparison::of(&earlier.runs, &found.runs, crate::catalog(), &[]).map_err(refused)?;
             Some((comparison, path.display().to_string()))
         }
         None => None,
     };
     let ours = args.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let comparison = against.as_ref().map(|(comparison, path)| (comparison, path.as_str(), ours.as_str()));
-    let built = Page { title: &args.title, runs: &found.runs, comparison }.build();
+    let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: crate::catalog() }.build();
     for line in &found.left_out {
         eprintln!("# left out: {line}");
     }
@@ -53,7 +57,7 @@ fn write_pictures(folder: &Path, figures: &[Figure]) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(unwritable)?;
     for figure in figures {
         let target = Target::File(folder.join(format!("{}.svg", figure.name)));
-        WholeFile::create("the picture", &target)?.write(figure.svg.as_bytes())?;
+        WholeFile::create("the picture", &target)?.write(figure.chart.svg().unwrap_or_default().as_bytes())?;
     }
     Ok(())
 }

@@ -1,18 +1,22 @@
 //! `ginlab sendrecv`: two-sided messages, round trips and windows, through the fabric layer.
 
+use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::{self, Job, JobArgs};
-use crate::output::{Output, OutputArgs};
+use crate::job::{Job, JobArgs};
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
+use crate::values::{self, List, Rails, counts, sizes, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
-use ginlab::measure::stats::Summary;
 use ginlab::measure::{pattern, size};
-use ginlab::pairing::Pairing;
-use ginlab::report::{Header, Row, Status};
+use ginlab::report::{About, Best, Header, Headline, Plot, Row};
 use std::collections::VecDeque;
 use std::time::Instant;
+
+pub const PROGRAMS: &[Program] = &[program::<Sendrecv>()];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,15 +27,15 @@ Examples:
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   one of two hosts by TCP";
 
 /// Options of `ginlab sendrecv`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Smallest message [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE")]
-    begin: String,
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = size::parse)]
+    begin: u64,
     /// Largest message
-    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE")]
-    end: String,
+    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
+    end: u64,
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
     factor: u64,
@@ -42,8 +46,8 @@ pub struct Args {
     #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     repeats: u32,
     /// Bytes that one repeat may move; fewer messages above it
-    #[arg(long, default_value = "64M", value_name = "SIZE")]
-    volume: String,
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = size::parse)]
+    volume: u64,
     /// What is measured; a list
     #[arg(
         short = 'm',
@@ -58,8 +62,8 @@ pub struct Args {
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
     /// Rails per rank, a list that is swept; messages take turns
-    #[arg(long, default_value = "1,4", value_name = "LIST")]
-    rails: String,
+    #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<Rails>(64))]
+    rails: List<Rails>,
     /// Do not verify every byte in a pass of its own
     #[arg(long)]
     no_check: bool,
@@ -78,18 +82,9 @@ enum Mode {
     Window,
 }
 
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Roundtrip => "roundtrip",
-            Mode::Window => "window",
-        }
-    }
-}
-
 /// One row.
 #[derive(Clone, Copy, Debug)]
-struct Tuple {
+pub struct Tuple {
     mode: Mode,
     bytes: u64,
     rails: usize,
@@ -104,159 +99,137 @@ impl Tuple {
     }
 }
 
-fn plan(args: &Args) -> Result<Vec<Tuple>, Failure> {
-    let usage = |option: &str, why: String| Failure::Usage(format!("{option}: {why}"));
-    let bytes = |option: &str, text: &str| size::parse(text).map_err(|error| usage(option, error.to_string()));
-    let (begin, end) = (bytes("--begin", &args.begin)?, bytes("--end", &args.end)?);
-    let volume = bytes("--volume", &args.volume)?;
-    let sweep = |begin| size::sweep(begin, end, args.factor).map_err(|error| usage("-b/-e/-f", error.to_string()));
-    let sizes = match (begin, end) {
-        (0, 0) => vec![0],
-        (0, _) => [vec![0], sweep(1)?].concat(),
-        _ => sweep(begin)?,
-    };
-    if end > 1 << 40 {
-        return Err(usage("-e", "messages of more than 1 TiB".into()));
+fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+    if args.end > 1 << 40 {
+        return Err(usage("-e", "messages of more than 1 TiB"));
     }
-    let rails = size::parse_list(&args.rails).map_err(|error| usage("--rails", error.to_string()))?;
-    if let Some(rails) = rails.iter().find(|rails| **rails == 0 || **rails > 64) {
-        return Err(usage("--rails", format!("{rails}: from 1 to 64")));
-    }
+    let sizes = sizes(args.begin, args.end, args.factor)?;
     let mut tuples = Vec::new();
     for &mode in &args.mode {
-        for &rails in &rails {
+        for rails in args.rails.iter() {
             for &bytes in &sizes {
                 let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
-                let most = volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
+                let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
                 let messages = u64::from(args.iterations).min(most).max(1);
-                tuples.push(Tuple { mode, bytes, rails: rails as usize, window, messages });
+                tuples.push(Tuple { mode, bytes, rails: rails.0, window, messages });
             }
         }
     }
     Ok(tuples)
 }
 
-/// Runs the experiment on this rank.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let tuples = plan(args)?;
-    let fingerprint = vec![
-        ("rows".to_owned(), format!("{tuples:?}")),
-        ("options".to_owned(), format!("{} check {}", args.repeats, !args.no_check)),
-    ];
-    job::run(&args.job, fingerprint, |ranks| {
-        if ranks.size() < 2 || !ranks.size().is_multiple_of(2) {
-            let text = format!("--np {}: half of the ranks talks to the other half: an even number", ranks.size());
-            return Err(Failure::Usage(text));
-        }
-        rank(args, &tuples, ranks)
-    })
-}
-
-fn rank(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<(), Failure> {
-    let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
-    let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
-    let mut job = Job::open(&args.job, rails, true, memory * 2, ranks)?;
-    let out = job.register(args.job.mem, memory, Access::SOURCE)?;
-    let into = job.register(args.job.mem, memory, Access::SINK)?;
-    job.connect(&[], ranks)?;
-    let pairing = ranks.pairing();
-    // The number of ranks is even: everybody has a partner.
-    let other = pairing.partner(ranks.rank()).unwrap_or_default();
-    let begins = pairing.target(ranks.rank()).is_some();
-    let header = header(args, &job, ranks, &pairing);
-    let mut output = match ranks.rank() {
-        0 => Some(Output::open(&args.output.options(), &header, tuples.len() as u64)?),
-        _ => None,
-    };
-    let flow = job.flow.clone();
-    let peer = job.connections[other].peer;
-    let mut bench = Bench { args, job: &job, out, into, peer, other, begins, ranks, iteration: 1 };
-    let mut wrong = None;
-    let result = ginlab::flow::run([flow], async {
-        for tuple in tuples {
-            let row = bench.tuple(tuple).await?;
-            if let (Some(output), Some((row, samples))) = (&mut output, row) {
-                if row.wrong.is_some_and(|wrong| wrong > 0) {
-                    let text = format!("verification failed: wrong bytes in messages of {} B", tuple.bytes);
-                    wrong = wrong.take().or(Some(Failure::WrongData(text)));
-                }
-                output.rows(&[(row, samples)])?;
-                output.step();
-            }
-        }
-        Ok(())
-    })
-    .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))));
-    match output {
-        Some(output) => output.close(result),
-        None => result,
-    }?;
-    wrong.map_or(Ok(()), Err)
-}
-
-struct Bench<'a> {
-    args: &'a Args,
-    job: &'a Job,
+/// A rank that sends or receives.
+pub struct Sendrecv {
+    args: Args,
+    job: Job,
     out: Region<LibfabricRail>,
     into: Region<LibfabricRail>,
     peer: Peer,
     other: usize,
     /// Whether this rank begins.
     begins: bool,
-    ranks: &'a mut Bootstrap,
     iteration: u32,
 }
 
-impl Bench<'_> {
-    async fn tuple(&mut self, tuple: &Tuple) -> Result<Option<(Row, Vec<f64>)>, Failure> {
-        let mut times = Vec::new();
-        let mut singles = Vec::new();
-        self.repeat(tuple, &mut Vec::new()).await?;
+impl Experiment for Sendrecv {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, ACK[0], ACK[1], ACK[2]],
+        without: &["grid"],
+        headlines: &[Headline {
+            what: "half a round trip of 8 B",
+            column: "time_us_p50",
+            best: Best::Least,
+            only: &[("mode", "roundtrip"), ("size_bytes", "8")],
+        }],
+        plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATE],
+        ..About::new("sendrecv", "Two-sided messages through the fabric layer: round trips and windows")
+    };
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        let tuples = tuples(args)?;
+        let fingerprint = vec![
+            ("rows".to_owned(), format!("{tuples:?}")),
+            ("options".to_owned(), format!("{} check {}", args.repeats, !args.no_check)),
+        ];
+        let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
+            0 | 1 => Err(usage("--np", "half of the ranks talks to the other half: an even number")),
+            odd if !odd.is_multiple_of(2) => {
+                let text = format!("--np {odd}: half of the ranks talks to the other half: an even number");
+                Err(Failure::Usage(text))
+            }
+            _ => Ok(()),
+        })?;
+        Ok(Plan::of_ranks(tuples, ranks))
+    }
+
+    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Sendrecv, Header), Failure> {
+        let memory = tuples.iter().map(|tuple| tuple.stride() * tuple.window).max().unwrap_or(64);
+        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
+        let mut job = Job::open(&args.job, rails, true, memory * 2, ranks)?;
+        let out = job.register(args.job.mem, memory, Access::SOURCE)?;
+        let into = job.register(args.job.mem, memory, Access::SINK)?;
+        job.connect(&[], ranks)?;
+        drive(&job.flow);
+        let pairing = ranks.pairing();
+        // The number of ranks is even: everybody has a partner.
+        let other = pairing.partner(ranks.rank()).unwrap_or_default();
+        let begins = pairing.target(ranks.rank()).is_some();
+        let mut header = job.header(args.job.mem, ranks);
+        if let Some(note) = pairing.note() {
+            header.note(note);
+        }
+        header.note(
+            "time_us is the time per message and pair; in mode roundtrip half of a round trip, and ack_us are percentiles of \
+             single ones (half of each)",
+        );
+        let peer = job.connections[other].peer;
+        Ok((Sendrecv { args: args.clone(), job, out, into, peer, other, begins, iteration: 1 }, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        let (mut times, mut singles) = (Vec::new(), Vec::new());
+        self.repeat(tuple, &mut Vec::new(), ranks).await?;
         let before = self.job.flow.counters();
         for _ in 0..self.args.repeats {
-            times.push(self.repeat(tuple, &mut singles).await?);
+            times.push(self.repeat(tuple, &mut singles, ranks).await?);
         }
         let after = self.job.flow.counters();
-        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple).await?) };
-        let all = self.ranks.gather_values(&(times, wrong), "results of a row")?;
-        let Some(all) = all else { return Ok(None) };
-        let pairs = self.ranks.size() as u64 / 2;
-        let slowest = |i: usize| all.iter().filter_map(|(times, _)| times.get(i)).fold(0.0, |a, b| f64::max(a, *b));
-        let repeats = all.first().map_or(0, |(times, _)| times.len());
-        let times: Vec<f64> = (0..repeats).map(slowest).collect();
-        let mut row = Row::new("sendrecv", "sendrecv", "cpu", &self.job.provider);
-        row.ranks = self.ranks.size() as u32;
-        row.rails = Some(tuple.rails as u32);
-        row.mode = Some(tuple.mode.name().into());
-        row.memory = Some(self.args.job.mem.name().into());
+        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, ranks).await?) };
+        let all: Option<Vec<(Vec<f64>, Option<u64>)>> = ranks.gather_values(&(times, wrong), "results of a row")?;
+        let Some(all) = all else { return Ok(Rows::new()) };
+        let pairs = all.len() as u64 / 2;
+        let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
+        row.mode = Some(values::name(tuple.mode));
         row.size_bytes = Some(tuple.bytes);
         row.iterations = Some(tuple.messages);
-        row.window = Some(tuple.window as u32);
-        row.completion = Some(format!("{:?}", self.args.job.completion).to_lowercase());
-        if let Some(summary) = Summary::of(&times) {
-            row.times(&summary).throughput(tuple.bytes * pairs, pairs);
-        }
+        row.set(&WINDOW, tuple.window);
+        let times = slowest(&all, |(times, _)| times);
+        timed(&mut row, &times, tuple.bytes * pairs, pairs);
         if let Some(line) = self.job.line_rate(tuple.rails) {
             row.line_rate(line * pairs);
         }
-        row.again = Some(after.again - before.again);
-        let sent =
-            after.rail_bytes.iter().zip(&before.rail_bytes).take(tuple.rails).map(|(after, before)| after - before);
-        row.rail_bytes = Some(sent.collect());
-        singles.sort_by(f64::total_cmp);
-        let rank_of =
-            |per_mille: usize| singles.get((singles.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied();
-        (row.ack_us_p50, row.ack_us_p99, row.ack_us_p999) = (rank_of(500), rank_of(990), rank_of(999));
-        row.wrong = all.iter().filter_map(|(_, wrong)| *wrong).reduce(|a, b| a + b);
-        if row.wrong.is_some_and(|wrong| wrong > 0) {
-            row.status = Status::Failed("wrong bytes".into());
-        }
-        Ok(Some((row, times)))
+        self.job.counted(&mut row, &before, &after, tuple.rails);
+        percentiles(&mut row, &ACK, singles);
+        row.verified(all.iter().filter_map(|(_, wrong)| *wrong).reduce(|a, b| a + b));
+        Ok(vec![(row, times)])
     }
 
+    fn what(_: &Row) -> String {
+        "messages".into()
+    }
+}
+
+impl Sendrecv {
     /// One repeat: microseconds per message of the rank that begins; single round trips go to `singles`.
-    async fn repeat(&mut self, tuple: &Tuple, singles: &mut Vec<f64>) -> Result<f64, Failure> {
-        self.ranks.barrier("start of a repeat")?;
+    async fn repeat(&self, tuple: &Tuple, singles: &mut Vec<f64>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
+        ranks.barrier("start of a repeat")?;
         let started = Instant::now();
         match tuple.mode {
             Mode::Roundtrip => self.round_trips(tuple, singles).await?,
@@ -271,7 +244,7 @@ impl Bench<'_> {
         Ok(elapsed / (tuple.messages * ways) as f64)
     }
 
-    async fn round_trips(&mut self, tuple: &Tuple, singles: &mut Vec<f64>) -> Result<(), Failure> {
+    async fn round_trips(&self, tuple: &Tuple, singles: &mut Vec<f64>) -> Result<(), Failure> {
         let flow = &self.job.flow;
         let begins = self.begins;
         for number in 0..tuple.messages {
@@ -351,19 +324,19 @@ impl Bench<'_> {
     }
 
     /// A window of messages over poison, of the rank that begins; the wrong bytes that this rank has found.
-    async fn verify(&mut self, tuple: &Tuple) -> Result<u64, Failure> {
+    async fn verify(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<u64, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;
         let slots = || (0..tuple.window).map(|slot| ((slot * tuple.stride()) as usize, slot as u32));
         let mut payload = vec![0u8; tuple.bytes as usize];
-        let rank = self.ranks.rank() as u32;
+        let rank = ranks.rank() as u32;
         for (offset, slot) in slots() {
             pattern::fill(&mut payload, pattern::seed(rank, iteration, slot));
             self.out.buffer().write(offset, &payload)?;
             pattern::poison(&mut payload, pattern::seed(self.other as u32, iteration, slot));
             self.into.buffer().write(offset, &payload)?;
         }
-        self.ranks.barrier("start of the verified pass")?;
+        ranks.barrier("start of the verified pass")?;
         if self.begins {
             self.stream_out(tuple, tuple.window).await?;
             return Ok(0);
@@ -376,16 +349,4 @@ impl Bench<'_> {
         }
         Ok(wrong)
     }
-}
-
-fn header(args: &Args, job: &Job, ranks: &Bootstrap, pairing: &Pairing) -> Header {
-    let mut header = job.header(args.job.mem, ranks);
-    if let Some(note) = pairing.note() {
-        header.note(note);
-    }
-    header.note(
-        "time_us is the time per message and pair; in mode roundtrip half of a round trip, and ack_us are percentiles of single \
-         ones (half of each)",
-    );
-    header
 }

@@ -1,19 +1,21 @@
 //! A peer of a server: joins, writes, has it verified, and leaves.
 
 use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
+use crate::columns::{AGAIN, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::rails::Wanted;
+use crate::runner::{drive, in_event_loop, timed};
 use ginlab::bootstrap::visit::{Visit, VisitError, bounded};
 use ginlab::bootstrap::{process_env, token_for};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::flow::{self, Flow, Operation, Target};
-use ginlab::measure::stats::Summary;
+use ginlab::flow::{Operation, Target};
 use ginlab::measure::{pattern, size};
-use ginlab::report::{Header, Key, Row, Status};
+use ginlab::report::{About, Key, Plot, Row, Status};
 use ginlab::signals;
+use ginlab::versions::Versions;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,14 @@ const EXAMPLES: &str = "\
 Examples:
   GINLAB_TOKEN=secret ginlab join host-a:7002                   1000 writes of 64 KiB into the server's memory
   GINLAB_TOKEN=secret ginlab join 127.0.0.1:7002 -b 1M -n 100 --window 4 --csv -";
+
+/// What the row is.
+pub const ABOUT: About = About {
+    columns: &[WINDOW, AGAIN, RAIL_BYTES],
+    without: &["mode", "grid"],
+    plots: &[Plot::BANDWIDTH],
+    ..About::new("serve", "Writes into the memory of a server by peers that join and leave")
+};
 
 /// How long an error of the fabric waits for what the socket has to say about it.
 const HINDSIGHT: Duration = Duration::from_millis(200);
@@ -33,8 +43,8 @@ pub struct Args {
     #[arg(value_name = "HOST:PORT")]
     server: String,
     /// Bytes of a write [K, M, G are powers of two]
-    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE")]
-    bytes: String,
+    #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
+    bytes: u64,
     /// Writes
     #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     iterations: u64,
@@ -56,13 +66,12 @@ pub struct Args {
 
 /// Joins.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let bytes = size::parse(&args.bytes).map_err(|error| Failure::Usage(format!("--bytes: {error}")))?;
-    if bytes == 0 {
+    ginlab::fabric::libfabric::require_library()?;
+    if args.bytes == 0 {
         return Err(Failure::Usage("--bytes 0: a write has 1 byte or more".to_owned()));
     }
     let token = token_for(&args.server, &process_env)?;
-    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), visit(args, bytes, &token))
-        .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
+    in_event_loop(visit(args, args.bytes, &token))
 }
 
 async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
@@ -86,10 +95,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     };
     let rails = wanted.open(server.reach())?;
     let flow = rails.flow.clone();
-    let driver = {
-        let flow = flow.clone();
-        tokio::task::spawn_local(async move { flow.drive().await })
-    };
+    let driver = drive(&flow);
     // The writes go round as many places as fit: what is verified at the end is all of them.
     let places = args.iterations.min(server.bytes / bytes).max(1);
     let extent = places * bytes;
@@ -106,14 +112,13 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     }
     source.buffer().write(0, &payload)?;
 
-    let mut header = Header::default();
-    crate::versions().fill(&mut header);
+    let mut header = Versions::header();
     header.set(Key::Provider, rails.provider.as_str()).set(Key::Rails, rails.names.clone());
     header.note(format!("peer {} of the server {visit}", place.number));
     header.note(
         "time_us is the time per write until all are complete; the server's checksum of what arrived verifies them",
     );
-    let mut output = Output::open(&args.output.options(), &header, 1)?;
+    let mut output = Output::open(&args.output, &header, &ABOUT, 1)?;
     let began = Instant::now();
     let write = |number: u64| {
         let offset = number % places * bytes;
@@ -128,16 +133,14 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
             let right = answer.crc32 == crc32 && answer.writes == args.iterations;
             visit.say(words::VERDICT, &Verdict { right }).await?;
             let mut row = Row::new("serve", "join", "cpu", &rails.provider);
-            (row.ranks, row.rails, row.window) = (2, Some(server.rails as u32), Some(args.window));
+            (row.ranks, row.rails) = (2, Some(server.rails as u32));
             (row.size_bytes, row.iterations) = (Some(bytes), Some(args.iterations));
             if server.rails > 1 {
                 row.strategy = Some("round-robin".to_owned());
             }
-            if let Some(summary) = Summary::of(&[each]) {
-                row.times(&summary).throughput(bytes, 1);
-            }
-            row.rail_bytes = Some(flow.counters().rail_bytes);
-            row.again = Some(flow.counters().again);
+            timed(&mut row, &[each], bytes, 1);
+            let counters = flow.counters();
+            row.set(&WINDOW, args.window).set(&RAIL_BYTES, counters.rail_bytes).set(&AGAIN, counters.again);
             let verified = if right {
                 row.wrong = Some(0);
                 Ok(())

@@ -8,5 +8,17 @@ mod join;
 mod server;
 mod words;
 
-pub use join::{Args as JoinArgs, run as join};
-pub use server::{Args as ServeArgs, run as serve};
+use crate::program::{Program, program};
+
+pub const PROGRAMS: &[Program] = &[
+    program!(
+        "serve",
+        "A server whose memory peers write into that join while it runs, leave or die",
+        server::Args,
+        server::run
+    ),
+    Program {
+        about: Some(join::ABOUT),
+        ..program!("join", "Join a running server: write into its memory, have it verified, leave", join::Args, join::run)
+    },
+];

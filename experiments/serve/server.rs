@@ -4,13 +4,14 @@ use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::{Rails, Wanted};
+use crate::runner::{drive, in_event_loop};
 use ginlab::bootstrap::visit::{Ended, Entrance, Visit, VisitError, bounded};
 use ginlab::bootstrap::{process_env, token_for};
 use ginlab::cuda::{Buffer, Choice, Device, Place as Where};
 use ginlab::fabric::Access;
 use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::flow::{self, Flow, Region};
+use ginlab::flow::Region;
 use ginlab::measure::size;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -46,8 +47,8 @@ pub struct Args {
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     peers: u32,
     /// Memory of each [K, M, G are powers of two]
-    #[arg(long, default_value = "16M", value_name = "SIZE")]
-    bytes: String,
+    #[arg(long, default_value = "16M", value_name = "SIZE", value_parser = size::parse)]
+    bytes: u64,
     /// End after so many peers have left or died [default: with Ctrl-C]
     #[arg(long, value_name = "N")]
     visits: Option<u64>,
@@ -94,7 +95,9 @@ struct Shared {
 
 /// Listens and serves.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let bytes = size::parse(&args.bytes).map_err(|error| Failure::Usage(format!("--bytes: {error}")))?;
+    // It listens before it opens rails.
+    ginlab::fabric::libfabric::require_library()?;
+    let bytes = args.bytes;
     if !(1..=1 << 40).contains(&bytes) {
         return Err(Failure::Usage(format!("--bytes {}: allowed are 1 B to 1 TiB", args.bytes)));
     }
@@ -161,8 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         result
     };
-    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program)
-        .map_err(|error| Failure::Run(format!("cannot make an event loop: {error}")))?
+    in_event_loop(program)
 }
 
 async fn accept(mut entrance: Entrance, shared: &Rc<Shared>, args: &Args) -> Result<(), Failure> {
@@ -336,8 +338,7 @@ impl Shared {
         let mut driver = self.driver.borrow_mut();
         match (on, driver.is_some()) {
             (true, false) => {
-                let flow = self.rails.flow.clone();
-                *driver = Some(tokio::task::spawn_local(async move { flow.drive().await }));
+                *driver = Some(drive(&self.rails.flow));
             }
             (false, true) if self.slots.borrow().iter().all(|slot| !slot.taken) => {
                 driver.take().inspect(JoinHandle::abort);

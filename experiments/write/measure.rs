@@ -1,23 +1,24 @@
 //! One tuple: writes and, interleaved, the bare loop; then single writes timed; then every byte verified.
 
-use super::args::{Args, Targets, Tuple};
+use super::Tuple;
+use super::args::{Args, Targets};
+use crate::columns::{ACK, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::Job;
+use crate::runner::{Rows, percentiles, slowest, timed};
+use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
-use ginlab::measure::stats::Summary;
 use ginlab::pairing::Pairing;
-use ginlab::report::{Row, Status};
+use ginlab::report::Row;
 use std::time::Instant;
 
 /// Raised at a target when its writer is done with a repeat.
 const DONE: u32 = 1;
 /// Single writes that are timed.
 const SINGLES: u64 = 1000;
-
-type Rows = Vec<(Row, Vec<f64>)>;
 
 /// What a rank tells of its part of a row: microseconds per write by repeat, ours and the bare loop's; wrong bytes.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -27,106 +28,89 @@ struct Part {
     wrong: Option<u64>,
 }
 
-pub struct Bench<'a> {
-    pub args: &'a Args,
-    pub job: &'a Job,
+/// A rank that writes.
+pub struct Write {
+    pub args: Args,
+    pub job: Job,
     pub source: Region<LibfabricRail>,
     pub destination: Region<LibfabricRail>,
-    pub ranks: &'a mut Bootstrap,
-    pub pairing: &'a Pairing,
+    pub pairing: Pairing,
     /// Number of the next verified pass: no pass repeats the pattern of an earlier one.
     pub iteration: u32,
 }
 
-impl Bench<'_> {
+impl Write {
     /// All rows of a tuple; they are whole on rank 0.
-    pub async fn tuple(&mut self, tuple: &Tuple) -> Result<Rows, Failure> {
-        let (rank, size) = (self.ranks.rank(), self.ranks.size());
-        let mine = tuple.targets.of(rank, self.pairing);
+    pub async fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        let (rank, size) = (ranks.rank(), ranks.size());
+        let mine = tuple.targets.of(rank, &self.pairing);
         let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
         // How many ranks write to us.
-        let writers = (0..size).filter(|other| tuple.targets.of(*other, self.pairing).contains(&rank)).count() as u64;
+        let writers = (0..size).filter(|other| tuple.targets.of(*other, &self.pairing).contains(&rank)).count() as u64;
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
 
-        self.repeat(tuple, &targets, writers).await?;
+        self.repeat(tuple, &targets, writers, ranks).await?;
         let before = self.job.flow.counters();
         let (mut times, mut bare) = (Vec::new(), Vec::new());
         let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
         for _ in 0..self.args.repeats {
-            times.push(self.repeat(tuple, &targets, writers).await?);
+            times.push(self.repeat(tuple, &targets, writers, ranks).await?);
             if measures_bare {
-                bare.push(self.bare(tuple, targets.first(), writers).await?);
+                bare.push(self.bare(tuple, targets.first(), writers, ranks).await?);
             }
         }
         let after = self.job.flow.counters();
-        let singles = self.singles(tuple, &targets, writers).await?;
-        let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers).await?) };
-        let all = self.ranks.gather_values(&Part { times, bare, wrong }, "results of a row")?;
-        let Some(all) = all else { return Ok(Rows::new()) };
+        let singles = self.singles(tuple, &targets, writers, ranks).await?;
+        let wrong =
+            if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers, ranks).await?) };
+        let Some(all) = ranks.gather_values(&Part { times, bare, wrong }, "results of a row")? else {
+            return Ok(Rows::new());
+        };
         // The slowest writer of each repeat is the repeat's time.
-        let times = slowest(&all, |part| part.times.as_slice());
-        let bare = slowest(&all, |part| part.bare.as_slice());
-        let wrong = all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b);
+        let (times, bare) = (slowest(&all, |part| &part.times), slowest(&all, |part| &part.bare));
 
         let pairs = match tuple.targets {
             Targets::One => size as u64 / 2,
             Targets::Turn => 1,
             Targets::All => size as u64 - 1,
         };
-        let mut row = self.blank(tuple, "write");
-        if let Some(summary) = Summary::of(&times) {
-            row.times(&summary).throughput(tuple.bytes * pairs, pairs);
-        }
+        let mut row = self.row(tuple, "write");
+        row.strategy = Some(tuple.strategy.to_string());
+        row.set(&WINDOW, tuple.window).set(&SLOT_BYTES, tuple.stride());
+        timed(&mut row, &times, tuple.bytes * pairs, pairs);
         if let Some(line) = self.job.line_rate(tuple.rails) {
             let senders = if tuple.targets == Targets::One { pairs } else { 1 };
             row.line_rate(line * senders);
         }
-        let moved = |after: &[u64], before: &[u64]| -> Vec<u64> {
-            after.iter().zip(before).take(tuple.rails).map(|(after, before)| after - before).collect()
-        };
-        row.rail_bytes = Some(moved(&after.rail_bytes, &before.rail_bytes));
-        row.again = Some(after.again - before.again);
-        let mut sorted = singles;
-        sorted.sort_by(f64::total_cmp);
-        let rank_of =
-            |per_mille: usize| sorted.get(((sorted.len() * per_mille).div_ceil(1000)).saturating_sub(1)).copied();
-        (row.ack_us_p50, row.ack_us_p99, row.ack_us_p999) = (rank_of(500), rank_of(990), rank_of(999));
-        row.wrong = wrong;
-        if wrong.is_some_and(|wrong| wrong > 0) {
-            row.status = Status::Failed("wrong bytes".into());
+        self.job.counted(&mut row, &before, &after, tuple.rails);
+        percentiles(&mut row, &ACK, singles);
+        row.verified(all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b));
+        if !measures_bare {
+            return Ok(vec![(row, times)]);
         }
-        let mut rows = vec![(row, times)];
-        if measures_bare {
-            let mut row = self.blank(tuple, "bare-write");
-            (row.window, row.slot_bytes, row.strategy) = (None, None, None);
-            if let Some(summary) = Summary::of(&bare) {
-                row.times(&summary).throughput(tuple.bytes * pairs, pairs);
-            }
-            let ours = rows[0].1.clone();
-            rows[0].0.against(&row, &ours, &bare);
-            rows.push((row, bare));
-        }
-        Ok(rows)
+        let mut bare_row = self.row(tuple, "bare-write");
+        timed(&mut bare_row, &bare, tuple.bytes * pairs, pairs);
+        row.against(&bare_row, &times, &bare);
+        Ok(vec![(row, times), (bare_row, bare)])
     }
 
-    fn blank(&self, tuple: &Tuple, case: &str) -> Row {
-        let mut row = Row::new("write", case, "cpu", &self.job.provider);
-        row.ranks = self.ranks.size() as u32;
-        row.rails = Some(tuple.rails as u32);
-        row.strategy = Some(tuple.strategy.to_string());
-        row.mode = Some(format!("targets={}", tuple.targets.name()));
-        row.memory = Some(self.args.job.mem.name().into());
+    fn row(&self, tuple: &Tuple, case: &str) -> Row {
+        let mut row = self.job.row("write", case, tuple.rails, &self.args.job);
+        row.mode = Some(format!("targets={}", values::name(tuple.targets)));
         row.size_bytes = Some(tuple.bytes);
         row.iterations = Some(tuple.writes);
-        row.window = Some(tuple.window);
-        row.slot_bytes = Some(tuple.stride());
-        row.completion = Some(format!("{:?}", self.args.job.completion).to_lowercase());
         row
     }
 
     /// One repeat; microseconds per write and target where this rank writes, 0 elsewhere.
-    async fn repeat(&mut self, tuple: &Tuple, targets: &[Target], writers: u64) -> Result<f64, Failure> {
-        self.ranks.barrier("start of a repeat")?;
+    async fn repeat(
+        &self,
+        tuple: &Tuple,
+        targets: &[Target],
+        writers: u64,
+        ranks: &mut Bootstrap,
+    ) -> Result<f64, Failure> {
+        ranks.barrier("start of a repeat")?;
         let started = Instant::now();
         if tuple.targets == Targets::Turn {
             for target in targets {
@@ -136,7 +120,7 @@ impl Bench<'_> {
             self.writes(tuple, targets).await?;
         }
         let elapsed = started.elapsed().as_secs_f64() * 1e6;
-        self.end(targets, writers).await?;
+        self.end(targets, writers, ranks).await?;
         if targets.is_empty() {
             return Ok(0.0);
         }
@@ -184,32 +168,44 @@ impl Bench<'_> {
     }
 
     /// Tells the targets that this rank's writes are complete, and waits until its own writers are done.
-    async fn end(&mut self, targets: &[Target], writers: u64) -> Result<(), Failure> {
+    async fn end(&self, targets: &[Target], writers: u64, ranks: &mut Bootstrap) -> Result<(), Failure> {
         for target in targets {
             self.job.flow.write_with_immediate(&self.source, 0, target, 0, 0, DONE).await?;
         }
         if writers > 0 {
-            self.job.wait_signal(DONE, writers, self.ranks).await?;
+            self.job.wait_signal(DONE, writers, ranks).await?;
         }
         Ok(())
     }
 
     /// The plainest loop, microseconds per write.
-    async fn bare(&mut self, tuple: &Tuple, target: Option<&Target>, writers: u64) -> Result<f64, Failure> {
-        self.ranks.barrier("start of the bare loop")?;
+    async fn bare(
+        &self,
+        tuple: &Tuple,
+        target: Option<&Target>,
+        writers: u64,
+        ranks: &mut Bootstrap,
+    ) -> Result<f64, Failure> {
+        ranks.barrier("start of the bare loop")?;
         let mut each = 0.0;
         if let Some(target) = target {
             let flow = &self.job.flow;
             let seconds = flow.bare_writes(&self.source, target, tuple.bytes, tuple.writes, self.job.timeout)?;
             each = seconds * 1e6 / tuple.writes as f64;
         }
-        self.end(target.map(std::slice::from_ref).unwrap_or_default(), writers).await?;
+        self.end(target.map(std::slice::from_ref).unwrap_or_default(), writers, ranks).await?;
         Ok(each)
     }
 
     /// Single writes to the first target, each from its post to its completion, in microseconds.
-    async fn singles(&mut self, tuple: &Tuple, targets: &[Target], writers: u64) -> Result<Vec<f64>, Failure> {
-        self.ranks.barrier("start of the single writes")?;
+    async fn singles(
+        &self,
+        tuple: &Tuple,
+        targets: &[Target],
+        writers: u64,
+        ranks: &mut Bootstrap,
+    ) -> Result<Vec<f64>, Failure> {
+        ranks.barrier("start of the single writes")?;
         let mut times = Vec::new();
         if let Some(target) = targets.first() {
             for _ in 0..SINGLES.min(tuple.writes) {
@@ -218,17 +214,23 @@ impl Bench<'_> {
                 times.push(started.elapsed().as_secs_f64() * 1e6);
             }
         }
-        self.end(targets, writers).await?;
+        self.end(targets, writers, ranks).await?;
         Ok(times)
     }
 
     /// Every buffer written once, over poison; the wrong bytes that this rank has found.
-    async fn verify(&mut self, tuple: &Tuple, targets: &[Target], writers: u64) -> Result<u64, Failure> {
+    async fn verify(
+        &mut self,
+        tuple: &Tuple,
+        targets: &[Target],
+        writers: u64,
+        ranks: &mut Bootstrap,
+    ) -> Result<u64, Failure> {
         let iteration = self.iteration;
         self.iteration += 1;
         let bytes = tuple.bytes as usize;
-        let (rank, size) = (self.ranks.rank(), self.ranks.size());
-        let writer = (0..size).find(|other| tuple.targets.of(*other, self.pairing).contains(&rank));
+        let (rank, size) = (ranks.rank(), ranks.size());
+        let writer = (0..size).find(|other| tuple.targets.of(*other, &self.pairing).contains(&rank));
         let slots = || (0..u64::from(tuple.buffers)).map(|slot| ((slot * tuple.stride()) as usize, slot));
         let mut payload = vec![0u8; bytes];
         for (offset, slot) in slots() {
@@ -241,12 +243,12 @@ impl Bench<'_> {
                 self.destination.buffer().write(offset, &payload)?;
             }
         }
-        self.ranks.barrier("start of the verified pass")?;
+        ranks.barrier("start of the verified pass")?;
         for target in targets {
             let one = Tuple { writes: tuple.buffers.into(), ..*tuple };
             self.writes(&one, std::slice::from_ref(target)).await?;
         }
-        self.end(targets, writers).await?;
+        self.end(targets, writers, ranks).await?;
         let mut wrong = 0;
         if let Some(writer) = writer {
             for (offset, slot) in slots() {
@@ -256,13 +258,6 @@ impl Bench<'_> {
         }
         Ok(wrong)
     }
-}
-
-/// The largest of each repeat over all ranks.
-fn slowest(all: &[Part], times: fn(&Part) -> &[f64]) -> Vec<f64> {
-    let repeats = all.first().map_or(0, |part| times(part).len());
-    let of = |repeat: usize| all.iter().filter_map(|part| times(part).get(repeat)).fold(0.0, |a, b| f64::max(a, *b));
-    (0..repeats).map(of).collect()
 }
 
 /// The pattern of a buffer.

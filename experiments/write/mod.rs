@@ -3,85 +3,145 @@
 mod args;
 mod measure;
 
-pub use args::Args;
-
+use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::{self, Job};
-use crate::output::Output;
-use args::Plan;
+use crate::job::Job;
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Rows, drive, program};
+use crate::values::{sizes, usage};
+use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
-use ginlab::pairing::Pairing;
-use ginlab::report::{Header, Row};
-use measure::Bench;
+use ginlab::proxy::strategy::Strategy;
+use ginlab::report::{About, Best, Header, Headline, Plot, Row};
+use measure::Write;
 
-/// Runs the experiment on this rank.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let plan = Plan::new(args)?;
-    job::run(&args.job, plan.fingerprint(args), |ranks| {
-        if ranks.size() < 2 {
-            return Err(Failure::Usage("--np: writes need two ranks or more".into()));
-        }
-        if args.targets.contains(&args::Targets::One) && !ranks.size().is_multiple_of(2) {
-            return Err(Failure::Usage(format!("--np {}: --targets one pairs an even number of ranks", ranks.size())));
-        }
-        rank(args, &plan, ranks)
-    })
+pub const PROGRAMS: &[Program] = &[program::<Write>()];
+
+/// One row, or two with the bare loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    bytes: u64,
+    rails: usize,
+    strategy: Strategy,
+    window: u32,
+    buffers: u32,
+    targets: Targets,
+    /// Writes per target and repeat.
+    writes: u64,
 }
 
-fn rank(args: &Args, plan: &Plan, ranks: &mut Bootstrap) -> Result<(), Failure> {
-    let mut job = Job::open(&args.job, plan.most_rails, false, plan.memory * 2, ranks)?;
-    let source = job.register(args.job.mem, plan.memory, Access::SOURCE)?;
-    let destination = job.register(args.job.mem, plan.memory, Access::REMOTE_WRITE)?;
-    job.connect(&[&destination], ranks)?;
-    let pairing = ranks.pairing();
-    let mut output = match ranks.rank() {
-        0 => {
-            let header = header(args, &job, ranks, &pairing);
-            Some(Output::open(&args.output.options(), &header, plan.tuples.len() as u64)?)
-        }
-        _ => None,
-    };
-    let flow = job.flow.clone();
-    let mut bench = Bench { args, job: &job, source, destination, ranks, pairing: &pairing, iteration: 1 };
-    let mut wrong = None;
-    // One executor for all rows: its driver keeps the rails going while a rank waits for the others.
-    let result = ginlab::flow::run([flow], async {
-        for tuple in &plan.tuples {
-            let rows = bench.tuple(tuple).await?;
-            if let Some(output) = &mut output {
-                output.rows(&rows)?;
-                output.step();
-            }
-            wrong = wrong.take().or_else(|| wrong_data(&rows));
-        }
-        Ok(())
-    })
-    .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))));
-    match output {
-        Some(output) => output.close(result),
-        None => result,
-    }?;
-    wrong.map_or(Ok(()), Err)
-}
-
-fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
-    let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
-    let bytes = row.size_bytes.unwrap_or_default();
-    Some(Failure::WrongData(format!(
-        "verification failed: {wrong} wrong bytes in writes of {bytes} B ({})",
-        row.fabric
-    )))
-}
-
-fn header(args: &Args, job: &Job, ranks: &Bootstrap, pairing: &Pairing) -> Header {
-    let mut header = job.header(args.job.mem, ranks);
-    if let Some(note) = pairing.note().filter(|_| args.targets.contains(&args::Targets::One)) {
-        header.note(note);
+impl Tuple {
+    /// From one buffer to the next.
+    fn stride(&self) -> u64 {
+        self.bytes.next_multiple_of(64)
     }
-    header.note(
-        "time_us is the time per write and target until all writes of a repeat are complete; ack_us is of single writes, \
-         from post to completion, in a pass of its own; rates and bandwidths count all targets and pairs of ranks",
-    );
-    header
+}
+
+/// Every combination of what is swept.
+fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+    let sizes = sizes(args.begin, args.end, args.factor)?;
+    let mut tuples = Vec::new();
+    for &targets in &args.targets {
+        for rails in args.rails.iter() {
+            for &strategy in args.strategy.iter() {
+                for &window in args.window.iter() {
+                    for &bytes in &sizes {
+                        let buffers = args.buffers.unwrap_or(window);
+                        let most = (args.volume / bytes).max(u64::from(window.min(4)));
+                        let writes = u64::from(args.iterations).min(most).max(1);
+                        tuples.push(Tuple { bytes, rails: rails.0, strategy, window, buffers, targets, writes });
+                    }
+                }
+            }
+        }
+    }
+    Ok(tuples)
+}
+
+/// Bytes of the source, and of the destination.
+fn memory(tuples: &[Tuple]) -> Result<u64, Failure> {
+    let need = tuples.iter().map(|tuple| u128::from(tuple.stride()) * u128::from(tuple.buffers)).max().unwrap_or(64);
+    let memory = u64::try_from(need).ok().filter(|memory| *memory < 1 << 46);
+    memory.ok_or_else(|| usage("-e", "buffers of more than 64 TiB"))
+}
+
+impl Experiment for Write {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2]],
+        without: &["grid"],
+        headlines: &[
+            Headline {
+                what: "CPU-initiated writes, most bandwidth",
+                column: "bandwidth_gbytes_s",
+                best: Best::Most,
+                only: &[("case", "write")],
+            },
+            Headline { what: "one write of 64 B until it is complete", column: "ack_us_p50", best: Best::Least, only: &[("case", "write"), ("size_bytes", "64")] },
+        ],
+        plots: &[Plot::BANDWIDTH, Plot::RATIO, Plot::TIME, Plot::RATE],
+        ..About::new(
+            "write",
+            "CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop",
+        )
+    };
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        if args.begin == 0 {
+            return Err(usage("--begin", "a write of 0 bytes moves nothing and takes no time; from 1 on"));
+        }
+        let tuples = tuples(args)?;
+        memory(&tuples)?;
+        let options = format!(
+            "{}x{} batch {} bare {} check {} {:?} {:?}",
+            args.iterations, args.repeats, args.batch, args.bare, !args.no_check, args.job.mem, args.job.completion
+        );
+        let fingerprint = vec![("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
+        let one = args.targets.contains(&Targets::One);
+        let ranks = args.job.ranks(fingerprint, move |ranks| match ranks {
+            0 | 1 => Err(usage("--np", "writes need two ranks or more")),
+            odd if one && !odd.is_multiple_of(2) => {
+                Err(Failure::Usage(format!("--np {odd}: --targets one pairs an even number of ranks")))
+            }
+            _ => Ok(()),
+        })?;
+        Ok(Plan::of_ranks(tuples, ranks))
+    }
+
+    async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Write, Header), Failure> {
+        let memory = memory(tuples)?;
+        let rails = tuples.iter().map(|tuple| tuple.rails).max().unwrap_or(1);
+        let mut job = Job::open(&args.job, rails, false, memory * 2, ranks)?;
+        let source = job.register(args.job.mem, memory, Access::SOURCE)?;
+        let destination = job.register(args.job.mem, memory, Access::REMOTE_WRITE)?;
+        job.connect(&[&destination], ranks)?;
+        // Also while a rank waits for the others.
+        drive(&job.flow);
+        let pairing = ranks.pairing();
+        let mut header = job.header(args.job.mem, ranks);
+        if let Some(note) = pairing.note().filter(|_| args.targets.contains(&Targets::One)) {
+            header.note(note);
+        }
+        header.note(
+            "time_us is the time per write and target until all writes of a repeat are complete; ack_us is of single writes, \
+             from post to completion, in a pass of its own; rates and bandwidths count all targets and pairs of ranks",
+        );
+        Ok((Write { args: args.clone(), job, source, destination, pairing, iteration: 1 }, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.measure(tuple, ranks).await
+    }
+
+    fn what(_: &Row) -> String {
+        "writes".into()
+    }
 }

@@ -159,6 +159,11 @@ impl Bootstrap {
         }
     }
 
+    /// A world of one, whatever the launcher: for programs without ranks.
+    pub fn alone() -> Result<Self, BootstrapError> {
+        Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, Options::default())
+    }
+
     /// Becomes rank 0 of a job that knows its address by other means: accepts ranks 1 to `size - 1` on the listener.
     pub fn serve(listener: TcpListener, size: usize, token: &str, options: Options) -> Result<Self, BootstrapError> {
         let star = Star::new(0, checked_size(size)?, None);

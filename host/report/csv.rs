@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Header, Place, ReportError, Row, Target, write_stdout};
+use super::{Column, Header, Place, ReportError, Row, Target, write_stdout};
 
 /// Writes rows as CSV and flushes each, so that the file is intact whenever the run ends.
 #[derive(Debug)]
@@ -13,20 +13,20 @@ pub struct CsvSink {
     place: Place,
     /// A header that replaces the one beside the file when it is closed.
     amended: Option<Header>,
+    /// The columns behind the common ones.
+    own: &'static [Column],
 }
 
 impl CsvSink {
     /// Opens the target and writes the column names, and the header beside a regular file as `<stem>.header.json`.
-    pub fn create(target: &Target, header: &Header) -> Result<Self, ReportError> {
-        let mut sink = match target {
-            Target::Stdout => Self { file: None, place: Place::Stdout, amended: None },
-            Target::File(path) => {
-                let place = Place::Path(path.clone());
-                let file = File::create(path).map_err(|source| ReportError::write("CSV", &place, source))?;
-                Self { file: Some(file), place, amended: None }
-            }
+    pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
+        let place = Place::from(target);
+        let file = match target {
+            Target::Stdout => None,
+            Target::File(path) => Some(File::create(path).map_err(|source| ReportError::write("CSV", &place, source))?),
         };
-        sink.record(|line| line.write_record(Row::COLUMNS))?;
+        let mut sink = Self { file, place, amended: None, own };
+        sink.record(|line| line.write_record(Row::COMMON.iter().chain(own).map(|column| column.name)))?;
         if let Target::File(path) = target
             && path.is_file()
         {
@@ -37,7 +37,8 @@ impl CsvSink {
 
     /// Writes one row.
     pub fn row(&mut self, row: &Row) -> Result<(), ReportError> {
-        self.record(|line| line.serialize(row))
+        let values = row.values(self.own);
+        self.record(|line| line.serialize(values))
     }
 
     /// Replaces the header when the output is closed.

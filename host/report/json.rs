@@ -2,18 +2,29 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::row::rounded;
-use super::{Ending, Header, ReportError, Row, SCHEMA, Target, WholeFile};
+use super::{Column, Ending, Header, ReportError, Row, SCHEMA, Target, WholeFile};
 
 /// A row of the document.
-#[derive(Serialize)]
 struct Entry<'a> {
-    #[serde(flatten)]
     row: &'a Row,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    samples_us: Vec<Option<f64>>,
+    own: &'static [Column],
+    samples: &'a [f64],
+}
+
+impl Serialize for Entry<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (column, value) in Row::COMMON.iter().chain(self.own).zip(self.row.values(self.own)) {
+            map.serialize_entry(column.name, &value)?;
+        }
+        if !self.samples.is_empty() {
+            map.serialize_entry("samples_us", &self.samples.iter().copied().map(rounded).collect::<Vec<_>>())?;
+        }
+        map.end()
+    }
 }
 
 /// Collects rows and writes the document at the end, whole: an older one stays until then.
@@ -24,13 +35,15 @@ pub struct JsonSink {
     header: String,
     rows: Vec<String>,
     output: Option<WholeFile>,
+    /// The columns behind the common ones.
+    own: &'static [Column],
 }
 
 impl JsonSink {
     /// Opens the target.
-    pub fn create(target: &Target, header: &Header) -> Result<Self, ReportError> {
+    pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
         let output = WholeFile::create("JSON", target)?;
-        let mut sink = Self { header: String::new(), rows: Vec::new(), output: Some(output) };
+        let mut sink = Self { header: String::new(), rows: Vec::new(), output: Some(output), own };
         sink.amend(header);
         Ok(sink)
     }
@@ -45,9 +58,8 @@ impl JsonSink {
 
     /// Takes one row and its raw samples in microseconds.
     pub fn row(&mut self, row: &Row, samples: &[f64]) {
-        let samples_us = samples.iter().copied().map(rounded).collect();
         // A row holds numbers and texts only: there is nothing that JSON could refuse.
-        if let Ok(line) = serde_json::to_string(&Entry { row, samples_us }) {
+        if let Ok(line) = serde_json::to_string(&Entry { row, own: self.own, samples }) {
             self.rows.push(line);
         }
     }

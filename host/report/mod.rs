@@ -1,4 +1,4 @@
-//! What every experiment prints: rows under one schema, as a table, as CSV and as JSON.
+//! What every experiment prints: rows with common columns and its own ([`About`]), as a table, as CSV and as JSON.
 //!
 //! An experiment fills a [`Header`] once and hands each [`Row`] to a [`Report`] as soon as it is measured. stdout carries
 //! data, stderr carries talk: the header goes to stderr as `# key: value` lines, into the JSON document, and beside a CSV
@@ -8,8 +8,9 @@
 //! CSV are written row by row: after Ctrl-C they hold what was measured. The JSON document appears whole at the end, also
 //! after an interruption, and says in `complete` which of the two it was.
 
+mod about;
 pub mod chart;
-pub mod columns;
+mod column;
 pub mod compare;
 mod csv;
 pub mod figures;
@@ -26,11 +27,13 @@ use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+pub use self::about::{About, Best, Catalog, Headline, Plot, Shape};
+pub use self::column::{Column, Role, Value};
 pub use self::csv::CsvSink;
 pub use self::header::{Header, Key};
 pub use self::json::JsonSink;
 pub use self::row::{Row, SCHEMA, Status};
-pub use self::table::Table;
+pub use self::table::{Table, width};
 pub use self::whole::WholeFile;
 
 /// Where an output goes: `-` is stdout.
@@ -185,10 +188,11 @@ pub struct Report {
 
 impl Report {
     /// Opens every output and writes the header. Fails here, before the run, when one of them cannot be written.
-    pub fn open(options: &Options, header: &Header) -> Result<Self, ReportError> {
+    pub fn open(options: &Options, header: &Header, about: &About) -> Result<Self, ReportError> {
         Target::check(options.csv.as_ref(), options.json.as_ref())?;
-        let json = options.json.as_ref().map(|target| JsonSink::create(target, header)).transpose()?;
-        let csv = match options.csv.as_ref().map(|target| CsvSink::create(target, header)).transpose() {
+        let json = options.json.as_ref().map(|target| JsonSink::create(target, header, about.columns)).transpose()?;
+        let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose();
+        let csv = match csv {
             Ok(csv) => csv,
             Err(error) => {
                 // There was no run: an older document stays, and none appears.
@@ -202,7 +206,7 @@ impl Report {
         }
         let data_on_stdout =
             [&options.csv, &options.json].into_iter().flatten().any(|target| *target == Target::Stdout);
-        let table = (!data_on_stdout).then(|| Table::new(io::stdout(), options.color.on_stdout()));
+        let table = (!data_on_stdout).then(|| Table::new(io::stdout(), options.color.on_stdout(), about));
         Ok(Self { table, csv, json })
     }
 
@@ -273,6 +277,13 @@ mod tests {
     use super::*;
     use crate::measure::stats::Summary;
 
+    const OWN: [Column; 3] = [
+        Column::measured("post_us_p50", "us", "posting").shown("post", 7),
+        Column::measured("rail_bytes", "B", "bytes per rail"),
+        Column::measured("again", "", "refused posts"),
+    ];
+    const ABOUT: About = About { columns: &OWN, ..About::new("proxy", "puts") };
+
     pub(super) fn rows() -> Vec<Row> {
         let mut put = Row::new("proxy", "put", "emulated", "tcp;ofi_rxm");
         put.ranks = 2;
@@ -286,12 +297,11 @@ mod tests {
         put.iterations = Some(20);
         put.times(&Summary::of(&[12.5, 10.0, 11.0]).unwrap());
         put.throughput(4096 * 32, 32);
-        put.post_us_p50 = Some(1.0 / 3.0);
+        put.set(&OWN[0], 1.0 / 3.0);
         put.baseline = Some("cpu-write".into());
         put.baseline_ratio = Some(0.9512345678);
         put.wrong = Some(0);
-        put.rail_bytes = Some(vec![1024, 1024, 1024, 1024]);
-        put.again = Some(0);
+        put.set(&OWN[1], vec![1024, 1024, 1024, 1024]).set(&OWN[2], 0u64);
         let mut failed = Row::new("proxy", "put", "gpu:NVIDIA H200", "model:p5");
         failed.ranks = 2;
         failed.size_bytes = Some(1 << 20);
@@ -311,6 +321,10 @@ mod tests {
         vec![put, failed, suspect, skipped]
     }
 
+    fn written(rows: &[Row]) -> Vec<Vec<Value>> {
+        rows.iter().map(|row| row.values(&OWN).iter().map(Value::as_written).collect()).collect()
+    }
+
     pub(super) fn header() -> Header {
         let mut header = Header::default();
         header.set(Key::Cores, 2).set(Key::Ginlab, "0.1.0").set(Key::Rails, vec!["lo#0", "lo#1"]);
@@ -323,7 +337,7 @@ mod tests {
     fn our_own_csv_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run.csv");
-        let mut sink = CsvSink::create(&Target::File(path.clone()), &header()).unwrap();
+        let mut sink = CsvSink::create(&Target::File(path.clone()), &header(), &OWN).unwrap();
         for row in rows() {
             sink.row(&row).unwrap();
         }
@@ -339,7 +353,7 @@ mod tests {
         1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
         "#);
         let back: Vec<Row> = ::csv::Reader::from_path(&path).unwrap().deserialize().map(Result::unwrap).collect();
-        assert_eq!(back, rows().iter().map(Row::as_written).collect::<Vec<_>>());
+        assert_eq!(written(&back), written(&rows()));
         let beside = std::fs::read_to_string(dir.path().join("run.header.json")).unwrap();
         insta::assert_snapshot!(beside, @r#"
         {
@@ -382,7 +396,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run.json");
         std::fs::write(&path, "an older result").unwrap();
-        let mut sink = JsonSink::create(&Target::File(path.clone()), &header()).unwrap();
+        let mut sink = JsonSink::create(&Target::File(path.clone()), &header(), &OWN).unwrap();
         for row in rows() {
             sink.row(&row, &[10.0, 1.0 / 3.0, f64::INFINITY]);
         }
@@ -436,7 +450,7 @@ mod tests {
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["complete"], true);
         let back: Vec<Row> = serde_json::from_value(document["rows"].clone()).unwrap();
-        assert_eq!(back, rows().iter().map(Row::as_written).collect::<Vec<_>>());
+        assert_eq!(written(&back), written(&rows()));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
@@ -444,7 +458,7 @@ mod tests {
     fn a_dropped_document_is_written_and_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run.json");
-        let mut sink = JsonSink::create(&Target::File(path.clone()), &header()).unwrap();
+        let mut sink = JsonSink::create(&Target::File(path.clone()), &header(), &OWN).unwrap();
         sink.row(&rows()[0], &[]);
         drop(sink);
         let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -457,9 +471,9 @@ mod tests {
     fn an_empty_run_is_still_valid() {
         let dir = tempfile::tempdir().unwrap();
         let (csv, json) = (dir.path().join("e.csv"), dir.path().join("e.json"));
-        CsvSink::create(&Target::File(csv.clone()), &header()).unwrap().finish().unwrap();
-        JsonSink::create(&Target::File(json.clone()), &header()).unwrap().finish(Ending::Interrupted).unwrap();
-        assert_eq!(::csv::Reader::from_path(&csv).unwrap().headers().unwrap().len(), Row::COLUMNS.len());
+        CsvSink::create(&Target::File(csv.clone()), &header(), &OWN).unwrap().finish().unwrap();
+        JsonSink::create(&Target::File(json.clone()), &header(), &OWN).unwrap().finish(Ending::Interrupted).unwrap();
+        assert_eq!(::csv::Reader::from_path(&csv).unwrap().headers().unwrap().len(), Row::COMMON.len() + OWN.len());
         let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         assert_eq!(document["rows"], serde_json::json!([]));
     }
@@ -471,12 +485,12 @@ mod tests {
         let folder = Target::File(dir.path().into());
         let full = Target::File("/dev/full".into());
         let errors = [
-            CsvSink::create(&missing, &header()).unwrap_err(),
-            JsonSink::create(&missing, &header()).unwrap_err(),
-            CsvSink::create(&folder, &header()).unwrap_err(),
-            JsonSink::create(&folder, &header()).unwrap_err(),
-            CsvSink::create(&full, &header()).unwrap_err(),
-            JsonSink::create(&full, &header()).unwrap().finish(Ending::Complete).unwrap_err(),
+            CsvSink::create(&missing, &header(), &OWN).unwrap_err(),
+            JsonSink::create(&missing, &header(), &OWN).unwrap_err(),
+            CsvSink::create(&folder, &header(), &OWN).unwrap_err(),
+            JsonSink::create(&folder, &header(), &OWN).unwrap_err(),
+            CsvSink::create(&full, &header(), &OWN).unwrap_err(),
+            JsonSink::create(&full, &header(), &OWN).unwrap().finish(Ending::Complete).unwrap_err(),
         ];
         let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(text.join("\n").replace(&dir.path().display().to_string(), "DIR"), @r"
@@ -497,11 +511,11 @@ mod tests {
             quiet: true,
             ..Options::default()
         };
-        assert!(matches!(Report::open(&both("-", "-"), &header()), Err(ReportError::TwoOnStdout)));
+        assert!(matches!(Report::open(&both("-", "-"), &header(), &ABOUT), Err(ReportError::TwoOnStdout)));
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x").display().to_string();
-        assert!(matches!(Report::open(&both(&path, &path), &header()), Err(ReportError::SameFile(_))));
-        Report::open(&both("/dev/null", "/dev/null"), &header()).unwrap().finish(Ending::Complete).unwrap();
+        assert!(matches!(Report::open(&both(&path, &path), &header(), &OWN), Err(ReportError::SameFile(_))));
+        Report::open(&both("/dev/null", "/dev/null"), &header(), &OWN).unwrap().finish(Ending::Complete).unwrap();
     }
 
     #[test]
@@ -515,7 +529,7 @@ mod tests {
     #[test]
     fn the_table_lines_up() {
         let mut text = Vec::new();
-        let mut table = Table::new(&mut text, false);
+        let mut table = Table::new(&mut text, false, &ABOUT);
         for row in rows() {
             table.row(&row).unwrap();
         }
@@ -534,7 +548,7 @@ mod tests {
     fn colour_is_the_only_difference() {
         let print = |color| {
             let mut text = Vec::new();
-            let mut table = Table::new(&mut text, color);
+            let mut table = Table::new(&mut text, color, &ABOUT);
             rows().iter().for_each(|row| table.row(row).unwrap());
             table.finish().unwrap();
             String::from_utf8(text).unwrap()

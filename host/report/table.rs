@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Row, Status};
+use super::{About, Row, Status, Value};
 use crate::measure::size;
 
 const BOLD: &str = "\x1b[1m";
@@ -10,41 +10,88 @@ const RED: &str = "\x1b[31m";
 const YELLOW: &str = "\x1b[33m";
 const RESET: &str = "\x1b[0m";
 
-/// A column: its two-line heading and its width. Texts stand left, numbers right.
-struct Column {
+/// A column of the table: the one of the row that must be filled for it, its two-line heading, its width, and what stands in
+/// it. Texts stand left, numbers right.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    of: &'static str,
     title: &'static str,
     unit: &'static str,
     width: usize,
     left: bool,
+    cell: fn(&Row, &Shown) -> String,
 }
 
-const fn left(title: &'static str, unit: &'static str, width: usize) -> Column {
-    Column { title, unit, width, left: true }
+const fn left(
+    of: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    width: usize,
+    cell: fn(&Row, &Shown) -> String,
+) -> Shown {
+    Shown { of, title, unit, width, left: true, cell }
 }
 
-const fn right(title: &'static str, unit: &'static str, width: usize) -> Column {
-    Column { title, unit, width, left: false }
+const fn right(
+    of: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    width: usize,
+    cell: fn(&Row, &Shown) -> String,
+) -> Shown {
+    Shown { of, title, unit, width, left: false, cell }
 }
 
-/// Fixed from the start, because rows are printed before the next ones are known. The status stands last and is as long as
-/// it must be.
-const COLUMNS: [Column; 15] = [
-    left("case", "", 9),
-    right("size", "", 8),
-    left("rails", "strategy", 13),
-    left("mode", "", 14),
-    right("grid", "x block", 8),
-    left("device", "", 8),
-    left("fabric", "", 13),
-    right("post", "us", 7),
-    right("p50", "us", 8),
-    right("p99", "us", 8),
-    right("GB/s", "", 7),
-    right("Mops", "", 6),
-    right("base", "%", 5),
-    right("wrong", "bytes", 5),
-    left("status", "", 6),
+/// What was chosen, before the experiment's own columns.
+const CHOSEN: [Shown; 7] = [
+    left("case", "case", "", 9, |row, _| row.case.clone()),
+    right("size_bytes", "size", "", 8, |row, _| row.size_bytes.map(size::human).unwrap_or_default()),
+    left("rails", "rails", "strategy", 13, |row, _| {
+        let rails = row.rails.map(|rails| rails.to_string());
+        rails.into_iter().chain(row.strategy.clone()).collect::<Vec<_>>().join(" ")
+    }),
+    left("mode", "mode", "", 14, |row, _| row.mode.clone().unwrap_or_default()),
+    right("grid", "grid", "x block", 8, |row, _| match (row.grid, row.block) {
+        (Some(grid), Some(block)) => format!("{grid}x{block}"),
+        (grid, _) => grid.map(|grid| grid.to_string()).unwrap_or_default(),
+    }),
+    // The maker's name says nothing that the model does not.
+    left("device", "device", "", 8, |row, _| row.device.replacen("gpu:NVIDIA ", "gpu:", 1)),
+    left("fabric", "fabric", "", 13, |row, _| row.fabric.clone()),
 ];
+
+/// What was measured, behind them. The status stands last and is as long as it must be.
+const MEASURED: [Shown; 7] = [
+    right("time_us_p50", "p50", "us", 8, |row, shown| figure(row.time_us_p50, shown.width)),
+    right("time_us_p99", "p99", "us", 8, |row, shown| figure(row.time_us_p99, shown.width)),
+    right("bandwidth_gbytes_s", "GB/s", "", 7, |row, shown| figure(row.bandwidth_gbytes_s, shown.width)),
+    right("rate_mops", "Mops", "", 6, |row, shown| figure(row.rate_mops, shown.width)),
+    right("baseline_ratio", "base", "%", 5, |row, shown| {
+        figure(row.baseline_ratio.map(|ratio| 100.0 * ratio), shown.width)
+    }),
+    right("wrong", "wrong", "bytes", 5, |row, _| row.wrong.map(|wrong| wrong.to_string()).unwrap_or_default()),
+    left("status", "status", "", 6, |row, _| match &row.suspect {
+        Some(why) => format!("{}, suspect: {why}", row.status),
+        None => row.status.to_string(),
+    }),
+];
+
+/// The columns of an experiment's table: fixed from the start, because rows are printed before the next ones are known.
+fn columns(about: &About) -> Vec<Shown> {
+    let own = about.columns.iter().filter_map(|column| {
+        let (title, width) = column.shown?;
+        let cell = |row: &Row, shown: &Shown| match row.own(shown.of) {
+            Value::Number(number) => figure(Some(*number), shown.width),
+            Value::Count(count) => count.to_string(),
+            Value::Flag(flag) => flag.to_string(),
+            Value::Text(text) => text.clone(),
+            Value::None => String::new(),
+        };
+        Some(Shown { of: column.name, title, unit: column.unit, width, left: column.unit.is_empty(), cell })
+    });
+    let filled = |shown: &Shown| !about.without.contains(&shown.of);
+    CHOSEN.into_iter().filter(filled).chain(own).chain(MEASURED.into_iter().filter(filled)).collect()
+}
 
 /// Prints the columns a person needs, row by row, within 140 characters.
 #[derive(Debug)]
@@ -52,12 +99,13 @@ pub struct Table<W: Write> {
     out: W,
     color: bool,
     begun: bool,
+    columns: Vec<Shown>,
 }
 
 impl<W: Write> Table<W> {
     /// A table on `out`.
-    pub fn new(out: W, color: bool) -> Self {
-        Self { out, color, begun: false }
+    pub fn new(out: W, color: bool, about: &About) -> Self {
+        Self { out, color, begun: false, columns: columns(about) }
     }
 
     /// Prints one row, before the first one the heading.
@@ -65,8 +113,9 @@ impl<W: Write> Table<W> {
         let mut text = String::new();
         if !self.begun {
             self.begun = true;
-            for heading in [COLUMNS.map(|column| column.title), COLUMNS.map(|column| column.unit)] {
-                text += &self.painted(BOLD, &line(&heading.map(String::from)));
+            for heading in [|shown: &Shown| shown.title, |shown: &Shown| shown.unit] {
+                let cells: Vec<String> = self.columns.iter().map(|shown| heading(shown).to_owned()).collect();
+                text += &self.painted(BOLD, &line(&cells, &self.columns));
                 text.push('\n');
             }
         }
@@ -76,7 +125,8 @@ impl<W: Write> Table<W> {
             (Status::Skipped(_), _) | (_, Some(_)) => YELLOW,
             _ => "",
         };
-        text += &self.painted(color, &line(&cells(row)));
+        let cells: Vec<String> = self.columns.iter().map(|shown| (shown.cell)(row, shown)).collect();
+        text += &self.painted(color, &line(&cells, &self.columns));
         text.push('\n');
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
@@ -92,52 +142,10 @@ impl<W: Write> Table<W> {
     }
 }
 
-fn cells(row: &Row) -> [String; COLUMNS.len()] {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let rails = match row.rails {
-        Some(rails) => format!("{rails} {}", text(&row.strategy)).trim_end().into(),
-        None => row.pair.clone().unwrap_or_else(|| text(&row.strategy)),
-    };
-    // What rows between GPUs and of collectives have instead of a mode.
-    let mode = row.mode.clone().unwrap_or_else(|| {
-        let width = row.width_bytes.map(|bytes| format!("{bytes} B"));
-        let imbalance = row.imbalance_pct.map(|percent| format!("imbal. {percent:.1} %"));
-        [width, row.launch.clone(), imbalance].into_iter().flatten().collect::<Vec<_>>().join(" ")
-    });
-    let grid = match (row.grid, row.block) {
-        (Some(grid), Some(block)) => format!("{grid}x{block}"),
-        (Some(grid), None) => grid.to_string(),
-        // GB/s, the unit of the column of bandwidths.
-        _ => row.pair_gbytes_s.map(|rate| format!("{}/pair", figure(Some(rate), 6))).unwrap_or_default(),
-    };
-    let status = match &row.suspect {
-        Some(why) => format!("{}, suspect: {why}", row.status),
-        None => row.status.to_string(),
-    };
-    [
-        row.case.clone(),
-        row.size_bytes.map(size::human).unwrap_or_default(),
-        rails,
-        mode,
-        grid,
-        // The maker's name says nothing that the model does not.
-        row.device.replacen("gpu:NVIDIA ", "gpu:", 1),
-        row.fabric.clone(),
-        figure(row.post_us_p50, 7),
-        figure(row.time_us_p50, 8),
-        figure(row.time_us_p99, 8),
-        figure(row.bandwidth_gbytes_s, 7),
-        figure(row.rate_mops, 6),
-        figure(row.baseline_ratio.map(|ratio| 100.0 * ratio), 5),
-        row.wrong.map(|wrong| wrong.to_string()).unwrap_or_default(),
-        status,
-    ]
-}
-
 /// Lays out one line. A text that is too long for its column is cut and marked; a number is never cut.
-fn line(cells: &[String; COLUMNS.len()]) -> String {
-    let mut text = String::new();
-    for (cell, column) in cells.iter().zip(&COLUMNS[..COLUMNS.len() - 1]) {
+fn line(cells: &[String], columns: &[Shown]) -> String {
+    let (Some((status, cells)), mut text) = (cells.split_last(), String::new()) else { return String::new() };
+    for (cell, column) in cells.iter().zip(columns) {
         let width = column.width;
         if !column.left {
             text += &format!("{cell:>width$} ");
@@ -148,9 +156,14 @@ fn line(cells: &[String; COLUMNS.len()]) -> String {
             text += &format!("{cut}~ ");
         }
     }
-    text += &cells[COLUMNS.len() - 1];
+    text += status;
     text.truncate(text.trim_end().len());
     text
+}
+
+/// The characters of a full line of an experiment's table, without the status.
+pub fn width(about: &About) -> usize {
+    columns(about).iter().map(|shown| shown.width + 1).sum::<usize>() - 7
 }
 
 /// A number in at most `width` characters with about four significant digits: as many decimals as say something.
@@ -173,12 +186,6 @@ fn figure(value: Option<f64>, width: usize) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn a_full_line_fits() {
-        let width: usize = COLUMNS.iter().map(|column| column.width + 1).sum();
-        assert!(width - 1 <= 140, "{width}");
-    }
 
     #[test]
     fn figures() {

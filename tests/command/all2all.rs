@@ -19,15 +19,15 @@ fn sound(rows: &[Row]) {
     common::all_verified(rows);
     for row in rows {
         let (ranks, bytes) = (u64::from(row.ranks), row.size_bytes.unwrap());
-        let loads = row.rail_bytes.as_ref().unwrap();
+        let loads = row.own("rail_bytes").list().unwrap();
         assert_eq!(loads.len() as u32, row.rails.unwrap());
         let rounds = row.repeats.unwrap();
         assert_eq!(loads.iter().sum::<u64>(), rounds * ranks * (ranks - 1) * bytes, "{row:?}");
-        let (algbw, busbw) = (row.algbw_gbytes_s.unwrap(), row.busbw_gbytes_s.unwrap());
+        let (algbw, busbw) = (row.own("algbw_gbytes_s").number().unwrap(), row.own("busbw_gbytes_s").number().unwrap());
         let seconds = row.time_us_p50.unwrap() / 1e6;
         assert!((busbw - (ranks - 1) as f64 * bytes as f64 / seconds / 1e9).abs() <= 1e-4 * busbw, "{row:?}");
         assert!((algbw - ranks as f64 * bytes as f64 / seconds / 1e9).abs() <= 1e-4 * algbw, "{row:?}");
-        assert_eq!(row.bandwidth_gbytes_s, row.busbw_gbytes_s);
+        assert_eq!(row.bandwidth_gbytes_s, row.own("busbw_gbytes_s").number());
         assert!(row.time_us_p99 >= row.time_us_p50);
     }
 }
@@ -41,7 +41,7 @@ fn eight_local_ranks_over_1_2_3_and_8_rails() {
         sound(&rows);
         for row in &rows {
             assert_eq!(row.ranks, 8);
-            assert!(row.imbalance_pct.unwrap() < 2.0, "{row:?}");
+            assert!(row.own("imbalance_pct").number().unwrap() < 2.0, "{row:?}");
         }
     }
 }
@@ -55,7 +55,7 @@ fn any_number_of_ranks_and_every_strategy() {
         assert_eq!(rows.len(), 2 * 4 * 3);
         sound(&rows);
         for row in &rows {
-            let imbalance = row.imbalance_pct.unwrap();
+            let imbalance = row.own("imbalance_pct").number().unwrap();
             match (row.strategy.as_deref(), row.rails) {
                 // What the column is for.
                 (Some("single"), Some(4)) => assert_eq!(imbalance, 300.0),
@@ -80,7 +80,7 @@ fn raw_times_of_many_rounds_reach_rank_0() {
 fn memory_of_the_device_and_a_completion_that_is_not_delivery() {
     let rows = rows("-p tcp --np 3 --rails 2 -b 100 -e 100 -n 4 --mem device --completion transmit");
     sound(&rows);
-    assert_eq!((rows[0].memory.as_deref(), rows[0].completion.as_deref()), (Some("device"), Some("transmit")));
+    assert_eq!((rows[0].memory.as_deref(), rows[0].own("completion").text()), (Some("device"), Some("transmit")));
 }
 
 #[test]
@@ -150,5 +150,5 @@ fn two_hosts_with_four_rails_between_them() {
     let rows = common::rows(&first.stdout);
     assert_eq!(rows.len(), 2 * 3);
     sound(&rows);
-    assert!(rows.iter().all(|row| row.imbalance_pct.unwrap() < 2.0));
+    assert!(rows.iter().all(|row| row.own("imbalance_pct").number().unwrap() < 2.0));
 }

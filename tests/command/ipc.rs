@@ -27,7 +27,7 @@ fn measured(args: &str) -> Vec<Row> {
 }
 
 fn pairs(rows: &[Row]) -> BTreeSet<String> {
-    rows.iter().filter_map(|row| row.pair.clone()).collect()
+    rows.iter().filter_map(|row| row.own("pair").text().map(str::to_owned)).collect()
 }
 
 #[test]
@@ -37,7 +37,9 @@ fn every_operation_width_and_launch_carries_every_byte_of_any_size() {
         let rows = measured(&format!(
             "-b {bytes} -e {bytes} -o write,copy,read --width 4,8,16 --launch stream,graph -g 2 --block 3"
         ));
-        let cases = count_by(&rows, |row| (row.case.clone(), row.operation.clone(), row.width_bytes));
+        let cases = count_by(&rows, |row| {
+            (row.case.clone(), row.own("operation").text().map(str::to_owned), row.own("width_bytes").list())
+        });
         // Three widths each, three copy engines, and the loop where bytes are written; each by stream and graph.
         assert_eq!((cases.len(), rows.len()), (3 * 3 + 3 + 1, 2 * (3 * 3 + 3 + 1)), "{cases:?}");
         assert!(cases.values().all(|count| *count == 2), "{cases:?}");
@@ -52,9 +54,9 @@ fn baselines_are_named_and_receivers_see_writes() {
         assert_eq!(row.baseline.as_deref(), expected, "{row:?}");
         assert_eq!(row.baseline_ratio.is_some(), expected.is_some(), "{row:?}");
         // Of a write's flags; nothing arrives by a read.
-        assert_eq!(row.received_us_p50.is_some(), row.case == "write", "{row:?}");
+        assert_eq!(row.own("received_us_p50").number().is_some(), row.case == "write", "{row:?}");
         assert_eq!(row.grid.is_some(), row.case != "copy-engine", "{row:?}");
-        assert_eq!(row.knee, None);
+        assert_eq!(row.own("knee").flag(), None);
     }
 }
 
@@ -62,15 +64,17 @@ fn baselines_are_named_and_receivers_see_writes() {
 fn both_ways_have_a_sum_and_a_row_for_each_way_held_against_it_alone() {
     let rows = measured("-b 5K -e 5K -o write,copy,read -g 2 --direction one,both");
     assert_eq!(pairs(&rows), ["0<>1", "0>1", "1>0"].map(String::from).into());
-    for row in rows.iter().filter(|row| row.direction.as_deref() == Some("both")) {
+    for row in rows.iter().filter(|row| row.own("direction").text() == Some("both")) {
         // Only 0>1 was measured alone.
-        assert_eq!(row.one_way_ratio.is_some(), row.pair.as_deref() == Some("0>1"), "{row:?}");
+        assert_eq!(row.own("one_way_ratio").number().is_some(), row.own("pair").text() == Some("0>1"), "{row:?}");
     }
     let bandwidth = |row: &&Row| row.bandwidth_gbytes_s.unwrap();
     for case in ["write", "copy", "read", "copy-engine"] {
-        let both = rows.iter().filter(|row| row.case == case && row.direction.as_deref() == Some("both"));
-        for sum in both.clone().filter(|row| row.pair.as_deref() == Some("0<>1")) {
-            let each = both.clone().filter(|row| row.operation == sum.operation && row.pair != sum.pair);
+        let both = rows.iter().filter(|row| row.case == case && row.own("direction").text() == Some("both"));
+        for sum in both.clone().filter(|row| row.own("pair").text() == Some("0<>1")) {
+            let each = both
+                .clone()
+                .filter(|row| row.own("operation") == sum.own("operation") && row.own("pair") != sum.own("pair"));
             let all: f64 = each.clone().map(|row| bandwidth(&row)).sum();
             assert_eq!(each.count(), 2);
             assert!(bandwidth(&sum) <= all * 1.0001, "the slowest counts: {sum:?}");
@@ -87,14 +91,14 @@ fn three_ranks_as_a_matrix_and_all_at_once() {
 
     let all = measured("--ranks 3 --pairs all -b 4K -e 4K -g 2 -o write,copy,read --launch stream,graph");
     assert_eq!(pairs(&all), ["0>1", "0>2", "1>0", "1>2", "2>0", "2>1", "all"].map(String::from).into());
-    let sums = all.iter().filter(|row| row.pair.as_deref() == Some("all")).count();
+    let sums = all.iter().filter(|row| row.own("pair").text() == Some("all")).count();
     assert_eq!(all.len(), 7 * sums);
 }
 
 #[test]
 fn a_sweep_of_grids_marks_one_knee_per_case() {
     let rows = measured("-b 16K -e 16K -g auto");
-    let knees = count_by(&rows, |row| (row.case.clone(), row.knee));
+    let knees = count_by(&rows, |row| (row.case.clone(), row.own("knee").flag()));
     for case in ["write", "int-loop"] {
         assert_eq!(knees[&(case.to_owned(), Some(true))], 1, "{knees:?}");
         assert_eq!(knees[&(case.to_owned(), Some(false))], 3, "grids 1, 2, 4, 8: {knees:?}");
@@ -106,7 +110,7 @@ fn a_sweep_of_grids_marks_one_knee_per_case() {
 fn bulk_stores_are_skipped_with_the_reason() {
     let done = ipc("-b 4K -e 4K -g 1 --store plain,bulk -o write,copy,read --csv -").expect(0);
     let found = rows(&done.stdout);
-    let skipped: Vec<&Row> = found.iter().filter(|row| row.store.as_deref() == Some("bulk")).collect();
+    let skipped: Vec<&Row> = found.iter().filter(|row| row.own("store").text() == Some("bulk")).collect();
     assert_eq!(skipped.iter().map(|row| row.case.as_str()).collect::<Vec<_>>(), ["bulk-write", "bulk-copy"]);
     for row in skipped {
         assert_eq!(row.status.to_string(), "skipped: the emulated device has no bulk stores (TMA)");
@@ -119,7 +123,7 @@ fn the_check_finds_a_spoilt_byte_in_every_case() {
     let done = ipc("-b 10K -e 10K -g 2 -o write,copy,read --direction both --spoil --csv -").expect(1);
     assert!(done.complaint().starts_with("ginlab: verification failed: "), "{}", done.stderr);
     for row in rows(&done.stdout) {
-        let flows = if row.pair.as_deref() == Some("0<>1") { 2 } else { 1 };
+        let flows = if row.own("pair").text() == Some("0<>1") { 2 } else { 1 };
         // A sum does not tell which byte.
         let wrong = if row.case == "read" { 10 * 1024 } else { 1 };
         assert_eq!(row.wrong, Some(flows * wrong), "{row:?}");

@@ -35,7 +35,7 @@ fn two_nodes_with_four_rails() {
     let rows = rows(&first.stdout);
     all_verified(&rows);
     for row in &rows {
-        let bytes = row.rail_bytes.as_ref().unwrap();
+        let bytes = row.own("rail_bytes").list().unwrap();
         assert!(bytes.len() == 4 && bytes.iter().all(|bytes| *bytes > 0), "{row:?}");
     }
 

@@ -121,7 +121,7 @@ fn two_hosts_with_four_rails_between_them() {
     all_verified(&rows);
     assert_eq!(rows.len(), 2 * 2 * 3);
     for row in rows.iter().filter(|row| row.rails == Some(4) && row.strategy.as_deref() == Some("split")) {
-        assert!(row.rail_bytes.as_ref().unwrap().iter().all(|bytes| *bytes > 0), "{row:?}");
+        assert!(row.own("rail_bytes").list().unwrap().iter().all(|bytes| *bytes > 0), "{row:?}");
     }
 
     // A domain that only one side has; both hear of it.

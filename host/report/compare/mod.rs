@@ -1,7 +1,7 @@
 //! Two runs beside each other, row by row.
 //!
-//! Rows belong together when they agree in every column that was chosen (see [`columns`](super::columns)) and that both
-//! files have. Of the device only its kind counts: a comparison of two GPUs is one, of a GPU with an emulated device is not.
+//! Rows belong together when they agree in every column that was chosen (see [`Catalog::chosen`](super::Catalog::chosen)) and
+//! that both files have. Of the device only its kind counts: a comparison of two GPUs is one, of a GPU with an emulated device is not.
 //!
 //! A difference is beyond noise when the times of the two rows do not touch: every repeat of one is slower than every
 //! repeat of the other, as far as smallest time and 99th percentile say. That is a statement about these two runs. Another
@@ -14,10 +14,9 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 pub use self::rows::{Compared, Times, Verdict, compare, verdict};
-use super::Key;
 use super::chart::{FileKind, few};
-use super::columns::CHOSEN;
 use super::run::Run;
+use super::{Catalog, Key};
 
 /// Why two runs cannot be compared, in one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -68,12 +67,15 @@ pub struct Comparison {
     pub files_only_in_b: Vec<String>,
     /// In which facts of their headers the two runs differ: the fact, and what each says.
     pub headers_differ: Vec<(String, String, String)>,
+    /// The columns that were chosen.
+    #[serde(skip)]
+    chosen: Vec<&'static str>,
 }
 
 impl Comparison {
     /// Compares runs, given as one file or one folder each. Files belong together by their names; where there is one on
     /// each side, it is these two.
-    pub fn of(a: &[Run], b: &[Run], ignored: &[String]) -> Result<Self, CompareError> {
+    pub fn of(a: &[Run], b: &[Run], catalog: Catalog, ignored: &[String]) -> Result<Self, CompareError> {
         let measured =
             |runs: &[Run]| runs.iter().filter(|run| run.kind != FileKind::Listing).cloned().collect::<Vec<_>>();
         let (mut first, mut second) = (measured(a), measured(b));
@@ -82,7 +84,8 @@ impl Comparison {
                 return Err(CompareError::Listing(run.name.clone()));
             }
         }
-        let mut comparison = Self::default();
+        let mut comparison = Self { chosen: catalog.chosen(), ..Self::default() };
+        comparison.chosen.retain(|column| !ignored.iter().any(|ignored| ignored == column));
         if first.len() > 1 || second.len() > 1 {
             let names = |runs: &[Run]| runs.iter().map(|run| run.name.clone()).collect::<Vec<_>>();
             let (a_names, b_names) = (few(&names(&first)), few(&names(&second)));
@@ -99,7 +102,7 @@ impl Comparison {
         for (index, run) in first.iter().enumerate() {
             let other = second.iter().find(|other| other.within == run.within).or_else(|| second.get(index));
             let Some(other) = other else { continue };
-            comparison.rows.extend(compare(run, other, ignored)?);
+            comparison.rows.extend(compare(run, other, &comparison.chosen)?);
             for key in DIFFER {
                 let [one, two] = [run, other].map(|run| run.fact(key).unwrap_or_else(|| "not said".into()));
                 let line = (key.name().to_owned(), one, two);
@@ -110,7 +113,7 @@ impl Comparison {
         }
         if comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::OnlyA | Verdict::OnlyB)) {
             let (a, b) = (&first[0], &second[0]);
-            let differences = differences(&comparison.rows);
+            let differences = comparison.differences();
             return Err(CompareError::NoRow { a: a.name.clone(), b: b.name.clone(), differences });
         }
         Ok(comparison)
@@ -129,7 +132,8 @@ impl Comparison {
         if rows.iter().any(|row| row.file != rows[0].file) {
             columns.push(column("file", "", &|row| row.file.clone()));
         }
-        let differ = CHOSEN.into_iter().filter(|name| !self.in_common().iter().any(|(common, _)| common == name));
+        let common = self.in_common();
+        let differ = self.chosen.iter().filter(|name| !common.iter().any(|(common, _)| common == *name));
         columns.extend(differ.map(|name| column(name, "", &|row| row.chosen(name).to_owned())));
         columns.extend([
             column("A", "us", &|row| number(row.a_time_us)),
@@ -148,7 +152,7 @@ impl Comparison {
     pub fn in_common(&self) -> Vec<(&'static str, &str)> {
         let Some(first) = self.rows.first() else { return Vec::new() };
         let same = |name: &&str| self.rows.iter().all(|row| row.chosen(name) == first.chosen(name));
-        CHOSEN.into_iter().filter(same).map(|name| (name, first.chosen(name))).collect()
+        self.chosen.iter().copied().filter(same).map(|name| (name, first.chosen(name))).collect()
     }
 
     /// How many rows have each verdict, in words, the most telling first.
@@ -157,6 +161,27 @@ impl Comparison {
         let kind = |row: &Compared| row.verdict.kind();
         let count = |name: &'static str| (name, self.rows.iter().filter(|row| kind(row) == name).count());
         kinds.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The columns of which the two sides have no value in common.
+    fn differences(&self) -> String {
+        let values = |side: Verdict, column: &str| -> BTreeSet<String> {
+            let rows = self.rows.iter().filter(|row| row.verdict == side).flat_map(|row| &row.identity);
+            rows.filter(|(name, _)| *name == column).map(|(_, value)| value.clone()).collect()
+        };
+        let list = |values: &BTreeSet<String>| {
+            let shown = values.iter().map(|value| if value.is_empty() { "(empty)".into() } else { value.clone() });
+            few(&shown.collect::<Vec<_>>())
+        };
+        let differ = self.chosen.iter().filter_map(|&column| {
+            let (one, two) = (values(Verdict::OnlyA, column), values(Verdict::OnlyB, column));
+            one.is_disjoint(&two).then(|| (column, format!("{column} is {} and {}", list(&one), list(&two))))
+        });
+        let (columns, texts): (Vec<&str>, Vec<String>) = differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
+        match columns.is_empty() {
+            true => "they agree in no row".into(),
+            false => format!("{}; --ignore {} compares them nevertheless", texts.join(", "), columns.join(",")),
+        }
     }
 }
 
@@ -172,23 +197,3 @@ const DIFFER: [Key; 9] = [
     Key::Provider,
     Key::Environment,
 ];
-
-/// The columns of which the two sides have no value in common.
-fn differences(rows: &[Compared]) -> String {
-    let values = |side: Verdict, column: &str| -> BTreeSet<String> {
-        rows.iter().filter(|row| row.verdict == side).filter_map(|row| row.identity.get(column).cloned()).collect()
-    };
-    let list = |values: &BTreeSet<String>| {
-        let shown = values.iter().map(|value| if value.is_empty() { "(empty)".into() } else { value.clone() });
-        few(&shown.collect::<Vec<_>>())
-    };
-    let differ = CHOSEN.into_iter().filter_map(|column| {
-        let (one, two) = (values(Verdict::OnlyA, column), values(Verdict::OnlyB, column));
-        one.is_disjoint(&two).then(|| (column, format!("{column} is {} and {}", list(&one), list(&two))))
-    });
-    let (columns, texts): (Vec<&str>, Vec<String>) = differ.filter(|(_, text)| !text.ends_with("is  and ")).unzip();
-    match columns.is_empty() {
-        true => "they agree in no row".into(),
-        false => format!("{}; --ignore {} compares them nevertheless", texts.join(", "), columns.join(",")),
-    }
-}

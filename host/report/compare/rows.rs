@@ -7,7 +7,6 @@ use serde::{Serialize, Serializer};
 
 use super::CompareError;
 use crate::report::chart::{FileKind, Record};
-use crate::report::columns::CHOSEN;
 use crate::report::row::rounded;
 use crate::report::run::Run;
 
@@ -74,6 +73,9 @@ pub struct Times {
     pub spread: Option<(f64, f64)>,
 }
 
+/// Columns that were chosen, with their values.
+type Identity = Vec<(&'static str, String)>;
+
 /// One row of both runs, or of one of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
@@ -95,15 +97,15 @@ pub struct Compared {
     pub verdict: Verdict,
     /// What of the two was emulated or modelled: `emulated`, `model:p5`, both.
     pub unreal: Option<String>,
-    /// The columns of `row`.
+    /// The columns that tell it apart, with their values, in the order of `row`.
     #[serde(skip)]
-    pub identity: BTreeMap<&'static str, String>,
+    pub identity: Identity,
 }
 
 impl Compared {
     /// The value of a column that was chosen; empty where the row has none.
     pub fn chosen(&self, column: &str) -> &str {
-        self.identity.get(column).map_or("", String::as_str)
+        self.identity.iter().find(|(name, _)| *name == column).map_or("", |(_, value)| value)
     }
 
     /// The columns of a comparison, in their order.
@@ -142,8 +144,8 @@ pub fn verdict(a: Times, b: Times) -> Verdict {
     }
 }
 
-/// Compares two files. `ignored` columns do not tell rows apart.
-pub fn compare(a: &Run, b: &Run, ignored: &[String]) -> Result<Vec<Compared>, CompareError> {
+/// Compares two files. Rows are told apart by the `chosen` columns that both have.
+pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared>, CompareError> {
     if let Some(listing) = [a, b].into_iter().find(|run| run.kind == FileKind::Listing) {
         return Err(CompareError::Listing(listing.name.clone()));
     }
@@ -152,12 +154,9 @@ pub fn compare(a: &Run, b: &Run, ignored: &[String]) -> Result<Vec<Compared>, Co
     if a_kind != b_kind && !empty {
         return Err(CompareError::Kinds { a: a.name.clone(), a_kind, b: b.name.clone(), b_kind });
     }
-    let columns: Vec<&'static str> = CHOSEN
-        .into_iter()
-        .filter(|column| [a, b].into_iter().all(|run| run.records.column(column).is_ok()))
-        .filter(|column| !ignored.iter().any(|ignored| ignored == column))
-        .collect();
-    let identity = |run: &Run, row: &Record| -> BTreeMap<&'static str, String> {
+    let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.column(column).is_ok());
+    let columns: Vec<&'static str> = chosen.iter().filter(both).copied().collect();
+    let identity = |run: &Run, row: &Record| -> Identity {
         let value = |column: &'static str| match (column, run.records.field(row, column)) {
             ("device", device) => device.split_once(':').map_or(device, |(kind, _)| kind).to_owned(),
             (_, value) => value.to_owned(),
@@ -190,7 +189,7 @@ pub fn compare(a: &Run, b: &Run, ignored: &[String]) -> Result<Vec<Compared>, Co
 
 type Side<'a> = Option<(&'a Run, &'a Record)>;
 
-fn pair(identity: BTreeMap<&'static str, String>, a: Side, b: Side) -> Compared {
+fn pair(identity: Identity, a: Side, b: Side) -> Compared {
     let number = |side: Side, column: &str| side.and_then(|(run, row)| run.records.number(row, column));
     let text = |side: Side, column: &str| side.map_or("", |(run, row)| run.records.field(row, column)).to_owned();
     let ratio = |one: Option<f64>, two: Option<f64>| Some(two? / one.filter(|one| *one > 0.0)?).and_then(rounded);
@@ -206,9 +205,8 @@ fn pair(identity: BTreeMap<&'static str, String>, a: Side, b: Side) -> Compared 
             _ => Verdict::CannotSay("no time".into()),
         },
     };
-    let named = CHOSEN.into_iter().filter_map(|column| Some((column, identity.get(column)?)));
-    let row: Vec<String> =
-        named.filter(|(_, value)| !value.is_empty()).map(|(column, value)| format!("{column}={value}")).collect();
+    let named = identity.iter().filter(|(_, value)| !value.is_empty());
+    let row: Vec<String> = named.map(|(column, value)| format!("{column}={value}")).collect();
     let mut unreal: Vec<String> = ["device", "fabric"].iter().flat_map(|name| [text(a, name), text(b, name)]).collect();
     unreal.retain(|text| text == "emulated" || text.starts_with("model:"));
     unreal.dedup();

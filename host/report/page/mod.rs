@@ -12,7 +12,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::compare::Comparison;
 use super::figures::{self, Figure, Figures};
 use super::run::Run;
-use super::{Key, columns};
+use super::{Catalog, Key};
 
 /// Pictures of a run that are in sight.
 const AT_ONCE: usize = 4;
@@ -28,6 +28,8 @@ pub struct Page<'a> {
     pub runs: &'a [Run],
     /// The comparison, with the names of both sides.
     pub comparison: Option<(&'a Comparison, &'a str, &'a str)>,
+    /// What the experiments say of themselves.
+    pub catalog: Catalog<'a>,
 }
 
 /// A page, and its pictures once more.
@@ -94,8 +96,12 @@ impl Page<'_> {
         experiments.dedup();
         let section = |experiment: String| {
             let runs: Vec<&Run> = self.runs.iter().filter(|run| run.experiment() == experiment).collect();
-            let several = figures::of_several(&experiment, &runs);
-            Section { experiment, runs: runs.into_iter().map(|run| (run, figures::of_run(run))).collect(), several }
+            let several = figures::of_several(&experiment, &runs, self.catalog);
+            Section {
+                experiment,
+                runs: runs.into_iter().map(|run| (run, figures::of_run(run, self.catalog))).collect(),
+                several,
+            }
         };
         experiments.into_iter().map(section).collect()
     }
@@ -123,7 +129,7 @@ impl Page<'_> {
                             (tables::comparison(comparison, a, b))
                         }
                         @for section in sections { (self::section(section)) }
-                        (words())
+                        (words(self.catalog))
                     }
                 }
             }
@@ -233,14 +239,14 @@ fn picture(figure: &Figure) -> Markup {
     html! {
         figure {
             // Wide pictures move within their own box; the keyboard reaches it.
-            div.box tabindex="0" role="group" aria-label=(figure.chart.title) { (PreEscaped(&figure.svg)) }
+            div.box tabindex="0" role="group" aria-label=(figure.chart.title) { (PreEscaped(figure.chart.svg().unwrap_or_default())) }
             // The title is in the picture; what must not be missed is said once more.
             @if let Some(notice) = &figure.chart.notice { figcaption { strong.unreal { (notice) } } }
         }
     }
 }
 
-fn words() -> Markup {
+fn words(catalog: Catalog) -> Markup {
     html! {
         section #words {
             h2 { "How to read it" }
@@ -251,7 +257,7 @@ fn words() -> Markup {
                 li { "A row whose device is " code { "emulated" } " or whose fabric begins with " code { "model:" }
                     " is no measurement of that hardware. Pictures and tables say so." }
                 li { "Rows that are not " code { "ok" } " are in the tables and not in the pictures." }
-                li { "What tells rows apart: " (columns::CHOSEN.join(", ")) "." }
+                li { "What tells rows apart: " (catalog.chosen().join(", ")) "." }
             }
         }
     }

@@ -1,0 +1,35 @@
+//! Columns that several experiments have beside the common ones.
+
+use ginlab::report::Column;
+
+/// Operations in flight.
+pub const WINDOW: Column = Column::follows("window", "", "Operations in flight per producer or target before it waits");
+/// Bytes from one slot to the next.
+pub const SLOT_BYTES: Column = Column::follows("slot_bytes", "B", "Bytes from one slot to the next");
+/// When an operation counts as complete.
+pub const COMPLETION: Column =
+    Column::follows("completion", "", "The completion level: `transmit`, `delivery`, `proxy`");
+/// How often the provider had no room.
+pub const AGAIN: Column = Column::measured("again", "", "How often the provider answered \"again\" to a post");
+/// What went over each rail.
+pub const RAIL_BYTES: Column = Column::measured("rail_bytes", "B", "Payload bytes per rail, joined by `;`");
+/// Single operations, from post to completion.
+pub const ACK: [Column; 3] = [
+    Column::measured("ack_us_p50", "us", "Median time of one operation until it is acknowledged"),
+    Column::measured("ack_us_p99", "us", "99th percentile of it"),
+    Column::measured("ack_us_p999", "us", "99.9th percentile of it"),
+];
+/// Until everything was posted.
+pub const POST: Column =
+    Column::measured("post_us_p50", "us", "Median time until all was posted, without waiting for completion")
+        .shown("post", 7);
+/// Who pushes or puts.
+pub const SCOPE: Column = Column::chosen("scope", "", "Who puts: `thread`, `warp`, `block`");
+/// Slots of a ring.
+pub const RING_SLOTS: Column = Column::follows("ring_slots", "", "Slots of a ring");
+/// How evenly rails are loaded.
+pub const IMBALANCE: Column = Column::measured(
+    "imbalance_pct",
+    "%",
+    "By how many percent the busiest rail of a rank carries more than the mean of its rails; of all ranks the largest",
+);

@@ -1,0 +1,19 @@
+//! `ginlab completions`: scripts for shells.
+
+use crate::error::Failure;
+use crate::program::{Program, program};
+use ginlab::signals;
+
+pub const PROGRAMS: &[Program] = &[program!("completions", "Print a completion script for a shell", Args, run)];
+
+/// Options of `ginlab completions`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+fn run(args: &Args) -> Result<(), Failure> {
+    clap_complete::generate(args.shell, &mut crate::command(), "ginlab", &mut signals::stdout());
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Ways through the rails, each for so many puts: the kernel, CPU-initiated writes of the same buffers, the plainest loop, and
+//! the bare round trip.
+
+use super::args::{Args, Mode, Scope, Tuple};
+use super::layout::{DESTINATION, Layout, SOURCE};
+use super::rank::Rank;
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Kernel, Launch};
+use ginlab::measure::ping_pong::{Flag, round_trip};
+use ginlab::proxy::{ProxyError, Writes};
+use ginlab::signals;
+use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::ring::Status;
+use serde::{Deserialize, Serialize};
+
+/// What is measured side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// GPU-initiated puts.
+    Put(Mode),
+    /// CPU-initiated writes of the same buffers over the same rails.
+    CpuWrite,
+    /// A loop of fi_write over one buffer on one rail, without ring, engine and checks.
+    BareWrite,
+    /// A flag's round trip between device and CPU, with the payload and the fence of a put.
+    PingPong,
+}
+
+impl Case {
+    pub fn name(self) -> &'static str {
+        match self {
+            Case::Put(_) => "put",
+            Case::CpuWrite => "cpu-write",
+            Case::BareWrite => "bare-write",
+            Case::PingPong => "ping-pong",
+        }
+    }
+}
+
+/// One timed run of a case, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    pub done: f64,
+    pub posted: Option<f64>,
+}
+
+/// A tuple with all that follows from it on this rank.
+pub struct Shape<'a> {
+    pub args: &'a Args,
+    pub tuple: &'a Tuple,
+    pub layout: Layout,
+    pub block: u32,
+}
+
+/// Runs a case once.
+pub fn run(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    case: Case,
+    iterations: u64,
+) -> Result<Sample, Failure> {
+    match case {
+        Case::Put(mode) => {
+            let first = rank.next_iteration;
+            run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)
+        }
+        Case::CpuWrite => {
+            let time = cpu_write(shape, rank, iterations)?;
+            Ok(Sample { done: time, posted: None })
+        }
+        Case::BareWrite => {
+            let route = (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32);
+            let count = iterations * shape.layout.producers;
+            match rank.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
+                Some(time) => Ok(Sample { done: time.as_secs_f64() * 1e6, posted: None }),
+                None => Err(Failure::Usage("--bare: this fabric has no interface below ours".into())),
+            }
+        }
+        Case::PingPong => ping_pong(shape, rank, iterations),
+    }
+}
+
+/// The kernel's arguments for so many puts per producer.
+pub fn put_args(
+    shape: &Shape<'_>,
+    rank: &Rank,
+    ranks: &Bootstrap,
+    mode: Mode,
+    iterations: u64,
+    fill: bool,
+    first_iteration: u32,
+) -> PutArgs {
+    PutArgs {
+        rings: rank.table.pointer(),
+        ring_count: rank.table.count(),
+        scope: match shape.args.scope {
+            Scope::Block => SCOPE_BLOCK,
+            Scope::Thread => SCOPE_THREAD,
+        },
+        source: rank.payload.pointer(),
+        source_region: SOURCE,
+        destination_region: DESTINATION,
+        peer: rank.target.unwrap_or_default() as u32,
+        rank: ranks.rank() as u32,
+        bytes: shape.tuple.bytes,
+        stride: shape.layout.stride,
+        window: shape.layout.window as u32,
+        iterations: iterations as u32,
+        first_iteration,
+        quiet_every: mode.quiet_every(),
+        fill: fill.into(),
+        tickets: rank.tickets.pointer(),
+        results: rank.results.pointer(),
+    }
+}
+
+/// One launch of the put kernel; times from the device's clock.
+pub fn run_kernel(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    mode: Mode,
+    iterations: u64,
+    fill: bool,
+    first_iteration: u32,
+) -> Result<Sample, Failure> {
+    let args = put_args(shape, rank, ranks, mode, iterations, fill, first_iteration);
+    run_grid(shape, rank, ranks, &PUT_KERNEL, args)
+}
+
+/// One launch of a kernel that leaves a [`BlockResult`] of each block.
+pub fn run_grid<A: Copy + Send + Sync + 'static>(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    kernel: &Kernel<A>,
+    args: A,
+) -> Result<Sample, Failure> {
+    let (grid, block) = (shape.tuple.grid, shape.block);
+    // SAFETY: the buffers belong to the rank and are as long as the layout asks for (`Needs`); the launch ends here.
+    let launch = unsafe { rank.device().launch(kernel, grid, block, args) }?;
+    watch(launch, rank, ranks)?;
+    let mut results = vec![BlockResult::default(); grid as usize];
+    rank.results.read(0, &mut results)?;
+    if let Some(stop) = results.iter().map(|result| result.stop).find(|stop| *stop != 0) {
+        return Err(ended_early(Status(stop), rank, shape));
+    }
+    let started = results.iter().map(|result| result.started).min().unwrap_or_default();
+    let latest = |time: fn(&BlockResult) -> u64| results.iter().map(time).max().unwrap_or_default();
+    let micros = |time: u64| time.saturating_sub(started) as f64 / 1000.0;
+    Ok(Sample { done: micros(latest(|result| result.done)), posted: Some(micros(latest(|result| result.posted))) })
+}
+
+/// Waits for a grid. Ctrl-C and a peer that has gone end the proxy, and by that the grid; a proxy that fails ends it itself.
+fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    launch.wait(|| {
+        let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
+        if gone.is_err() {
+            rank.proxies().iter().for_each(|proxy| proxy.stop());
+        }
+        gone
+    })
+}
+
+/// Why a kernel ended early: its own reason, and the proxy's.
+fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
+    let failures: Vec<ProxyError> = rank.proxies().iter().filter_map(|proxy| proxy.failure()).collect();
+    let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).collect();
+    let text = format!(
+        "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
+        shape.tuple.bytes,
+        shape.tuple.grid,
+        shape.block,
+        stop.text(),
+        if reasons.is_empty() { "" } else { ": " },
+        reasons.join("; "),
+        rank.ring_states().join("; ")
+    );
+    if stop == Status::DEADLINE || failures.iter().any(ProxyError::is_timeout) {
+        Failure::Timeout(text)
+    } else {
+        Failure::Run(text)
+    }
+}
+
+/// The same writes, initiated by the proxy threads themselves; microseconds until all are complete.
+pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<f64, Failure> {
+    let threads = rank.proxies().len() as u64;
+    for (thread, proxy) in rank.proxies().iter().enumerate() {
+        proxy.begin_write(Writes {
+            first_producer: thread as u64,
+            producer_step: threads,
+            producers: shape.layout.producers,
+            window: shape.layout.window,
+            iterations,
+            bytes: shape.tuple.bytes,
+            stride: shape.layout.stride,
+            route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),
+        })?;
+    }
+    let mut longest = 0f64;
+    for proxy in rank.proxies() {
+        longest = longest.max(proxy.finish_write()?.as_secs_f64() * 1e6);
+    }
+    Ok(longest)
+}
+
+/// The bare round trip: this thread answers the device's flag.
+fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, Failure> {
+    let flag = Flag { payload: Some((&rank.payload, shape.tuple.bytes / 8 * 8)), first_poll_ns: 0 };
+    let each = round_trip(rank.device(), shape.block, iterations, shape.args.timeout(), flag)?;
+    Ok(Sample { done: each * iterations as f64, posted: None })
+}

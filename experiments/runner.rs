@@ -1,0 +1,253 @@
+//! One runner for all experiments: ranks, progress, rows, wrong bytes, outputs, the end of the ranks.
+//!
+//! An experiment is its arguments, its tuples (combinations of variables, each measured on its own), how one tuple is
+//! measured and made into rows, and its declaration ([`About`]). Everything else is here.
+
+use crate::error::Failure;
+use crate::output::{Output, OutputArgs};
+use crate::program::Program;
+use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
+use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::flow::{self, Flow};
+use ginlab::measure::stats::Summary;
+use ginlab::report::{About, Column, Header, Row};
+use ginlab::signals;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+/// Rows with their raw samples in microseconds.
+pub type Rows = Vec<(Row, Vec<f64>)>;
+
+/// An experiment, on one rank.
+pub trait Experiment: Sized {
+    /// Its options.
+    type Args: clap::Args + Clone + Debug;
+    /// One combination of variables.
+    type Tuple;
+    /// Its name, columns, headline figures and pictures.
+    const ABOUT: About;
+
+    /// Where rows go.
+    fn output(args: &Self::Args) -> &OutputArgs;
+
+    /// Checks the options, and says what will be measured by which ranks.
+    fn plan(args: &mut Self::Args) -> Result<Plan<Self::Tuple>, Failure>;
+
+    /// Opens what this rank holds for all tuples, which it may change to what the devices here can do (the same on all ranks),
+    /// and describes it.
+    async fn open(
+        args: &Self::Args,
+        tuples: &mut Vec<Self::Tuple>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Self, Header), Failure>;
+
+    /// Measures one tuple, and verifies it. All ranks do so at the same time; the rows count on rank 0.
+    async fn tuple(&mut self, tuple: &Self::Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure>;
+
+    /// What may be wrong in a row.
+    const WRONG: &'static str = "bytes";
+
+    /// In what they are: `writes`, `echoes`.
+    fn what(row: &Row) -> String {
+        row.case.clone()
+    }
+
+    /// The end, when all went well: what must be done while the other ranks are still here.
+    async fn close(self, _header: &Header, _ranks: &mut Bootstrap) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// What will be measured, and by whom.
+pub struct Plan<T> {
+    /// In this order.
+    pub tuples: Vec<T>,
+    /// The ranks; none for an experiment of one process.
+    pub ranks: Option<Ranks>,
+    /// Go on after wrong data.
+    pub keep_going: bool,
+}
+
+impl<T> Plan<T> {
+    /// Tuples of one process.
+    pub fn alone(tuples: Vec<T>) -> Plan<T> {
+        Plan { tuples, ranks: None, keep_going: true }
+    }
+
+    /// Tuples of a job.
+    pub fn of_ranks(tuples: Vec<T>, ranks: Ranks) -> Plan<T> {
+        Plan { tuples, ranks: Some(ranks), keep_going: true }
+    }
+}
+
+/// The ranks that an experiment wants.
+pub struct Ranks {
+    /// How they find each other; by the environment where it is not said.
+    pub kind: Option<Kind>,
+    /// How many were asked for.
+    pub asked: Option<usize>,
+    /// How many a local job has otherwise.
+    pub default: usize,
+    /// Refuses a number that the experiment cannot use.
+    pub check: Box<dyn Fn(usize) -> Result<(), Failure>>,
+    /// The longest wait of a rank for the others. A rank waits while another one measures a row, whose waits are bounded.
+    pub timeout: Duration,
+    /// Interfaces that other hosts may reach rank 0 by.
+    pub interfaces: Option<String>,
+    /// What must be the same on all ranks.
+    pub fingerprint: Vec<(String, String)>,
+}
+
+impl Ranks {
+    fn open(self) -> Result<Bootstrap, Failure> {
+        let options = Options {
+            timeout: self.timeout,
+            fingerprint: self.fingerprint,
+            interfaces: self.interfaces,
+            ..Options::default()
+        };
+        let kind = self.kind.unwrap_or_else(|| Kind::detect(&bootstrap::process_env));
+        let asked = self.asked.or((kind == Kind::Local).then_some(self.default));
+        // Before any process is started for nothing.
+        asked.map_or(Ok(()), |asked| (self.check)(asked))?;
+        let ranks = Bootstrap::open(kind, asked, options)?;
+        (self.check)(ranks.size())?;
+        Ok(ranks)
+    }
+}
+
+/// Runs an experiment on this rank.
+pub fn run<E: Experiment>(mut args: E::Args) -> Result<(), Failure> {
+    let Plan { tuples, ranks, keep_going } = E::plan(&mut args)?;
+    with_ranks(ranks, |ranks| in_event_loop(rank::<E>(&args, tuples, keep_going, ranks)))
+}
+
+/// Opens the ranks, runs this one, and sees to it that all end with one reason.
+pub fn with_ranks(
+    ranks: Option<Ranks>,
+    rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut ranks = ranks.map_or_else(|| Ok(Bootstrap::alone()?), Ranks::open)?;
+    let result = match rank(&mut ranks) {
+        Ok(()) => ranks.finish().map_err(Failure::from),
+        Err(failure) => {
+            let failure = with_cause(failure, &mut ranks);
+            if let Some(text) = failure.text() {
+                ranks.abort(&text);
+            }
+            Err(failure)
+        }
+    };
+    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
+}
+
+/// Runs a program that waits for rails, sockets and timers at once; flows are driven by tasks of their own.
+pub fn in_event_loop(program: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program)
+        .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))))
+}
+
+/// Keeps a flow's rails going, also while this rank waits for something else.
+pub fn drive(flow: &Flow<LibfabricRail>) -> tokio::task::JoinHandle<()> {
+    let flow = flow.clone();
+    tokio::task::spawn_local(async move { flow.drive().await })
+}
+
+async fn rank<E: Experiment>(
+    args: &E::Args,
+    mut tuples: Vec<E::Tuple>,
+    keep_going: bool,
+    ranks: &mut Bootstrap,
+) -> Result<(), Failure> {
+    let (mut experiment, header) = E::open(args, &mut tuples, ranks).await?;
+    let mut output = match ranks.rank() {
+        0 => Some(Output::open(E::output(args), &header, &E::ABOUT, tuples.len() as u64)?),
+        _ => None,
+    };
+    let mut wrong = None;
+    let result = async {
+        for tuple in &tuples {
+            let rows = experiment.tuple(tuple, ranks).await?;
+            if let Some(output) = &mut output {
+                output.rows(&rows)?;
+                output.step();
+            }
+            wrong = wrong.take().or_else(|| wrong_data::<E>(&rows));
+            if let Some(failure) = wrong.take_if(|_| !keep_going) {
+                return Err(failure);
+            }
+        }
+        Ok(())
+    };
+    let result = result.await;
+    match output {
+        Some(output) => output.close(result),
+        None => result,
+    }?;
+    experiment.close(&header, ranks).await?;
+    wrong.map_or(Ok(()), Err)
+}
+
+/// The first row whose verification found something.
+fn wrong_data<E: Experiment>(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
+    let (row, wrong) = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)))?;
+    let size = row.size_bytes.map(|bytes| format!(" of {bytes} B")).unwrap_or_default();
+    let text = format!("verification failed: {wrong} wrong {} in {}{size} ({})", E::WRONG, E::what(row), row.fabric);
+    Some(Failure::WrongData(text))
+}
+
+/// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
+/// what is reported. A rail often notices first; rank 0 tells the others who has gone within its next look.
+fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
+    let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
+    let deadline = Instant::now() + Duration::from_millis(500);
+    loop {
+        if signals::interrupted() {
+            return if signals::stdout_closed() { Failure::StdoutClosed } else { Failure::Interrupted };
+        }
+        match ranks.check_peers() {
+            Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            // Unless it is what the text says already.
+            Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
+                if !text.contains(&error.to_string()) =>
+            {
+                return Failure::Run(format!("{error}: {text}"));
+            }
+            _ => return failure,
+        }
+    }
+}
+
+/// Of each repeat the slowest rank's time.
+pub fn slowest<T>(parts: &[T], times: impl Fn(&T) -> &[f64]) -> Vec<f64> {
+    let repeats = parts.iter().map(|part| times(part).len()).max().unwrap_or_default();
+    let of = |repeat: usize| parts.iter().filter_map(|part| times(part).get(repeat)).fold(0.0, |a, b| f64::max(a, *b));
+    (0..repeats).map(of).collect()
+}
+
+/// A row with the times of its repeats, in each of which `operations` moved `bytes`.
+pub fn timed(row: &mut Row, times: &[f64], bytes: u64, operations: u64) {
+    if let Some(summary) = Summary::of(times) {
+        row.times(&summary).throughput(bytes, operations);
+    }
+}
+
+/// Sets columns of one quantity, its 50th, 99th and 99.9th percentile, by nearest rank.
+pub fn percentiles(row: &mut Row, columns: &[Column; 3], mut times: Vec<f64>) {
+    times.sort_by(f64::total_cmp);
+    for (column, per_mille) in columns.iter().zip([500, 990, 999]) {
+        let rank = (times.len() * per_mille).div_ceil(1000).saturating_sub(1);
+        row.set(column, times.get(rank).copied());
+    }
+}
+
+/// A program that runs this experiment.
+pub const fn program<E: Experiment>() -> Program {
+    Program {
+        name: E::ABOUT.name,
+        question: E::ABOUT.question,
+        augment: <E::Args as clap::Args>::augment_args,
+        run: |matches| run::<E>(<E::Args as clap::FromArgMatches>::from_arg_matches(matches).map_err(Failure::from)?),
+        about: Some(E::ABOUT),
+    }
+}

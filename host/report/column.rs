@@ -1,0 +1,186 @@
+//! What a column of a row says, and the values that stand in it.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::row::rounded;
+
+/// What a column tells of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It was chosen: two rows with other values in it are two different measurements.
+    Chosen,
+    /// It was chosen, and often follows from other columns, as a window from a size: it parts rows that nothing else does.
+    Follows,
+    /// It was measured, or follows from what was: it never tells two measurements apart.
+    Measured,
+}
+
+/// A column that an experiment has beside the common ones, declared beside the experiment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Column {
+    /// Its name in CSV and JSON. It ends with the unit where it has one: `ack_us_p50`, `pair_gbytes_s`.
+    pub name: &'static str,
+    /// The unit, for people; empty where it has none.
+    pub unit: &'static str,
+    /// Whether it was chosen or measured.
+    pub role: Role,
+    /// What it says, in a line for people.
+    pub meaning: &'static str,
+    /// Its heading and its width in the table, where it is shown there.
+    pub shown: Option<(&'static str, usize)>,
+}
+
+impl Column {
+    const fn of(role: Role, name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
+        Self { name, unit, role, meaning, shown: None }
+    }
+
+    /// A column that was chosen.
+    pub const fn chosen(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
+        Self::of(Role::Chosen, name, unit, meaning)
+    }
+
+    /// A column that was chosen and often follows from others.
+    pub const fn follows(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
+        Self::of(Role::Follows, name, unit, meaning)
+    }
+
+    /// A column that was measured.
+    pub const fn measured(name: &'static str, unit: &'static str, meaning: &'static str) -> Self {
+        Self::of(Role::Measured, name, unit, meaning)
+    }
+
+    /// The same, shown in the table under this heading in so many characters.
+    pub const fn shown(mut self, title: &'static str, width: usize) -> Self {
+        self.shown = Some((title, width));
+        self
+    }
+}
+
+/// A value of a column. Numbers carry six significant digits when they are written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Value {
+    /// Nothing: empty in CSV, null in JSON.
+    #[default]
+    None,
+    /// Yes or no.
+    Flag(bool),
+    /// A count, or a size in bytes.
+    Count(u64),
+    /// A measured number.
+    Number(f64),
+    /// A text.
+    Text(String),
+}
+
+impl Value {
+    /// The number, of a count or of a number.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Self::Count(count) => Some(*count as f64),
+            Self::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Yes or no, if it is that.
+    pub fn flag(&self) -> Option<bool> {
+        match self {
+            Self::Flag(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+
+    /// The text, if it is one.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The counts of a list, which stands in one field joined by `;`: CSV has no lists. One entry alone looks like a count.
+    pub fn list(&self) -> Option<Vec<u64>> {
+        match self {
+            Self::Count(count) => Some(vec![*count]),
+            Self::Text(text) => text.split(';').map(|part| part.parse().ok()).collect(),
+            _ => None,
+        }
+    }
+
+    /// The value as a reader of CSV or JSON gets it.
+    pub fn as_written(&self) -> Self {
+        match self {
+            Self::Number(number) => rounded(*number).map_or(Self::None, Self::Number),
+            Self::Text(text) if text.is_empty() => Self::None,
+            other => other.clone(),
+        }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_none(),
+            Self::Flag(flag) => serializer.serialize_bool(*flag),
+            Self::Count(count) => serializer.serialize_u64(*count),
+            Self::Number(number) => rounded(*number).serialize(serializer),
+            Self::Text(text) => serializer.serialize_str(text),
+        }
+    }
+}
+
+/// A field as a reader that guesses types finds it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Field {
+    Flag(bool),
+    Count(u64),
+    Number(f64),
+    Text(String),
+    /// Nothing, and lists.
+    Other(serde::de::IgnoredAny),
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Field::deserialize(deserializer)? {
+            Field::Flag(flag) => Self::Flag(flag),
+            Field::Count(count) => Self::Count(count),
+            Field::Number(number) => Self::Number(number),
+            Field::Text(text) if text.is_empty() => Self::None,
+            Field::Text(text) => Self::Text(text),
+            Field::Other(_) => Self::None,
+        })
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::None, Into::into)
+    }
+}
+
+macro_rules! from {
+    ($($from:ty => |$value:ident| $to:expr,)*) => {
+        $(impl From<$from> for Value {
+            fn from($value: $from) -> Self {
+                $to
+            }
+        })*
+    };
+}
+
+from! {
+    bool => |value| Self::Flag(value),
+    u32 => |value| Self::Count(value.into()),
+    u64 => |value| Self::Count(value),
+    usize => |value| Self::Count(value as u64),
+    f64 => |value| Self::Number(value),
+    &str => |value| Self::Text(value.into()),
+    String => |value| Self::Text(value),
+    Vec<u64> => |value| match value[..] {
+        [only] => Self::Count(only),
+        _ => Self::Text(value.iter().map(u64::to_string).collect::<Vec<_>>().join(";")),
+    },
+}
