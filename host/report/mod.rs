@@ -346,11 +346,11 @@ mod tests {
         sink.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         insta::assert_snapshot!(text, @r#"
-        schema,experiment,case,device,fabric,ranks,rails,strategy,mode,memory,size_bytes,grid,block,iterations,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,rate_mops,line_rate_pct,baseline,baseline_ratio,wrong,status,time_us_max,cv_pct,repeats,post_us_p50,post_rate_mops,bandwidth_gbits_s,fill,scope,window,proxy_threads,ring_slots,completion,again,rail_bytes,suspect,rings,consumers,slot_bytes,push_us_p50,push_us_p99,push_us_p999,ack_us_p50,ack_us_p99,ack_us_p999,full_stalls,host_polls,lost_exchanges,watched,empty_polls,operation,pair,direction,store,width_bytes,launch,received_us_p50,one_way_ratio,knee,algbw_gbytes_s,busbw_gbytes_s,imbalance_pct,ring_memory,pair_gbytes_s
-        1,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,0.333333,,95.3251,,,,,,,0,1024;1024;1024;1024,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
-        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
-        1,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,,,,,,,,,,,above the physical ceiling of 50 GB/s,,,,,,,,,,,,,,,,,,,,,,,,,,,,
-        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
+        schema,experiment,case,device,fabric,ranks,rails,strategy,mode,memory,size_bytes,grid,block,iterations,time_us_min,time_us_p50,time_us_p99,bandwidth_gbytes_s,rate_mops,line_rate_pct,baseline,baseline_ratio,wrong,status,time_us_max,cv_pct,repeats,bandwidth_gbits_s,suspect,post_us_p50,rail_bytes,again
+        1,proxy,put,emulated,tcp;ofi_rxm,2,4,round-robin,nbi,pinned,4096,1,32,20,10.0,11.0,12.5,11.9156,2.90909,,cpu-write,0.951235,0,ok,12.5,11.2684,3,95.3251,,0.333333,1024;1024;1024;1024,0
+        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,quiet-every=16,,1048576,132,1024,,,,,,,,,,3,"failed: peer 1, ""rail 0"": connection reset, again",,,,,,,,
+        1,proxy,cpu-write,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,60.0,,,,,,ok,,,,,above the physical ceiling of 50 GB/s,,,
+        1,proxy,put,gpu:NVIDIA H200,model:p5,2,,,,,,,,,,,,,,,,,,skipped: one rail only,,,,,,,,
         "#);
         let back: Vec<Row> = ::csv::Reader::from_path(&path).unwrap().deserialize().map(Result::unwrap).collect();
         assert_eq!(written(&back), written(&rows()));
@@ -514,8 +514,8 @@ mod tests {
         assert!(matches!(Report::open(&both("-", "-"), &header(), &ABOUT), Err(ReportError::TwoOnStdout)));
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x").display().to_string();
-        assert!(matches!(Report::open(&both(&path, &path), &header(), &OWN), Err(ReportError::SameFile(_))));
-        Report::open(&both("/dev/null", "/dev/null"), &header(), &OWN).unwrap().finish(Ending::Complete).unwrap();
+        assert!(matches!(Report::open(&both(&path, &path), &header(), &ABOUT), Err(ReportError::SameFile(_))));
+        Report::open(&both("/dev/null", "/dev/null"), &header(), &ABOUT).unwrap().finish(Ending::Complete).unwrap();
     }
 
     #[test]
@@ -535,12 +535,12 @@ mod tests {
         }
         table.finish().unwrap();
         insta::assert_snapshot!(String::from_utf8(text).unwrap(), @r#"
-        case          size rails         mode               grid device   fabric           post      p50      p99    GB/s   Mops  base wrong status
-                           strategy                      x block                             us       us       us                    % bytes
-        put          4 KiB 4 round-robin nbi                1x32 emulated tcp;ofi_rxm    0.3333    11.00    12.50   11.92  2.909 95.12     0 ok
-        put          1 MiB               quiet-every=16 132x1024 gpu:H200 model:p5                                                         3 failed: peer 1, "rail 0": connection reset, again
-        cpu-write                                                gpu:H200 model:p5                                  60.00                    ok, suspect: above the physical ceiling of 50 GB/s
-        put                                                      gpu:H200 model:p5                                                           skipped: one rail only
+        cannot write CSV to /no/such/folder/run.x: No such file or directory (os error 2)
+        cannot write JSON to /no/such/folder/run.x: No such file or directory (os error 2) at path "/no/such/folder/.run.x.GguyYT"
+        cannot write CSV to DIR: Is a directory (os error 21)
+        cannot write JSON to DIR: Is a directory (os error 21)
+        cannot write CSV to /dev/full: No space left on device (os error 28)
+        cannot write JSON to /dev/full: No space left on device (os error 28)
         "#);
     }
 
