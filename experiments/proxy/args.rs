@@ -365,7 +365,7 @@ impl Args {
     }
 
     /// Refuses a number of ranks that cannot be paired.
-    pub fn check_ranks(&self) -> impl Fn(usize) -> Result<(), Failure> + 'static {
+    pub fn check_ranks(&self) -> impl Fn(usize) -> Result<(), Failure> + use<> {
         let null = self.is_null();
         move |ranks| {
             if null || (ranks > 0 && ranks.is_multiple_of(2)) {
