@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The pictures of the pages in experiments/, from data/.
-#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model; all of them without
+#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model; all of them without. readme: docs/puts.svg
 #   GINLAB=path                      another binary than target/release/ginlab
 # A newer run: its folder takes the place of the older one below, as it does in the page's figures.toml.
 set -euo pipefail
@@ -13,13 +13,15 @@ lab=data/2026-11-21-lab
 ladder=data/2026-11-21-lab-2
 virtual=data/2026-11-21-virtual
 
-# chart PAGE NAME TITLE ARGUMENTS...
-chart() {
-    local page=$1 name=$2 title=$3
-    shift 3
-    "$ginlab" chart "$@" --title "$title" -o "experiments/$page/$name.svg"
-    echo "experiments/$page/$name.svg"
+# draw FILE TITLE ARGUMENTS...
+draw() {
+    local file=$1 title=$2
+    shift 2
+    "$ginlab" chart "$@" --title "$title" -o "$file"
+    echo "$file"
 }
+# chart PAGE NAME TITLE ARGUMENTS...
+chart() { draw "experiments/$1/$2.svg" "${@:3}"; }
 
 pages=("$@")
 if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model); fi
@@ -70,6 +72,10 @@ for page in "${pages[@]}"; do
         model)
             chart model nodes 'all-to-all of 64 KiB in virtual time: bandwidth of a GPU by number of GPUs' \
                 "$virtual/nodes.csv" -x ranks -y bandwidth_gbytes_s --series rails --log x
+            ;;
+        readme)
+            draw docs/puts.svg 'puts by size over tcp on one H200, four rails: quiet after each, nbi, and CPU-initiated' \
+                "$h200/tcp-sizes.csv" -x size_bytes -y bandwidth_gbytes_s --series case,mode --where rails=4 --log x
             ;;
         *)
             echo "charts.sh: no page $page has pictures" >&2
