@@ -20,6 +20,7 @@ mod ipc;
 mod lab;
 mod libraries;
 mod model;
+mod pages;
 mod ranks;
 mod report;
 mod serve;

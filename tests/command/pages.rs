@@ -1,0 +1,62 @@
+//! The commands that pages show: their options are those of the command.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::common::{ginlab, run};
+
+/// Markdown files of the repository's root, `docs/` and `experiments/`, without diaries.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.to_path_buf(), root.join("docs")];
+    folders.extend(root.join("experiments").read_dir().unwrap().map(|entry| entry.unwrap().path()));
+    let files = folders.iter().filter(|folder| folder.is_dir()).flat_map(|folder| folder.read_dir().unwrap());
+    files
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .filter(|path| !path.ends_with("NOTES.md") && !path.ends_with("CHANGELOG.md"))
+        .collect()
+}
+
+/// The words of `--help` of a subcommand, without what surrounds them.
+fn help(words: &str) -> Vec<String> {
+    let text = run(ginlab(&format!("{words} --help"))).expect(0).stdout;
+    let bare = |word: &str| word.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '-').to_owned();
+    text.split(|letter: char| letter.is_whitespace() || letter == '=').map(bare).collect()
+}
+
+#[test]
+fn options_that_pages_show_are_there() {
+    let subcommands = help("");
+    let mut helps: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for line in text.lines() {
+            for command in line.split("ginlab ").skip(1) {
+                // What follows in a pipe, in another program of mpirun, or behind the code's end, is not ours.
+                let own = command.split(" : ").next().unwrap();
+                let own = own.split(['`', '|', ';', '>', '&']).next().unwrap();
+                let mut words = own.split_whitespace().peekable();
+                let Some(subcommand) = words.next().filter(|word| subcommands.iter().any(|known| known == word)) else {
+                    continue;
+                };
+                // The one subcommand that has subcommands.
+                let nested = words.next_if(|word| subcommand == "model" && !word.starts_with('-')).unwrap_or_default();
+                let name = format!("{subcommand} {nested}").trim_end().to_owned();
+                let known = helps.entry(name.clone()).or_insert_with(|| help(&name));
+                for word in words.filter(|word| word.starts_with('-') && word.len() > 1) {
+                    let option = word.split('=').next().unwrap().trim_end_matches([',', '.', ')', '"', '\'', '\\']);
+                    let is_option =
+                        option.trim_start_matches('-').starts_with(|letter: char| letter.is_ascii_alphabetic());
+                    seen += usize::from(is_option);
+                    if is_option && !known.iter().any(|known| known == option) {
+                        wrong.push(format!("{}: ginlab {name} has no {option}", page.display()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 100, "only {seen} options were found in the pages");
+}
