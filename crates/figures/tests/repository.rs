@@ -57,11 +57,11 @@ fn every_table_has_its_command_and_every_run_its_page() {
     }
 }
 
-/// The Markdown files of the rooms that have pages.
+/// The README, and the Markdown files of the rooms that have pages.
 fn pages() -> Vec<PathBuf> {
     let rooms = ["experiments", "docs", "data", "deploy"].map(|room| root().join(room));
     let all = rooms.iter().filter(|room| room.is_dir()).flat_map(|room| files(room));
-    all.filter(|path| ends(path, "md")).collect()
+    all.filter(|path| ends(path, "md")).chain([root().join("README.md")]).collect()
 }
 
 #[test]
