@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Two builds beside each other, in turns, on one machine: has a change cost anything?
+#
+#   scripts/gate.sh BEFORE AFTER FOLDER [ROUNDS]
+#
+# BEFORE and AFTER are two ginlab binaries. Each round runs every step with one and then the other, and in the next round the other way
+# round. FOLDER gets before/ and after/ with a CSV for each step and round, and compare.csv: the ratios row by row. Uses the GPU where
+# there is one; the steps between GPUs want two.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if (($# < 3)); then
+    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+fi
+declare -A binary=([before]=$1 [after]=$2)
+folder=$3
+rounds=${4:-3}
+mkdir -p "$folder/before" "$folder/after"
+
+device=emulated
+gpus=0
+if [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; then
+    device=gpu
+    gpus=$(find /proc/driver/nvidia/gpus -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)
+fi
+steps=(queue null write)
+# Many threads on a few cores would take minutes.
+grids='--grid 1 --block 32'
+if [[ $device == gpu ]]; then grids='--grid 32,132 --block 32,256'; fi
+if ((gpus >= 2)); then steps+=(ipc); fi
+
+arguments() { # arguments STEP
+    case $1 in
+    queue) echo queue -d "$device" -a ticket -m nbi $grids -r 5 ;;
+    null) echo proxy -d "$device" -p null -b 64 -e 64 --grid 1,132 --block 32 --mode quiet,nbi --no-fill --no-check -r 10 ;;
+    write) echo write -d emulated -p tcp -b 64 -e 64K -f 8 --rails 1 --strategy single --window 64 --buffers 1 --bare -r 9 -n 20000 --volume 256M --pin ;;
+    ipc) echo ipc -b 64K -e 1G -f 128 --grid 8,128 -o write -r 5 ;;
+    esac
+}
+
+failures=0
+one() { # one STEP ROUND SIDE
+    local code=0
+    # shellcheck disable=SC2046  # the arguments are words
+    timeout 120 "${binary[$3]}" $(arguments "$1") --csv "$folder/$3/$1-$2.csv" >/dev/null 2>"$folder/$3/$1-$2.err" || code=$?
+    if ((code)); then
+        printf 'gate.sh: %s of %s ended with %d: %s\n' "$1" "$3" "$code" "$(tail -n 1 "$folder/$3/$1-$2.err")" >&2
+        failures=$((failures + 1))
+    else
+        rm -f "$folder/$3/$1-$2.err"
+    fi
+}
+for ((round = 1; round <= rounds; round++)); do
+    for step in "${steps[@]}"; do
+        if ((round % 2)); then sides=(before after); else sides=(after before); fi
+        for side in "${sides[@]}"; do one "$step" "$round" "$side"; done
+    done
+    printf 'gate.sh: round %d of %d done\n' "$round" "$rounds" >&2
+done
+"${binary[after]}" compare "$folder/before" "$folder/after" --csv "$folder/compare.csv"
+exit $((failures > 0))
