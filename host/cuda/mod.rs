@@ -131,7 +131,7 @@ impl Device {
     /// Threads that issue together.
     pub fn warp_size(&self) -> u32 {
         match self {
-            Device::Emulated => 1,
+            Device::Emulated => cuda_std::warp::SIZE,
             Device::Gpu(_) => 32,
         }
     }

@@ -63,9 +63,7 @@ pub unsafe fn clock_kernel(args: ClockArgs) {
                 stop = Status::DEADLINE.0;
                 break;
             }
-            if cuda_std::warp::SIZE == 1 {
-                thread::nanosleep(0);
-            }
+            thread::relax();
         }
         // Between the question, which has been acquired, and the answer, which is released.
         store_release_sys_u64(&flags.tail.0, answer(round, thread::global_timer_ns()));

@@ -62,7 +62,9 @@ pub unsafe fn ping_pong(args: PingPongArgs) {
             store_relaxed_sys_u64(&flags.tail.0, iteration);
             let asked = thread::global_timer_ns();
             if args.first_poll_ns != 0 {
-                while thread::global_timer_ns().wrapping_sub(asked) < args.first_poll_ns {}
+                while thread::global_timer_ns().wrapping_sub(asked) < args.first_poll_ns {
+                    thread::relax();
+                }
             }
             let answer = || match args.ordered {
                 0 => load_relaxed_sys_u64(&flags.completion.0.0),
@@ -73,9 +75,7 @@ pub unsafe fn ping_pong(args: PingPongArgs) {
                     stop = Status::DEADLINE.0;
                     break;
                 }
-                if cuda_std::warp::SIZE == 1 {
-                    thread::nanosleep(0);
-                }
+                thread::relax();
             }
         }
         if thread::sync_threads_or(stop != 0) {

@@ -368,8 +368,8 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
 ) -> Result<(), Status> {
     let producer = producer(args.scope);
     let words = if WORDS == 0 { args.words } else { WORDS };
-    // Nothing has diverged yet: the warp's lanes that exist.
-    let mask = warp::active_mask();
+    // Not those that happen to be active: one that is late would find itself in another warp, with the same number.
+    let mask = warp::launched_mask();
     let leader = mask.trailing_zeros();
     let mut last = None;
     for number in 0..args.pushes {
@@ -435,7 +435,7 @@ pub unsafe fn queue_stores(args: QueueArgs) {
         _ => thread::grid_dim_x() * thread::block_dim_x(),
     };
     let (rank, lanes) = match args.scope {
-        SCOPE_WARP => (warp::lane(), warp::active_mask().count_ones()),
+        SCOPE_WARP => (warp::lane(), warp::launched_mask().count_ones()),
         _ => (0, 1),
     };
     let (started, cycles) = (thread::global_timer_ns(), thread::clock());

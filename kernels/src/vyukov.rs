@@ -139,9 +139,7 @@ impl Patience {
     /// After an attempt in vain.
     #[inline(always)]
     fn look(&mut self, stop: &Word) -> Result<(), Status> {
-        if cuda_std::warp::SIZE == 1 {
-            thread::nanosleep(0);
-        }
+        thread::relax();
         self.tries = self.tries.wrapping_add(1);
         if !self.tries.is_multiple_of(LOOK_EVERY) && !cfg!(loom) {
             return Ok(());

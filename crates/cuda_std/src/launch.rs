@@ -7,19 +7,33 @@ use core::fmt;
 pub struct Kernel<A> {
     name: &'static str,
     native: Option<unsafe fn(A)>,
+    resident: bool,
 }
 
 impl<A> Kernel<A> {
     /// The handle of a kernel with a native form. `#[kernel]` writes this.
     #[must_use]
     pub const fn new(name: &'static str, native: unsafe fn(A)) -> Kernel<A> {
-        Kernel { name, native: Some(native) }
+        Kernel { name, native: Some(native), resident: false }
     }
 
     /// The handle of a kernel that is only in the second PTX module. `#[kernel(bulk)]` writes this.
     #[must_use]
     pub const fn bulk(name: &'static str) -> Kernel<A> {
-        Kernel { name, native: None }
+        Kernel { name, native: None, resident: false }
+    }
+
+    /// The same kernel, whose blocks wait for one another or for those of other devices: all of a grid must be on the device at
+    /// once. `#[kernel(resident)]` writes this.
+    #[must_use]
+    pub const fn resident(self) -> Kernel<A> {
+        Kernel { name: self.name, native: self.native, resident: true }
+    }
+
+    /// Whether all blocks of a grid must be on the device at once.
+    #[must_use]
+    pub const fn is_resident(&self) -> bool {
+        self.resident
     }
 
     /// Name of the entry point.

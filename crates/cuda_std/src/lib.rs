@@ -3,7 +3,7 @@
 //! The module names follow Rust-CUDA's `cuda_std`, the bodies are for rustc's own `nvptx64-nvidia-cuda` target:
 //!
 //! - on the GPU each primitive is a few PTX instructions; this crate is the only place with inline PTX;
-//! - natively each primitive is a CPU body, and [`emulation`] runs a grid as threads ("the emulated device");
+//! - natively each primitive is a CPU body, and [`emulation`] runs a grid on a few CPU threads ("the emulated device");
 //! - under `--cfg loom` the words of [`memory`] are loom's, so that the ring can be explored exhaustively.
 //!
 //! LLVM's PTX backend turns `fetch_add(.., AcqRel)` into a relaxed, GPU-scope `atom.add`. So no protocol may use
@@ -28,6 +28,7 @@ pub mod memory;
 #[cfg(loom)]
 pub mod model;
 mod plain;
+pub mod shared;
 pub mod thread;
 pub mod vector;
 pub mod warp;

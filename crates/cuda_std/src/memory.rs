@@ -4,6 +4,8 @@
 //! those of the PTX memory model: `gpu` reaches all threads of one GPU, `sys` reaches the CPU, other GPUs and the NICs
 //! too. On the host a scope means nothing, and the order becomes the C++ one of the same name.
 
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emulation;
 #[cfg(target_arch = "nvptx64")]
 use core::{arch::asm, cell::UnsafeCell};
 #[cfg(not(any(target_arch = "nvptx64", loom)))]
@@ -70,7 +72,10 @@ macro_rules! load {
                 value
             }
             #[cfg(not(target_arch = "nvptx64"))]
-            word.0.load(Ordering::$order)
+            {
+                emulation::step();
+                word.0.load(Ordering::$order)
+            }
         }
     };
 }
@@ -88,7 +93,11 @@ macro_rules! store {
                      value = in(reg64) value, options(nostack));
             }
             #[cfg(not(target_arch = "nvptx64"))]
-            word.0.store(value, Ordering::$order);
+            {
+                emulation::step();
+                emulation::stored(word, stringify!($order) == "Release");
+                word.0.store(value, Ordering::$order);
+            }
         }
     };
 }
@@ -138,8 +147,11 @@ pub fn store_relaxed_sys_v2_u64(pair: &WordPair, first: u64, second: u64) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        pair.0.0.store(first, Ordering::Relaxed);
-        pair.1.0.store(second, Ordering::Relaxed);
+        emulation::step();
+        for (word, value) in [(&pair.0, first), (&pair.1, second)] {
+            emulation::stored(word, false);
+            word.0.store(value, Ordering::Relaxed);
+        }
     }
 }
 
@@ -160,6 +172,7 @@ pub fn load_acquire_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
+        emulation::step();
         let first = pair.0.0.load(Ordering::Acquire);
         (first, pair.1.0.load(Ordering::Acquire))
     }
@@ -229,7 +242,10 @@ pub fn fetch_add_relaxed_gpu_u64(word: &Word, value: u64) -> u64 {
         before
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    word.0.fetch_add(value, Ordering::Relaxed)
+    {
+        emulation::step();
+        word.0.fetch_add(value, Ordering::Relaxed)
+    }
 }
 
 /// `red.release.gpu.max.u64`: raises the word to the value; all that this thread did before is visible to a thread of this
@@ -243,7 +259,10 @@ pub fn fetch_max_release_gpu_u64(word: &Word, value: u64) {
              value = in(reg64) value, options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    word.0.fetch_max(value, Ordering::Release);
+    {
+        emulation::step();
+        word.0.fetch_max(value, Ordering::Release);
+    }
 }
 
 /// `atom.relaxed.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words that the
@@ -262,8 +281,11 @@ pub fn compare_exchange_relaxed_gpu_u64(word: &Word, expected: u64, new: u64) ->
         before
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    match word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(before) | Err(before) => before,
+    {
+        emulation::step();
+        let (Ok(before) | Err(before)) =
+            word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed);
+        before
     }
 }
 
@@ -282,8 +304,11 @@ pub fn compare_exchange_acquire_gpu_u64(word: &Word, expected: u64, new: u64) ->
         before
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    match word.0.compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed) {
-        Ok(before) | Err(before) => before,
+    {
+        emulation::step();
+        let (Ok(before) | Err(before)) =
+            word.0.compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed);
+        before
     }
 }
 
@@ -297,5 +322,8 @@ pub fn fence_acq_rel_sys() {
         asm!("fence.acq_rel.sys;", options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    fence(Ordering::AcqRel);
+    {
+        emulation::fenced();
+        fence(Ordering::AcqRel);
+    }
 }

@@ -110,8 +110,16 @@ pub fn clock() -> u64 {
     global_timer_ns()
 }
 
-/// Gives way for about this long inside a spin: `nanosleep` on the GPU; on the host a yield, so that two cores suffice
-/// for any grid.
+/// In every spin that does not sleep: on the GPU nothing, for the hardware gives all warps their turns. On the emulated device
+/// the other threads have theirs: one that spins without this keeps its worker to itself, and for ever when it waits for one of
+/// them.
+#[inline(always)]
+pub fn relax() {
+    #[cfg(not(target_arch = "nvptx64"))]
+    emulation::relax();
+}
+
+/// Gives way for about this long inside a spin: `nanosleep` on the GPU, elsewhere as [`relax`].
 #[inline(always)]
 pub fn nanosleep(nanoseconds: u32) {
     #[cfg(target_arch = "nvptx64")]
@@ -122,9 +130,6 @@ pub fn nanosleep(nanoseconds: u32) {
     #[cfg(not(target_arch = "nvptx64"))]
     {
         let _ = nanoseconds;
-        #[cfg(loom)]
-        crate::model::give_way();
-        #[cfg(not(loom))]
-        std::thread::yield_now();
+        emulation::relax();
     }
 }

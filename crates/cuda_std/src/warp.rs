@@ -1,7 +1,22 @@
-//! Warps: the 32 threads that issue together. On the emulated device each thread is its own warp of one.
+//! Warps: the 32 threads that issue together.
+//!
+//! The functions that take a mask bring its lanes together: each of them calls the same function with the same mask. The emulated
+//! device holds kernels to that, and to what the hardware leaves undefined: a lane of the mask that has returned, or the value of a
+//! lane outside the mask, ends the grid with the lane's name.
+//!
+//! Lanes that took different branches need not be together afterwards, whatever the source looks like: a kernel that needs them
+//! together says so by [`synchronize`] or by a block barrier.
 
-/// Threads in a full warp of this machine.
-pub const SIZE: u32 = if cfg!(target_arch = "nvptx64") { 32 } else { 1 };
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emulation;
+use crate::thread;
+
+/// Threads in a full warp of this machine: 32, and 1 where each thread is a warp of its own (loom, Miri, feature `threads`).
+#[cfg(target_arch = "nvptx64")]
+pub const SIZE: u32 = 32;
+/// Threads in a full warp of this machine: 32, and 1 where each thread is a warp of its own (loom, Miri, feature `threads`).
+#[cfg(not(target_arch = "nvptx64"))]
+pub const SIZE: u32 = emulation::SIZE;
 
 #[cfg(target_arch = "nvptx64")]
 mod device {
@@ -13,11 +28,19 @@ mod device {
         pub fn synchronize(mask: i32);
         #[link_name = "llvm.nvvm.match.any.sync.i64"]
         pub fn match_any(mask: i32, value: i64) -> i32;
+        #[link_name = "llvm.nvvm.vote.ballot.sync"]
+        pub fn ballot(mask: i32, predicate: bool) -> i32;
+        #[link_name = "llvm.nvvm.vote.any.sync"]
+        pub fn any(mask: i32, predicate: bool) -> bool;
+        #[link_name = "llvm.nvvm.vote.all.sync"]
+        pub fn all(mask: i32, predicate: bool) -> bool;
     }
 }
 
-/// The lanes that run this instruction together, one bit each.
+/// The lanes that run this instruction together, one bit each. Which these are the hardware decides: a lane may be missing that
+/// went the same way, and behind a branch nothing brings the lanes together again.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn active_mask() -> u32 {
     #[cfg(target_arch = "nvptx64")]
     {
@@ -29,7 +52,7 @@ pub fn active_mask() -> u32 {
         mask
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    1
+    emulation::active_mask(core::panic::Location::caller())
 }
 
 /// This thread's lane, below [`SIZE`].
@@ -45,7 +68,14 @@ pub fn lane() -> u32 {
         lane
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    0
+    emulation::lane()
+}
+
+/// The lanes of this warp that the launch has, one bit each: all, but for the last warp of a block that is no multiple of them.
+#[inline(always)]
+pub fn launched_mask() -> u32 {
+    let left = thread::block_dim_x() - thread::thread_idx_x() / SIZE * SIZE;
+    if left >= SIZE { u32::MAX >> (u32::BITS - SIZE) } else { (1 << left) - 1 }
 }
 
 /// Gives every lane of `mask` the value that lane `source` holds. All lanes of `mask` must call it together.
@@ -69,10 +99,7 @@ pub fn shuffle_u64(mask: u32, value: u64, source: u32) -> u64 {
         ((high as u32 as u64) << 32) | low as u32 as u64
     }
     #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let _ = (mask, source);
-        value
-    }
+    emulation::shuffle(mask, value, source)
 }
 
 /// The lanes of `mask` that hold the same value as this one, one bit each. All lanes of `mask` must call it together.
@@ -82,10 +109,7 @@ pub fn match_any_u64(mask: u32, value: u64) -> u32 {
     // SAFETY: the caller's lanes are those of the mask.
     return unsafe { device::match_any(mask as i32, value as i64) as u32 };
     #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let _ = value;
-        mask
-    }
+    emulation::match_any(mask, value)
 }
 
 /// Waits until all lanes of `mask` are here, and orders their memory accesses among each other.
@@ -97,5 +121,33 @@ pub fn synchronize(mask: u32) {
         device::synchronize(mask as i32)
     };
     #[cfg(not(target_arch = "nvptx64"))]
-    let _ = mask;
+    emulation::synchronize(mask);
 }
+
+/// Defines a vote: LLVM's intrinsic on the device, a rendezvous of the emulated warp on the host.
+macro_rules! vote {
+    ($(#[$doc:meta])* $name:ident -> $type:ty, $intrinsic:ident, $kind:ident, $from:expr) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(mask: u32, predicate: bool) -> $type {
+            #[cfg(target_arch = "nvptx64")]
+            // SAFETY: the caller's lanes are those of the mask.
+            return unsafe { device::$intrinsic(mask as i32, predicate) as $type };
+            #[cfg(not(target_arch = "nvptx64"))]
+            $from(emulation::vote(mask, emulation::Vote::$kind, predicate))
+        }
+    };
+}
+
+vote!(
+    /// The lanes of `mask` that say yes, one bit each. All lanes of `mask` must call it together.
+    ballot -> u32, ballot, Ballot, core::convert::identity
+);
+vote!(
+    /// Whether one lane of `mask` says yes. All lanes of `mask` must call it together.
+    any -> bool, any, Any, |yes| yes != 0
+);
+vote!(
+    /// Whether all lanes of `mask` say yes. All lanes of `mask` must call it together.
+    all -> bool, all, All, |yes| yes != 0
+);

@@ -15,6 +15,9 @@ use syn::{Error, FnArg, Ident, ItemFn, ReturnType, Token, parse::Parser, parse_m
 ///
 /// A kernel is `pub unsafe`, takes one argument, is not generic and returns nothing: what it finds goes through memory.
 ///
+/// `#[kernel(resident)]`: the kernel's blocks wait for one another or for those of other devices (a barrier of the grid, a signal
+/// that another block's work brings about). A grid that the device cannot hold whole is then refused, where it would hang.
+///
 /// `#[kernel(bulk)]`: the kernel uses bulk stores and is in the second PTX module. There is no native function, only the handle.
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
@@ -26,6 +29,7 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
 #[derive(Default)]
 struct Options {
     bulk: bool,
+    resident: bool,
 }
 
 impl Options {
@@ -34,7 +38,11 @@ impl Options {
         for word in Punctuated::<Ident, Token![,]>::parse_terminated.parse2(attribute)? {
             match word.to_string().as_str() {
                 "bulk" => options.bulk = true,
-                other => return Err(Error::new(word.span(), format!("#[kernel] knows `bulk`, not `{other}`"))),
+                "resident" => options.resident = true,
+                other => {
+                    let text = format!("#[kernel] knows `bulk` and `resident`, not `{other}`");
+                    return Err(Error::new(word.span(), text));
+                }
             }
         }
         Ok(options)
@@ -70,6 +78,7 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
     let handle = format_ident!("{}", name.to_string().to_uppercase());
     let text = name.to_string();
     let made = if options.bulk { quote!(bulk(#text)) } else { quote!(new(#text, #name)) };
+    let made = if options.resident { quote!(#made.resident()) } else { made };
     let doc = format!("The handle of [`{name}`], to launch it.");
     let doc = if options.bulk { format!("The handle of `{name}`, to launch it.") } else { doc };
     let handle = quote! {
@@ -131,6 +140,12 @@ mod tests {
         let handle =
             "pub const MY_K : :: cuda_std :: Kernel < Args > = :: cuda_std :: Kernel :: new (\"my_k\" , my_k) ;";
         assert!(text.contains(handle), "{text}");
+    }
+
+    #[test]
+    fn a_resident_kernel_says_so_in_its_handle() {
+        let text = expanded(quote!(resident), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
+        assert!(text.contains("Kernel :: new (\"my_k\" , my_k) . resident () ;"), "{text}");
     }
 
     #[test]

@@ -66,10 +66,8 @@ impl<'a> Poller<'a> {
             return true;
         }
         if self.elected {
-            // On the host every spin gives way; on the GPU the poller keeps polling.
-            if warp::SIZE == 1 {
-                thread::nanosleep(0);
-            }
+            // On the GPU the poller keeps polling.
+            thread::relax();
         } else {
             thread::nanosleep(self.sleep);
             self.sleep = (self.sleep * 2).min(self.longest_sleep);

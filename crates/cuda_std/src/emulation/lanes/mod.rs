@@ -1,0 +1,145 @@
+//! Lanes as coroutines.
+
+mod block;
+mod stacks;
+mod warp;
+mod workers;
+
+pub use workers::run;
+
+use super::{ALONE, Position, Vote};
+use crate::memory::Word;
+use block::{Lane, Stop};
+use std::cell::{Cell, UnsafeCell};
+use std::panic::Location;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use warp::Meeting;
+
+/// Lanes of a full warp.
+pub const SIZE: u32 = 32;
+
+thread_local! {
+    /// The lane that runs on this CPU thread. A lane never changes its worker, so what a function has read of it stays right when
+    /// the lane has stopped in between.
+    static CURRENT: Cell<*const Lane> = const { Cell::new(ptr::null()) };
+}
+
+/// Grids that run with a seed, or observed: while there is none, an access to shared memory has nothing to tell.
+static WATCHED: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `turn` as this lane.
+fn become_lane<R>(lane: &Lane, turn: impl FnOnce() -> R) -> R {
+    struct Back(*const Lane);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
+    }
+    let _back = Back(CURRENT.replace(lane));
+    turn()
+}
+
+/// The lane that runs here; none on any other thread of the CPU.
+#[inline(always)]
+fn current<'a>() -> Option<&'a Lane> {
+    // SAFETY: set by `become_lane` while the lane runs; whoever calls this is that lane and keeps the reference no longer.
+    unsafe { CURRENT.get().as_ref() }
+}
+
+/// The position of the calling thread.
+#[inline(always)]
+pub fn position() -> Position {
+    current().map_or(ALONE, |lane| lane.position)
+}
+
+#[inline(always)]
+pub fn lane() -> u32 {
+    position().thread_idx_x % SIZE
+}
+
+pub fn sync_threads_or(predicate: bool) -> bool {
+    current().map_or(predicate, |lane| lane.block().barrier(lane, predicate))
+}
+
+/// In a spin: the others have their turns.
+pub fn relax() {
+    match current() {
+        Some(lane) => lane.stop(Stop::Spins),
+        None => std::thread::yield_now(),
+    }
+}
+
+pub fn active_mask(site: &'static Location<'static>) -> u32 {
+    current().map_or(1, |lane| lane.warp().active(lane, site))
+}
+
+fn meet(meeting: Meeting, mask: u32, value: u64, source: u32, alone: u64) -> u64 {
+    current().map_or(alone, |lane| lane.warp().meet(lane, meeting, mask, value, source))
+}
+
+pub fn synchronize(mask: u32) {
+    meet(Meeting::Synchronize, mask, 0, 0, 0);
+}
+
+pub fn shuffle(mask: u32, value: u64, source: u32) -> u64 {
+    meet(Meeting::Shuffle, mask, value, source, value)
+}
+
+pub fn match_any(mask: u32, value: u64) -> u32 {
+    meet(Meeting::Match, mask, value, 0, mask.into()) as u32
+}
+
+pub fn vote(mask: u32, kind: Vote, predicate: bool) -> u32 {
+    meet(Meeting::Vote(kind), mask, predicate.into(), 0, predicate.into()) as u32
+}
+
+/// Before an access to memory that others share: with a seed, another lane may have its turn.
+#[inline(always)]
+pub fn step() {
+    if WATCHED.load(Ordering::Relaxed) != 0 {
+        maybe_turn();
+    }
+}
+
+#[cold]
+fn maybe_turn() {
+    // One in four: lanes meet in all orders, and still get somewhere.
+    if let Some(lane) = current()
+        && lane.block().is_seeded()
+        && lane.block().random().is_multiple_of(4)
+    {
+        lane.stop(Stop::Turns);
+    }
+}
+
+/// This lane has fenced.
+#[inline(always)]
+pub fn fenced() {
+    if WATCHED.load(Ordering::Relaxed) != 0
+        && let Some(lane) = current()
+        && let Some(orders) = &lane.block().orders
+    {
+        orders.fenced(lane.position);
+    }
+}
+
+/// This lane stores to this word, by a release or not.
+#[inline(always)]
+pub fn stored(word: &Word, release: bool) {
+    if WATCHED.load(Ordering::Relaxed) != 0
+        && let Some(lane) = current()
+        && let Some(orders) = &lane.block().orders
+    {
+        orders.stored(lane.position, ptr::from_ref(word).addr(), release);
+    }
+}
+
+/// The shared memory of this lane's block, of so many words of 16 bytes; none outside a grid. Nobody has written it before.
+pub fn shared_memory(words: usize) -> Option<*mut u8> {
+    /// What unwritten shared memory reads as: nobody may rely on zeros.
+    const UNWRITTEN: u128 = 0xa5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5;
+    let lane = current()?;
+    let memory = lane.block().shared.get_or_init(|| (0..words).map(|_| UnsafeCell::new(UNWRITTEN)).collect());
+    Some(UnsafeCell::raw_get(memory.as_ptr()).cast())
+}

@@ -1,0 +1,178 @@
+//! Workers: CPU threads that share the blocks of a grid.
+
+use super::super::{Grid, Orders};
+use super::block::Running;
+use super::stacks::Stacks;
+use super::WATCHED;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::{io, thread};
+
+/// A grid that runs.
+pub struct Launch<'a> {
+    pub blocks: u32,
+    pub threads: u32,
+    pub seed: Option<u64>,
+    pub orders: Option<Orders>,
+    pub body: &'a (dyn Fn() + Sync),
+    /// The next block that nobody has begun.
+    next: AtomicU32,
+    /// A worker has failed: the others end too.
+    failed: AtomicBool,
+    /// Why the first one has.
+    why: Mutex<Option<io::Error>>,
+}
+
+/// Passes in which all lanes of a worker only spun, before it offers its core to others. A pass over one lane is some 50 ns, an
+/// offer that nobody takes some 300.
+const PASSES_BEFORE_YIELD: u32 = 4;
+
+impl Launch<'_> {
+    fn fail(&self, error: io::Error) {
+        let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        if why.is_none() {
+            *why = Some(error);
+        }
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// A worker that has at most `most` blocks at once.
+    fn work(&self, most: u32) {
+        let mut stacks = Stacks::default();
+        let mut blocks = Vec::new();
+        if let Err(error) = self.run_blocks(most, &mut blocks, &mut stacks) {
+            self.fail(error);
+        }
+        for block in blocks {
+            block.end(&mut stacks);
+        }
+    }
+
+    fn run_blocks(&self, most: u32, blocks: &mut Vec<Running>, stacks: &mut Stacks) -> io::Result<()> {
+        let mut idle = 0;
+        let mut left = true;
+        loop {
+            while left && blocks.len() < most as usize {
+                let index = self.next.fetch_add(1, Ordering::Relaxed);
+                left = index < self.blocks;
+                if left {
+                    // SAFETY: the caller ends the blocks while `self` is there.
+                    blocks.push(unsafe { Running::new(self, index, stacks) }?);
+                }
+            }
+            if blocks.is_empty() || self.failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let mut moved = false;
+            let mut index = 0;
+            while let Some(block) = blocks.get_mut(index) {
+                moved |= block.visit(stacks).map_err(io::Error::other)?;
+                if block.is_done() {
+                    blocks.swap_remove(index);
+                } else {
+                    index += 1;
+                }
+            }
+            idle = if moved { 0 } else { idle + 1 };
+            if idle >= PASSES_BEFORE_YIELD {
+                // Whom they wait for may want this core: a proxy, another rank.
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Counts a grid that wants to see each access to shared memory.
+struct Watch(bool);
+
+impl Watch {
+    fn new(watched: bool) -> Watch {
+        WATCHED.fetch_add(watched.into(), Ordering::Relaxed);
+        Watch(watched)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        WATCHED.fetch_sub(self.0.into(), Ordering::Relaxed);
+    }
+}
+
+pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
+    let _watch = Watch::new(grid.seed.is_some() || grid.orders.is_some());
+    let launch = Launch {
+        blocks: grid.blocks,
+        threads: grid.threads,
+        seed: grid.seed,
+        orders: grid.orders.clone(),
+        body,
+        next: AtomicU32::new(0),
+        failed: AtomicBool::new(false),
+        why: Mutex::new(None),
+    };
+    let at_once = grid.blocks_at_once();
+    let workers = (grid.workers as u32).clamp(1, at_once);
+    let most = |worker: u32| at_once / workers + u32::from(worker < at_once % workers);
+    let others: Vec<_> = (1..workers).map(|worker| (worker, most(worker))).collect();
+    let (started, ended) = channel::<()>();
+    let joined = Joined(ended);
+    for (_, most) in &others {
+        let (launch, started, most) = (&launch, started.clone(), *most);
+        let job: Box<dyn FnOnce() + Send> = Box::new(move || {
+            if catch_unwind(AssertUnwindSafe(|| launch.work(most))).is_err() {
+                launch.fail(io::Error::other("a worker of the emulated device panicked"));
+            }
+            // The launch may be gone from here on.
+            drop(started);
+        });
+        // SAFETY: the job borrows the launch, behind which `joined` is dropped first: it waits until every job is over.
+        let job: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) };
+        if let Err(error) = start(job) {
+            launch.fail(error);
+            break;
+        }
+    }
+    drop(started);
+    launch.work(most(0));
+    drop(joined);
+    let why = launch.why.into_inner().unwrap_or_else(PoisonError::into_inner);
+    why.map_or(Ok(()), Err)
+}
+
+/// Waits for the other workers when it is dropped: each holds a sender until it is over.
+struct Joined(std::sync::mpsc::Receiver<()>);
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        while self.0.recv().is_ok() {}
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send + 'static>;
+
+/// Threads that were started once and have nothing to do.
+static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
+
+/// Lets a kept thread, or a new one, do the job.
+fn start(job: Job) -> io::Result<()> {
+    let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let job = match idle {
+        None => job,
+        Some(worker) => match worker.send(job) {
+            Ok(()) => return Ok(()),
+            Err(refused) => refused.0,
+        },
+    };
+    let (sender, jobs) = channel::<Job>();
+    let again = sender.clone();
+    thread::Builder::new().name("emulated".into()).spawn(move || {
+        for job in jobs {
+            job();
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(again.clone());
+        }
+    })?;
+    // The thread waits for its first job.
+    sender.send(job).map_err(|_| io::Error::other("a worker of the emulated device has ended"))
+}

@@ -1,0 +1,218 @@
+//! The emulated device itself: turns, barriers, residency, ends.
+
+use super::*;
+use crate::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
+use crate::{shared, thread};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+
+/// Runs a grid that must fail, and returns why.
+fn failure(grid: Grid, body: impl Fn() + Sync) -> String {
+    grid.run(body).expect_err("the grid must fail").to_string()
+}
+
+#[test]
+fn every_thread_runs_once_also_in_waves() {
+    // More threads than are there at once, but under Miri, which takes seconds for a hundred.
+    let (grid, block) = if cfg!(miri) { (3, 8) } else { (150, 250) };
+    for workers in [1, 3] {
+        let counts: Vec<AtomicU32> = (0..grid * block).map(|_| AtomicU32::new(0)).collect();
+        let body = || {
+            counts[thread::index() as usize].fetch_add(1, Ordering::Relaxed);
+        };
+        Grid::new(grid, block).workers(workers).run(body).expect("runs");
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+    }
+}
+
+#[test]
+fn the_barrier_joins_a_block_and_votes() {
+    for block in [8, 100] {
+        let (sum, votes) = (AtomicU32::new(0), AtomicU32::new(0));
+        let body = || {
+            sum.fetch_add(1, Ordering::Relaxed);
+            thread::sync_threads();
+            assert!(sum.load(Ordering::Relaxed) >= block);
+            if thread::sync_threads_or(thread::thread_idx_x() == 5) {
+                votes.fetch_add(1, Ordering::Relaxed);
+            }
+            assert!(!thread::sync_threads_or(false));
+        };
+        run(3, block, body).expect("runs");
+        Grid::new(3, block).seeded(block.into()).run(body).expect("runs");
+        assert_eq!(votes.load(Ordering::Relaxed), 6 * block);
+    }
+}
+
+#[test]
+fn a_barrier_does_not_wait_for_threads_that_returned() {
+    let body = || {
+        if thread::thread_idx_x() >= 3 {
+            thread::sync_threads();
+        }
+    };
+    run(2, 8, body).expect("runs");
+    Grid::new(2, 40).seeded(7).run(body).expect("runs");
+}
+
+/// Every block waits for the last one, and no two are of one wave.
+#[test]
+fn all_blocks_are_there_when_the_grid_asks_for_it() {
+    let (blocks, threads) = if cfg!(any(miri, feature = "threads")) { (3, 2) } else { (40, 1024) };
+    for workers in [1, 2] {
+        let arrived = Word::new(0);
+        let body = || {
+            if thread::thread_idx_x() == 0 {
+                fetch_add_relaxed_gpu_u64(&arrived, 1);
+                while load_relaxed_gpu_u64(&arrived) < blocks.into() {
+                    thread::relax();
+                }
+            }
+            thread::sync_threads();
+        };
+        Grid::new(blocks, threads).resident(true).workers(workers).run(body).expect("all have met");
+    }
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_with_what_can() {
+    for (blocks, threads) in [(0, 1), (1, 0), (1, MAX_BLOCK + 1)] {
+        assert!(failure(Grid::new(blocks, threads), || ()).contains("1 or more blocks of 1 to 1024 threads"));
+    }
+    let text = failure(Grid::new(133, 1024).resident(true), || ());
+    assert!(text.contains("grid 133 x 1024") && text.contains("at most 132 blocks of 1024"), "{text}");
+    assert!(Grid::new(132, 1024).resident(true).bytes() <= 1_500_000_000);
+    assert!(Grid::new(u32::MAX, 1024).bytes() < 200_000_000, "waves");
+}
+
+#[test]
+fn the_first_panic_ends_the_grid_and_is_named() {
+    // The others wait at a barrier, for each other, and in a spin that nobody ends.
+    let body = || {
+        match thread::thread_idx_x() {
+            2 if thread::block_idx_x() == 1 => panic!("expected by the test"),
+            3 if !cfg!(any(miri, feature = "threads")) => loop {
+                thread::relax();
+            },
+            _ => {}
+        }
+        thread::sync_threads();
+    };
+    let text = failure(Grid::new(3, 40), body);
+    assert!(text.contains("block 1, thread 2 panicked"), "{text}");
+    assert!(cfg!(any(miri, feature = "threads")) || text.contains("expected by the test"), "{text}");
+}
+
+#[test]
+fn shared_memory_is_the_blocks_own() {
+    let body = || {
+        // SAFETY: each thread its own word, within the memory.
+        let word = |thread: u32| unsafe { &*shared::memory::<Word>().add(thread as usize) };
+        let (me, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+        assert_ne!(load_relaxed_gpu_u64(word(me)), 0, "nobody has cleared it");
+        thread::sync_threads();
+        store_relaxed_gpu_u64(word(me), thread::index().into());
+        thread::sync_threads();
+        let neighbour = (me + 1) % threads;
+        let expected = thread::block_idx_x() * threads + neighbour;
+        assert_eq!(load_relaxed_gpu_u64(word(neighbour)), expected.into());
+    };
+    run(3, 8, body).expect("each block sees its own");
+}
+
+#[cfg(not(any(miri, feature = "threads")))]
+mod lanes {
+    use super::*;
+    use crate::warp;
+
+    #[test]
+    fn lanes_that_are_unwound_drop_what_they_hold() {
+        struct Held<'a>(&'a AtomicU32);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                // Finds nobody, and must not wait for them.
+                thread::sync_threads();
+            }
+        }
+        let (begun, dropped) = (AtomicU32::new(0), AtomicU32::new(0));
+        let text = failure(Grid::new(2, 64), || {
+            begun.fetch_add(1, Ordering::Relaxed);
+            let _held = Held(&dropped);
+            if thread::index() == 100 {
+                panic!("expected by the test");
+            }
+            loop {
+                thread::relax();
+            }
+        });
+        assert!(text.contains("block 1, thread 36"), "{text}");
+        assert!(begun.load(Ordering::Relaxed) > 64);
+        assert_eq!(begun.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_block_in_which_all_wait_for_one_another_is_reported_and_not_waited_for() {
+        let text = failure(Grid::new(1, 64), || match thread::thread_idx_x() {
+            5 => warp::synchronize(0xe0),
+            _ => thread::sync_threads(),
+        });
+        assert!(text.contains("block 0: all its threads wait for one another; 63 of 64 at the block barrier"), "{text}");
+        assert!(text.contains("lane 5 of warp 0 at synchronize of lanes 0xe0"), "{text}");
+    }
+
+    #[test]
+    fn a_stack_that_is_nearly_full_is_a_panic() {
+        fn deep(left: u32) -> u32 {
+            let frame = std::hint::black_box([left; 250]);
+            thread::relax();
+            if left == 0 { 0 } else { deep(left - 1) + frame[3] - left }
+        }
+        let text = failure(Grid::new(1, 2), || assert_eq!(deep(1000 * thread::thread_idx_x()), 0));
+        assert!(text.contains("block 0, thread 1") && text.contains("stack"), "{text}");
+    }
+
+    #[test]
+    fn a_lane_is_the_same_thread_after_every_stop() {
+        run(4, 96, || {
+            let me = (thread::block_idx_x(), thread::thread_idx_x(), warp::lane());
+            assert_eq!(me.2, me.1 % 32);
+            for _ in 0..10 {
+                thread::relax();
+                thread::sync_threads();
+                assert_eq!(me, (thread::block_idx_x(), thread::thread_idx_x(), warp::lane()));
+            }
+        })
+        .expect("runs");
+        assert_eq!((thread::block_dim_x(), warp::lane()), (1, 0), "outside any grid");
+    }
+
+    /// What lanes do in one block follows from the seed, and not from the workers.
+    #[test]
+    fn a_seed_gives_one_order_whatever_the_workers_are() {
+        let order = |seed: Option<u64>, workers: usize| {
+            let order = Mutex::new(vec![Vec::new(); 3]);
+            let word = Word::new(0);
+            let grid = Grid::new(3, 64).workers(workers);
+            let grid = seed.map_or(grid.clone(), |seed| grid.seeded(seed));
+            grid.run(|| {
+                for _ in 0..3 {
+                    load_relaxed_gpu_u64(&word);
+                    let group = warp::active_mask();
+                    let mut order = order.lock().expect("no panic");
+                    order[thread::block_idx_x() as usize].push((thread::thread_idx_x(), group));
+                }
+            })
+            .expect("runs");
+            order.into_inner().expect("no panic")
+        };
+        assert_eq!(order(Some(1), 1), order(Some(1), 3));
+        assert_ne!(order(Some(1), 1), order(Some(2), 1));
+        assert_ne!(order(Some(1), 1)[0], order(Some(1), 1)[1], "each block its own");
+        let plain = order(None, 1);
+        assert_eq!(plain, order(None, 2));
+        assert!(plain.iter().flatten().all(|(_, group)| *group == u32::MAX), "without a seed all are together");
+    }
+
+    mod warps;
+}
