@@ -1,7 +1,9 @@
-//! The emulated device: memory from the system, grids as threads ([`cuda_std::emulation`]).
+//! The emulated device: memory from the system, grids by [`cuda_std::emulation`].
 
 use super::{DeviceError, Kernel};
-use cuda_std::emulation;
+use crate::measure::size;
+use crate::memory;
+use cuda_std::emulation::Grid;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::thread::JoinHandle;
 
@@ -35,10 +37,30 @@ pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError>
     kernel.native().ok_or_else(missing)
 }
 
-/// A grid of threads.
+/// Runs a grid, for which there must be memory.
+pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + Sync) -> Result<(), DeviceError> {
+    let grid = Grid::new(blocks, threads).resident(resident);
+    check_memory(&grid, memory::available())?;
+    grid.run(body).map_err(|error| DeviceError::Emulated(error.to_string()))
+}
+
+/// Refuses a grid whose threads would take more memory than there is.
+fn check_memory(grid: &Grid, available: Option<u64>) -> Result<(), DeviceError> {
+    match available {
+        Some(available) if grid.bytes() > available => Err(DeviceError::Refused(format!(
+            "the threads that must be there at once take {} of memory on the emulated device, and {} are available: try a \
+             smaller --grid or --block",
+            size::human(grid.bytes()),
+            size::human(available)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A running grid.
 #[derive(Debug)]
 pub struct EmulatedLaunch {
-    grid: Option<JoinHandle<std::io::Result<()>>>,
+    grid: Option<JoinHandle<Result<(), DeviceError>>>,
 }
 
 pub(super) unsafe fn launch<A>(
@@ -50,11 +72,11 @@ pub(super) unsafe fn launch<A>(
 where
     A: Copy + Send + Sync + 'static,
 {
-    let function = native(kernel)?;
+    let (function, resident) = (native(kernel)?, kernel.is_resident());
     let handle = std::thread::Builder::new()
         .name(format!("grid {}", kernel.name()))
         .spawn(move || {
-            emulation::run(grid, block, || {
+            run(grid, block, resident, || {
                 // SAFETY: the contract of `Device::launch`.
                 unsafe { function(args) }
             })
@@ -73,8 +95,8 @@ impl EmulatedLaunch {
 
     fn join(&mut self) -> Result<(), DeviceError> {
         match self.grid.take().map(JoinHandle::join) {
-            None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(error))) => Err(DeviceError::Emulated(error.to_string())),
+            None => Ok(()),
+            Some(Ok(result)) => result,
             Some(Err(_)) => Err(DeviceError::Emulated("the grid's thread panicked".into())),
         }
     }
@@ -84,5 +106,19 @@ impl Drop for EmulatedLaunch {
     fn drop(&mut self) {
         // An error was either taken by `is_done`, or the launch is being abandoned after another error.
         let _ = self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_for_which_there_is_no_memory_is_refused_before_it_takes_any() {
+        let grid = Grid::new(132, 1024).resident(true);
+        assert!(check_memory(&grid, Some(grid.bytes())).is_ok() && check_memory(&grid, None).is_ok());
+        let refused = check_memory(&grid, Some(1 << 30)).map_err(|error| error.to_string());
+        let text = refused.expect_err("too much");
+        assert!(text.contains("take 1188 MiB of memory") && text.contains("1 GiB are available"), "{text}");
     }
 }

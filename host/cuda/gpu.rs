@@ -161,6 +161,16 @@ impl Gpu {
         )
     }
 
+    pub(super) fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
+        let function = self.function(kernel, block)?;
+        // SAFETY: a function of a module that is never unloaded.
+        let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block as i32, 0) };
+        let each = each.map_err(failed("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
+        let processors = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        let processors = processors.map_err(failed("cuDeviceGetAttribute"))?;
+        Ok((each * processors).max(0) as u32)
+    }
+
     pub(super) fn bind(&self) -> Result<(), DeviceError> {
         self.context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))
     }

@@ -14,6 +14,8 @@ pub enum Function<A> {
     Native {
         /// The kernel.
         function: unsafe fn(A),
+        /// Whether all blocks of a grid must be there at once.
+        resident: bool,
     },
     /// On a GPU.
     Gpu {
@@ -53,7 +55,9 @@ impl Device {
     /// The driver's; [`DeviceError::Missing`] of kernels with bulk stores on devices that have none.
     pub fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<Function<A>, DeviceError> {
         match self {
-            Device::Emulated => emulated::native(kernel).map(|function| Function::Native { function }),
+            Device::Emulated => {
+                emulated::native(kernel).map(|function| Function::Native { function, resident: kernel.is_resident() })
+            }
             Device::Gpu(gpu) => gpu.function(kernel, block).map(|function| named(kernel.name(), function)),
         }
     }

@@ -190,6 +190,39 @@ impl Device {
         Ok(())
     }
 
+    /// Most blocks of this kernel and so many threads that are on the device at once: as many as a kernel whose blocks wait for one
+    /// another may have.
+    ///
+    /// # Errors
+    /// The driver's; as [`function`](Device::function).
+    pub fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
+        match self {
+            Device::Emulated => Ok((cuda_std::emulation::RESIDENT_THREADS / u64::from(block.max(1))) as u32),
+            Device::Gpu(gpu) => gpu.resident_blocks(kernel, block),
+        }
+    }
+
+    /// Refuses a grid of a kernel whose blocks wait for one another when the device does not hold them all; any grid of another
+    /// kernel is good here.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] with what is allowed; as [`resident_blocks`](Device::resident_blocks).
+    pub fn check_resident<A>(&self, kernel: &Kernel<A>, grid: u32, block: u32) -> Result<(), DeviceError> {
+        if !kernel.is_resident() {
+            return Ok(());
+        }
+        let most = self.resident_blocks(kernel, block)?;
+        if grid <= most {
+            return Ok(());
+        }
+        Err(DeviceError::Refused(format!(
+            "grid {grid} x {block} refused by {}: the blocks of {} wait for one another, and at most {most} of {block} threads are on \
+             the device at once",
+            self.name(),
+            kernel.name()
+        )))
+    }
+
     /// Starts a grid and returns at once.
     ///
     /// # Safety
@@ -202,6 +235,7 @@ impl Device {
         A: Copy + Send + Sync + 'static,
     {
         self.check_grid(grid, block)?;
+        self.check_resident(kernel, grid, block)?;
         match self {
             // SAFETY: the caller's contract.
             Device::Emulated => unsafe { emulated::launch(kernel, grid, block, args) }.map(Launch::Emulated),
@@ -381,6 +415,19 @@ impl Drop for Buffer {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    unsafe fn nothing(_: u32) {}
+
+    #[test]
+    fn a_resident_grid_larger_than_the_device_is_refused_in_one_line() {
+        const WAITS: Kernel<u32> = Kernel::new("waits", nothing).resident();
+        assert_eq!(Device::Emulated.resident_blocks(&WAITS, 1024), Ok(132));
+        assert_eq!(Device::Emulated.check_resident(&WAITS, 132, 1024), Ok(()));
+        // SAFETY: the kernel takes no pointers.
+        let refused = unsafe { Device::Emulated.launch(&WAITS, 133, 1024, 0) }.unwrap_err().to_string();
+        assert!(refused.contains("of waits wait for one another, and at most 132 of 1024 threads"), "{refused}");
+        assert_eq!(Device::Emulated.check_resident(&Kernel::new("goes", nothing), 1 << 20, 1024), Ok(()));
+    }
 
     #[test]
     fn every_place_of_the_emulated_device_is_zeroed_host_memory() {

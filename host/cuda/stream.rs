@@ -5,7 +5,7 @@
 
 use super::gpu::failed;
 use super::gpu_module::Function;
-use super::{Device, DeviceError, emulated_stream, gpu};
+use super::{Device, DeviceError, emulated, emulated_stream, gpu};
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, result};
 use std::ffi::c_void;
@@ -94,14 +94,13 @@ impl Stream {
         A: Copy + Send + Sync + 'static,
     {
         match (&self.0, function) {
-            (Kind::Emulated(worker), Function::Native { function, .. }) => {
-                let function = *function;
+            (Kind::Emulated(worker), Function::Native { function, resident }) => {
+                let (function, resident) = (*function, *resident);
                 worker.work(Arc::new(move || {
-                    cuda_std::emulation::run(grid, block, || {
+                    emulated::run(grid, block, resident, || {
                         // SAFETY: the caller's contract.
                         unsafe { function(args) }
                     })
-                    .map_err(|error| DeviceError::Emulated(error.to_string()))
                 }))
             }
             (Kind::Gpu(gpu, stream), Function::Gpu { function, name, .. }) => {
@@ -280,7 +279,7 @@ mod tests {
         unsafe { *(args.0 as *mut u64) = *(args.0 as *const u64) * 10 + args.1 };
     }
 
-    const ADD: Function<(u64, u64)> = Function::Native { function: add };
+    const ADD: Function<(u64, u64)> = Function::Native { function: add, resident: false };
 
     #[test]
     fn work_is_done_in_order_recorded_work_when_it_is_replayed() {

@@ -283,8 +283,7 @@ pub fn compare_exchange_relaxed_gpu_u64(word: &Word, expected: u64, new: u64) ->
     #[cfg(not(target_arch = "nvptx64"))]
     {
         emulation::step();
-        let (Ok(before) | Err(before)) =
-            word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed);
+        let (Ok(before) | Err(before)) = word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed);
         before
     }
 }
@@ -306,8 +305,7 @@ pub fn compare_exchange_acquire_gpu_u64(word: &Word, expected: u64, new: u64) ->
     #[cfg(not(target_arch = "nvptx64"))]
     {
         emulation::step();
-        let (Ok(before) | Err(before)) =
-            word.0.compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed);
+        let (Ok(before) | Err(before)) = word.0.compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed);
         before
     }
 }

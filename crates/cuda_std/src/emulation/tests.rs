@@ -3,7 +3,6 @@
 use super::*;
 use crate::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use crate::{shared, thread};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 
 /// Runs a grid that must fail, and returns why.
@@ -124,6 +123,7 @@ fn shared_memory_is_the_blocks_own() {
 mod lanes {
     use super::*;
     use crate::warp;
+    use std::sync::Mutex;
 
     #[test]
     fn lanes_that_are_unwound_drop_what_they_hold() {
@@ -157,7 +157,10 @@ mod lanes {
             5 => warp::synchronize(0xe0),
             _ => thread::sync_threads(),
         });
-        assert!(text.contains("block 0: all its threads wait for one another; 63 of 64 at the block barrier"), "{text}");
+        assert!(
+            text.contains("block 0: all its threads wait for one another; 63 of 64 at the block barrier"),
+            "{text}"
+        );
         assert!(text.contains("lane 5 of warp 0 at synchronize of lanes 0xe0"), "{text}");
     }
 

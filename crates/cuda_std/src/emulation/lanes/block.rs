@@ -59,7 +59,11 @@ impl Lane {
             return;
         }
         let here = ptr::from_ref(&stop).addr();
-        assert!(here >= self.lowest, "the kernel's stack is nearly full: {} bytes are left to it", super::stacks::STACK_BYTES);
+        assert!(
+            here >= self.lowest,
+            "the kernel's stack is nearly full: {} bytes are left to it",
+            super::stacks::STACK_BYTES
+        );
         // SAFETY: set when the coroutine began, in which we are.
         unsafe { (*self.yielder.get()).suspend(stop) };
     }

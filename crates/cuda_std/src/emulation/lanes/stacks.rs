@@ -75,7 +75,8 @@ impl Slab {
             return Ok(slab);
         }
         const BYTES: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES).expect("not zero");
-        let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE);
+        let (access, flags) =
+            (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE);
         // SAFETY: a new mapping; the calls below are within it.
         unsafe {
             let slab = Slab(mmap_anonymous(None, BYTES, access, flags)?);

@@ -114,7 +114,11 @@ impl Warp {
     /// Brings lanes of a mask together and returns this lane's answer.
     pub fn meet(&self, lane: &Lane, meeting: Meeting, mask: u32, value: u64, source: u32) -> u64 {
         let (block, number) = (lane.block(), lane.position.thread_idx_x % SIZE);
-        assert!(mask & lane.bit() != 0, "lane {number} calls {} of lanes {mask:#x}, to which it does not belong", meeting.name());
+        assert!(
+            mask & lane.bit() != 0,
+            "lane {number} calls {} of lanes {mask:#x}, to which it does not belong",
+            meeting.name()
+        );
         assert!(
             mask & !self.alive.get() == 0,
             "lane {number} calls {} of lanes {mask:#x}, of which {:#x} have returned or never were",

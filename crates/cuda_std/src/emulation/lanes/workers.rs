@@ -1,9 +1,9 @@
 //! Workers: CPU threads that share the blocks of a grid.
 
 use super::super::{Grid, Orders};
+use super::WATCHED;
 use super::block::Running;
 use super::stacks::Stacks;
-use super::WATCHED;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};

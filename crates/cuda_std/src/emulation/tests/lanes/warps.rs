@@ -119,7 +119,10 @@ fn a_leader_that_does_not_come_back_to_its_warp_is_seen() {
     };
     assert_eq!(kernel(true), [u32::MAX; 32]);
     let apart = kernel(false);
-    assert!(apart.contains(&(u32::MAX - 1)) && apart.contains(&1), "the leader works alone, behind the others: {apart:x?}");
+    assert!(
+        apart.contains(&(u32::MAX - 1)) && apart.contains(&1),
+        "the leader works alone, behind the others: {apart:x?}"
+    );
 }
 
 #[test]
@@ -153,7 +156,10 @@ fn what_the_hardware_leaves_undefined_ends_the_grid() {
         for seed in 0..5 {
             let text = failure(Grid::new(1, 32).seeded(seed), body);
             let order = "wait for it at";
-            assert!(text.contains(expected) || text.contains(order) || text.contains("have returned"), "{seed}: {text}");
+            assert!(
+                text.contains(expected) || text.contains(order) || text.contains("have returned"),
+                "{seed}: {text}"
+            );
         }
         let text = failure(Grid::new(1, 32), body);
         assert!(text.contains(expected), "{text}");
