@@ -10,6 +10,7 @@ use crate::ring::producer::Behind;
 use crate::ring::{Observe, Ring, Status};
 use crate::vyukov::Vyukov;
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
+use cuda_std::vector::opaque_u32;
 use cuda_std::{kernel, thread, warp};
 
 /// Each thread is a producer.
@@ -369,7 +370,7 @@ unsafe fn pushes<Q: Queue, const WATCHED: bool, const WORDS: u32, const PER_WARP
     let producer = producer(args.scope);
     let words = if WORDS == 0 { args.words } else { WORDS };
     // Not those that happen to be active: one that is late would find itself in another warp, with the same number.
-    let mask = warp::launched_mask();
+    let mask = if PER_WARP { opaque_u32(warp::launched_mask()) } else { 0 };
     let leader = mask.trailing_zeros();
     let mut last = None;
     for number in 0..args.pushes {
