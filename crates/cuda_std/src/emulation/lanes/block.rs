@@ -59,7 +59,7 @@ impl Lane {
     }
 
     /// Fetches the end of its stack into the cache, while another lane has its turn: a block's stacks are more than the first
-    /// cache holds (AMD EPYC, 1024 lanes: a barrier takes 29 instead of 40 us).
+    /// cache holds (AMD EPYC, least of three runs in turns, 256 lanes: a barrier takes 7.9 instead of 8.3 us).
     #[inline(always)]
     fn fetch(&self) {
         #[cfg(target_arch = "x86_64")]
