@@ -13,6 +13,7 @@ mod values;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use error::Failure;
+use ginlab::fabric::soft;
 use ginlab::report::{About, Catalog};
 use ginlab::signals;
 use ginlab::versions::Versions;
@@ -31,7 +32,7 @@ macro_rules! register {
 }
 
 register! {
-    proxy, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, model, bootstrap, echo, serve, complete,
+    proxy, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, model, bootstrap, echo, serve, soft_efa, complete,
 }
 
 /// What the experiments say of themselves.
@@ -73,9 +74,22 @@ fn main() -> ExitCode {
     }
 }
 
+/// Cards in software come before everything else: libfabric finds them when it is loaded. Whatever the experiment, they are asked
+/// for by its option `--provider`.
+fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
+    // SAFETY: the process has one thread yet.
+    unsafe { soft::use_cards_within_a_machine() };
+    let given = matches.subcommand().and_then(|(_, matches)| matches.try_get_one::<String>("provider").ok().flatten());
+    match given.filter(|provider| soft::is_asked(provider)) {
+        Some(provider) => soft::load(provider).map_err(|error| Failure::Usage(error.to_string())),
+        None => Ok(()),
+    }
+}
+
 fn run() -> Result<(), Failure> {
     let matches = command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;
+    load_cards(&matches)?;
     signals::install().map_err(|error| Failure::Run(error.to_string()))?;
     cli.color.choose();
     if cli.version {

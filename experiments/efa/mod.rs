@@ -62,7 +62,11 @@ fn run(args: &Args) -> Result<(), Failure> {
     for note in findings(&listing, args.from.is_some()) {
         header.note(note);
     }
+    if let Some(label) = ginlab::fabric::soft::label() {
+        header.note(format!("the EFA cards are software: a run calls them {label}"));
+    }
     if let Some(provider) = &args.provider {
+        let provider = if ginlab::fabric::soft::is_asked(provider) { "efa" } else { provider };
         listing.keep(provider).map_err(|text| Failure::Usage(format!("--provider: {text}")))?;
     }
     let mut rows = Row::all(&listing);

@@ -11,6 +11,7 @@ use ginlab::bootstrap::{process_env, token_for};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::soft;
 use ginlab::flow::{Operation, Target};
 use ginlab::measure::{pattern, size};
 use ginlab::report::{About, Key, Plot, Row, Status};
@@ -51,6 +52,9 @@ pub struct Args {
     /// Writes in flight
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
+    /// Cards in software, where the server has such: soft-efa:p5. Any other provider is the server's to say
+    #[arg(short = 'p', long, value_name = "CARDS", value_parser = cards)]
+    provider: Option<String>,
     /// Domains to open rails on, in this order [default: chosen]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     domain: Vec<String>,
@@ -62,6 +66,10 @@ pub struct Args {
     /// Send one wrong byte
     #[arg(long, hide = true)]
     corrupt: bool,
+}
+
+fn cards(name: &str) -> Result<String, String> {
+    if soft::is_asked(name) { Ok(name.to_owned()) } else { Err("the server says which provider it is".to_owned()) }
 }
 
 /// Joins.
@@ -76,6 +84,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let timeout = Duration::from_secs(args.timeout);
+    debug_assert!(args.provider.is_none() || soft::label().is_some());
     let mut visit = Visit::connect(&args.server, token, timeout).await?;
     let server: Server = visit.hear(words::SERVER).await?;
     if bytes > server.bytes {
@@ -85,6 +94,14 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
             size::human(server.bytes),
             server.bytes
         )));
+    }
+    if soft::label() != Some(&server.provider) && (soft::is_asked(&server.provider) || soft::label().is_some()) {
+        let ours = soft::label().unwrap_or("the machine's own cards");
+        let text = format!(
+            "the server's provider is {}, ours are {ours}: the option -p names the same cards",
+            server.provider
+        );
+        return Err(Failure::Usage(text));
     }
     let wanted = Wanted {
         provider: Some(server.provider.clone()),

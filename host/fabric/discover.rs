@@ -230,6 +230,15 @@ pub(super) fn variants(name: &str) -> Vec<String> {
 }
 
 fn choose_named(name: &str) -> Result<Choice, FabricError> {
+    if super::soft::is_asked(name) {
+        let label = super::soft::label().ok_or_else(|| {
+            let text = "the cards are loaded by the option -p alone, before anything else";
+            refused(name, Doing::Checking, "cards in software", sys::FI_EINVAL, text)
+        })?;
+        let reason =
+            "cards in software below libfabric's EFA provider: no figure of them is a measured card's".to_owned();
+        return choose_named("efa").map(|_| Choice { provider: label.to_owned(), reason });
+    }
     let variants = variants(name);
     let mut first_error = None;
     for variant in &variants {
@@ -267,7 +276,8 @@ pub fn select_domains(
     local_size: usize,
 ) -> Result<Plan, FabricError> {
     super::select::check_count(provider, count)?;
-    let provider = &choose_named(provider)?.provider;
+    let chosen = choose_named(provider)?.provider;
+    let provider = if super::soft::is_asked(&chosen) { "efa" } else { chosen.as_str() };
     let domains = list_domains(provider)?;
     let request = super::select::Request { provider, count, reach, explicit, nearest_to, local_rank, local_size };
     let place = |address: &PciAddress| Some(Place { path: address.tree_path()?, numa_node: address.numa_node() });

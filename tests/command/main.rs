@@ -24,5 +24,6 @@ mod pages;
 mod ranks;
 mod report;
 mod serve;
+mod soft_efa;
 mod trace;
 mod write;

@@ -9,7 +9,7 @@ fn every_figure_says_where_it_comes_from() {
     let done = run(ginlab("model figures --csv -")).expect(0);
     let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
-    assert_eq!(rows.len(), 4 * 12);
+    assert_eq!(rows.len(), 4 * 13);
     assert!(rows.iter().all(|row| row[3].is_empty() != row[4].is_empty()), "a source or an assumption");
     let table = run(ginlab("model figures model:p5")).expect(0).stdout;
     assert!(table.contains("ASSUMED") && !table.contains("p5en"), "{table}");

@@ -171,14 +171,7 @@ impl CudaBuilder {
         for old in assemblies(&deps) {
             fs::remove_file(&old).map_err(|error| Error::Io(old, error))?;
         }
-        let mut cargo = Command::new(&toolchain.cargo);
-        // The outer cargo's settings are for the host; the nested one starts from its own. Clippy, too, speaks to the
-        // compiler by such variables.
-        for (name, _) in env::vars_os() {
-            if name.to_str().is_some_and(is_of_the_outer_build) {
-                cargo.env_remove(name);
-            }
-        }
+        let mut cargo = nested(&toolchain.cargo);
         cargo
             .env("RUSTC", &toolchain.rustc)
             // -Zbuild-std and the PTX features are unstable names for what any recent compiler carries.
@@ -202,6 +195,18 @@ impl CudaBuilder {
             found => Err(Error::Compile(format!("expected one .s file in {}, found {found:?}", deps.display()))),
         }
     }
+}
+
+/// A cargo for a build of its own within a build script: the outer cargo's settings are for the outer build, and the nested one
+/// starts from its own. Clippy, too, speaks to the compiler by such variables.
+pub fn nested(cargo: &Path) -> Command {
+    let mut command = Command::new(cargo);
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(is_of_the_outer_build) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Whether a variable tells a compiler or cargo what the outer build wants of it. How cargo reaches its registry is not of

@@ -244,9 +244,17 @@ fn load(asked: Option<OsString>) -> Result<Library, NotFound> {
     Err(NotFound { asked: asked.is_some(), tried })
 }
 
+static LOADED: OnceLock<Result<Library, NotFound>> = OnceLock::new();
+
+/// Whether [`library`] was called: what is loaded from now on with global scope comes too late to be found before libfabric's
+/// own dependencies.
+#[must_use]
+pub fn is_settled() -> bool {
+    LOADED.get().is_some()
+}
+
 /// The libfabric of this process, loaded by the first call.
 pub fn library() -> Result<&'static Library, &'static NotFound> {
-    static LOADED: OnceLock<Result<Library, NotFound>> = OnceLock::new();
     LOADED.get_or_init(|| load(std::env::var_os(VARIABLE).filter(|file| !file.is_empty()))).as_ref()
 }
 

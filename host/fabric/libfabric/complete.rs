@@ -71,8 +71,10 @@ impl LibfabricRail {
     #[inline]
     fn complete(&mut self, entry: &sys::fi_cq_data_entry, completions: &mut Vec<Completion>) {
         const OURS: u64 = sys::FI_WRITE | sys::FI_READ;
-        // By flags before by context: a target's entry may carry a context that is the initiator's.
-        if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && entry.flags & OURS == 0 {
+        // By flags before by context: a target's entry may carry a context that is the initiator's. That of libfabric 1.17's efa
+        // says FI_WRITE beside FI_REMOTE_WRITE.
+        let of_peer = entry.flags & sys::FI_REMOTE_WRITE != 0 || entry.flags & OURS == 0;
+        if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && of_peer {
             completions.push(Completion::Immediate { value: entry.data as u32 });
             if self.core.contexts.is_receive(entry.op_context) {
                 self.unposted.push(entry.op_context);

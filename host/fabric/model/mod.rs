@@ -18,7 +18,7 @@ mod nic;
 mod profile;
 mod rail;
 
-pub use nic::{Course, Nic, Picoseconds};
+pub use card_model::{Course, Nic, Picoseconds};
 pub use profile::{Figure, Profile};
 pub use rail::ModelRail;
 use rail::Poster;

@@ -1,119 +1,28 @@
-//! The arithmetic of a modelled NIC: when a write that is posted now is on its way, there, and acknowledged. No clock of its
-//! own: the rail asks it with the real time, simulations with theirs.
+//! What the card's arithmetic needs of a profile, and its figures held against a real card's.
 
 use super::profile::Profile;
-use kernels::pattern;
-use std::collections::VecDeque;
+use card_model::Figures;
 
-/// A moment or a length of time in picoseconds: fine enough that a sum over a million writes is exact to the nanosecond.
-pub type Picoseconds = u64;
-
-const PER_MICROSECOND: f64 = 1e6;
-
-/// What becomes of one write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Course {
-    /// The card begins to send it.
-    pub begun: Picoseconds,
-    /// The last byte leaves.
-    pub sent: Picoseconds,
-    /// The last byte is in the target's memory.
-    pub delivered: Picoseconds,
-    /// Its acknowledgement is back: the completion.
-    pub completed: Picoseconds,
-}
-
-/// One card.
-#[derive(Clone, Debug)]
-pub struct Nic {
-    picoseconds_per_byte: f64,
-    start_up_share: f64,
-    start_up_most: f64,
-    interval: Picoseconds,
-    idle: Picoseconds,
-    one_way_least: Picoseconds,
-    one_way_range: Picoseconds,
-    /// The card sends nothing new before.
-    free: Picoseconds,
-    seed: u64,
-    writes: u64,
-}
-
-impl Nic {
-    /// An idle card. Cards with the same seed vary alike.
-    #[must_use]
-    pub fn new(profile: &Profile, seed: u64) -> Nic {
-        let picoseconds = |microseconds: f64| (microseconds * PER_MICROSECOND).round() as Picoseconds;
-        let bytes_per_second = profile.line_rate_gbps.value * 1e9 / 8.0 * profile.peak_share.value;
-        let per_byte = 1e12 / bytes_per_second;
-        let (one_way, spread) = (profile.one_way_us.value, profile.one_way_spread_us.value);
-        Nic {
-            picoseconds_per_byte: per_byte,
+impl From<&Profile> for Figures {
+    fn from(profile: &Profile) -> Figures {
+        Figures {
+            line_rate_gbps: profile.line_rate_gbps.value,
+            peak_share: profile.peak_share.value,
+            rate_per_rail_mops: profile.rate_per_rail_mops.value,
+            one_way_us: profile.one_way_us.value,
+            one_way_spread_us: profile.one_way_spread_us.value,
+            mtu_bytes: profile.mtu_bytes.value,
             start_up_share: profile.start_up_share.value,
-            start_up_most: profile.start_up_most_us.value * PER_MICROSECOND,
-            interval: picoseconds(1.0 / profile.rate_per_rail_mops.value),
-            idle: (profile.mtu_bytes.value * per_byte).round() as Picoseconds,
-            one_way_least: picoseconds((one_way - spread).max(0.0)),
-            one_way_range: picoseconds(spread * 2.0),
-            free: 0,
-            seed,
-            writes: 0,
+            start_up_most_us: profile.start_up_most_us.value,
+            queue_depth: profile.queue_depth.value,
         }
-    }
-
-    /// Until then it sends what it has.
-    #[must_use]
-    pub fn free(&self) -> Picoseconds {
-        self.free
-    }
-
-    /// How long the wire carries so many bytes.
-    #[must_use]
-    pub fn wire(&self, bytes: u64) -> Picoseconds {
-        let at_peak = bytes as f64 * self.picoseconds_per_byte;
-        (at_peak + (at_peak * self.start_up_share).min(self.start_up_most)).round() as Picoseconds
-    }
-
-    /// A write of so many bytes is posted.
-    pub fn post(&mut self, now: Picoseconds, bytes: u64) -> Course {
-        let begun = self.free.max(now);
-        let wire = self.wire(bytes);
-        // The next one begins when the wire is free again, and not before the card can take it.
-        self.free = begun + (wire + self.idle).max(self.interval);
-        let sent = begun + wire;
-        let delivered = sent + self.latency();
-        Course { begun, sent, delivered, completed: delivered + self.latency() }
-    }
-
-    /// How long so many writes of one size take, posted one after another, so many of them outstanding at most: until the last
-    /// one is acknowledged.
-    #[must_use]
-    pub fn stream(mut self, bytes: u64, count: u64, outstanding: usize, post: Picoseconds) -> Picoseconds {
-        let (start, mut ends) = (self.free, VecDeque::new());
-        let (mut now, mut last) = (start, start);
-        for _ in 0..count {
-            if ends.len() == outstanding {
-                now = now.max(ends.pop_front().unwrap_or_default());
-            }
-            now += post;
-            let course = self.post(now, bytes);
-            last = course.completed.max(last);
-            ends.push_back(course.completed);
-        }
-        last - start
-    }
-
-    /// One way through the network, evenly spread: what is known of it is a range.
-    pub fn latency(&mut self) -> Picoseconds {
-        self.writes += 1;
-        let random = pattern::word(self.seed, self.writes);
-        self.one_way_least + ((u128::from(random) * u128::from(self.one_way_range)) >> 64) as Picoseconds
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use card_model::{Nic, Picoseconds};
     use proptest::prelude::*;
 
     fn p5() -> Nic {

@@ -46,6 +46,8 @@ pub struct Profile {
     pub start_up_most_us: Figure,
     /// Writes that a card holds; beyond that a post is answered "again".
     pub queue_depth: Figure,
+    /// 1 when it writes into a peer's memory itself; otherwise the provider sends messages that the peer's processor copies.
+    pub rdma_write: Figure,
 }
 
 impl Profile {
@@ -82,7 +84,7 @@ impl Profile {
 
     /// Every figure with its name.
     #[must_use]
-    pub fn figures(&self) -> [(&'static str, &Figure); 12] {
+    pub fn figures(&self) -> [(&'static str, &Figure); 13] {
         [
             ("gpus", &self.gpus),
             ("cards", &self.cards),
@@ -96,6 +98,7 @@ impl Profile {
             ("start_up_share", &self.start_up_share),
             ("start_up_most_us", &self.start_up_most_us),
             ("queue_depth", &self.queue_depth),
+            ("rdma_write", &self.rdma_write),
         ]
     }
 }
@@ -112,7 +115,7 @@ mod tests {
             for (figure, value) in profile.figures() {
                 let said = [&value.source, &value.assumption].into_iter().flatten().filter(|text| !text.is_empty());
                 assert_eq!(said.count(), 1, "{name}.{figure}");
-                assert!(value.value > 0.0 && value.value.is_finite(), "{name}.{figure}");
+                assert!((value.value > 0.0 || figure == "rdma_write") && value.value.is_finite(), "{name}.{figure}");
             }
         }
     }

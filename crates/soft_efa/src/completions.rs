@@ -1,0 +1,345 @@
+//! Completion queues as C polls them: one completion at a time, whose parts it reads by functions.
+
+use crate::abi::*;
+use crate::context::{Context, locked, refuse};
+use crate::flight::verbs_status;
+use crate::pair::Pair;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The number of an address that has no handle.
+const UNKNOWN: u16 = 0xffff;
+
+/// After so many polls in vain the thread gives way to others.
+const IDLE: u32 = 32;
+
+/// A completion queue. What C sees comes first.
+#[repr(C)]
+pub struct Completions {
+    verbs: UnsafeCell<ibv_cq_ex>,
+    efa: efadv_cq,
+    context: &'static Context,
+    /// Held from the start of a poll to its end, as libefa holds it.
+    is_locked: AtomicBool,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: the cells are used by who holds the lock; C reads its part then, too.
+unsafe impl Sync for Completions {}
+
+#[derive(Default)]
+struct Inner {
+    pairs: Vec<*const Pair>,
+    /// Whose turn is next.
+    next: usize,
+    /// Polls that found nothing, one after another.
+    idle: u32,
+    current: Entry,
+}
+
+/// A completion beyond its name and status.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    opcode: c_uint,
+    vendor: u32,
+    bytes: u32,
+    immediate: Option<u32>,
+    number: u32,
+    source: u32,
+    gid: [u8; 16],
+    handle: u16,
+    unsolicited: bool,
+}
+
+/// Makes a queue.
+///
+/// # Safety
+/// The context is open, the attributes are C's.
+pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+    // SAFETY: the caller's.
+    let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
+    if attributes.comp_mask != 0 || !attributes.channel.is_null() {
+        return refuse(libc::EOPNOTSUPP);
+    }
+    // SAFETY: numbers, pointers and optional functions: zero is a value of each.
+    let mut verbs: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    (verbs.context, verbs.cq_context, verbs.cqe) = (context.verbs(), attributes.cq_context, attributes.cqe as c_int);
+    verbs.start_poll = Some(start_poll);
+    verbs.next_poll = Some(next_poll);
+    verbs.end_poll = Some(end_poll);
+    verbs.read_opcode = Some(read_opcode);
+    verbs.read_vendor_err = Some(read_vendor_err);
+    verbs.read_byte_len = Some(read_byte_len);
+    verbs.read_imm_data = Some(read_imm_data);
+    verbs.read_qp_num = Some(read_qp_num);
+    verbs.read_src_qp = Some(read_src_qp);
+    verbs.read_wc_flags = Some(read_wc_flags);
+    verbs.read_slid = Some(read_slid);
+    verbs.read_sl = Some(read_nothing);
+    verbs.read_dlid_path_bits = Some(read_nothing);
+    let efa = efadv_cq { comp_mask: 0, wc_read_sgid: Some(wc_read_sgid), wc_is_unsolicited: Some(wc_is_unsolicited) };
+    let made = Completions {
+        verbs: UnsafeCell::new(verbs),
+        efa,
+        context,
+        is_locked: AtomicBool::new(false),
+        inner: UnsafeCell::default(),
+    };
+    Box::into_raw(Box::new(made)).cast()
+}
+
+/// Destroys it.
+///
+/// # Safety
+/// Made by [`create`], and not used any more.
+pub unsafe fn destroy(queue: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        if !(*Completions::of(queue).inner.get()).pairs.is_empty() {
+            return libc::EBUSY;
+        }
+        drop(Box::from_raw(queue.cast::<Completions>()));
+    }
+    0
+}
+
+/// EFA's part of a queue.
+///
+/// # Safety
+/// Made by [`create`].
+pub unsafe fn efa_part(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
+    // SAFETY: the caller's.
+    unsafe { (&raw const (*queue.cast::<Completions>()).efa).cast_mut() }
+}
+
+impl Completions {
+    /// The queue that C means.
+    ///
+    /// # Safety
+    /// The pointer is one that [`create`] returned and that is not destroyed.
+    pub unsafe fn of<'a>(queue: *mut ibv_cq) -> &'a Completions {
+        // SAFETY: C's part is the first member.
+        unsafe { &*queue.cast::<Completions>() }
+    }
+
+    fn lock(&self) {
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn unlock(&self) {
+        self.is_locked.store(false, Ordering::Release);
+    }
+
+    /// A pair completes here from now on.
+    pub fn attach(&self, pair: *const Pair) {
+        self.lock();
+        // SAFETY: locked.
+        unsafe { (*self.inner.get()).pairs.push(pair) };
+        self.unlock();
+    }
+
+    /// A pair is destroyed.
+    pub fn detach(&self, pair: *const Pair) {
+        self.lock();
+        // SAFETY: locked.
+        unsafe { (*self.inner.get()).pairs.retain(|known| *known != pair) };
+        self.unlock();
+    }
+
+    fn is(&self, queue: *mut ibv_cq) -> bool {
+        std::ptr::eq(queue.cast(), self)
+    }
+
+    /// The next completion into C's part; false when there is none. The caller holds the lock.
+    fn advance(&self) -> bool {
+        // SAFETY: locked.
+        let (inner, verbs) = unsafe { (&mut *self.inner.get(), &mut *self.verbs.get()) };
+        for _ in 0..inner.pairs.len() {
+            inner.next = (inner.next + 1) % inner.pairs.len();
+            // SAFETY: attached, so not destroyed.
+            let pair = unsafe { &*inner.pairs[inner.next] };
+            if self.is(pair.sends_to())
+                && let Some(done) = locked(&pair.sender).done()
+            {
+                if pair.is_open.load(Ordering::Relaxed) {
+                    said_once();
+                }
+                (verbs.wr_id, verbs.status) = (done.wr_id, verbs_status(done.status));
+                inner.current = Entry {
+                    opcode: done.opcode,
+                    vendor: done.status,
+                    number: pair.number(),
+                    source: u32::MAX,
+                    handle: UNKNOWN,
+                    ..Entry::default()
+                };
+                return true;
+            }
+            if self.is(pair.receives_to())
+                && let Some(arrival) = pair.arrival()
+            {
+                let handle = self.context.handle_number(&arrival.gid).unwrap_or(UNKNOWN);
+                if self.context.machine.spec.trace {
+                    let (from, to, bytes) = (arrival.source, pair.number(), arrival.bytes);
+                    eprintln!("soft_efa: {bytes} B from {from} (handle {handle}) have arrived at {to}");
+                }
+                (verbs.wr_id, verbs.status) = (arrival.wr_id.unwrap_or_default(), verbs_status(arrival.status));
+                let is_write = arrival.wr_id.is_none() || pair.page.is_solicited() && arrival.immediate.is_some();
+                inner.current = Entry {
+                    opcode: if is_write { IBV_WC_RECV_RDMA_WITH_IMM } else { IBV_WC_RECV },
+                    vendor: arrival.status,
+                    bytes: arrival.bytes,
+                    immediate: arrival.immediate,
+                    number: pair.number(),
+                    source: arrival.source,
+                    gid: arrival.gid,
+                    handle,
+                    unsolicited: arrival.wr_id.is_none(),
+                };
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Says, once, that a doorbell was held open while completions were polled for: libefa takes the queue's lock, which the open
+/// session holds, and the thread waits for itself for ever.
+fn said_once() {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        eprintln!("soft_efa: completions of sends were polled for within an open session (FI_MORE): a real card's library hangs");
+    });
+}
+
+/// The queue of a function of C's.
+///
+/// # Safety
+/// One of [`create`].
+unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a Completions {
+    // SAFETY: the caller's.
+    unsafe { Completions::of(queue.cast()) }
+}
+
+unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: C's queue and attributes, here and below.
+    let (this, mask) = unsafe { (of(queue), (*attributes).comp_mask) };
+    if mask != 0 {
+        return libc::EINVAL;
+    }
+    this.lock();
+    // SAFETY: locked.
+    let inner = unsafe { &mut *this.inner.get() };
+    for pair in &inner.pairs {
+        // SAFETY: attached, so not destroyed.
+        let pair = unsafe { &**pair };
+        if this.is(pair.sends_to()) {
+            locked(&pair.sender).poll(pair);
+        }
+    }
+    inner.idle = inner.idle.wrapping_add(1);
+    if this.advance() {
+        inner.idle = 0;
+        return 0;
+    }
+    // The peer whose turn it is may want this core: cards have cores of their own, processes may not.
+    let gives_way = inner.idle.is_multiple_of(IDLE);
+    this.unlock();
+    if gives_way {
+        std::thread::yield_now();
+    }
+    libc::ENOENT
+}
+
+unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: see `start_poll`; the lock is held since.
+    if unsafe { of(queue) }.advance() { 0 } else { libc::ENOENT }
+}
+
+unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
+    // SAFETY: see `start_poll`.
+    unsafe { of(queue) }.unlock();
+}
+
+/// The completion that C reads now.
+///
+/// # Safety
+/// See `start_poll`; within a poll.
+unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
+    // SAFETY: the caller's: the lock is held.
+    unsafe { &(*of(queue).inner.get()).current }
+}
+
+unsafe extern "C" fn read_opcode(queue: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: within a poll, here and below.
+    unsafe { current(queue) }.opcode
+}
+
+unsafe extern "C" fn read_vendor_err(queue: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    unsafe { current(queue) }.vendor
+}
+
+unsafe extern "C" fn read_byte_len(queue: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    unsafe { current(queue) }.bytes
+}
+
+unsafe extern "C" fn read_imm_data(queue: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    unsafe { current(queue) }.immediate.unwrap_or_default()
+}
+
+unsafe extern "C" fn read_qp_num(queue: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    unsafe { current(queue) }.number
+}
+
+unsafe extern "C" fn read_src_qp(queue: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    unsafe { current(queue) }.source
+}
+
+unsafe extern "C" fn read_wc_flags(queue: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: see `read_opcode`.
+    if unsafe { current(queue) }.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 }
+}
+
+unsafe extern "C" fn read_slid(queue: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    u32::from(unsafe { current(queue) }.handle)
+}
+
+unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+/// The queue of which C holds EFA's part.
+///
+/// # Safety
+/// One of [`efa_part`]; within a poll.
+unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
+    // SAFETY: the caller's.
+    unsafe { current(efa.byte_sub(std::mem::offset_of!(Completions, efa)).cast()) }
+}
+
+unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {
+    // SAFETY: see `read_opcode`; the place is C's.
+    unsafe {
+        let entry = entry_of(efa);
+        if entry.handle != UNKNOWN {
+            // Only of those without a handle is the address there.
+            return -libc::ENOENT;
+        }
+        place.write(ibv_gid { raw: entry.gid });
+    }
+    0
+}
+
+unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
+    // SAFETY: see `read_opcode`.
+    unsafe { entry_of(efa) }.unsolicited
+}

@@ -1,0 +1,401 @@
+//! An open card: protection domains, registered memory, address handles.
+
+use crate::abi::*;
+use crate::machine::{Device, Machine};
+use crate::memory::{MOST, Table};
+use crate::peer::{Gid, Peers, card_name, queue_name, table_name};
+use crate::share::Shared;
+use card_model::{Figures, Nic, Picoseconds};
+use std::ffi::{c_int, c_uint, c_void};
+use std::io;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Pieces of a send.
+pub const SEND_PIECES: usize = 2;
+/// Bytes that a request carries itself.
+pub const INLINE: usize = 32;
+/// Queue pairs of an open card; the provider finds one by so many low bits of its number.
+pub const PAIRS: usize = 256;
+/// Largest message.
+const MESSAGE: u32 = 8928;
+/// Largest read or write.
+const TRANSFER: u32 = 1 << 30;
+/// Amazon's.
+const VENDOR: u32 = 0x1d0f;
+
+/// An open card. What C sees comes first; of that, what it is handed is the last member.
+#[repr(C)]
+pub struct Context {
+    verbs: verbs_context,
+    /// What it is.
+    pub device: &'static Device,
+    /// Where it is.
+    pub machine: &'static Machine,
+    /// Number among the contexts of this process.
+    pub number: u32,
+    /// Registrations.
+    pub table: Table,
+    /// Queue pairs that were met.
+    pub peers: Peers,
+    /// In picoseconds of the system's monotonic clock, when the wire is free: one for all processes.
+    wire: Shared,
+    nic: Option<Mutex<Nic>>,
+    free_keys: Mutex<(usize, Vec<usize>)>,
+    /// By number: an address and how many handles there are of it.
+    handles: Mutex<Vec<(Gid, u32)>>,
+    /// By low bits: the numbers of queue pairs.
+    pub pairs: Mutex<Box<[Option<u32>; PAIRS]>>,
+    domains: AtomicU32,
+}
+
+// SAFETY: what C sees is written before it is shared; the rest is behind locks or atomic.
+unsafe impl Sync for Context {}
+
+/// A protection domain.
+#[repr(C)]
+pub struct Domain {
+    verbs: ibv_pd,
+}
+
+/// A registration.
+#[repr(C)]
+struct Registration {
+    verbs: ibv_mr,
+}
+
+/// An address handle.
+#[repr(C)]
+pub struct Handle {
+    verbs: ibv_ah,
+    /// Whose address.
+    pub gid: Gid,
+    /// Its number.
+    number: u16,
+}
+
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The system's monotonic clock, which all processes share.
+pub fn now() -> Picoseconds {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) * 1000
+}
+
+/// Sets errno and answers with nothing.
+pub fn refuse<T>(code: c_int) -> *mut T {
+    // SAFETY: errno is this thread's.
+    unsafe { *libc::__errno_location() = code };
+    std::ptr::null_mut()
+}
+
+impl Context {
+    /// Opens a card.
+    pub fn open(machine: &'static Machine, device: &'static Device) -> io::Result<*mut ibv_context> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let wire = Shared::common(&card_name(&device.gid), 64)?;
+        let table = Table::new(&table_name(&device.gid, std::process::id() as i32, number))?;
+        let slow = if device.card == 0 { machine.spec.slow } else { 1.0 };
+        let nic = machine.spec.figures.map(|figures| {
+            let figures = Figures {
+                line_rate_gbps: figures.line_rate_gbps / slow,
+                rate_per_rail_mops: figures.rate_per_rail_mops / slow,
+                one_way_us: figures.one_way_us * slow,
+                ..figures
+            };
+            Mutex::new(Nic::new(figures, machine.spec.seed << 16 | device.card as u64))
+        });
+        // SAFETY: numbers, pointers and optional functions: zero is a value of each.
+        let mut verbs: verbs_context = unsafe { std::mem::zeroed() };
+        verbs.sz = size_of::<verbs_context>();
+        verbs.query_port = Some(query_port);
+        verbs.create_cq_ex = Some(crate::completions::create);
+        verbs.context.device = (&raw const device.verbs).cast_mut();
+        verbs.context.abi_compat = EXTENDED;
+        (verbs.context.cmd_fd, verbs.context.async_fd, verbs.context.num_comp_vectors) = (-1, -1, 1);
+        verbs.context.ops.post_send = Some(crate::pair::post_send);
+        verbs.context.ops.post_recv = Some(crate::pair::post_recv);
+        let context = Box::leak(Box::new(Context {
+            verbs,
+            device,
+            machine,
+            number,
+            table,
+            peers: Peers::default(),
+            wire,
+            nic,
+            free_keys: Mutex::default(),
+            handles: Mutex::default(),
+            pairs: Mutex::new(Box::new([None; PAIRS])),
+            domains: AtomicU32::new(0),
+        }));
+        Ok(&raw mut context.verbs.context)
+    }
+
+    /// The card that C means.
+    ///
+    /// # Safety
+    /// The pointer is one that [`Context::open`] returned and that is not closed.
+    pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
+        let offset = offset_of!(verbs_context, context);
+        // SAFETY: the member of a `verbs_context`, which is the first member of a `Context`.
+        unsafe { &*context.byte_sub(offset).cast::<Context>() }
+    }
+
+    /// Closes it.
+    ///
+    /// # Safety
+    /// As [`Context::of`]; nothing that was made of it is used any more.
+    pub unsafe fn close(context: *mut ibv_context) {
+        let offset = offset_of!(verbs_context, context);
+        // SAFETY: leaked from a box by `open`.
+        let context = unsafe { Box::from_raw(context.byte_sub(offset).cast::<Context>()) };
+        // Queue pairs that the program has not destroyed go with their card, as a kernel would see to.
+        for number in locked(&context.pairs).iter().flatten() {
+            Shared::remove(&queue_name(&context.device.gid, *number));
+        }
+    }
+
+    /// How C names it.
+    pub fn verbs(&self) -> *mut ibv_context {
+        (&raw const self.verbs.context).cast_mut()
+    }
+
+    /// When a request that is posted now arrives and is acknowledged, where the card has figures.
+    pub fn course(&self, bytes: u64, is_read: bool) -> Option<(Picoseconds, Picoseconds)> {
+        let mut nic = locked(self.nic.as_ref()?);
+        // SAFETY: 64 bytes that began as zeros; everybody uses them so.
+        let wire = unsafe { &*self.wire.base().cast::<AtomicU64>() };
+        // A read's request goes out before its bytes come back.
+        let asked = if is_read { now() + nic.latency() } else { now() };
+        loop {
+            let free = wire.load(Ordering::Relaxed);
+            nic.set_free(free);
+            let course = nic.post(asked, bytes);
+            if wire.compare_exchange(free, nic.free(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return Some((course.delivered, if is_read { course.delivered } else { course.completed }));
+            }
+        }
+    }
+
+    /// Whether it has a time of its own.
+    pub fn is_timed(&self) -> bool {
+        self.nic.is_some()
+    }
+
+    /// The number of an address among the handles; nothing where there is no handle of it.
+    pub fn handle_number(&self, gid: &Gid) -> Option<u16> {
+        let handles = locked(&self.handles);
+        handles.iter().position(|(known, count)| known == gid && *count > 0).map(|index| index as u16)
+    }
+
+    /// The card's own attributes.
+    pub fn device_attributes(&self) -> efadv_device_attr {
+        let spec = &self.machine.spec;
+        let mut caps =
+            EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
+        if spec.writes {
+            caps |= EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE | EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV;
+        }
+        efadv_device_attr {
+            comp_mask: 0,
+            max_sq_wr: spec.depth,
+            max_rq_wr: spec.receives,
+            max_sq_sge: SEND_PIECES as u16,
+            max_rq_sge: crate::queue::RECEIVE_PIECES as u16,
+            inline_buf_size: INLINE as u16,
+            reserved: [0; 2],
+            device_caps: caps,
+            max_rdma_size: TRANSFER,
+        }
+    }
+}
+
+/// Fills in what every card says of itself.
+///
+/// # Safety
+/// The place is C's, of this type.
+pub unsafe fn query_device(place: *mut ibv_device_attr, spec: &card_model::Spec) {
+    // SAFETY: numbers: zero is a value of each.
+    let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
+    for (to, from) in attributes.fw_ver.iter_mut().zip(b"0.0.0.0") {
+        *to = *from as std::ffi::c_char;
+    }
+    attributes.max_mr_size = 1 << 40;
+    attributes.page_size_cap = 4096;
+    attributes.vendor_id = VENDOR;
+    attributes.vendor_part_id = if spec.writes { 0xefa1 } else { 0xefa0 };
+    attributes.max_qp = PAIRS as c_int;
+    attributes.max_qp_wr = spec.depth as c_int;
+    (attributes.max_sge, attributes.max_sge_rd) = (SEND_PIECES as c_int, 1);
+    (attributes.max_cq, attributes.max_cqe) = (512, 32768);
+    (attributes.max_mr, attributes.max_pd, attributes.max_ah) = (MOST as c_int, 256, 65535);
+    (attributes.max_pkeys, attributes.phys_port_cnt) = (1, 1);
+    // SAFETY: the caller's.
+    unsafe { place.write(attributes) };
+}
+
+/// Speed and width whose product is the line rate, as libfabric multiplies them.
+fn speed(gigabits: f64) -> (u8, u8) {
+    match gigabits as u32 {
+        0..=100 => (32, 2),
+        // 25 times 8: libfabric 1.17 knows no faster lane.
+        101..=200 => (32, 4),
+        _ => (128, 2),
+    }
+}
+
+/// The port's attributes.
+///
+/// # Safety
+/// The context is open, the place is C's and has this length.
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    place: *mut ibv_port_attr,
+    length: usize,
+) -> c_int {
+    if port != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's.
+    let context = unsafe { Context::of(context) };
+    // SAFETY: numbers: zero is a value of each.
+    let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
+    attributes.state = IBV_PORT_ACTIVE;
+    attributes.gid_tbl_len = 1;
+    attributes.max_msg_sz = MESSAGE;
+    attributes.pkey_tbl_len = 1;
+    attributes.link_layer = IBV_LINK_LAYER_UNSPECIFIED;
+    (attributes.max_mtu, attributes.active_mtu) = (5, 5);
+    let gigabits = context.machine.spec.figures.map_or(100.0, |figures| figures.line_rate_gbps);
+    (attributes.active_speed, attributes.active_width) = speed(gigabits);
+    // SAFETY: as long as both are; older programs have the shorter one.
+    unsafe {
+        let bytes = length.min(size_of::<ibv_port_attr>());
+        std::ptr::copy_nonoverlapping((&raw const attributes).cast::<u8>(), place.cast(), bytes);
+    }
+    0
+}
+
+/// A protection domain of the card.
+///
+/// # Safety
+/// The context is open.
+pub unsafe fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: the caller's.
+    let handle = unsafe { Context::of(context) }.domains.fetch_add(1, Ordering::Relaxed);
+    Box::into_raw(Box::new(Domain { verbs: ibv_pd { context, handle } })).cast()
+}
+
+/// Frees it.
+///
+/// # Safety
+/// Made by [`alloc_pd`], and not used any more.
+pub unsafe fn dealloc_pd(domain: *mut ibv_pd) {
+    // SAFETY: the caller's.
+    drop(unsafe { Box::from_raw(domain.cast::<Domain>()) });
+}
+
+/// Registers memory.
+///
+/// # Safety
+/// The domain is one of [`alloc_pd`].
+pub unsafe fn register(domain: *mut ibv_pd, address: *mut c_void, length: usize, access: c_uint) -> *mut ibv_mr {
+    // SAFETY: the caller's.
+    let context = unsafe { Context::of((*domain).context) };
+    let start = address.expose_provenance() as u64;
+    if length == 0 || start.checked_add(length as u64).is_none() {
+        return refuse(libc::EINVAL);
+    }
+    let index = {
+        let mut free = locked(&context.free_keys);
+        match free.1.pop() {
+            Some(index) => index,
+            // Place 0 stays empty, so that no key is small.
+            None if free.0 + 1 < MOST => {
+                free.0 += 1;
+                free.0
+            }
+            None => return refuse(libc::ENOMEM),
+        }
+    };
+    let random = context.machine.random(start ^ index as u64) as u32;
+    let key = context.table.add(index, random, start, length as u64, access);
+    let verbs = ibv_mr {
+        context: context.verbs(),
+        pd: domain,
+        addr: address,
+        length,
+        handle: index as u32,
+        lkey: key,
+        rkey: key,
+    };
+    Box::into_raw(Box::new(Registration { verbs })).cast()
+}
+
+/// Takes a registration back.
+///
+/// # Safety
+/// Made by [`register`], and not used any more.
+pub unsafe fn deregister(registration: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller's.
+    let registration = unsafe { Box::from_raw(registration.cast::<Registration>()) };
+    // SAFETY: its context is open.
+    let context = unsafe { Context::of(registration.verbs.context) };
+    if let Some(index) = context.table.remove(registration.verbs.rkey) {
+        locked(&context.free_keys).1.push(index);
+    }
+    0
+}
+
+/// A handle of an address.
+///
+/// # Safety
+/// The domain is one of [`alloc_pd`], the attributes are C's.
+pub unsafe fn create_ah(domain: *mut ibv_pd, attributes: *const ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller's; a GID is bytes in any case.
+    let (context, gid) = unsafe { (Context::of((*domain).context), (*attributes).grh.dgid.raw) };
+    let number = {
+        let mut handles = locked(&context.handles);
+        let known = handles.iter().position(|(known, count)| *known == gid && *count > 0);
+        let index = known.or_else(|| handles.iter().position(|(_, count)| *count == 0)).unwrap_or_else(|| {
+            handles.push((gid, 0));
+            handles.len() - 1
+        });
+        handles[index] = (gid, handles[index].1 + 1);
+        index
+    };
+    let Ok(number) = u16::try_from(number) else { return refuse(libc::ENOMEM) };
+    let verbs = ibv_ah { context: context.verbs(), pd: domain, handle: u32::from(number) };
+    Box::into_raw(Box::new(Handle { verbs, gid, number })).cast()
+}
+
+/// Destroys a handle.
+///
+/// # Safety
+/// Made by [`create_ah`], and not used any more.
+pub unsafe fn destroy_ah(handle: *mut ibv_ah) {
+    // SAFETY: the caller's.
+    let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
+    // SAFETY: its context is open.
+    let context = unsafe { Context::of(handle.verbs.context) };
+    if let Some((_, count)) = locked(&context.handles).get_mut(usize::from(handle.number)) {
+        *count -= 1;
+    }
+}
+
+/// A handle's number.
+///
+/// # Safety
+/// Made by [`create_ah`].
+pub unsafe fn ah_number(handle: *mut ibv_ah) -> u16 {
+    // SAFETY: the caller's.
+    unsafe { (*handle.cast::<Handle>()).number }
+}

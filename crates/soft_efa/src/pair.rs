@@ -1,0 +1,452 @@
+//! Queue pairs as C sees them: requests are staged between start and completion of a session, or come as a chain.
+
+use crate::abi::*;
+use crate::completions::Completions;
+use crate::context::{Context, Handle, INLINE, PAIRS, SEND_PIECES, locked, refuse};
+use crate::flight::{Kind, Request, Sender};
+use crate::queue::{Arrival, GONE, Page, READY, RECEIVE_PIECES, Receive};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A queue pair. What C sees comes first.
+#[repr(C)]
+pub struct Pair {
+    verbs: UnsafeCell<ibv_qp_ex>,
+    /// Its card.
+    pub context: &'static Context,
+    /// What peers see of it.
+    pub page: Page,
+    /// What it sends.
+    pub sender: Mutex<Sender>,
+    receiver: Mutex<Receiver>,
+    /// Requests between start and completion. C lets one thread at a time be in there.
+    session: UnsafeCell<Session>,
+    /// Whether there is such a session.
+    pub is_open: AtomicBool,
+}
+
+// SAFETY: what C sees is written before it is shared; the session is one thread's by C's contract, the rest is behind locks.
+unsafe impl Sync for Pair {}
+
+#[derive(Default)]
+struct Receiver {
+    depth: u32,
+    /// Posted, and their completions not read.
+    posted: u32,
+    /// What was taken out of the box.
+    read: u64,
+}
+
+#[derive(Default)]
+struct Session {
+    requests: Vec<Request>,
+    error: c_int,
+}
+
+impl Pair {
+    /// The pair that C means.
+    ///
+    /// # Safety
+    /// The pointer is one that [`create`] returned and that is not destroyed.
+    pub unsafe fn of<'a>(pair: *mut ibv_qp) -> &'a Pair {
+        // SAFETY: the first member of the first member.
+        unsafe { &*pair.cast::<Pair>() }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        // SAFETY: written once, before it is shared.
+        unsafe { (*self.verbs.get()).qp_base.qp_num }
+    }
+
+    /// Where its sends complete.
+    pub fn sends_to(&self) -> *mut ibv_cq {
+        // SAFETY: as above.
+        unsafe { (*self.verbs.get()).qp_base.send_cq }
+    }
+
+    /// Where its receives complete.
+    pub fn receives_to(&self) -> *mut ibv_cq {
+        // SAFETY: as above.
+        unsafe { (*self.verbs.get()).qp_base.recv_cq }
+    }
+
+    /// The oldest arrival.
+    pub fn arrival(&self) -> Option<Arrival> {
+        let mut receiver = locked(&self.receiver);
+        let arrival = self.page.get(&mut receiver.read)?;
+        receiver.posted -= u32::from(arrival.wr_id.is_some());
+        Some(arrival)
+    }
+
+    /// The session.
+    ///
+    /// # Safety
+    /// One thread at a time, by C's contract for sessions.
+    #[allow(clippy::mut_from_ref, reason = "C's contract stands in for the exclusive reference")]
+    unsafe fn session(&self) -> &mut Session {
+        // SAFETY: the caller's.
+        unsafe { &mut *self.session.get() }
+    }
+}
+
+/// Makes a queue pair of EFA's own kind.
+///
+/// # Safety
+/// The context is open; the attributes are C's; `efa` is null or C's, with so many bytes.
+pub unsafe fn create(
+    context: *mut ibv_context,
+    attributes: *mut ibv_qp_init_attr_ex,
+    efa: *const efadv_qp_init_attr,
+    bytes: u32,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's.
+    let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
+    let (spec, cap) = (&context.machine.spec, &attributes.cap);
+    let fits = cap.max_send_wr <= spec.depth
+        && cap.max_recv_wr <= spec.receives
+        && cap.max_send_sge as usize <= SEND_PIECES
+        && cap.max_recv_sge as usize <= RECEIVE_PIECES
+        && cap.max_inline_data as usize <= INLINE;
+    if attributes.qp_type != IBV_QPT_DRIVER {
+        // Datagrams: nothing of ginlab's uses them.
+        return refuse(libc::EOPNOTSUPP);
+    }
+    if !fits || attributes.send_cq.is_null() || attributes.recv_cq.is_null() {
+        return refuse(libc::EINVAL);
+    }
+    let flags_end = std::mem::offset_of!(efadv_qp_init_attr, flags) + size_of::<u16>();
+    // SAFETY: as long as C says it is. Older headers have zeros there.
+    let flags = if efa.is_null() || (bytes as usize) < flags_end { 0 } else { unsafe { (*efa).flags } };
+    let solicited = u32::from(flags) & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 0;
+    let mut pairs = locked(&context.pairs);
+    let Some(low) = pairs.iter().position(Option::is_none) else { return refuse(libc::ENOMEM) };
+    let made = Page::new(cap.max_recv_wr, context.number, solicited).and_then(|mut page| {
+        // Peers know a number of 16 bits; this process's provider finds the pair by its low ones.
+        let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        for attempt in 0..512 {
+            let high = context.machine.random(attempt) as u32 & 0xff;
+            let number = high << PAIRS.ilog2() | low as u32;
+            match page.publish(&crate::peer::queue_name(&context.device.gid, number)) {
+                Ok(()) => return Ok((page, number)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    });
+    let (page, number) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            eprintln!("soft_efa: a queue pair in /dev/shm: {error}");
+            return refuse(error.raw_os_error().unwrap_or(libc::ENOMEM));
+        }
+    };
+    pairs[low] = Some(number);
+    drop(pairs);
+    // SAFETY: numbers, pointers and optional functions: zero is a value of each.
+    let mut verbs: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    let base = &mut verbs.qp_base;
+    (base.context, base.qp_context, base.pd) = (context.verbs(), attributes.qp_context, attributes.pd);
+    (base.send_cq, base.recv_cq) = (attributes.send_cq, attributes.recv_cq);
+    (base.qp_num, base.state, base.qp_type) = (number, IBV_QPS_RESET, attributes.qp_type);
+    verbs.wr_start = Some(wr_start);
+    verbs.wr_complete = Some(wr_complete);
+    verbs.wr_abort = Some(wr_abort);
+    verbs.wr_send = Some(wr_send);
+    verbs.wr_send_imm = Some(wr_send_imm);
+    verbs.wr_rdma_read = Some(wr_rdma_read);
+    if spec.writes {
+        verbs.wr_rdma_write = Some(wr_rdma_write);
+        verbs.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    }
+    verbs.wr_set_ud_addr = Some(wr_set_ud_addr);
+    verbs.wr_set_sge = Some(wr_set_sge);
+    verbs.wr_set_sge_list = Some(wr_set_sge_list);
+    verbs.wr_set_inline_data = Some(wr_set_inline_data);
+    verbs.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    let pair = Box::into_raw(Box::new(Pair {
+        verbs: UnsafeCell::new(verbs),
+        context,
+        page,
+        sender: Mutex::new(Sender::new(cap.max_send_wr.max(1))),
+        receiver: Mutex::new(Receiver { depth: cap.max_recv_wr, ..Receiver::default() }),
+        session: UnsafeCell::default(),
+        is_open: AtomicBool::new(false),
+    }));
+    crate::keeper::add(pair);
+    // SAFETY: the queues are C's, of the same card, and live longer than the pair.
+    unsafe {
+        Completions::of(attributes.send_cq).attach(pair);
+        if attributes.recv_cq != attributes.send_cq {
+            Completions::of(attributes.recv_cq).attach(pair);
+        }
+    }
+    pair.cast()
+}
+
+/// Destroys it: what is on its way arrives, and nobody hears of it.
+///
+/// # Safety
+/// Made by [`create`], and not used any more.
+pub unsafe fn destroy(pair: *mut ibv_qp) {
+    // SAFETY: the caller's.
+    unsafe {
+        let this = Pair::of(pair);
+        crate::keeper::remove(this);
+        this.page.state().store(GONE, Ordering::Release);
+        locked(&this.sender).flush(this);
+        Completions::of(this.sends_to()).detach(pair.cast());
+        if this.receives_to() != this.sends_to() {
+            Completions::of(this.receives_to()).detach(pair.cast());
+        }
+        locked(&this.context.pairs)[this.number() as usize % PAIRS] = None;
+        drop(Box::from_raw(pair.cast::<Pair>()));
+    }
+}
+
+/// Changes state, key and patience.
+///
+/// # Safety
+/// The pair is one of [`create`], the attributes are C's.
+pub unsafe fn modify(pair: *mut ibv_qp, attributes: *const ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller's; nobody else changes a pair's state.
+    let (this, attributes, state) = unsafe { (Pair::of(pair), &*attributes, &raw mut (*pair).state) };
+    if mask & IBV_QP_QKEY != 0 {
+        this.page.qkey().store(attributes.qkey, Ordering::Relaxed);
+    }
+    if mask & IBV_QP_RNR_RETRY != 0 {
+        locked(&this.sender).rnr_retry = attributes.rnr_retry;
+    }
+    if mask & IBV_QP_STATE != 0 {
+        // SAFETY: see above.
+        let before = unsafe { *state };
+        let next = attributes.qp_state;
+        if !matches!(
+            (before, next),
+            (IBV_QPS_RESET, IBV_QPS_INIT) | (IBV_QPS_INIT, IBV_QPS_RTR) | (IBV_QPS_RTR, IBV_QPS_RTS)
+        ) {
+            return libc::EINVAL;
+        }
+        // SAFETY: see above.
+        unsafe { state.write(next) };
+        if next == IBV_QPS_RTR {
+            this.page.state().store(READY, Ordering::Release);
+        }
+    }
+    0
+}
+
+/// Posts receives.
+///
+/// # Safety
+/// The pair is one of [`create`], the chain is C's.
+pub unsafe extern "C" fn post_recv(
+    pair: *mut ibv_qp,
+    mut chain: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's.
+    let this = unsafe { Pair::of(pair) };
+    let mut receiver = locked(&this.receiver);
+    // SAFETY: null or one of the chain.
+    while let Some(request) = unsafe { chain.as_ref() } {
+        let mut receive = Receive { wr_id: request.wr_id, ..Receive::default() };
+        let mut code = if receiver.posted >= receiver.depth { libc::ENOMEM } else { 0 };
+        let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+        if pieces > RECEIVE_PIECES {
+            code = libc::EINVAL;
+        } else {
+            for (index, place) in receive.pieces.iter_mut().enumerate().take(pieces) {
+                // SAFETY: the list has so many.
+                let piece = unsafe { *request.sg_list.add(index) };
+                if !this.context.table.allows(piece.lkey, piece.addr, u64::from(piece.length), crate::memory::FILLED) {
+                    code = libc::EINVAL;
+                }
+                *place = (piece.addr, piece.length);
+            }
+        }
+        if code == 0 && !this.page.post(&receive) {
+            code = libc::ENOMEM;
+        }
+        if code != 0 {
+            // SAFETY: C's place for it.
+            unsafe { bad.write(chain) };
+            return code;
+        }
+        receiver.posted += 1;
+        chain = request.next;
+    }
+    0
+}
+
+/// Posts a chain of sends.
+///
+/// # Safety
+/// The pair is one of [`create`], the chain is C's.
+pub unsafe extern "C" fn post_send(
+    pair: *mut ibv_qp,
+    mut chain: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's.
+    let this = unsafe { Pair::of(pair) };
+    let mut sender = locked(&this.sender);
+    // SAFETY: null or one of the chain.
+    while let Some(request) = unsafe { chain.as_ref() } {
+        let mut made = Request { wr_id: request.wr_id, ..Request::default() };
+        let code = match request.opcode {
+            IBV_WR_SEND => 0,
+            IBV_WR_SEND_WITH_IMM => {
+                made.immediate = Some(request.imm_data);
+                0
+            }
+            _ => libc::EINVAL,
+        };
+        // SAFETY: of a send; the handle is one of ours, the pieces are C's.
+        let code = code.max(unsafe {
+            let to = request.wr.ud;
+            (made.gid, made.number, made.qkey) = ((*to.ah.cast::<Handle>()).gid, to.remote_qpn, to.remote_qkey);
+            let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+            let inline = request.send_flags & IBV_SEND_INLINE != 0;
+            if pieces > SEND_PIECES { libc::EINVAL } else { made.take(request.sg_list, pieces, inline) }
+        });
+        let code = if code == 0 { sender.post(this, std::slice::from_ref(&made)) } else { code };
+        if code != 0 {
+            // SAFETY: C's place for it.
+            unsafe { bad.write(chain) };
+            return code;
+        }
+        chain = request.next;
+    }
+    0
+}
+
+/// The pair and its session, of a function of the session.
+///
+/// # Safety
+/// The pair is one of [`create`]; one thread at a time.
+unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
+    // SAFETY: the caller's.
+    unsafe {
+        let pair = Pair::of(pair.cast());
+        (pair, pair.session())
+    }
+}
+
+unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
+    // SAFETY: C's contract for sessions, here and below.
+    let (pair, session) = unsafe { session(pair) };
+    pair.is_open.store(true, Ordering::Relaxed);
+    session.requests.clear();
+    session.error = 0;
+}
+
+unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: see `wr_start`.
+    let (pair, session) = unsafe { session(pair) };
+    pair.is_open.store(false, Ordering::Relaxed);
+    if session.error == 0 {
+        // All or nothing, as libefa rolls a session back.
+        session.error = locked(&pair.sender).post(pair, &session.requests);
+    }
+    session.requests.clear();
+    session.error
+}
+
+unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
+    // SAFETY: see `wr_start`.
+    let (pair, session) = unsafe { session(pair) };
+    pair.is_open.store(false, Ordering::Relaxed);
+    session.requests.clear();
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// See `wr_start`.
+unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate: Option<u32>) {
+    // SAFETY: C writes its name for the request there before.
+    let wr_id = unsafe { (*pair).wr_id };
+    // SAFETY: see `wr_start`.
+    let (_, session) = unsafe { session(pair) };
+    let (address, key) = remote;
+    session.requests.push(Request { wr_id, kind, address, key, immediate, ..Request::default() });
+}
+
+unsafe extern "C" fn wr_send(pair: *mut ibv_qp_ex) {
+    // SAFETY: see `wr_start`.
+    unsafe { begin(pair, Kind::Send, (0, 0), None) }
+}
+
+unsafe extern "C" fn wr_send_imm(pair: *mut ibv_qp_ex, immediate: u32) {
+    // SAFETY: see `wr_start`.
+    unsafe { begin(pair, Kind::Send, (0, 0), Some(immediate)) }
+}
+
+unsafe extern "C" fn wr_rdma_read(pair: *mut ibv_qp_ex, key: u32, address: u64) {
+    // SAFETY: see `wr_start`.
+    unsafe { begin(pair, Kind::Read, (address, key), None) }
+}
+
+unsafe extern "C" fn wr_rdma_write(pair: *mut ibv_qp_ex, key: u32, address: u64) {
+    // SAFETY: see `wr_start`.
+    unsafe { begin(pair, Kind::Write, (address, key), None) }
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(pair: *mut ibv_qp_ex, key: u32, address: u64, immediate: u32) {
+    // SAFETY: see `wr_start`.
+    unsafe { begin(pair, Kind::Write, (address, key), Some(immediate)) }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, number: u32, qkey: u32) {
+    // SAFETY: see `wr_start`; the handle is one of ours.
+    let ((_, session), gid) = unsafe { (session(pair), (*handle.cast::<Handle>()).gid) };
+    if let Some(request) = session.requests.last_mut() {
+        (request.gid, request.number, request.qkey) = (gid, number, qkey);
+    }
+}
+
+/// Gives the last request its bytes.
+///
+/// # Safety
+/// See `wr_start`; the list is C's.
+unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, inline: bool) {
+    // SAFETY: see `wr_start`.
+    let (_, session) = unsafe { session(pair) };
+    let Some(request) = session.requests.last_mut() else { return };
+    // SAFETY: the list has so many.
+    let code = if count > SEND_PIECES { libc::EINVAL } else { unsafe { request.take(list, count, inline) } };
+    if session.error == 0 {
+        session.error = code;
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: see `wr_start`.
+    unsafe { set_pieces(pair, &ibv_sge { addr, length, lkey }, 1, false) }
+}
+
+unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: see `wr_start`; the list is C's.
+    unsafe { set_pieces(pair, list, count, false) }
+}
+
+unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
+    let piece = ibv_sge { addr: address.expose_provenance() as u64, length: length.min(INLINE + 1) as c_uint, lkey: 0 };
+    // SAFETY: see `wr_start`; C's bytes.
+    unsafe { set_pieces(pair, &piece, 1, true) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    let mut pieces = [ibv_sge::default(); SEND_PIECES];
+    for (index, piece) in pieces.iter_mut().enumerate().take(count) {
+        // SAFETY: the list has so many.
+        let buffer = unsafe { &*list.add(index) };
+        piece.addr = buffer.addr.expose_provenance() as u64;
+        piece.length = buffer.length.min(INLINE + 1) as c_uint;
+    }
+    // SAFETY: see `wr_start`; C's bytes.
+    unsafe { set_pieces(pair, pieces.as_ptr(), count, true) }
+}

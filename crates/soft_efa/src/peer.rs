@@ -1,0 +1,69 @@
+//! Other queue pairs, by card and number: found by name, and kept while they are there.
+
+use crate::memory::Table;
+use crate::queue::{Page, READY};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A card's address.
+pub type Gid = [u8; 16];
+
+fn hex(gid: &Gid) -> String {
+    gid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Name of what the cards of this address have in common on this machine.
+pub fn card_name(gid: &Gid) -> String {
+    format!("card-{}", hex(gid))
+}
+
+/// Name of a queue pair's page.
+pub fn queue_name(gid: &Gid, number: u32) -> String {
+    format!("qp-{}-{number}", hex(gid))
+}
+
+/// Name of an open device's table of registrations.
+pub fn table_name(gid: &Gid, pid: i32, context: u32) -> String {
+    format!("mr-{}-{pid}-{context}", hex(gid))
+}
+
+/// A queue pair of a peer.
+#[derive(Debug)]
+pub struct Peer {
+    /// What peers see of it.
+    pub page: Page,
+    /// Its process's registrations.
+    pub table: Table,
+}
+
+/// Those that were met.
+#[derive(Debug, Default)]
+pub struct Peers(Mutex<HashMap<(Gid, u32), Arc<Peer>>>);
+
+impl Peers {
+    /// The queue pair of this number at this card; `None` where there is none.
+    pub fn find(&self, gid: &Gid, number: u32) -> Option<Arc<Peer>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = known.get(&(*gid, number)) {
+            if peer.page.state().load(Ordering::Acquire) == READY {
+                return Some(peer.clone());
+            }
+            // Another one may have its number by now.
+            known.remove(&(*gid, number));
+        }
+        let page = Page::open(&queue_name(gid, number)).ok()?;
+        if page.state().load(Ordering::Acquire) != READY {
+            return None;
+        }
+        let table = Table::open(&table_name(gid, page.pid(), page.context())).ok()?;
+        let peer = Arc::new(Peer { page, table });
+        known.insert((*gid, number), peer.clone());
+        Some(peer)
+    }
+
+    /// Its process has gone.
+    pub fn forget(&self, gid: &Gid, number: u32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(*gid, number));
+    }
+}

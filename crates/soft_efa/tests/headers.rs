@@ -1,0 +1,289 @@
+//! Holds what is declared in `src/abi.rs`, and the functions of `src/symbols.rs`, against the headers of rdma-core as bindgen
+//! reads them, and against what the installed libfabric asks for.
+//!
+//! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or without libclang there is
+//! nothing to compare with, and the test says so. Compared are each struct's members in their order, with names and types; each
+//! function's signature; the number of each constant. What a doc comment dates (`Since 56`) may be absent from older headers.
+//! A pointer of no type stands for any pointer, also to a function.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use quote::ToTokens;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use syn::{Fields, Item, Type};
+
+const ABI: &str = include_str!("../src/abi.rs");
+const SYMBOLS: &str = include_str!("../src/symbols.rs");
+const HEADER: &str = "#include <infiniband/verbs.h>\n#include <infiniband/efadv.h>\n";
+/// Unions without a name within them: their size alone is compared.
+const NAMELESS: [&str; 6] = [
+    "ibv_send_wr",
+    "ibv_send_wr_wr",
+    "ibv_send_wr_ud",
+    "ibv_send_wr_atomic",
+    "ibv_send_wr_qp_type",
+    "ibv_send_wr_bind_mw",
+];
+
+#[derive(Default)]
+struct Side {
+    records: BTreeMap<String, Vec<(String, Type, bool)>>,
+    functions: BTreeMap<String, Vec<Type>>,
+    constants: BTreeMap<String, (i128, bool)>,
+    aliases: BTreeMap<String, Type>,
+    sizes: BTreeMap<String, usize>,
+}
+
+fn words(item: &impl ToTokens) -> String {
+    item.to_token_stream().to_string()
+}
+
+fn is_late(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| words(attribute).contains("Since 56"))
+}
+
+fn signature(signature: &syn::Signature) -> Vec<Type> {
+    let mut types: Vec<Type> = Vec::new();
+    for input in &signature.inputs {
+        let syn::FnArg::Typed(argument) = input else { unreachable!("a C function has no self") };
+        types.push((*argument.ty).clone());
+    }
+    types.push(match &signature.output {
+        syn::ReturnType::Default => syn::parse_quote!(()),
+        syn::ReturnType::Type(_, ty) => (**ty).clone(),
+    });
+    types
+}
+
+impl Side {
+    fn new(source: &str) -> Side {
+        let mut side = Side::default();
+        for item in syn::parse_file(source).unwrap().items {
+            match item {
+                Item::Struct(item) => side.record(item.ident.to_string(), item.fields),
+                Item::Union(item) => side.record(item.ident.to_string(), Fields::Named(item.fields)),
+                Item::Type(item) => drop(side.aliases.insert(item.ident.to_string(), *item.ty)),
+                Item::Const(item) if item.ident == "_" => side.size(&words(&item.expr)),
+                Item::Const(item) => {
+                    let value = words(&item.expr).replace(' ', "").parse();
+                    if let Ok(value) = value {
+                        side.constants.insert(item.ident.to_string(), (value, is_late(&item.attrs)));
+                    }
+                }
+                Item::Fn(item) if item.sig.abi.is_some() => {
+                    side.functions.insert(item.sig.ident.to_string(), signature(&item.sig));
+                }
+                Item::ForeignMod(block) => {
+                    for item in block.items {
+                        if let syn::ForeignItem::Fn(item) = item {
+                            side.functions.insert(item.sig.ident.to_string(), signature(&item.sig));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        side
+    }
+
+    fn record(&mut self, name: String, fields: Fields) {
+        let member = |field: syn::Field| Some((field.ident?.to_string(), field.ty, is_late(&field.attrs)));
+        self.records.insert(name, fields.into_iter().filter_map(member).collect());
+    }
+
+    /// `["Size of ibv_qp"][::std::mem::size_of::<ibv_qp>() - 160usize]`, among others.
+    fn size(&mut self, text: &str) {
+        for part in text.split("\"Size of ").skip(1) {
+            let name = part.split('"').next().unwrap_or_default();
+            let bytes = part.split("- ").nth(1).and_then(|rest| rest.split("usize").next()?.trim().parse().ok());
+            self.sizes.extend(bytes.map(|bytes| (name.to_owned(), bytes)));
+        }
+    }
+
+    /// A type with plain names: integers by width and sign, enumerations as integers.
+    fn plain(&self, ty: &Type) -> String {
+        match ty {
+            Type::Ptr(pointer) => format!("*{}", self.plain(&pointer.elem)),
+            Type::Array(array) => format!("[{};{}]", self.plain(&array.elem), self.length(&array.len)),
+            Type::BareFn(function) => {
+                let inputs = function.inputs.iter().map(|input| self.plain(&input.ty)).collect::<Vec<_>>().join(",");
+                match &function.output {
+                    syn::ReturnType::Default => format!("fn({inputs})"),
+                    syn::ReturnType::Type(_, ty) => format!("fn({inputs})->{}", self.plain(ty)),
+                }
+            }
+            Type::Path(path) => {
+                let last = path.path.segments.last().unwrap();
+                if let syn::PathArguments::AngleBracketed(arguments) = &last.arguments
+                    && let Some(syn::GenericArgument::Type(ty)) = arguments.args.first()
+                {
+                    return self.plain(ty);
+                }
+                let name = last.ident.to_string();
+                match name.as_str() {
+                    "c_int" | "__s32" => "i32".into(),
+                    "c_uint" | "__u32" => "u32".into(),
+                    "c_ushort" => "u16".into(),
+                    "c_uchar" => "u8".into(),
+                    "c_char" => "i8".into(),
+                    "c_ulong" | "c_ulonglong" | "usize" => "u64".into(),
+                    "c_long" | "c_longlong" => "i64".into(),
+                    _ => self.aliases.get(&name).map_or(name, |ty| self.plain(ty)),
+                }
+            }
+            other => words(other),
+        }
+    }
+
+    fn length(&self, expression: &syn::Expr) -> String {
+        let text = words(expression).replace("usize", "").trim().to_owned();
+        // Ours are constants.
+        match text.as_str() {
+            "IBV_SYSFS_NAME_MAX" => "64".into(),
+            "IBV_SYSFS_PATH_MAX" => "256".into(),
+            _ => text,
+        }
+    }
+}
+
+/// Whether ours may stand for theirs.
+fn agree(ours: &str, theirs: &str) -> bool {
+    let same = |ours: &str, theirs: &str| ours.trim_start_matches("_bindgen_ty_") == theirs;
+    if ours == "*c_void" && (theirs.starts_with('*') || theirs.starts_with("fn(")) {
+        return true;
+    }
+    // Unions without a name have names of bindgen's.
+    same(ours, theirs)
+        || ours.starts_with("ibv_gid_") && theirs.contains("__bindgen_ty")
+        || ours.starts_with("ibv_data_buf") && theirs == ours
+        || ours.starts_with('*') && theirs.starts_with('*') && agree(&ours[1..], &theirs[1..])
+        || ours.starts_with("fn(") && ours.replace("*c_void", "*_") == theirs.replace("*c_void", "*_")
+}
+
+fn headers() -> Option<Side> {
+    let folder = std::env::var_os("VERBS_INCLUDE_DIR").map_or_else(|| PathBuf::from("/usr/include"), PathBuf::from);
+    if !folder.join("infiniband/efadv.h").is_file() {
+        println!("skipped: no infiniband/efadv.h in {} (libibverbs-dev)", folder.display());
+        return None;
+    }
+    let clang = std::panic::catch_unwind(|| {
+        bindgen::Builder::default()
+            .header_contents("verbs.h", HEADER)
+            .clang_arg(format!("-I{}", folder.display()))
+            .allowlist_item("(ibv|efadv|IBV|EFADV|verbs|_ibv)_.*")
+            .default_enum_style(bindgen::EnumVariation::Consts)
+            .prepend_enum_name(false)
+            .layout_tests(true)
+            .generate()
+    });
+    match clang {
+        Ok(Ok(bindings)) => Some(Side::new(&bindings.to_string())),
+        Ok(Err(error)) => panic!("{error}"),
+        Err(_) => {
+            println!("skipped: no libclang");
+            None
+        }
+    }
+}
+
+#[test]
+fn what_is_declared_is_what_the_headers_say() {
+    let Some(theirs) = headers() else { return };
+    let (ours, symbols) = (Side::new(ABI), Side::new(SYMBOLS));
+    let mut wrong = Vec::new();
+    let mut compared = [0; 3];
+    for (name, members) in &ours.records {
+        if NAMELESS.contains(&name.as_str()) || name == "ibv_gid_global" {
+            continue;
+        }
+        let Some(of_header) = theirs.records.get(name) else {
+            if name != "efadv_mr_attr" {
+                wrong.push(format!("{name} is not in the headers"));
+            }
+            continue;
+        };
+        let mut of_header = of_header.iter().filter(|(member, ..)| member != "_bindgen_opaque_blob").peekable();
+        for (member, ty, late) in members {
+            let plain = ours.plain(ty);
+            match of_header.peek() {
+                Some((known, of_ty, _)) if known.trim_end_matches('_') == member.trim_start_matches("r#") => {
+                    let of_plain = theirs.plain(of_ty);
+                    // Reserved bytes have been used since.
+                    if member != "reserved" && !agree(&plain, &of_plain) {
+                        wrong.push(format!("{name}.{member} is {plain}, the headers say {of_plain}"));
+                    }
+                    of_header.next();
+                    compared[0] += 1;
+                }
+                _ if *late => {}
+                other => {
+                    let other = other.map(|(known, ..)| known.as_str());
+                    wrong.push(format!("{name}.{member}: the headers have {other:?} here"));
+                }
+            }
+        }
+        wrong.extend(of_header.map(|(member, ..)| format!("{name}.{member} is not declared")));
+    }
+    for (name, (value, late)) in &ours.constants {
+        match theirs.constants.get(name) {
+            Some((known, _)) if known == value => compared[1] += 1,
+            Some((known, _)) => wrong.push(format!("{name} is {value}, the headers say {known}")),
+            None if *late || name.starts_with("IBV_SYSFS") => {}
+            None => wrong.push(format!("{name} is not in the headers")),
+        }
+    }
+    for (name, types) in &symbols.functions {
+        let Some(known) = theirs.functions.get(name) else { continue };
+        // What answers that it is not supported takes no notice of its arguments.
+        if types.len() == 1 && known.len() > 1 {
+            continue;
+        }
+        let (types, known): (Vec<_>, Vec<_>) =
+            (types.iter().map(|ty| ours.plain(ty)).collect(), known.iter().map(|ty| theirs.plain(ty)).collect());
+        let mut pairs = types.iter().zip(&known);
+        let is_older = name == "ibv_query_port";
+        if types.len() != known.len() || !is_older && !pairs.all(|(ours, theirs)| agree(ours, theirs)) {
+            wrong.push(format!("{name}({types:?}), the headers say {known:?}"));
+        }
+        compared[2] += 1;
+    }
+    let size = theirs.sizes.get("ibv_send_wr").copied();
+    assert!(
+        size.is_none_or(|bytes| bytes == size_of::<soft_efa::abi::ibv_send_wr>()),
+        "ibv_send_wr has {size:?} bytes"
+    );
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(compared.iter().zip([250, 30, 25]).all(|(found, least)| *found > least), "compared were only {compared:?}");
+    let [members, constants, functions] = compared;
+    println!("ok: {members} members, {constants} constants and {functions} functions agree with the headers");
+}
+
+#[test]
+fn whatever_libfabric_asks_of_verbs_is_there() {
+    let file = std::env::var_os("GINLAB_LIBFABRIC")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(
+            ["/usr/lib/x86_64-linux-gnu/libfabric.so.1", "/usr/lib/aarch64-linux-gnu/libfabric.so.1"]
+                .map(PathBuf::from),
+        )
+        .find(|file| file.is_file());
+    let output = file.and_then(|file| Command::new("nm").args(["-D", "--undefined-only"]).arg(file).output().ok());
+    let Some(output) = output else {
+        return println!("skipped: no libfabric or no nm here");
+    };
+    // Those that a macro makes stand in its braces.
+    let is_there =
+        |name: &str| SYMBOLS.contains(&format!("fn {name}(")) || SYMBOLS.contains(&format!("    {name} -> "));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let asked: Vec<&str> = text
+        .split_whitespace()
+        .filter(|word| word.starts_with("ibv_") || word.starts_with("efadv_"))
+        .map(|word| word.split('@').next().unwrap_or(word))
+        .collect();
+    let missing: Vec<&&str> = asked.iter().filter(|name| !is_there(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    println!("ok: libfabric asks for {} functions", asked.len());
+}

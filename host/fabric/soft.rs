@@ -1,0 +1,229 @@
+//! Cards in software below libfabric's own EFA provider: `-p soft-efa:p5`.
+//!
+//! [`load`] brings crates/soft_efa into the process, with global scope and before libfabric, so that the EFA provider finds its
+//! functions in the place of libibverbs'. From then on `efa` has these cards and no others, and everything that a run says of
+//! itself calls them [`label`]: `efa/soft:p5`.
+
+use super::FabricError;
+use super::libfabric::{Doing, refused};
+use super::model::Profile;
+use card_model::Spec;
+use libfabric_sys as sys;
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+/// How providers of this kind are asked for: `soft-efa`, `soft-efa:p5`, `soft-efa:fast,seed=7`.
+pub const PREFIX: &str = "soft-efa";
+/// How a run with such cards calls its provider.
+const LABEL: &str = "efa/soft:";
+/// The profile of a run that names none.
+const PROFILE: &str = "p5";
+/// Cards that are as fast as the machine.
+const FAST: &str = "fast";
+/// Names a file to load in the place of the one that the command carries.
+const VARIABLE: &str = "GINLAB_SOFT_EFA";
+/// Describes the cards to the library.
+const SPEC: &str = "SOFT_EFA";
+/// Keeps the EFA provider from moving the bytes between ranks of one machine by shared memory, past the cards.
+const SHARED_MEMORY: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
+
+/// The library, as it was built with the command.
+static CARRIED: &[u8] = include_bytes!(env!("GINLAB_SOFT_EFA_FILE"));
+
+static LOADED: OnceLock<Loaded> = OnceLock::new();
+
+struct Loaded {
+    label: String,
+    spec: Spec,
+    move_bytes: unsafe extern "C" fn(bool),
+}
+
+/// Whether a provider's name asks for such cards, or is what a run with them calls its provider.
+#[must_use]
+pub fn is_asked(provider: &str) -> bool {
+    description(provider).is_some()
+}
+
+/// What stands behind `soft-efa:` or `efa/soft:`; empty for nothing.
+fn description(provider: &str) -> Option<&str> {
+    let plain = || provider.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(':').or(Some(rest)));
+    let word = provider.strip_prefix(LABEL).or_else(plain)?;
+    (provider.starts_with(LABEL)
+        || provider[PREFIX.len()..].is_empty()
+        || provider[PREFIX.len()..].starts_with([':', ',']))
+    .then_some(word.trim_start_matches(','))
+}
+
+fn mistake(provider: &str, text: impl std::fmt::Display) -> FabricError {
+    refused(provider, Doing::Checking, "cards in software", sys::FI_EINVAL, text.to_string())
+}
+
+/// The cards that a provider's name describes: `profile`, then words of [`Spec`], separated by commas.
+///
+/// # Errors
+/// What is wrong with it, in one line.
+pub fn spec(provider: &str) -> Result<Spec, FabricError> {
+    let description = description(provider).ok_or_else(|| mistake(provider, "no cards in software are asked for"))?;
+    // A label may say that no bytes are moved.
+    let words = description.replace("/unmoved", ",unmoved");
+    let (first, rest) = words.split_once(',').unwrap_or((&words, ""));
+    let is_word = first.contains('=') || ["unmoved", "no-write", "trace"].contains(&first);
+    let (name, rest) = if first.is_empty() || is_word { (PROFILE, words.as_str()) } else { (first, rest) };
+    let mut spec = Spec { name: name.to_owned(), ..Spec::default() };
+    if name != FAST {
+        let all = Profile::all().map_err(|text| mistake(provider, text))?;
+        let profile = all.get(name).ok_or_else(|| {
+            let names = all.keys().map(|name| format!("{PREFIX}:{name}")).collect::<Vec<_>>().join(", ");
+            mistake(provider, format!("there is no profile {name:?}; known are {names}, {PREFIX}:{FAST}"))
+        })?;
+        spec.figures = Some(profile.into());
+        spec.depth = profile.queue_depth.value as u32;
+        spec.writes = profile.rdma_write.value > 0.0;
+        // Latencies decide the order.
+        spec.reorder = 0;
+    }
+    spec.add(rest).map_err(|error| mistake(provider, error))?;
+    Ok(spec)
+}
+
+/// Loads the cards that a provider's name describes. To be called first of all, while the process has one thread and libfabric
+/// is not loaded.
+///
+/// # Errors
+/// What is wrong with the description; what the loader says.
+pub fn load(provider: &str) -> Result<(), FabricError> {
+    let spec = spec(provider)?;
+    if let Some(loaded) = LOADED.get() {
+        let same = loaded.spec == spec;
+        return if same { Ok(()) } else { Err(mistake(provider, format!("this process has {}", loaded.label))) };
+    }
+    if sys::is_settled() {
+        return Err(mistake(provider, "libfabric is loaded already, and has found the machine's own cards or none"));
+    }
+    let fail = |error: &dyn std::fmt::Display| mistake(provider, format!("loading crates/soft_efa: {error}"));
+    let file = file().map_err(|error| fail(&error))?;
+    // SAFETY: one thread, as the documentation says; nobody reads the environment meanwhile.
+    unsafe {
+        std::env::set_var(SPEC, spec.to_string());
+        set_default(SHARED_MEMORY, "0");
+    }
+    // SAFETY: the library's initialisation does nothing; what a user names is theirs to answer for.
+    let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
+    // SAFETY: of this type in the library.
+    let move_bytes = unsafe { library.get::<unsafe extern "C" fn(bool)>(b"soft_efa_move_bytes") }
+        .map(|symbol| *symbol)
+        .map_err(|error| fail(&error))?;
+    // Never unloaded: libfabric holds its functions.
+    std::mem::forget(library);
+    let unmoved = if spec.moves { "" } else { "/unmoved" };
+    let loaded = Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec, move_bytes };
+    let _ = LOADED.set(loaded);
+    Ok(())
+}
+
+/// Tells the EFA provider to use the cards between ranks of one machine, too, unless the user has said otherwise: a result of
+/// `efa` must be one of the cards. libfabric reads it when it is loaded.
+///
+/// # Safety
+/// The process has one thread.
+pub unsafe fn use_cards_within_a_machine() {
+    // SAFETY: the caller's.
+    unsafe { set_default(SHARED_MEMORY, "0") }
+}
+
+/// # Safety
+/// The process has one thread.
+unsafe fn set_default(name: &str, value: &str) {
+    if std::env::var_os(name).is_none() {
+        // SAFETY: the caller's.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+/// The library as a file: the user's, or the one that is carried, in memory. Its descriptor stays open, and programs that are
+/// started from here inherit it.
+fn file() -> std::io::Result<OsString> {
+    if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
+        return Ok(file);
+    }
+    let memory: OwnedFd = memfd_create("libsoft_efa.so", MFdFlags::empty())?;
+    let mut memory = File::from(memory);
+    memory.write_all(CARRIED)?;
+    Ok(format!("/proc/self/fd/{}", memory.into_raw_fd()).into())
+}
+
+/// How this run calls its provider when it has such cards: `efa/soft:p5`.
+#[must_use]
+pub fn label() -> Option<&'static str> {
+    LOADED.get().map(|loaded| loaded.label.as_str())
+}
+
+/// The cards of this process.
+#[must_use]
+pub fn loaded() -> Option<&'static Spec> {
+    LOADED.get().map(|loaded| &loaded.spec)
+}
+
+/// Whether reads and writes over the cards move their bytes from now on. Without such cards nothing happens.
+pub fn move_bytes(moves: bool) {
+    if let Some(loaded) = LOADED.get() {
+        // SAFETY: takes a flag, at any time.
+        unsafe { (loaded.move_bytes)(moves) };
+    }
+}
+
+/// The environment by which another program finds the cards that a provider's name describes: names with values.
+///
+/// # Errors
+/// What is wrong with the description.
+pub fn environment(provider: &str) -> Result<Vec<(String, OsString)>, FabricError> {
+    let spec = spec(provider)?;
+    let file = file().map_err(|error| mistake(provider, error))?;
+    let preload = match std::env::var_os("LD_PRELOAD") {
+        Some(before) if !before.is_empty() => [file, OsString::from(":"), before].into_iter().collect(),
+        _ => file,
+    };
+    let mut variables = vec![(SPEC.to_owned(), spec.to_string().into()), ("LD_PRELOAD".to_owned(), preload)];
+    if std::env::var_os(SHARED_MEMORY).is_none() {
+        variables.push((SHARED_MEMORY.to_owned(), "0".into()));
+    }
+    Ok(variables)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn names_describe_cards() {
+        let p5 = spec("soft-efa").unwrap();
+        assert_eq!((p5.name.as_str(), p5.cards, p5.writes, p5.reorder), ("p5", 4, true, 0));
+        assert_eq!(p5.figures.unwrap().line_rate_gbps, 100.0);
+        assert_eq!(spec("soft-efa:p5").unwrap(), p5);
+        assert_eq!(spec("efa/soft:p5").unwrap(), p5);
+        assert_eq!(spec("soft-efa,seed=3").unwrap(), Spec { seed: 3, ..p5.clone() });
+        assert_eq!(spec("efa/soft:p5/unmoved").unwrap(), Spec { moves: false, ..p5 });
+        assert!(!spec("soft-efa:p4d").unwrap().writes);
+        assert_eq!(spec("soft-efa:fast").unwrap(), Spec::default());
+        let fast = spec("soft-efa:fast,cards=32,reorder=9").unwrap();
+        assert_eq!((fast.cards, fast.reorder, fast.figures), (32, 9, None));
+        for other in ["efa", "soft-efax", "tcp", "model:p5"] {
+            assert!(!is_asked(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_one_line_that_says_what_can() {
+        let said = |name: &str| spec(name).unwrap_err().to_string();
+        assert!(said("soft-efa:p3").contains("known are soft-efa:p4d, soft-efa:p5, "), "{}", said("soft-efa:p3"));
+        assert!(said("soft-efa:p5,cards=40").contains("\"cards=40\" says nothing about cards; there are cards=1..32"));
+        assert_eq!(said("soft-efa:p5,x").lines().count(), 1);
+    }
+}

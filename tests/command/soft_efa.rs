@@ -1,0 +1,114 @@
+//! Cards in software below libfabric's own EFA provider: `-p soft-efa`.
+
+use crate::common::server::{Server, verified};
+use crate::common::{Done, all_verified, ginlab, records, rows, run, skip};
+use std::process::Command;
+
+/// Whether the installed libfabric has the EFA provider; says so where it has not.
+fn has_provider() -> bool {
+    let has = ginlab::fabric::discover::list_providers()
+        .is_ok_and(|providers| providers.iter().any(|provider| provider.name == "efa"));
+    if !has {
+        skip("this libfabric has no EFA provider");
+    }
+    has
+}
+
+/// The command with the cards, without their times and with small pools: so many ranks share two cores.
+fn over(cards: &str, args: &str) -> Command {
+    let mut command = ginlab(&format!("{args} -p soft-efa:{cards} -d emulated"));
+    command.env("FI_EFA_RX_SIZE", "1024");
+    command
+}
+
+#[test]
+fn libfabrics_own_provider_lists_the_cards() {
+    if !has_provider() {
+        return;
+    }
+    let listed = |provider: &str| {
+        let done = run(ginlab(&format!("efa -p {provider} --csv -"))).expect(0);
+        assert!(done.stderr.contains("the EFA cards are software: a run calls them efa/soft:"), "{}", done.stderr);
+        records(&done.stdout)
+    };
+    let cards = listed("soft-efa");
+    let column = |name: &str| cards.iter().map(|card| card[name].clone()).collect::<Vec<_>>();
+    assert_eq!(column("pci"), ["0000:4f:00.0", "0000:50:00.0", "0000:51:00.0", "0000:52:00.0"]);
+    assert_eq!(column("domain"), ["rdmap79s0-rdm", "rdmap80s0-rdm", "rdmap81s0-rdm", "rdmap82s0-rdm"]);
+    assert!(column("provider").iter().all(|name| name == "efa"));
+    assert_eq!(listed("soft-efa:fast,cards=32").len(), 32);
+    let plain = run(ginlab("efa --csv -")).expect(0);
+    assert!(!plain.stderr.contains("software"), "nothing of them where they are not asked for");
+}
+
+#[test]
+fn another_program_runs_over_them() {
+    if !has_provider() || Command::new("fi_info").arg("--version").output().is_err() {
+        return skip("no fi_info");
+    }
+    let done = run(ginlab("soft-efa -p soft-efa:p4d,cards=2 -- fi_info -p efa -t FI_EP_RDM")).expect(0);
+    assert_eq!(done.stdout.matches("domain: rdmap").count(), 2, "{}", done.stdout);
+    let wrong = run(ginlab("soft-efa -p soft-efa:p3 -- fi_info")).expect(2);
+    assert!(wrong.complaint().contains("known are soft-efa:p4d, "), "{}", wrong.stderr);
+}
+
+#[test]
+fn every_experiment_moves_every_byte_over_one_and_four_rails() {
+    if !has_provider() {
+        return;
+    }
+    for args in [
+        "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4",
+        "sendrecv -b 0 -e 9000 -f 90 -n 20 -r 2 --rails 1,4 --window 7",
+        "all2all --np 3 -b 8 -e 100K -f 110 -n 5 --rails 1,4",
+        "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check",
+    ] {
+        let done = run(over("fast", &format!("{args} --csv -"))).expect(0);
+        let rows = rows(&done.stdout);
+        all_verified(&rows);
+        assert!(rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
+        assert!(done.stderr.contains("# environment: FI_EFA_ENABLE_SHM_TRANSFER=0"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn a_server_has_visitors_over_them() {
+    if !has_provider() {
+        return;
+    }
+    let server = Server::start("-p soft-efa:fast --peers 2 --bytes 100000 --rails 4 --visits 2");
+    verified(run(server.join("-p soft-efa:fast -b 4097 -n 100 --csv -")));
+    verified(run(server.join("-p soft-efa:fast -b 33333 -n 30 --csv -")));
+    server.finish().expect(0);
+}
+
+fn fault(words: &str) -> Done {
+    run(over(&format!("fast,{words}"), "write -b 64 -e 64 -n 50 -r 1 --rails 1 -t 3")).expect(1)
+}
+
+#[test]
+fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
+    if !has_provider() {
+        return;
+    }
+    for (words, parts) in [
+        ("lose=30", vec!["nothing has completed for 3s"]),
+        ("dead=30", vec!["nothing has completed for 3s"]),
+        ("fail=30/12", vec!["[12]"]),
+    ] {
+        let done = fault(words);
+        assert!(parts.iter().all(|part| done.stderr.contains(part)), "{words}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_one_line() {
+    for (cards, part) in [
+        ("p3", "known are soft-efa:p4d"),
+        ("p5,cards=40", "cards=1..32"),
+        ("fast,colour=red", "says nothing about cards"),
+    ] {
+        let done = run(over(cards, "write -b 8 -e 8")).expect(2);
+        assert!(done.complaint().contains(part), "{}", done.stderr);
+    }
+}
