@@ -13,7 +13,7 @@ mod values;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use error::Failure;
-use ginlab::fabric::soft;
+use ginlab::fabric::{libfabric, soft};
 use ginlab::report::{About, Catalog};
 use ginlab::signals;
 use ginlab::versions::Versions;
@@ -79,7 +79,8 @@ fn main() -> ExitCode {
 fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
     // SAFETY: the process has one thread yet.
     unsafe { soft::use_cards_within_a_machine() };
-    let given = matches.subcommand().and_then(|(_, matches)| matches.try_get_one::<String>("provider").ok().flatten());
+    let given =
+        matches.subcommand().and_then(|(_, matches)| matches.try_get_raw("provider").ok().flatten()?.next()?.to_str());
     match given.filter(|provider| soft::is_asked(provider)) {
         Some(provider) => soft::load(provider).map_err(|error| Failure::Usage(error.to_string())),
         None => Ok(()),
@@ -101,7 +102,10 @@ fn run() -> Result<(), Failure> {
         PROGRAMS.iter().find(|program| program.name == name).map(|program| (program, matches))
     });
     match found {
-        Some((program, matches)) => (program.run)(matches),
+        Some((program, matches)) => (program.run)(matches).and_then(|()| match libfabric::left_open() {
+            Some(text) => Err(Failure::Run(text)),
+            None => Ok(()),
+        }),
         None => Err(Failure::Usage("no experiment given; see ginlab --help".into())),
     }
 }

@@ -18,6 +18,7 @@ mod scripted;
 use bare::bare_write_loop;
 pub(crate) use errors::{Doing, error, refused};
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
+pub use objects::left_open;
 pub use rail::LibfabricRail;
 pub use region::LibfabricRegion;
 

@@ -1,6 +1,8 @@
 //! libfabric's objects, each closed when dropped, and the order in which a rail's objects are closed.
 
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
@@ -14,7 +16,48 @@ use crate::fabric::FabricError;
 ///
 /// # Safety
 /// The type is `repr(C)` and its first member is a [`sys::fid`].
-pub(crate) unsafe trait Fid {}
+pub(crate) unsafe trait Fid {
+    /// Whether closing may wait for what the object has under way: then it is given [`PATIENCE`], and left open after that.
+    const WAITS: bool = false;
+}
+
+/// How long an endpoint may take to close. libfabric's efa waits for the completions of all that it has posted, without an end
+/// of its own, and a card that has died reports none.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The first object that was left open.
+static LEFT_OPEN: OnceLock<String> = OnceLock::new();
+
+/// What could not be closed, for the end of a run: the provider waits for a card for ever.
+#[must_use]
+pub fn left_open() -> Option<String> {
+    LEFT_OPEN.get().cloned()
+}
+
+/// An open object on its way to another thread.
+struct Closing(*mut sys::fid);
+
+// SAFETY: libfabric's objects are not bound to a thread.
+unsafe impl Send for Closing {}
+
+/// Closes an object on a thread of its own; false when that has not returned in time.
+fn closes_in_time(object: *mut sys::fid) -> bool {
+    let (closing, (done, closed)) = (Closing(object), std::sync::mpsc::channel());
+    let close = move || {
+        let Closing(object) = { closing };
+        // SAFETY: open, and this thread's alone from here on.
+        let _ = unsafe { ops::fi_close(object) };
+        let _ = done.send(());
+    };
+    match std::thread::Builder::new().name("fi_close".to_owned()).spawn(close) {
+        Ok(_) => closed.recv_timeout(PATIENCE).is_ok(),
+        Err(_) => {
+            // SAFETY: open; the thread that was to close it never was.
+            let _ = unsafe { ops::fi_close(object) };
+            true
+        }
+    }
+}
 
 // SAFETY: first member `fid` by the headers.
 unsafe impl Fid for sys::fid_fabric {}
@@ -25,7 +68,9 @@ unsafe impl Fid for sys::fid_av {}
 // SAFETY: first member `fid` by the headers.
 unsafe impl Fid for sys::fid_cq {}
 // SAFETY: first member `fid` by the headers.
-unsafe impl Fid for sys::fid_ep {}
+unsafe impl Fid for sys::fid_ep {
+    const WAITS: bool = true;
+}
 // SAFETY: first member `fid` by the headers.
 unsafe impl Fid for sys::fid_mr {}
 
@@ -73,6 +118,16 @@ impl<T: Fid> Object<T> {
 
 impl<T: Fid> Drop for Object<T> {
     fn drop(&mut self) {
+        if T::WAITS {
+            if !closes_in_time(self.fid()) {
+                let _ = LEFT_OPEN.set(format!(
+                    "an endpoint was left open: fi_close has not returned within {} s, since the provider waits for completions \
+                     that its card has not reported",
+                    PATIENCE.as_secs()
+                ));
+            }
+            return;
+        }
         // SAFETY: the object is open, and the owners' field order closes what was opened from it before.
         // A provider that refuses (-FI_EBUSY) leaves the object open: a leak at the end of a rail, and nothing better to do.
         let _ = unsafe { ops::fi_close(self.fid()) };
