@@ -8,7 +8,7 @@ use crate::fabric::printed;
 use crate::flow::Offer;
 use crate::measure::size;
 use crate::report::Catalog;
-use crate::report::chart::{Filter, Query};
+use crate::report::chart::{Filter, Palette, Query};
 use crate::report::compare::Comparison;
 use crate::report::run::Run;
 use crate::topology;
@@ -254,7 +254,7 @@ fn rows(bytes: &[u8]) -> bool {
     let drawn = if bytes.len().is_multiple_of(8) { 2 } else { 0 };
     for query in [query("size_bytes", "time_us_p50", false), query("case", "p50_us", true)].into_iter().take(drawn) {
         if let Ok(picture) = query.chart(&run.records) {
-            let _ = picture.chart.svg();
+            let _ = picture.chart.svg(&Palette::of([&picture.chart]));
         }
     }
     let runs = [run];

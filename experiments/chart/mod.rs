@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::program::{Program, program};
 use args::Args;
 use args::AxisName;
-use ginlab::report::chart::{ChartError, Filter, Query, Records};
+use ginlab::report::chart::{ChartError, Filter, Palette, Query, Records};
 use ginlab::report::{Target, WholeFile, same_file};
 
 pub const PROGRAMS: &[Program] =
@@ -24,7 +24,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     let query = query(args)?;
     let records = Records::read(&args.files).map_err(refused)?;
     let picture = query.chart(&records).map_err(refused)?;
-    let svg = picture.chart.svg().map_err(refused)?;
+    let svg = picture.chart.svg(&Palette::of([&picture.chart]));
     for note in &picture.notes {
         eprintln!("# {note}");
     }

@@ -57,7 +57,7 @@ fn write_pictures(folder: &Path, figures: &[Figure]) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(unwritable)?;
     for figure in figures {
         let target = Target::File(folder.join(format!("{}.svg", figure.name)));
-        WholeFile::create("the picture", &target)?.write(figure.chart.svg().unwrap_or_default().as_bytes())?;
+        WholeFile::create("the picture", &target)?.write(figure.svg.as_bytes())?;
     }
     Ok(())
 }

@@ -23,8 +23,10 @@ pub struct Figure {
     pub name: String,
     /// What it shows.
     pub chart: Chart,
-    /// The first ones of each kind come first.
-    facet: usize,
+    /// The same as an SVG document, once a page has given its series their colours.
+    pub svg: String,
+    /// Its place among the pictures that the experiment declares, and among those of one kind: what tells most comes first.
+    pub place: (usize, usize),
 }
 
 /// The pictures of a run, and why others are missing.
@@ -54,7 +56,7 @@ pub fn of_run(run: &Run, catalog: Catalog) -> Figures {
         let title = usual.title.trim_end_matches(" by size");
         figures.draw(&experiment, &run.name, records, &Plot { title, shape: Shape::Bars, ..usual }, &[most], catalog);
     }
-    figures.drawn.sort_by_key(|figure| figure.facet);
+    figures.drawn.sort_by_key(|figure| (figure.place.1, figure.place.0));
     figures
 }
 
@@ -172,7 +174,10 @@ impl Figures {
                 Ok(picture) => {
                     self.notes.extend(picture.notes.into_iter().map(|note| format!("{}: {note}", picture.chart.title)));
                     let name = plain(&[experiment, of, plot.name, &facet.join("-")]);
-                    self.drawn.push(Figure { name, chart: picture.chart, facet: index });
+                    let svg = String::new();
+                    let kind = catalog.about(experiment).plots.iter().position(|known| known.name == plot.name);
+                    let place = (kind.unwrap_or(usize::MAX), index);
+                    self.drawn.push(Figure { name, chart: picture.chart, svg, place });
                 }
                 Err(error) => self.notes.push(format!("{} was not drawn: {error}", plot.title)),
             }

@@ -42,48 +42,6 @@ pub fn plain(value: f64) -> String {
     }
 }
 
-/// About how wide a text will be. The viewer chooses the font, so this errs on the wide side.
-pub fn width(text: &str, size: u32) -> u32 {
-    let em: f64 = text
-        .chars()
-        .map(|char| match char {
-            'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '\'' | '|' | '(' | ')' | ' ' => 0.36,
-            'm' | 'w' | 'M' | 'W' | '%' | '@' => 0.92,
-            'A'..='Z' => 0.70,
-            // The wide letters of DejaVu Sans, which many machines fall back to.
-            char if char.is_ascii() => 0.635,
-            _ => 1.0,
-        })
-        .sum();
-    (em * f64::from(size)).ceil() as u32
-}
-
-/// Breaks a text between words into lines of at most this width. A word that is longer than a line stands alone, and is
-/// cut where even that does not fit.
-pub fn wrap(text: &str, size: u32, most: u32) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        let joined = lines.last().map(|line| format!("{line} {word}")).filter(|line| width(line, size) <= most);
-        match (joined, lines.last_mut()) {
-            (Some(joined), Some(last)) => *last = joined,
-            _ => lines.push(cut(word, size, most)),
-        }
-    }
-    lines
-}
-
-/// The text, or as much of it as fits and a mark.
-fn cut(text: &str, size: u32, most: u32) -> String {
-    let mut text = text.to_owned();
-    let whole = text.len();
-    while width(&text, size) > most && text.pop().is_some() {}
-    if text.len() < whole {
-        text.pop();
-        text.push('…');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,17 +59,6 @@ mod tests {
         insta::assert_snapshot!(numbers.map(plain).join(", "), @"0, 0.05, 1, 250, 99999, 2e6, 2e-4, 0.333333, -40, 0.3");
         let sizes = [0.0, 64.0, 1000.0, 4096.0, 4097.0, 1048576.0, 1572864.0, 1e10, 0.5];
         insta::assert_snapshot!(sizes.map(binary).join(", "), @"0, 64, 1000, 4K, 4097, 1M, 1536K, ~9.3G, 0.5");
-    }
-
-    #[test]
-    fn long_texts_are_broken_and_long_words_cut() {
-        let lines = wrap("device gpu:NVIDIA H200 · fabric tcp;ofi_rxm · a-file-with-a-very-long-name.csv", 11, 150);
-        insta::assert_snapshot!(lines.join("\n"), @r"
-        device gpu:NVIDIA H200
-        · fabric tcp;ofi_rxm ·
-        a-file-with-a-very-lo…
-        ");
-        assert!(lines.iter().all(|line| width(line, 11) <= 150), "{lines:?}");
     }
 
     proptest! {

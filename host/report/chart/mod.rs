@@ -3,23 +3,22 @@
 //! [`Records`] reads the files by the names of their columns, a [`Query`] picks rows and columns from them, and the
 //! [`Chart`] that it gives draws itself as SVG. Who has figures of another origin fills a [`Chart`] directly.
 //!
-//! The same chart gives the same bytes. Colours, dashes and fonts are in one style sheet inside the SVG, for light and
-//! dark surroundings. What was not measured on the hardware that it speaks of (an emulated device, a modelled network)
+//! The same chart gives the same bytes. Scales, ticks, legends and margins are kuva's; a series has the colour that a
+//! [`Palette`] gives its name. What was not measured on the hardware that it speaks of (an emulated device, a modelled network)
 //! says so in the picture itself, because pictures travel without their files.
 
 mod draw;
 pub(in crate::report) mod label;
-mod layout;
+mod palette;
 mod query;
 mod records;
-mod scale;
-mod style;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::path::PathBuf;
 
+pub use self::palette::Palette;
 pub(in crate::report) use self::query::few;
 pub use self::query::{Filter, Picture, Query};
 pub use self::records::{Column, Kind as FileKind, Record, Records};
@@ -53,21 +52,6 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// The places of a pile: for each point of each series where it begins and where it ends.
-    fn piles(&self) -> Vec<Vec<(f64, f64)>> {
-        let mut tops: Vec<(f64, f64)> = Vec::new();
-        let mut pile = |point: &Point| {
-            let index = tops.iter().position(|(x, _)| *x == point.x).unwrap_or_else(|| {
-                tops.push((point.x, 0.0));
-                tops.len() - 1
-            });
-            let from = tops[index].1;
-            tops[index].1 += point.y;
-            (from, from + point.y)
-        };
-        self.series.iter().map(|series| series.points.iter().map(&mut pile).collect()).collect()
-    }
-
     /// What is to be seen, for readers who cannot.
     pub fn description(&self) -> String {
         let names: Vec<&str> =
@@ -79,11 +63,6 @@ impl Chart {
         parts.extend(self.notice.clone());
         parts.push(self.caption.clone());
         parts.join(". ")
-    }
-
-    /// Draws it as an SVG document.
-    pub fn svg(&self) -> Result<String, ChartError> {
-        draw::svg(self)
     }
 }
 
@@ -239,7 +218,4 @@ pub enum ChartError {
     /// A question that makes no sense.
     #[error("{0}")]
     Query(String),
-    /// The drawing library refused.
-    #[error("the chart could not be drawn: {0}")]
-    Draw(String),
 }

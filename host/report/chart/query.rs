@@ -1,7 +1,7 @@
 //! Which rows and columns make a chart.
 
 use super::records::{Column, Record};
-use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label, layout};
+use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
 use crate::measure::size;
 
 /// Values that span more than this factor are shown on a logarithmic axis, unless it is said how.
@@ -188,7 +188,7 @@ impl Query {
             width: self.width,
             height: self.height,
         };
-        layout::Layout::of(&chart)?;
+        chart.check_room()?;
         Ok(Picture { chart, notes })
     }
 

@@ -3,16 +3,18 @@
 //! The page needs nothing but itself: style and pictures are in it, there is no script. The same files give the same bytes.
 //! maud escapes every text; the pictures escape their own.
 
+mod found;
 mod tables;
 
 use std::collections::BTreeSet;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::chart::Palette;
 use super::compare::Comparison;
 use super::figures::{self, Figure, Figures};
 use super::run::Run;
-use super::{Catalog, Key};
+use super::{About, Catalog, Key, Role};
 
 /// Pictures of a run that are in sight.
 const AT_ONCE: usize = 4;
@@ -41,27 +43,9 @@ pub struct Built {
     pub figures: Vec<Figure>,
 }
 
-/// What is said of an experiment above its runs.
-const QUESTIONS: [(&str, &str); 9] = [
-    (
-        "proxy",
-        "GPU-initiated puts through ring and CPU proxy: quiet against nbi, beside CPU-initiated writes of the same buffers.",
-    ),
-    (
-        "queue",
-        "The queue from GPU to CPU alone: the ticket ring, the ring with a release store per element, Vyukov's queue.",
-    ),
-    ("ipc", "Writes between GPUs of one host over NVLink: which grid is enough, beside the copy engine."),
-    ("write", "CPU-initiated writes through the fabric layer, beside the plainest loop of fi_write."),
-    ("sendrecv", "Two-sided messages through the fabric layer."),
-    ("all2all", "CPU-initiated all-to-all: every rank writes a block to every other one."),
-    ("echo", "Sockets and the fabric on one thread."),
-    ("stages", "Where the time of a put goes."),
-    ("listings", "What commands have found that measure nothing."),
-];
-
 struct Section<'a> {
     experiment: String,
+    about: &'a About,
     runs: Vec<(&'a Run, Figures)>,
     several: Figures,
 }
@@ -70,43 +54,53 @@ impl Page<'_> {
     /// Draws the pictures and writes the document.
     pub fn build(&self) -> Built {
         let mut sections = self.sections();
+        let mut all = found::most_telling(&mut sections);
+        let shown = all.len();
+        for section in &mut sections {
+            let runs = section.runs.iter_mut().map(|(_, figures)| figures);
+            for figures in std::iter::once(&mut section.several).chain(runs) {
+                all.append(&mut figures.drawn.clone());
+            }
+        }
+        let palette = Palette::of(all.iter().map(|figure| &figure.chart));
         let mut names = BTreeSet::new();
-        let figures = sections.iter_mut().flat_map(|section| {
-            let own = section.runs.iter_mut().flat_map(|(_, figures)| &mut figures.drawn);
-            section.several.drawn.iter_mut().chain(own)
-        });
-        let mut all = Vec::new();
-        for figure in figures {
+        for figure in &mut all {
             let first = figure.name.clone();
             let mut count = 1;
             while !names.insert(figure.name.clone()) {
                 count += 1;
                 figure.name = format!("{first}-{count}");
             }
-            all.push(figure.clone());
+            figure.svg = figure.chart.svg(&palette);
         }
-        Built { html: self.document(&sections).into_string(), figures: all }
+        // Back to where they stand, in the same order.
+        let mut drawn = all[shown..].iter().cloned();
+        for section in &mut sections {
+            let runs = section.runs.iter_mut().map(|(_, figures)| figures);
+            for figure in std::iter::once(&mut section.several).chain(runs).flat_map(|figures| &mut figures.drawn) {
+                *figure = drawn.next().unwrap_or_else(|| figure.clone());
+            }
+        }
+        Built { html: self.document(&sections, &all[..shown]).into_string(), figures: all }
     }
 
-    /// The runs by experiment, in the order of `QUESTIONS`, others last.
+    /// The runs by experiment, in the order of the catalog, others last.
     fn sections(&self) -> Vec<Section<'_>> {
         let mut experiments: Vec<String> = self.runs.iter().map(Run::experiment).collect();
-        let place = |name: &String| QUESTIONS.iter().position(|(known, _)| known == name).unwrap_or(QUESTIONS.len());
+        let known = self.catalog.0;
+        let place = |name: &String| known.iter().position(|about| about.name == name).unwrap_or(known.len());
         experiments.sort_by_key(|name| (place(name), name.clone()));
         experiments.dedup();
         let section = |experiment: String| {
             let runs: Vec<&Run> = self.runs.iter().filter(|run| run.experiment() == experiment).collect();
             let several = figures::of_several(&experiment, &runs, self.catalog);
-            Section {
-                experiment,
-                runs: runs.into_iter().map(|run| (run, figures::of_run(run, self.catalog))).collect(),
-                several,
-            }
+            let runs = runs.into_iter().map(|run| (run, figures::of_run(run, self.catalog))).collect();
+            Section { about: self.catalog.about(&experiment), experiment, runs, several }
         };
         experiments.into_iter().map(section).collect()
     }
 
-    fn document(&self, sections: &[Section]) -> Markup {
+    fn document(&self, sections: &[Section], shown: &[Figure]) -> Markup {
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -125,6 +119,7 @@ impl Page<'_> {
                     }
                     (contents(sections, self.comparison.is_some()))
                     main {
+                        (found::section(self.catalog, self.runs, sections, shown))
                         @if let Some((comparison, a, b)) = self.comparison {
                             (tables::comparison(comparison, a, b))
                         }
@@ -156,6 +151,7 @@ fn contents(sections: &[Section], compared: bool) -> Markup {
     html! {
         nav aria-label="Contents" {
             ul {
+                li { a href="#found" { "found" } }
                 @if compared { li { a href="#comparison" { "comparison" } } }
                 @for section in sections {
                     li { a href={ "#" (section.experiment) } { (section.experiment) } " (" (section.runs.len()) ")" }
@@ -167,13 +163,17 @@ fn contents(sections: &[Section], compared: bool) -> Markup {
 }
 
 fn section(section: &Section) -> Markup {
-    let question = QUESTIONS.iter().find(|(name, _)| *name == section.experiment).map(|(_, question)| question);
     html! {
         section id=(section.experiment) {
             h2 { (section.experiment) }
-            @if let Some(question) = question { p { (question) } }
-            (drawn(&section.several))
-            @for (run, figures) in &section.runs { (article(run, figures)) }
+            @if !section.about.question.is_empty() { p { (section.about.question) "." } }
+            details {
+                summary {
+                    (section.runs.len()) @if section.runs.len() == 1 { " run" } @else { " runs" } ": pictures, facts, rows"
+                }
+                (drawn(&section.several))
+                @for (run, figures) in &section.runs { (article(run, figures)) }
+            }
         }
     }
 }
@@ -239,7 +239,7 @@ fn picture(figure: &Figure) -> Markup {
     html! {
         figure {
             // Wide pictures move within their own box; the keyboard reaches it.
-            div.box tabindex="0" role="group" aria-label=(figure.chart.title) { (PreEscaped(figure.chart.svg().unwrap_or_default())) }
+            div.box tabindex="0" role="group" aria-label=(figure.chart.title) { (PreEscaped(&figure.svg)) }
             // The title is in the picture; what must not be missed is said once more.
             @if let Some(notice) = &figure.chart.notice { figcaption { strong.unreal { (notice) } } }
         }
@@ -258,6 +258,21 @@ fn words(catalog: Catalog) -> Markup {
                     " is no measurement of that hardware. Pictures and tables say so." }
                 li { "Rows that are not " code { "ok" } " are in the tables and not in the pictures." }
                 li { "What tells rows apart: " (catalog.chosen().join(", ")) "." }
+            }
+            details {
+                summary { "What the columns say" }
+                div.box tabindex="0" role="group" aria-label="columns" {
+                    table {
+                        thead { tr { @for title in ["column", "unit", "", "says", "of"] { th scope="col" { (title) } } } }
+                        tbody { @for (column, experiments) in catalog.columns() { tr {
+                            td { code { (column.name) } }
+                            td { (column.unit) }
+                            td { @if column.role == Role::Measured { "measured" } @else { "chosen" } }
+                            td { (column.meaning) }
+                            td { @if experiments.is_empty() { "all" } @else { (experiments.join(", ")) } }
+                        } } }
+                    }
+                }
             }
         }
     }

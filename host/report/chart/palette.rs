@@ -1,0 +1,72 @@
+//! Which colour a series has: by its name, the same in all pictures of a page.
+
+use kuva::plot::line::LineStyle;
+use kuva::plot::scatter::MarkerShape;
+
+use super::Chart;
+use super::draw::MARKERS;
+
+/// Colours that stay apart for people with colour-blindness (after Okabe and Ito, darkened until each has a contrast of 3 to a
+/// white background).
+const COLORS: [&str; 9] =
+    ["#0072B2", "#D55E00", "#008A63", "#A8508A", "#4D4D4D", "#A97700", "#3C94CC", "#7A1F4B", "#5B7F1E"];
+
+/// The names of series, in the order of colours. With nine colours, four dashes make 36 different lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Palette(Vec<String>);
+
+impl Palette {
+    /// The palette of these pictures: names are numbered as they come.
+    pub fn of<'a>(charts: impl IntoIterator<Item = &'a Chart>) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        for series in charts.into_iter().flat_map(|chart| &chart.series) {
+            if !names.contains(&series.name) {
+                names.push(series.name.clone());
+            }
+        }
+        Self(names)
+    }
+
+    fn number(&self, name: &str) -> usize {
+        self.0.iter().position(|known| known == name).unwrap_or_default()
+    }
+
+    /// The colour of a series.
+    pub fn color(&self, name: &str) -> &'static str {
+        COLORS[self.number(name) % COLORS.len()]
+    }
+
+    /// How its line is dashed.
+    pub fn style(&self, name: &str) -> LineStyle {
+        match self.number(name) / COLORS.len() % 4 {
+            0 => LineStyle::Solid,
+            1 => LineStyle::Dashed,
+            2 => LineStyle::Dotted,
+            _ => LineStyle::DashDot,
+        }
+    }
+
+    /// The shape of its markers.
+    pub fn marker(&self, name: &str) -> MarkerShape {
+        MARKERS[self.number(name) % MARKERS.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_stand_out_from_their_background() {
+        let luminance = |color: &str| {
+            let part = |from: usize| {
+                let value = f64::from(u8::from_str_radix(&color[from..from + 2], 16).unwrap_or(0)) / 255.0;
+                if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
+        };
+        for color in COLORS {
+            assert!(1.05 / (luminance(color) + 0.05) >= 3.0, "{color}");
+        }
+    }
+}
