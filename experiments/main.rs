@@ -9,6 +9,8 @@ mod output;
 mod program;
 mod rails;
 mod runner;
+#[cfg(test)]
+mod toy;
 mod values;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -107,5 +109,42 @@ fn run() -> Result<(), Failure> {
             None => Ok(()),
         }),
         None => Err(Failure::Usage("no experiment given; see ginlab --help".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ginlab::report::{Role, width};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    /// A column says the same wherever it stands, and its name ends with its unit.
+    #[test]
+    fn columns_are_declared_alike() {
+        let mut known: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
+        for about in catalog().0 {
+            for column in about.all_columns() {
+                let this = (column.unit, column.role == Role::Measured);
+                assert_eq!(*known.entry(column.name).or_insert(this), this, "{} of {}", column.name, about.name);
+                assert!(!column.meaning.is_empty(), "{}", column.name);
+                let ending = [("_us", "us"), ("_gbytes_s", "GB/s"), ("_mops", "Mops"), ("_pct", "%"), ("_bytes", "B")];
+                if let Some((_, unit)) = ending.iter().find(|(ending, _)| column.name.ends_with(ending)) {
+                    assert_eq!(column.unit, *unit, "{}", column.name);
+                }
+            }
+            let names: Vec<&str> = about.all_columns().map(|column| column.name).collect();
+            let named =
+                about.headlines.iter().map(|headline| headline.column).chain(about.plots.iter().map(|plot| plot.y));
+            if about.name != "stages" {
+                named.for_each(|name| assert!(names.contains(&name), "{name} is no column of {}", about.name));
+                assert!(about.without.iter().all(|name| names.contains(name)), "{}", about.name);
+            }
+            assert!(width(about) <= 140, "a line of {} has {} characters", about.name, width(about));
+        }
     }
 }

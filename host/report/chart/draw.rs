@@ -75,9 +75,10 @@ impl Chart {
         let mut spreads = Vec::new();
         for (category, name) in self.categories().iter().enumerate() {
             let points: Vec<Option<Point>> = (0..self.series.len()).map(|series| of(category, series)).collect();
-            let values = points.iter().zip(&self.series).map(|(point, series)| {
-                (point.map_or(0.0, |point| point.y), palette.color(&series.name))
-            });
+            let values = points
+                .iter()
+                .zip(&self.series)
+                .map(|(point, series)| (point.map_or(0.0, |point| point.y), palette.color(&series.name)));
             plot = plot.with_group(name.as_str(), values);
             spreads.extend(points.iter().map(|point| point.map_or((0.0, 0.0), |point| point.spread())));
         }
@@ -168,17 +169,24 @@ impl Chart {
         layout.with_y_tick_format(TickFormat::Custom(Arc::new(shown_y)))
     }
 
-    /// Draws it as an SVG document. A series has the colour that the palette gives its name.
-    pub fn svg(&self, palette: &Palette) -> String {
+    /// Draws it as an SVG document. A series has the colour that the palette gives its name. `id` is no other picture's of
+    /// the same page.
+    pub fn svg(&self, palette: &Palette, id: &str) -> String {
         let plots = self.plots(palette);
         let layout = self.layout(&plots);
         let drawn = kuva::render_to_svg(plots, layout);
-        let body = drawn.strip_prefix("<svg ").unwrap_or(&drawn);
-        let (tag, body) = body.split_once('>').unwrap_or((body, ""));
+        let (tag, body) = drawn.split_once('>').unwrap_or(("<svg", &drawn));
+        // A remark about the library, and names of its own that count all pictures of a process.
+        let (before, body) = body.split_once("<!--").unwrap_or(("", body));
+        let body = body.split_once("-->").map_or(body, |(_, body)| body);
+        let known = body.split_once("id=\"").and_then(|(_, rest)| rest.split_once('"')).map_or("", |(name, _)| name);
+        let body = if known.is_empty() { body.to_owned() } else { body.replace(known, &format!("clip-{id}")) };
         let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let (title, about) = (escaped(&self.title), escaped(&self.description()));
+        let (width, height) = (self.width, self.height);
         let mut svg = format!(
-            "<svg {tag} class=\"ginlab-chart\" role=\"img\">\n<title>{title}</title>\n<desc>{about}</desc>\n{body}\n"
+            "{tag} viewBox=\"0 0 {width} {height}\" class=\"ginlab-chart\" role=\"img\">\n<title>{title}</title>\n\
+             <desc>{about}</desc>\n{before}{body}\n"
         );
         // XML has no way to write these; a name from a file may hold them.
         svg.retain(|char| char == '\n' || !(char.is_control() || matches!(char, '\u{FFFE}' | '\u{FFFF}')));
@@ -194,10 +202,5 @@ impl Point {
 }
 
 /// The shapes of markers.
-pub(super) const MARKERS: [MarkerShape; 5] = [
-    MarkerShape::Circle,
-    MarkerShape::Square,
-    MarkerShape::Triangle,
-    MarkerShape::Diamond,
-    MarkerShape::TriangleDown,
-];
+pub(super) const MARKERS: [MarkerShape; 5] =
+    [MarkerShape::Circle, MarkerShape::Square, MarkerShape::Triangle, MarkerShape::Diamond, MarkerShape::TriangleDown];

@@ -15,6 +15,13 @@ schema,experiment,case,device,fabric,mode,rails,size_bytes,grid,block,time_us_mi
 1,proxy,put,gpu:H200,tcp,nbi,1,,132,32,1.0,2.0,3.0,ok,
 ";
 
+impl Chart {
+    /// The picture alone.
+    fn drawn(&self) -> String {
+        self.svg(&Palette::of([self]), "test")
+    }
+}
+
 fn records() -> Records {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("small & <odd>.csv");
@@ -69,20 +76,31 @@ fn a_small_file_becomes_a_picture() {
     assert_eq!(names, [("quiet", 3), ("nbi", 2)]);
     assert_eq!(chart.series[0].points[0], Point { x: 64.0, y: 5.0, range: Some((4.0, 9.0)) });
 
-    let svg = chart.svg().unwrap();
+    let svg = chart.drawn();
     assert_well_formed(&svg);
-    let odd = Chart { title: "a\u{1}\u{1b}[1m \"#0100A7\" <b>".into(), ..chart.clone() }.svg().unwrap();
+    let odd = Chart { title: "a\u{1}\u{1b}[1m \"#0100A7\" <b>".into(), ..chart.clone() }.drawn();
     assert_well_formed(&odd);
     assert!(!odd.contains('\u{1}') && odd.contains("<title>a[1m \"#0100A7\" &lt;b&gt;</title>"), "{odd}");
-    assert_eq!(svg, query.chart(&records()).unwrap().chart.svg().unwrap(), "the same rows give the same bytes");
+    assert_eq!(svg, query.chart(&records()).unwrap().chart.drawn(), "the same rows give the same bytes");
     let texts: Vec<&str> =
         svg.split("<text").skip(1).map(|part| part.split(['>', '<']).nth(1).unwrap().trim()).collect();
-    insta::assert_snapshot!(texts.join(" | "), @"proxy: time p50 (us) by size (bytes) | Not plain measurements: emulated device in 1 of 5 points, modelled network in 1 of 5 points | device gpu:H200, emulated · fabric tcp, model:p5 · only rails=1 · small &amp; &lt;odd&gt;.csv | 1 | 10 | 100 | 64 | 4K | 1M | size (bytes) | time p50 (us) | quiet | nbi");
-    let count = |part: &str| svg.matches(part).count();
-    assert_eq!((count("class=\"whisker-0\""), count("class=\"whisker-1\"")), (3 * 3, 2 * 3));
-    assert_eq!((count("class=\"line-0\""), count("class=\"line-1\"")), (2, 2), "the line and its legend");
-    assert_eq!((count("class=\"fill-0\""), count("class=\"fill-1\"")), (3 + 1, 2 + 1));
-    assert!(svg.contains("prefers-color-scheme:dark") && !svg.contains("A7\""), "a placeholder is left");
+    insta::assert_snapshot!(texts.join(" | "), @"64 | 256 | 1K | 4K | 16K | 64K | 256K | 1M | 1 | 2 | 5 | 10 | 20 | 50 | 100 | 200 | 500 | 1000 | size (bytes) | time p50 (us) | proxy: time p50 (us) by size (bytes) | Not plain measurements: emulated device in 1 of 5 points, modelled network in 1 of 5 points · device gpu:H200, | emulated · fabric tcp, model:p5 · only rails=1 · small &amp; &lt;odd&gt;.csv | quiet | nbi");
+    let of_color = |element: &str, color: &str| {
+        svg.split('<').filter(|tag| tag.starts_with(element) && tag.contains(&format!("=\"{color}\""))).count()
+    };
+    let (quiet, nbi) = ("#0072b2", "#d55e00");
+    assert_eq!((of_color("line", quiet), of_color("line", nbi)), (3 * 3, 2 * 3), "whiskers");
+    assert_eq!((of_color("path", quiet), of_color("path", nbi)), (1, 1));
+    assert_eq!((of_color("circle", quiet), of_color("rect", nbi)), (3 + 1, 2 + 1), "markers and their legend");
+}
+
+#[test]
+fn a_series_has_one_colour_in_all_pictures() {
+    let both = query("size_bytes", "mode", &["rails=1"]).chart(&records()).unwrap().chart;
+    let one = query("size_bytes", "mode", &["mode=nbi"]).chart(&records()).unwrap().chart;
+    let palette = Palette::of([&both, &one]);
+    assert!(one.svg(&palette, "one").contains("#d55e00") && !one.svg(&palette, "one").contains("#0072b2"));
+    assert!(one.drawn().contains("#0072b2"), "alone it has the first colour");
 }
 
 #[test]
@@ -119,13 +137,13 @@ fn categories_stand_in_the_order_of_the_file() {
     assert_eq!(picture.chart.x.label, "grid x block");
     let mut bars = query("mode", "rails", &["size_bytes=64"]);
     bars.bars = true;
-    let svg = bars.chart(&records()).unwrap().chart.svg().unwrap();
+    let svg = bars.chart(&records()).unwrap().chart.drawn();
     assert_well_formed(&svg);
-    assert_eq!(svg.matches("<rect").count(), 1 + 2 + 1, "the background, two bars, the legend");
+    assert_eq!(svg.matches("<rect").count(), 2 + 2 + 1, "the background, the clip, two bars, the legend");
     // Narrow, the names stand upright; narrower, it is said what is missing.
     let mut narrow = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]);
     narrow.width = 330;
-    assert!(narrow.chart(&records()).unwrap().chart.svg().unwrap().contains("rotate(270"));
+    assert!(narrow.chart(&records()).unwrap().chart.drawn().contains("rotate(-90"));
     narrow.width = 210;
     assert!(matches!(narrow.chart(&records()), Err(ChartError::TooSmall { side: "width", .. })));
 }
@@ -135,7 +153,7 @@ fn points_that_share_a_place_are_told_apart() {
     let mut query = query("size_bytes", "mode", &[]);
     let picture = query.chart(&records()).unwrap();
     insta::assert_snapshot!(picture.notes[1], @r#"2 rows of "nbi" share size_bytes 4K; they differ in device, fabric, rails: name some in --series, or narrow with --where"#);
-    assert!(!picture.chart.svg().unwrap().contains("points=\"\""));
+    assert!(!picture.chart.drawn().contains("points=\"\""));
     query.bars = true;
     assert!(matches!(query.chart(&records()), Err(ChartError::Overlap(_))));
 }
@@ -156,12 +174,31 @@ fn piles_begin_where_the_one_below_ends() {
         (chart.mark, &chart.x.kind),
         (Mark::Stacked, &Kind::Categories(vec!["quiet 64".into(), "nbi 4K".into()]))
     );
-    assert_eq!(chart.piles(), [vec![(0.0, 1.0), (0.0, 0.5)], vec![(1.0, 5.0), (0.5, 2.5)]]);
-    assert_well_formed(&chart.svg().unwrap());
+    assert_eq!(piles(&chart), [[(0.0, 1.0), (1.0, 4.0)], [(0.0, 0.5), (0.5, 2.0)]]);
+    assert_well_formed(&chart.drawn());
     let error = query.chart(&read("put,64,quiet,tcp,push,-1\n")).unwrap_err().to_string();
     assert_eq!(error, "bars cannot lie on each other: p50_us is -1 in stages.csv, line 2");
     let summed = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,wire,2\nput,64,quiet,tcp,total,3\n");
-    assert_eq!(query.chart(&summed).unwrap().chart.piles(), [vec![(0.0, 1.0)], vec![(1.0, 3.0)]]);
+    assert_eq!(piles(&query.chart(&summed).unwrap().chart), [[(0.0, 1.0), (1.0, 2.0)]], "the total is no part");
     let twice = read("put,64,quiet,tcp,push,1\nput,64,quiet,tcp,push,2\n");
     assert!(matches!(query.chart(&twice), Err(ChartError::Overlap(_))));
+}
+
+/// The piles as drawn, each part from where it begins and how high it is, in units of the first part's height.
+fn piles(chart: &Chart) -> Vec<[(f64, f64); 2]> {
+    let svg = chart.drawn();
+    let number = |tag: &str, name: &str| -> f64 {
+        tag.split_once(&format!(" {name}=\"")).unwrap().1.split_once('"').unwrap().0.parse().unwrap()
+    };
+    let bars: Vec<(f64, f64)> = svg
+        .split('<')
+        .filter(|tag| tag.starts_with("rect") && tag.contains("fill=\"#"))
+        .map(|tag| (number(tag, "y"), number(tag, "height")))
+        .collect();
+    let foot = bars[0].0 + bars[0].1;
+    let value = chart.series[0].points[0].y;
+    let scale = |pixels: f64| (pixels / bars[0].1 * value * 100.0).round() / 100.0;
+    let part = |(y, height): (f64, f64)| (scale(foot - y - height), scale(height));
+    // Behind the bars come the samples of the legend, one for each series.
+    bars[..bars.len() - chart.series.len()].chunks(2).map(|pile| [part(pile[0]), part(pile[1])]).collect()
 }

@@ -9,7 +9,7 @@ use crate::report::run::Run;
 use crate::report::{Best, Catalog, Headline, Key};
 
 /// Pictures at the beginning.
-const SHOWN: usize = 8;
+pub const SHOWN: usize = 8;
 /// Columns that a headline names beside its own.
 const NAMED: usize = 6;
 
@@ -47,11 +47,12 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
 
 /// The section.
 pub fn section(catalog: Catalog, runs: &[Run], sections: &[Section], shown: &[Figure]) -> Markup {
-    let machine: Vec<(&str, String)> = [Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider, Key::Commit]
-        .into_iter()
-        .map(|key| (key.name(), values(runs, key)))
-        .filter(|(_, text)| !text.is_empty())
-        .collect();
+    let machine: Vec<(&str, String)> =
+        [Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider, Key::Commit]
+            .into_iter()
+            .map(|key| (key.name(), values(runs, key)))
+            .filter(|(_, text)| !text.is_empty())
+            .collect();
     let found: Vec<_> = sections
         .iter()
         .flat_map(|section| section.about.headlines.iter().filter_map(|headline| best(catalog, section, headline)))
@@ -75,7 +76,7 @@ pub fn section(catalog: Catalog, runs: &[Run], sections: &[Section], shown: &[Fi
                     }
                 }
             }
-            div.figures { @for figure in shown { (picture(figure)) } }
+            @if !shown.is_empty() { div.figures { @for figure in shown { (picture(figure)) } } }
         }
     }
 }
@@ -104,10 +105,13 @@ struct Found {
 fn best(catalog: Catalog, section: &Section, headline: &Headline) -> Option<Found> {
     let rows = section.runs.iter().flat_map(|(run, _)| run.records.rows().iter().map(move |row| (*run, row)));
     let field = |(run, row): (&Run, &Record), column: &str| run.records.field(row, column).to_owned();
+    // Where nothing is moved there is no bandwidth.
+    let moves = |fabric: &str| fabric != "null" || !headline.column.starts_with("bandwidth");
     let counts = |(run, row): &(&Run, &Record)| {
         let records = &run.records;
         matches!(records.field(row, "status"), "" | "ok")
             && records.field(row, "suspect").is_empty()
+            && moves(records.field(row, "fabric"))
             && headline.only.iter().all(|(column, value)| records.field(row, column) == *value)
     };
     let candidates = rows.filter(counts).filter_map(|(run, row)| {
@@ -117,7 +121,11 @@ fn best(catalog: Catalog, section: &Section, headline: &Headline) -> Option<Foun
     let key = |value: f64| if headline.best == Best::Least { value } else { -value };
     let (unreal, value, run, row) =
         candidates.min_by(|one, two| one.0.cmp(&two.0).then(key(one.1).total_cmp(&key(two.1))))?;
-    let unit = catalog.columns().iter().find(|(column, _)| column.name == headline.column).map_or("", |(column, _)| column.unit);
+    let unit = catalog
+        .columns()
+        .iter()
+        .find(|(column, _)| column.name == headline.column)
+        .map_or("", |(column, _)| column.unit);
     let said = |name: &str| name == "experiment" || headline.only.iter().any(|(column, _)| *column == name);
     let named = catalog.chosen().into_iter().filter(|name| !said(name));
     let named = named.map(|name| (name, field((run, row), name))).filter(|(_, value)| !value.is_empty());

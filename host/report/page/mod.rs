@@ -50,11 +50,18 @@ struct Section<'a> {
     several: Figures,
 }
 
+impl Section<'_> {
+    fn pictures(&self) -> usize {
+        self.several.drawn.len() + self.runs.iter().map(|(_, figures)| figures.drawn.len()).sum::<usize>()
+    }
+}
+
 impl Page<'_> {
     /// Draws the pictures and writes the document.
     pub fn build(&self) -> Built {
         let mut sections = self.sections();
-        let mut all = found::most_telling(&mut sections);
+        let few = sections.iter().map(Section::pictures).sum::<usize>() <= found::SHOWN;
+        let mut all = if few { Vec::new() } else { found::most_telling(&mut sections) };
         let shown = all.len();
         for section in &mut sections {
             let runs = section.runs.iter_mut().map(|(_, figures)| figures);
@@ -71,7 +78,7 @@ impl Page<'_> {
                 count += 1;
                 figure.name = format!("{first}-{count}");
             }
-            figure.svg = figure.chart.svg(&palette);
+            figure.svg = figure.chart.svg(&palette, &figure.name);
         }
         // Back to where they stand, in the same order.
         let mut drawn = all[shown..].iter().cloned();
@@ -123,7 +130,7 @@ impl Page<'_> {
                         @if let Some((comparison, a, b)) = self.comparison {
                             (tables::comparison(comparison, a, b))
                         }
-                        @for section in sections { (self::section(section)) }
+                        @for section in sections { (self::section(section, shown.is_empty())) }
                         (words(self.catalog))
                     }
                 }
@@ -162,12 +169,13 @@ fn contents(sections: &[Section], compared: bool) -> Markup {
     }
 }
 
-fn section(section: &Section) -> Markup {
+/// Folded where the pictures that tell most stand above.
+fn section(section: &Section, open: bool) -> Markup {
     html! {
         section id=(section.experiment) {
             h2 { (section.experiment) }
             @if !section.about.question.is_empty() { p { (section.about.question) "." } }
-            details {
+            details open[open] {
                 summary {
                     (section.runs.len()) @if section.runs.len() == 1 { " run" } @else { " runs" } ": pictures, facts, rows"
                 }
