@@ -6,7 +6,7 @@ use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program, timed};
 use crate::values::{List, counts};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use ginlab::versions::Versions;
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ impl Experiment for Toy {
     const ABOUT: About = About {
         columns: &[CALLS],
         without: &["size_bytes", "rails", "mode", "grid"],
-        headlines: &[Headline { what: "one question", column: "time_us_p50", best: Best::Least, only: &[] }],
+        headlines: &[Headline::least("one question", "time_us_p50", &[])],
         plots: &[Plot::TIME.by("calls", "time of a question by their number", &["calls"])],
         ..About::new("toy", "What it costs to ask the clock")
     };
@@ -55,7 +55,7 @@ impl Experiment for Toy {
     async fn tuple(&mut self, &calls: &u32, _: &mut Bootstrap) -> Result<Rows, Failure> {
         let repeat = |_| {
             let began = Instant::now();
-            let last = (0..calls).map(|_| Instant::now()).last().unwrap_or(began);
+            let last = (0..calls).fold(began, |_, _| Instant::now());
             last.duration_since(began).as_secs_f64() * 1e6 / f64::from(calls)
         };
         let times: Vec<f64> = (0..10).map(repeat).collect();

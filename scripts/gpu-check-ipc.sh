@@ -46,7 +46,7 @@ if ((gpus > 2)); then
 fi
 
 # What must be refused, and a peer that dies while kernels write to it.
-expect ipc-too-many-ranks 2 'ranks need' -d gpu --ranks 64 -b 64K -e 64K
+expect ipc-too-many-ranks 2 'ranks need' -d gpu --np 64 -b 64K -e 64K
 expect ipc-too-large-a-block 2 'refused' -d gpu --block 2048 -b 64K -e 64K
 expect ipc-wrong-bytes 1 'verification failed' -d gpu --spoil -b 1M -e 1M --grid 8 -r 2
 kill_peer() {

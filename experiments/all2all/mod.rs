@@ -14,7 +14,7 @@ use crate::values::usage;
 use args::{Args, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
-use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use measure::All2all;
 
 pub const PROGRAMS: &[Program] = &[program::<All2all>()];
@@ -37,12 +37,7 @@ impl Experiment for All2all {
     const ABOUT: About = About {
         columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6)],
         without: &["mode", "grid"],
-        headlines: &[Headline {
-            what: "all-to-all, most bandwidth of a rank",
-            column: "busbw_gbytes_s",
-            best: Best::Most,
-            only: &[],
-        }],
+        headlines: &[Headline::most("all-to-all, most bandwidth of a rank", "busbw_gbytes_s", &[])],
         plots: &[Plot::BANDWIDTH, Plot::TIME],
         ..About::new(
             "all2all",

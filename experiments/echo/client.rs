@@ -8,7 +8,7 @@ use crate::rails::Wanted;
 use ginlab::bootstrap::visit::Visit;
 use ginlab::measure::pattern;
 use ginlab::measure::stats::{Micros, Summary};
-use ginlab::report::{About, Best, Headline, Key, Plot, Row};
+use ginlab::report::{About, Headline, Key, Plot, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
 use std::time::Instant;
@@ -16,12 +16,7 @@ use std::time::Instant;
 /// What the rows are.
 pub const ABOUT: About = About {
     without: &["mode", "grid"],
-    headlines: &[Headline {
-        what: "round trip of 64 B by the fabric",
-        column: "time_us_p50",
-        best: Best::Least,
-        only: &[("case", "fabric"), ("size_bytes", "64")],
-    }],
+    headlines: &[Headline::least("round trip of 64 B by the fabric", "time_us_p50", &[("case", "fabric"), ("size_bytes", "64")])],
     plots: &[Plot::TIME, Plot::RATIO],
     ..About::new("echo", "Round trips by a socket and by the fabric at the same time, on one thread")
 };

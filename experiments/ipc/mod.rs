@@ -20,7 +20,7 @@ use crate::runner::{self, Experiment, Ranks, Rows, program};
 use args::Args;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::ForeignModule;
-use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
 use measure::Bench;
 use plan::{Plan, Tuple};
@@ -77,18 +77,8 @@ impl Experiment for Ipc {
         columns: &[OPERATION, STORE, WIDTH, PAIR, DIRECTION, LAUNCH, POST, RECEIVED, ONE_WAY, KNEE],
         without: &["rails", "mode"],
         headlines: &[
-            Headline {
-                what: "a kernel's writes over NVLink, most",
-                column: "bandwidth_gbytes_s",
-                best: Best::Most,
-                only: &[("operation", "write"), ("direction", "one"), ("store", "plain")],
-            },
-            Headline {
-                what: "the copy engine, most",
-                column: "bandwidth_gbytes_s",
-                best: Best::Most,
-                only: &[("case", "copy-engine"), ("direction", "one")],
-            },
+            Headline::most("a kernel's writes over NVLink, most", "bandwidth_gbytes_s", &[("operation", "write"), ("direction", "one"), ("store", "plain")]),
+            Headline::most("the copy engine, most", "bandwidth_gbytes_s", &[("case", "copy-engine"), ("direction", "one")]),
         ],
         plots: &[
             Plot::BANDWIDTH.by("grid", "bandwidth by blocks of the grid", &["grid"]),

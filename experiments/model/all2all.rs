@@ -11,7 +11,7 @@ use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Setting};
 use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::measure::size;
 use ginlab::measure::stats::Summary;
-use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
 use std::time::Instant;
@@ -164,12 +164,7 @@ impl Experiment for Model {
     const ABOUT: About = About {
         columns: &[WINDOW, IMBALANCE.shown("imbal.", 6), PAIR],
         without: &["grid"],
-        headlines: &[Headline {
-            what: "modelled all-to-all, most bandwidth of a GPU",
-            column: "bandwidth_gbytes_s",
-            best: Best::Most,
-            only: &[],
-        }],
+        headlines: &[Headline::most("modelled all-to-all, most bandwidth of a GPU", "bandwidth_gbytes_s", &[])],
         plots: &[
             Plot::BANDWIDTH,
             Plot::TIME,

@@ -22,7 +22,7 @@ use crate::runner::{Experiment, Plan, Ranks, Rows, program};
 use args::{Args, Tuple};
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::proxy::device_timeout;
-use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
 use rank::Rank;
 use trace::Traces;
@@ -56,24 +56,9 @@ impl Experiment for Proxy {
             POST, POST_RATE, FILL, SCOPE, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
         ],
         headlines: &[
-            Headline {
-                what: "a put of 64 B until quiet returns",
-                column: "time_us_p50",
-                best: Best::Least,
-                only: &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")],
-            },
-            Headline {
-                what: "puts of 64 B, most",
-                column: "rate_mops",
-                best: Best::Most,
-                only: &[("case", "put"), ("mode", "nbi"), ("size_bytes", "64")],
-            },
-            Headline {
-                what: "puts, most bandwidth",
-                column: "bandwidth_gbytes_s",
-                best: Best::Most,
-                only: &[("case", "put")],
-            },
+            Headline::least("a put of 64 B until quiet returns", "time_us_p50", &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")]),
+            Headline::most("puts of 64 B, most", "rate_mops", &[("case", "put"), ("mode", "nbi"), ("size_bytes", "64")]),
+            Headline::most("puts, most bandwidth", "bandwidth_gbytes_s", &[("case", "put")]),
         ],
         plots: &[
             Plot::TIME,

@@ -15,7 +15,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
-use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row, Shape};
+use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row, Shape};
 use ginlab::versions::Versions;
 use measure::{Bench, floors, measure};
 use prototype::Prototype;
@@ -124,8 +124,8 @@ impl Experiment for Queue {
         ],
         without: &["rails"],
         headlines: &[
-            Headline { what: "commands through one ring, most", column: "rate_mops", best: Best::Most, only: &[("case", "ticket"), ("rings", "1")] },
-            Headline { what: "one push, acknowledged", column: "time_us_p50", best: Best::Least, only: &[("case", "ticket"), ("mode", "blocking")] },
+            Headline::most("commands through one ring, most", "rate_mops", &[("case", "ticket"), ("rings", "1")]),
+            Headline::least("one push, acknowledged", "time_us_p50", &[("case", "ticket"), ("mode", "blocking")]),
         ],
         plots: &[
             SIDE_BY_SIDE

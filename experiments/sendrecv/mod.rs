@@ -12,7 +12,7 @@ use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
 use ginlab::measure::{pattern, size};
-use ginlab::report::{About, Best, Header, Headline, Plot, Row};
+use ginlab::report::{About, Header, Headline, Plot, Row};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -138,12 +138,7 @@ impl Experiment for Sendrecv {
     const ABOUT: About = About {
         columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, ACK[0], ACK[1], ACK[2]],
         without: &["grid"],
-        headlines: &[Headline {
-            what: "half a round trip of 8 B",
-            column: "time_us_p50",
-            best: Best::Least,
-            only: &[("mode", "roundtrip"), ("size_bytes", "8")],
-        }],
+        headlines: &[Headline::least("half a round trip of 8 B", "time_us_p50", &[("mode", "roundtrip"), ("size_bytes", "8")])],
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATE],
         ..About::new("sendrecv", "Two-sided messages through the fabric layer: round trips and windows")
     };

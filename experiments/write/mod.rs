@@ -14,7 +14,7 @@ use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::proxy::strategy::Strategy;
-use ginlab::report::{About, Best, Header, Headline, Plot, Row};
+use ginlab::report::{About, Header, Headline, Plot, Row};
 use measure::Write;
 
 pub const PROGRAMS: &[Program] = &[program::<Write>()];
@@ -75,13 +75,8 @@ impl Experiment for Write {
         columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2]],
         without: &["grid"],
         headlines: &[
-            Headline {
-                what: "CPU-initiated writes, most bandwidth",
-                column: "bandwidth_gbytes_s",
-                best: Best::Most,
-                only: &[("case", "write")],
-            },
-            Headline { what: "one write of 64 B until it is complete", column: "ack_us_p50", best: Best::Least, only: &[("case", "write"), ("size_bytes", "64")] },
+            Headline::most("CPU-initiated writes, most bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),
+            Headline::least("one write of 64 B until it is complete", "ack_us_p50", &[("case", "write"), ("size_bytes", "64")]),
         ],
         plots: &[Plot::BANDWIDTH, Plot::RATIO, Plot::TIME, Plot::RATE],
         ..About::new(

@@ -49,6 +49,22 @@ pub struct Headline {
     pub only: &'static [(&'static str, &'static str)],
 }
 
+impl Headline {
+    /// The smallest value of a column, as of times.
+    pub const fn least(
+        what: &'static str,
+        column: &'static str,
+        only: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self { what, column, best: Best::Least, only }
+    }
+
+    /// The largest value of a column, as of rates.
+    pub const fn most(what: &'static str, column: &'static str, only: &'static [(&'static str, &'static str)]) -> Self {
+        Self { what, column, best: Best::Most, only }
+    }
+}
+
 /// Which of several values is the headline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Best {

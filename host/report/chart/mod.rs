@@ -4,7 +4,8 @@
 //! [`Chart`] that it gives draws itself as SVG. Who has figures of another origin fills a [`Chart`] directly.
 //!
 //! The same chart gives the same bytes. Scales, ticks, legends and margins are kuva's; a series has the colour that a
-//! [`Palette`] gives its name. What was not measured on the hardware that it speaks of (an emulated device, a modelled network)
+//! [`Palette`] gives its name. (plotters, which drew these pictures before, has no legend beside a plot, no broken titles, no
+//! whiskers and no grouped bars: all of that was written here.) What was not measured on the hardware that it speaks of (an emulated device, a modelled network)
 //! says so in the picture itself, because pictures travel without their files.
 
 mod draw;
