@@ -1,6 +1,7 @@
 #!/bin/sh
-# Holds what crates/libfabric-sys declares against the libfabric 2.x headers of Debian 13, by the test that holds it against
-# the installed ones. The headers come through an apt state of their own, so nothing on this machine is installed or changed.
+# Holds what crates/libfabric-sys and crates/soft_efa declare against the libfabric 2.x and rdma-core headers of Debian 13, by the
+# tests that hold it against the installed ones. The packages come through an apt state of their own, so nothing on this machine is
+# installed or changed; with their libraries they stay in target/libfabric2, where the tests of `-p soft-efa` find them.
 # Prints "skipped: why" and exits 0 when the package cannot be fetched or libclang is missing; a difference exits non-zero.
 # Arguments go to cargo, so that the test is built with the features that the other tests are built with.
 set -eu
@@ -10,6 +11,10 @@ skip() { echo "skipped: $1"; exit 0; }
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+packages="libfabric-dev libfabric1 libibverbs-dev libibverbs1 librdmacm1t64 libnl-3-200 libnl-route-3-200 ibverbs-providers
+    libpsm-infinipath1 libpsm2-2 libnuma1 libuuid1 libc6 libgcc-s1 libatomic1"
+kept=${CARGO_TARGET_DIR:-target}/libfabric2
+[ -n "${LIBFABRIC2_ROOT:-}" ] || ! [ -d "$kept" ] || LIBFABRIC2_ROOT=$kept
 if [ -z "${LIBFABRIC2_ROOT:-}" ]; then
     if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then skip "no apt-get and dpkg here"; fi
     keys=
@@ -25,15 +30,19 @@ if [ -z "${LIBFABRIC2_ROOT:-}" ]; then
             -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@"
     }
     apt_own update >"$scratch/log" 2>&1 || skip "package lists of Debian 13: $(tail -n 1 "$scratch/log")"
-    (cd "$scratch/deb" && apt_own download libfabric-dev >"$scratch/log" 2>&1) ||
-        skip "libfabric-dev of Debian 13: $(tail -n 1 "$scratch/log")"
-    dpkg -x "$scratch"/deb/libfabric-dev_*.deb "$scratch/root"
-    LIBFABRIC2_ROOT=$scratch/root
+    # shellcheck disable=SC2086  # a list
+    (cd "$scratch/deb" && apt_own download $packages >"$scratch/log" 2>&1) ||
+        skip "libfabric of Debian 13: $(tail -n 1 "$scratch/log")"
+    for package in "$scratch"/deb/*.deb; do dpkg -x "$package" "$scratch/root"; done
+    mkdir -p "$(dirname "$kept")"
+    mv "$scratch/root" "$kept"
+    LIBFABRIC2_ROOT=$kept
 fi
 
 # Absolute: the test runs in its crate's folder.
 LIBFABRIC_INCLUDE_DIR=$(cd "$LIBFABRIC2_ROOT/usr/include" && pwd)
-export LIBFABRIC_INCLUDE_DIR
+VERBS_INCLUDE_DIR=$LIBFABRIC_INCLUDE_DIR
+export LIBFABRIC_INCLUDE_DIR VERBS_INCLUDE_DIR
 # The whole workspace, so that dependencies have the same features as in the other tests and are not built again.
 cargo test --quiet --workspace "$@" --test headers -- --nocapture >"$scratch/result" 2>&1 || {
     cat "$scratch/result"

@@ -1,7 +1,7 @@
 //! Cards in software below libfabric's own EFA provider: `-p soft-efa`.
 
 use crate::common::server::{Server, verified};
-use crate::common::{all_verified, ginlab, records, rows, run, skip};
+use crate::common::{Job, all_verified, clean, free_port, ginlab, records, rows, run, skip};
 use std::process::Command;
 
 /// Whether the installed libfabric has the EFA provider, which hides where it finds no card; says so where it has not.
@@ -111,4 +111,73 @@ fn what_cannot_be_is_one_line() {
         let done = run(over(cards, "write -b 8 -e 8")).expect(2);
         assert!(done.complaint().contains(part), "{}", done.stderr);
     }
+}
+
+/// A libfabric 2.x with all below it, as scripts/check-libfabric2.sh unpacks it: its loader and the folder of its libraries.
+fn libfabric2() -> Option<(String, String)> {
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
+    let folder = format!("{target}/libfabric2/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let loader = format!("{folder}/ld-linux-x86-64.so.2");
+    if std::path::Path::new(&loader).is_file() {
+        return Some((loader, folder));
+    }
+    skip("no target/libfabric2 (scripts/check-libfabric2.sh)");
+    None
+}
+
+/// Two ranks over libfabric 2.x, by its own loader: it needs a newer C library than this machine may have.
+fn two_over_libfabric2(args: &str) -> Option<[crate::common::Done; 2]> {
+    let (loader, folder) = libfabric2()?;
+    let port = free_port().to_string();
+    let rank = |rank: &str| {
+        let mut command = Command::new(&loader);
+        command.args(["--library-path", &format!("{folder}:/usr/lib/{}-linux-gnu", std::env::consts::ARCH)]);
+        command.arg(env!("CARGO_BIN_EXE_ginlab")).args(args.split_whitespace());
+        clean(&mut command);
+        command.env("RANK", rank).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("GINLAB_TOKEN", "two").env("GINLAB_LIBFABRIC", format!("{folder}/libfabric.so.1"));
+        command.env("FI_EFA_RX_SIZE", "1024");
+        Job::start(command)
+    };
+    let ranks = [rank("0"), rank("1")];
+    Some(ranks.map(Job::finish))
+}
+
+/// All four cards in the fabric `efa-direct`.
+const DIRECT: &str =
+    "--domain efa-direct:rdmap79s0-rdm,efa-direct:rdmap80s0-rdm,efa-direct:rdmap81s0-rdm,efa-direct:rdmap82s0-rdm";
+
+#[test]
+fn both_fabrics_of_libfabric_2_write_into_the_peers_memory() {
+    for domains in ["", DIRECT] {
+        for what in [
+            "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4",
+            "all2all -b 8 -e 100K -f 110 -n 5 --rails 1,4",
+            "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check",
+        ] {
+            let Some([first, second]) =
+                two_over_libfabric2(&format!("{what} {domains} -p soft-efa:fast -d emulated --csv -"))
+            else {
+                return;
+            };
+            let (first, second) = (first.expect(0), second.expect(0));
+            let rows = rows(&first.stdout);
+            all_verified(&rows);
+            assert!(rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
+            let said = first.stderr + &second.stderr;
+            assert!(said.contains("# libfabric: 2.") && !said.contains("soft_efa: "), "{said}");
+        }
+    }
+}
+
+#[test]
+fn messages_want_an_order_that_efa_direct_has_not() {
+    let messages = "sendrecv -b 90 -e 9000 -f 100 -n 20 -r 1 --rails 1 --window 7 -p soft-efa:fast -d emulated --csv -";
+    let Some([first, second]) = two_over_libfabric2(messages) else { return };
+    all_verified(&rows(&first.expect(0).stdout));
+    second.expect(0);
+    let Some([first, _]) = two_over_libfabric2(&format!("{messages} --domain efa-direct:rdmap79s0-rdm")) else {
+        return;
+    };
+    assert!(first.code != 0 && first.stderr.contains("FI_ORDER_SAS, which efa-direct has not"), "{}", first.stderr);
 }

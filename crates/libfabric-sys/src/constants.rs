@@ -34,6 +34,7 @@ pub const FI_RMA: u64 = 1 << 2;
 pub const FI_READ: u64 = 1 << 8;
 pub const FI_WRITE: u64 = 1 << 9;
 pub const FI_RECV: u64 = 1 << 10;
+pub const FI_ORDER_SAS: u64 = 1 << 8;
 pub const FI_SEND: u64 = 1 << 11;
 pub const FI_TRANSMIT: u64 = FI_SEND;
 pub const FI_REMOTE_READ: u64 = 1 << 12;

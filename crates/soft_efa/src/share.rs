@@ -52,6 +52,18 @@ fn lock(file: &OwnedFd, how: i32) -> io::Result<()> {
     if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Tries again while another process takes the folder away, whose last file has gone.
+fn while_the_folder_goes<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut outcome = attempt();
+    for _ in 0..100 {
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => outcome = attempt(),
+            settled => return settled,
+        }
+    }
+    outcome
+}
+
 impl Shared {
     fn map(file: OwnedFd, bytes: usize) -> io::Result<Shared> {
         let (access, none) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
@@ -66,13 +78,13 @@ impl Shared {
 
     /// New memory, all zero, without a name, held by this process: alone, or `with_others`.
     pub fn new(bytes: usize, with_others: bool) -> io::Result<Shared> {
-        let path = path_text(&folder()?)?;
-        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-        // SAFETY: a C string.
-        let file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
-        if file < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let file = while_the_folder_goes(|| {
+            let path = path_text(&folder()?)?;
+            let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+            // SAFETY: a C string.
+            let file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+            if file < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
+        })?;
         // SAFETY: just opened, and nobody else's.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         lock(&file, if with_others { libc::LOCK_SH } else { libc::LOCK_EX })?;
@@ -85,13 +97,16 @@ impl Shared {
 
     /// Gives it a name, by which others find it; an error when the name is taken.
     pub fn publish(&mut self, name: &str) -> io::Result<()> {
-        let path = folder()?.join(name);
-        let (from, to) = (CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?, path_text(&path)?);
-        let here = libc::AT_FDCWD;
-        // SAFETY: both are C strings.
-        if unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let path = while_the_folder_goes(|| {
+            let path = folder()?.join(name);
+            let (from, to) = (CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?, path_text(&path)?);
+            let here = libc::AT_FDCWD;
+            // SAFETY: both are C strings.
+            match unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) } {
+                0 => Ok(path),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })?;
         self.name = Some(path);
         Ok(())
     }

@@ -104,8 +104,9 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
             let filter =
                 std::env::var("FI_PROVIDER").map(|value| format!("; FI_PROVIDER={value} is set and hides others"));
             format!(
-                "the provider must offer reliable datagrams (FI_EP_RDM) with remote reads and writes (FI_RMA) and the asked \
-                 completion level (delivery unless told otherwise){}",
+                "the provider must offer reliable datagrams (FI_EP_RDM) with remote reads and writes (FI_RMA), the asked \
+                 completion level (delivery unless told otherwise) and, for messages, their order (FI_ORDER_SAS, which efa-direct \
+                 has not){}",
                 filter.unwrap_or_default()
             )
         }

@@ -279,6 +279,10 @@ fn hints(wanted: &Wanted<'_>, library: &'static sys::Library) -> Result<InfoList
         let info = hints.as_ptr();
         ((*info).caps, (*info).mode) = (caps, mode);
         (*(*info).tx_attr).op_flags = wanted.level.flag();
+        if wanted.messages {
+            // Receives are told apart by their order. efa-direct has none: its messages arrive as they come.
+            ((*(*info).tx_attr).msg_order, (*(*info).rx_attr).msg_order) = (sys::FI_ORDER_SAS, sys::FI_ORDER_SAS);
+        }
         (*(*info).ep_attr).type_ = sys::FI_EP_RDM;
         let domain = (*info).domain_attr;
         (*domain).name = name;

@@ -1,0 +1,237 @@
+//! The cards by the functions that libfabric calls: order, keys, depths, peers that are not ready or not there.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use card_model::Spec;
+use soft_efa::abi::*;
+use soft_efa::*;
+use std::ptr::null_mut;
+
+/// As the cards of this program are described.
+const SPEC: &str = "name=fast seed=11 reorder=5 depth=16 receives=8";
+
+/// A queue pair with all that it needs.
+struct Side {
+    domain: *mut ibv_pd,
+    queue: *mut ibv_cq_ex,
+    pair: *mut ibv_qp,
+    handle: *mut ibv_ah,
+    qkey: u32,
+}
+
+impl Side {
+    fn open(context: *mut ibv_context, qkey: u32) -> Side {
+        // SAFETY: the functions are called as libfabric calls them, here and below: what they get was made by them, or is zero.
+        unsafe {
+            let domain = ibv_alloc_pd(context);
+            let mut attributes: ibv_cq_init_attr_ex = std::mem::zeroed();
+            attributes.cqe = 64;
+            let queue = efadv_create_cq(context, &mut attributes, null_mut(), 0);
+            let mut attributes: ibv_qp_init_attr_ex = std::mem::zeroed();
+            (attributes.send_cq, attributes.recv_cq) = (queue.cast(), queue.cast());
+            (attributes.pd, attributes.qp_type) = (domain, IBV_QPT_DRIVER);
+            attributes.cap =
+                ibv_qp_cap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 32 };
+            let efa = &mut efadv_qp_init_attr {
+                comp_mask: 0,
+                driver_qp_type: EFADV_QP_DRIVER_TYPE_SRD,
+                flags: EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV as u16,
+                sl: 0,
+                reserved: [0],
+            };
+            let pair = efadv_create_qp_ex(context, &mut attributes, efa, size_of::<efadv_qp_init_attr>() as u32);
+            assert!(!pair.is_null());
+            for (state, mask) in [
+                (IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_QKEY),
+                (IBV_QPS_RTR, IBV_QP_STATE),
+                (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_RNR_RETRY),
+            ] {
+                let mut change: ibv_qp_attr = std::mem::zeroed();
+                (change.qp_state, change.qkey, change.rnr_retry) = (state, qkey, 1);
+                assert_eq!(ibv_modify_qp(pair, &mut change, mask), 0);
+            }
+            let mut gid = ibv_gid { raw: [0; 16] };
+            assert_eq!(ibv_query_gid(context, 1, 0, &mut gid), 0);
+            let mut address: ibv_ah_attr = std::mem::zeroed();
+            address.grh.dgid = gid;
+            Side { domain, queue, pair, handle: ibv_create_ah(domain, &mut address), qkey }
+        }
+    }
+
+    fn number(&self) -> u32 {
+        // SAFETY: see `open`.
+        unsafe { (*self.pair).qp_num }
+    }
+
+    fn register(&self, memory: &mut [u8], access: u32) -> *mut ibv_mr {
+        // SAFETY: see `open`; the memory outlives the registration in every test.
+        unsafe { ibv_reg_mr(self.domain, memory.as_mut_ptr().cast(), memory.len(), access as i32) }
+    }
+
+    /// Posts writes in one session: name, local piece, remote address and key, immediate. The answer is C's.
+    fn write(&self, to: &Side, writes: &[(u64, ibv_sge, u64, u32, Option<u32>)]) -> i32 {
+        // SAFETY: see `open`.
+        unsafe {
+            let pair = ibv_qp_to_qp_ex(self.pair);
+            ((*pair).wr_start.unwrap())(pair);
+            for (name, piece, address, key, immediate) in writes {
+                (*pair).wr_id = *name;
+                match immediate {
+                    Some(immediate) => ((*pair).wr_rdma_write_imm.unwrap())(pair, *key, *address, *immediate),
+                    None => ((*pair).wr_rdma_write.unwrap())(pair, *key, *address),
+                }
+                ((*pair).wr_set_sge_list.unwrap())(pair, 1, piece);
+                ((*pair).wr_set_ud_addr.unwrap())(pair, self.handle, to.number(), to.qkey);
+            }
+            ((*pair).wr_complete.unwrap())(pair)
+        }
+    }
+
+    /// Polls until so many completions are there: name, EFA's status, immediate.
+    fn poll(&self, count: usize) -> Vec<(u64, u32, Option<u32>)> {
+        let mut found = Vec::new();
+        let started = std::time::Instant::now();
+        while found.len() < count {
+            assert!(started.elapsed().as_secs() < 20, "{found:?}");
+            // SAFETY: see `open`.
+            unsafe {
+                let queue = self.queue;
+                let mut code = ((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 });
+                let started = code == 0;
+                while code == 0 {
+                    let has = ((*queue).read_wc_flags.unwrap())(queue) & IBV_WC_WITH_IMM != 0;
+                    let immediate = has.then(|| ((*queue).read_imm_data.unwrap())(queue));
+                    let status = ((*queue).read_vendor_err.unwrap())(queue);
+                    assert_eq!(status == 0, (*queue).status == IBV_WC_SUCCESS);
+                    found.push(((*queue).wr_id, status, immediate));
+                    code = ((*queue).next_poll.unwrap())(queue);
+                }
+                if started {
+                    ((*queue).end_poll.unwrap())(queue);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// One test, since all cards of a process count their requests together.
+#[test]
+fn cards_do_what_efas_cards_do() {
+    // SAFETY: no other thread of this program reads the environment now.
+    unsafe { std::env::set_var("SOFT_EFA", SPEC) };
+    let spec = Spec::parse(SPEC).unwrap();
+    // SAFETY: see `Side::open`; a list without a place for its length is what librdmacm asks for.
+    let context = unsafe {
+        let list = ibv_get_device_list(null_mut());
+        let context = ibv_open_device(*list);
+        ibv_free_device_list(list);
+        context
+    };
+    let (here, there) = (Side::open(context, 7), Side::open(context, 9));
+    let (mut source, mut target) = ((0..=255).collect::<Vec<u8>>(), vec![0u8; 256]);
+    let from = here.register(&mut source, 0);
+    let to = there.register(&mut target, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
+    let mut readable = vec![0; 64];
+    let unwritable = there.register(&mut readable, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    // SAFETY: registered just now.
+    let ((lkey, local), (key, remote), refused) =
+        unsafe { (((*from).lkey, (*from).addr as u64), ((*to).rkey, (*to).addr as u64), (*unwritable).rkey) };
+    let piece = |offset: u64, length: u32| ibv_sge { addr: local + offset, length, lkey };
+
+    // Order: sixteen writes of one doorbell arrive as the seed says, and not as they were posted; the last byte of each stays.
+    let writes: Vec<_> = (0..16).map(|n| (100 + n, piece(n, 1), remote + n, key, None)).collect();
+    assert_eq!(here.write(&there, &writes), 0);
+    let mut expected: Vec<u64> = (1..=16).collect();
+    expected.sort_by_key(|serial| (spec.delay(*serial), *serial));
+    let order: Vec<u64> = here.poll(16).iter().map(|(name, status, _)| (name - 99) + u64::from(*status) * 1000).collect();
+    assert_eq!(order, expected);
+    assert!(order.windows(2).any(|pair| pair[0] > pair[1]), "a later one overtakes an earlier one");
+    assert_eq!(target[..16], source[..16]);
+
+    // Keys and ranges: refused by the peer, and nothing is written.
+    for (what, address, key, bytes) in [
+        ("another key", remote, key ^ 1, 4),
+        ("beyond the end", remote + 250, key, 8),
+        ("before the start", remote - 1, key, 1),
+        ("not registered for writes", remote, refused, 4),
+    ] {
+        assert_eq!(here.write(&there, &[(1, piece(100, bytes), address, key, Some(5))]), 0);
+        assert_eq!(here.poll(1), [(1, 7, None)], "{what}");
+    }
+    let foreign = ibv_sge { addr: local, length: 4, lkey: key ^ 3 };
+    assert_eq!(here.write(&there, &[(2, foreign, remote, key, None)]), 0);
+    assert_eq!(here.poll(1), [(2, 5, None)], "a local key of nobody's");
+    assert_eq!(target[16..], vec![0; 240], "nothing of it has arrived");
+
+    // An immediate needs no receive, and comes behind its bytes.
+    assert_eq!(here.write(&there, &[(3, piece(64, 64), remote + 64, key, Some(0xabcd))]), 0);
+    assert_eq!(here.poll(1), [(3, 0, None)]);
+    assert_eq!((there.poll(1), &target[64..128]), (vec![(0, 0, Some(0xabcd))], &source[64..128]));
+
+    // A queue takes so many, and a session all of its requests or none.
+    let many: Vec<_> = (0..17).map(|n| (n, piece(0, 1), remote, key, None)).collect();
+    assert_eq!(here.write(&there, &many), libc::ENOMEM);
+    assert_eq!(here.write(&there, &many[..16]), 0);
+    assert_eq!(here.write(&there, &many[..1]), libc::ENOMEM);
+    assert_eq!(here.poll(16).len(), 16);
+    assert_eq!(here.write(&there, &many[..1]), 0);
+    here.poll(1);
+
+    // Sends: into a receive; without one the peer is not ready; with one that is too short it says so.
+    let number = there.number();
+    let send = |name: u64, bytes: u32, key: u32| {
+        // SAFETY: see `Side::open`.
+        unsafe {
+            let pair = ibv_qp_to_qp_ex(here.pair);
+            ((*pair).wr_start.unwrap())(pair);
+            (*pair).wr_id = name;
+            ((*pair).wr_send.unwrap())(pair);
+            ((*pair).wr_set_sge.unwrap())(pair, lkey, local, bytes);
+            ((*pair).wr_set_ud_addr.unwrap())(pair, here.handle, number, key);
+            assert_eq!(((*pair).wr_complete.unwrap())(pair), 0);
+        }
+    };
+    send(20, 8, there.qkey);
+    assert_eq!(here.poll(1), [(20, 10, None)], "not ready");
+    let receive = |name: u64, length: u32| {
+        // SAFETY: see `Side::open`; the piece lives during the call.
+        unsafe {
+            let mut piece = ibv_sge { addr: remote + 200, length, lkey: (*to).lkey };
+            let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
+            let post = (*context).ops.post_recv.unwrap();
+            post(there.pair, &mut request, &mut null_mut())
+        }
+    };
+    assert_eq!(receive(30, 16), 0);
+    send(21, 8, there.qkey);
+    assert_eq!((here.poll(1), there.poll(1)), (vec![(21, 0, None)], vec![(30, 0, None)]));
+    assert_eq!(target[200..208], source[..8]);
+    assert_eq!(receive(31, 4), 0);
+    send(22, 8, there.qkey);
+    assert_eq!((here.poll(1), there.poll(1)), (vec![(22, 11, None)], vec![(31, 11, None)]));
+    assert_eq!((0..9).map(|n| receive(n, 4)).filter(|code| *code == libc::ENOMEM).count(), 1, "eight receives, no more");
+
+    // Nobody there: another number's key, and a pair that is gone.
+    send(23, 8, there.qkey + 1);
+    assert_eq!(here.poll(1), [(23, 9, None)]);
+    // SAFETY: see `Side::open`; nothing uses them afterwards.
+    unsafe {
+        assert_eq!(ibv_dereg_mr(to), 0);
+        assert_eq!(here.write(&there, &[(24, piece(0, 1), remote, key, None)]), 0);
+        assert_eq!(here.poll(1), [(24, 7, None)], "a registration that was taken back");
+        assert_eq!(ibv_destroy_cq(there.queue.cast()), libc::EBUSY);
+        assert_eq!((ibv_destroy_qp(there.pair), ibv_destroy_cq(there.queue.cast())), (0, 0));
+        let pair = ibv_qp_to_qp_ex(here.pair);
+        ((*pair).wr_start.unwrap())(pair);
+        (*pair).wr_id = 25;
+        ((*pair).wr_rdma_read.unwrap())(pair, key, remote);
+        ((*pair).wr_set_sge.unwrap())(pair, lkey, local, 1);
+        ((*pair).wr_set_ud_addr.unwrap())(pair, here.handle, number, there.qkey);
+        assert_eq!(((*pair).wr_complete.unwrap())(pair), 0);
+        // A read needs local memory that may be written; here it is not, which the card finds first.
+        assert_eq!(here.poll(1), [(25, 5, None)]);
+        send(26, 8, there.qkey);
+    }
+    assert_eq!(here.poll(1), [(26, 9, None)], "a pair that is gone");
+}
