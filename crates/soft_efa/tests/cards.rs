@@ -144,7 +144,8 @@ fn cards_do_what_efas_cards_do() {
     assert_eq!(here.write(&there, &writes), 0);
     let mut expected: Vec<u64> = (1..=16).collect();
     expected.sort_by_key(|serial| (spec.delay(*serial), *serial));
-    let order: Vec<u64> = here.poll(16).iter().map(|(name, status, _)| (name - 99) + u64::from(*status) * 1000).collect();
+    let order: Vec<u64> =
+        here.poll(16).iter().map(|(name, status, _)| (name - 99) + u64::from(*status) * 1000).collect();
     assert_eq!(order, expected);
     assert!(order.windows(2).any(|pair| pair[0] > pair[1]), "a later one overtakes an earlier one");
     assert_eq!(target[..16], source[..16]);
@@ -210,7 +211,11 @@ fn cards_do_what_efas_cards_do() {
     assert_eq!(receive(31, 4), 0);
     send(22, 8, there.qkey);
     assert_eq!((here.poll(1), there.poll(1)), (vec![(22, 11, None)], vec![(31, 11, None)]));
-    assert_eq!((0..9).map(|n| receive(n, 4)).filter(|code| *code == libc::ENOMEM).count(), 1, "eight receives, no more");
+    assert_eq!(
+        (0..9).map(|n| receive(n, 4)).filter(|code| *code == libc::ENOMEM).count(),
+        1,
+        "eight receives, no more"
+    );
 
     // Nobody there: another number's key, and a pair that is gone.
     send(23, 8, there.qkey + 1);
