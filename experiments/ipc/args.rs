@@ -41,7 +41,7 @@ pub struct Args {
     /// Blocks of the grid, a list that is swept, or auto: doubled up to 256 (emulated 8), and the knee is marked
     #[arg(short = 'g', long, value_name = "LIST", value_parser = grid)]
     pub grid: Option<Grid>,
-    /// Threads per block [default: 256 on GPUs, 4 emulated]
+    /// Threads per block [default: 256]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: Option<List<u32>>,
     /// How work gets to the device: stream (a launch each), graph (recorded, launched as a whole)

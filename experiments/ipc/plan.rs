@@ -114,7 +114,7 @@ impl Plan {
             plain: args.store.contains(&Store::Plain),
             bulk: args.store.contains(&Store::Bulk),
             launches: args.launch.clone(),
-            blocks: args.block.as_deref().map_or_else(|| vec![if emulated { 4 } else { 256 }], <[u32]>::to_vec),
+            blocks: args.block.as_deref().map_or_else(|| vec![256], <[u32]>::to_vec),
             grids,
             knee,
             cuda_module: args.cuda_module.clone(),

@@ -7,8 +7,10 @@
 
 use super::plan::{Flow, Plan};
 use crate::error::Failure;
+use cuda_std::emulation;
 use cuda_std::memory::{Word, store_release_sys_u64};
 use ginlab::bootstrap::Bootstrap;
+use ginlab::cores;
 use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
 use ginlab::fabric::pci::PciAddress;
 use ginlab::topology::nvlink::{self, Links};
@@ -78,6 +80,8 @@ impl Rank {
     /// Allocates, and opens what the others have.
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
         let (device, _) = Device::open(plan.device, ranks.local_rank())?;
+        // Every rank runs kernels, and nobody else is busy.
+        emulation::set_workers((cores::allowed().len() / ranks.local_size()).max(1));
         for (grid, block) in plan.grids.iter().flat_map(|grid| plan.blocks.iter().map(move |block| (*grid, *block))) {
             device.check_grid(grid, block)?;
         }

@@ -61,7 +61,7 @@ pub struct Args {
     /// Blocks of the grid, a list that is swept
     #[arg(short = 'g', long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
-    /// Threads per block, a list that is swept [default: 256 on a GPU, 4 emulated]
+    /// Threads per block, a list that is swept [default: 256]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: Option<List<u32>>,
     /// Who puts: one thread for its block, or every thread for itself
@@ -95,6 +95,9 @@ pub struct Args {
     /// Where the payload is
     #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
     pub mem: MemoryKind,
+    /// Emulated device: lanes take turns in an order, and come together in groups, drawn from this number [default: in turn]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// The kernel writes the payload before each put [the default]
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_fill")]
     pub fill: bool,

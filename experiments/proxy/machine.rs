@@ -5,6 +5,7 @@ use super::layout::{Layout, PLACEHOLDER, memory_of};
 use crate::error::Failure;
 use crate::job::{self, MemoryKind};
 use crate::values::Pin;
+use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::discover::Domain;
@@ -69,13 +70,8 @@ impl MemoryPath {
     }
 }
 
-/// A block of 256 on a GPU; on the emulated device each thread is a CPU thread, and a few show the same.
-pub fn default_block(device: &Device) -> u32 {
-    match device {
-        Device::Emulated => 4,
-        Device::Gpu(_) => 256,
-    }
-}
+/// Threads per block where nothing else is asked for.
+pub const DEFAULT_BLOCK: u32 = 256;
 
 /// The largest of each over all tuples.
 pub struct Needs {
@@ -89,7 +85,7 @@ impl Needs {
     pub fn of(args: &Args, device: &Device) -> Result<Needs, Failure> {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
-            let block = tuple.block.unwrap_or_else(|| default_block(device));
+            let block = tuple.block.unwrap_or(DEFAULT_BLOCK);
             device.check_grid(tuple.grid, block)?;
             // A tuple that does not fit becomes a skipped row.
             if let Ok(layout) = Layout::new(args, &tuple, block) {
@@ -224,7 +220,16 @@ pub fn pins(
             allowed.len()
         ));
     }
-    Ok(Pins { cpus, shared, spare: allowed.len().saturating_sub(busy) })
+    let mut spare = allowed.len().saturating_sub(busy);
+    if matches!(device, Device::Emulated) {
+        // Every rank with a kernel has one already; half of what is left is for whoever copies for modelled cards.
+        let kernels = if args.is_null() { ranks.local_size() } else { (ranks.local_size() / 2).max(1) };
+        let more = spare / 2 / kernels;
+        spare -= more * kernels;
+        emulation::set_workers(1 + more);
+        notes.push(format!("the emulated device of each rank has {} workers", 1 + more));
+    }
+    Ok(Pins { cpus, shared, spare })
 }
 
 /// Threads that copy for the modelled cards of a rank that puts, as many as this machine has cores for. Without any the proxy

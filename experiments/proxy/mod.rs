@@ -20,6 +20,7 @@ use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Ranks, Rows, program};
 use args::{Args, Tuple};
+use cuda_std::emulation;
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::proxy::device_timeout;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
@@ -103,6 +104,7 @@ impl Experiment for Proxy {
         if let Some(why) = args.why_null.as_ref().filter(|_| ranks.rank() == 0) {
             eprintln!("ginlab: {why}");
         }
+        emulation::set_seed(args.seed);
         let rank = Rank::open(args, ranks)?;
         let header = header(args, ranks, &rank);
         Ok((Proxy { args: args.clone(), rank, traces: Traces::default() }, header))

@@ -1,6 +1,6 @@
 //! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
 
-use super::machine::{MemoryPath, Needs, choose_domains, default_block, memory_path, movers, pins};
+use super::machine::{MemoryPath, Needs, DEFAULT_BLOCK, choose_domains, memory_path, movers, pins};
 use super::args::{Args, Tuple};
 use super::layout::{PLACEHOLDER, memory_of};
 use super::setup::{Common, LibfabricSetup, ModelSetup, NullSetup};
@@ -263,7 +263,7 @@ impl Rank {
 
     /// Threads per block of a tuple.
     pub fn block(&self, tuple: &Tuple) -> u32 {
-        tuple.block.unwrap_or_else(|| default_block(&self.device))
+        tuple.block.unwrap_or(DEFAULT_BLOCK)
     }
 }
 

@@ -46,9 +46,12 @@ pub struct Args {
     /// Blocks of the grid
     #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
-    /// Threads per block [default: 1,32 on a GPU, 1,4 emulated]
+    /// Threads per block [default: 1,32]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: Option<List<u32>>,
+    /// Emulated device: lanes take turns in an order, and come together in groups, drawn from this number [default: in turn]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Rings side by side; block b (in `lanes`: producer b) uses ring b modulo their number
     #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(64))]
     pub rings: List<u32>,

@@ -11,6 +11,7 @@ use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{Pin, RingPlace, usage};
 use args::{Algorithm, Args, Mode, Scope};
+use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
@@ -71,7 +72,7 @@ pub struct Queue {
 
 /// All tuples, which the device must take.
 fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
-    let usual: &[u32] = if matches!(device, Device::Emulated) { &[1, 4] } else { &[1, 32] };
+    let usual: &[u32] = &[1, 32];
     let blocks = args.block.as_deref().unwrap_or(usual);
     let mut tuples = Vec::new();
     for &place in &args.memory {
@@ -169,6 +170,7 @@ impl Experiment for Queue {
 
     async fn open(args: &Args, all: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Queue, Header), Failure> {
         let (device, why_emulated) = Device::open(args.device.into(), 0)?;
+        emulation::set_seed(args.seed);
         *all = tuples(args, &device)?;
         if matches!(device, Device::Emulated) && args.prototype.is_some() {
             return Err(usage("--prototype", "the emulated device cannot run it; use -d gpu"));

@@ -1,4 +1,4 @@
-//! Devices that run kernels: the GPU through the CUDA driver, or its emulation by CPU threads.
+//! Devices that run kernels: the GPU through the CUDA driver, or its emulation on the CPU.
 //!
 //! Both take the same [`Kernel`] with the same arguments, and both give memory of these places: [`Place::Device`],
 //! [`Place::Host`] (pinned, readable and writable by device, CPU and NIC under one address) and [`Place::Managed`]. On the

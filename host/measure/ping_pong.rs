@@ -9,8 +9,10 @@ use std::time::Duration;
 /// Spins between two looks at the launch. Seldom: asking the driver takes longer than a round trip, and the answer would
 /// wait for it.
 const LOOK_EVERY: u32 = 1 << 20;
-/// The same on the emulated device, where every spin gives way.
-const LOOK_EVERY_EMULATED: u32 = 1 << 6;
+/// The same on the emulated device, where this thread gives way in between.
+const LOOK_EVERY_EMULATED: u32 = 1 << 12;
+/// Spins there before this thread gives way, as often as a proxy does: the floor of puts must not be slower than the proxy.
+const SPINS_BEFORE_YIELD: u32 = 1 << 4;
 
 /// What goes with the flag.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +77,7 @@ pub fn round_trip(
         if spins.is_multiple_of(look_every) && launch.is_done()? {
             break;
         }
-        if emulated {
+        if emulated && spins.is_multiple_of(SPINS_BEFORE_YIELD) {
             std::thread::yield_now();
         }
     }

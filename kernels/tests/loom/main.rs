@@ -12,6 +12,8 @@
 mod by_hand;
 mod completion;
 mod push;
+#[path = "../scenarios/mod.rs"]
+mod scenarios;
 mod vyukov;
 
 use by_hand::{ByHand, Fault};

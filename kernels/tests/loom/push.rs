@@ -1,12 +1,49 @@
 //! Pushes: full ring, wrap-around, space, payload.
 
 use super::by_hand::{self, Fault};
+use super::scenarios::{Account, SCENARIOS, Scenario};
 use super::{Cast, Memory, NEVER_ENDS, command, explore, fails, passes, pop};
 use cuda_std::memory::{Word, load_relaxed_sys_u64, store_relaxed_sys_u64};
 use kernels::command::PARITY;
 use kernels::ring::{Ring, Status};
 use loom::sync::Arc;
 use loom::thread;
+
+/// A scenario of the seeded orders in its smallest form: the first two lanes that push, each a thread here, and one push of each.
+fn lanes_of_a_warp(cast: Cast, scenario: Scenario) {
+    explore(2, move || {
+        let memories: Vec<_> =
+            (0..scenario.rings).map(|_| Memory::with(scenario.log2_capacity.min(1), u64::MAX)).collect();
+        let lanes: Vec<u32> = scenario.producers().take(2).collect();
+        let producers: Vec<_> = lanes
+            .iter()
+            .map(|&lane| {
+                let memory = memories[scenario.ring(lane)].clone();
+                thread::spawn(move || cast.push(&mut memory.ring(), u64::from(lane) + 1).expect("pushed"))
+            })
+            .collect();
+        let mut account = Account::new(scenario, lanes.clone());
+        for (number, memory) in memories.iter().enumerate() {
+            let mut proxy = cast.proxy(memory);
+            for _ in lanes.iter().filter(|lane| scenario.ring(**lane) == number) {
+                account.seen(number, pop(&mut *proxy) as u32 - 1, 0);
+                proxy.publish_tail();
+            }
+            assert_eq!(proxy.pop(), None, "{}: a command too many", scenario.name);
+        }
+        for producer in producers {
+            producer.join().expect("producer");
+        }
+        assert!(account.is_complete(1), "{}", scenario.name);
+    });
+}
+
+#[test]
+fn lanes_of_a_warp_pass() {
+    for scenario in SCENARIOS {
+        lanes_of_a_warp(Cast::Product, scenario);
+    }
+}
 
 /// Two producers and three commands on two slots: the ring is full, the third command wraps, tickets in every order.
 fn wrap_around(cast: Cast) {

@@ -154,7 +154,7 @@ impl Play {
         let rings: Vec<Ring> = (0..self.rings.len()).map(|ring| self.ring(ring)).collect();
         // SAFETY: the memory outlives the grid, and each ring has this one consumer.
         let mut consumers: Vec<Consumer> = rings.iter().map(|ring| unsafe { Consumer::new(ring) }).collect();
-        let mut account = Account::new(self.scenario);
+        let mut account = Account::new(self.scenario, self.scenario.producers().collect());
         let started = thread::global_timer_ns();
         while !account.is_complete(self.pushes) {
             let waited = thread::global_timer_ns() - started;

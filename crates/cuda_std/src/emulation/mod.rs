@@ -98,6 +98,19 @@ pub fn monotonic_ns() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// For debuggers, which can call it by this name: the thread of the grid that runs on the current CPU thread, its block times
+/// [`MAX_BLOCK`] plus its index in the block.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn emulated_thread() -> u64 {
+    let Position { block_idx_x, thread_idx_x, .. } = position();
+    block_idx_x as u64 * MAX_BLOCK as u64 + thread_idx_x as u64
+}
+
+/// Keeps it in the program, in which nobody calls it.
+#[used]
+static FOR_DEBUGGERS: extern "C" fn() -> u64 = emulated_thread;
+
 /// A grid, and how it is run.
 #[derive(Clone, Debug)]
 #[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // workers, seeds and orders are the lanes'
