@@ -11,8 +11,9 @@ use std::time::Duration;
 const LOOK_EVERY: u32 = 1 << 20;
 /// The same on the emulated device, where this thread gives way in between.
 const LOOK_EVERY_EMULATED: u32 = 1 << 12;
-/// Spins there before this thread gives way, as often as a proxy does: the floor of puts must not be slower than the proxy.
-const SPINS_BEFORE_YIELD: u32 = 1 << 4;
+/// Spins there before this thread gives way: about the time of the empty polls after which a proxy does, since what is the floor of
+/// puts must not give its core away more often than they do.
+const SPINS_BEFORE_YIELD: u32 = 1 << 8;
 
 /// What goes with the flag.
 #[derive(Clone, Copy, Debug)]
