@@ -34,7 +34,8 @@ macro_rules! register {
 }
 
 register! {
-    proxy, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, model, bootstrap, echo, serve, soft_efa, complete,
+    proxy, shmem, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, model, bootstrap, echo, serve, soft_efa,
+    complete,
 }
 
 /// What the experiments say of themselves.

@@ -1,7 +1,7 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), the ranks ([`bootstrap`]), the machine's
+//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), symmetric memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's
 //! cores ([`cores`]) and memory ([`memory`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the machine's devices
 //! and what connects them ([`topology`]), what
 //! surrounds a run ([`surroundings`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
@@ -11,6 +11,7 @@ pub mod cores;
 pub mod cuda;
 pub mod fabric;
 pub mod flow;
+pub mod gin;
 pub mod measure;
 pub mod memory;
 mod memory_file;

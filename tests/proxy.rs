@@ -12,11 +12,11 @@ use ginlab::fabric::layer::{Layer, Layered, Posting};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullRail, transfer_checksum};
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
-use ginlab::proxy::engine::{Engine, EngineError, Opened, SIGNALS};
+use ginlab::proxy::engine::{Engine, EngineError, Opened};
 use ginlab::proxy::strategy::Strategy;
 use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
-use kernels::command::{Command, Opcode};
+use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
 use kernels::put::{Channel, Put};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
@@ -632,10 +632,11 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
         ("last peer", Command { peer: (1 << 15) - 1, ..good }.encode()),
         ("get from an unknown region", Command { source_region: 5, ..get }.encode()),
         ("get outside", Command { destination_offset: bytes, ..get }.encode()),
-        ("signal too large", Command { opcode: Opcode::Signal, immediate: SIGNALS as u32, ..good }.encode()),
-        ("put with too large a signal", Command { opcode: Opcode::PutSignal, immediate: u32::MAX, ..good }.encode()),
+        ("signal that adds too much", Command { opcode: Opcode::Signal, immediate: MOST_ADDED << 12, ..good }.encode()),
+        ("put with a signal that is none", Command { opcode: Opcode::PutSignal, immediate: u32::MAX, ..good }.encode()),
         ("opcode 0", [0, 0, 64, 0]),
-        ("opcode 5", [5 << 59, 1 << 48, 64, 0]),
+        ("a value where none are accepted", Command { opcode: Opcode::PutValue, bytes: 8, ..good }.encode()),
+        ("opcode 6", [6 << 59, 1 << 48, 64, 0]),
         ("opcode 15", [15 << 59, 1 << 48, 64, 0]),
         ("reserved bits of word 1", [1 << 59, 1 << 59 | 1 << 48, 64, 0]),
         ("reserved bits of word 3", [1 << 59, 1 << 48, 64, 1 << 32]),
@@ -733,7 +734,7 @@ fn signals_are_counted_at_the_target_behind_their_bytes() {
         destination_offset: 0,
         bytes: 0,
         peer: 1,
-        immediate: SIGNALS as u32 - 1,
+        immediate: SIGNALS - 1,
     };
     for _ in 0..3 {
         channel.put_signal_nbi(&put_to(1, 0, 100_000), 7).unwrap();
@@ -742,12 +743,12 @@ fn signals_are_counted_at_the_target_behind_their_bytes() {
     let end = Instant::now() + AMPLE;
     loop {
         let signals = b.proxy.snapshot().unwrap().signals;
-        assert_eq!(signals.len(), SIGNALS);
-        if signals[7] == 3 && signals[SIGNALS - 1] == 3 {
+        let last = signals[SIGNALS as usize - 1];
+        if signals[7] == 3 && last == 3 {
             assert_eq!(signals.iter().sum::<u64>(), 6);
             break;
         }
-        assert!(Instant::now() < end, "signals: {} and {}", signals[7], signals[SIGNALS - 1]);
+        assert!(Instant::now() < end, "signals: {} and {last}", signals[7]);
         std::thread::yield_now();
     }
     assert_eq!(same(&a.source, &b.destination, 100_000), Ok(()));

@@ -224,6 +224,23 @@ impl Gpu {
         self.context.record_err(result);
     }
 
+    /// Pins host memory that somebody else has allocated, for kernels under its own address.
+    pub(super) fn pin(&self, address: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.bind()?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: a mapping of this length, which outlives the registration (`unpin`).
+        let status = unsafe { sys::cuMemHostRegister_v2(address as *mut c_void, bytes, flags) };
+        status.result().map_err(failed(format!("cuMemHostRegister of {bytes} bytes")))
+    }
+
+    pub(super) fn unpin(&self, address: u64) {
+        let result = self.context.bind_to_thread().and_then(|()| {
+            // SAFETY: `pin` has been given this address, and launches that used it have ended.
+            unsafe { sys::cuMemHostUnregister(address as *mut c_void) }.result()
+        });
+        self.context.record_err(result);
+    }
+
     /// Makes copies and memsets of this allocation return only when they are done, as GDRCopy and everything else that reads
     /// GPU memory behind the driver's back asks for.
     pub(super) fn synchronize_copies_of(&self, address: u64) -> Result<(), DeviceError> {

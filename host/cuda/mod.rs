@@ -163,13 +163,26 @@ impl Device {
             let refused =
                 |error| DeviceError::Refused(format!("{bytes} bytes in a memory file are not to be had: {error}"));
             let file = memory_file::share(MemoryFile::create(length).map_err(refused)?);
-            return Ok(Buffer { device, place, address: file.address(), bytes, file: Some(file) });
+            return Ok(Buffer { device, place, address: file.address(), bytes, file: Some(file), pinned: false });
         }
         let address = match self {
             Device::Emulated => emulated::allocate(bytes)?,
             Device::Gpu(gpu) => gpu.allocate(place, bytes)?,
         };
-        Ok(Buffer { device, place, address, bytes, file: None })
+        Ok(Buffer { device, place, address, bytes, file: None, pinned: false })
+    }
+
+    /// Host memory that other processes of this machine map and that kernels of this device reach: [`Place::File`], pinned.
+    ///
+    /// # Errors
+    /// When there is not enough, or the driver does not take it.
+    pub fn pinned_shared(&self, bytes: usize) -> Result<Buffer, DeviceError> {
+        let mut buffer = self.allocate(Place::File, bytes)?;
+        if let Device::Gpu(gpu) = self {
+            gpu.pin(buffer.address, buffer.bytes)?;
+            buffer.pinned = true;
+        }
+        Ok(buffer)
     }
 
     /// Refuses a grid that this device cannot run, before anything is launched.
@@ -303,6 +316,8 @@ pub struct Buffer {
     bytes: usize,
     /// Of [`Place::File`].
     file: Option<Arc<MemoryFile>>,
+    /// Shared memory that the driver has pinned.
+    pinned: bool,
 }
 
 // SAFETY: the memory is plain bytes behind an address that is the same for every thread; access is by unsafe pointers or
@@ -403,6 +418,7 @@ impl Drop for Buffer {
             return;
         }
         match &self.device {
+            Device::Gpu(gpu) if self.pinned => gpu.unpin(self.address),
             // Unmapped by its file.
             _ if self.place == Place::File => {}
             Device::Emulated => emulated::free(self.address, self.bytes),

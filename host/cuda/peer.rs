@@ -5,11 +5,12 @@
 
 use super::gpu::failed;
 use super::{Device, DeviceError, Plain};
-use crate::memory_file::{FileName, MemoryFile};
+use crate::memory_file::{self, FileName, MemoryFile};
 use cudarc::driver::sys;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 /// What another rank needs to open a memory. Handed over by the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ pub struct PeerMemory {
 
 #[derive(Debug)]
 enum Place {
-    Mapped(MemoryFile),
+    Mapped(Arc<MemoryFile>),
     Gpu(super::Buffer),
 }
 
@@ -85,7 +86,8 @@ impl PeerMemory {
                 let refused = |error: std::io::Error| {
                     DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"))
                 };
-                Place::Mapped(MemoryFile::create(length).map_err(refused)?)
+                // Rails of modelled cards find it by its address.
+                Place::Mapped(memory_file::share(MemoryFile::create(length).map_err(refused)?))
             }
         };
         Ok(PeerMemory { device: device.clone(), bytes, place })

@@ -18,6 +18,7 @@ pub(crate) mod printed;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod select;
+pub mod shuffled;
 pub mod soft;
 
 use std::fmt;

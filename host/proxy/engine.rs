@@ -4,18 +4,21 @@
 //! so that both sides of a comparison post through the same code.
 
 mod ending;
+mod signalled;
 #[cfg(test)]
 mod tests;
 
 pub(super) use ending::DRAIN;
+pub use signalled::SignalRule;
+use signalled::{Signals, VALUES, Values};
 
 use super::stage::Stage;
-use super::strategy::{Piece, Scheduler, Strategy};
+use super::strategy::{Scheduler, Strategy};
 use super::trace::Watch;
 use super::tracker::Tracker;
 use crate::cuda::DeviceError;
 use crate::fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
-use kernels::command::{Command, Opcode};
+use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
 use std::time::{Duration, Instant};
 
 /// Longest run of posts behind one doorbell (FI_MORE).
@@ -24,9 +27,6 @@ const LONGEST_CHAIN: usize = 16;
 const MOST_QUEUED: usize = 1024;
 /// Rails beyond those in use are polled once in so many polls.
 const IDLE_RAIL_POLLS: u32 = 64;
-/// Signals are counted in a table of this size; an immediate names its entry.
-pub const SIGNALS: usize = 1024;
-
 /// Why the engine stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -142,6 +142,7 @@ pub struct Counters {
 pub struct Engine<R: Rail> {
     // Dropped in this order, once nothing is posted (`ending`): regions before the rails that they are registered on.
     regions: Vec<Region<R>>,
+    values: Option<Values<R>>,
     rails: Vec<R>,
     queues: Vec<Queue>,
     queued: usize,
@@ -159,7 +160,7 @@ pub struct Engine<R: Rail> {
     /// Commands whose staging copies have finished, on their way to the rails.
     staged: Vec<(u64, Command)>,
     completions: Vec<Completion>,
-    signals: Box<[u64]>,
+    signals: Signals,
     counters: Counters,
     /// Counts whatever moves our own transfers on. Reading the clock each time would cost a lone put as much as its post.
     moved: u64,
@@ -178,6 +179,7 @@ impl<R: Rail> Engine<R> {
         let count = rails.len();
         Engine {
             regions: Vec::new(),
+            values: None,
             queues: (0..count).map(|_| Queue::default()).collect(),
             queued: 0,
             posted: 0,
@@ -191,7 +193,7 @@ impl<R: Rail> Engine<R> {
             stages: false,
             staged: Vec::new(),
             completions: Vec::with_capacity(1024),
-            signals: vec![0; SIGNALS].into(),
+            signals: Signals::default(),
             counters: Counters { rail_bytes: vec![0; count], ..Counters::default() },
             moved: 0,
             seen: (0, Instant::now()),
@@ -265,7 +267,7 @@ impl<R: Rail> Engine<R> {
     /// How many commands may be submitted now.
     #[inline]
     pub fn room(&self) -> usize {
-        if self.queued < MOST_QUEUED { self.tracker.room() } else { 0 }
+        if self.queued < MOST_QUEUED && !self.signals.hold_back() { self.tracker.room() } else { 0 }
     }
 
     /// Takes one command; its ticket is the number of commands before it. Posting happens in [`pump`](Engine::pump). A
@@ -289,13 +291,13 @@ impl<R: Rail> Engine<R> {
         if self.stages
             && command.bytes > 0
             && let Some(stage) = &mut self.regions[route.local].staged_from
-            && command.opcode != Opcode::Get
+            && matches!(command.opcode, Opcode::Put | Opcode::PutSignal)
             && stage.is_needed()
         {
             stage.start(ticket, command)?;
             return Ok(ticket);
         }
-        self.spread(ticket, route, command);
+        self.place(ticket, route, command);
         Ok(ticket)
     }
 
@@ -306,6 +308,8 @@ impl<R: Rail> Engine<R> {
             Opcode::Get => {
                 (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
             }
+            // Its bytes stand in the command.
+            Opcode::PutValue => (0, 0, command.destination_region, command.destination_offset),
             _ => (command.source_region, command.source_offset, command.destination_region, command.destination_offset),
         };
         let inside = |offset: u64, bytes: u64| offset.checked_add(command.bytes).is_some_and(|end| end <= bytes);
@@ -317,51 +321,17 @@ impl<R: Rail> Engine<R> {
         let read_into_copy = command.opcode == Opcode::Get
             && self.stages
             && self.regions.get(local as usize).is_some_and(|region| region.staged_from.is_some());
-        let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
-        let signal_fits = !signals || (command.immediate as usize) < SIGNALS && command.bytes <= self.longest;
-        if let (Some(remote), true) = (entry, local_fits && remote_fits && signal_fits && !read_into_copy) {
+        if let (Some(remote), true) = (entry, local_fits && remote_fits && self.signal_fits(command) && !read_into_copy)
+        {
             return Ok(Route { local: local as usize, remote });
         }
         Err(EngineError::Refused(format!(
-            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, and a put that \
-             carries one is at most {} bytes; a get into a staged region is not possible",
+            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS} and add at most \
+             {MOST_ADDED}; a get into a staged region is not possible",
             self.regions.len(),
             self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
-            self.peers.peers,
-            self.longest
+            self.peers.peers
         )))
-    }
-
-    /// Lays a command over the rails' queues.
-    #[inline]
-    fn spread(&mut self, ticket: u64, route: Route, command: &Command) {
-        let signals = matches!(command.opcode, Opcode::Signal | Opcode::PutSignal);
-        let read = command.opcode == Opcode::Get;
-        let bytes = if command.opcode == Opcode::Signal { 0 } else { command.bytes };
-        let (local_offset, remote_offset) = if read {
-            (command.destination_offset, command.source_offset)
-        } else {
-            (command.source_offset, command.destination_offset)
-        };
-        let queues = &mut self.queues;
-        let pieces = self.scheduler.schedule(bytes, self.longest, signals, |piece: Piece| {
-            queues[piece.rail].items.push(Queued {
-                ticket,
-                local_offset: local_offset + piece.offset,
-                remote_offset: remote_offset + piece.offset,
-                bytes: piece.bytes,
-                // `check` has found them in tables that are smaller than these types: the command's fields are.
-                peer: command.peer as u16,
-                local_region: route.local as u16,
-                remote: route.remote as u32,
-                read,
-                immediate: signals.then_some(command.immediate),
-            });
-        });
-        self.queued += pieces;
-        if pieces > 1 {
-            self.tracker.add(ticket, pieces as u32 - 1);
-        }
     }
 
     /// Posts what is queued, as far as the providers take it.
@@ -373,6 +343,7 @@ impl<R: Rail> Engine<R> {
         if self.stages {
             self.take_staged()?;
         }
+        self.follow_up();
         if self.queued == 0 {
             return Ok(());
         }
@@ -383,7 +354,10 @@ impl<R: Rail> Engine<R> {
             let mut bytes = 0;
             let mut outcome = Ok(());
             for queued in waiting {
-                let region = &self.regions[queued.local_region as usize].on_rail[index];
+                let region = match (queued.local_region, &self.values) {
+                    (VALUES, Some(values)) => &values.on_rail[index],
+                    _ => &self.regions[queued.local_region as usize].on_rail[index],
+                };
                 let remote = self.peers.table.get(queued.remote as usize + index);
                 let transfer = Transfer {
                     local_offset: queued.local_offset,
@@ -438,7 +412,7 @@ impl<R: Rail> Engine<R> {
             for (ticket, command) in staged.drain(..) {
                 self.moved += 1;
                 let route = self.check(&command)?;
-                self.spread(ticket, route, &command);
+                self.place(ticket, route, &command);
             }
             self.staged = staged;
         }
@@ -471,13 +445,10 @@ impl<R: Rail> Engine<R> {
                 Completion::Done { token } => {
                     self.posted = self.posted.saturating_sub(1);
                     self.tracker.complete(*token);
+                    self.signals.landed(*token);
                     watch.completed(*token);
                 }
-                Completion::Immediate { value } => {
-                    if let Some(count) = self.signals.get_mut(*value as usize) {
-                        *count += 1;
-                    }
-                }
+                Completion::Immediate { value } => self.signals.arrive(*value),
                 // The proxy's rails are opened without messages.
                 Completion::Received { .. } => {}
                 Completion::Failed { token, error } => {
@@ -545,10 +516,5 @@ impl<R: Rail> Engine<R> {
     /// Counters since the engine was made.
     pub fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// How often each signal has arrived here.
-    pub fn signals(&self) -> &[u64] {
-        &self.signals
     }
 }

@@ -10,6 +10,7 @@
 //! the receiving rank the same loop runs without commands: a provider with manual progress needs the target to poll too.
 
 pub mod engine;
+pub mod order;
 mod serve;
 pub mod stage;
 pub mod strategy;

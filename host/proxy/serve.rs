@@ -273,7 +273,7 @@ impl<R: Rail> Server<'_, R> {
                 });
                 Answer::Snapshot(Box::new(Snapshot {
                     counters: self.engine.counters().clone(),
-                    signals: self.engine.signals().to_vec(),
+                    signals: self.engine.signals(),
                     null: null.flatten(),
                 }))
             }

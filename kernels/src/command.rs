@@ -7,6 +7,9 @@
 //! word 3   parity | 0     31                         | immediate 32
 //! ```
 //!
+//! A signal's immediate names the signal (12 bits) and what it adds, less one (14 bits). A put of a value carries the value
+//! itself: its low 48 bits in place of the source's offset, the others in place of the immediate.
+//!
 //! A command names registered regions and offsets, never addresses: whatever a kernel writes here, the proxy can check it
 //! against what was registered, and a bad command becomes an error instead of a wild write.
 
@@ -33,6 +36,26 @@ pub enum Opcode {
     Get = 3,
     /// Count the immediate at the target; no bytes.
     Signal = 4,
+    /// Write the 1 to 8 bytes that stand in the command.
+    PutValue = 5,
+}
+
+/// Signals of a PE.
+pub const SIGNALS: u32 = 1 << 12;
+/// The most that one signal adds.
+pub const MOST_ADDED: u32 = 1 << 14;
+
+/// The immediate of a signal: which, below [`SIGNALS`], and what it adds, 1 to [`MOST_ADDED`].
+#[inline(always)]
+pub const fn signal_immediate(signal: u32, add: u32) -> u32 {
+    add.wrapping_sub(1) << 12 | signal
+}
+
+/// Signal and what it adds, of an immediate; `None` when it is none of a signal.
+#[inline(always)]
+pub const fn signal_of(immediate: u32) -> Option<(u32, u64)> {
+    let add = (immediate >> 12) + 1;
+    if add <= MOST_ADDED { Some((immediate & (SIGNALS - 1), add as u64)) } else { None }
 }
 
 /// One command, decoded.
@@ -82,6 +105,7 @@ impl Command {
             2 => Opcode::PutSignal,
             3 => Opcode::Get,
             4 => Opcode::Signal,
+            5 => Opcode::PutValue,
             _ => return None,
         };
         if (words[1] >> 59) & 0xf != 0 || (words[3] & !PARITY) >> 32 != 0 {
@@ -97,5 +121,11 @@ impl Command {
             peer: (words[2] >> 48) as u32 & MAX_PEER,
             immediate: words[3] as u32,
         })
+    }
+
+    /// The value of a [`PutValue`](Opcode::PutValue).
+    #[inline(always)]
+    pub fn value(&self) -> u64 {
+        self.source_offset & MAX_OFFSET | (self.immediate as u64) << 48
     }
 }

@@ -7,12 +7,14 @@
 //! - [`command`]: what a put command says, in 32 bytes;
 //! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
 //! - [`put`]: the device API, `put_nbi`, `put`, `quiet`, `quiet_until`;
+//! - [`gin`]: the device API of programs: symmetric memory, put, get, signals, barrier, to any PE over NVLink or rails;
+//! - [`batch`]: many small puts behind one fence;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
-//!   [`ipc_bulk`], which is a PTX module of its own (feature `bulk`). A new one is a file and its name in the list below
-//!   (docs/add-a-kernel.md).
+//!   [`ring_shift`], [`signal_check`], [`shmem`], [`ipc_bulk`], which is a PTX module of its own (feature `bulk`). A new one is a file and its name
+//!   in the list below (docs/add-a-kernel.md).
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
@@ -29,4 +31,4 @@ macro_rules! first_module {
     )*};
 }
 
-first_module! { clock command ipc_kernel ipc_wait pattern ping_pong put put_kernel put_trace queue_kernel ring vyukov }
+first_module! { batch clock command gin ipc_kernel ipc_wait pattern ping_pong put put_kernel put_trace queue_kernel ring ring_shift shmem signal_check vyukov }

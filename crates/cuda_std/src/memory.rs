@@ -325,3 +325,78 @@ pub fn fence_acq_rel_sys() {
         fence(Ordering::AcqRel);
     }
 }
+
+/// `ld.relaxed.sys.v2.u64`: both words by one 128-bit load, no order; the halves are separate accesses.
+#[inline(always)]
+pub fn load_relaxed_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let (first, second): (u64, u64);
+        // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
+        unsafe {
+            asm!("ld.relaxed.sys.global.v2.u64 {{{first}, {second}}}, [{address}];", first = out(reg64) first,
+                 second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
+        }
+        (first, second)
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    (pair.0.0.load(Ordering::Relaxed), pair.1.0.load(Ordering::Relaxed))
+}
+
+/// `red.relaxed.sys.add.u64`: for words of GPU memory that other GPUs add to as well; no order.
+#[inline(always)]
+pub fn add_relaxed_sys_u64(word: &Word, value: u64) {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the reference is valid for an atomic read-modify-write.
+    unsafe {
+        asm!("red.relaxed.sys.global.add.u64 [{address}], {value};", address = in(reg64) word.0.get(),
+             value = in(reg64) value, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    word.0.fetch_add(value, Ordering::Relaxed);
+}
+
+/// `atom.relaxed.sys.add.u64`: as [`add_relaxed_sys_u64`]; returns the value before.
+#[inline(always)]
+pub fn fetch_add_relaxed_sys_u64(word: &Word, value: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let before: u64;
+        // SAFETY: the reference is valid for an atomic read-modify-write.
+        unsafe {
+            asm!("atom.relaxed.sys.global.add.u64 {before}, [{address}], {value};", before = out(reg64) before,
+                 address = in(reg64) word.0.get(), value = in(reg64) value, options(nostack));
+        }
+        before
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    word.0.fetch_add(value, Ordering::Relaxed)
+}
+
+/// `atom.relaxed.sys.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words of GPU memory.
+#[inline(always)]
+pub fn compare_exchange_relaxed_sys_u64(word: &Word, expected: u64, new: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let before: u64;
+        // SAFETY: the reference is valid for an atomic read-modify-write.
+        unsafe {
+            asm!("atom.relaxed.sys.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
+                 address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
+                 options(nostack));
+        }
+        before
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    match word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(before) | Err(before) => before,
+    }
+}
+
+/// Adds to a word that this CPU's other threads add to and the device reads: what this thread did or saw before is visible to
+/// who acquires the sum. For the CPU: most GPUs cannot do it in host memory.
+#[cfg(not(target_arch = "nvptx64"))]
+#[inline(always)]
+pub fn add_release_host_u64(word: &Word, value: u64) {
+    word.0.fetch_add(value, Ordering::Release);
+}

@@ -43,13 +43,14 @@ impl<R: Rail> Engine<R> {
             .collect();
         format!(
             "{} commands in flight above watermark {}, {} transfers posted and not complete, {} in staging, {} \"again\" \
-             answers; rails: {}",
+             answers; rails: {}{}",
             self.tracker.in_flight(),
             self.tracker.watermark(),
             self.posted,
             self.regions.iter().filter_map(|region| region.staged_from.as_ref()).map(Stage::pending).sum::<usize>(),
             self.counters.again,
-            rails.join("; ")
+            rails.join("; "),
+            self.signals.state().map(|state| format!("; {state}")).unwrap_or_default()
         )
     }
 
@@ -78,6 +79,7 @@ impl<R: Rail> Drop for Engine<R> {
         if self.posted > 0 {
             crate::cuda::keep_buffers();
             std::mem::forget(std::mem::take(&mut self.regions));
+            std::mem::forget(self.values.take());
             std::mem::forget(std::mem::take(&mut self.rails));
         }
     }

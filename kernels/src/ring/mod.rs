@@ -118,6 +118,19 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
+    /// No ring, for who has nobody to push to.
+    pub const NONE: Ring = Ring {
+        slots: core::ptr::null(),
+        host: core::ptr::null(),
+        device: core::ptr::null(),
+        log2_capacity: 0,
+        log2_slot_words: LOG2_COMMAND_WORDS,
+        timeout_ns: 0,
+        role: 0,
+        of_block: 1,
+        free_below: 0,
+    };
+
     /// This block's ring out of so many, over which the blocks are dealt in turn; the two halves of a ring's blocks have
     /// different pollers.
     ///
@@ -190,6 +203,10 @@ impl Status {
     pub const STOPPED: Status = Status(3);
     /// The proxy has not moved for the ring's timeout.
     pub const DEADLINE: Status = Status(4);
+    /// What was asked cannot be done on this path.
+    pub const UNSUPPORTED: Status = Status(5);
+    /// The host has ended it: a peer has gone, or somebody has pressed Ctrl-C.
+    pub const ENDED: Status = Status(6);
 
     /// The reason in words.
     pub fn text(self) -> &'static str {
@@ -198,6 +215,8 @@ impl Status {
             Status::REFUSED => "command refused by the proxy",
             Status::STOPPED => "proxy stopped",
             Status::DEADLINE => "deadline passed on the device",
+            Status::UNSUPPORTED => "not possible on this path",
+            Status::ENDED => "ended by the host",
             _ => "unknown reason",
         }
     }

@@ -7,7 +7,6 @@ use crate::fabric::null::NullRail;
 use crate::fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
 use crate::proxy::engine::{Engine, EngineError};
 use crate::proxy::strategy::Strategy;
-use kernels::command::{Command, Opcode};
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
 };
@@ -156,18 +155,6 @@ proptest! {
         prop_assert_eq!(counters.rail_bytes.iter().sum::<u64>(), expected.iter().map(|&count| count as u64).sum::<u64>());
         prop_assert!(counters.rail_bytes[used.min(rails)..].iter().all(|&bytes| bytes == 0));
     }
-}
-
-#[test]
-fn a_put_that_raises_a_signal_stays_in_one_piece() {
-    let (mut engine, ledger) = engine(4, 8, (1 << 16, 0, 0, 1));
-    engine.configure(4, Strategy::Split);
-    let signal = Command { opcode: Opcode::PutSignal, immediate: 3, ..put(0, 0, 60_000) };
-    engine.submit(&signal).unwrap();
-    engine.pump(&mut ()).unwrap();
-    assert_eq!(ledger.borrow().transfers, 1);
-    let error = engine.submit(&Command { bytes: 70_000, ..signal }).unwrap_err();
-    assert!(error.to_string().contains("at most 65536 bytes"), "{error}");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use super::{Bench, SOON, SPACE, put};
 use crate::fabric::{Completion, FabricError};
-use crate::proxy::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED, Queue, Queued, SIGNALS};
+use crate::proxy::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED, Queue, Queued};
 use crate::proxy::strategy::Strategy;
-use kernels::command::{Command, Opcode};
+use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
 const STRATEGIES: [Strategy; 4] =
     [Strategy::Single, Strategy::Split, Strategy::RoundRobin, Strategy::Auto { threshold: 0 }];
@@ -30,7 +30,7 @@ fn an_empty_put_or_get_is_complete_without_a_transfer_and_an_empty_signal_is_sen
             let signals = [
                 Command { opcode: Opcode::PutSignal, immediate: 7, ..put(0, 0, 0) },
                 // The bytes of a signal alone are nobody's.
-                Command { opcode: Opcode::Signal, immediate: SIGNALS as u32 - 1, ..put(0, 0, 64) },
+                Command { opcode: Opcode::Signal, immediate: SIGNALS - 1, ..put(0, 0, 64) },
             ];
             for signal in signals {
                 bench.submit(signal);
@@ -38,7 +38,7 @@ fn an_empty_put_or_get_is_complete_without_a_transfer_and_an_empty_signal_is_sen
             bench.pump();
             let posted: Vec<_> =
                 (0..rails).flat_map(|rail| bench.written(rail)).map(|t| (t.bytes, t.immediate)).collect();
-            assert_eq!(posted, [(0, Some(7)), (0, Some(SIGNALS as u32 - 1))], "{strategy} {rails}");
+            assert_eq!(posted, [(0, Some(7)), (0, Some(SIGNALS - 1))], "{strategy} {rails}");
             assert_eq!(bench.engine.watermark(), 3, "a signal waits for its completion");
         }
     }
@@ -108,7 +108,24 @@ fn the_shortest_limit_of_all_rails_cuts() {
     assert_eq!(bench.written(0).iter().map(|t| t.bytes).collect::<Vec<_>>(), [SPACE / 4; 4]);
     let signal = |bytes| Command { opcode: Opcode::PutSignal, ..put(0, 0, bytes) };
     bench.submit(signal(SPACE / 4));
-    assert!(bench.engine.submit(&signal(SPACE / 4 + 1)).unwrap_err().to_string().contains("at most 262144 bytes"));
+    bench.submit(signal(SPACE / 4 + 1));
+    bench.pump();
+    let posted = |bench: &Bench, from: usize| -> Vec<_> {
+        bench.written(0)[from..].iter().map(|t| (t.token, t.bytes, t.immediate)).collect()
+    };
+    assert_eq!(posted(&bench, 4), [(1, SPACE / 4, Some(0)), (2, SPACE / 4, None), (2, 1, None)]);
+    // Nothing says which of several transfers comes last: the signal follows their completion.
+    bench.complete(&[0, 0, 0, 0, 1, 2]);
+    bench.progress().unwrap();
+    bench.pump();
+    assert_eq!((bench.written(0).len(), bench.engine.watermark()), (7, 2));
+    bench.complete(&[2]);
+    bench.progress().unwrap();
+    bench.pump();
+    assert_eq!((posted(&bench, 7), bench.engine.watermark()), (vec![(2, 0, Some(0))], 2));
+    bench.complete(&[2]);
+    bench.progress().unwrap();
+    assert_eq!(bench.engine.watermark(), 3);
 }
 
 #[test]
@@ -128,7 +145,7 @@ fn what_is_not_there_is_refused() {
     for command in good {
         bench.submit(command);
     }
-    let signal = Command { opcode: Opcode::Signal, immediate: SIGNALS as u32, ..put(0, 0, 0) };
+    let signal = Command { opcode: Opcode::Signal, immediate: MOST_ADDED << 12, ..put(0, 0, 0) };
     let bad = [
         Command { source_region: 2, ..put(0, 0, 8) },
         Command { destination_region: 2, ..put(0, 0, 8) },
@@ -224,12 +241,12 @@ fn rails_that_are_not_in_use_are_polled_now_and_then() {
 #[test]
 fn signals_are_counted_and_strangers_are_not() {
     let mut bench = Bench::new(1, 8, SOON);
-    let arrived = [0, 3, 3, SIGNALS as u32 - 1, SIGNALS as u32, u32::MAX];
+    let arrived = [0, 3, 3, SIGNALS - 1, signal_immediate(3, 1000), MOST_ADDED << 12, u32::MAX];
     bench.rails[0].borrow_mut().ready.extend(arrived.map(|value| Completion::Immediate { value }));
     assert_eq!(bench.progress(), Ok(true));
     let signals = bench.engine.signals();
-    assert_eq!((signals.len(), signals[0], signals[3], signals[SIGNALS - 1]), (SIGNALS, 1, 2, 1));
-    assert_eq!(signals.iter().sum::<u64>(), 4);
+    assert_eq!((signals.len(), signals[0], signals[3]), (SIGNALS as usize, 1, 1002));
+    assert_eq!((signals.last(), signals.iter().sum::<u64>()), (Some(&1), 1004));
 }
 
 #[test]

@@ -1,0 +1,40 @@
+//! Every PE hands its values to the next one: by NVLink where that reaches, by rails elsewhere. Its kernel: kernels/src/ring_shift.rs.
+//!
+//! ```text
+//! cargo run --release --example ring_shift -- 8                   8 PEs of one host
+//! cargo run --release --example ring_shift -- 8 rails             the same over rails
+//! mpirun -np 4 --map-by node target/release/examples/ring_shift   four hosts
+//! mpirun -np 32 target/release/examples/ring_shift                four hosts with 8 each: mixed
+//! ```
+
+use ginlab::bootstrap::{self, Bootstrap};
+use ginlab::gin::{Fabric, Options, World};
+use ginlab::{fabric::libfabric::Level, signals};
+use kernels::ring_shift::{RING_SHIFT, RingShift};
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    signals::install()?;
+    let mut words = std::env::args().skip(1);
+    let pes = words.next().map(|text| text.parse()).transpose()?;
+    let path = words.next().map_or(Ok(Default::default()), |text| text.parse())?;
+    let fabric = Fabric::named(words.next().as_deref(), &[], Level::Delivery);
+
+    let mut ranks = Bootstrap::auto(pes, bootstrap::Options::default())?;
+    let mut world = World::open(&mut ranks, &Options { path, fabric, heap_bytes: 1 << 20, ..Options::default() })?;
+    let (me, all) = (world.my_pe(), world.n_pes());
+    let (from, to, arrived) =
+        (world.alloc::<u64>(&mut ranks, 1000)?, world.alloc::<u64>(&mut ranks, 1000)?, world.signals(&mut ranks, 1)?);
+    world.write(from, &[u64::from(me) + 1; 1000])?;
+
+    // SAFETY: the arguments are of this world.
+    unsafe { world.launch(&mut ranks, &RING_SHIFT, 1, 4, RingShift { from, to, arrived })? };
+
+    let before = (me + all - 1) % all;
+    let right = world.read(to)?.iter().all(|value| *value == u64::from(before) + 1);
+    let (path, device) = (world.path_to((me + 1) % all).to_owned(), world.device().name());
+    println!("PE {me} of {all}, {device}: {} from PE {before}; put by {path}", if right { "all" } else { "WRONG" });
+    world.close(&mut ranks)?;
+    ranks.finish()?;
+    if right { Ok(()) } else { Err("wrong values".into()) }
+}

@@ -1,0 +1,241 @@
+//! Options of `ginlab shmem`, and the rows that they ask for.
+
+use crate::error::Failure;
+use crate::job::MeetArgs;
+use crate::output::{DeviceKind, OutputArgs};
+use crate::values::{List, counts, sizes};
+use clap::ValueEnum;
+use ginlab::gin::Path;
+use ginlab::measure::size;
+use ginlab::proxy::order::Rule;
+use ginlab::proxy::strategy::Strategy;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab shmem                                            two PEs on this machine, every case
+  ginlab shmem --cases signal-ping-pong,put-signal-ping-pong -b 8 -e 4K
+  ginlab shmem --path rails --provider tcp --rule own     the same calls over rails
+  ginlab shmem --cases put-bandwidth --grid 1,8,128 --block 256 -b 512M -e 512M
+  ginlab shmem --nvshmem 'mpirun -np 2 ./nvshmem-baseline'   NVSHMEM in turns (experiments/shmem/baseline)";
+
+/// What is measured. The names are those of NVSHMEM's perftest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Case {
+    /// `p` of one value and quiet, by one thread.
+    PLatency,
+    /// put and quiet.
+    PutLatency,
+    /// get.
+    GetLatency,
+    /// put_nbi by every block of a grid, and quiet.
+    PutBandwidth,
+    /// get_nbi by every block of a grid, and quiet.
+    GetBandwidth,
+    /// A signal there and back, by one thread.
+    SignalPingPong,
+    /// A put with a signal there and back.
+    PutSignalPingPong,
+    /// A message (bytes and news of them in one trip) there and back.
+    MessagePingPong,
+    /// fetch_add, by one thread; NVLink alone.
+    AtomicLatency,
+    /// The barrier of all PEs.
+    BarrierAll,
+    /// All PEs exchange.
+    AllToAll,
+}
+
+impl Case {
+    /// For rows.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether its time is half of a turn.
+    pub fn is_there_and_back(self) -> bool {
+        matches!(self, Case::SignalPingPong | Case::PutSignalPingPong | Case::MessagePingPong)
+    }
+
+    /// Whether a grid moves bytes.
+    pub fn is_bandwidth(self) -> bool {
+        matches!(self, Case::PutBandwidth | Case::GetBandwidth)
+    }
+
+    /// Whether one thread calls, whatever the scope.
+    fn is_single(self) -> bool {
+        matches!(self, Case::PLatency | Case::SignalPingPong | Case::AtomicLatency)
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    /// One thread.
+    Thread,
+    /// One warp.
+    Warp,
+    /// One block.
+    Block,
+}
+
+impl Scope {
+    /// For rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Thread => "thread",
+            Scope::Warp => "warp",
+            Scope::Block => "block",
+        }
+    }
+}
+
+/// Options of `ginlab shmem`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What is measured; a list
+    #[arg(
+        long,
+        default_value = "p-latency,put-latency,get-latency,put-bandwidth,get-bandwidth,signal-ping-pong,put-signal-ping-pong,message-ping-pong,atomic-latency,barrier-all,all-to-all",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
+    pub cases: Vec<Case>,
+    /// Who calls; a list
+    #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
+    pub scope: Vec<Scope>,
+    /// Smallest size [K, M, G are powers of two]
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = size::parse)]
+    pub begin: u64,
+    /// Largest size
+    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
+    pub end: u64,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
+    pub factor: u64,
+    /// Blocks of the bandwidth cases, a list that is swept
+    #[arg(long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
+    pub grid: List<u32>,
+    /// Threads of a block
+    #[arg(long, default_value = "256", value_name = "LIST", value_parser = counts::<u32>(1024))]
+    pub block: List<u32>,
+    /// Turns of one launch
+    #[arg(short = 'n', long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iterations: u32,
+    /// Turns before them
+    #[arg(short = 'w', long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub warmup: u32,
+    /// Launches
+    #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Bytes that one launch may move; fewer turns above it
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size::parse)]
+    pub volume: u64,
+    /// Up to this many bytes all-to-all goes by messages, and message-ping-pong is measured
+    #[arg(long, default_value = "32K", value_name = "SIZE", value_parser = size::parse)]
+    pub message_limit: u64,
+    /// How PEs are reached: auto, nvlink, rails
+    #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
+    pub path: Path,
+    /// What rails are, where some are needed: a provider of libfabric, model:p5, test:unordered
+    #[arg(short = 'p', long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub domain: Vec<String>,
+    /// Rails of each proxy
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub rails: usize,
+    /// How puts are laid over rails: single, split, round-robin, auto
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub strategy: Strategy,
+    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
+    #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
+    pub rule: Rule,
+    /// Proxy threads
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
+    pub proxies: usize,
+    /// A command that runs NVSHMEM's side (experiments/shmem/baseline/nvshmem.cu) on two GPUs, in turns with ours
+    #[arg(long, value_name = "COMMAND")]
+    pub nvshmem: Option<String>,
+    /// Where kernels run
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+    /// Do not verify what arrived
+    #[arg(long)]
+    pub no_check: bool,
+    #[command(flatten)]
+    pub meet: MeetArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl Args {
+    /// The longest wait of any kind.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    pub case: Case,
+    pub scope: Scope,
+    /// Of one turn, or to each PE; 0 where nothing but a signal travels.
+    pub bytes: u64,
+    pub grid: u32,
+    pub block: u32,
+    pub iterations: u32,
+    pub warmup: u32,
+    /// All-to-all by messages.
+    pub by_messages: bool,
+}
+
+/// Every row that the options ask for.
+pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+    let sizes = sizes(args.begin, args.end, args.factor)?;
+    let mut tuples: Vec<Tuple> = Vec::new();
+    for &case in &args.cases {
+        let scopes = if case.is_single() { vec![Scope::Thread] } else { args.scope.clone() };
+        let of_case: Vec<u64> = match case {
+            Case::PLatency | Case::AtomicLatency | Case::SignalPingPong => vec![8],
+            Case::BarrierAll => vec![0],
+            Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
+            _ => sizes.clone(),
+        };
+        for &scope in &scopes {
+            for &bytes in &of_case {
+                for &threads in args.block.iter() {
+                    for &grid in if case.is_bandwidth() { &args.grid[..] } else { &[1] } {
+                        let block = match scope {
+                            Scope::Thread => 1,
+                            Scope::Warp => 32,
+                            Scope::Block => threads,
+                        };
+                        let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
+                        let tuple = Tuple {
+                            case,
+                            scope,
+                            bytes,
+                            grid,
+                            block,
+                            iterations: most,
+                            warmup: args.warmup.min(most),
+                            by_messages: bytes <= args.message_limit,
+                        };
+                        if !tuples.contains(&tuple) {
+                            tuples.push(tuple);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(tuples)
+}

@@ -1,0 +1,265 @@
+// NVSHMEM beside `ginlab shmem`, in turns: the same shapes, the loop inside the kernel, a stamp for each turn.
+//
+//   nvcc -O3 -arch=sm_90 -rdc=true -I$NVSHMEM/include nvshmem.cu -L$NVSHMEM/lib -lnvshmem_host -lnvshmem_device -lcuda -lcudart -o nvshmem-baseline
+//   NVSHMEM_BOOTSTRAP=MPI mpirun -np 2 ./nvshmem-baseline
+//
+// PE 0 reads a request from its input, `case scope bytes grid block warmup iterations`, and answers `times min p50 p99 p99.9` in
+// microseconds (one way of the ping-pongs, a whole turn otherwise), or `times none` for a case that it does not have. The end of the input
+// ends the program.
+#include <nvshmem.h>
+#include <nvshmemx.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define CHECK(call)                                                             \
+  do {                                                                          \
+    cudaError_t error = (call);                                                 \
+    if (error != cudaSuccess) {                                                 \
+      fprintf(stderr, "nvshmem-baseline: %s: %s\n", #call, cudaGetErrorString(error)); \
+      exit(1);                                                                  \
+    }                                                                           \
+  } while (0)
+
+enum Case { P, PUT, GET, PUT_BANDWIDTH, GET_BANDWIDTH, SIGNAL, PUT_SIGNAL, ATOMIC, BARRIER, ALL_TO_ALL, NONE, END };
+enum Scope { THREAD, WARP, BLOCK };
+
+struct Request {
+  int what, scope, grid, block, warmup, iterations;
+  size_t bytes;
+};
+
+struct Memory {
+  char *to, *from;
+  uint64_t *signal, *word;
+  long long* stamps;
+  uint64_t counted;
+};
+
+__device__ long long nanoseconds() {
+  long long t;
+  asm volatile("mov.u64 %0,%globaltimer;" : "=l"(t));
+  return t;
+}
+
+template <int S>
+__device__ void sync_scope() {
+  if (S == WARP) __syncwarp();
+  if (S == BLOCK) __syncthreads();
+}
+
+template <int S>
+__device__ void put(char* to, const char* from, size_t bytes, int pe) {
+  if (S == THREAD) nvshmem_putmem_nbi(to, from, bytes, pe);
+  if (S == WARP) nvshmemx_putmem_nbi_warp(to, from, bytes, pe);
+  if (S == BLOCK) nvshmemx_putmem_nbi_block(to, from, bytes, pe);
+}
+
+template <int S>
+__device__ void get(char* to, const char* from, size_t bytes, int pe) {
+  if (S == THREAD) nvshmem_getmem(to, from, bytes, pe);
+  if (S == WARP) nvshmemx_getmem_warp(to, from, bytes, pe);
+  if (S == BLOCK) nvshmemx_getmem_block(to, from, bytes, pe);
+}
+
+template <int S>
+__device__ void put_signal(const Memory& m, size_t bytes, uint64_t value, int pe) {
+  if (S == THREAD) nvshmem_putmem_signal_nbi(m.to, m.from, bytes, m.signal, value, NVSHMEM_SIGNAL_SET, pe);
+  if (S == WARP) nvshmemx_putmem_signal_nbi_warp(m.to, m.from, bytes, m.signal, value, NVSHMEM_SIGNAL_SET, pe);
+  if (S == BLOCK) nvshmemx_putmem_signal_nbi_block(m.to, m.from, bytes, m.signal, value, NVSHMEM_SIGNAL_SET, pe);
+}
+
+template <int S>
+__device__ void wait_signal(const Memory& m, uint64_t value) {
+  if (S == THREAD || threadIdx.x == 0) nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, value);
+  sync_scope<S>();
+}
+
+template <int S>
+__device__ void turn(const Memory& m, const Request& r, int i, int me) {
+  int pe = me ^ 1;
+  uint64_t count = m.counted + i + 1;
+  switch (r.what) {
+    case P:
+      nvshmem_uint64_p(m.word, i, pe);
+      nvshmem_quiet();
+      break;
+    case PUT:
+      put<S>(m.to, m.from, r.bytes, pe);
+      if (S == THREAD || threadIdx.x == 0) nvshmem_quiet();
+      sync_scope<S>();
+      break;
+    case GET:
+      get<S>(m.to, m.from, r.bytes, pe);
+      break;
+    case ATOMIC:
+      nvshmem_uint64_atomic_fetch_add(m.word, 1, pe);
+      break;
+    case SIGNAL:
+      if (me == 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
+      nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, count);
+      if (me != 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
+      break;
+    case PUT_SIGNAL:
+      if (me == 0) put_signal<S>(m, r.bytes, count, pe);
+      wait_signal<S>(m, count);
+      if (me != 0) put_signal<S>(m, r.bytes, count, pe);
+      break;
+    case BARRIER:
+      if (S == THREAD) nvshmem_barrier_all();
+      if (S == WARP) nvshmemx_barrier_all_warp();
+      if (S == BLOCK) nvshmemx_barrier_all_block();
+      break;
+    case ALL_TO_ALL:
+      if (S == THREAD) nvshmem_char_alltoall(NVSHMEM_TEAM_WORLD, m.to, m.from, r.bytes);
+      if (S == WARP) nvshmemx_char_alltoall_warp(NVSHMEM_TEAM_WORLD, m.to, m.from, r.bytes);
+      if (S == BLOCK) nvshmemx_char_alltoall_block(NVSHMEM_TEAM_WORLD, m.to, m.from, r.bytes);
+      break;
+  }
+}
+
+template <int S>
+__global__ void latency(Memory m, Request r, int me) {
+  if (S == THREAD && threadIdx.x != 0) return;
+  if (S == WARP && threadIdx.x >= 32) return;
+  long long began = 0, began_ns = 0, last = 0;
+  for (int i = 0; i < r.warmup + r.iterations; i++) {
+    if (i == r.warmup) {
+      began = last = clock64();
+      began_ns = nanoseconds();
+    }
+    turn<S>(m, r, i, me);
+    if (threadIdx.x == 0 && i >= r.warmup) {
+      long long now = clock64();
+      m.stamps[i - r.warmup] = now - last;
+      last = now;
+    }
+  }
+  if (threadIdx.x == 0) {
+    m.stamps[r.iterations] = last - began;
+    m.stamps[r.iterations + 1] = nanoseconds() - began_ns;
+  }
+}
+
+template <int S>
+__global__ void bandwidth(Memory m, Request r, int me) {
+  if (threadIdx.x == 0) m.stamps[2 * blockIdx.x] = nanoseconds();
+  size_t in_block = S == BLOCK ? 1 : S == WARP ? blockDim.x / 32 : blockDim.x;
+  size_t number = blockIdx.x * in_block + (S == BLOCK ? 0 : S == WARP ? threadIdx.x / 32 : threadIdx.x);
+  size_t part = r.bytes / (gridDim.x * in_block);
+  for (int i = 0; i < r.iterations; i++) {
+    if (r.what == PUT_BANDWIDTH) {
+      put<S>(m.to + number * part, m.from + number * part, part, me ^ 1);
+    } else {
+      get<S>(m.to + number * part, m.from + number * part, part, me ^ 1);
+    }
+  }
+  if (S != BLOCK || threadIdx.x == 0) nvshmem_quiet();
+  __syncthreads();
+  if (threadIdx.x == 0) m.stamps[2 * blockIdx.x + 1] = nanoseconds();
+}
+
+template <int S>
+void launch(Memory& m, const Request& r, int me) {
+  bool one_sided = r.what == P || r.what == PUT || r.what == GET || r.what == ATOMIC;
+  if (r.what == PUT_BANDWIDTH || r.what == GET_BANDWIDTH) {
+    if (me == 0) bandwidth<S><<<r.grid, r.block>>>(m, r, me);
+  } else if (r.what == BARRIER || r.what == ALL_TO_ALL) {
+    Request request = r;
+    void* arguments[] = {&m, &request, &me};
+    if (nvshmemx_collective_launch((const void*)latency<S>, 1, r.block, arguments, 0, 0)) exit(1);
+  } else if (!one_sided || me == 0) {
+    latency<S><<<1, r.block>>>(m, r, me);
+  }
+  CHECK(cudaGetLastError());
+  CHECK(cudaDeviceSynchronize());
+}
+
+Request parse(const char* line) {
+  const char* cases[] = {"p-latency", "put-latency", "get-latency", "put-bandwidth", "get-bandwidth", "signal-ping-pong",
+                         "put-signal-ping-pong", "atomic-latency", "barrier-all", "all-to-all"};
+  char what[64], scope[16];
+  Request r = {};
+  r.what = NONE;
+  if (sscanf(line, "%63s %15s %zu %d %d %d %d", what, scope, &r.bytes, &r.grid, &r.block, &r.warmup, &r.iterations) != 7) return r;
+  // A message is what a put with a signal is for here.
+  if (!strcmp(what, "message-ping-pong")) strcpy(what, "put-signal-ping-pong");
+  for (int i = 0; i < 10; i++)
+    if (!strcmp(what, cases[i])) r.what = i;
+  r.scope = !strcmp(scope, "thread") ? THREAD : !strcmp(scope, "warp") ? WARP : BLOCK;
+  return r;
+}
+
+int main() {
+  nvshmem_init();
+  int me = nvshmem_my_pe();
+  if (nvshmem_n_pes() != 2) {
+    fprintf(stderr, "nvshmem-baseline: %d PEs, two are needed (NVSHMEM_BOOTSTRAP=MPI under mpirun?)\n", nvshmem_n_pes());
+    return 1;
+  }
+  CHECK(cudaSetDevice(nvshmem_team_my_pe(NVSHMEMX_TEAM_NODE)));
+  const size_t most = (size_t)512 << 20;
+  Memory m = {};
+  m.to = (char*)nvshmem_malloc(most);
+  m.from = (char*)nvshmem_malloc(most);
+  m.signal = (uint64_t*)nvshmem_calloc(1, 8);
+  m.word = (uint64_t*)nvshmem_calloc(1, 8);
+  Request* shared = (Request*)nvshmem_calloc(1, sizeof(Request));
+  const int most_stamps = 1 << 20;
+  CHECK(cudaMallocHost(&m.stamps, most_stamps * sizeof(long long)));
+  nvshmem_barrier_all();
+  if (me == 0) {
+    int major, minor;
+    nvshmem_info_get_version(&major, &minor);
+    printf("ready NVSHMEM of specification %d.%d\n", major, minor);
+    fflush(stdout);
+  }
+  for (;;) {
+    Request request = {};
+    request.what = END;
+    if (me == 0) {
+      char line[256];
+      if (fgets(line, sizeof line, stdin)) request = parse(line);
+      if (request.what < NONE && (request.bytes * 2 > most && request.what == ALL_TO_ALL || request.bytes > most ||
+                                  request.iterations + 2 > most_stamps || 2 * request.grid > most_stamps))
+        request.what = NONE;
+      CHECK(cudaMemcpy(shared, &request, sizeof request, cudaMemcpyHostToDevice));
+      nvshmem_putmem(shared, shared, sizeof request, 1);
+    }
+    nvshmem_barrier_all();
+    CHECK(cudaMemcpy(&request, shared, sizeof request, cudaMemcpyDeviceToHost));
+    if (request.what == END) break;
+    if (request.what != NONE) {
+      if (request.scope == THREAD) launch<THREAD>(m, request, me);
+      if (request.scope == WARP) launch<WARP>(m, request, me);
+      if (request.scope == BLOCK) launch<BLOCK>(m, request, me);
+      if (request.what == SIGNAL || request.what == PUT_SIGNAL) m.counted += request.warmup + request.iterations;
+    }
+    nvshmem_barrier_all();
+    if (me != 0) continue;
+    if (request.what == NONE) {
+      printf("times none\n");
+    } else if (request.what == PUT_BANDWIDTH || request.what == GET_BANDWIDTH) {
+      long long first = m.stamps[0], last = m.stamps[1];
+      for (int b = 0; b < request.grid; b++) {
+        first = std::min(first, m.stamps[2 * b]);
+        last = std::max(last, m.stamps[2 * b + 1]);
+      }
+      double us = (last - first) / 1000.0 / request.iterations;
+      printf("times %.4f %.4f %.4f %.4f\n", us, us, us, us);
+    } else {
+      int ways = request.what == SIGNAL || request.what == PUT_SIGNAL ? 2 : 1;
+      double scale = m.stamps[request.iterations + 1] / (double)m.stamps[request.iterations] / 1000.0 / ways;
+      std::vector<double> turns;
+      for (int i = 0; i < request.iterations; i++) turns.push_back(m.stamps[i] * scale);
+      std::sort(turns.begin(), turns.end());
+      auto at = [&](double q) { return turns[std::max(0, (int)(turns.size() * q + 0.9999) - 1)]; };
+      printf("times %.4f %.4f %.4f %.4f\n", turns[0], at(0.5), at(0.99), at(0.999));
+    }
+    fflush(stdout);
+  }
+  nvshmem_finalize();
+}

@@ -1,0 +1,301 @@
+//! One tuple of `ginlab shmem`: launches in turns with the baseline's, and a look at what arrived.
+
+use super::args::{Args, Case, Scope, Tuple};
+use super::nvshmem::{Nvshmem, Times};
+use super::{P999, PROXIES, RULE};
+use crate::columns::SCOPE;
+use crate::error::Failure;
+use crate::runner::Rows;
+use cuda_std::Kernel;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Place};
+use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
+use ginlab::measure::pattern;
+use ginlab::measure::stats::Summary;
+use ginlab::report::Row;
+use kernels::shmem::{self, SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP, ShmemArgs};
+
+/// What lies in a destination before.
+const POISON: u8 = 0xA5;
+
+/// A rank of the experiment.
+pub struct Shmem {
+    args: Args,
+    world: World,
+    from: Sym<u8>,
+    to: Sym<u8>,
+    word: Sym<u64>,
+    signal: Signal,
+    inbox: Inbox,
+    /// Rounds that the inbox has had.
+    rounds: u32,
+    times: Buffer,
+    baseline: Option<Nvshmem>,
+    /// Names the payload of a tuple.
+    number: u32,
+}
+
+/// Microseconds of one launch: each turn's, and the median.
+struct Launched {
+    turns: Vec<f64>,
+    median: f64,
+}
+
+impl Shmem {
+    /// What all tuples need of the heap.
+    pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
+        let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
+        2 * (payload + 4096) + Inbox::bytes(message_limit.next_multiple_of(8), pes as u32) + (1 << 16)
+    }
+
+    fn payload(tuple: &Tuple, pes: u64) -> u64 {
+        if tuple.case == Case::AllToAll { tuple.bytes * pes } else { tuple.bytes }
+    }
+
+    pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Shmem, Failure> {
+        let pes = u64::from(world.n_pes());
+        let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
+        let words = tuples
+            .iter()
+            .map(|tuple| shmem::latency_words(tuple.iterations).max(2 * tuple.grid as usize))
+            .max()
+            .unwrap_or(2);
+        let times = world.device().allocate(Place::Device, words * 8)?;
+        let baseline = match &args.nvshmem {
+            Some(command) if ranks.rank() == 0 => Some(Nvshmem::start(command, args.timeout())?),
+            _ => None,
+        };
+        Ok(Shmem {
+            from: world.alloc(ranks, payload)?,
+            to: world.alloc(ranks, payload)?,
+            word: world.alloc(ranks, 1)?,
+            signal: world.signals(ranks, 1)?,
+            inbox: world.inbox(ranks, args.message_limit)?,
+            rounds: 0,
+            args: args.clone(),
+            world,
+            times,
+            baseline,
+            number: 0,
+        })
+    }
+
+    /// What the baseline says of itself.
+    pub fn baseline(&self) -> Option<String> {
+        self.baseline.as_ref().map(|baseline| baseline.version.clone())
+    }
+
+    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.number += 1;
+        let me = self.world.my_pe();
+        let peer = me ^ 1;
+        let pairs = peer < self.world.n_pes();
+        let begins = me.is_multiple_of(2);
+        let together = tuple.case == Case::AllToAll || tuple.case == Case::BarrierAll;
+        let mut row = self.row(tuple, if together { (me + 1) % self.world.n_pes() } else { peer });
+        // All ranks decide alike.
+        let reaches = !pairs || !matches!(self.world.path_to(peer), "nvlink" | "memory" | "self");
+        let by_rails = ranks.all_gather_values(&(pairs && reaches), "paths")?.contains(&true);
+        if tuple.case == Case::AtomicLatency && by_rails {
+            row.status = ginlab::report::Status::Skipped("rails have no fetching atomics".into());
+            return Ok(if ranks.rank() == 0 { vec![(row, Vec::new())] } else { Rows::new() });
+        }
+        self.fill(tuple)?;
+        self.world.barrier(ranks)?;
+        // One-sided calls are those of the PEs that begin; the others' proxies answer.
+        let both = together || tuple.case.is_there_and_back();
+        let takes_part = together || pairs && (both || begins);
+        let (mut all, mut ours, mut theirs, mut beside) = (Vec::new(), Vec::new(), Vec::new(), None);
+        for _ in 0..self.args.repeats {
+            // Before anybody adds to it again.
+            let counted = self.world.signal(self.signal)?;
+            self.world.barrier(ranks)?;
+            if takes_part {
+                let launched = self.launch(tuple, peer, counted, ranks)?;
+                ours.push(launched.median);
+                all.extend(launched.turns);
+            }
+            if matches!(tuple.case, Case::MessagePingPong | Case::AllToAll) {
+                self.rounds += tuple.warmup + tuple.iterations;
+            }
+            if let Some(baseline) = &mut self.baseline {
+                let times: Option<Times> = baseline.measure(tuple)?;
+                theirs.extend(times.map(|times| times.p50));
+                beside = times.or(beside);
+            }
+        }
+        self.world.barrier(ranks)?;
+        let wrong = if self.args.no_check { None } else { Some(self.wrong(tuple, pairs, begins)?) };
+        let wrong: Vec<Option<u64>> = ranks.all_gather_values(&wrong, "wrong bytes")?;
+        if ranks.rank() != 0 {
+            return Ok(Rows::new());
+        }
+        all.sort_by(f64::total_cmp);
+        if let Some(summary) = Summary::of(&all) {
+            let bytes = if together { tuple.bytes * u64::from(self.world.n_pes() - 1) } else { tuple.bytes };
+            row.times(&summary).throughput(bytes, 1);
+            row.set(&P999, percentile(&all, 999));
+        }
+        row.repeats = Some(ours.len() as u64);
+        row.verified(wrong.into_iter().flatten().reduce(|a, b| a + b));
+        let mut rows = Rows::new();
+        if let Some(times) = beside {
+            let case = format!("nvshmem-{}", tuple.case.name());
+            let mut theirs_row = Row::new("shmem", case, row.device.clone(), "nvshmem");
+            theirs_row.ranks = row.ranks;
+            theirs_row.size_bytes = row.size_bytes;
+            (theirs_row.grid, theirs_row.block, theirs_row.iterations) = (row.grid, row.block, row.iterations);
+            (theirs_row.time_us_min, theirs_row.time_us_p50) = (Some(times.min), median(&theirs));
+            theirs_row.time_us_p99 = Some(times.p99);
+            theirs_row.set(&P999, times.p999).set(&SCOPE, tuple.scope.name());
+            theirs_row.throughput(tuple.bytes, 1);
+            row.against(&theirs_row, &ours, &theirs);
+            rows.push((theirs_row, theirs));
+        }
+        rows.insert(0, (row, ours));
+        Ok(rows)
+    }
+
+    fn row(&self, tuple: &Tuple, towards: u32) -> Row {
+        let path = self.world.path_to(towards.min(self.world.n_pes() - 1)).to_owned();
+        let mut row = Row::new("shmem", tuple.case.name(), self.world.device().name(), path.clone());
+        row.ranks = self.world.n_pes();
+        row.memory = Some(self.world.memory().into());
+        row.size_bytes = Some(tuple.bytes);
+        (row.grid, row.block) = (Some(tuple.grid), Some(tuple.block));
+        row.iterations = Some(u64::from(tuple.iterations));
+        row.set(&SCOPE, tuple.scope.name());
+        if !matches!(path.as_str(), "nvlink" | "memory" | "self") {
+            row.rails = Some(self.args.rails as u32);
+            row.strategy = Some(self.args.strategy.to_string());
+            row.set(&RULE, self.args.rule.to_string()).set(&PROXIES, self.args.proxies as u64);
+        }
+        row
+    }
+
+    fn launch(&mut self, tuple: &Tuple, peer: u32, counted: u64, ranks: &mut Bootstrap) -> Result<Launched, Failure> {
+        let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes()));
+        let args = ShmemArgs {
+            gets: (tuple.case == Case::GetBandwidth).into(),
+            scope: match tuple.scope {
+                Scope::Thread => SCOPE_THREAD,
+                Scope::Warp => SCOPE_WARP,
+                Scope::Block => SCOPE_BLOCK,
+            },
+            warmup: tuple.warmup,
+            iterations: tuple.iterations,
+            rounds: self.rounds,
+            counted,
+            from: self.from.slice(0, bytes),
+            to: self.to.slice(0, bytes),
+            word: self.word,
+            signal: self.signal,
+            inbox: self.inbox,
+            peer: peer.min(self.world.n_pes() - 1),
+            begins: self.world.my_pe().is_multiple_of(2).into(),
+            times: self.times.pointer(),
+        };
+        let kernel = kernel(tuple);
+        // SAFETY: the arguments are of this world, and `times` is as long as the tuple asks for.
+        unsafe { self.world.launch(ranks, &kernel, tuple.grid, tuple.block, args) }?;
+        if tuple.case.is_bandwidth() {
+            let mut stamps = vec![0u64; 2 * tuple.grid as usize];
+            self.times.read(0, &mut stamps)?;
+            let first = stamps.iter().step_by(2).min().copied().unwrap_or(0);
+            let last = stamps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
+            let each = last.saturating_sub(first) as f64 / 1000.0 / f64::from(tuple.iterations);
+            return Ok(Launched { turns: vec![each], median: each });
+        }
+        let mut cycles = vec![0u64; shmem::latency_words(tuple.iterations)];
+        self.times.read(0, &mut cycles)?;
+        let nanoseconds = cycles.pop().unwrap_or(0) as f64;
+        let all = cycles.pop().unwrap_or(0).max(1) as f64;
+        let ways = if tuple.case.is_there_and_back() { 2.0 } else { 1.0 };
+        let scale = nanoseconds / all / 1000.0 / ways;
+        let turns: Vec<f64> = cycles.into_iter().map(|cycles| cycles as f64 * scale).collect();
+        let median = median(&turns).unwrap_or(0.0);
+        Ok(Launched { turns, median })
+    }
+
+    /// Payload to send, poison where it is to arrive.
+    fn fill(&mut self, tuple: &Tuple) -> Result<(), Failure> {
+        let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes())) as usize;
+        let mut payload = vec![0u8; bytes];
+        pattern::fill(&mut payload, self.seed(self.world.my_pe()));
+        self.world.write(self.from, &payload)?;
+        payload.fill(POISON);
+        Ok(self.world.write(self.to, &payload)?)
+    }
+
+    fn seed(&self, pe: u32) -> u64 {
+        kernels::pattern::seed(pe, self.number, 0)
+    }
+
+    /// Wrong bytes of this PE's destination.
+    fn wrong(&self, tuple: &Tuple, pairs: bool, begins: bool) -> Result<u64, Failure> {
+        let (me, pes) = (self.world.my_pe(), self.world.n_pes());
+        let bytes = tuple.bytes as usize;
+        let expected: Vec<(u32, usize, usize)> = match tuple.case {
+            // From each PE its block for us.
+            Case::AllToAll => (0..pes).map(|pe| (pe, me as usize * bytes, pe as usize * bytes)).collect(),
+            Case::PutSignalPingPong | Case::MessagePingPong if pairs => vec![(me ^ 1, 0, 0)],
+            Case::PutLatency | Case::PutBandwidth if pairs && !begins => vec![(me ^ 1, 0, 0)],
+            Case::GetLatency | Case::GetBandwidth if pairs && begins => vec![(me ^ 1, 0, 0)],
+            _ => return Ok(0),
+        };
+        let arrived = self.world.read(self.to.slice(0, Shmem::payload(tuple, u64::from(pes))))?;
+        let mut payload = vec![0u8; arrived.len()];
+        let mut wrong = 0;
+        for (pe, sent, at) in expected {
+            pattern::fill(&mut payload, self.seed(pe));
+            let pairs = payload[sent..sent + bytes].iter().zip(&arrived[at..at + bytes]);
+            wrong += pairs.filter(|(sent, arrived)| sent != arrived).count() as u64;
+        }
+        Ok(wrong)
+    }
+
+    pub fn end(mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
+        self.baseline = None;
+        self.world.close(ranks)
+    }
+}
+
+fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
+    use Scope::{Block, Thread, Warp};
+    match (tuple.case, tuple.scope) {
+        (Case::PLatency, _) => shmem::SHMEM_P,
+        (Case::AtomicLatency, _) => shmem::SHMEM_ATOMIC,
+        (Case::SignalPingPong, _) => shmem::SHMEM_SIGNAL,
+        (Case::PutLatency, Thread) => shmem::SHMEM_PUT_THREAD,
+        (Case::PutLatency, Warp) => shmem::SHMEM_PUT_WARP,
+        (Case::PutLatency, Block) => shmem::SHMEM_PUT_BLOCK,
+        (Case::GetLatency, Thread) => shmem::SHMEM_GET_THREAD,
+        (Case::GetLatency, Warp) => shmem::SHMEM_GET_WARP,
+        (Case::GetLatency, Block) => shmem::SHMEM_GET_BLOCK,
+        (Case::PutSignalPingPong, Thread) => shmem::SHMEM_PUT_SIGNAL_THREAD,
+        (Case::PutSignalPingPong, Warp) => shmem::SHMEM_PUT_SIGNAL_WARP,
+        (Case::PutSignalPingPong, Block) => shmem::SHMEM_PUT_SIGNAL_BLOCK,
+        (Case::MessagePingPong, Thread) => shmem::SHMEM_MESSAGE_THREAD,
+        (Case::MessagePingPong, Warp) => shmem::SHMEM_MESSAGE_WARP,
+        (Case::MessagePingPong, Block) => shmem::SHMEM_MESSAGE_BLOCK,
+        (Case::BarrierAll, Thread) => shmem::SHMEM_BARRIER_THREAD,
+        (Case::BarrierAll, Warp) => shmem::SHMEM_BARRIER_WARP,
+        (Case::BarrierAll, Block) => shmem::SHMEM_BARRIER_BLOCK,
+        (Case::AllToAll, _) if !tuple.by_messages => shmem::SHMEM_ALL_TO_ALL_PUTS_BLOCK,
+        (Case::AllToAll, Thread) => shmem::SHMEM_ALL_TO_ALL_THREAD,
+        (Case::AllToAll, Warp) => shmem::SHMEM_ALL_TO_ALL_WARP,
+        (Case::AllToAll, Block) => shmem::SHMEM_ALL_TO_ALL_BLOCK,
+        (Case::PutBandwidth | Case::GetBandwidth, _) => shmem::SHMEM_BANDWIDTH,
+    }
+}
+
+/// Of sorted values, by nearest rank.
+fn percentile(sorted: &[f64], per_mille: usize) -> Option<f64> {
+    sorted.get((sorted.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied()
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    percentile(&sorted, 500)
+}

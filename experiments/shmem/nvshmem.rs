@@ -1,0 +1,95 @@
+//! NVSHMEM's side of a comparison: a program of its own (baseline/nvshmem.cu) that measures what it is asked for, line by line.
+
+use super::args::Tuple;
+use crate::error::Failure;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// What it answers to one launch, in microseconds as ours: one way of ping-pongs.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub min: f64,
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+}
+
+/// The running program. Dropping it ends it.
+pub struct Nvshmem {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: Receiver<String>,
+    timeout: Duration,
+    /// What it said first.
+    pub version: String,
+}
+
+impl Nvshmem {
+    /// Starts it, through a shell.
+    pub fn start(command: &str, timeout: Duration) -> Result<Nvshmem, Failure> {
+        let failed = |what: &str| Failure::Run(format!("--nvshmem {command:?}: {what}"));
+        let mut child = Command::new("sh")
+            .args(["-c", command])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| failed(&error.to_string()))?;
+        let requests = child.stdin.take();
+        let output = child.stdout.take().ok_or_else(|| failed("no output"))?;
+        let (sender, answers) = channel();
+        // Ends with the program's output.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut started = Nvshmem { child, requests, answers, timeout, version: String::new() };
+        // Other libraries talk on stdout too.
+        started.version = started.line("ready ").ok_or_else(|| failed("it did not start (its first line is \"ready\")"))?;
+        Ok(started)
+    }
+
+    /// The next line that begins so, without that; `None` when none comes in time.
+    fn line(&mut self, begin: &str) -> Option<String> {
+        loop {
+            let line = self.answers.recv_timeout(self.timeout).ok()?;
+            if let Some(rest) = line.strip_prefix(begin) {
+                return Some(rest.trim().to_owned());
+            }
+        }
+    }
+
+    /// One launch; `None` where it has no such case.
+    pub fn measure(&mut self, tuple: &Tuple) -> Result<Option<Times>, Failure> {
+        let Tuple { case, scope, bytes, grid, block, iterations, warmup, .. } = tuple;
+        let request = format!("{} {} {bytes} {grid} {block} {warmup} {iterations}", case.name(), scope.name());
+        let failed = |what: &str| Failure::Run(format!("the NVSHMEM baseline, asked for {request:?}: {what}"));
+        let requests = self.requests.as_mut().ok_or_else(|| failed("it has ended"))?;
+        writeln!(requests, "{request}").and_then(|()| requests.flush()).map_err(|error| failed(&error.to_string()))?;
+        let answer = self.line("times ").ok_or_else(|| failed("no answer in time"))?;
+        let numbers: Vec<f64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        match numbers[..] {
+            [min, p50, p99, p999] => Ok(Some(Times { min, p50, p99, p999 })),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Drop for Nvshmem {
+    fn drop(&mut self) {
+        // The end of its input ends it; a launcher that does not pass that on is ended.
+        self.requests = None;
+        for _ in 0..200 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,79 @@
+//! Why a world could not do what it was asked.
+
+use crate::bootstrap::BootstrapError;
+use crate::cuda::DeviceError;
+use crate::fabric::FabricError;
+use crate::proxy::ProxyError;
+use kernels::gin::Call;
+use kernels::ring::Status;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum GinError {
+    /// What was asked for cannot be: one line with what is allowed.
+    #[error("{0}")]
+    Usage(String),
+    /// A kernel's call failed: the first of its launch.
+    #[error("{text}")]
+    Call {
+        /// Which call, where, to which PE, and why.
+        text: String,
+        /// The reason as the kernel got it.
+        stop: Status,
+    },
+    /// Somebody has pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// The ranks'.
+    #[error("{0}")]
+    Ranks(#[from] BootstrapError),
+    /// The device's.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// A proxy's.
+    #[error("{0}")]
+    Proxy(#[from] ProxyError),
+    /// The fabric's.
+    #[error("{0}")]
+    Fabric(#[from] FabricError),
+}
+
+impl GinError {
+    /// Whether something was waited for in vain.
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            GinError::Call { stop, .. } => *stop == Status::DEADLINE,
+            GinError::Ranks(error) => error.is_timeout(),
+            GinError::Proxy(error) => error.is_timeout(),
+            _ => false,
+        }
+    }
+}
+
+/// The error of a report's words.
+pub(super) fn call(
+    kernel: &str,
+    words: &[u64; 8],
+    pe: Option<(u32, String)>,
+    proxy: Option<ProxyError>,
+    rings: Vec<String>,
+) -> GinError {
+    let [stop, number, _, detail, seen, wanted, block, thread] = *words;
+    let (stop, call) = (Status(stop), Call::of(number));
+    let what = match call {
+        Some(Call::Wait | Call::Signal) => format!(" of signal {detail}"),
+        Some(Call::Barrier | Call::Quiet | Call::Fence) | None => String::new(),
+        Some(_) => format!(" of {detail} B"),
+    };
+    let to = pe.map(|(pe, path)| format!(" with PE {pe} ({path})")).unwrap_or_default();
+    let waited = if wanted > 0 { format!(", which had reached {seen} of {wanted}") } else { String::new() };
+    let name = call.map_or("an unknown call", Call::name);
+    let mut text = format!("{kernel}: block {block}, thread {thread}: {name}{what}{to}{waited}: {}", stop.text());
+    if let Some(error) = proxy {
+        text.push_str(&format!("; the proxy: {error}"));
+    }
+    if stop == Status::DEADLINE && !rings.is_empty() {
+        text.push_str(&format!("; {}", rings.join("; ")));
+    }
+    GinError::Call { text, stop }
+}

@@ -1,0 +1,291 @@
+//! How a world is opened: heap, mappings, rails, and the description that kernels get.
+
+use super::heap::{Heap, Space};
+use super::rails::{self, Chosen, Parts, Standing};
+use super::{BARRIER_BYTES, GinError, Options, Path, World};
+use crate::bootstrap::Bootstrap;
+use crate::cores;
+use crate::cuda::{Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place};
+use crate::fabric::RemoteRegion;
+use crate::fabric::discover::Reach;
+use crate::memory;
+use crate::proxy::engine::SignalRule;
+use crate::proxy::order::SignalWords;
+use crate::proxy::{Proxy, device_timeout};
+use crate::ring::{RingMemory, RingTable};
+use kernels::gin::{Peer, RESERVED_BYTES, Report, SIGNALS, Team};
+use serde::{Deserialize, Serialize};
+
+/// What ranks tell each other about one proxy thread.
+#[derive(Serialize, Deserialize)]
+struct Card {
+    addresses: Vec<Vec<u8>>,
+    regions: Vec<Vec<RemoteRegion>>,
+}
+
+/// A heap and the other ranks' heaps, where they could be mapped.
+struct Mapped {
+    heap: Heap,
+    opened: Vec<Option<OpenedMemory>>,
+    /// Whether another rank has this heap mapped.
+    by_others: bool,
+}
+
+pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
+    let mut notes = Vec::new();
+    ranks.compare(fingerprint(options))?;
+    let (device, why_emulated) = Device::open(options.device, ranks.local_rank())?;
+    if let Some(why) = why_emulated {
+        notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
+    }
+    let bytes = (RESERVED_BYTES + options.heap_bytes).next_multiple_of(4096);
+    check_memory(ranks, bytes)?;
+
+    let mut mapped = map(ranks, &device, bytes, options.path, &mut notes)?;
+    let (me, size) = (ranks.rank(), ranks.size());
+    let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
+    let someone_needs_rails = ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true);
+    let mut chosen = None;
+    if someone_needs_rails {
+        let mut rails = choose(ranks, &device, options, &mut notes)?;
+        mapped = reachable(ranks, &device, bytes, mapped, &mut rails, &mut notes)?;
+        chosen = Some(rails);
+    }
+
+    let far = device.allocate(Place::Host, SIGNALS as usize * 8)?;
+    let (mut rings, mut proxies) = (Vec::new(), Vec::new());
+    let busy = ranks.local_size() * (options.proxies + 1);
+    if let Some(chosen) = &chosen {
+        let shares_core = busy > cores::allowed().len();
+        for thread in 0..options.proxies.max(1) {
+            let ring = RingMemory::new(&device, options.ring_slots, device_timeout(options.timeout))?;
+            let signals = SignalRule {
+                rule: options.rule,
+                me,
+                ranks: size,
+                early: options.early_signals,
+                // SAFETY: the world keeps the words longer than its proxies.
+                words: Some(unsafe { SignalWords::at(far.pointer()) }),
+            };
+            let parts = Parts {
+                heap: mapped.heap.memory(bytes, device.cuda_ordinal()),
+                // SAFETY: taken once per ring; the world keeps the ring longer than its proxies.
+                consumer: unsafe { ring.consumer() },
+                shares_core,
+                timeout: options.timeout,
+                signals,
+                fault: options.fault,
+            };
+            proxies.push(rails::start(chosen, options.rails, thread, parts)?);
+            rings.push(ring);
+        }
+        connect(ranks, &proxies)?;
+        for proxy in &proxies {
+            proxy.configure(options.rails, options.strategy)?;
+        }
+    }
+    let table = if rings.is_empty() { None } else { Some(RingTable::new(&device, &rings)?) };
+
+    let own = mapped.heap.address();
+    let entry = |rank: usize| Peer {
+        heap: if rank == me { own } else { mapped.opened[rank].as_ref().map_or(0, OpenedMemory::address) },
+    };
+    let entries: Vec<Peer> = (0..size).map(entry).collect();
+    let peers = device.allocate(Place::Device, size_of_val(&entries[..]))?;
+    peers.write(0, &entries)?;
+    let (teams, members) = teams(ranks);
+    let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
+    team_pes.write(0, &members)?;
+    let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
+    let report = device.allocate(Place::Device, size_of::<Report>())?;
+    let abort = device.allocate(Place::Host, 8)?;
+
+    let by_rails = if chosen.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
+    let by_mapping = if mapped.by_others { kernels::gin::World::BY_MAPPING } else { 0 };
+    let description = kernels::gin::World {
+        me: me as u32,
+        pes: size as u32,
+        paths: by_rails | by_mapping,
+        ring_count: rings.len() as u32,
+        heap: own as *mut u8,
+        heap_bytes: bytes,
+        peers: peers.pointer(),
+        rings: table.as_ref().map_or(std::ptr::null(), RingTable::pointer),
+        far: far.pointer(),
+        team_pes: team_pes.pointer(),
+        teams,
+        barriers: barriers.pointer(),
+        report: report.pointer(),
+        abort: abort.pointer(),
+        timeout_ns: device_timeout(options.timeout).as_nanos() as u64,
+    };
+    let mapping = if matches!(device, Device::Emulated) { "memory" } else { "nvlink" };
+    let fabric = chosen.as_ref().map_or(mapping.to_owned(), Chosen::name);
+    ranks.barrier("world opened")?;
+    Ok(World {
+        proxies,
+        rings,
+        _table: table,
+        opened: mapped.opened,
+        heap: mapped.heap,
+        space: Space::new(bytes),
+        signals: 0,
+        far,
+        _tables: [peers, team_pes, barriers],
+        report,
+        abort,
+        device,
+        description,
+        fabric,
+        notes,
+    })
+}
+
+/// What must be the same on every rank.
+fn fingerprint(options: &Options) -> Vec<(String, String)> {
+    let of = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        of("heap", options.heap_bytes.to_string()),
+        of("path", options.path.to_string()),
+        of("rails' fabric", options.fabric.text()),
+        of("rails", options.rails.to_string()),
+        of("strategy", options.strategy.to_string()),
+        of("rule of signals", options.rule.to_string()),
+        of("proxy threads", options.proxies.to_string()),
+    ]
+}
+
+fn check_memory(ranks: &Bootstrap, bytes: u64) -> Result<(), GinError> {
+    let here = bytes.saturating_mul(ranks.local_size() as u64);
+    match memory::available() {
+        Some(available) if here > available => Err(GinError::Usage(format!(
+            "the {} ranks on this machine need {here} B for their heaps, and {available} B are available: open the world with a \
+             smaller heap",
+            ranks.local_size()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Allocates the heap in device memory, and maps those of the ranks on this machine.
+fn map(
+    ranks: &mut Bootstrap,
+    device: &Device,
+    bytes: u64,
+    path: Path,
+    notes: &mut Vec<String>,
+) -> Result<Mapped, GinError> {
+    let shared = PeerMemory::new(device, bytes)?;
+    let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
+    let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
+    let here = ranks.on_this_machine();
+    let (me, size) = (ranks.rank(), ranks.size());
+    let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
+    let mut refused = None;
+    for rank in (0..size).filter(|rank| *rank != me) {
+        let handle = handles[rank].as_ref().filter(|_| here.contains(&rank));
+        match handle.map(|handle| OpenedMemory::open(device, handle)) {
+            Some(Ok(memory)) => opened[rank] = Some(memory),
+            Some(Err(DeviceError::Missing(why))) => refused = refused.or(Some((rank, why))),
+            Some(Err(error)) => return Err(error.into()),
+            None if path == Path::NvLink => refused = refused.or(Some((rank, "it is on another machine".into()))),
+            None => {}
+        }
+    }
+    if let Some((rank, why)) = refused {
+        if path == Path::NvLink {
+            return Err(GinError::Usage(format!(
+                "path nvlink: PE {me} cannot map the heap of PE {rank}: {why}; try path auto, which takes rails there"
+            )));
+        }
+        notes.push(format!("PE {rank} is reached by rails: {why}"));
+    }
+    let maps: Vec<bool> = opened.iter().map(Option::is_some).collect();
+    let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "who maps whom")?;
+    let by_others = all.iter().any(|maps| maps.get(me) == Some(&true));
+    Ok(Mapped { heap: Heap::Shared(shared), opened, by_others })
+}
+
+fn choose(
+    ranks: &mut Bootstrap,
+    device: &Device,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Chosen, GinError> {
+    let standing = Standing {
+        reach: if ranks.same_host() { Reach::SameHost } else { Reach::Network },
+        near: device.pci_address(),
+        rank: ranks.rank(),
+        local_rank: ranks.local_rank(),
+        local_size: ranks.local_size(),
+        same_machine: ranks.on_this_machine().len() == ranks.size(),
+    };
+    let chosen = Chosen::of(&options.fabric, options.rails, &standing, notes).map_err(GinError::Usage)?;
+    ranks.compare(vec![("rails".to_owned(), chosen.name())])?;
+    Ok(chosen)
+}
+
+/// The heap where the rails reach it: as it is, or in host memory, which then nobody maps.
+fn reachable(
+    ranks: &mut Bootstrap,
+    device: &Device,
+    bytes: u64,
+    mut mapped: Mapped,
+    rails: &mut Chosen,
+    notes: &mut Vec<String>,
+) -> Result<Mapped, GinError> {
+    let reaches = match device {
+        Device::Emulated => true,
+        Device::Gpu(_) => rails.reaches_gpu(mapped.heap.memory(bytes, device.cuda_ordinal())),
+    };
+    if !ranks.all_gather_values(&reaches, "rails that reach the heap")?.contains(&false) {
+        return Ok(mapped);
+    }
+    mapped.opened.iter_mut().for_each(|opened| *opened = None);
+    // Nobody has it mapped any more.
+    ranks.barrier("heaps unmapped")?;
+    drop(mapped);
+    notes.push(format!(
+        "the heap is in pinned host memory, and all PEs are reached by rails: {} does not reach GPU memory here",
+        rails.name()
+    ));
+    let heap = if rails.shares_memory() {
+        device.pinned_shared(bytes as usize)?
+    } else {
+        device.allocate(Place::Host, bytes as usize)?
+    };
+    let opened = (0..ranks.size()).map(|_| None).collect();
+    Ok(Mapped { heap: Heap::Host(heap), opened, by_others: false })
+}
+
+/// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
+fn connect(ranks: &mut Bootstrap, proxies: &[Proxy]) -> Result<(), GinError> {
+    let card =
+        |proxy: &Proxy| Card { addresses: proxy.offer().addresses.clone(), regions: proxy.offer().regions.clone() };
+    let cards: Vec<Card> = proxies.iter().map(card).collect();
+    let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
+    for (thread, proxy) in proxies.iter().enumerate() {
+        let of_thread: Vec<&Card> = all.iter().filter_map(|cards| cards.get(thread)).collect();
+        let addresses = of_thread.iter().map(|card| card.addresses.clone()).collect();
+        proxy.connect(addresses, of_thread.iter().map(|card| card.regions.clone()).collect())?;
+    }
+    Ok(ranks.barrier("connected")?)
+}
+
+/// World, node and rail, with the PEs of each behind one another.
+fn teams(ranks: &Bootstrap) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
+    let (me, size) = (ranks.rank(), ranks.size());
+    let machine = |rank: usize| ranks.members()[rank].machine();
+    let on = |rank: usize| (0..size).filter(|other| machine(*other) == machine(rank)).collect::<Vec<_>>();
+    let place = |rank: usize| on(rank).iter().position(|other| *other == rank);
+    let node = on(me);
+    let rail: Vec<usize> = (0..size).filter(|rank| place(*rank) == place(me)).collect();
+    let mut members: Vec<u32> = Vec::new();
+    let teams = [(0..size).collect(), node, rail].map(|team: Vec<usize>| {
+        let first = members.len() as u32;
+        members.extend(team.iter().map(|rank| *rank as u32));
+        let position = team.iter().position(|rank| *rank == me).unwrap_or(0);
+        Team { first, pes: team.len() as u32, me: position as u32 }
+    });
+    (teams, members)
+}

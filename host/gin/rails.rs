@@ -1,0 +1,234 @@
+//! What a world's proxies open: their rails, whatever these are, and the heap's registration on each.
+
+use crate::fabric::discover::{self, Domain, Reach};
+use crate::fabric::libfabric::{Level, LibfabricRail, RailOptions};
+use crate::fabric::model::{self, Model, Profile};
+use crate::fabric::near::NearRail;
+use crate::fabric::shuffled::{self, Disorder, ShuffledRail};
+use crate::fabric::{Access, FabricError, Memory, Rail};
+use crate::proxy::engine::{Engine, EngineError, Opened, SignalRule};
+use crate::proxy::{Fault, Proxy, ProxyError, ProxySetup};
+use kernels::ring::consumer::Consumer;
+use std::time::Duration;
+
+/// Commands in flight per proxy thread.
+const IN_FLIGHT: usize = 16384;
+
+/// What the rails of a world are.
+#[derive(Clone, Debug)]
+pub enum Fabric {
+    /// A provider of libfabric.
+    Libfabric {
+        /// `efa`, `tcp`, ...; by default efa where there is one, else tcp.
+        provider: Option<String>,
+        /// Domains to open rails on, in this order; chosen when there are none.
+        domains: Vec<String>,
+        /// When a transfer counts as complete. Rules `own` and `drain` are right at [`Level::Delivery`] alone.
+        level: Level,
+    },
+    /// Modelled cards of this profile, on one machine.
+    Model(String),
+    /// Rails without any order, on one machine: for tests and studies.
+    Unordered(Disorder),
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Fabric::Libfabric { provider: None, domains: Vec::new(), level: Level::Delivery }
+    }
+}
+
+impl Fabric {
+    /// By the name that a user gives: a provider, `model:p5`, `test:unordered`.
+    pub fn named(provider: Option<&str>, domains: &[String], level: Level) -> Fabric {
+        match provider {
+            Some(name) if name == shuffled::NAME => Fabric::Unordered(Disorder::default()),
+            Some(name) => match name.strip_prefix(model::PREFIX) {
+                Some(profile) => Fabric::Model(profile.to_owned()),
+                None => Fabric::Libfabric { provider: Some(name.to_owned()), domains: domains.to_vec(), level },
+            },
+            None => Fabric::Libfabric { provider: None, domains: domains.to_vec(), level },
+        }
+    }
+
+    /// For the comparison of ranks.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Fabric::Libfabric { provider, .. } => provider.clone().unwrap_or_else(|| "libfabric".into()),
+            Fabric::Model(profile) => format!("{}{profile}", model::PREFIX),
+            Fabric::Unordered(disorder) => format!("{} {disorder:?}", shuffled::NAME),
+        }
+    }
+}
+
+/// Rails that can be opened.
+#[derive(Clone)]
+pub(super) enum Chosen {
+    Libfabric { provider: String, domains: Vec<Domain>, options: RailOptions },
+    Model { name: String, model: Model },
+    Unordered(Disorder),
+}
+
+/// Where a rank stands, for the choice of its domains.
+pub(super) struct Standing {
+    pub reach: Reach,
+    /// PCI address of its GPU.
+    pub near: Option<String>,
+    pub rank: usize,
+    pub local_rank: usize,
+    pub local_size: usize,
+    pub same_machine: bool,
+}
+
+impl Chosen {
+    /// Chooses `count` rails.
+    ///
+    /// # Errors
+    /// What is wrong with what was asked for.
+    pub fn of(fabric: &Fabric, count: usize, standing: &Standing, notes: &mut Vec<String>) -> Result<Chosen, String> {
+        if !standing.same_machine && !matches!(fabric, Fabric::Libfabric { .. }) {
+            return Err(format!("rails {}: all ranks must be on one host", fabric.text()));
+        }
+        match fabric {
+            Fabric::Libfabric { provider, domains, level } => {
+                let choice = discover::choose_provider(provider.as_deref()).map_err(|error| error.to_string())?;
+                let near = standing.near.as_ref().and_then(|address| address.parse().ok());
+                let (local_rank, local_size) = (standing.local_rank, standing.local_size);
+                let chosen = discover::select_domains(
+                    &choice.provider,
+                    count,
+                    standing.reach,
+                    domains,
+                    near,
+                    local_rank,
+                    local_size,
+                )
+                .map_err(|error| error.to_string())?;
+                notes.push(format!("provider {}: {}", choice.provider, choice.reason));
+                notes.extend(chosen.note.clone());
+                let options = RailOptions { level: *level, cuda_memory: false, messages: false, max_outstanding: None };
+                Ok(Chosen::Libfabric { provider: choice.provider, domains: chosen.domains, options })
+            }
+            Fabric::Model(profile) => {
+                let model = Model::new(profile, Profile::named(profile)?, count, standing.rank as u64);
+                notes.push(format!("MODELLED cards of a {profile}: their bytes are moved through shared memory"));
+                Ok(Chosen::Model { name: format!("{}{profile}", model::PREFIX), model })
+            }
+            Fabric::Unordered(disorder) => {
+                notes.push("test rails: transfers arrive late and in any order, on purpose".into());
+                let seed = disorder.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (standing.rank as u64 + 1) << 32;
+                Ok(Chosen::Unordered(Disorder { seed, ..*disorder }))
+            }
+        }
+    }
+
+    /// As rows name it.
+    pub fn name(&self) -> String {
+        match self {
+            Chosen::Libfabric { provider, .. } => provider.split(';').next().unwrap_or_default().to_owned(),
+            Chosen::Model { name, .. } => name.clone(),
+            Chosen::Unordered(_) => shuffled::NAME.to_owned(),
+        }
+    }
+
+    /// Whether the rails can read and write this memory of a GPU: asked by registering it.
+    pub fn reaches_gpu(&mut self, memory: Memory) -> bool {
+        let Chosen::Libfabric { domains, options, .. } = self else { return false };
+        let Some(domain) = domains.first() else { return false };
+        let asked = RailOptions { cuda_memory: true, ..options.clone() };
+        let reaches = LibfabricRail::open(domain, &asked).ok().is_some_and(|mut rail| {
+            // SAFETY: the caller's memory outlives the region, which ends in this expression.
+            rail.limits().cuda_memory && unsafe { rail.register(memory, Access::ALL) }.is_ok()
+        });
+        options.cuda_memory = reaches;
+        reaches
+    }
+
+    /// Whether the bytes go through memory that processes of this machine share.
+    pub fn shares_memory(&self) -> bool {
+        !matches!(self, Chosen::Libfabric { .. })
+    }
+}
+
+/// What a proxy thread is given beside its rails.
+pub(super) struct Parts {
+    pub heap: Memory,
+    pub consumer: Consumer,
+    pub shares_core: bool,
+    pub timeout: Duration,
+    pub signals: SignalRule,
+    pub fault: Option<Fault>,
+}
+
+/// Starts a proxy thread over `count` of the chosen rails.
+pub(super) fn start(chosen: &Chosen, count: usize, thread: usize, parts: Parts) -> Result<Proxy, ProxyError> {
+    let near = |count: usize| (0..count).map(|_| NearRail::open("shared memory", None)).collect::<Result<Vec<_>, _>>();
+    match chosen.clone() {
+        Chosen::Libfabric { domains, options, .. } => {
+            let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
+            launch(open, parts)
+        }
+        Chosen::Model { model, .. } => launch(move || Ok(model.rails(near(count)?)), parts),
+        Chosen::Unordered(disorder) => {
+            let seed = move |rail: usize| disorder.seed ^ ((thread * 64 + rail) as u64 + 1) << 8;
+            let open = move || {
+                let rails = near(count)?.into_iter().enumerate();
+                Ok(rails
+                    .map(|(rail, near)| ShuffledRail::new(near, Disorder { seed: seed(rail), ..disorder }))
+                    .collect())
+            };
+            launch(open, parts)
+        }
+    }
+}
+
+fn launch<R, F>(open: F, parts: Parts) -> Result<Proxy, ProxyError>
+where
+    R: Rail + 'static,
+    F: FnMut() -> Result<Vec<R>, FabricError> + Send + 'static,
+{
+    let Parts { heap, consumer, shares_core, timeout, signals, fault } = parts;
+    let setup = Setup { open, heap, consumer: Some(consumer), shares_core, timeout, signals: Some(signals), fault };
+    Proxy::start(setup, timeout)
+}
+
+struct Setup<F> {
+    open: F,
+    heap: Memory,
+    consumer: Option<Consumer>,
+    shares_core: bool,
+    timeout: Duration,
+    signals: Option<SignalRule>,
+    fault: Option<Fault>,
+}
+
+impl<R, F> ProxySetup for Setup<F>
+where
+    R: Rail + 'static,
+    F: FnMut() -> Result<Vec<R>, FabricError> + Send + 'static,
+{
+    type Rail = R;
+
+    fn cpu(&self) -> Option<usize> {
+        None
+    }
+    fn shares_core(&self) -> bool {
+        self.shares_core
+    }
+    fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+    fn take_consumer(&mut self) -> Option<Consumer> {
+        self.consumer.take()
+    }
+    fn open(&mut self) -> Result<Opened<R>, EngineError> {
+        let mut engine = Engine::new((self.open)()?, IN_FLIGHT, self.timeout);
+        if let Some(signals) = self.signals.take() {
+            engine.set_signals(signals)?;
+        }
+        // SAFETY: the world keeps the heap longer than its proxies.
+        let heap = unsafe { engine.register(self.heap, Access::ALL, None) }?;
+        engine.accept_values()?;
+        Ok((engine, vec![heap]))
+    }
+}

@@ -1,0 +1,398 @@
+//! Puts with signals in the engine: the rule that orders them ([`order`](crate::proxy::order)), and values that stand in commands.
+
+use super::{Engine, EngineError, Queued, Route};
+use crate::fabric::{Access, Memory, Rail};
+use crate::proxy::order::{Accounts, Immediate, MOST_PARTS, MOST_RANKS, Rule, SignalWords, head, part};
+use kernels::command::{Command, Opcode, signal_of};
+use std::collections::{HashMap, VecDeque};
+
+/// Tickets have 63 bits: the token of what no command asked for.
+const NO_TICKET: u64 = u64::MAX;
+/// As [`Queued::local_region`]: the values of commands.
+pub(super) const VALUES: u16 = u16::MAX;
+
+/// What follows a put once its transfers are complete.
+struct After {
+    left: usize,
+    route: Route,
+    peer: u32,
+    immediates: [Option<u32>; 2],
+}
+
+/// The signal that everything waits for, under [`Rule::Drain`].
+struct Draining {
+    ticket: u64,
+    route: Route,
+    peer: u32,
+    immediate: u32,
+}
+
+/// An engine's signals.
+pub(super) struct Signals {
+    rule: Rule,
+    early: bool,
+    words: SignalWords,
+    accounts: Accounts,
+    after: HashMap<u64, After>,
+    draining: Option<Draining>,
+    /// Transfers under way to each peer, and each ticket's peer: under [`Rule::Drain`] alone.
+    flights: Vec<u64>,
+    peer_of: Vec<u32>,
+    /// Commands that wait for a slot or for the drain, in order.
+    held: VecDeque<(u64, Route, Command)>,
+    /// Tickets whose signals can go out.
+    ready: Vec<u64>,
+}
+
+impl Default for Signals {
+    fn default() -> Self {
+        Signals::new(&SignalRule::default(), 0)
+    }
+}
+
+/// How an engine's signals are ordered and where they are counted.
+#[derive(Debug)]
+pub struct SignalRule {
+    /// The rule.
+    pub rule: Rule,
+    /// This rank, as its peers number it, and how many there are.
+    pub me: usize,
+    /// See `me`.
+    pub ranks: usize,
+    /// A fault, for tests: the rule does not wait for what it should wait for.
+    pub early: bool,
+    /// Where signals of this rank are counted; the engine's own words unless the device reads them.
+    pub words: Option<SignalWords>,
+}
+
+impl Default for SignalRule {
+    /// By count as far as one transfer goes, and by the put's own completion where there are several: without numbers of ranks there is
+    /// no account of them.
+    fn default() -> Self {
+        SignalRule { rule: Rule::Count, me: 0, ranks: 0, early: false, words: None }
+    }
+}
+
+impl Signals {
+    fn new(rule: &SignalRule, window: usize) -> Signals {
+        let drains = rule.rule == Rule::Drain;
+        Signals {
+            rule: rule.rule,
+            early: rule.early,
+            words: SignalWords::default(),
+            accounts: Accounts::new(rule.rule, rule.me, rule.ranks, rule.early),
+            after: HashMap::new(),
+            draining: None,
+            flights: vec![0; if drains { rule.ranks } else { 0 }],
+            peer_of: vec![0; if drains { window.next_power_of_two() } else { 0 }],
+            held: VecDeque::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    /// Whether commands wait: then others wait behind them.
+    #[inline]
+    pub fn hold_back(&self) -> bool {
+        self.draining.is_some() || !self.held.is_empty()
+    }
+
+    pub fn words(&self) -> &SignalWords {
+        &self.words
+    }
+
+    /// An immediate has come.
+    #[inline]
+    pub fn arrive(&mut self, bits: u32) {
+        self.accounts.arrive(bits, &self.words);
+    }
+
+    /// A transfer of this ticket is complete.
+    #[inline]
+    pub fn landed(&mut self, ticket: u64) {
+        if !self.flights.is_empty() && ticket != NO_TICKET {
+            let mask = self.peer_of.len() as u64 - 1;
+            let peer = self.peer_of[(ticket & mask) as usize];
+            if let Some(flights) = self.flights.get_mut(peer as usize) {
+                *flights = flights.saturating_sub(1);
+            }
+        }
+        if !self.after.is_empty()
+            && let Some(after) = self.after.get_mut(&ticket)
+        {
+            after.left = after.left.saturating_sub(1);
+            if after.left == 0 {
+                self.ready.push(ticket);
+            }
+        }
+    }
+
+    /// So many transfers of this ticket are on their way.
+    #[inline]
+    fn launched(&mut self, ticket: u64, peer: u32, transfers: usize) {
+        if self.flights.is_empty() || ticket == NO_TICKET {
+            return;
+        }
+        let mask = self.peer_of.len() as u64 - 1;
+        self.peer_of[(ticket & mask) as usize] = peer;
+        if let Some(flights) = self.flights.get_mut(peer as usize) {
+            *flights += transfers as u64;
+        }
+    }
+
+    /// Commands that wait, and for what, for messages.
+    pub fn state(&self) -> Option<String> {
+        let peer = match (&self.draining, self.held.front()) {
+            (Some(draining), _) => draining.peer,
+            (None, Some((_, _, command))) => command.peer,
+            (None, None) => return None,
+        };
+        let what =
+            if self.draining.is_some() { "its puts to drain" } else { "it to say that it is done with earlier puts" };
+        Some(format!("{} commands wait behind a signal for peer {peer}, and that for {what}", self.held.len()))
+    }
+}
+
+/// The buffer of the values that stand in commands, one word for each ticket in flight; it is registered, and the NIC reads it.
+pub(super) struct Values<R: Rail> {
+    pub on_rail: Vec<R::Region>,
+    words: Box<[u64]>,
+}
+
+impl<R: Rail> Engine<R> {
+    /// Orders and counts signals in this way from now on. Call it before the first command.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] for more ranks than immediates can tell apart.
+    pub fn set_signals(&mut self, rule: SignalRule) -> Result<(), EngineError> {
+        if rule.ranks > MOST_RANKS {
+            return Err(EngineError::Refused(format!("signals between {} ranks: at most {MOST_RANKS}", rule.ranks)));
+        }
+        let mut signals = Signals::new(&rule, self.window);
+        if let Some(words) = rule.words {
+            signals.words = words;
+        }
+        self.signals = signals;
+        Ok(())
+    }
+
+    /// Accepts puts of values from now on: registers the memory that they are sent from.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn accept_values(&mut self) -> Result<(), EngineError> {
+        let words: Box<[u64]> = vec![0; self.window.next_power_of_two()].into();
+        let memory = Memory { address: words.as_ptr() as u64, bytes: size_of_val::<[u64]>(&words), cuda_device: None };
+        let mut on_rail = Vec::with_capacity(self.rails.len());
+        for rail in &mut self.rails {
+            // SAFETY: the words stay in place behind their box, and are dropped with the regions, once nothing is posted.
+            on_rail.push(unsafe { rail.register(memory, Access::SOURCE) }?);
+        }
+        self.values = Some(Values { on_rail, words });
+        Ok(())
+    }
+
+    /// How often each signal has arrived here, times what it added.
+    pub fn signals(&self) -> Vec<u64> {
+        self.signals.words().values()
+    }
+
+    /// Whether a command's signal or value is one.
+    pub(super) fn signal_fits(&self, command: &Command) -> bool {
+        match command.opcode {
+            Opcode::Signal | Opcode::PutSignal => signal_of(command.immediate).is_some(),
+            Opcode::PutValue => (1..=8).contains(&command.bytes) && self.values.is_some(),
+            Opcode::Put | Opcode::Get => true,
+        }
+    }
+
+    /// Lays a command over the rails' queues, or holds it back behind others that wait.
+    #[inline]
+    pub(super) fn place(&mut self, ticket: u64, route: Route, command: &Command) {
+        if self.signals.hold_back() || !self.spread(ticket, route, command) {
+            self.signals.held.push_back((ticket, route, *command));
+        }
+    }
+
+    /// Goes on with commands that were held back, and with what follows complete ones.
+    #[inline]
+    pub(super) fn follow_up(&mut self) {
+        while let Some(ticket) = self.signals.ready.pop() {
+            if let Some(After { route, peer, immediates, .. }) = self.signals.after.remove(&ticket) {
+                for immediate in immediates.into_iter().flatten() {
+                    self.lay_signal(ticket, route, peer, immediate);
+                }
+            }
+        }
+        if let Some(draining) = &self.signals.draining
+            && self.signals.flights.get(draining.peer as usize).is_none_or(|flights| *flights == 0)
+            && let Some(Draining { ticket, route, peer, immediate }) = self.signals.draining.take()
+        {
+            self.lay_signal(ticket, route, peer, immediate);
+        }
+        if self.signals.accounts.owes() {
+            let due: Vec<(usize, u32)> = self.signals.accounts.due().collect();
+            for (peer, immediate) in due {
+                if let Some(remote) = self.peers.first_entry(peer, 0) {
+                    self.lay_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
+                }
+            }
+        }
+        while self.signals.draining.is_none()
+            && let Some((ticket, route, command)) = self.signals.held.pop_front()
+        {
+            if !self.spread(ticket, route, &command) {
+                self.signals.held.push_front((ticket, route, command));
+                return;
+            }
+        }
+    }
+
+    /// Lays a command over the rails' queues; false when it has to wait for a slot of its target.
+    #[inline]
+    fn spread(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
+        match command.opcode {
+            Opcode::Put | Opcode::Get => self.lay_all(ticket, route, command, |_| None),
+            Opcode::PutValue => {
+                let mut at = *command;
+                at.source_offset = self.keep_value(ticket, command);
+                self.lay_all(ticket, route, &at, |_| None);
+            }
+            Opcode::Signal => {
+                self.lay_signal(ticket, route, command.peer, Immediate::Signal(command.immediate).encode())
+            }
+            Opcode::PutSignal => return self.spread_signalled(ticket, route, command),
+        }
+        true
+    }
+
+    /// As [`lay`](Engine::lay), and counts the transfers for the ticket, of which one was expected.
+    #[inline]
+    fn lay_all(&mut self, ticket: u64, route: Route, command: &Command, immediate: impl Fn(usize) -> Option<u32>) {
+        let pieces = self.lay(ticket, route, command, immediate);
+        if pieces > 1 {
+            self.tracker.add(ticket, pieces as u32 - 1);
+        }
+    }
+
+    /// A put with its signal, by the rule.
+    fn spread_signalled(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
+        let peer = command.peer;
+        let signal = Immediate::Signal(command.immediate).encode();
+        let rule = self.signals.rule;
+        // Nobody's turn yet: the put may have to wait.
+        let pieces = self.scheduler.clone().schedule(command.bytes, self.longest, false, |_| ());
+        let parts = pieces + usize::from(rule == Rule::Sequence);
+        let slot = match rule {
+            Rule::Count if pieces == 1 || parts > MOST_PARTS || !self.signals.accounts.has(peer as usize) => None,
+            Rule::Count | Rule::Sequence => match self.signals.accounts.take(peer as usize) {
+                None => return false,
+                slot => slot,
+            },
+            Rule::Own | Rule::Drain => None,
+        };
+        let number = command.immediate;
+        match (rule, slot) {
+            (Rule::Count, None) if pieces == 1 => self.lay_all(ticket, route, command, |_| Some(signal)),
+            (Rule::Count, Some(slot)) => self.lay_all(ticket, route, command, |index| {
+                Some(if index == 0 { head(slot, number) } else { part(slot, parts, number) })
+            }),
+            (Rule::Sequence, Some(slot)) if parts <= MOST_PARTS => {
+                self.tracker.add(ticket, 1);
+                self.lay_all(ticket, route, command, |_| Some(part(slot, parts, number)));
+                self.lay_signal(ticket, route, peer, head(slot, number));
+            }
+            // More transfers than the account has numbers for: behind their completion two that carry nothing else.
+            (Rule::Sequence, Some(slot)) => {
+                let behind = [Some(part(slot, 2, number)), Some(head(slot, number))];
+                self.lay_before(ticket, route, command, behind);
+            }
+            (Rule::Drain, _) => {
+                self.tracker.add(ticket, 1);
+                self.lay_all(ticket, route, command, |_| None);
+                if self.signals.early {
+                    self.lay_signal(ticket, route, peer, signal);
+                } else {
+                    self.signals.draining = Some(Draining { ticket, route, peer, immediate: signal });
+                }
+            }
+            (Rule::Own | Rule::Count | Rule::Sequence, _) => {
+                self.lay_before(ticket, route, command, [Some(signal), None]);
+            }
+        }
+        true
+    }
+
+    /// Lays a put, and notes what follows its completion.
+    fn lay_before(&mut self, ticket: u64, route: Route, command: &Command, immediates: [Option<u32>; 2]) {
+        let followers = immediates.iter().flatten().count();
+        self.tracker.add(ticket, followers as u32);
+        let pieces = self.lay(ticket, route, command, |_| None);
+        self.tracker.add(ticket, pieces as u32 - 1);
+        let after = After { left: pieces, route, peer: command.peer, immediates };
+        self.signals.after.insert(ticket, after);
+        if self.signals.early {
+            self.signals.ready.push(ticket);
+        }
+    }
+
+    /// Queues a command's transfers; returns how many.
+    #[inline]
+    fn lay(&mut self, ticket: u64, route: Route, command: &Command, immediate: impl Fn(usize) -> Option<u32>) -> usize {
+        let read = command.opcode == Opcode::Get;
+        let (local_offset, remote_offset) = if read {
+            (command.destination_offset, command.source_offset)
+        } else {
+            (command.source_offset, command.destination_offset)
+        };
+        let local_region = if command.opcode == Opcode::PutValue { VALUES } else { route.local as u16 };
+        let queues = &mut self.queues;
+        let mut index = 0;
+        let pieces = self.scheduler.schedule(command.bytes, self.longest, false, |piece| {
+            queues[piece.rail].items.push(Queued {
+                ticket,
+                local_offset: local_offset + piece.offset,
+                remote_offset: remote_offset + piece.offset,
+                bytes: piece.bytes,
+                // `check` has found them in tables that are smaller than these types: the command's fields are.
+                peer: command.peer as u16,
+                local_region,
+                remote: route.remote as u32,
+                read,
+                immediate: immediate(index),
+            });
+            index += 1;
+        });
+        self.queued += pieces;
+        self.signals.launched(ticket, command.peer, pieces);
+        pieces
+    }
+
+    /// Queues a transfer without bytes.
+    #[inline]
+    fn lay_signal(&mut self, ticket: u64, route: Route, peer: u32, immediate: u32) {
+        let queues = &mut self.queues;
+        self.queued += self.scheduler.schedule(0, self.longest, true, |piece| {
+            queues[piece.rail].items.push(Queued {
+                ticket,
+                local_offset: 0,
+                remote_offset: 0,
+                bytes: 0,
+                peer: peer as u16,
+                local_region: route.local as u16,
+                remote: route.remote as u32,
+                read: false,
+                immediate: Some(immediate),
+            });
+        });
+        self.signals.launched(ticket, peer, 1);
+    }
+
+    /// Stores a command's value where the rails read it; returns its offset. The ticket that had this word before is complete: no
+    /// more tickets than words are in flight.
+    fn keep_value(&mut self, ticket: u64, command: &Command) -> u64 {
+        let Some(values) = &mut self.values else { return 0 };
+        let at = ticket as usize & (values.words.len() - 1);
+        values.words[at] = command.value();
+        at as u64 * 8
+    }
+}

@@ -1,0 +1,100 @@
+//! The accounts, whatever the order in which transfers arrive.
+
+use super::*;
+use kernels::command::{MOST_ADDED, signal_immediate};
+use proptest::prelude::*;
+
+/// A put: its transfers and what it signals.
+fn puts() -> impl Strategy<Value = Vec<(usize, u32, u32)>> {
+    prop::collection::vec((2usize..=6, 0..8u32, 1..=MOST_ADDED), 1..40)
+}
+
+proptest! {
+    #[test]
+    fn immediates_go_both_ways(bits: u32) {
+        let decoded = Immediate::decode(bits);
+        // Of a signal 30 bits are used.
+        prop_assert_eq!(decoded.encode(), bits);
+        prop_assert_eq!(Immediate::decode(decoded.encode()), decoded);
+    }
+
+    /// No signal is counted before all transfers of its put have arrived (nor, in sequence, before those of the puts before it), each is
+    /// counted once, and slots come back.
+    #[test]
+    fn a_put_is_counted_when_it_is_whole(puts in puts(), order in prop::collection::vec(any::<u32>(), 400), in_order: bool) {
+        let rule = if in_order { Rule::Sequence } else { Rule::Count };
+        let (mut sender, mut target) = (Accounts::new(rule, 1, 2, false), Accounts::new(rule, 0, 2, false));
+        let words = SignalWords::default();
+        let mut under_way: Vec<(usize, u32)> = Vec::new();
+        let mut left: Vec<usize> = puts.iter().map(|(parts, ..)| *parts).collect();
+        for (number, (parts, signal, add)) in puts.iter().enumerate() {
+            let command = signal_immediate(*signal, *add);
+            let slot = sender.take(0).expect("a window is larger than this test");
+            under_way.push((number, head(slot, command)));
+            under_way.extend((1..*parts).map(|_| (number, part(slot, *parts, command))));
+        }
+        for choice in order {
+            if under_way.is_empty() {
+                break;
+            }
+            let (number, bits) = under_way.swap_remove(choice as usize % under_way.len());
+            left[number] -= 1;
+            target.arrive(bits, &words);
+            let whole = |number: usize| if in_order { left[..=number].iter().all(|left| *left == 0) } else { left[number] == 0 };
+            let mut expected = vec![0u64; SIGNALS as usize];
+            for (number, (_, signal, add)) in puts.iter().enumerate() {
+                if whole(number) {
+                    expected[*signal as usize] += u64::from(*add);
+                }
+            }
+            prop_assert_eq!(&words.values()[..8], &expected[..8]);
+        }
+        let credits: Vec<(usize, u32)> = target.due().collect();
+        for (rank, bits) in credits {
+            prop_assert_eq!(rank, 1);
+            sender.arrive(bits, &words);
+        }
+        prop_assert!(sender.outgoing[0].freed <= sender.outgoing[0].taken);
+    }
+}
+
+#[test]
+fn a_slot_is_not_used_again_before_its_target_says_so() {
+    let (mut sender, mut target) =
+        (Accounts::new(Rule::Count, 3, 8192, false), Accounts::new(Rule::Count, 0, 8192, false));
+    let words = SignalWords::default();
+    assert_eq!([sender.take(0), sender.take(0), sender.take(0)], [Some(6), Some(7), None]);
+    assert_eq!(sender.take(1), Some(6), "each target has places of its own");
+    // The second of two is whole first: nothing comes back, since the first one's place is before it.
+    target.arrive(head(7, signal_immediate(5, 1)), &words);
+    target.arrive(part(7, 2, signal_immediate(5, 1)), &words);
+    assert_eq!((words.values()[5], target.due().count()), (1, 0));
+    target.arrive(part(6, 2, signal_immediate(5, 9000)), &words);
+    target.arrive(head(6, signal_immediate(5, 9000)), &words);
+    assert_eq!(words.values()[5], 9001);
+    let credits: Vec<_> = target.due().collect();
+    assert_eq!(credits, [(3, Immediate::Credit { rank: 0, count: 2 }.encode())]);
+    sender.arrive(credits[0].1, &words);
+    assert_eq!([sender.take(0), sender.take(0), sender.take(0)], [Some(6), Some(7), None]);
+}
+
+#[test]
+fn what_makes_no_sense_is_passed_over() {
+    let mut target = Accounts::new(Rule::Count, 0, 2, false);
+    let words = SignalWords::default();
+    for bits in [0x3fff_ffff, part(u16::MAX >> 2, 3, 0), Immediate::Credit { rank: 9, count: 5 }.encode()] {
+        target.arrive(bits, &words);
+    }
+    assert!(words.values().iter().all(|value| *value == 0));
+    // More credit than was ever taken.
+    target.arrive(Immediate::Credit { rank: 1, count: 5 }.encode(), &words);
+    assert_eq!(target.outgoing[1].freed, 0);
+}
+
+#[test]
+fn names_of_rules_go_both_ways() {
+    for rule in Rule::ALL {
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+    }
+    assert!("fence".parse::<Rule>().expect_err("unknown").contains("sequence"));
+}

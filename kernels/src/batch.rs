@@ -1,0 +1,125 @@
+//! Many small puts of one group of threads, published together.
+//!
+//! A put is a command in the ring, and before a command stands a system fence for the payload it speaks of. That fence waits until
+//! the commands that this thread has stored before have arrived over PCIe: one put at a time is 0.6 Mops (H200), whatever its
+//! size. So a group may let its puts wait for each other: each of the first lanes keeps one command in its registers, and all are
+//! pushed by one instruction of the warp, behind one fence. (H200, commands behind one fence: 1: 0.6, 4: 2.4, 16: 9.6, 32: 19 Mops.)
+//!
+//! The order is what it was: a put's payload was written before its call, whose barrier every lane has passed before it fences.
+//! The price is latency: a put waits until its batch is full, until a call that publishes (`quiet`, `fence`, a signal, `flush`), or
+//! until the first call after [`LONGEST_NS`]. A group that puts and then computes for long without any of these should flush.
+
+use crate::command::{COMMAND_WORDS, Command};
+use crate::ring::producer::Behind;
+use crate::ring::{Ring, Status};
+use cuda_std::{thread, warp};
+
+/// A put that has waited so long goes out with the next call: several times what a full batch takes.
+pub const LONGEST_NS: u64 = 20_000;
+
+/// The commands that wait: one in each of the group's first threads, which are of one warp.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// This thread's command.
+    words: [u64; COMMAND_WORDS as usize],
+    pending: u32,
+    capacity: u32,
+    /// The group's lanes of the first warp.
+    lanes: u32,
+    opened: u64,
+}
+
+impl Batch {
+    /// A batch of at most `wanted` commands, for a group of so many threads whose first ones are of one warp. One: nothing waits.
+    #[inline(always)]
+    pub fn new(wanted: u32, threads: u32) -> Batch {
+        let lanes = threads.clamp(1, u32::BITS);
+        Batch { words: [0; 4], pending: 0, capacity: wanted.clamp(1, lanes), lanes, opened: 0 }
+    }
+
+    /// Commands that fit.
+    #[inline(always)]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Commands that wait, in the threads that may hold one.
+    #[inline(always)]
+    pub fn pending(&self) -> u32 {
+        self.pending
+    }
+
+    /// Takes a command; every thread of the group calls this with it. True when the batch is to be published, in all threads that may
+    /// hold a command.
+    #[inline(always)]
+    pub fn add(&mut self, rank: u32, command: &Command) -> bool {
+        if rank == self.pending {
+            self.words = command.encode();
+        }
+        self.pending += 1;
+        self.pending >= self.capacity || self.is_old(rank)
+    }
+
+    /// Whether the first command has waited for long enough, by the clock of the first lane. Beyond the first warp nobody holds a
+    /// command, and nobody asks.
+    #[inline(always)]
+    fn is_old(&mut self, rank: u32) -> bool {
+        if warp::SIZE == 1 || rank >= self.lanes {
+            return false;
+        }
+        let now = warp::broadcast_u64(u32::MAX >> (u32::BITS - self.lanes), thread::global_timer_ns(), 0);
+        if self.pending == 1 {
+            self.opened = now;
+        }
+        now - self.opened > LONGEST_NS
+    }
+
+    /// Pushes what waits; every thread of the group calls this, and those that hold a command push together. Returns the ticket of
+    /// this thread's own command, and what [`Ring::wait`] must pass for all of them (one more than the largest ticket; of threads
+    /// of one warp the first one alone is told, the others 0).
+    ///
+    /// # Errors
+    /// As [`Ring::push`], in the threads whose command could not be pushed.
+    #[inline(always)]
+    pub fn publish(&mut self, ring: &mut Ring, rank: u32) -> Result<(Option<u64>, u64), Status> {
+        let count = core::mem::take(&mut self.pending);
+        if rank >= count {
+            return Ok((None, 0));
+        }
+        let pushed = push(ring, self.words, Behind::Payload);
+        let own = pushed.as_ref().map_or(0, |ticket| ticket + 1);
+        let end = if warp::SIZE == 1 { own } else { largest(own, rank, count) };
+        pushed.map(|ticket| (Some(ticket), end))
+    }
+}
+
+/// Pushes a command of each active lane, out of line, and on a copy of the ring that comes back with what it knows of free slots: a
+/// kernel pushes in several places, and a ring behind a pointer would live in memory.
+#[inline(always)]
+pub(crate) fn push(ring: &mut Ring, words: [u64; COMMAND_WORDS as usize], behind: Behind) -> Result<u64, Status> {
+    let (pushed, free_below) = push_copy(*ring, words, behind == Behind::Payload);
+    ring.free_below = free_below;
+    pushed
+}
+
+#[inline(never)]
+fn push_copy(mut ring: Ring, words: [u64; COMMAND_WORDS as usize], payload: bool) -> (Result<u64, Status>, u64) {
+    let behind = if payload { Behind::Payload } else { Behind::Nothing };
+    let pushed = ring.push_each(behind, COMMAND_WORDS, move |index| words[index as usize], &mut ());
+    (pushed, ring.free_below)
+}
+
+/// The largest of the first `count` lanes' values, in the first of them; 0 in the others.
+#[inline(always)]
+fn largest(value: u64, rank: u32, count: u32) -> u64 {
+    let mask = u32::MAX >> (u32::BITS - count);
+    let mut largest = value;
+    let mut step = u32::BITS / 2;
+    while step > 0 {
+        // A lane that is not there is replaced by oneself.
+        let source = if rank + step < count { rank + step } else { rank };
+        largest = largest.max(warp::shuffle_u64(mask, largest, source));
+        step /= 2;
+    }
+    if rank == 0 { largest } else { 0 }
+}

@@ -1,0 +1,316 @@
+//! A context: puts and gets, and the calls that wait for them.
+
+use super::copy::copy;
+use super::report::{Call, Failure, NO_PE, note};
+use super::{HEAP, Plain, Scope, Sym, World};
+use crate::batch::{Batch, push};
+use crate::command::{Command, Opcode};
+use crate::ring::producer::Behind;
+use crate::ring::{Ring, Status};
+use cuda_std::memory::fence_acq_rel_sys;
+
+/// One scope's line to all PEs. It belongs to the threads that made it; others have contexts of their own.
+#[derive(Debug)]
+pub struct Context<S> {
+    pub(super) world: World,
+    pub(super) scope: S,
+    /// This block's ring; not looked at where the world has none.
+    pub(super) ring: Ring,
+    /// One more than the last ticket of this thread; 0: none.
+    last: u64,
+    /// The newest watermark that this thread has seen.
+    known: u64,
+    /// Stores to other heaps that no fence stands behind.
+    unfenced: bool,
+    /// The first reason that a call of this thread failed, or that the scope has agreed on.
+    stop: u64,
+    /// The PE that was asked for last, and where its heap is mapped.
+    peer: (u32, u64),
+    batch: Batch,
+}
+
+impl<S: Scope> Context<S> {
+    #[inline(always)]
+    pub(super) fn new(world: World, scope: S) -> Context<S> {
+        let ring = if world.ring_count == 0 {
+            Ring::NONE
+        } else {
+            // SAFETY: the host uploads as many rings as it says, and all threads of a block have one world.
+            unsafe { Ring::of_block(world.rings, world.ring_count) }
+        };
+        let batch = Batch::new(1, scope.size());
+        let peer = (world.me, world.heap as u64);
+        Context { world, scope, ring, last: 0, known: 0, unfenced: false, stop: 0, peer, batch }
+    }
+
+    /// Lets up to `puts` (at most 32, and the scope's threads) non-blocking puts over rails wait for each other, to be published
+    /// behind one fence; see [`Batch`] for what that buys and costs. A batch is published when it is full, by `quiet`, `fence`,
+    /// `flush`, a signal, a get, and by the first put after 20 us. A context of one thread has none.
+    #[inline(always)]
+    #[must_use]
+    pub fn batched(mut self, puts: u32) -> Context<S> {
+        self.batch = Batch::new(puts, self.scope.size());
+        self
+    }
+
+    /// The job.
+    #[inline(always)]
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Whether this PE's heap is mapped here, so that puts to it are stores: this PE, or over NVLink. Otherwise: rails.
+    #[inline(always)]
+    pub fn is_mapped(&mut self, pe: u32) -> bool {
+        pe < self.world.pes && self.heap_of(pe) != 0
+    }
+
+    // --- puts and gets -----------------------------------------------------------------------------------------------
+
+    /// Copies `from` of this PE to `to` of PE `pe`. On return `from` may be written again; when the bytes are visible there is said
+    /// by `quiet` or a signal. OpenSHMEM: `shmem_put`, `shmemx_put_block`.
+    ///
+    /// Over rails it returns when the bytes have arrived: providers say nothing earlier about a source.
+    ///
+    /// # Errors
+    /// [`Status::REFUSED`] where there is no such PE or `to` is shorter than `from`; the reason that a wait ended otherwise.
+    #[inline(always)]
+    pub fn put<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
+        self.put_nbi(to, from, pe)?;
+        self.finish(Call::Put, pe, from.bytes())
+    }
+
+    /// As [`put`](Context::put), without waiting: `from` may be written again after `quiet`. OpenSHMEM: `shmem_put_nbi`.
+    ///
+    /// # Errors
+    /// As [`put`](Context::put); in a group, a command that could not be pushed is an error of the next call that waits.
+    #[inline(always)]
+    pub fn put_nbi<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
+        let heap = self.begin(Call::Put, pe, from.bytes(), to.bytes() >= from.bytes())?;
+        self.scope.sync();
+        if heap != 0 {
+            // SAFETY: both objects are of the heap, which is mapped at `heap`; the caller keeps others off their bytes.
+            unsafe { self.store_to(heap, to.offset(), from.offset(), from.bytes()) };
+            return self.answer();
+        }
+        let command = transfer(Opcode::Put, to.offset(), from.offset(), from.bytes(), pe, 0);
+        if self.batch.capacity() == 1 {
+            return self.post(Call::Put, &command, Behind::Payload);
+        }
+        if self.batch.add(self.scope.rank(), &command) {
+            self.publish(Call::Put);
+        }
+        self.answer()
+    }
+
+    /// Copies `from` of PE `pe` to `to` of this PE; on return the bytes are visible to the scope. OpenSHMEM: `shmem_get`.
+    ///
+    /// # Errors
+    /// As [`put`](Context::put).
+    #[inline(always)]
+    pub fn get<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
+        self.get_nbi(to, from, pe)?;
+        self.finish(Call::Get, pe, from.bytes())
+    }
+
+    /// As [`get`](Context::get), without waiting: the bytes are visible after `quiet`. OpenSHMEM: `shmem_get_nbi`.
+    ///
+    /// # Errors
+    /// As [`put_nbi`](Context::put_nbi).
+    #[inline(always)]
+    pub fn get_nbi<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
+        let heap = self.begin(Call::Get, pe, from.bytes(), to.bytes() >= from.bytes())?;
+        self.scope.sync();
+        if heap != 0 {
+            let (rank, lanes) = (self.scope.rank(), self.scope.size());
+            // SAFETY: as for `put_nbi`.
+            unsafe {
+                let source = (heap + from.offset()) as *const u8;
+                copy(self.world.heap.add(to.offset() as usize), source, from.bytes(), rank, lanes);
+            }
+            return self.answer();
+        }
+        self.flush();
+        let command = transfer(Opcode::Get, to.offset(), from.offset(), from.bytes(), pe, 0);
+        // Behind its fence: the threads' accesses to the bytes that will be overwritten come before.
+        self.post(Call::Get, &command, Behind::Payload)
+    }
+
+    // --- waits -------------------------------------------------------------------------------------------------------
+
+    /// Returns when all that this context has put, got and signalled is done: puts are visible at their targets to whoever is told
+    /// of it, and their sources may be written again. OpenSHMEM: `shmem_quiet`. (NCCL's `flush` promises the sources alone.)
+    ///
+    /// # Errors
+    /// The first failure of this context, or the reason that the wait ended.
+    #[inline(always)]
+    pub fn quiet(&mut self) -> Result<(), Status> {
+        self.settle(Call::Quiet)
+    }
+
+    /// Puts of this context before it are delivered to each PE before puts and signals to that PE behind it; so are the scope's own
+    /// accesses to memory, which a signal behind it may speak of. OpenSHMEM: `shmem_fence`. Over NVLink it is a fence. Rails keep no
+    /// order, so there it waits as `quiet` does.
+    ///
+    /// # Errors
+    /// As [`quiet`](Context::quiet).
+    #[inline(always)]
+    pub fn fence(&mut self) -> Result<(), Status> {
+        self.settle(Call::Fence)
+    }
+
+    /// Publishes puts that wait for others of their batch. Waits for nothing.
+    #[inline(always)]
+    pub fn flush(&mut self) {
+        if self.batch.pending() > 0 {
+            self.publish(Call::Put);
+        }
+    }
+
+    /// All threads fence, since each may be the one that signals next, and each is behind all stores: a barrier of the scope stands
+    /// before and behind.
+    #[inline(always)]
+    fn settle(&mut self, call: Call) -> Result<(), Status> {
+        self.flush();
+        self.scope.sync();
+        if self.unfenced || call == Call::Fence {
+            self.unfenced = false;
+            fence_acq_rel_sys();
+        }
+        self.finish(call, NO_PE, 0)
+    }
+
+    /// Waits for this thread's tickets, and lets the scope agree on how that ended.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
+        if self.batch.pending() > 0 {
+            self.publish(call);
+        }
+        self.wait_for_tickets(call, pe, detail);
+        self.agreed()
+    }
+
+    /// What the scope has come to: the same answer for all its threads, behind a barrier of theirs.
+    #[inline(always)]
+    pub(super) fn agreed(&mut self) -> Result<(), Status> {
+        self.stop = self.scope.agree(self.stop);
+        if self.stop == 0 { Ok(()) } else { Err(Status(self.stop)) }
+    }
+
+    /// Whether a call of this thread has failed.
+    #[inline(always)]
+    pub(super) fn failed(&self) -> bool {
+        self.stop != 0
+    }
+
+    /// There is a store to another heap that no fence stands behind.
+    #[inline(always)]
+    pub(super) fn stored(&mut self) {
+        self.unfenced = true;
+    }
+
+    #[inline(always)]
+    pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
+        if self.last > self.known && self.stop == 0 {
+            match self.ring.wait(self.last - 1) {
+                Ok(watermark) => self.known = watermark,
+                Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
+            }
+        }
+    }
+
+    // --- what the calls share ----------------------------------------------------------------------------------------
+
+    /// Where the PE's heap is mapped; 0: it is reached by rails.
+    #[inline(always)]
+    pub(super) fn heap_of(&mut self, pe: u32) -> u64 {
+        if self.peer.0 != pe {
+            // SAFETY: one entry for each PE.
+            self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
+        }
+        self.peer.1
+    }
+
+    /// Checks what all threads of the scope can see alike; where the PE's heap is mapped.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, call: Call, pe: u32, detail: u64, fits: bool) -> Result<u64, Status> {
+        if pe >= self.world.pes || !fits {
+            note(&self.world, Status::REFUSED, Failure::of(call, pe, detail));
+            self.stop = Status::REFUSED.0;
+            return Err(Status::REFUSED);
+        }
+        Ok(self.heap_of(pe))
+    }
+
+    /// The answer of a call that does not wait: one thread's own failures; a group's are told when it next agrees.
+    #[inline(always)]
+    pub(super) fn answer(&self) -> Result<(), Status> {
+        if S::ALONE && self.stop != 0 { Err(Status(self.stop)) } else { Ok(()) }
+    }
+
+    /// Pushes a command, once for the scope.
+    #[inline(always)]
+    pub(super) fn post(&mut self, call: Call, command: &Command, behind: Behind) -> Result<(), Status> {
+        if self.scope.leads() && self.stop == 0 {
+            match push(&mut self.ring, command.encode(), behind) {
+                Ok(ticket) => self.last = ticket + 1,
+                Err(stop) => self.fail(stop, Failure::of(call, command.peer, command.bytes)),
+            }
+        }
+        self.answer()
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, call: Call) {
+        match self.batch.publish(&mut self.ring, self.scope.rank()) {
+            Ok((_, end)) => self.last = self.last.max(end),
+            Err(stop) => self.fail(stop, Failure::of(call, NO_PE, 0)),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn fail(&mut self, stop: Status, failure: Failure) {
+        if self.stop == 0 {
+            self.stop = stop.0;
+        }
+        note(&self.world, stop, failure);
+    }
+
+    /// The stores of a put, by the lanes of the scope.
+    ///
+    /// # Safety
+    /// Both stretches are of the heap, and nobody else uses their bytes.
+    #[inline(always)]
+    pub(super) unsafe fn store_to(&mut self, heap: u64, to: u64, from: u64, bytes: u64) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let source = self.world.heap.add(from as usize);
+            copy((heap + to) as *mut u8, source, bytes, self.scope.rank(), self.scope.size());
+        }
+        self.stored();
+    }
+
+    /// A fence for all threads of the scope by its first one, behind a barrier: fences are cumulative.
+    #[inline(always)]
+    pub(super) fn fenced(&mut self) {
+        self.unfenced = false;
+        if self.scope.leads() {
+            fence_acq_rel_sys();
+        }
+    }
+}
+
+/// A command between this PE's heap and another's.
+#[inline(always)]
+pub(super) fn transfer(opcode: Opcode, to: u64, from: u64, bytes: u64, peer: u32, immediate: u32) -> Command {
+    Command {
+        opcode,
+        source_region: HEAP,
+        source_offset: from,
+        destination_region: HEAP,
+        destination_offset: to,
+        bytes,
+        peer,
+        immediate,
+    }
+}

@@ -1,0 +1,218 @@
+//! Messages: bytes and the news of them in one trip.
+//!
+//! A put with a signal over NVLink is two trips: a fence waits until the bytes have arrived, and only then the signal goes out. A message
+//! is stored as words that each carry four bytes and the number of the round: whoever finds the round in a word has its bytes, and
+//! nothing is fenced. It costs twice the bytes on the wire and a copy at the receiver. (Two H200, one way: 512 B 0.9 us, 8 KiB 1.4, where
+//! NVSHMEM's put with a signal takes 2.1; from some ten KiB on a put is faster.)
+//!
+//! The words lie in an [`Inbox`], and the receiver's `receive` copies them where it wants them. That is why it is a call of its own and
+//! not what `put_signal` does with few bytes: there the bytes must lie at their place for anybody who sees the signal, the host too.
+//!
+//! Over rails the same calls are a put with a signal into the inbox.
+
+use super::report::{Call, Failure};
+use super::wait::Limit;
+use super::{Context, Plain, Scope, Signal, Sym};
+use crate::ring::Status;
+use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
+
+/// Pairs that one thread looks for at a time.
+const UNDER_WAY: usize = 4;
+
+/// Room on every PE for messages of every PE. The host allocates it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Inbox {
+    /// First byte in the heap, a multiple of 16.
+    pub offset: u64,
+    /// Bytes of a message at most, a multiple of 8.
+    pub capacity: u64,
+    /// One signal for each sender, for messages over rails.
+    pub signals: Signal,
+}
+
+impl Inbox {
+    /// Messages of one sender that have room at a time.
+    pub const ROUNDS: u64 = 2;
+
+    /// Bytes of an inbox for messages of so many bytes from so many PEs.
+    pub const fn bytes(capacity: u64, pes: u32) -> u64 {
+        // Each word of 8 bytes carries 4.
+        pes as u64 * Inbox::ROUNDS * 2 * capacity
+    }
+
+    /// Where a sender's message of this round lies.
+    #[inline(always)]
+    fn slot(&self, sender: u32, round: u32) -> u64 {
+        let number = sender as u64 * Inbox::ROUNDS + round as u64 % Inbox::ROUNDS;
+        self.offset + number * 2 * self.capacity
+    }
+}
+
+/// Half of a chunk of 8 bytes, with its round.
+#[inline(always)]
+fn tagged(half: u32, round: u32) -> u64 {
+    (round as u64) << 32 | half as u64
+}
+
+impl<S: Scope> Context<S> {
+    /// Sends `from` to PE `pe` as the message of this round: rounds of an inbox count up from 1, and every PE that is sent to
+    /// receives each. A sender may be one round ahead of a receiver and no more: where messages go one way only, let the receiver
+    /// signal. `from` may be written again after `quiet`.
+    ///
+    /// # Errors
+    /// [`Status::REFUSED`] for more bytes than the inbox has room for; otherwise as [`put_signal_nbi`](Context::put_signal_nbi).
+    #[inline(always)]
+    pub fn send<T: Plain>(&mut self, inbox: Inbox, round: u32, from: Sym<T>, pe: u32) -> Result<(), Status> {
+        let heap = self.begin(Call::Send, pe, from.bytes(), from.bytes() <= inbox.capacity)?;
+        let slot = inbox.slot(self.world.me, round);
+        if heap == 0 {
+            // SAFETY: the slot is of the inbox, which the host allocated; bytes have no alignment.
+            let (to, bytes) = unsafe {
+                (Sym::<u8>::from_parts(slot, from.bytes()), Sym::<u8>::from_parts(from.offset(), from.bytes()))
+            };
+            return self.put_signal_nbi(to, bytes, inbox.signals.at(self.world.me), 1, pe);
+        }
+        self.scope.sync();
+        let (bytes, lanes) = (from.bytes(), self.scope.size() as u64);
+        // SAFETY: the object is of this PE's heap.
+        let source = unsafe { self.world.heap.add(from.offset() as usize) };
+        let mut chunk = self.scope.rank() as u64;
+        while chunk * 8 < bytes {
+            // SAFETY: the chunk begins inside the object, and no more is read than it has.
+            let value = unsafe { read_chunk(source.add(chunk as usize * 8), bytes - chunk * 8) };
+            // SAFETY: the slot has 16 bytes for each chunk of the capacity, and begins on a multiple of 16.
+            let pair = unsafe { &*((heap + slot) as *const WordPair).add(chunk as usize) };
+            store_relaxed_sys_v2_u64(pair, tagged(value as u32, round), tagged((value >> 32) as u32, round));
+            chunk += lanes;
+        }
+        self.answer()
+    }
+
+    /// Receives PE `pe`'s message of this round into `to`, which is as long as what was sent. On return its bytes are visible to the
+    /// scope.
+    ///
+    /// # Errors
+    /// [`Status::REFUSED`] for more bytes than the inbox has room for; [`Status::DEADLINE`] or the reason the host gave when no message
+    /// comes.
+    #[inline(always)]
+    pub fn receive<T: Plain>(&mut self, inbox: Inbox, round: u32, to: Sym<T>, pe: u32) -> Result<(), Status> {
+        let heap = self.begin(Call::Receive, pe, to.bytes(), to.bytes() <= inbox.capacity)?;
+        let slot = inbox.slot(pe, round);
+        // SAFETY: both are of this PE's heap.
+        let (slot, target) =
+            unsafe { (self.world.heap.add(slot as usize), self.world.heap.add(to.offset() as usize)) };
+        if heap == 0 {
+            self.wait_signal(Call::Receive, pe, inbox.signals.at(pe), round as u64);
+            self.agreed()?;
+            // SAFETY: as above; the message is there, and its sender does not write it again before the next round but one.
+            unsafe { super::copy::copy(target, slot, to.bytes(), self.scope.rank(), self.scope.size()) };
+        } else {
+            // SAFETY: as above.
+            unsafe { self.take_words(slot.cast(), target, to.bytes(), round, pe) };
+        }
+        self.agreed()
+    }
+
+    /// Waits for the words of a message and stores their bytes; each thread its own.
+    ///
+    /// # Safety
+    /// The slot has room for so many bytes, and so has the target, which nobody else uses.
+    #[inline(always)]
+    unsafe fn take_words(&mut self, slot: *const WordPair, target: *mut u8, bytes: u64, round: u32, pe: u32) {
+        let lanes = self.scope.size() as u64;
+        let chunks = bytes.div_ceil(8);
+        let mut first = self.scope.rank() as u64;
+        let mut limit = Limit::new(self.world.timeout_ns);
+        while first < chunks {
+            // Several loads before the first is looked at: their trips overlap.
+            let mut held = [(0u64, 0u64); UNDER_WAY];
+            for (index, held) in held.iter_mut().enumerate() {
+                let chunk = first + index as u64 * lanes;
+                if chunk < chunks {
+                    // SAFETY: the caller's contract.
+                    *held = load_relaxed_sys_v2_u64(unsafe { &*slot.add(chunk as usize) });
+                }
+            }
+            for (index, &held) in held.iter().enumerate() {
+                let chunk = first + index as u64 * lanes;
+                if chunk >= chunks {
+                    break;
+                }
+                let (mut low, mut high) = held;
+                while (low >> 32) as u32 != round || (high >> 32) as u32 != round {
+                    // SAFETY: the host's word is there while the grid runs.
+                    if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
+                        let failure =
+                            Failure { call: Call::Receive, pe, detail: bytes, seen: low >> 32, wanted: round as u64 };
+                        return self.fail(stop, failure);
+                    }
+                    cuda_std::thread::relax();
+                    // SAFETY: as above.
+                    (low, high) = load_relaxed_sys_v2_u64(unsafe { &*slot.add(chunk as usize) });
+                }
+                let value = low & 0xffff_ffff | high << 32;
+                // SAFETY: as above; no more is written than the target has.
+                unsafe { write_chunk(target.add(chunk as usize * 8), value, bytes - chunk * 8) };
+            }
+            first += UNDER_WAY as u64 * lanes;
+        }
+    }
+
+    /// All PEs exchange: block `i` of `from` goes to PE `i`, and block `i` of `to` comes from it. Both have one block of equal length
+    /// for each PE, of at most the inbox's capacity. Every PE calls it with the same round. OpenSHMEM: `shmem_alltoall`.
+    ///
+    /// # Errors
+    /// As [`send`](Context::send) and [`receive`](Context::receive).
+    #[inline(always)]
+    pub fn all_to_all<T: Plain>(&mut self, inbox: Inbox, round: u32, to: Sym<T>, from: Sym<T>) -> Result<(), Status> {
+        let (pes, me) = (self.world.pes, self.world.me);
+        let block = from.len() / pes as u64;
+        let fits = to.len() >= block * pes as u64;
+        self.begin(Call::Send, me, from.bytes(), fits)?;
+        for step in 1..pes {
+            let pe = (me + step) % pes;
+            self.send(inbox, round, from.slice(pe as u64 * block, block), pe)?;
+        }
+        self.put_nbi(to.slice(me as u64 * block, block), from.slice(me as u64 * block, block), me)?;
+        for step in 1..pes {
+            let pe = (me + pes - step) % pes;
+            self.receive(inbox, round, to.slice(pe as u64 * block, block), pe)?;
+        }
+        if pes == 1 { self.agreed() } else { Ok(()) }
+    }
+}
+
+/// Up to 8 bytes.
+///
+/// # Safety
+/// `left` bytes can be read, at least one.
+#[inline(always)]
+unsafe fn read_chunk(from: *const u8, left: u64) -> u64 {
+    if left >= 8 && (from as u64).is_multiple_of(8) {
+        // SAFETY: the caller's contract, aligned as asked.
+        return unsafe { from.cast::<u64>().read() };
+    }
+    let mut value = 0;
+    for at in 0..left.min(8) {
+        // SAFETY: below `left`.
+        value |= (unsafe { from.add(at as usize).read() } as u64) << (8 * at);
+    }
+    value
+}
+
+/// Up to 8 bytes.
+///
+/// # Safety
+/// `left` bytes can be written, at least one.
+#[inline(always)]
+unsafe fn write_chunk(to: *mut u8, value: u64, left: u64) {
+    if left >= 8 && (to as u64).is_multiple_of(8) {
+        // SAFETY: the caller's contract, aligned as asked.
+        return unsafe { to.cast::<u64>().write(value) };
+    }
+    for at in 0..left.min(8) {
+        // SAFETY: below `left`.
+        unsafe { to.add(at as usize).write((value >> (8 * at)) as u8) };
+    }
+}

@@ -1,0 +1,128 @@
+//! What the first call that failed was doing, for the host to say.
+
+use super::World;
+use crate::ring::Status;
+use cuda_std::memory::{Word, compare_exchange_relaxed_gpu_u64, store_relaxed_sys_u64};
+use cuda_std::thread;
+
+/// The calls of the API, as a failure names them.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `put`, `put_nbi`.
+    Put = 1,
+    /// `put_signal`, `put_signal_nbi`.
+    PutSignal = 2,
+    /// `get`, `get_nbi`.
+    Get = 3,
+    /// `p`.
+    P = 4,
+    /// `g`.
+    G = 5,
+    /// `signal_op`, `signal_set`.
+    Signal = 6,
+    /// `signal_wait_until`.
+    Wait = 7,
+    /// `quiet`.
+    Quiet = 8,
+    /// `fence`.
+    Fence = 9,
+    /// `barrier_all`, `barrier`.
+    Barrier = 10,
+    /// Atomic operations.
+    Atomic = 11,
+    /// `send`.
+    Send = 12,
+    /// `receive`.
+    Receive = 13,
+}
+
+impl Call {
+    /// The call's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Put => "put",
+            Call::PutSignal => "put_signal",
+            Call::Get => "get",
+            Call::P => "p",
+            Call::G => "g",
+            Call::Signal => "signal_op",
+            Call::Wait => "signal_wait_until",
+            Call::Quiet => "quiet",
+            Call::Fence => "fence",
+            Call::Barrier => "barrier",
+            Call::Atomic => "an atomic operation",
+            Call::Send => "send",
+            Call::Receive => "receive",
+        }
+    }
+
+    /// The call of this number.
+    pub fn of(number: u64) -> Option<Call> {
+        use Call::*;
+        [Put, PutSignal, Get, P, G, Signal, Wait, Quiet, Fence, Barrier, Atomic, Send, Receive]
+            .into_iter()
+            .find(|call| *call as u64 == number)
+    }
+}
+
+/// A PE that no failure names.
+pub const NO_PE: u32 = u32::MAX;
+
+/// The first failure of a launch. All zero: none.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Report {
+    /// The [`Status`]; taken by the first that fails.
+    pub stop: Word,
+    /// The [`Call`].
+    pub call: Word,
+    /// The PE plus 1; 0 where the call has none.
+    pub pe: Word,
+    /// Bytes of a transfer; the number of a signal that was waited for.
+    pub detail: Word,
+    /// What a wait had seen of its signal.
+    pub seen: Word,
+    /// What it wanted.
+    pub wanted: Word,
+    /// Block of the grid.
+    pub block: Word,
+    /// Thread of the block.
+    pub thread: Word,
+}
+
+/// A failure as a call describes it.
+#[derive(Clone, Copy)]
+pub(super) struct Failure {
+    pub call: Call,
+    pub pe: u32,
+    pub detail: u64,
+    pub seen: u64,
+    pub wanted: u64,
+}
+
+impl Failure {
+    #[inline(always)]
+    pub fn of(call: Call, pe: u32, detail: u64) -> Failure {
+        Failure { call, pe, detail, seen: 0, wanted: 0 }
+    }
+}
+
+/// Notes a failure, unless there has been one. Out of line: it is seldom, and takes no registers from the calls.
+#[inline(never)]
+pub(super) fn note(world: &World, stop: Status, failure: Failure) {
+    // SAFETY: contract of the launch: the report is there while the grid runs.
+    let report = unsafe { &*world.report };
+    if compare_exchange_relaxed_gpu_u64(&report.stop, 0, stop.0) != 0 {
+        return;
+    }
+    // Read by the host once the grid has ended.
+    let pe = if failure.pe == NO_PE { 0 } else { failure.pe as u64 + 1 };
+    store_relaxed_sys_u64(&report.call, failure.call as u64);
+    store_relaxed_sys_u64(&report.pe, pe);
+    store_relaxed_sys_u64(&report.detail, failure.detail);
+    store_relaxed_sys_u64(&report.seen, failure.seen);
+    store_relaxed_sys_u64(&report.wanted, failure.wanted);
+    store_relaxed_sys_u64(&report.block, thread::block_idx_x() as u64);
+    store_relaxed_sys_u64(&report.thread, thread::thread_idx_x() as u64);
+}

@@ -1,0 +1,189 @@
+//! Is a signal ever seen before its data? Producers put payloads of any size with a signal behind, consumers look at every byte as soon as
+//! they see the signal.
+//!
+//! Half of the grid's blocks produce and half consume. A producer (a thread, a warp or a block) has some slots, each with a signal of
+//! its own, so that several of its puts are under way at a time. The consumer of the same number on the other PE waits for a slot's
+//! signal, checks the slot, wipes it, and signals back that it may be written again.
+
+use crate::gin::{Block, Context, Program, Scope, Signal, Sym, Thread, Warp};
+use crate::pattern;
+use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
+use cuda_std::{kernel, thread, warp};
+
+/// What a check leaves in a slot between two payloads.
+pub const WIPED: u8 = 0xEE;
+
+/// Arguments of the three kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SignalCheck {
+    /// `producers x slots x stride` bytes that are put from.
+    pub source: Sym<u8>,
+    /// As many that are put to.
+    pub target: Sym<u8>,
+    /// One signal for each slot: payloads.
+    pub arrived: Signal,
+    /// One signal for each slot: payloads that have been checked.
+    pub checked: Signal,
+    /// Slots of a producer.
+    pub slots: u32,
+    /// Bytes from one slot to the next, a multiple of 16.
+    pub stride: u64,
+    /// Puts of each slot.
+    pub rounds: u32,
+    /// Which sizes are drawn.
+    pub seed: u32,
+    /// Device memory: wrong bytes, and puts that were checked.
+    pub found: *const [Word; 2],
+}
+
+// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
+unsafe impl Send for SignalCheck {}
+// SAFETY: as above.
+unsafe impl Sync for SignalCheck {}
+
+/// Who produces: a thread, a warp, a block.
+pub const SCOPE_THREAD: u32 = 0;
+/// See [`SCOPE_THREAD`].
+pub const SCOPE_WARP: u32 = 1;
+/// See [`SCOPE_THREAD`].
+pub const SCOPE_BLOCK: u32 = 2;
+
+/// Bytes of a put: none, a few, some KiB or all there is room for.
+#[inline(always)]
+pub fn bytes(args: &SignalCheck, producer: u32, slot: u32, round: u32) -> u64 {
+    let draw = pattern::word(pattern::seed(producer, round, slot), args.seed as u64);
+    let most = match draw % 8 {
+        0 => 1,
+        1..=4 => 256,
+        5 | 6 => args.stride / 2,
+        _ => args.stride + 1,
+    };
+    (draw >> 8) % most.max(1)
+}
+
+/// Producers of a grid of so many blocks.
+pub fn producers(scope: u32, grid: u32, block: u32) -> u32 {
+    let each = match scope {
+        SCOPE_THREAD => block,
+        SCOPE_WARP => block.div_ceil(warp::SIZE),
+        _ => 1,
+    };
+    grid / 2 * each
+}
+
+/// See the module; each thread has its own context. The grid has an even number of blocks, all resident.
+///
+/// # Safety
+/// The arguments are of the world's heap, and `found` is valid.
+#[kernel(resident)]
+pub unsafe fn signal_check_thread(program: Program<SignalCheck>) {
+    let first = thread::block_idx_x() / 2 * producers(SCOPE_THREAD, 2, thread::block_dim_x());
+    run(&program, program.world.context(Thread), Thread, first + thread::thread_idx_x());
+}
+
+/// As [`signal_check_thread`], each warp with its own context.
+///
+/// # Safety
+/// As [`signal_check_thread`].
+#[kernel(resident)]
+pub unsafe fn signal_check_warp(program: Program<SignalCheck>) {
+    let first = thread::block_idx_x() / 2 * producers(SCOPE_WARP, 2, thread::block_dim_x());
+    let scope = Warp::this();
+    run(&program, program.world.context(scope), scope, first + thread::thread_idx_x() / warp::SIZE);
+}
+
+/// As [`signal_check_thread`], each block with its own context.
+///
+/// # Safety
+/// As [`signal_check_thread`].
+#[kernel(resident)]
+pub unsafe fn signal_check_block(program: Program<SignalCheck>) {
+    run(&program, program.world.context(Block), Block, thread::block_idx_x() / 2);
+}
+
+#[inline(always)]
+fn run<S: Scope>(program: &Program<SignalCheck>, line: Context<S>, scope: S, number: u32) {
+    if thread::block_idx_x().is_multiple_of(2) {
+        produce(program, line, scope, number);
+    } else {
+        consume(program, line, scope, number);
+    }
+}
+
+/// The other PE, which this one exchanges with.
+#[inline(always)]
+fn partner(program: &Program<SignalCheck>) -> u32 {
+    (program.world.me ^ 1).min(program.world.pes - 1)
+}
+
+#[inline(always)]
+fn produce<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope: S, number: u32) {
+    let Program { world, args } = program;
+    for round in 0..args.rounds {
+        for slot in 0..args.slots {
+            let index = number * args.slots + slot;
+            // The payload before has been checked, and so has left the source too.
+            if line.signal_wait_until(args.checked.at(index), round as u64).is_err() {
+                return;
+            }
+            let bytes = bytes(args, number, slot, round);
+            let from = args.source.slice(index as u64 * args.stride, bytes);
+            let seed = pattern::seed(world.me, round, index);
+            let start = world.local(from);
+            let mut at = scope.rank() as u64;
+            while at < bytes {
+                // SAFETY: inside the slot, which nobody else uses now.
+                unsafe { start.add(at as usize).write(pattern::byte(seed, at)) };
+                at += scope.size() as u64;
+            }
+            let to = args.target.slice(index as u64 * args.stride, bytes);
+            if line.put_signal_nbi(to, from, args.arrived.at(index), 1, partner(program)).is_err() {
+                return;
+            }
+        }
+    }
+    // A failure is in the world's report.
+    let _ = line.quiet();
+}
+
+#[inline(always)]
+fn consume<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope: S, number: u32) {
+    let Program { world, args } = program;
+    let sender = partner(program);
+    let mut wrong = 0;
+    for round in 0..args.rounds {
+        for slot in 0..args.slots {
+            let index = number * args.slots + slot;
+            if line.signal_wait_until(args.arrived.at(index), round as u64 + 1).is_err() {
+                return;
+            }
+            let bytes = bytes(args, number, slot, round);
+            let seed = pattern::seed(sender, round, index);
+            let start = world.local(args.target.slice(index as u64 * args.stride, bytes));
+            let mut at = scope.rank() as u64;
+            while at < bytes {
+                // SAFETY: inside the slot; the payload is there, and its sender waits for our signal.
+                unsafe {
+                    let there = start.add(at as usize);
+                    wrong += (there.read() != pattern::byte(seed, at)) as u64;
+                    there.write(WIPED);
+                }
+                at += scope.size() as u64;
+            }
+            // The wipe comes before the next payload.
+            if line.fence().is_err() || line.signal_op(args.checked.at(index), 1, sender).is_err() {
+                return;
+            }
+        }
+    }
+    let _ = line.quiet();
+    // SAFETY: contract of the kernel.
+    let found = unsafe { &*args.found };
+    if wrong > 0 {
+        fetch_add_relaxed_gpu_u64(&found[0], wrong);
+    }
+    if scope.rank() == 0 {
+        fetch_add_relaxed_gpu_u64(&found[1], args.rounds as u64 * args.slots as u64);
+    }
+}

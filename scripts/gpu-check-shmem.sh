@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The device API on two GPUs of one machine, with NVSHMEM beside it in turns where it is installed: scripts/gpu-check-shmem.sh [GINLAB]
+#
+# Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together stay below
+# five minutes. Without two GPUs it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
+# Environment: NVSHMEM_HOME (a folder with include/nvshmem.h), MPIRUN.
+set -u
+cd "$(dirname "$0")/.."
+ginlab=${1:-target/release/ginlab}
+OUT=${OUT:-$(mktemp -d /tmp/ginlab-shmem.XXXXXX)}
+mkdir -p "$OUT"
+status=0
+note() { echo "gpu-check-shmem: $*" >&2; }
+
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
+if [ "${gpus:-0}" -ge 2 ]; then device=gpu; else device=emulated; note "fewer than two GPUs: the emulated device"; fi
+
+# What holds NVSHMEM: a package of Python's, the system's, or what the environment names.
+find_nvshmem() {
+    local folder
+    for folder in "${NVSHMEM_HOME:-}" /usr/local/nvshmem /opt/nvshmem /opt/nvidia/nvshmem /usr \
+        $(python3 -c 'import nvidia.nvshmem as n; print(list(n.__path__)[0])' 2>/dev/null); do
+        for include in "$folder/include" "$folder/include/nvshmem" "$folder/include/nvshmem_13" "$folder/include/nvshmem_12"; do
+            [ -n "$folder" ] && [ -f "$include/nvshmem.h" ] && { echo "$folder $include"; return; }
+        done
+    done
+}
+
+baseline=()
+if [ "$device" = gpu ]; then
+    read -r home include < <(find_nvshmem) || true
+    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+    if [ -n "${include:-}" ] && [ -n "$nvcc" ]; then
+        lib=$(dirname "$(find "$home/" -name 'libnvshmem_device.a' 2>/dev/null | head -1)")
+        host=$(find "$lib" "$home/" -name 'libnvshmem_host.so*' 2>/dev/null | head -1)
+        if timeout 150 "$nvcc" -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -rdc=true -I"$include" \
+            experiments/shmem/baseline/nvshmem.cu -L"$lib" "$host" -lnvshmem_device -lcuda -lnvidia-ml \
+            -Xlinker -rpath="$(dirname "$host")" -o "$OUT/nvshmem-baseline" 2>"$OUT/nvcc.txt"; then
+            mpi=${MPIRUN:-mpirun --allow-run-as-root --bind-to none}
+            baseline=(--nvshmem "NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_NVLS=1 NVSHMEM_DISABLE_MNNVL=1 $mpi -np 2 $OUT/nvshmem-baseline 2>$OUT/nvshmem.txt")
+        else
+            note "NVSHMEM's side was not compiled: $OUT/nvcc.txt"
+        fi
+    else
+        note "NVSHMEM or nvcc is not here: no baseline"
+    fi
+fi
+
+# run LIMIT NAME arguments: one call, its CSV and what it said.
+run() {
+    local limit=$1 name=$2
+    shift 2
+    note "$name"
+    timeout -k 5 "$limit" "$ginlab" shmem -d "$device" --csv "$OUT/$name.csv" "$@" >"$OUT/$name.txt" 2>&1
+    local ended=$?
+    [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
+    return $ended
+}
+
+if [ "$device" = gpu ]; then
+    turns=(-n 1000 -w 100 -r 5)
+    # Without its baseline when that does not run here.
+    if [ ${#baseline[@]} -gt 0 ] && ! run 60 try --cases signal-ping-pong -n 100 -r 1 -t 20 "${baseline[@]}"; then
+        note "NVSHMEM does not run here: $(tail -1 "$OUT/nvshmem.txt" 2>/dev/null)"
+        baseline=()
+        status=0
+    fi
+    run 60 nvlink-small --path nvlink "${turns[@]}" "${baseline[@]}" \
+        --cases p-latency,signal-ping-pong,atomic-latency,barrier-all,put-latency,get-latency -b 8 -e 4K -f 8 --block 1024
+    run 60 nvlink-put-signal --path nvlink "${turns[@]}" "${baseline[@]}" --volume 2G \
+        --cases put-signal-ping-pong,message-ping-pong -b 8 -e 8M -f 8 --block 1024
+    run 45 nvlink-all-to-all --path nvlink "${turns[@]}" "${baseline[@]}" --cases all-to-all -b 8 -e 1M -f 8 --block 256
+    run 45 nvlink-scopes --path nvlink "${turns[@]}" "${baseline[@]}" --scope thread,warp,block \
+        --cases barrier-all,put-signal-ping-pong,message-ping-pong -b 8 -e 512 -f 8 --block 256
+    run 60 nvlink-bandwidth --path nvlink -n 4 -r 4 "${baseline[@]}" --volume 4G --no-check \
+        --cases put-bandwidth,get-bandwidth -b 512M -e 512M --grid 1,8,32,128 --block 256,1024
+    run 45 rails-tcp --path rails --provider tcp -n 300 -w 30 -r 3 \
+        --cases p-latency,signal-ping-pong,put-signal-ping-pong,barrier-all,put-bandwidth -b 8 -e 64K -f 8 --grid 1,8 --volume 16M
+else
+    turns=(-n 20 -w 2 -r 2 --block 64 --volume 1M -e 4K)
+    run 60 memory "${turns[@]}" --path nvlink
+    run 60 rails "${turns[@]}" --path rails --provider test:unordered
+fi
+note "results: $OUT"
+exit $status

@@ -1,0 +1,346 @@
+//! The device API on the emulated device: several PEs, each a thread of the test with ranks, heap and proxies of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use cuda_std::Kernel;
+use ginlab::bootstrap::{self, Bootstrap};
+use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::shuffled::Disorder;
+use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
+use ginlab::proxy::order::Rule;
+use ginlab::proxy::strategy::Strategy;
+use kernels::gin::{Block, Context, Scope, TeamKind, Thread, Warp};
+use kernels::ring::Status;
+use kernels::signal_check::{SIGNAL_CHECK_BLOCK, SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SignalCheck, producers};
+use std::net::TcpListener;
+use std::time::Duration;
+
+const AMPLE: Duration = Duration::from_secs(30);
+
+fn emulated(path: Path) -> Options {
+    let fabric = Fabric::Unordered(Disorder { most_polls: 6, longest: 3000, ..Disorder::default() });
+    Options {
+        device: Choice::Emulated,
+        heap_bytes: 1 << 20,
+        path,
+        fabric,
+        rails: 2,
+        strategy: Strategy::Split,
+        ring_slots: 256,
+        timeout: AMPLE,
+        ..Options::default()
+    }
+}
+
+/// Both ways to reach a peer.
+fn both_paths() -> [Options; 2] {
+    [emulated(Path::NvLink), emulated(Path::Rails)]
+}
+
+/// Runs one PE in a thread each; what each returned.
+fn pes<T: Send>(count: usize, options: &Options, pe: impl Fn(&mut World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
+    opened(count, options, |mut world, ranks| {
+        let result = pe(&mut world, ranks);
+        world.close(ranks).unwrap();
+        result
+    })
+}
+
+/// As [`pes`], and the PE itself ends its world.
+fn opened<T: Send>(count: usize, options: &Options, pe: impl Fn(World, &mut Bootstrap) -> T + Sync) -> Vec<T> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let settings = bootstrap::Options { timeout: AMPLE, ..bootstrap::Options::default() };
+    let (pe, settings) = (&pe, &settings);
+    let run = |mut ranks: Bootstrap| pe(World::open(&mut ranks, options).unwrap(), &mut ranks);
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..count)
+            .map(|rank| {
+                scope.spawn(move || {
+                    run(Bootstrap::join(&[address], rank, count, "token of a test", settings.clone()).unwrap())
+                })
+            })
+            .collect();
+        let first = run(Bootstrap::serve(listener, count, "token of a test", settings.clone()).unwrap());
+        std::iter::once(first).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
+    })
+}
+
+/// A test's own kernel: it runs on the emulated device alone.
+fn kernel<A>(name: &'static str, function: unsafe fn(Program<A>)) -> Kernel<Program<A>> {
+    Kernel::new(name, function).resident()
+}
+
+fn launch<A: Copy + Send + Sync + 'static>(
+    world: &mut World,
+    ranks: &mut Bootstrap,
+    function: unsafe fn(Program<A>),
+    (grid, block): (u32, u32),
+    args: A,
+) -> Result<(), GinError> {
+    // SAFETY: the arguments are of this world.
+    unsafe { world.launch(ranks, &kernel("a test's kernel", function), grid, block, args) }
+}
+
+// --- what the calls do -----------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+struct Moves {
+    from: Sym<u32>,
+    to: Sym<u32>,
+    back: Sym<u32>,
+    arrived: Signal,
+    scope: u32,
+}
+
+/// Puts to the next PE in pieces, gets them back, and sends them once more with a signal.
+unsafe fn moves(program: Program<Moves>) {
+    fn run<S: Scope>(program: &Program<Moves>, mut line: Context<S>) -> Result<(), Status> {
+        let Program { world, args } = program;
+        let next = (world.my_pe() + 1) % world.n_pes();
+        let half = args.from.len() / 2;
+        line.put_nbi(args.to.slice(0, half), args.from.slice(0, half), next)?;
+        line.put(args.to.slice(half, half), args.from.slice(half, half), next)?;
+        line.quiet()?;
+        line.get(args.back, args.to, next)?;
+        line.put_signal(args.to, args.from, args.arrived, 3, next)?;
+        line.signal_wait_until(args.arrived, 3)?;
+        line.barrier_all()?;
+        line.barrier(TeamKind::Node)?;
+        line.barrier(TeamKind::Rail)
+    }
+    let first = cuda_std::thread::thread_idx_x() == 0;
+    let _ = match program.args.scope {
+        0 if first => run(&program, program.world.context(Thread)),
+        0 => Ok(()),
+        1 => run(&program, program.world.context(Warp::this())),
+        2 => run(&program, program.world.context(Block)),
+        _ => run(&program, program.world.context(Block).batched(8)),
+    };
+}
+
+#[test]
+fn puts_gets_and_signals_move_what_they_say_on_both_paths() {
+    for options in both_paths() {
+        for (scope, block) in [(0, 1), (1, 20), (2, 40), (3, 70)] {
+            pes(3, &options, |world, ranks| {
+                let (me, all) = (world.my_pe(), world.n_pes());
+                let [from, to, back] = [(); 3].map(|()| world.alloc::<u32>(ranks, 2500).unwrap());
+                let arrived = world.signals(ranks, 1).unwrap();
+                let values = |pe: u32| (0..2500).map(move |at| pe * 10_000 + at).collect::<Vec<_>>();
+                world.write(from, &values(me)).unwrap();
+                launch(world, ranks, moves, (1, block), Moves { from, to, back, arrived, scope }).unwrap();
+                assert_eq!(world.read(to).unwrap(), values((me + all - 1) % all), "put, scope {scope}");
+                assert_eq!(world.read(back).unwrap(), values(me), "got back, scope {scope}");
+                assert_eq!(world.signal(arrived).unwrap(), 3);
+                assert_eq!(world.path_to(me), "self");
+            });
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Values {
+    words: Sym<u64>,
+    bytes: Sym<u8>,
+    signals: Signal,
+    atomics: bool,
+}
+
+/// Single values, by every thread of the grid.
+unsafe fn values(program: Program<Values>) {
+    let Program { world, args } = program;
+    let mut line = world.context(Thread);
+    let (me, next) = (world.my_pe(), (world.my_pe() + 1) % world.n_pes());
+    let thread = cuda_std::thread::index();
+    let mut run = || -> Result<(), Status> {
+        line.p(args.words.at(thread as u64), u64::MAX - (me * 100 + thread) as u64, next)?;
+        line.p(args.bytes.at(thread as u64), (me * 16 + thread) as u8, next)?;
+        line.quiet()?;
+        // All bits come back.
+        assert_eq!(line.g(args.words.at(thread as u64), next)?, u64::MAX - (me * 100 + thread) as u64);
+        assert_eq!(line.g(args.bytes.at(thread as u64), next)?, (me * 16 + thread) as u8);
+        line.signal_op(args.signals.at(thread), 5, next)?;
+        line.signal_op(args.signals.at(thread), 2, next)?;
+        line.signal_wait_until(args.signals.at(thread), 7)?;
+        assert_eq!(line.signal_fetch(args.signals.at(thread)), 7);
+        if args.atomics {
+            line.atomic_add(args.words.at(20), 1, next)?;
+            line.fetch_add(args.words.at(20), 1, next)?;
+            let before = line.compare_swap(args.words.at(21 + thread as u64), 0, 9, next)?;
+            assert_eq!((before, line.atomic_fetch(args.words.at(21 + thread as u64), next)?), (0, 9));
+        }
+        Ok(())
+    };
+    run().unwrap();
+}
+
+#[test]
+fn single_values_go_by_the_command_and_atomics_by_mapping() {
+    for options in both_paths() {
+        pes(2, &options, |world, ranks| {
+            let (words, bytes) = (world.alloc::<u64>(ranks, 40).unwrap(), world.alloc::<u8>(ranks, 40).unwrap());
+            let (signals, atomics) = (world.signals(ranks, 8).unwrap(), options.path == Path::NvLink);
+            launch(world, ranks, values, (2, 4), Values { words, bytes, signals, atomics }).unwrap();
+            // The other PE's atomics too.
+            world.barrier(ranks).unwrap();
+            assert_eq!(world.read(words).unwrap()[20], if atomics { 16 } else { 0 });
+        });
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Exchange {
+    inbox: Inbox,
+    from: Sym<u8>,
+    to: Sym<u8>,
+    rounds: u32,
+}
+
+unsafe fn exchange(program: Program<Exchange>) {
+    let Program { world, args } = program;
+    let mut line = world.context(Block);
+    let mut run = || -> Result<(), Status> {
+        for round in 1..=args.rounds {
+            line.all_to_all(args.inbox, round, args.to, args.from)?;
+            line.quiet()?;
+        }
+        Ok(())
+    };
+    let _ = run();
+}
+
+#[test]
+fn messages_are_exchanged_round_after_round() {
+    for options in both_paths() {
+        for bytes in [1u64, 8, 13, 1000] {
+            pes(4, &options, |world, ranks| {
+                let all = u64::from(world.n_pes());
+                let inbox = world.inbox(ranks, bytes).unwrap();
+                let (from, to) =
+                    (world.alloc::<u8>(ranks, bytes * all).unwrap(), world.alloc::<u8>(ranks, bytes * all).unwrap());
+                let byte = |from: u64, to: u64, at: u64| (from * 71 + to * 13 + at * 7 + 1) as u8;
+                let me = u64::from(world.my_pe());
+                let sent: Vec<u8> = (0..all).flat_map(|pe| (0..bytes).map(move |at| byte(me, pe, at))).collect();
+                let expected: Vec<u8> = (0..all).flat_map(|pe| (0..bytes).map(move |at| byte(pe, me, at))).collect();
+                world.write(from, &sent).unwrap();
+                launch(world, ranks, exchange, (1, 45), Exchange { inbox, from, to, rounds: 5 }).unwrap();
+                assert_eq!(world.read(to).unwrap(), expected, "{bytes} B");
+            });
+        }
+    }
+}
+
+#[test]
+fn what_ranks_do_not_agree_on_is_told_to_all() {
+    let lines = pes(2, &emulated(Path::NvLink), |world, ranks| {
+        let all = world.free_bytes();
+        let sizes = [1000, 3000][world.my_pe() as usize];
+        let error = world.alloc::<u8>(ranks, sizes).unwrap_err().to_string();
+        assert_eq!(world.free_bytes(), all);
+        error
+    });
+    assert_eq!(lines[0], "ranks do not agree: rank 0 calls alloc(1000), rank 1 calls alloc(3000)");
+    assert_eq!(lines[0], lines[1]);
+    pes(2, &emulated(Path::NvLink), |world, ranks| {
+        let object = world.alloc::<u64>(ranks, 4).unwrap();
+        assert!(world.free(ranks, object.slice(1, 2)).unwrap_err().to_string().contains("not allocated"));
+        world.free(ranks, object).unwrap();
+        assert!(world.alloc::<u64>(ranks, 1 << 40).unwrap_err().to_string().contains("larger heap"));
+        assert!(world.signals(ranks, 1 << 20).unwrap_err().to_string().contains("a world has"));
+        let args = Values { words: object, bytes: unused(), signals: Signal(0), atomics: false };
+        let grid = launch(world, ranks, values, (140_000, 1), args).unwrap_err().to_string();
+        assert!(grid.contains("wait for one another, and at most"), "{grid}");
+    });
+}
+
+fn unused() -> Sym<u8> {
+    // SAFETY: an object of no bytes.
+    unsafe { Sym::from_parts(0, 0) }
+}
+
+// --- signals and their data ------------------------------------------------------------------------------------------
+
+/// How a check of signals is run.
+#[derive(Clone, Copy, Debug)]
+struct Check {
+    rule: Rule,
+    scope: u32,
+    proxies: usize,
+    puts: u64,
+    early: bool,
+}
+
+/// Wrong bytes, and puts checked, of both PEs together.
+fn check(run: Check) -> (u64, u64) {
+    let disorder = Disorder {
+        seed: run.puts ^ u64::from(run.scope) << 8,
+        most_polls: if run.early { 300 } else { 12 },
+        longest: 1500,
+    };
+    let options = Options {
+        rule: run.rule,
+        proxies: run.proxies,
+        rails: 3,
+        fabric: Fabric::Unordered(disorder),
+        early_signals: run.early,
+        ..emulated(Path::Rails)
+    };
+    let found = pes(2, &options, |world, ranks| {
+        let (grid, block) = [(4, 4), (4, 40), (4, 33)][run.scope as usize];
+        let (slots, stride) = (4, 8192);
+        let puts = producers(run.scope, grid, block) * slots;
+        let (source, target) = (
+            world.alloc(ranks, u64::from(puts) * stride).unwrap(),
+            world.alloc(ranks, u64::from(puts) * stride).unwrap(),
+        );
+        let (arrived, checked) = (world.signals(ranks, puts).unwrap(), world.signals(ranks, puts).unwrap());
+        let found = Device::Emulated.allocate(Place::Device, 16).unwrap();
+        let args = SignalCheck {
+            source,
+            target,
+            arrived,
+            checked,
+            slots,
+            stride,
+            rounds: (run.puts / 2).div_ceil(u64::from(puts)) as u32,
+            seed: 7,
+            found: found.pointer(),
+        };
+        let kernels = [SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SIGNAL_CHECK_BLOCK];
+        // SAFETY: the arguments are of this world.
+        unsafe { world.launch(ranks, &kernels[run.scope as usize], grid, block, args) }.unwrap();
+        let mut words = [0u64; 2];
+        found.read(0, &mut words).unwrap();
+        words
+    });
+    found.iter().fold((0, 0), |(wrong, puts), one| (wrong + one[0], puts + one[1]))
+}
+
+/// All rules, scopes and numbers of proxies. `GINLAB_SIGNALLED_PUTS=10000000 cargo test --release --test gin never` is the long run.
+#[test]
+fn never_a_signal_before_its_data() {
+    let asked = std::env::var("GINLAB_SIGNALLED_PUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(6000u64);
+    let mut total = 0;
+    let combinations = Rule::ALL.len() * 3 * 3;
+    for rule in Rule::ALL {
+        for scope in 0..3 {
+            for proxies in [1, 2, 4] {
+                let run = Check { rule, scope, proxies, puts: asked.div_ceil(combinations as u64), early: false };
+                let (wrong, puts) = check(run);
+                assert_eq!(wrong, 0, "{run:?}");
+                assert!(puts >= run.puts / 2 * 2, "{run:?}: {puts} checked");
+                total += puts;
+            }
+        }
+    }
+    eprintln!("{total} signalled puts, none before its data");
+}
+
+#[test]
+fn a_rule_that_does_not_wait_is_caught() {
+    for rule in Rule::ALL {
+        let (wrong, _) = check(Check { rule, scope: 2, proxies: 1, puts: 600, early: true });
+        assert!(wrong > 0, "{rule}: nobody noticed");
+    }
+}
