@@ -1,5 +1,6 @@
 //! `ginlab completions`: scripts for shells.
 
+use crate::cli;
 use crate::error::Failure;
 use crate::program::{Program, program};
 use ginlab::signals;
@@ -14,6 +15,6 @@ pub struct Args {
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
-    clap_complete::generate(args.shell, &mut crate::command(), "ginlab", &mut signals::stdout());
+    clap_complete::generate(args.shell, &mut cli::command(), "ginlab", &mut signals::stdout());
     Ok(())
 }

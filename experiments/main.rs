@@ -1,5 +1,6 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod cli;
 mod columns;
 mod error;
 mod events;
@@ -13,55 +14,29 @@ mod runner;
 mod toy;
 mod values;
 
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::FromArgMatches;
+use cli::Cli;
 use error::Failure;
 use ginlab::fabric::{libfabric, soft};
-use ginlab::report::{About, Catalog};
 use ginlab::signals;
 use ginlab::versions::Versions;
-use program::Program;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::LazyLock;
 
 /// Registers folders and files: a subcommand each, or several.
 macro_rules! register {
     ($($module:ident),* $(,)?) => {
         $(mod $module;)*
-        /// Every subcommand, in the order of `--help`.
-        static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| [$($module::PROGRAMS),*].concat());
+        /// Names every subcommand, in the order of `--help`.
+        fn register() {
+            program::register(&[$($module::PROGRAMS),*], &[proxy::STAGES]);
+        }
     };
 }
 
 register! {
     proxy, shmem, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, model, bootstrap, echo, serve, soft_efa,
     complete,
-}
-
-/// What the experiments say of themselves.
-fn catalog() -> Catalog<'static> {
-    static ABOUT: LazyLock<Vec<About>> =
-        LazyLock::new(|| PROGRAMS.iter().filter_map(|program| program.about).chain([proxy::STAGES]).collect());
-    Catalog(&ABOUT)
-}
-
-/// A laboratory for GPU-initiated networking: kernels in Rust push puts into a ring, a CPU proxy drains it into NIC rails.
-#[derive(Parser)]
-#[command(name = "ginlab", version = "", disable_version_flag = true, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 124 timed out, 130 interrupted.\n\
-                        GINLAB_LIBFABRIC=PATH loads that libfabric and no other.")]
-struct Cli {
-    /// Print the versions of ginlab and of the libraries it found here
-    #[arg(short = 'V', long, exclusive = true)]
-    version: bool,
-    /// Colour of tables
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = output::Color::Auto, global = true)]
-    color: output::Color,
-}
-
-/// The whole command line.
-fn command() -> clap::Command {
-    Cli::command().subcommands(PROGRAMS.iter().map(Program::command))
 }
 
 fn main() -> ExitCode {
@@ -91,7 +66,8 @@ fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
 }
 
 fn run() -> Result<(), Failure> {
-    let matches = command().try_get_matches()?;
+    register();
+    let matches = cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;
     load_cards(&matches)?;
     signals::install().map_err(|error| Failure::Run(error.to_string()))?;
@@ -102,7 +78,7 @@ fn run() -> Result<(), Failure> {
         return Ok(());
     }
     let found = matches.subcommand().and_then(|(name, matches)| {
-        PROGRAMS.iter().find(|program| program.name == name).map(|program| (program, matches))
+        program::all().iter().find(|program| program.name == name).map(|program| (program, matches))
     });
     match found {
         Some((program, matches)) => (program.run)(matches).and_then(|()| match libfabric::left_open() {
@@ -121,14 +97,16 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        command().debug_assert();
+        register();
+        cli::command().debug_assert();
     }
 
     /// A column says the same wherever it stands, and its name ends with its unit.
     #[test]
     fn columns_are_declared_alike() {
         let mut known: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
-        for about in catalog().0 {
+        register();
+        for about in program::catalog().0 {
             for column in about.all_columns() {
                 let this = (column.unit, column.role == Role::Measured);
                 assert_eq!(*known.entry(column.name).or_insert(this), this, "{} of {}", column.name, about.name);

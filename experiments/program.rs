@@ -2,7 +2,8 @@
 
 use crate::error::Failure;
 use clap::{ArgMatches, Command};
-use ginlab::report::About;
+use ginlab::report::{About, Catalog};
+use std::sync::OnceLock;
 
 /// A subcommand.
 #[derive(Clone, Copy)]
@@ -22,6 +23,28 @@ impl Program {
     pub fn command(&self) -> Command {
         (self.augment)(Command::new(self.name)).about(self.question)
     }
+}
+
+/// What was registered.
+static ALL: OnceLock<(Vec<Program>, Vec<About>)> = OnceLock::new();
+
+/// Names all subcommands, once, in the order of `--help`; `more` are kinds of rows that no subcommand is called by.
+pub fn register(programs: &[&[Program]], more: &[About]) {
+    ALL.get_or_init(|| {
+        let programs = programs.concat();
+        let abouts = programs.iter().filter_map(|program| program.about).chain(more.iter().copied()).collect();
+        (programs, abouts)
+    });
+}
+
+/// Every subcommand.
+pub fn all() -> &'static [Program] {
+    ALL.get().map_or(&[], |(programs, _)| programs)
+}
+
+/// What the experiments say of themselves.
+pub fn catalog() -> Catalog<'static> {
+    ALL.get().map_or(Catalog::default(), |(_, abouts)| Catalog(abouts))
 }
 
 /// Declares a subcommand that is no experiment, by its options and the function that takes them.

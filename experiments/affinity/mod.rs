@@ -25,9 +25,6 @@ Examples:
   ginlab affinity --nccl-topo topo.xml           write what NCCL reads by NCCL_TOPO_FILE=topo.xml
   CUDA_VISIBLE_DEVICES=3 ginlab affinity         what a rank sees; the other GPUs have no CUDA number";
 
-/// Version of the columns.
-const SCHEMA: u32 = 1;
-
 /// Options of `ginlab affinity`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]

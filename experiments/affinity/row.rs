@@ -1,6 +1,5 @@
 //! A GPU as a row.
 
-use super::SCHEMA;
 use crate::listing::Column;
 use ginlab::cuda::VisibleGpu;
 use ginlab::fabric::pci::PciAddress;
@@ -9,6 +8,9 @@ use ginlab::topology::nvlink::{Links, between};
 use ginlab::topology::tree::{Function, Kind, Tree};
 use ginlab::topology::{Near, Way, near, way};
 use serde::Serialize;
+
+/// Version of the columns.
+const SCHEMA: u32 = 1;
 
 /// What was asked of this machine; nothing of it for a recorded tree.
 #[derive(Default)]

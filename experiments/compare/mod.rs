@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use crate::listing::{self, ListingArgs};
 use crate::report::{refused, unreadable};
-use crate::program::{Program, program};
+use crate::program::{Program, catalog, program};
 use ginlab::report::compare::{Compared, Comparison, Verdict};
 use ginlab::report::run::Runs;
 use ginlab::report::{Header, Key, SCHEMA};
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "PCT", value_parser = percent)]
     fail_slower: Option<f64>,
     /// Columns that may differ between rows that belong together
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(crate::catalog().chosen()))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(catalog().chosen()))]
     ignore: Vec<String>,
     #[command(flatten)]
     listing: ListingArgs,
@@ -59,7 +59,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     args.listing.check()?;
     let [a, b] = [&args.a, &args.b].map(|path| Runs::find(std::slice::from_ref(path)).map_err(unreadable));
     let (a, b) = (a?, b?);
-    let comparison = Comparison::of(&a.runs, &b.runs, crate::catalog(), &args.ignore).map_err(refused)?;
+    let comparison = Comparison::of(&a.runs, &b.runs, catalog(), &args.ignore).map_err(refused)?;
     let [a_name, b_name] = [&args.a, &args.b].map(|path| path.display().to_string());
     let mut header = Header::default();
     header.set(Key::Ginlab, env!("CARGO_PKG_VERSION"));

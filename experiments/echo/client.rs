@@ -1,7 +1,7 @@
 //! The client: sends every message twice at once, measures both ways and prints the rows.
 
 use super::side::{self, Card, Fabric, Opened, Socket};
-use super::{Args, Plan};
+use super::args::{Args, Plan};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::rails::Wanted;

@@ -1,6 +1,6 @@
 //! The server: a task per client, all on one thread.
 
-use super::Plan;
+use super::args::Plan;
 use super::side::{self, Card, Opened, Socket};
 use crate::error::Failure;
 use crate::events;

@@ -1,6 +1,6 @@
 //! One side of an echo: a socket, and a rail with room for two messages each way.
 
-use super::Plan;
+use super::args::Plan;
 use crate::error::Failure;
 use crate::rails::{Rails, Wanted};
 use crate::runner::drive;

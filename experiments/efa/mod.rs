@@ -22,9 +22,6 @@ Examples:
   ginlab efa --json - | jq '.domains[] | select(.provider == \"efa\") | .pci'
   ginlab efa --from tests/fixtures/p5 a machine of which somebody has saved `fi_info -v`";
 
-/// Version of the columns.
-const SCHEMA: u32 = 1;
-
 /// Options of `ginlab efa`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]

@@ -1,10 +1,12 @@
 //! A domain as a row: the same columns in CSV and JSON, whatever the provider.
 
-use super::SCHEMA;
 use ginlab::fabric::discover::Provider;
 use ginlab::fabric::listing::{Listed, Listing, Reach};
 use ginlab::report::Header;
 use serde::Serialize;
+
+/// Version of the columns.
+const SCHEMA: u32 = 1;
 
 /// One domain. What is not known is null in JSON and empty in CSV; names are libfabric's.
 #[derive(Clone, Debug, Serialize)]

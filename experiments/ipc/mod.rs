@@ -5,6 +5,7 @@
 
 mod args;
 mod cases;
+mod columns;
 mod measure;
 mod plan;
 mod rank;
@@ -18,9 +19,10 @@ use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{self, Experiment, Ranks, Rows, program};
 use args::Args;
+use columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::ForeignModule;
-use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
+use ginlab::report::{About, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
 use measure::Bench;
 use plan::{Plan, Tuple};
@@ -29,32 +31,6 @@ use rows::{Writer, mark_knees};
 use std::collections::HashMap;
 
 pub const PROGRAMS: &[Program] = &[program::<Ipc>()];
-
-const OPERATION: Column =
-    Column::chosen("operation", "", "What moves the bytes: `write` (a pattern), `copy` (from local memory), `read`");
-const PAIR: Column =
-    Column::chosen("pair", "", "From which rank to which: `0>1`; several at once: `0<>1`, `all`").shown("pair", 5);
-const DIRECTION: Column = Column::chosen("direction", "", "What goes on at once: `one`, `both`, `all`");
-const STORE: Column = Column::chosen("store", "", "How a kernel stores: `plain`, `bulk`");
-const WIDTH: Column = Column::chosen("width_bytes", "B", "Bytes of one store or load of a thread").shown("width", 5);
-const LAUNCH: Column = Column::chosen(
-    "launch",
-    "",
-    "How work gets to the device: `stream` (one launch for each), `graph` (recorded, and launched as a whole)",
-)
-.shown("launch", 6);
-const RECEIVED: Column = Column::measured(
-    "received_us_p50",
-    "us",
-    "Median time from one flag to the next, as the receiving device sees them, each behind its data",
-);
-const ONE_WAY: Column = Column::measured(
-    "one_way_ratio",
-    "",
-    "The same way alone over this row's: its time in one direction by its time here",
-);
-const KNEE: Column =
-    Column::measured("knee", "", "Whether this is the smallest grid within 2 % of the best of its sweep");
 
 /// What a rank holds for all tuples. Fields are dropped in this order: kernels go before the device.
 pub struct Ipc {

@@ -3,7 +3,7 @@
 use super::cases::{Case, Missing};
 use super::plan::{Flow, Scene, Tuple};
 use super::rank::Rank;
-use super::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
+use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use crate::columns::POST;
 use crate::runner::{Rows, timed};
 use crate::values;

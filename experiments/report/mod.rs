@@ -3,7 +3,7 @@
 mod args;
 
 use crate::error::Failure;
-use crate::program::{Program, program};
+use crate::program::{Program, catalog, program};
 use args::Args;
 use ginlab::report::chart::ChartError;
 use ginlab::report::compare::{CompareError, Comparison};
@@ -28,14 +28,14 @@ fn run(args: &Args) -> Result<(), Failure> {
     let against = match &args.against {
         Some(path) => {
             let earlier = Runs::find(std::slice::from_ref(path)).map_err(unreadable)?;
-            let comparison = Comparison::of(&earlier.runs, &found.runs, crate::catalog(), &[]).map_err(refused)?;
+            let comparison = Comparison::of(&earlier.runs, &found.runs, catalog(), &[]).map_err(refused)?;
             Some((comparison, path.display().to_string()))
         }
         None => None,
     };
     let ours = args.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let comparison = against.as_ref().map(|(comparison, path)| (comparison, path.as_str(), ours.as_str()));
-    let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: crate::catalog() }.build();
+    let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: catalog() }.build();
     for line in &found.left_out {
         eprintln!("# left out: {line}");
     }
