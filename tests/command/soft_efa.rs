@@ -1,5 +1,6 @@
 //! Cards in software below libfabric's own EFA provider: `-p soft-efa`.
 
+use crate::common::lab::Lab;
 use crate::common::server::{Server, verified};
 use crate::common::{Job, all_verified, clean, free_port, ginlab, records, rows, run, skip};
 use std::process::Command;
@@ -92,6 +93,8 @@ fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
         ("dead=30", "nothing has completed for 3s"),
         // Status 12 of EFA's: unexpected status returned by the responder.
         ("fail=30/12", "failed: Input/output error"),
+        ("fail=30/9", "Invalid receiver queue pair number (QPN) [9]"),
+        ("full=30", "failed: Cannot allocate memory"),
     ] {
         let write = format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t 3 -p soft-efa:fast,{words} -d emulated");
         let mut command = ginlab(&write);
@@ -99,6 +102,24 @@ fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
         let done = run(command).expect(1);
         assert!(done.stderr.contains(part), "{words}: {}", done.stderr);
     }
+}
+
+#[test]
+fn two_nodes_of_the_lab_are_two_machines() {
+    if !has_provider() {
+        return;
+    }
+    let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
+    let rank = |node: usize| {
+        let args = "write -b 8 -e 256K -f 181 -n 20 -r 1 --rails 1,4 -p soft-efa:fast -d emulated --csv -";
+        let mut command = lab.ginlab(node, args);
+        command.env("FI_EFA_RX_SIZE", "1024");
+        Job::start(command)
+    };
+    let [first, second] = [rank(0), rank(1)].map(|job| job.finish().expect(0));
+    all_verified(&rows(&first.stdout));
+    assert!(!first.stderr.contains("all ranks are on one host"), "{}", first.stderr);
+    assert_eq!(second.stdout, "");
 }
 
 #[test]
