@@ -11,6 +11,8 @@
 //! taken: then it is free for the next lap. With one cell "full" would read as "free", so two are the least.
 
 use crate::ring::{CachePadded, Observe, Status};
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::memory::{load_acquire_host_u64, load_relaxed_host_u64, store_release_host_u64};
 use cuda_std::memory::{
     Word, compare_exchange_relaxed_gpu_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
     store_release_sys_u64,
@@ -178,11 +180,11 @@ impl<const WORDS: usize> VyukovConsumer<WORDS> {
     #[inline(always)]
     pub fn pop(&mut self) -> Option<[u64; WORDS]> {
         let position = self.position;
-        if load_acquire_sys_u64(self.queue.cell(position, 0)) != position + 1 {
+        if load_acquire_host_u64(self.queue.cell(position, 0)) != position + 1 {
             return None;
         }
-        let words = std::array::from_fn(|index| load_relaxed_sys_u64(self.queue.cell(position, 1 + index as u32)));
-        store_release_sys_u64(self.queue.cell(position, 0), position + (1 << self.queue.log2_capacity));
+        let words = std::array::from_fn(|index| load_relaxed_host_u64(self.queue.cell(position, 1 + index as u32)));
+        store_release_host_u64(self.queue.cell(position, 0), position + (1 << self.queue.log2_capacity));
         self.position += 1;
         Some(words)
     }
@@ -207,6 +209,6 @@ impl<const WORDS: usize> VyukovConsumer<WORDS> {
 
     /// Ends every wait of the kernels with this reason.
     pub fn publish_status(&self, stop: Status) {
-        store_release_sys_u64(&self.queue.words().stop.0, stop.0);
+        store_release_host_u64(&self.queue.words().stop.0, stop.0);
     }
 }

@@ -1,7 +1,7 @@
 //! The proxy's side of the ring: take elements in order, publish what is taken, publish what is done.
 
 use super::{HostWords, LOG2_COMMAND_WORDS, Ring, Status, parity};
-use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_sys_words, store_release_sys_u64};
+use cuda_std::memory::{Word, fence_acq_rel_host, load_relaxed_sys_words, store_release_host_u64};
 
 /// Bytes from an element to the lines that are fetched while it is worked on: their misses overlap.
 const AHEAD_BYTES: usize = 1024;
@@ -107,7 +107,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// what the NIC (or this thread) reads next is what the kernel wrote before it pushed.
     #[inline(always)]
     pub fn acquire(&self) {
-        fence_acq_rel_sys();
+        fence_acq_rel_host();
     }
 
     /// Gives the slots of all popped elements back to the producers. Once per batch: each store takes the line from the
@@ -117,7 +117,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {
             self.published = self.cursor;
-            store_release_sys_u64(&self.host().tail.0, self.cursor);
+            store_release_host_u64(&self.host().tail.0, self.cursor);
         }
     }
 
@@ -135,13 +135,13 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// before. Bytes that a NIC wrote to device memory are outside this promise: their rail orders them.
     #[inline(always)]
     pub fn publish_watermark(&self, watermark: u64) {
-        store_release_sys_u64(&self.host().completion.0.0, watermark);
+        store_release_host_u64(&self.host().completion.0.0, watermark);
     }
 
     /// Ends every wait of the kernels with this reason. Call it after the last watermark: release, so that whoever sees
     /// the status finds that watermark.
     pub fn publish_status(&self, stop: Status) {
-        store_release_sys_u64(&self.host().completion.0.1, stop.0);
+        store_release_host_u64(&self.host().completion.0.1, stop.0);
     }
 }
 
