@@ -916,14 +916,16 @@ fn kernels_that_wait_end_when_their_proxies_are_dropped() {
 
 #[test]
 fn an_asked_stop_and_a_vanished_proxy_both_end_the_kernel() {
+    // Far more puts than there is time for: the proxy looks at its faults once in so many polls.
+    let long = Grid { quiet_every: 1, iterations: 1_000_000, ..GRID };
     let world = World::alone(Options { fault: Some(Fault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
-    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Status::STOPPED.0; 4]);
+    assert_eq!(stops(&long.run(&[&world])), [Status::STOPPED.0; 4]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
 
     // Without a word: the kernel's own deadline.
     let vanishing = Options { fault: Some(Fault::Vanish(10)), deadline: SHORT, ..USUAL };
     let world = World::alone(vanishing, || vec![NullRail::new()]);
-    assert_eq!(stops(&Grid { quiet_every: 1, ..GRID }.run(&[&world])), [Status::DEADLINE.0; 4]);
+    assert_eq!(stops(&long.run(&[&world])), [Status::DEADLINE.0; 4]);
     assert_eq!(world.failure(), ProxyError::Gone.to_string());
 }
 
