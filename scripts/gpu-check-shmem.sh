@@ -5,7 +5,7 @@
 # five minutes. Without two GPUs it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
 # Environment: NVSHMEM_HOME (a folder with include/nvshmem.h), MPIRUN.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 ginlab=${1:-target/release/ginlab}
 OUT=${OUT:-$(mktemp -d /tmp/ginlab-shmem.XXXXXX)}
 mkdir -p "$OUT"
