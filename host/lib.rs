@@ -1,7 +1,7 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), symmetric memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's
+//! memory ([`ring`]) and queues for study ([`queue`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's
 //! cores ([`cores`]) and memory ([`memory`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the machine's devices
 //! and what connects them ([`topology`]), what
 //! surrounds a run ([`surroundings`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
@@ -18,6 +18,7 @@ mod memory_file;
 pub mod pairing;
 pub mod proxy;
 pub mod queue;
+pub mod rails;
 pub mod report;
 pub mod ring;
 pub mod signals;

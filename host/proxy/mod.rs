@@ -13,14 +13,15 @@ pub mod engine;
 pub mod order;
 mod serve;
 pub mod stage;
-pub mod strategy;
 pub mod trace;
 pub mod tracker;
 
 pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
-use engine::{Counters, DRAIN, EngineError};
+use crate::rails::Counters;
+use crate::rails::strategy::Strategy;
+use engine::{DRAIN, EngineError};
 use serve::serve;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use strategy::Strategy;
 use trace::{Sampling, Times};
 
 /// How often a long write is looked after: is its thread turning, has somebody pressed Ctrl-C.
@@ -105,7 +105,9 @@ pub fn device_timeout(proxy: Duration) -> Duration {
 /// Counters of a proxy thread.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The engine's.
+    /// Commands taken.
+    pub commands: u64,
+    /// What has been posted.
     pub counters: Counters,
     /// How often each signal has arrived here.
     pub signals: Vec<u64>,
