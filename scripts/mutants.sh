@@ -51,6 +51,10 @@ if [[ $(cargo mutants --version 2>/dev/null) != "cargo-mutants $VERSION" ]]; the
     printf 'mutants.sh: installing cargo-mutants %s with cargo, once\n' "$VERSION" >&2
     cargo install --quiet --locked "cargo-mutants@$VERSION"
 fi
+if ! cargo nextest --version >/dev/null 2>&1; then
+    printf 'mutants.sh: installing cargo-nextest with cargo, once\n' >&2
+    cargo install --quiet --locked cargo-nextest
+fi
 
 options=()
 files=()
@@ -117,6 +121,9 @@ STUB
 # What people read in a debugger.
 exclude_re = ["<impl (fmt::)?Debug for .*>::fmt"]
 additional_cargo_args = ["--lib"]
+# It ends the other tests with the first one that fails: many mutants let some test wait for its bound.
+test_tool = "nextest"
+additional_cargo_test_args = ["--max-fail=1:immediate"]
 # A test that finds nothing to wait for any more ends by its own bound; this is for those that have none.
 minimum_test_timeout = 15.0
 timeout_multiplier = 2.0
@@ -134,7 +141,7 @@ for room in "${ROOMS[@]}"; do
     if ((${#chosen[@]} == 0)); then continue; fi
     make_crate "$room"
     code=0
-    nice -n 10 cargo mutants --dir "$out/$room" --in-place --output "$out/$room" "${chosen[@]}" "${options[@]}" || code=$?
+    nice cargo mutants --dir "$out/$room" --in-place --output "$out/$room" "${chosen[@]}" "${options[@]}" || code=$?
     # 2: some were missed, 3: some ran into the timeout. Anything else is no result.
     if ((code != 0 && code != 2 && code != 3)); then exit "$code"; fi
     folders+=("$out/$room/mutants.out")
