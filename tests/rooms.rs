@@ -171,13 +171,18 @@ fn no_circle_of_more_than_two_files() {
     }
 }
 
-/// What an experiment needs and the program has belongs to the host, or to a file of its own.
+/// What an experiment needs and the program has belongs to the host, or to a file of its own. Only the list of all experiments is
+/// the program's.
 #[test]
 fn nothing_climbs_to_the_program() {
     let sources = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments"));
     let main = Module::new();
     for (module, code) in sources.iter().filter(|(module, _)| !module.is_empty()) {
-        let climbs = |path: &Vec<String>| resolve(&sources, module, path, 0).as_ref() == Some(&main) && path.len() > 1;
+        let climbs = |path: &Vec<String>| {
+            resolve(&sources, module, path, 0).as_ref() == Some(&main)
+                && path.len() > 1
+                && path.join("::") != "crate::catalog"
+        };
         let climbing: Vec<_> = paths(code).into_iter().filter(climbs).map(|path| path.join("::")).collect();
         assert_eq!(climbing, Vec::<String>::new(), "{}", module.join("/"));
     }
