@@ -250,9 +250,9 @@ mod tests {
     fn a_piece_is_taken_from_the_middle_and_never_one_that_was_posted() {
         let mut lane = lane([5, 6, 7, 6]);
         pump(&mut lane, 1);
-        assert_eq!((lane.take(|piece| *piece == 5), lane.take(|piece| *piece == 6)), (None, Some(6)));
-        assert_eq!(lane.waiting(), [7, 6]);
-        assert_eq!(lane.take(|piece| *piece == 7), Some(7));
+        assert_eq!((lane.take(|piece| *piece == 5), lane.take(|piece| *piece == 7)), (None, Some(7)));
+        assert_eq!(lane.waiting(), [6, 6]);
+        assert_eq!((lane.take(|piece| *piece == 6), lane.is_free()), (Some(6), false));
         assert_eq!((lane.take(|piece| *piece == 6), lane.is_free()), (Some(6), true));
     }
 
