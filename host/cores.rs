@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::fabric::pci::PciAddress;
+use crate::pci::PciAddress;
 
 /// Larger numbers in a list of cores are garbage: no system has so many.
 const MOST_CORES: usize = 8192;

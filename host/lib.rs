@@ -1,10 +1,11 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]) and queues for study ([`queue`]), the proxy ([`proxy`]), symmetric memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's
-//! cores ([`cores`]) and memory ([`memory`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the machine's devices
-//! and what connects them ([`topology`]), what
-//! surrounds a run ([`surroundings`]), and the rows that every experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
+//! memory ([`ring`]) and queues for study ([`queue`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric
+//! memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's cores ([`cores`]) and memory
+//! ([`memory`]), PCI addresses ([`pci`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the
+//! machine's devices and what connects them ([`topology`]), what surrounds a run ([`surroundings`]), and the rows that every
+//! experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
 pub mod cores;
@@ -16,8 +17,10 @@ pub mod measure;
 pub mod memory;
 mod memory_file;
 pub mod pairing;
+pub mod pci;
 pub mod proxy;
 pub mod queue;
+pub mod rails;
 pub mod report;
 pub mod ring;
 pub mod signals;

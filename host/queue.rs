@@ -3,6 +3,7 @@
 
 use crate::cuda::{Buffer, Device, DeviceError, Place, flush_stores};
 use crate::ring::{HostVisible, RingMemory, RingPlace, check_slots};
+use crossbeam_utils::CachePadded;
 use kernels::queue_kernel::{CONTENT, element_word};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{Ring, Status};
@@ -107,7 +108,7 @@ impl Queues {
     ///
     /// # Safety
     /// The elements have `WORDS` words. Taken once, and not used after these queues are gone.
-    pub unsafe fn consumers<const WORDS: usize>(&self) -> Vec<QueueConsumer<WORDS>> {
+    pub unsafe fn consumers<const WORDS: usize>(&self) -> Vec<CachePadded<QueueConsumer<WORDS>>> {
         let end = |memory: &QueueMemory| match memory {
             // SAFETY: the caller's contract.
             QueueMemory::Ring(memory) => QueueConsumer::Ring(unsafe { memory.consumer() }),
@@ -118,7 +119,7 @@ impl Queues {
                 QueueConsumer::Vyukov { consumer, flushes: memory.cells.holds_stores_back() }
             }
         };
-        self.memories.iter().map(end).collect()
+        self.memories.iter().map(end).map(CachePadded::new).collect()
     }
 
     /// Where the rings stand, for messages about waits that ended.
@@ -131,8 +132,7 @@ impl Queues {
     }
 }
 
-/// The CPU's end of a queue. Alone on its cache lines: each thread writes its own with every batch.
-#[repr(align(128))]
+/// The CPU's end of a queue. It goes padded, since each thread writes its own with every batch.
 #[derive(Debug)]
 pub enum QueueConsumer<const WORDS: usize> {
     /// Of the ring.
@@ -224,7 +224,11 @@ pub struct Taken {
 
 /// Takes from the queues in turn until all that is expected has come, or `stop` is raised: then the kernels' waits are
 /// ended.
-pub fn consume<const WORDS: usize>(consumers: &mut [QueueConsumer<WORDS>], duty: &Duty, stop: &AtomicBool) -> Taken {
+pub fn consume<const WORDS: usize>(
+    consumers: &mut [CachePadded<QueueConsumer<WORDS>>],
+    duty: &Duty,
+    stop: &AtomicBool,
+) -> Taken {
     let mut taken = Taken::default();
     let all: u64 = duty.expected.iter().sum();
     let mut next = vec![0u32; duty.check.unwrap_or(0) as usize];
@@ -268,7 +272,7 @@ pub fn consume<const WORDS: usize>(consumers: &mut [QueueConsumer<WORDS>], duty:
                 consumers.iter_mut().for_each(|consumer| consumer.publish(0));
             }
             if stop.load(Ordering::Relaxed) {
-                consumers.iter().for_each(QueueConsumer::stop);
+                consumers.iter().for_each(|consumer| consumer.stop());
                 break;
             }
             // With a core to itself it does not even pause, which takes as long as 30 elements.

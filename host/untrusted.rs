@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use crate::bootstrap::fuzzed;
-use crate::fabric::pci::PciAddress;
 use crate::fabric::printed;
 use crate::flow::Offer;
 use crate::measure::size;
+use crate::pci;
+use crate::pci::PciAddress;
 use crate::report::Catalog;
 use crate::report::chart::{Filter, Palette, Query};
 use crate::report::compare::Comparison;
@@ -109,7 +110,7 @@ pub const PARSERS: &[Parser] = &[
             let text = text(bytes);
             // Both in one text, so that devices and places can meet.
             let _ = topology::near(&Tree::of_listings(&text, &text));
-            !printed::lspci_devices(&text).is_empty() || !printed::pci_tree(&text).is_empty()
+            !pci::printed::lspci_devices(&text).is_empty() || !pci::printed::pci_tree(&text).is_empty()
         },
         slowness: 4,
     },

@@ -7,7 +7,7 @@ use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::{Access, Rail};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 use std::rc::Rc;
 use std::time::Duration;
 

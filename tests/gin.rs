@@ -8,7 +8,7 @@ use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::shuffled::Disorder;
 use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
 use ginlab::proxy::order::Rule;
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 use kernels::gin::{Block, Context, Scope, TeamKind, Thread, Warp};
 use kernels::ring::Status;
 use kernels::signal_check::{SIGNAL_CHECK_BLOCK, SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SignalCheck, producers};

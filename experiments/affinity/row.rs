@@ -2,7 +2,7 @@
 
 use crate::listing::Column;
 use ginlab::cuda::VisibleGpu;
-use ginlab::fabric::pci::PciAddress;
+use ginlab::pci::PciAddress;
 use ginlab::report::Header;
 use ginlab::topology::nvlink::{Links, between};
 use ginlab::topology::tree::{Function, Kind, Tree};

@@ -5,7 +5,7 @@ use crate::job::JobArgs;
 use crate::output::OutputArgs;
 use crate::values::{List, Rails, counts, sizes, usage};
 use ginlab::measure::size;
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::fabric::pairs;
 use ginlab::flow::{Region, Target};
-use ginlab::proxy::strategy::{Piece, Scheduler, Strategy};
+use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
 

@@ -12,7 +12,7 @@ use cuda_std::memory::{Word, store_release_sys_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
-use ginlab::fabric::pci::PciAddress;
+use ginlab::pci::PciAddress;
 use ginlab::topology::nvlink::{self, Links};
 use kernels::ring::Status;
 use std::cell::Cell;

@@ -9,7 +9,7 @@ use ginlab::fabric::FabricError;
 use ginlab::fabric::model::{self, Profile};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;

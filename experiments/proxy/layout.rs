@@ -81,7 +81,7 @@ pub fn memory_of(buffer: &Buffer, device: &Device, in_device: bool) -> Memory {
 mod tests {
     use super::super::args::tests::parsed;
     use super::*;
-    use ginlab::proxy::strategy::Strategy;
+    use ginlab::rails::strategy::Strategy;
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     proptest! {

@@ -8,7 +8,7 @@ use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::null::transfer_checksum;
 use ginlab::measure::pattern;
-use ginlab::proxy::strategy::Scheduler;
+use ginlab::rails::strategy::Scheduler;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What lies between the slots; a write beyond its slot changes it.

@@ -4,6 +4,7 @@ use super::args::{Algorithm, Mode, Scope};
 use super::{CONSUMERS, EMPTY_POLLS, FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, PUSH, Queue, RINGS, Tuple, WATCHED};
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
+use crossbeam_utils::CachePadded;
 use crate::runner::{Rows, percentiles, timed};
 use crate::values::{self, RingPlace};
 use cuda_std::memory::Word;
@@ -45,7 +46,7 @@ struct Case<const WORDS: usize> {
     algorithm: Algorithm,
     mode: Mode,
     queues: Queues,
-    consumers: Vec<QueueConsumer<WORDS>>,
+    consumers: Vec<CachePadded<QueueConsumer<WORDS>>>,
     pushes: u32,
     samples: Vec<f64>,
     empty: u64,

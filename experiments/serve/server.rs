@@ -323,7 +323,7 @@ impl Shared {
 
     /// Tells of immediates that no peer was given: at 1, 2, 4, 8, ... of them.
     fn tell_strays(&self) {
-        let strays = self.rails.flow.counters().strays;
+        let strays = self.rails.flow.incoming().strays;
         if strays >= self.strays_to_tell.get() {
             self.strays_to_tell.set(strays.saturating_add(1).next_power_of_two());
             eprintln!(

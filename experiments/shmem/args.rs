@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::measure::size;
 use ginlab::proxy::order::Rule;
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\

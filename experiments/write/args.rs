@@ -6,7 +6,7 @@ use crate::values::{List, Rails, counts};
 use clap::ValueEnum;
 use ginlab::measure::size;
 use ginlab::pairing::Pairing;
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 
 const EXAMPLES: &str = "\
 Examples:

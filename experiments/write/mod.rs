@@ -13,7 +13,7 @@ use crate::values::{sizes, usage};
 use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
-use ginlab::proxy::strategy::Strategy;
+use ginlab::rails::strategy::Strategy;
 use ginlab::report::{About, Header, Headline, Plot, Row};
 use measure::Write;
 

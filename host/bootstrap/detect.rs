@@ -4,7 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::BootstrapError;
-use super::local::was_spawned;
+
+/// Set for the children of a `local` job, and for nobody else.
+pub(super) const RANK: &str = "GINLAB_RANK";
+
+/// Whether rank 0 of a `local` job has started this process.
+pub(super) fn was_spawned(env: Env) -> bool {
+    env(RANK).is_some()
+}
 
 /// A look-up of environment variables; empty ones count as unset.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;

@@ -76,7 +76,7 @@ pub enum BootstrapError {
         ranks: Vec<usize>,
     },
     /// A rank's part above the limit.
-    #[error("{what:?} needs {bytes} bytes of one rank; at most {} are allowed", super::values::MAX_PART_BYTES)]
+    #[error("{what:?} needs {bytes} bytes of one rank; at most {} are allowed", super::frame::MAX_PART_BYTES)]
     TooLarge {
         /// The step.
         what: String,

@@ -3,6 +3,9 @@
 /// The largest payload of one frame.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
+/// The longest part of a rank, in however many frames: more than any run measures, and less than would fill a machine by mistake.
+pub(super) const MAX_PART_BYTES: usize = 1 << 30;
+
 /// kind, padding, label length (u16), payload length (u32), step (u64), all little-endian.
 const HEADER_BYTES: usize = 16;
 

@@ -3,10 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use super::children::Children;
-use super::detect::{Env, number, process_env, required};
+use super::detect::{Env, RANK, number, process_env, required, was_spawned};
 use super::error::BootstrapError;
 
-const RANK: &str = "GINLAB_RANK";
 const SIZE: &str = "GINLAB_WORLD_SIZE";
 const MASTER: &str = "GINLAB_MASTER";
 pub(super) const TOKEN: &str = "GINLAB_TOKEN";
@@ -17,10 +16,6 @@ pub(super) const MAX_RANKS: usize = 256;
 /// Whether this process was started by rank 0 of a `local` job. Such a process prints no results.
 pub fn is_spawned_child() -> bool {
     was_spawned(&process_env)
-}
-
-pub(super) fn was_spawned(env: Env) -> bool {
-    env(RANK).is_some()
 }
 
 /// A child's place, from its environment.

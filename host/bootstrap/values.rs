@@ -8,11 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::Bootstrap;
 use super::error::BootstrapError;
-use super::frame::MAX_BYTES;
+use super::frame::{MAX_BYTES, MAX_PART_BYTES};
 use super::wait::Clock;
-
-/// The longest part of a rank: more than any run measures, and less than would fill a machine by mistake.
-pub(super) const MAX_PART_BYTES: usize = 1 << 30;
 
 impl Bootstrap {
     /// Every rank's value on rank 0, by rank; `None` on the others. Compact binary: a run's raw times reach rank 0 whole.

@@ -71,8 +71,8 @@ mod tests {
 
     use super::*;
     use crate::cores::{list, near, parse_list, physical};
-    use crate::fabric::pci::PciAddress;
-    use crate::fabric::printed::pci_tree;
+    use crate::pci::PciAddress;
+    use crate::pci::printed::pci_tree;
     use proptest::prelude::*;
     use std::fs;
     use std::path::Path;

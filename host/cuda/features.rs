@@ -2,7 +2,7 @@
 
 use super::DeviceError;
 use super::gpu::{failed, is_there};
-use crate::fabric::pci::PciAddress;
+use crate::pci::PciAddress;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, result};
 

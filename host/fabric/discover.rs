@@ -7,9 +7,9 @@ use libfabric_sys as sys;
 
 use super::FabricError;
 use super::libfabric::{Doing, Entry, Level, Wanted, all_providers, query, refused};
-use super::pci::PciAddress;
 use super::select::Place;
 pub use super::select::{Plan, Reach};
+use crate::pci::PciAddress;
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

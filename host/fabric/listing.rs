@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use super::FabricError;
 use super::discover::{Domain, IMMEDIATE_BYTES, Provider, list_domains_for, list_providers, variants};
 use super::libfabric::{Level, everything};
-use super::pci::{self, Kind, PciAddress};
-use super::printed::{Printed, entries, lspci_devices, pci_tree};
+use super::printed::{Printed, entries};
 pub use super::select::Reach;
+use crate::pci::printed::{lspci_devices, pci_tree};
+use crate::pci::{self, Kind, PciAddress};
 
 /// A domain with what its provider tells about it, in libfabric's own words. What is not known is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]

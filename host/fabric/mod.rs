@@ -13,7 +13,6 @@ pub mod model;
 pub mod near;
 pub mod null;
 pub mod pairs;
-pub mod pci;
 pub(crate) mod printed;
 #[cfg(test)]
 pub(crate) mod scripted;

@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::FabricError;
 use super::discover::{AddressFamily, Domain};
 use super::libfabric::{Doing, refused};
-use super::pci::{PciAddress, shared_path};
+use crate::pci::{PciAddress, shared_path};
 
 /// More rails than any machine has NICs for one GPU; a larger number is a slip.
 const MAX_RAILS: usize = 64;

@@ -19,7 +19,7 @@
 //! - **Progress.** A future that is not done polls the rails itself before it waits, so a single task has no detour through the
 //!   executor; [`run`] adds a driver that polls while all tasks wait. The executor is tokio's of one thread: its sockets and
 //!   timers work in the same tasks.
-//! - **Rails.** A write is laid over the rails by the [strategy](crate::proxy::strategy) of [`Flow::use_rails`]. Messages go
+//! - **Rails.** A write is laid over the rails by the [strategy](crate::rails::strategy) of [`Flow::use_rails`]. Messages go
 //!   over the rail they name; immediates and completions come from all.
 //! - **Buffers.** A [`Region`] is memory with its registrations. Every operation holds its region until the completion
 //!   arrives, also when its future has been dropped, and also after an error. Dropping the flow waits for what the NICs still
@@ -40,7 +40,8 @@ pub use operation::{Immediate, Operation};
 
 use crate::cuda::Buffer;
 use crate::fabric::{Access, FabricError, Memory, Message, Rail, RemoteRegion};
-use crate::proxy::strategy::Strategy;
+use crate::rails::Counters;
+use crate::rails::strategy::Strategy;
 use serde::{Deserialize, Serialize};
 use state::{Kind, State, Stretch, Way};
 use std::cell::RefCell;
@@ -142,17 +143,11 @@ impl Target {
     }
 }
 
-/// What a flow has done since it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Bytes posted, by rail.
-    pub rail_bytes: Vec<u64>,
-    /// Transfers posted, by rail.
-    pub rail_transfers: Vec<u64>,
-    /// "Again" answers of the providers.
-    pub again: u64,
+/// What has come in from peers and was nobody's here, since the flow was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Incoming {
     /// Transfers of peers that failed on their way in. They are the peers' failures: operations here go on.
-    pub incoming_failures: u64,
+    pub failures: u64,
     /// Immediates that nobody expected, or more different ones than are kept.
     pub strays: u64,
 }
@@ -323,7 +318,7 @@ impl<R: Rail> Flow<R> {
     }
 
     /// Names a value that a peer will raise. From the first one on only such values are counted; others are strays
-    /// ([`Counters::strays`]). A value that is random is one that other peers do not know.
+    /// ([`Incoming::strays`]). A value that is random is one that other peers do not know.
     pub fn expect_immediates(&self, value: u32) {
         self.0.borrow_mut().immediates.expect(value);
     }
@@ -363,6 +358,11 @@ impl<R: Rail> Flow<R> {
     /// What has been posted.
     pub fn counters(&self) -> Counters {
         self.0.borrow().counters()
+    }
+
+    /// What has come in and was nobody's.
+    pub fn incoming(&self) -> Incoming {
+        self.0.borrow().incoming()
     }
 
     /// Operations whose completions have not arrived, with those whose futures were dropped.

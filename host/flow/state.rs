@@ -3,18 +3,20 @@
 mod ending;
 mod posting;
 
-pub(super) use posting::{Lane, Stretch, Way};
+pub(super) use posting::{Stretch, Way};
 
 use super::immediates::Immediates;
-use super::{Counters, FlowError, Region, Target};
+use super::{FlowError, Incoming, Region, Target};
 use crate::cuda::Buffer;
 use crate::fabric::{BareLoop, Completion, FabricError, Rail};
-use crate::proxy::strategy::{Scheduler, Strategy};
+use crate::rails::strategy::{Scheduler, Strategy};
+use crate::rails::{self, Counters, Lane, StallClock};
+use posting::Piece;
 use slab::Slab;
 use std::fmt;
 use std::rc::Rc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Turns of the driver between two looks at the clock.
 const LOOK_EVERY: u32 = 256;
@@ -55,27 +57,23 @@ const GONE: usize = usize::MAX;
 pub(super) struct State<R: Rail> {
     // Dropped in this order: registrations, which operations hold, before rails.
     operations: Slab<Operation<R>>,
-    pub lanes: Vec<Lane<R>>,
+    pub lanes: Vec<Lane<R, Piece>>,
     /// Each rail's index of a peer, by peer and rail; [`GONE`] once it has left.
     peers: Vec<usize>,
     scheduler: Scheduler,
     longest: u64,
     completions: Vec<Completion>,
     pub immediates: Immediates,
-    /// "Again" answers of the providers.
-    again: u64,
     /// Transfers of peers that failed on their way in: how many, and what the last one said.
     incoming_failures: (u64, Option<Box<FabricError>>),
     pub holds: usize,
-    moved: u64,
-    seen: (u64, Instant),
+    clock: StallClock,
     turns: u32,
     /// A waker has been called in this turn.
     woken: bool,
     pub gives_way: bool,
     /// See [`Flow::poll_at_most`](super::Flow::poll_at_most).
     pub most_polls: u32,
-    timeout: Duration,
     /// Boxed: it is looked at with each write.
     dead: Option<Box<FlowError>>,
 }
@@ -96,16 +94,13 @@ impl<R: Rail> State<R> {
             lanes: rails.into_iter().map(Lane::new).collect(),
             completions: Vec::with_capacity(256),
             immediates: Immediates::default(),
-            again: 0,
             incoming_failures: (0, None),
             holds: 0,
-            moved: 0,
-            seen: (0, Instant::now()),
+            clock: StallClock::new(timeout),
             turns: 0,
             woken: false,
             gives_way: false,
             most_polls: u32::MAX,
-            timeout,
             dead: None,
         }
     }
@@ -125,13 +120,11 @@ impl<R: Rail> State<R> {
     }
 
     pub fn counters(&self) -> Counters {
-        Counters {
-            rail_bytes: self.lanes.iter().map(|lane| lane.bytes).collect(),
-            rail_transfers: self.lanes.iter().map(|lane| lane.transfers).collect(),
-            again: self.again,
-            incoming_failures: self.incoming_failures.0,
-            strays: self.immediates.strays(),
-        }
+        rails::counters(&self.lanes)
+    }
+
+    pub fn incoming(&self) -> Incoming {
+        Incoming { failures: self.incoming_failures.0, strays: self.immediates.strays() }
     }
 
     pub fn add_peer(&mut self, addresses: &[Vec<u8>]) -> Result<usize, FlowError> {
@@ -200,7 +193,7 @@ impl<R: Rail> State<R> {
     ) -> usize {
         if self.operations.is_empty() {
             // What was idle for long is not stalled.
-            self.moved += 1;
+            self.clock.moved();
         }
         self.operations.insert(Operation {
             local: local.clone(),
@@ -229,7 +222,7 @@ impl<R: Rail> State<R> {
     #[inline(always)]
     fn complete(&mut self, key: usize) {
         let Some(operation) = self.operations.get_mut(key) else { return };
-        self.moved += 1;
+        self.clock.moved();
         operation.outstanding = operation.outstanding.saturating_sub(1);
         if operation.outstanding == 0 && (operation.abandoned || operation.waker.is_some()) {
             self.ended(key);
@@ -294,7 +287,7 @@ impl<R: Rail> State<R> {
         }
         self.completions = completions;
         if raised {
-            self.moved += 1;
+            self.clock.moved();
             self.woken |= self.immediates.wake();
         }
         // Also without a completion: a provider that still connects to a peer answers "again" as well.
@@ -394,9 +387,7 @@ impl<R: Rail> State<R> {
             return;
         }
         let Some(lane) = self.lanes.get_mut(rail) else { return };
-        let before = lane.waiting.len();
-        lane.waiting.retain(|piece| piece.key() != key);
-        if lane.waiting.len() < before {
+        if lane.take(|piece| piece.key() == key).is_some() {
             self.complete(key);
         } else {
             // Its completion comes either way; an error shows at the next poll.
@@ -408,7 +399,7 @@ impl<R: Rail> State<R> {
     pub fn wait_for_immediate(&mut self, known: Option<u64>, value: u32, count: u64, waker: &Waker) -> u64 {
         if known.is_none() && self.immediates.nobody_waits() && self.operations.is_empty() {
             // What was idle for long is not stalled.
-            self.moved += 1;
+            self.clock.moved();
         }
         self.immediates.wait(known, value, count, waker)
     }

@@ -28,8 +28,8 @@ pub use rails::Fabric;
 use crate::bootstrap::Bootstrap;
 use crate::cuda::{Buffer, Choice, Device, Launch, OpenedMemory};
 use crate::proxy::order::Rule;
-use crate::proxy::strategy::Strategy;
 use crate::proxy::{Fault, Proxy, ProxyError, Snapshot};
+use crate::rails::strategy::Strategy;
 use crate::ring::{RingMemory, RingTable};
 use cuda_std::Kernel;
 use heap::{Heap, Space};
@@ -111,7 +111,7 @@ impl Default for Options {
             path: Path::Auto,
             fabric: Fabric::default(),
             rails: 1,
-            strategy: Strategy::Auto { threshold: crate::proxy::strategy::DEFAULT_AUTO_THRESHOLD },
+            strategy: Strategy::Auto { threshold: crate::rails::strategy::DEFAULT_AUTO_THRESHOLD },
             rule: Rule::Count,
             proxies: 1,
             ring_slots: crate::ring::DEFAULT_SLOTS,

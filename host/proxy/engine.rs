@@ -13,20 +13,20 @@ pub use signalled::SignalRule;
 use signalled::{Signals, VALUES, Values};
 
 use super::stage::Stage;
-use super::strategy::{Scheduler, Strategy};
 use super::trace::Watch;
 use super::tracker::Tracker;
 use crate::cuda::DeviceError;
 use crate::fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use crate::rails::strategy::{Scheduler, Strategy};
+use crate::rails::{self, Counters, Lane, StallClock};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Longest run of posts behind one doorbell (FI_MORE).
-const LONGEST_CHAIN: usize = 16;
 /// Pieces that may wait for a full provider before the engine takes no more commands.
 const MOST_QUEUED: usize = 1024;
 /// Rails beyond those in use are polled once in so many polls.
 const IDLE_RAIL_POLLS: u32 = 64;
+
 /// Why the engine stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -61,6 +61,7 @@ struct Region<R: Rail> {
 }
 
 /// A piece on its way to a rail: small, since each put is copied through here.
+#[derive(Clone, Copy)]
 struct Queued {
     ticket: u64,
     local_offset: u64,
@@ -74,40 +75,18 @@ struct Queued {
     read: bool,
 }
 
+impl rails::Piece for Queued {
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 /// Where a command that has been checked leads: our region, and the peer's as its first entry in [`Peers`].
 #[derive(Clone, Copy)]
 struct Route {
     local: usize,
     remote: usize,
-}
-
-/// The pieces of one rail that wait to be posted, in order. Mostly it is filled and emptied in one turn, so a plain list
-/// with a mark does, and what is posted is a slice.
-#[derive(Default)]
-struct Queue {
-    items: Vec<Queued>,
-    /// Pieces before this one are posted.
-    first: usize,
-}
-
-impl Queue {
-    #[inline]
-    fn waiting(&self) -> &[Queued] {
-        &self.items[self.first..]
-    }
-
-    /// The first `count` that wait are posted.
-    #[inline]
-    fn forget(&mut self, count: usize) {
-        self.first += count;
-        if self.first == self.items.len() {
-            self.items.clear();
-            self.first = 0;
-        } else if self.first >= MOST_QUEUED {
-            self.items.drain(..self.first);
-            self.first = 0;
-        }
-    }
 }
 
 /// What the peers have registered, by peer, region and rail in one flat table.
@@ -127,24 +106,13 @@ impl Peers {
     }
 }
 
-/// Counters of an engine since it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Commands taken.
-    pub commands: u64,
-    /// "Again" answers of the provider.
-    pub again: u64,
-    /// Bytes posted, by rail.
-    pub rail_bytes: Vec<u64>,
-}
-
 /// See the module.
 pub struct Engine<R: Rail> {
     // Dropped in this order, once nothing is posted (`ending`): regions before the rails that they are registered on.
     regions: Vec<Region<R>>,
     values: Option<Values<R>>,
-    rails: Vec<R>,
-    queues: Vec<Queue>,
+    lanes: Vec<Lane<R, Queued>>,
+    /// Pieces that wait, on all lanes.
     queued: usize,
     /// Transfers that a provider has taken and not completed, of whichever count of tickets.
     posted: u64,
@@ -161,12 +129,10 @@ pub struct Engine<R: Rail> {
     staged: Vec<(u64, Command)>,
     completions: Vec<Completion>,
     signals: Signals,
-    counters: Counters,
-    /// Counts whatever moves our own transfers on. Reading the clock each time would cost a lone put as much as its post.
-    moved: u64,
-    /// The count when the stall was last looked for, and when that was.
-    seen: (u64, Instant),
-    timeout: Duration,
+    /// Commands taken.
+    commands: u64,
+    /// What moves our own transfers on.
+    clock: StallClock,
     /// What is posted has had its time to drain.
     drained: bool,
 }
@@ -180,7 +146,6 @@ impl<R: Rail> Engine<R> {
         Engine {
             regions: Vec::new(),
             values: None,
-            queues: (0..count).map(|_| Queue::default()).collect(),
             queued: 0,
             posted: 0,
             peers: Peers::default(),
@@ -194,23 +159,21 @@ impl<R: Rail> Engine<R> {
             staged: Vec::new(),
             completions: Vec::with_capacity(1024),
             signals: Signals::default(),
-            counters: Counters { rail_bytes: vec![0; count], ..Counters::default() },
-            moved: 0,
-            seen: (0, Instant::now()),
-            timeout,
+            commands: 0,
+            clock: StallClock::new(timeout),
             drained: false,
-            rails,
+            lanes: rails.into_iter().map(Lane::new).collect(),
         }
     }
 
     /// The rails.
-    pub fn rails(&self) -> &[R] {
-        &self.rails
+    pub fn rails(&self) -> impl ExactSizeIterator<Item = &R> {
+        self.lanes.iter().map(|lane| &lane.rail)
     }
 
     /// The rails, to make peers known.
-    pub fn rails_mut(&mut self) -> &mut [R] {
-        &mut self.rails
+    pub fn rails_mut(&mut self) -> impl ExactSizeIterator<Item = &mut R> {
+        self.lanes.iter_mut().map(|lane| &mut lane.rail)
     }
 
     /// Registers memory on all rails as the next region; `staged_from` when the kernel's bytes lie elsewhere and are to
@@ -227,9 +190,9 @@ impl<R: Rail> Engine<R> {
         access: Access,
         staged_from: Option<Stage>,
     ) -> Result<Vec<RemoteRegion>, FabricError> {
-        let mut on_rail = Vec::with_capacity(self.rails.len());
-        let mut remotes = Vec::with_capacity(self.rails.len());
-        for rail in &mut self.rails {
+        let mut on_rail = Vec::with_capacity(self.lanes.len());
+        let mut remotes = Vec::with_capacity(self.lanes.len());
+        for rail in self.rails_mut() {
             // SAFETY: the caller's contract.
             let region = unsafe { rail.register(memory, access) }?;
             remotes.push(rail.remote(&region));
@@ -245,7 +208,7 @@ impl<R: Rail> Engine<R> {
     /// # Errors
     /// [`EngineError::Refused`] when they have not.
     pub fn set_peers(&mut self, peers: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
-        let (regions, rails) = (peers.first().map_or(0, Vec::len), self.rails.len());
+        let (regions, rails) = (peers.first().map_or(0, Vec::len), self.lanes.len());
         let even =
             |peer: &Vec<Vec<RemoteRegion>>| peer.len() == regions && peer.iter().all(|region| region.len() == rails);
         if !peers.iter().all(even) {
@@ -260,7 +223,7 @@ impl<R: Rail> Engine<R> {
 
     /// Uses the first `rails` rails in this way from now on. Call it while nothing is in flight.
     pub fn configure(&mut self, rails: usize, strategy: Strategy) {
-        self.active_rails = rails.clamp(1, self.rails.len());
+        self.active_rails = rails.clamp(1, self.lanes.len());
         self.scheduler = Scheduler::new(strategy, self.active_rails);
     }
 
@@ -278,13 +241,13 @@ impl<R: Rail> Engine<R> {
     #[inline]
     pub fn submit(&mut self, command: &Command) -> Result<u64, EngineError> {
         if self.tracker.in_flight() == 0 {
-            self.moved += 1;
+            self.clock.moved();
         }
         let ticket = self.tracker.begin();
-        self.counters.commands += 1;
+        self.commands += 1;
         let route = self.check(command)?;
         if command.bytes == 0 && matches!(command.opcode, Opcode::Put | Opcode::Get) {
-            self.moved += 1;
+            self.clock.moved();
             self.tracker.complete(ticket);
             return Ok(ticket);
         }
@@ -347,13 +310,8 @@ impl<R: Rail> Engine<R> {
         if self.queued == 0 {
             return Ok(());
         }
-        for (index, queue) in self.queues.iter_mut().enumerate() {
-            let rail = &mut self.rails[index];
-            let waiting = queue.waiting();
-            let mut taken = 0;
-            let mut bytes = 0;
-            let mut outcome = Ok(());
-            for queued in waiting {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let (taken, outcome) = lane.pump(|rail, queued, more| {
                 let region = match (queued.local_region, &self.values) {
                     (VALUES, Some(values)) => &values.on_rail[index],
                     _ => &self.regions[queued.local_region as usize].on_rail[index],
@@ -368,8 +326,7 @@ impl<R: Rail> Engine<R> {
                     bytes: queued.bytes,
                     immediate: queued.immediate,
                     token: queued.ticket,
-                    // The provider may hold its doorbell while more follows, but not for long.
-                    more: taken + 1 < waiting.len() && (taken + 1) % LONGEST_CHAIN != 0,
+                    more,
                 };
                 // SAFETY: `check` found the bytes inside registered regions; the producer leaves them alone until the
                 // watermark passes the ticket.
@@ -379,24 +336,11 @@ impl<R: Rail> Engine<R> {
                         false => rail.write(region, &transfer),
                     }
                 };
-                match posted {
-                    Ok(Post::Accepted) => {
-                        bytes += transfer.bytes;
-                        taken += 1;
-                        watch.posted(queued.ticket, index);
-                    }
-                    Ok(Post::Again) => {
-                        self.counters.again += 1;
-                        break;
-                    }
-                    Err(error) => {
-                        outcome = Err(error);
-                        break;
-                    }
+                if let Ok(Post::Accepted) = posted {
+                    watch.posted(queued.ticket, index);
                 }
-            }
-            queue.forget(taken);
-            self.counters.rail_bytes[index] += bytes;
+                posted
+            });
             self.queued -= taken;
             self.posted += taken as u64;
             outcome?;
@@ -410,7 +354,7 @@ impl<R: Rail> Engine<R> {
             let mut staged = std::mem::take(&mut self.staged);
             stage.finished(&mut staged)?;
             for (ticket, command) in staged.drain(..) {
-                self.moved += 1;
+                self.clock.moved();
                 let route = self.check(&command)?;
                 self.place(ticket, route, &command);
             }
@@ -427,11 +371,11 @@ impl<R: Rail> Engine<R> {
     pub fn progress(&mut self, watch: &mut impl Watch) -> Result<bool, EngineError> {
         // The rails that are not in use now have nothing of ours; peers may still need them to move.
         self.polls = self.polls.wrapping_add(1);
-        let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.rails.len() } else { self.active_rails };
+        let polled = if self.polls.is_multiple_of(IDLE_RAIL_POLLS) { self.lanes.len() } else { self.active_rails };
         // A dead rail does not keep the completions of the others from being heard.
         let mut dead = None;
-        for rail in &mut self.rails[..polled] {
-            if let Err(error) = rail.poll(&mut self.completions) {
+        for lane in &mut self.lanes[..polled] {
+            if let Err(error) = lane.rail.poll(&mut self.completions) {
                 dead = dead.or(Some(error));
             }
         }
@@ -461,7 +405,7 @@ impl<R: Rail> Engine<R> {
         self.completions.clear();
         // What arrives from peers says nothing about our own transfers: it does not put off the stall.
         if self.posted != before {
-            self.moved += 1;
+            self.clock.moved();
         }
         failed.map_or(Ok(true), |error| Err((*error).into()))
     }
@@ -496,9 +440,9 @@ impl<R: Rail> Engine<R> {
         let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
             return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
         };
-        let run = BareLoop { peer: peer as usize, remote, bytes, count, deadline: self.timeout };
+        let run = BareLoop { peer: peer as usize, remote, bytes, count, deadline: self.clock.timeout() };
         // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
-        let loop_time = unsafe { self.rails[0].bare_writes(&region.on_rail[0], &run) };
+        let loop_time = unsafe { self.lanes[0].rail.bare_writes(&region.on_rail[0], &run) };
         Ok(loop_time.transpose()?)
     }
 
@@ -513,8 +457,13 @@ impl<R: Rail> Engine<R> {
         self.tracker = tracker;
     }
 
-    /// Counters since the engine was made.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    /// Commands taken since the engine was made.
+    pub fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// What has been posted since the engine was made.
+    pub fn counters(&self) -> Counters {
+        rails::counters(&self.lanes)
     }
 }

@@ -13,14 +13,16 @@ pub mod engine;
 pub mod order;
 mod serve;
 pub mod stage;
-pub mod strategy;
 pub mod trace;
 pub mod tracker;
 
 pub use serve::{Fault, ProxySetup};
 
 use crate::fabric::RemoteRegion;
-use engine::{Counters, DRAIN, EngineError};
+use crate::rails::Counters;
+use crate::rails::strategy::Strategy;
+use crossbeam_utils::CachePadded;
+use engine::{DRAIN, EngineError};
 use serve::serve;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +30,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use strategy::Strategy;
 use trace::{Sampling, Times};
 
 /// How often a long write is looked after: is its thread turning, has somebody pressed Ctrl-C.
@@ -45,8 +46,9 @@ type Numbered<T> = (u64, T);
 #[derive(Debug, Default)]
 struct ThreadState {
     failure: Mutex<Option<ProxyError>>,
-    /// Turns of a CPU-initiated write: while this moves, the thread is not stuck in the provider.
-    turns: AtomicU64,
+    /// Turns of a CPU-initiated write: while this moves, the thread is not stuck in the provider. The thread adds to it with
+    /// every turn, and others look at it now and then.
+    turns: CachePadded<AtomicU64>,
     /// Ends a CPU-initiated write, which looks at no orders.
     stop: AtomicBool,
 }
@@ -105,7 +107,9 @@ pub fn device_timeout(proxy: Duration) -> Duration {
 /// Counters of a proxy thread.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The engine's.
+    /// Commands taken.
+    pub commands: u64,
+    /// What has been posted.
     pub counters: Counters,
     /// How often each signal has arrived here.
     pub signals: Vec<u64>,
@@ -372,16 +376,19 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop();
         let deadline = Instant::now() + self.timeout + MARGIN;
-        if let Some(thread) = self.thread.take() {
-            // The thread sees the order within microseconds; a provider call that hangs must not hang us.
-            while !thread.is_finished() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            if thread.is_finished() {
-                // A panic has been reported as `Gone` to whoever asked.
-                let _ = thread.join();
-            } else {
-                crate::cuda::keep_buffers();
+        let Some(thread) = self.thread.take() else { return };
+        // The thread sees the request within microseconds, and its end of the answers goes with it; a provider call that hangs
+        // must not hang us.
+        loop {
+            match self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                // One that nobody waits for any more.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    // A panic has been reported as `Gone` to whoever asked.
+                    let _ = thread.join();
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => return crate::cuda::keep_buffers(),
             }
         }
     }

@@ -73,7 +73,7 @@ pub(super) fn serve<S: ProxySetup>(
             return;
         }
     };
-    let addresses: Result<Vec<_>, FabricError> = engine.rails().iter().map(Rail::address).collect();
+    let addresses: Result<Vec<_>, FabricError> = engine.rails().map(Rail::address).collect();
     let addresses = match addresses {
         Ok(addresses) => addresses,
         Err(error) => {
@@ -81,12 +81,8 @@ pub(super) fn serve<S: ProxySetup>(
             return;
         }
     };
-    let offer = Offer {
-        addresses,
-        regions,
-        rails: engine.rails().iter().map(|rail| rail.name().to_owned()).collect(),
-        cpu: pinned,
-    };
+    let offer =
+        Offer { addresses, regions, rails: engine.rails().map(|rail| rail.name().to_owned()).collect(), cpu: pinned };
     let mut server = Server {
         ring: Ring { consumer: setup.take_consumer(), ended: false },
         engine,
@@ -266,13 +262,14 @@ impl<R: Rail> Server<'_, R> {
                 Answer::BareWritten(seconds.map(Duration::from_secs_f64))
             }
             Request::Snapshot => {
-                let counted = self.engine.rails().iter().map(Rail::counted);
+                let counted = self.engine.rails().map(Rail::counted);
                 let null = counted.reduce(|sum, rail| {
                     let ((n, b, c), (m, d, e)) = (sum?, rail?);
                     Some((n + m, b + d, c.wrapping_add(e)))
                 });
                 Answer::Snapshot(Box::new(Snapshot {
-                    counters: self.engine.counters().clone(),
+                    commands: self.engine.commands(),
+                    counters: self.engine.counters(),
                     signals: self.engine.signals(),
                     null: null.flatten(),
                 }))
@@ -293,7 +290,7 @@ impl<R: Rail> Server<'_, R> {
             let theirs = addresses[peer].len();
             return Err(EngineError::Refused(format!("peer {peer} has {theirs} rails and this rank {rails}")));
         }
-        for (index, rail) in self.engine.rails_mut().iter_mut().enumerate() {
+        for (index, rail) in self.engine.rails_mut().enumerate() {
             let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
             rail.insert_peers(&of_rail)?;
         }

@@ -8,7 +8,7 @@ pub mod nvlink;
 pub mod nvml;
 pub mod tree;
 
-use crate::fabric::pci::{PciAddress, shared_path};
+use crate::pci::{PciAddress, shared_path};
 use tree::{Function, Kind, Tree};
 
 /// A GPU with what is near it.

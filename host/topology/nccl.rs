@@ -15,7 +15,7 @@
 
 use super::tree::{Function, Kind, Tree};
 use crate::cores;
-use crate::fabric::pci::PciAddress;
+use crate::pci::PciAddress;
 use roxmltree::{Document, Node};
 use std::collections::BTreeMap;
 use std::fmt::Write;

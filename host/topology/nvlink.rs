@@ -1,6 +1,6 @@
 //! NVLink, from the driver's management library (NVML), which is loaded at run time.
 
-use crate::fabric::pci::PciAddress;
+use crate::pci::PciAddress;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;

@@ -1,6 +1,6 @@
 //! What the driver's management library (NVML) says: version, clocks, and what holds clocks back.
 
-use crate::fabric::pci::PciAddress;
+use crate::pci::PciAddress;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;

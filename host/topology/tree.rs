@@ -1,8 +1,8 @@
 //! The PCI devices that matter here: of this machine, of a recorded copy of its sysfs, or of two saved listings.
 
-pub use crate::fabric::pci::Kind;
-use crate::fabric::pci::PciAddress;
-use crate::fabric::printed::{lspci_devices, pci_tree};
+pub use crate::pci::Kind;
+use crate::pci::PciAddress;
+use crate::pci::printed::{lspci_devices, pci_tree};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,6 @@ mod region;
 #[cfg(test)]
 mod scripted;
 
-use bare::bare_write_loop;
 pub(crate) use errors::{Doing, error, refused};
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
 pub use objects::left_open;

@@ -232,7 +232,7 @@ impl Rail for LibfabricRail {
 
     unsafe fn bare_writes(&mut self, region: &LibfabricRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
         // SAFETY: the caller's contract is that of the loop.
-        Some(unsafe { super::bare_write_loop(self, region, run) })
+        Some(unsafe { self.bare_loop(region, run) })
     }
 
     fn counted(&self) -> Option<(u64, u64, u64)> {

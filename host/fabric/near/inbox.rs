@@ -3,6 +3,7 @@
 //! A queue has one writer and one reader, so a sender that is killed spoils no queue but its own.
 
 use crate::memory_file::{FileName, MemoryFile};
+use crossbeam_utils::CachePadded;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,22 +15,19 @@ const SLOTS: usize = 256;
 
 /// What a rail's peers write to.
 #[repr(C)]
-struct Shared {
+struct Page {
     /// Queues that have a sender.
     senders: AtomicU32,
     queues: [Queue; SENDERS],
 }
 
 /// The counts are of all immediates ever, and in lines of their own: one is the sender's, one the receiver's.
-#[repr(C, align(64))]
+#[repr(C)]
 struct Queue {
-    sent: Line,
-    taken: Line,
+    sent: CachePadded<AtomicU64>,
+    taken: CachePadded<AtomicU64>,
     slots: [AtomicU32; SLOTS],
 }
-
-#[repr(C, align(64))]
-struct Line(AtomicU64);
 
 /// The end that receives.
 #[derive(Debug)]
@@ -48,15 +46,15 @@ pub(super) struct Outbox {
 }
 
 /// The memory of an inbox, as both ends see it.
-fn shared(file: &MemoryFile) -> &Shared {
+fn page(file: &MemoryFile) -> &Page {
     // SAFETY: the file is as long as this (made so, or checked when it was opened), at a page's start, and of zeros at first,
     // which are good for all its fields; everything in it is atomic.
-    unsafe { &*(file.address() as *const Shared) }
+    unsafe { &*(file.address() as *const Page) }
 }
 
 impl Inbox {
     pub fn new() -> io::Result<Inbox> {
-        let bytes = NonZeroUsize::new(size_of::<Shared>()).unwrap_or(NonZeroUsize::MIN);
+        let bytes = NonZeroUsize::new(size_of::<Page>()).unwrap_or(NonZeroUsize::MIN);
         Ok(Inbox { file: MemoryFile::create(bytes)?, taken: Vec::new() })
     }
 
@@ -67,13 +65,13 @@ impl Inbox {
     /// Calls `take` with each immediate that has arrived. A write that was there before its immediate was sent can be read.
     #[inline]
     pub fn take(&mut self, mut take: impl FnMut(u32)) {
-        let shared = shared(&self.file);
-        let senders = (shared.senders.load(Ordering::Relaxed) as usize).min(SENDERS);
+        let page = page(&self.file);
+        let senders = (page.senders.load(Ordering::Relaxed) as usize).min(SENDERS);
         if self.taken.len() < senders {
             self.taken.resize(senders, 0);
         }
-        for (queue, taken) in shared.queues.iter().zip(&mut self.taken) {
-            let sent = queue.sent.0.load(Ordering::Acquire);
+        for (queue, taken) in page.queues.iter().zip(&mut self.taken) {
+            let sent = queue.sent.load(Ordering::Acquire);
             // A count that cannot be is a peer's mistake; it must not keep us here for long.
             let arrived = sent.saturating_sub(*taken).min(SLOTS as u64);
             if arrived == 0 {
@@ -83,7 +81,7 @@ impl Inbox {
                 take(queue.slots[at as usize % SLOTS].load(Ordering::Relaxed));
             }
             *taken += arrived;
-            queue.taken.0.store(*taken, Ordering::Release);
+            queue.taken.store(*taken, Ordering::Release);
         }
     }
 }
@@ -92,10 +90,10 @@ impl Outbox {
     /// Joins an inbox; it keeps its queue for good.
     pub fn open(name: FileName) -> io::Result<Outbox> {
         let file = MemoryFile::open(name)?;
-        if file.bytes() < size_of::<Shared>() as u64 {
+        if file.bytes() < size_of::<Page>() as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no inbox"));
         }
-        let queue = shared(&file).senders.fetch_add(1, Ordering::Relaxed) as usize;
+        let queue = page(&file).senders.fetch_add(1, Ordering::Relaxed) as usize;
         if queue >= SENDERS {
             return Err(io::Error::other(format!("{SENDERS} rails send to it already")));
         }
@@ -105,13 +103,13 @@ impl Outbox {
     /// Sends; false when the receiver has not taken enough of the earlier ones.
     #[inline]
     pub fn send(&mut self, value: u32) -> bool {
-        let queue = &shared(&self.file).queues[self.queue];
-        if self.sent.wrapping_sub(queue.taken.0.load(Ordering::Acquire)) >= SLOTS as u64 {
+        let queue = &page(&self.file).queues[self.queue];
+        if self.sent.wrapping_sub(queue.taken.load(Ordering::Acquire)) >= SLOTS as u64 {
             return false;
         }
         queue.slots[self.sent as usize % SLOTS].store(value, Ordering::Relaxed);
         self.sent += 1;
-        queue.sent.0.store(self.sent, Ordering::Release);
+        queue.sent.store(self.sent, Ordering::Release);
         true
     }
 }
@@ -194,8 +192,8 @@ mod tests {
     fn a_count_that_cannot_be_ends() {
         let mut inbox = Inbox::new().unwrap();
         let outbox = Outbox::open(inbox.name()).unwrap();
-        shared(&outbox.file).queues[0].sent.0.store(u64::MAX, Ordering::Release);
-        shared(&outbox.file).senders.store(u32::MAX, Ordering::Relaxed);
+        page(&outbox.file).queues[0].sent.store(u64::MAX, Ordering::Release);
+        page(&outbox.file).senders.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(taken(&mut inbox).len(), SLOTS);
         assert!(Outbox::open(inbox.name()).is_err(), "no queue is left");
     }

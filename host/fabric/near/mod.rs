@@ -15,6 +15,7 @@ use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 use crate::memory_file::{self, FileName, MemoryFile};
+use crossbeam_utils::Backoff;
 use inbox::{Inbox, Outbox};
 use movers::Job;
 use nix::libc;
@@ -371,8 +372,9 @@ impl Rail for NearRail {
 impl Drop for NearRail {
     /// The movers must have done with our memory. They copy and wait for nothing, so that has an end.
     fn drop(&mut self) {
+        let backoff = Backoff::new();
         while self.jobs.iter().any(|(_, job)| !job.is_done()) {
-            std::thread::yield_now();
+            backoff.snooze();
         }
     }
 }

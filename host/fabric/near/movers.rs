@@ -2,10 +2,12 @@
 //! always goes to the same thread, in whose cache it still is when its slot is written again.
 
 use crate::memory_file::MemoryFile;
+use crossbeam_utils::CachePadded;
+use crossbeam_utils::sync::{Parker, Unparker};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,21 +43,14 @@ struct Chunk {
 // SAFETY: the addresses are valid for any thread until the job is done (contract of `Movers::copy`).
 unsafe impl Send for Chunk {}
 
-/// What a thread has to do, and whether it must be woken for it: that takes a system call.
-#[derive(Default)]
-struct Queue {
-    chunks: VecDeque<Chunk>,
-    asleep: bool,
-}
-
 /// A thread's work.
-#[derive(Default)]
 struct Lane {
-    queue: Mutex<Queue>,
-    /// Chunks in the queue, to look at without the lock.
-    count: AtomicUsize,
-    more: Condvar,
+    chunks: Mutex<VecDeque<Chunk>>,
+    /// How many there are, to look at without the lock.
+    count: CachePadded<AtomicUsize>,
     end: AtomicBool,
+    /// Wakes the thread, if it sleeps: only that takes a system call.
+    thread: Unparker,
 }
 
 /// The threads. Dropped, they end, after what they have been given.
@@ -78,10 +73,16 @@ impl Movers {
     pub fn start(threads: usize) -> io::Result<Movers> {
         let mut movers = Movers { lanes: Vec::new(), threads: Vec::new() };
         for number in 0..threads.max(1) {
-            let lane = Arc::new(Lane::default());
+            let parker = Parker::new();
+            let lane = Arc::new(Lane {
+                chunks: Mutex::default(),
+                count: CachePadded::default(),
+                end: AtomicBool::new(false),
+                thread: parker.unparker().clone(),
+            });
             let of_thread = lane.clone();
             let thread =
-                std::thread::Builder::new().name(format!("mover {number}")).spawn(move || of_thread.serve())?;
+                std::thread::Builder::new().name(format!("mover {number}")).spawn(move || of_thread.serve(&parker))?;
             movers.lanes.push(lane);
             movers.threads.push(thread);
         }
@@ -121,24 +122,21 @@ impl Movers {
 
 impl Lane {
     fn push(&self, chunk: Chunk) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.chunks.push_back(chunk);
-        self.count.store(queue.chunks.len(), Ordering::Release);
-        let asleep = queue.asleep;
-        drop(queue);
-        if asleep {
-            self.more.notify_one();
-        }
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.push_back(chunk);
+        self.count.store(chunks.len(), Ordering::Release);
+        drop(chunks);
+        self.thread.unpark();
     }
 
-    fn serve(&self) {
+    fn serve(&self, parker: &Parker) {
         let mut since = Instant::now();
         loop {
             if self.count.load(Ordering::Acquire) > 0 {
-                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                let chunk = queue.chunks.pop_front();
-                self.count.store(queue.chunks.len(), Ordering::Release);
-                drop(queue);
+                let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+                let chunk = chunks.pop_front();
+                self.count.store(chunks.len(), Ordering::Release);
+                drop(chunks);
                 if let Some(Chunk { source, target, bytes, job, .. }) = chunk {
                     // SAFETY: the contract of `copy`; the two are different memory, or a put onto itself, which is undefined
                     // on a card too and stays within both.
@@ -151,13 +149,8 @@ impl Lane {
             } else if since.elapsed() < AWAKE {
                 std::hint::spin_loop();
             } else {
-                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                if queue.chunks.is_empty() {
-                    queue.asleep = true;
-                    // Woken for no reason, or by the time: it looks again.
-                    let waited = self.more.wait_timeout(queue, ASLEEP);
-                    waited.unwrap_or_else(PoisonError::into_inner).0.asleep = false;
-                }
+                // What was pushed since the look above has left a token, with which this returns at once.
+                parker.park_timeout(ASLEEP);
             }
         }
     }
@@ -167,7 +160,7 @@ impl Drop for Movers {
     fn drop(&mut self) {
         for lane in &self.lanes {
             lane.end.store(true, Ordering::Release);
-            lane.more.notify_one();
+            lane.thread.unpark();
         }
         for thread in self.threads.drain(..) {
             // It copies and nothing else: it cannot have panicked.

@@ -1,10 +1,11 @@
 //! How a flow ends: by a stall, by an error of a rail, or by being dropped.
 
-use super::{Kind, Lane, NOBODY, Operation, State};
+use super::{Kind, NOBODY, Operation, State};
 use crate::fabric::Rail;
 use crate::flow::FlowError;
+use crate::rails::{Turn, drain, leave_to_nics};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Operations and waits that a message names one by one.
 const NAMED: usize = 4;
@@ -12,16 +13,11 @@ const NAMED: usize = 4;
 impl<R: Rail> State<R> {
     /// Whether something is in flight or waited for and nothing has moved within the timeout.
     pub fn check_stall(&mut self) -> Result<(), FlowError> {
-        let idle = !self.outstanding() && self.immediates.nobody_waits();
-        if idle || self.seen.0 != self.moved {
-            self.seen = (self.moved, Instant::now());
-            // What completes from now on is seen as a move.
+        let busy = self.outstanding() || !self.immediates.nobody_waits();
+        if self.clock.stalled(busy).is_none() {
             return Ok(());
         }
-        if self.seen.1.elapsed() < self.timeout {
-            return Ok(());
-        }
-        let error = FlowError::Stalled { waited: self.timeout, state: self.describe() };
+        let error = FlowError::Stalled { waited: self.clock.timeout(), state: self.describe() };
         Err(self.fail(error))
     }
 
@@ -31,7 +27,7 @@ impl<R: Rail> State<R> {
         self.dead = Some(Box::new(error.clone()));
         // Pieces that were never posted are nobody's: their operations wait for the others only.
         for rail in 0..self.lanes.len() {
-            for piece in std::mem::take(&mut self.lanes[rail].waiting) {
+            for piece in self.lanes[rail].take_all() {
                 self.fail_piece(piece.key(), error.clone());
             }
         }
@@ -62,11 +58,13 @@ impl<R: Rail> State<R> {
         if let (count, Some(error)) = &self.incoming_failures {
             parts.push(format!("{count} incoming transfers that failed, the last: {error}"));
         }
-        for Lane { rail, waiting, transfers, .. } in &self.lanes {
-            parts.push(format!("rail {} with {} posts that it has not taken", rail.name(), waiting.len()));
+        for lane in &self.lanes {
+            let waiting = lane.waiting();
+            parts.push(format!("rail {} with {} posts that it has not taken", lane.rail.name(), waiting.len()));
             // A rail that has taken nothing at all is none that is full: it still connects. Some providers try for ever.
-            let first = waiting.front().and_then(|piece| self.operations.get(piece.key()));
-            if let Some(Operation { peer, .. }) = first.filter(|first| *transfers == 0 && first.peer as usize != NOBODY)
+            let first = waiting.first().and_then(|piece| self.operations.get(piece.key()));
+            if let Some(Operation { peer, .. }) =
+                first.filter(|first| lane.transfers() == 0 && first.peer as usize != NOBODY)
             {
                 parts.push(format!(
                     "peer {peer} does not answer (is its process there, are both on one network, does a firewall stand between?)"
@@ -108,28 +106,27 @@ impl<R: Rail> Drop for State<R> {
     fn drop(&mut self) {
         for rail in 0..self.lanes.len() {
             // Never posted: nobody holds it.
-            for piece in std::mem::take(&mut self.lanes[rail].waiting) {
+            for piece in self.lanes[rail].take_all() {
                 self.complete(piece.key());
             }
         }
         let keys: Vec<usize> = self.operations.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.abandon(key));
         // Receives are taken back; writes take as long as the network does. A flow that has failed gets a short while.
-        let patience = if self.dead.is_some() { self.timeout.min(Duration::from_millis(200)) } else { self.timeout };
-        let dead = self.dead.take();
-        let deadline = Instant::now() + patience;
-        while self.outstanding() && Instant::now() < deadline {
+        let timeout = self.clock.timeout();
+        let patience = if self.dead.take().is_some() { timeout.min(Duration::from_millis(200)) } else { timeout };
+        drain(patience, || {
+            if !self.outstanding() {
+                return Turn::Empty;
+            }
             if self.progress().is_err() {
                 // A rail that has failed for good gives nothing back any more, others may.
                 self.dead = None;
             }
-        }
-        self.dead = dead;
+            Turn::Idle
+        });
         if self.outstanding() {
-            crate::cuda::keep_buffers();
-            // The registrations too: closing them would pull memory from under a NIC.
-            std::mem::forget(std::mem::take(&mut self.operations));
-            self.lanes.drain(..).for_each(std::mem::forget);
+            leave_to_nics((std::mem::take(&mut self.operations), std::mem::take(&mut self.lanes)));
         }
     }
 }

@@ -7,27 +7,7 @@
 use super::{GONE, Kind, NOBODY, State};
 use crate::fabric::{Message, Post, Rail, Transfer};
 use crate::flow::{FlowError, Region, Target};
-use std::collections::VecDeque;
-
-/// Longest run of posts behind one doorbell.
-const LONGEST_CHAIN: usize = 16;
-
-/// A rail, and what waits for it.
-pub struct Lane<R: Rail> {
-    pub rail: R,
-    /// Posts that the rail has not taken yet, oldest first.
-    pub(super) waiting: VecDeque<Piece>,
-    /// Bytes posted.
-    pub bytes: u64,
-    /// Transfers posted.
-    pub transfers: u64,
-}
-
-impl<R: Rail> Lane<R> {
-    pub fn new(rail: R) -> Self {
-        Lane { rail, waiting: VecDeque::new(), bytes: 0, transfers: 0 }
-    }
-}
+use crate::rails;
 
 /// How a transfer goes.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +33,8 @@ pub struct Stretch<'a, R: Rail> {
 }
 
 /// A post that a rail has not taken yet; its token is its operation's key.
-pub(super) enum Piece {
+#[derive(Clone, Copy)]
+pub enum Piece {
     Write(Transfer),
     Read(Transfer),
     Send(usize, Message),
@@ -65,6 +46,17 @@ impl Piece {
         match self {
             Piece::Write(transfer) | Piece::Read(transfer) => transfer.token as usize,
             Piece::Send(_, message) | Piece::Receive(message) => message.token as usize,
+        }
+    }
+}
+
+impl rails::Piece for Piece {
+    fn bytes(&self) -> u64 {
+        match self {
+            Piece::Write(transfer) | Piece::Read(transfer) => transfer.bytes,
+            Piece::Send(_, message) => message.bytes,
+            // Room is nothing that goes out.
+            Piece::Receive(_) => 0,
         }
     }
 }
@@ -97,24 +89,19 @@ impl<R: Rail> State<R> {
         let (immediate, token, more) = (way.immediate, key as u64, false);
         let transfer =
             Transfer { local_offset: offset, peer, remote, remote_offset: at, bytes, immediate, token, more };
-        if self.holds > 0 || !lane.waiting.is_empty() {
-            lane.waiting.push_back(if kind == Kind::Read { Piece::Read(transfer) } else { Piece::Write(transfer) });
+        let piece = if kind == Kind::Read { Piece::Read } else { Piece::Write };
+        if self.holds > 0 || !lane.is_free() {
+            lane.push(piece(transfer));
             return Ok(key);
         }
         // SAFETY: the range was checked against the region, which the operation keeps until the completion; that nobody
         // writes the source before is what `write_all` asks of its caller, as a NIC would. The same for what a read fills.
-        let posted = unsafe {
-            if kind == Kind::Read { lane.rail.read(region, &transfer) } else { lane.rail.write(region, &transfer) }
-        };
+        let posted = lane.post(bytes, |rail| unsafe {
+            if kind == Kind::Read { rail.read(region, &transfer) } else { rail.write(region, &transfer) }
+        });
         match posted {
-            Ok(Post::Accepted) => {
-                lane.bytes += bytes;
-                lane.transfers += 1;
-            }
-            Ok(Post::Again) => {
-                self.again += 1;
-                lane.waiting.push_back(if kind == Kind::Read { Piece::Read(transfer) } else { Piece::Write(transfer) });
-            }
+            Ok(Post::Accepted) => {}
+            Ok(Post::Again) => lane.push(piece(transfer)),
             Err(error) => self.fail_piece(key, error.into()),
         }
         Ok(key)
@@ -164,7 +151,7 @@ impl<R: Rail> State<R> {
                 more: false,
             };
             let piece_of = if kind == Kind::Read { Piece::Read } else { Piece::Write };
-            lanes[piece.rail].waiting.push_back(piece_of(transfer));
+            lanes[piece.rail].push(piece_of(transfer));
             last_rail = piece.rail;
         });
         let operation = &mut self.operations[key];
@@ -193,7 +180,7 @@ impl<R: Rail> State<R> {
         }
         let key = self.begin(kind, local, if kind == Kind::Send { peer } else { NOBODY }, rail, 1, message.bytes);
         let message = Message { token: key as u64, ..message };
-        self.lanes[rail].waiting.push_back(match on_rail {
+        self.lanes[rail].push(match on_rail {
             Some(peer) if kind == Kind::Send => Piece::Send(peer, message),
             _ => Piece::Receive(message),
         });
@@ -204,52 +191,34 @@ impl<R: Rail> State<R> {
     }
 
     /// Posts what waits on every rail, as far as the providers take it.
+    #[inline]
     pub fn flush(&mut self) {
         for rail in 0..self.lanes.len() {
-            self.post(rail);
+            if !self.lanes[rail].is_free() {
+                self.post(rail);
+            }
         }
     }
 
     pub(super) fn post(&mut self, index: usize) {
-        let mut chain = 0;
         loop {
-            let lane = &mut self.lanes[index];
-            chain += 1;
-            let more = lane.waiting.len() > 1 && chain % LONGEST_CHAIN != 0;
-            let Some(piece) = lane.waiting.front_mut() else { return };
-            let key = piece.key();
-            let region = &self.operations[key].local.on_rail[index];
-            let (posted, bytes) = match piece {
-                Piece::Write(transfer) => {
-                    transfer.more = more;
+            let State { lanes, operations, .. } = self;
+            let (_, outcome) = lanes[index].pump(|rail, piece, more| {
+                let region = &operations[piece.key()].local.on_rail[index];
+                match piece {
                     // SAFETY: as in `transfer`.
-                    (unsafe { lane.rail.write(region, transfer) }, transfer.bytes)
-                }
-                Piece::Read(transfer) => {
-                    transfer.more = more;
+                    Piece::Write(transfer) => unsafe { rail.write(region, &Transfer { more, ..*transfer }) },
                     // SAFETY: as in `transfer`.
-                    (unsafe { lane.rail.read(region, transfer) }, transfer.bytes)
+                    Piece::Read(transfer) => unsafe { rail.read(region, &Transfer { more, ..*transfer }) },
+                    // SAFETY: the rail checks the range; the operation keeps the region until the completion.
+                    Piece::Send(peer, message) => unsafe { rail.send(region, *peer, message) },
+                    // SAFETY: as for a send.
+                    Piece::Receive(message) => unsafe { rail.receive(region, message) },
                 }
-                // SAFETY: the rail checks the range; the operation keeps the region until the completion.
-                Piece::Send(peer, message) => (unsafe { lane.rail.send(region, *peer, message) }, message.bytes),
-                // SAFETY: as for a send.
-                Piece::Receive(message) => (unsafe { lane.rail.receive(region, message) }, 0),
-            };
-            match posted {
-                Ok(Post::Accepted) => {
-                    lane.bytes += bytes;
-                    lane.transfers += 1;
-                    lane.waiting.pop_front();
-                }
-                Ok(Post::Again) => {
-                    self.again += 1;
-                    return;
-                }
-                Err(error) => {
-                    lane.waiting.pop_front();
-                    self.fail_piece(key, error.into());
-                }
-            }
+            });
+            let Err(error) = outcome else { return };
+            let Some(piece) = self.lanes[index].take_first() else { return };
+            self.fail_piece(piece.key(), error.into());
         }
     }
 }

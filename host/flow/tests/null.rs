@@ -223,7 +223,7 @@ fn what_a_peer_sends_and_fails_is_the_peers_failure() {
         }
     })
     .unwrap();
-    assert_eq!((node.flow.failure(), node.flow.counters().incoming_failures), (None, 3));
+    assert_eq!((node.flow.failure(), node.flow.incoming().failures), (None, 3));
     // Who waits in vain for such a transfer is told.
     let faults = Faults { incoming_failures: 1, ..Default::default() };
     let (node, _) = null(faults, Duration::from_millis(30));

@@ -3,7 +3,7 @@
 use super::{Bench, LONGEST, SOON, SPACE, bench, result};
 use crate::fabric::{Completion, Transfer};
 use crate::flow::{FlowError, Peer, Target};
-use crate::proxy::strategy::Strategy;
+use crate::rails::strategy::Strategy;
 
 fn shape(t: &Transfer) -> (u64, u64, u64, usize, Option<u32>) {
     (t.local_offset, t.remote_offset, t.bytes, t.peer, t.immediate)

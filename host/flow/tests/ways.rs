@@ -64,6 +64,28 @@ fn the_first_error_of_an_operation_counts() {
 }
 
 #[test]
+fn an_operation_lives_until_its_last_piece_and_wakes_nobody_before() {
+    let b = bench(1, AMPLE);
+    let woken = Arc::new(Woken::default());
+    let mut write = b.flow.write_all(&b.region, 0, &b.target, 0, 2 * super::LONGEST);
+    assert_eq!(look(&mut write, &woken), Poll::Pending);
+    b.done([0]);
+    b.flow.progress().unwrap();
+    assert_eq!((woken.times(), b.flow.in_flight()), (0, 1), "a piece is still out");
+    // Nobody waits any more, and the memory is the NIC's all the same.
+    drop(write);
+    assert_eq!(b.flow.in_flight(), 1);
+    let abandoned = b.flow.write_all(&b.region, 0, &b.target, 0, 2 * super::LONGEST);
+    drop(abandoned);
+    b.done([1]);
+    b.flow.progress().unwrap();
+    assert_eq!(b.flow.in_flight(), 2, "one piece of each is still out");
+    b.done([0, 1]);
+    b.flow.progress().unwrap();
+    assert_eq!((woken.times(), b.flow.in_flight()), (0, 0));
+}
+
+#[test]
 fn a_dead_rail_ends_the_flow_and_all_its_operations() {
     let b = bench(2, Duration::from_millis(1));
     let woken = Arc::new(Woken::default());

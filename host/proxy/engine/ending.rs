@@ -1,9 +1,10 @@
 //! How an engine ends: by a stall, and by being dropped.
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, Queued};
 use crate::fabric::Rail;
 use crate::proxy::stage::Stage;
-use std::time::{Duration, Instant};
+use crate::rails::{Lane, Turn, drain, leave_to_nics};
+use std::time::Duration;
 
 /// How long what is posted may take to complete once nobody waits for it any more.
 pub const DRAIN: Duration = Duration::from_secs(1);
@@ -14,33 +15,23 @@ impl<R: Rail> Engine<R> {
     /// # Errors
     /// [`EngineError::Stalled`] with what is outstanding.
     pub fn check_stall(&mut self) -> Result<(), EngineError> {
-        let (moved, since) = self.seen;
-        if self.tracker.in_flight() == 0 || moved != self.moved {
-            self.seen = (self.moved, Instant::now());
-            return Ok(());
+        let busy = self.tracker.in_flight() > 0;
+        match self.clock.stalled(busy) {
+            Some(waited) => Err(EngineError::Stalled { waited, state: self.state() }),
+            None => Ok(()),
         }
-        let waited = since.elapsed();
-        if waited > self.timeout {
-            return Err(EngineError::Stalled { waited, state: self.state() });
-        }
-        Ok(())
     }
 
     /// What is outstanding where, in one line.
     pub fn state(&self) -> String {
-        let rails: Vec<String> = (0..self.rails.len())
-            .map(|rail| {
-                let (bytes, waiting) = (self.counters.rail_bytes[rail], self.queues[rail].waiting());
-                // A rail that takes nothing may be one that never reaches this peer.
-                let first = waiting.first().map(|first| format!(", the first for peer {}", first.peer));
-                format!(
-                    "{} posted {bytes} B, {} waiting to be posted{}",
-                    self.rails[rail].name(),
-                    waiting.len(),
-                    first.unwrap_or_default()
-                )
-            })
-            .collect();
+        let of_rail = |lane: &Lane<R, Queued>| {
+            let waiting = lane.waiting();
+            // A rail that takes nothing may be one that never reaches this peer.
+            let first = waiting.first().map(|first| format!(", the first for peer {}", first.peer));
+            let (name, first) = (lane.rail.name(), first.unwrap_or_default());
+            format!("{name} posted {} B, {} waiting to be posted{first}", lane.bytes(), waiting.len())
+        };
+        let rails: Vec<String> = self.lanes.iter().map(of_rail).collect();
         format!(
             "{} commands in flight above watermark {}, {} transfers posted and not complete, {} in staging, {} \"again\" \
              answers; rails: {}{}",
@@ -48,7 +39,7 @@ impl<R: Rail> Engine<R> {
             self.tracker.watermark(),
             self.posted,
             self.regions.iter().filter_map(|region| region.staged_from.as_ref()).map(Stage::pending).sum::<usize>(),
-            self.counters.again,
+            self.counters().again,
             rails.join("; "),
             self.signals.state().map(|state| format!("; {state}")).unwrap_or_default()
         )
@@ -58,13 +49,12 @@ impl<R: Rail> Engine<R> {
     /// one that is reported; further ones are expected here.
     pub fn drain(&mut self) {
         self.drained = true;
-        let deadline = Instant::now() + DRAIN.min(self.timeout);
-        while self.posted > 0 && Instant::now() < deadline {
-            if self.progress(&mut ()) != Ok(true) {
-                // Whoever must answer may need this core.
-                std::thread::yield_now();
+        drain(DRAIN.min(self.clock.timeout()), || {
+            if self.posted == 0 {
+                return Turn::Empty;
             }
-        }
+            if self.progress(&mut ()) == Ok(true) { Turn::Moved } else { Turn::Idle }
+        });
     }
 }
 
@@ -77,10 +67,8 @@ impl<R: Rail> Drop for Engine<R> {
             self.drain();
         }
         if self.posted > 0 {
-            crate::cuda::keep_buffers();
-            std::mem::forget(std::mem::take(&mut self.regions));
-            std::mem::forget(self.values.take());
-            std::mem::forget(std::mem::take(&mut self.rails));
+            let registered = (std::mem::take(&mut self.regions), self.values.take());
+            leave_to_nics((registered, std::mem::take(&mut self.lanes)));
         }
     }
 }

@@ -182,8 +182,8 @@ impl<R: Rail> Engine<R> {
     pub fn accept_values(&mut self) -> Result<(), EngineError> {
         let words: Box<[u64]> = vec![0; self.window.next_power_of_two()].into();
         let memory = Memory { address: words.as_ptr() as u64, bytes: size_of_val::<[u64]>(&words), cuda_device: None };
-        let mut on_rail = Vec::with_capacity(self.rails.len());
-        for rail in &mut self.rails {
+        let mut on_rail = Vec::with_capacity(self.lanes.len());
+        for rail in self.rails_mut() {
             // SAFETY: the words stay in place behind their box, and are dropped with the regions, once nothing is posted.
             on_rail.push(unsafe { rail.register(memory, Access::SOURCE) }?);
         }
@@ -345,10 +345,10 @@ impl<R: Rail> Engine<R> {
             (command.source_offset, command.destination_offset)
         };
         let local_region = if command.opcode == Opcode::PutValue { VALUES } else { route.local as u16 };
-        let queues = &mut self.queues;
+        let lanes = &mut self.lanes;
         let mut index = 0;
         let pieces = self.scheduler.schedule(command.bytes, self.longest, false, |piece| {
-            queues[piece.rail].items.push(Queued {
+            lanes[piece.rail].push(Queued {
                 ticket,
                 local_offset: local_offset + piece.offset,
                 remote_offset: remote_offset + piece.offset,
@@ -370,9 +370,9 @@ impl<R: Rail> Engine<R> {
     /// Queues a transfer without bytes.
     #[inline]
     fn lay_signal(&mut self, ticket: u64, route: Route, peer: u32, immediate: u32) {
-        let queues = &mut self.queues;
+        let lanes = &mut self.lanes;
         self.queued += self.scheduler.schedule(0, self.longest, true, |piece| {
-            queues[piece.rail].items.push(Queued {
+            lanes[piece.rail].push(Queued {
                 ticket,
                 local_offset: 0,
                 remote_offset: 0,

@@ -6,7 +6,7 @@ use crate::fabric::layer::{Layer, Layered, Posting};
 use crate::fabric::null::NullRail;
 use crate::fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
 use crate::proxy::engine::{Engine, EngineError};
-use crate::proxy::strategy::Strategy;
+use crate::rails::strategy::Strategy;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
 };

@@ -83,12 +83,12 @@ fn an_idle_engine_closes_regions_before_rails_at_once() {
 #[test]
 fn what_is_posted_completes_before_anything_is_closed() {
     let mut bench = Bench::new(2, 8, AMPLE);
-    bench.rails[0].borrow_mut().completes_after = Some(100);
+    bench.rails[0].borrow_mut().completes_after = Some(10);
     (0..3).for_each(|_| _ = bench.submit(put(0, 0, 8)));
     bench.pump();
     assert_eq!(bench.engine.posted(), 3);
     drop(bench.engine);
-    assert_eq!(bench.rails[0].borrow().polls, 101);
+    assert_eq!(bench.rails[0].borrow().polls, 11);
     assert!(bench.rails[0].borrow().written.is_empty());
     assert_eq!(*bench.closed.borrow(), WHOLE);
 }

@@ -2,8 +2,8 @@
 
 use super::{Bench, SOON, SPACE, put};
 use crate::fabric::{Completion, FabricError};
-use crate::proxy::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED, Queue, Queued};
-use crate::proxy::strategy::Strategy;
+use crate::proxy::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED};
+use crate::rails::strategy::Strategy;
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
 const STRATEGIES: [Strategy; 4] =
@@ -77,7 +77,7 @@ fn a_transfer_is_what_the_command_says() {
     assert_eq!((read.local_offset, read.remote_offset, read.bytes, read.peer), (400, 300, 60, 1));
     assert_eq!((read.token, read.immediate, read.remote.key), (2, None, 2 * 110));
     assert_eq!(bench.engine.counters().rail_bytes, [110, 3]);
-    assert_eq!((bench.engine.counters().commands, bench.engine.posted()), (3, 3));
+    assert_eq!((bench.engine.commands(), bench.engine.posted()), (3, 3));
 }
 
 #[test]
@@ -188,31 +188,6 @@ fn a_full_rail_is_asked_again_and_stops_the_intake_at_last() {
     bench.pump();
     assert_eq!((bench.written(0).len(), bench.engine.posted()), (MOST_QUEUED, MOST_QUEUED as u64));
     assert_eq!(bench.engine.room(), 3 * MOST_QUEUED);
-}
-
-#[test]
-fn a_queue_forgets_what_is_posted() {
-    let item = |ticket| Queued {
-        ticket,
-        local_offset: 0,
-        remote_offset: 0,
-        bytes: 0,
-        remote: 0,
-        peer: 0,
-        local_region: 0,
-        immediate: None,
-        read: false,
-    };
-    let mut queue = Queue::default();
-    queue.items.extend((0..3000).map(item));
-    let first = |queue: &Queue| queue.waiting().first().map(|item| item.ticket);
-    queue.forget(10);
-    assert_eq!((first(&queue), queue.items.len(), queue.first), (Some(10), 3000, 10));
-    // A long queue gives its front back.
-    queue.forget(MOST_QUEUED - 10);
-    assert_eq!((first(&queue), queue.items.len(), queue.first), (Some(MOST_QUEUED as u64), 3000 - MOST_QUEUED, 0));
-    queue.forget(3000 - MOST_QUEUED);
-    assert_eq!((first(&queue), queue.items.len(), queue.first), (None, 0, 0));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! PCI addresses and nearness in the PCI tree.
 
+pub(crate) mod printed;
+
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -101,7 +103,7 @@ pub fn gpus() -> Vec<PciAddress> {
 
 /// The one GPU that is nearest to a NIC, both given by their places in the PCI tree; `None` where several are equally near or
 /// nothing below a root is shared.
-pub(super) fn nearest<'a>(nic: &str, gpus: &'a [(PciAddress, String)]) -> Option<&'a PciAddress> {
+pub(crate) fn nearest<'a>(nic: &str, gpus: &'a [(PciAddress, String)]) -> Option<&'a PciAddress> {
     let shared = |path: &str| shared_path(nic, path);
     let most = gpus.iter().map(|(_, path)| shared(path)).max()?;
     let mut nearest = gpus.iter().filter(|(_, path)| shared(path) == most);
