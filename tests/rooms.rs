@@ -127,8 +127,8 @@ fn resolve(sources: &BTreeMap<Module, String>, from: &Module, path: &[String], d
     let name = rest.first().filter(|name| !defines(&sources[&module], name) && depth < 5);
     // Handed on from a module below: `pub use child::{Name}`.
     let handed = name.and_then(|name| {
-        let children = sources.keys().filter(|other| other.len() == module.len() + 1 && other.starts_with(&module));
-        children.filter(|child| defines(&sources[*child], name)).next().cloned()
+        let mut children = sources.keys().filter(|other| other.len() == module.len() + 1 && other.starts_with(&module));
+        children.find(|child| defines(&sources[*child], name)).cloned()
     });
     Some(handed.unwrap_or(module))
 }
