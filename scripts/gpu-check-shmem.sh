@@ -75,7 +75,11 @@ if [ "$device" = gpu ]; then
     run 60 nvlink-bandwidth --path nvlink -n 4 -r 4 "${baseline[@]}" --volume 4G --no-check \
         --cases put-bandwidth,get-bandwidth -b 512M -e 512M --grid 1,8,32,128 --block 256,1024
     run 45 rails-tcp --path rails --provider tcp -n 300 -w 30 -r 3 \
-        --cases p-latency,signal-ping-pong,put-signal-ping-pong,barrier-all,put-bandwidth -b 8 -e 64K -f 8 --grid 1,8 --volume 16M
+        --cases p-latency,signal-ping-pong,put-signal-ping-pong,barrier-all,put-bandwidth,put-signal-bandwidth -b 8 -e 64K -f 8 --grid 1,8 --volume 16M
+    for rule in count own drain sequence; do
+        run 30 "rails-model-$rule" --path rails --provider model:p5 --rails 4 --rule "$rule" -n 200 -w 20 -r 3 \
+            --cases put-bandwidth,put-signal-bandwidth -b 64 -e 64K -f 32 --grid 1,8,132 --block 64 --volume 16M
+    done
 else
     turns=(-n 20 -w 2 -r 2 --block 64 --volume 1M -e 4K)
     run 60 memory "${turns[@]}" --path nvlink

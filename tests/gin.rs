@@ -259,6 +259,116 @@ fn unused() -> Sym<u8> {
     unsafe { Sym::from_parts(0, 0) }
 }
 
+// --- how calls end ---------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+struct Calls {
+    call: u32,
+    words: Sym<u64>,
+    signal: Signal,
+}
+
+unsafe fn one_call(program: Program<Calls>) {
+    let Program { world, args: Calls { call, words, signal } } = program;
+    let next = (world.my_pe() + 1) % world.n_pes();
+    let mut line = world.context(Thread);
+    let mut block = world.context(Block);
+    let ended = match call {
+        0 => line.put(words, words, world.n_pes()),
+        1 => block.put_nbi(words.slice(0, 1), words, next),
+        2 => line.signal_op(Signal(u32::MAX), 1, next),
+        3 => line.signal_op(signal, 0, next),
+        4 => block.put_signal(words, words, signal, 1 << 40, next),
+        5 => line.signal_set(signal, 7, next),
+        6 => line.fetch_add(words.at(0), 1, next).map(drop),
+        7 => block.signal_wait_until(signal, 9),
+        // More than the ring has room for, in calls that do not wait.
+        8 => (0..400).try_for_each(|_| line.put_nbi(words, words, next)),
+        9 => (0..400).try_for_each(|_| block.put_signal_nbi(words, words, signal, 1, next)).and(block.quiet()),
+        10 => (0..400).try_for_each(|_| line.p(words.at(0), 1, next)).and(line.quiet()),
+        11 => line.get(words, words, next),
+        12 => line.g(words.at(0), next).map(drop),
+        _ => block.barrier_all(),
+    };
+    assert!(ended.is_err());
+}
+
+/// What a call says when it fails on PE 0; PE 1 only looks on.
+fn failing(call: u32, options: &Options) -> String {
+    let ended = opened(2, options, |mut world, ranks| {
+        let words = world.alloc::<u64>(ranks, 64).unwrap();
+        let signal = world.signals(ranks, 1).unwrap();
+        if world.my_pe() == 1 {
+            // Until PE 0 has seen its call fail.
+            let _ = world.barrier(ranks);
+            return String::new();
+        }
+        let error = launch(&mut world, ranks, one_call, (1, 3), Calls { call, words, signal }).unwrap_err();
+        let _ = world.barrier(ranks);
+        error.to_string()
+    });
+    ended[0].clone()
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    for options in both_paths() {
+        let path = if options.path == Path::NvLink { "memory" } else { "test:unordered" };
+        for (call, said) in
+            [(0, "put of 512 B with PE 2"), (1, "put of 512 B with PE 1"), (2, "signal_op of signal 4294967295")]
+        {
+            let text = failing(call, &options);
+            assert!(text.contains(said) && text.contains("refused"), "{call}: {text}");
+        }
+        let by_rails = options.path == Path::Rails;
+        for (call, said, why) in [
+            (3, "signal_op of signal 0 with PE 1", "refused"),
+            (4, "put_signal of 1099511627776 B with PE 1", "refused"),
+            (5, "signal_op of signal 0 with PE 1", "not possible on this path"),
+            (6, "an atomic operation of 8 B with PE 1", "not possible on this path"),
+        ] {
+            if by_rails {
+                let text = failing(call, &options);
+                assert!(text.contains(said) && text.contains(why) && text.contains(path), "{call}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_proxy_that_is_gone_ends_every_call() {
+    for call in 8..14 {
+        // It stops in order after some commands: whoever waits is told.
+        let fault = Some(ginlab::proxy::Fault::Stop(0));
+        let text = failing(call, &Options { fault, ring_slots: 16, ..emulated(Path::Rails) });
+        assert!(text.contains("proxy stopped"), "{call}: {text}");
+    }
+}
+
+#[test]
+fn a_wait_for_nobody_ends_at_its_deadline() {
+    for options in both_paths() {
+        let text = failing(7, &Options { timeout: Duration::from_millis(50), ..options });
+        assert!(text.contains("signal_wait_until of signal 0, which had reached 0 of 9: deadline passed"), "{text}");
+    }
+}
+
+#[test]
+fn a_peer_that_leaves_ends_the_wait_for_it() {
+    for options in both_paths() {
+        let ended = opened(2, &options, |mut world, ranks| {
+            let words = world.alloc::<u64>(ranks, 64).unwrap();
+            let signal = world.signals(ranks, 1).unwrap();
+            // PE 1 goes without a word.
+            (world.my_pe() == 0).then(|| {
+                launch(&mut world, ranks, one_call, (1, 3), Calls { call: 7, words, signal }).unwrap_err().to_string()
+            })
+        });
+        let text = ended[0].clone().unwrap();
+        assert!(text.contains("rank 1"), "{text}");
+    }
+}
+
 // --- signals and their data ------------------------------------------------------------------------------------------
 
 /// How a check of signals is run.

@@ -18,6 +18,7 @@ use ginlab::rails::strategy::Strategy;
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
 use kernels::put::{Channel, Put};
+use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
@@ -187,6 +188,8 @@ struct Grid {
     iterations: u32,
     quiet_every: u32,
     peer: u32,
+    /// Puts that go out together; 0: the put kernel.
+    batch: u32,
 }
 
 impl Grid {
@@ -232,7 +235,13 @@ impl Grid {
             results: results.pointer(),
         };
         // SAFETY: the memory is as long as the kernel asks for, and the launch ends below.
-        let launch = unsafe { device.launch(&PUT_KERNEL, self.grid, self.block, args) }.unwrap();
+        let launch = unsafe {
+            match self.batch {
+                0 => device.launch(&PUT_KERNEL, self.grid, self.block, args),
+                batch => device.launch(&PUT_BATCHED_KERNEL, self.grid, self.block, BatchedPutArgs { put: args, batch }),
+            }
+        }
+        .unwrap();
         meanwhile();
         launch.wait(|| Ok::<(), ginlab::cuda::DeviceError>(())).unwrap();
         let mut values = vec![BlockResult::default(); self.grid as usize];
@@ -266,8 +275,17 @@ impl Grid {
     }
 }
 
-const GRID: Grid =
-    Grid { grid: 4, block: 2, scope: SCOPE_BLOCK, bytes: 200, window: 4, iterations: 40, quiet_every: 0, peer: 0 };
+const GRID: Grid = Grid {
+    grid: 4,
+    block: 2,
+    scope: SCOPE_BLOCK,
+    bytes: 200,
+    window: 4,
+    iterations: 40,
+    quiet_every: 0,
+    peer: 0,
+    batch: 0,
+};
 
 fn stops(results: &[BlockResult]) -> Vec<u64> {
     results.iter().map(|result| result.stop).collect()
@@ -855,6 +873,18 @@ fn two_slots_carry_many_more_producers() {
         assert_eq!(stops(&results), [0; 8], "{}", world.ring.state());
         let puts = grid.producers() * grid.iterations as u64;
         assert_eq!(world.proxy.snapshot().unwrap().null, Some((puts, puts * grid.bytes, grid.checksum())));
+    }
+}
+
+#[test]
+fn puts_that_go_out_together_arrive_once_each() {
+    for (batch, window, block) in [(1, 4, 40), (3, 4, 40), (32, 40, 40), (32, 8, 5), (8, 2, 33)] {
+        let world = World::alone(USUAL, || vec![NullRail::new()]);
+        let grid = Grid { batch, window, block, iterations: window * 5, bytes: 48, ..GRID };
+        assert_eq!(stops(&grid.run(&[&world])), [0; 4], "{batch} {window} {block}");
+        let puts = grid.producers() * u64::from(grid.iterations);
+        let counted = world.proxy.snapshot().unwrap().null.unwrap();
+        assert_eq!(counted, (puts, puts * 48, grid.checksum()), "{batch} {window} {block}");
     }
 }
 

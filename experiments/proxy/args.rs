@@ -55,7 +55,8 @@ pub struct Args {
     /// Repeats of each measurement; times are given as median, min and p99 over them
     #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K
+    /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K; nbi-batch=K: once at the end, and K puts of
+    /// a block go out together, behind one fence
     #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST")]
     pub mode: List<Mode>,
     /// Blocks of the grid, a list that is swept
@@ -193,6 +194,8 @@ pub enum Mode {
     Nbi,
     /// After every so many puts.
     QuietEvery(u32),
+    /// Once at the end; so many puts of a block are published together, behind one fence.
+    Batch(u32),
 }
 
 impl Mode {
@@ -200,7 +203,7 @@ impl Mode {
     pub fn quiet_every(self) -> u32 {
         match self {
             Mode::Quiet => 1,
-            Mode::Nbi => 0,
+            Mode::Nbi | Mode::Batch(_) => 0,
             Mode::QuietEvery(puts) => puts,
         }
     }
@@ -212,6 +215,7 @@ impl fmt::Display for Mode {
             Mode::Quiet => f.write_str("quiet"),
             Mode::Nbi => f.write_str("nbi"),
             Mode::QuietEvery(puts) => write!(f, "quiet-every={puts}"),
+            Mode::Batch(puts) => write!(f, "nbi-batch={puts}"),
         }
     }
 }
@@ -227,7 +231,11 @@ impl FromStr for Mode {
                 Ok(puts) if puts > 0 => Ok(Mode::QuietEvery(puts)),
                 _ => Err(format!("quiet-every={puts}: a number of puts from 1 on")),
             },
-            _ => Err(format!("mode {text:?} is none of quiet, nbi, quiet-every=K")),
+            Some(("nbi-batch", puts)) => match puts.parse() {
+                Ok(puts @ 1..=32) => Ok(Mode::Batch(puts)),
+                _ => Err(format!("nbi-batch={puts}: a number of puts from 1 to 32")),
+            },
+            _ => Err(format!("mode {text:?} is none of quiet, nbi, quiet-every=K, nbi-batch=K")),
         }
     }
 }
@@ -475,6 +483,7 @@ pub mod tests {
             ("--block 0", "--block"),
             ("--mode fast", "quiet, nbi, quiet-every=K"),
             ("--mode quiet-every=0", "from 1 on"),
+            ("--mode nbi-batch=33", "from 1 to 32"),
             ("--strategy stripe", "round-robin"),
             ("--ring-slots 3", "power of two"),
             ("--ring-slots 0", "power of two"),
@@ -513,7 +522,7 @@ pub mod tests {
 
     #[test]
     fn modes_go_both_ways() {
-        for text in ["quiet", "nbi", "quiet-every=8"] {
+        for text in ["quiet", "nbi", "quiet-every=8", "nbi-batch=16"] {
             assert_eq!(text.parse::<Mode>().expect("known").to_string(), text);
         }
     }

@@ -10,6 +10,7 @@ use ginlab::cuda::{Kernel, Launch};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::{ProxyError, Writes};
 use ginlab::signals;
+use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
 use serde::{Deserialize, Serialize};
@@ -127,7 +128,13 @@ pub fn run_kernel(
     first_iteration: u32,
 ) -> Result<Sample, Failure> {
     let args = put_args(shape, rank, ranks, mode, iterations, fill, first_iteration);
-    run_grid(shape, rank, ranks, &PUT_KERNEL, args)
+    match mode {
+        Mode::Batch(_) if args.scope != SCOPE_BLOCK => {
+            Err(Failure::Usage("--mode nbi-batch=K: puts of a block are batched; leave --scope at block".into()))
+        }
+        Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_KERNEL, BatchedPutArgs { put: args, batch }),
+        _ => run_grid(shape, rank, ranks, &PUT_KERNEL, args),
+    }
 }
 
 /// One launch of a kernel that leaves a [`BlockResult`] of each block.

@@ -30,6 +30,8 @@ pub enum Case {
     GetLatency,
     /// put_nbi by every block of a grid, and quiet.
     PutBandwidth,
+    /// put_signal_nbi by every block of a grid, and quiet.
+    PutSignalBandwidth,
     /// get_nbi by every block of a grid, and quiet.
     GetBandwidth,
     /// A signal there and back, by one thread.
@@ -59,7 +61,7 @@ impl Case {
 
     /// Whether a grid moves bytes.
     pub fn is_bandwidth(self) -> bool {
-        matches!(self, Case::PutBandwidth | Case::GetBandwidth)
+        matches!(self, Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth)
     }
 
     /// Whether one thread calls, whatever the scope.
@@ -97,7 +99,7 @@ pub struct Args {
     /// What is measured; a list
     #[arg(
         long,
-        default_value = "p-latency,put-latency,get-latency,put-bandwidth,get-bandwidth,signal-ping-pong,put-signal-ping-pong,message-ping-pong,atomic-latency,barrier-all,all-to-all",
+        default_value = "p-latency,put-latency,get-latency,put-bandwidth,put-signal-bandwidth,get-bandwidth,signal-ping-pong,put-signal-ping-pong,message-ping-pong,atomic-latency,barrier-all,all-to-all",
         value_name = "LIST",
         value_delimiter = ',',
         value_enum

@@ -13,7 +13,7 @@ use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
 use ginlab::measure::pattern;
 use ginlab::measure::stats::Summary;
 use ginlab::report::Row;
-use kernels::shmem::{self, SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP, ShmemArgs};
+use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP, ShmemArgs};
 
 /// What lies in a destination before.
 const POISON: u8 = 0xA5;
@@ -69,7 +69,7 @@ impl Shmem {
             from: world.alloc(ranks, payload)?,
             to: world.alloc(ranks, payload)?,
             word: world.alloc(ranks, 1)?,
-            signal: world.signals(ranks, 1)?,
+            signal: world.signals(ranks, 2)?,
             inbox: world.inbox(ranks, args.message_limit)?,
             rounds: 0,
             args: args.clone(),
@@ -176,7 +176,11 @@ impl Shmem {
     fn launch(&mut self, tuple: &Tuple, peer: u32, counted: u64, ranks: &mut Bootstrap) -> Result<Launched, Failure> {
         let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes()));
         let args = ShmemArgs {
-            gets: (tuple.case == Case::GetBandwidth).into(),
+            moves: match tuple.case {
+                Case::GetBandwidth => MOVES_GETS,
+                Case::PutSignalBandwidth => MOVES_PUT_SIGNALS,
+                _ => MOVES_PUTS,
+            },
             scope: match tuple.scope {
                 Scope::Thread => SCOPE_THREAD,
                 Scope::Warp => SCOPE_WARP,
@@ -190,6 +194,7 @@ impl Shmem {
             to: self.to.slice(0, bytes),
             word: self.word,
             signal: self.signal,
+            streamed: self.signal.at(1),
             inbox: self.inbox,
             peer: peer.min(self.world.n_pes() - 1),
             begins: self.world.my_pe().is_multiple_of(2).into(),
@@ -239,7 +244,7 @@ impl Shmem {
             // From each PE its block for us.
             Case::AllToAll => (0..pes).map(|pe| (pe, me as usize * bytes, pe as usize * bytes)).collect(),
             Case::PutSignalPingPong | Case::MessagePingPong if pairs => vec![(me ^ 1, 0, 0)],
-            Case::PutLatency | Case::PutBandwidth if pairs && !begins => vec![(me ^ 1, 0, 0)],
+            Case::PutLatency | Case::PutBandwidth | Case::PutSignalBandwidth if pairs && !begins => vec![(me ^ 1, 0, 0)],
             Case::GetLatency | Case::GetBandwidth if pairs && begins => vec![(me ^ 1, 0, 0)],
             _ => return Ok(0),
         };
@@ -285,7 +290,7 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         (Case::AllToAll, Thread) => shmem::SHMEM_ALL_TO_ALL_THREAD,
         (Case::AllToAll, Warp) => shmem::SHMEM_ALL_TO_ALL_WARP,
         (Case::AllToAll, Block) => shmem::SHMEM_ALL_TO_ALL_BLOCK,
-        (Case::PutBandwidth | Case::GetBandwidth, _) => shmem::SHMEM_BANDWIDTH,
+        (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth, _) => shmem::SHMEM_BANDWIDTH,
     }
 }
 

@@ -99,8 +99,8 @@ impl Experiment for Shmem {
         }
         header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
         header.note(
-            "each turn is stamped inside the kernel; time_us of the ping-pongs is one way, half of a turn, and of put-bandwidth and \
-             get-bandwidth the time of all bytes of a turn; size_bytes of all-to-all is what goes to each PE",
+            "each turn is stamped inside the kernel; time_us of the ping-pongs is one way, half of a turn, and of put-bandwidth, \
+             put-signal-bandwidth and get-bandwidth the time of all bytes of a turn; size_bytes of all-to-all is what goes to each PE",
         );
         let shmem = Shmem::open(args, world, tuples, ranks)?;
         if let Some(baseline) = shmem.baseline() {

@@ -12,7 +12,7 @@
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
+//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
 //!   [`ring_shift`], [`signal_check`], [`shmem`], [`ipc_bulk`], which is a PTX module of its own (feature `bulk`). A new one is a file and its name
 //!   in the list below (docs/add-a-kernel.md).
 
@@ -31,4 +31,4 @@ macro_rules! first_module {
     )*};
 }
 
-first_module! { batch clock command gin ipc_kernel ipc_wait pattern ping_pong put put_kernel put_trace queue_kernel ring ring_shift shmem signal_check vyukov }
+first_module! { batch clock command gin ipc_kernel ipc_wait pattern ping_pong put put_batch put_kernel put_trace queue_kernel ring ring_shift shmem signal_check vyukov }

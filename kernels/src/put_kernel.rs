@@ -214,7 +214,7 @@ unsafe fn put_loop(
 
 /// Writes the pattern of this slot and iteration: 16 bytes per thread and step, the odd tail byte by byte.
 #[inline(always)]
-unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, slot: u32) {
+pub(crate) unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, slot: u32) {
     let (me, threads) = match args.scope {
         SCOPE_BLOCK => (thread::thread_idx_x() as u64, thread::block_dim_x() as u64),
         _ => (0, 1),

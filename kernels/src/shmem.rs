@@ -13,12 +13,19 @@ pub const SCOPE_WARP: u32 = 1;
 /// See [`SCOPE_THREAD`].
 pub const SCOPE_BLOCK: u32 = 2;
 
+/// `put_nbi`.
+pub const MOVES_PUTS: u32 = 0;
+/// `get_nbi`.
+pub const MOVES_GETS: u32 = 1;
+/// `put_signal_nbi`: each put with a signal behind it.
+pub const MOVES_PUT_SIGNALS: u32 = 2;
+
 /// Arguments of all of these kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ShmemArgs {
-    /// 1: the bandwidth of gets, and not of puts.
-    pub gets: u32,
+    /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`].
+    pub moves: u32,
     /// Of the bandwidth: [`SCOPE_THREAD`], [`SCOPE_WARP`] or [`SCOPE_BLOCK`].
     pub scope: u32,
     /// Turns without a stamp, before the others.
@@ -37,6 +44,8 @@ pub struct ShmemArgs {
     pub word: Sym<u64>,
     /// Counts the turns of ping-pongs and exchanges.
     pub signal: Signal,
+    /// Counts the puts of [`MOVES_PUT_SIGNALS`], for which nobody waits.
+    pub streamed: Signal,
     /// For messages of a turn's bytes.
     pub inbox: Inbox,
     /// The PE on the other side.
@@ -303,10 +312,10 @@ fn stream<S: Scope>(program: &Program<ShmemArgs>, mut line: Context<S>, number: 
     let length = if number as u64 + 1 == all { args.from.len() - first } else { part };
     let (to, from) = (args.to.slice(first, length), args.from.slice(first, length));
     for _ in 0..args.iterations {
-        let moved = if args.gets != 0 {
-            line.get_nbi(to, from, args.peer)
-        } else {
-            line.put_nbi(to, from, args.peer)
+        let moved = match args.moves {
+            MOVES_GETS => line.get_nbi(to, from, args.peer),
+            MOVES_PUT_SIGNALS => line.put_signal_nbi(to, from, args.streamed, 1, args.peer),
+            _ => line.put_nbi(to, from, args.peer),
         };
         if moved.is_err() {
             return;

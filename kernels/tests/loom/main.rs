@@ -14,6 +14,7 @@ mod completion;
 mod push;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
+mod signal;
 mod vyukov;
 
 use by_hand::{ByHand, Fault};

@@ -1,0 +1,69 @@
+//! A signal's two planes: a sum that is reached brings the bytes of everybody who added to it.
+
+use super::explore;
+use cuda_std::memory::{
+    Word, add_relaxed_sys_u64, add_release_host_u64, fence_acq_rel_sys, load_relaxed_sys_u64, store_relaxed_sys_u64,
+};
+use kernels::gin::Planes;
+use loom::sync::Arc;
+use loom::thread;
+use std::panic::catch_unwind;
+
+/// What an adder leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A PE that has the heap mapped does not fence before it adds.
+    NoFence,
+    /// A proxy counts before the bytes are there.
+    EarlyCount,
+    /// A proxy counts without a release.
+    NoRelease,
+}
+
+/// One PE puts by a mapping, one by rails; each adds one behind its bytes, and one thread waits for two.
+fn both_planes(fault: Option<Fault>) {
+    explore(3, move || {
+        let words: Arc<[Word; 4]> = Arc::new(std::array::from_fn(|_| Word::new(0)));
+        let mapped = words.clone();
+        let peer = thread::spawn(move || {
+            let [bytes, _, near, _] = &*mapped;
+            store_relaxed_sys_u64(bytes, 77);
+            if fault != Some(Fault::NoFence) {
+                fence_acq_rel_sys();
+            }
+            add_relaxed_sys_u64(near, 1);
+        });
+        let counted = words.clone();
+        let proxy = thread::spawn(move || {
+            let [_, bytes, _, far] = &*counted;
+            if fault == Some(Fault::EarlyCount) {
+                add_release_host_u64(far, 1);
+            }
+            store_relaxed_sys_u64(bytes, 88);
+            match fault {
+                Some(Fault::EarlyCount) => {}
+                Some(Fault::NoRelease) => add_relaxed_sys_u64(far, 1),
+                _ => add_release_host_u64(far, 1),
+            }
+        });
+        let [first, second, near, far] = &*words;
+        let planes = Planes { near, far: Some(far), mapped: true };
+        let abort = Word::new(0);
+        planes.wait(2, u64::MAX, &abort).expect("both have added");
+        assert_eq!((load_relaxed_sys_u64(first), load_relaxed_sys_u64(second)), (77, 88), "bytes behind the signal");
+        peer.join().expect("peer");
+        proxy.join().expect("proxy");
+    });
+}
+
+#[test]
+fn a_sum_brings_the_bytes_of_both_planes() {
+    both_planes(None);
+}
+
+#[test]
+fn what_an_adder_leaves_out_is_seen() {
+    for fault in [Fault::NoFence, Fault::EarlyCount, Fault::NoRelease] {
+        assert!(catch_unwind(|| both_planes(Some(fault))).is_err(), "{fault:?} passed unseen");
+    }
+}
