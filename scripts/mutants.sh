@@ -26,7 +26,7 @@ declare -A BROKEN=(
 )
 # The files of host/ that they need beside themselves; a folder is all of it.
 declare -A NEEDED=(
-    [engine]='host/rails host/proxy/engine host/proxy/trace.rs host/fabric/mod.rs host/fabric/layer.rs host/fabric/null.rs host/fabric/faulty.rs host/fabric/scripted.rs'
+    [engine]='host/rails host/proxy/engine host/proxy/order.rs host/proxy/order host/proxy/trace.rs host/fabric/mod.rs host/fabric/layer.rs host/fabric/null.rs host/fabric/faulty.rs host/fabric/scripted.rs'
     [flow]='host/rails host/flow host/fabric/mod.rs host/fabric/layer.rs host/fabric/null.rs host/fabric/faulty.rs host/fabric/scripted.rs'
     [wire]='host/bootstrap/identity.rs host/text.rs'
     [printed]='host/fabric host/pci host/text.rs'
@@ -34,7 +34,7 @@ declare -A NEEDED=(
 # What stands in host/lib.rs.
 FABRIC='pub mod fabric; pub mod rails; pub mod cuda;'
 declare -A MODULES=(
-    [engine]="$FABRIC pub mod proxy { pub mod engine; pub mod stage; pub mod trace; pub mod tracker; }"
+    [engine]="$FABRIC pub mod proxy { pub mod engine; pub mod order; pub mod stage; pub mod trace; pub mod tracker; }"
     [flow]="$FABRIC pub mod flow;"
     [wire]='pub mod text; pub mod fabric { pub mod pairs; } pub mod bootstrap { mod frame; mod hello; mod identity; }'
     [printed]='pub mod text; pub mod pci; pub mod fabric;'
@@ -42,7 +42,7 @@ declare -A MODULES=(
 # The modules that stay in host/fabric/mod.rs.
 declare -A FABRICS=(
     [engine]='faulty|layer|null|scripted' [flow]='faulty|layer|null|scripted' [wire]=-
-    [printed]='discover|libfabric|listing|null|printed|select'
+    [printed]='discover|libfabric|listing|null|printed|select|soft'
 )
 ROOMS=(engine flow wire printed)
 

@@ -4,8 +4,8 @@
 //! as `LD_PRELOAD`, it is found first: the provider then sees these cards, on any machine. The variable `SOFT_EFA` describes them
 //! ([`card_model::Spec`]). What is promised, and what is not, stands in docs/soft-efa.md.
 //!
-//! Cards of processes of one user on one machine reach one another: queues lie in shared memory ([`queue`]), bytes are copied
-//! between registered ranges ([`memory`]), in an order and at times that [`flight`] decides.
+//! Cards of processes of one user on one machine reach one another: queues lie in shared memory (`queue`), bytes are copied
+//! between registered ranges (`memory`), in an order and at times that `flight` decides.
 
 pub mod abi;
 mod completions;

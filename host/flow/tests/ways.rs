@@ -229,6 +229,28 @@ fn the_driver_gives_way_to_a_task_that_is_woken() {
 }
 
 #[test]
+fn what_is_complete_is_not_in_flight_and_a_rail_that_takes_nothing_may_not_reach_the_peer() {
+    let b = bench(1, Duration::from_millis(1));
+    let describe = || b.flow.0.borrow().describe();
+    b.rails[0].borrow_mut().full = true;
+    // Whoever sends first has no name yet.
+    let room = b.flow.recv(0, &b.region, 0, 3);
+    assert!(!describe().contains("does not answer"), "{}", describe());
+    drop(room);
+    let write = b.write(1);
+    assert!(describe().contains("peer 0 does not answer"), "{}", describe());
+    b.rails[0].borrow_mut().full = false;
+    b.flow.progress().unwrap();
+    b.done(b.tokens(0));
+    b.flow.progress().unwrap();
+    assert!(describe().starts_with("nothing in flight"), "{}", describe());
+    b.rails[0].borrow_mut().full = true;
+    let later = b.write(1);
+    assert!(!describe().contains("does not answer"), "the rail has taken something before: {}", describe());
+    assert_eq!((result(write), later.is_done()), (Ok(1), false));
+}
+
+#[test]
 fn messages_name_what_is_in_flight() {
     let b = bench(1, Duration::from_millis(1));
     assert_eq!(format!("{:?}", b.flow.0.borrow()), "nothing in flight, rail rail 0 with 0 posts that it has not taken");

@@ -19,7 +19,7 @@
 //! it). A signal behind a put ([`Context::put_signal`]) is seen after the put's bytes. Rails keep no order (EFA's SRD): `fence` waits there as
 //! `quiet` does, and the order of a put and its signal is made by the proxies, by one of four rules (host/proxy/order).
 //!
-//! **How calls end.** Every wait ends: done, an error, or the deadline; and it says which ([`Status`]). The threads of a scope all get
+//! **How calls end.** Every wait ends: done, an error, or the deadline; and it says which ([`Status`](crate::ring::Status)). The threads of a scope all get
 //! the same answer. In a group a command that could not be pushed is told by the next call that waits. Once a context has failed, its
 //! later calls fail too. The first failure of a launch leaves its call and PE in the [`Report`], which the host reads.
 
@@ -184,7 +184,7 @@ pub struct World {
     pub barriers: *const Word,
     /// Device memory: the first failure of the launch.
     pub report: *const Report,
-    /// Host memory: not 0 ends every wait with that [`Status`].
+    /// Host memory: not 0 ends every wait with that [`Status`](crate::ring::Status).
     pub abort: *const Word,
     /// Longest wait of one call in nanoseconds.
     pub timeout_ns: u64,
