@@ -34,10 +34,10 @@ if [ "$device" = gpu ]; then
         lib=$(dirname "$(find "$home/" -name 'libnvshmem_device.a' 2>/dev/null | head -1)")
         host=$(find "$lib" "$home/" -name 'libnvshmem_host.so*' 2>/dev/null | head -1)
         if timeout 150 "$nvcc" -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -rdc=true -I"$include" \
-            experiments/shmem/baseline/nvshmem.cu -L"$lib" "$host" -lnvshmem_device -lcuda -lnvidia-ml \
+            experiments/shmem/baseline/nvshmem.cu -L"$lib" -Xlinker "$host" -lnvshmem_device -lcuda -lnvidia-ml \
             -Xlinker -rpath="$(dirname "$host")" -o "$OUT/nvshmem-baseline" 2>"$OUT/nvcc.txt"; then
             mpi=${MPIRUN:-mpirun --allow-run-as-root --bind-to none}
-            baseline=(--nvshmem "NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_NVLS=1 NVSHMEM_DISABLE_MNNVL=1 $mpi -np 2 $OUT/nvshmem-baseline 2>$OUT/nvshmem.txt")
+            baseline=(--nvshmem "LD_LIBRARY_PATH=$(dirname "$host"):\$LD_LIBRARY_PATH NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_NVLS=1 NVSHMEM_DISABLE_MNNVL=1 $mpi -np 2 $OUT/nvshmem-baseline 2>$OUT/nvshmem.txt")
         else
             note "NVSHMEM's side was not compiled: $OUT/nvcc.txt"
         fi

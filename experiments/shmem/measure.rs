@@ -13,7 +13,7 @@ use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
 use ginlab::measure::pattern;
 use ginlab::measure::stats::Summary;
 use ginlab::report::Row;
-use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP, ShmemArgs};
+use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, ShmemArgs};
 
 /// What lies in a destination before.
 const POISON: u8 = 0xA5;
@@ -181,11 +181,6 @@ impl Shmem {
                 Case::PutSignalBandwidth => MOVES_PUT_SIGNALS,
                 _ => MOVES_PUTS,
             },
-            scope: match tuple.scope {
-                Scope::Thread => SCOPE_THREAD,
-                Scope::Warp => SCOPE_WARP,
-                Scope::Block => SCOPE_BLOCK,
-            },
             warmup: tuple.warmup,
             iterations: tuple.iterations,
             rounds: self.rounds,
@@ -290,7 +285,11 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         (Case::AllToAll, Thread) => shmem::SHMEM_ALL_TO_ALL_THREAD,
         (Case::AllToAll, Warp) => shmem::SHMEM_ALL_TO_ALL_WARP,
         (Case::AllToAll, Block) => shmem::SHMEM_ALL_TO_ALL_BLOCK,
-        (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth, _) => shmem::SHMEM_BANDWIDTH,
+        (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth, scope) => match scope {
+            Thread => shmem::SHMEM_BANDWIDTH_THREAD,
+            Warp => shmem::SHMEM_BANDWIDTH_WARP,
+            Block => shmem::SHMEM_BANDWIDTH_BLOCK,
+        },
     }
 }
 

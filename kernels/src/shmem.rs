@@ -6,13 +6,6 @@ use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, War
 use crate::ring::Status;
 use cuda_std::{kernel, thread, warp};
 
-/// Who makes the calls.
-pub const SCOPE_THREAD: u32 = 0;
-/// See [`SCOPE_THREAD`].
-pub const SCOPE_WARP: u32 = 1;
-/// See [`SCOPE_THREAD`].
-pub const SCOPE_BLOCK: u32 = 2;
-
 /// `put_nbi`.
 pub const MOVES_PUTS: u32 = 0;
 /// `get_nbi`.
@@ -26,8 +19,6 @@ pub const MOVES_PUT_SIGNALS: u32 = 2;
 pub struct ShmemArgs {
     /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`].
     pub moves: u32,
-    /// Of the bandwidth: [`SCOPE_THREAD`], [`SCOPE_WARP`] or [`SCOPE_BLOCK`].
-    pub scope: u32,
     /// Turns without a stamp, before the others.
     pub warmup: u32,
     /// Turns with one.
@@ -111,7 +102,11 @@ fn p(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(), Stat
 
 #[inline(always)]
 fn atomic(args: &ShmemArgs, line: &mut Context<Thread>, _turn: u32) -> Result<(), Status> {
-    line.fetch_add(args.word, 1, args.peer).map(drop)
+    match line.fetch_add(args.word, 1, args.peer)? {
+        // No count comes that far. A value that nobody looks at is not waited for, and the turn would be the instruction's alone.
+        u64::MAX => Err(Status::REFUSED),
+        _ => Ok(()),
+    }
 }
 
 #[inline(always)]
@@ -273,32 +268,49 @@ latencies! {
     shmem_all_to_all_puts_block = all_to_all_puts by Block;
 }
 
-/// Bandwidth of a grid: each block (or each of its warps or threads) puts or gets its own part of the bytes, over and over, and then
-/// waits for all.
+/// Bandwidth of a grid of blocks: each puts or gets its own part of the bytes, over and over, and then waits for all.
 ///
 /// # Safety
 /// The arguments are of the world's heap; `times` has two words for each block.
 #[kernel(resident)]
-pub unsafe fn shmem_bandwidth(program: Program<ShmemArgs>) {
-    let args = &program.args;
-    let block = thread::block_idx_x();
-    if thread::thread_idx_x() == 0 {
-        // SAFETY: two words for each block, contract of the kernel.
-        unsafe { *args.times.add(2 * block as usize) = thread::global_timer_ns() };
-    }
+pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
+    timed(&program, || stream(&program, program.world.context(Block).batched(32), thread::block_idx_x(), 1));
+}
+
+/// As [`shmem_bandwidth_block`], each warp its own part.
+///
+/// # Safety
+/// As [`shmem_bandwidth_block`].
+#[kernel(resident)]
+pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
     let warps = thread::block_dim_x().div_ceil(warp::SIZE);
-    match args.scope {
-        SCOPE_THREAD => stream(&program, program.world.context(Thread), thread::index(), thread::block_dim_x()),
-        SCOPE_WARP => {
-            let number = block * warps + thread::thread_idx_x() / warp::SIZE;
-            stream(&program, program.world.context(Warp::this()), number, warps);
-        }
-        _ => stream(&program, program.world.context(Block).batched(32), block, 1),
+    let number = thread::block_idx_x() * warps + thread::thread_idx_x() / warp::SIZE;
+    timed(&program, || stream(&program, program.world.context(Warp::this()), number, warps));
+}
+
+/// As [`shmem_bandwidth_block`], each thread its own part.
+///
+/// # Safety
+/// As [`shmem_bandwidth_block`].
+#[kernel(resident)]
+pub unsafe fn shmem_bandwidth_thread(program: Program<ShmemArgs>) {
+    timed(&program, || stream(&program, program.world.context(Thread), thread::index(), thread::block_dim_x()));
+}
+
+/// A block's work between its two stamps.
+#[inline(always)]
+fn timed(program: &Program<ShmemArgs>, work: impl FnOnce()) {
+    // SAFETY: two words for each block, contract of the kernels.
+    let times = unsafe { program.args.times.add(2 * thread::block_idx_x() as usize) };
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: as above.
+        unsafe { *times = thread::global_timer_ns() };
     }
+    work();
     thread::sync_threads();
     if thread::thread_idx_x() == 0 {
         // SAFETY: as above.
-        unsafe { *args.times.add(2 * block as usize + 1) = thread::global_timer_ns() };
+        unsafe { *times.add(1) = thread::global_timer_ns() };
     }
 }
 

@@ -47,6 +47,10 @@ impl World {
     /// The number in the world of PE `pe` of a team, below its number of PEs. OpenSHMEM: `shmem_team_translate_pe`.
     #[inline(always)]
     pub fn pe_of(&self, team: &Team, pe: u32) -> u32 {
+        if team.pes == self.pes {
+            // All of them, in their order: nothing to look up.
+            return pe % team.pes;
+        }
         // SAFETY: the host uploads as many entries as the teams have PEs; the remainder is below.
         unsafe { *self.team_pes.add((team.first + pe % team.pes) as usize) }
     }
