@@ -3,7 +3,7 @@
 //! The protocol itself stands in [`kernels::ring`], both parties beside each other.
 
 use crate::cuda::{Buffer, Device, DeviceError, MappedBuffer, Place};
-use cuda_std::memory::{load_acquire_sys_u64, load_acquire_sys_v2_u64};
+use cuda_std::memory::{load_acquire_host_u64, load_acquire_sys_v2_u64};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl RingMemory {
         let mut words = [0u64; 2];
         // SAFETY: zeroed memory of this type; the proxy writes it by atomic stores.
         let host = unsafe { &*self.host.pointer::<HostWords>() };
-        let tail = load_acquire_sys_u64(&host.tail.0);
+        let tail = load_acquire_host_u64(&host.tail.0);
         let (watermark, status) = load_acquire_sys_v2_u64(&host.completion.0);
         let head = match self.device.read(std::mem::offset_of!(DeviceWords, head), &mut words[..1]) {
             Ok(()) => words[0].to_string(),

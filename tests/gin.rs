@@ -340,7 +340,7 @@ fn what_cannot_be_is_refused_by_name() {
 
 #[test]
 fn a_proxy_that_is_gone_ends_every_call() {
-    for call in 8..13 {
+    for call in 8..14 {
         // It stops in order after a command: whoever waits is told. (Before any, opening the world would meet it.)
         let fault = Some(ginlab::proxy::Fault::Stop(1));
         let text = failing(call, &Options { fault, ring_slots: 16, ..emulated(Path::Rails) });

@@ -8,7 +8,7 @@
 use super::plan::{Flow, Plan};
 use crate::error::Failure;
 use cuda_std::emulation;
-use cuda_std::memory::{Word, store_release_sys_u64};
+use cuda_std::memory::{Word, store_release_host_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
@@ -213,7 +213,7 @@ impl Rank {
     /// Ends the waits of our kernels.
     pub fn abort(&self) {
         // SAFETY: zeroed host memory of this size and alignment, which kernels and this thread access atomically.
-        store_release_sys_u64(unsafe { &*self.abort_word() }, 1);
+        store_release_host_u64(unsafe { &*self.abort_word() }, 1);
     }
 
     /// Device memory: why a wait of a kernel ended early.

@@ -404,7 +404,8 @@ impl World {
         Ok(Running { launch, kernel: kernel.name() })
     }
 
-    /// Waits for a kernel's end. Looks for peers that have gone and for Ctrl-C meanwhile, which end the kernel's waits.
+    /// Waits for a kernel's end. Looks for peers and proxies that have gone and for Ctrl-C meanwhile, which end the kernel's waits: whoever
+    /// waits for a signal does not look at its ring.
     ///
     /// # Errors
     /// As [`launch`](World::launch).
@@ -420,6 +421,9 @@ impl World {
             if reason.is_err() {
                 abort.write(0, &[Status::ENDED.0])?;
                 proxies.iter().for_each(Proxy::stop);
+            } else if proxies.iter().any(|proxy| proxy.failure().is_some()) {
+                // The kernel says which call met it.
+                abort.write(0, &[Status::STOPPED.0])?;
             }
             reason
         });

@@ -2,7 +2,7 @@
 //! between two looks at the CPU's clock.
 
 use crate::cuda::{Device, DeviceError, Place};
-use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
+use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
 use cuda_std::thread::global_timer_ns;
 use kernels::clock::{CLOCK_KERNEL, ClockArgs, answered};
 use kernels::ring::{HostWords, Status};
@@ -90,10 +90,10 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
     let mut found = Vec::with_capacity(rounds as usize);
     'rounds: for round in 1..=rounds {
         let asked = global_timer_ns();
-        store_release_sys_u64(&words.completion.0.0, round);
+        store_release_host_u64(&words.completion.0.0, round);
         let mut spins = 0u32;
         let device = loop {
-            if let Some(time) = answered(round, load_acquire_sys_u64(&words.tail.0)) {
+            if let Some(time) = answered(round, load_acquire_host_u64(&words.tail.0)) {
                 break time;
             }
             spins = spins.wrapping_add(1);
@@ -108,7 +108,7 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
         found.push(Round { asked, device, heard });
     }
     // What was not asked keeps the kernel waiting: ask all at once.
-    store_release_sys_u64(&words.completion.0.0, rounds);
+    store_release_host_u64(&words.completion.0.0, rounds);
     launch.wait(|| Ok::<(), DeviceError>(()))?;
     let mut results_found = [0u64; 2];
     results.read(0, &mut results_found)?;

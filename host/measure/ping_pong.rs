@@ -1,7 +1,7 @@
 //! The floor under every acknowledged push: a flag to the CPU and its answer, the CPU's side.
 
 use crate::cuda::{Buffer, Device, DeviceError, Place};
-use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
+use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
 use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
 use std::time::Duration;
@@ -68,9 +68,9 @@ pub fn round_trip(
     let look_every = if emulated { LOOK_EVERY_EMULATED } else { LOOK_EVERY };
     let (mut answered, mut spins) = (0, 0u32);
     loop {
-        let asked = load_acquire_sys_u64(&words.tail.0);
+        let asked = load_acquire_host_u64(&words.tail.0);
         if asked != answered {
-            store_release_sys_u64(&words.completion.0.0, asked);
+            store_release_host_u64(&words.completion.0.0, asked);
             answered = asked;
             continue;
         }

@@ -306,7 +306,9 @@ impl<R: Rail> Engine<R> {
         if self.stages {
             self.take_staged()?;
         }
-        self.follow_up();
+        if self.signals.has_more() {
+            self.follow_up();
+        }
         if self.queued == 0 {
             return Ok(());
         }

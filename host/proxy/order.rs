@@ -24,7 +24,7 @@
 //! A slot is a place in the target's account. Each rank has its share of them and uses them in turn; one is used again only after the
 //! target has said that it is done with it and all before it, so no transfer is counted for another put's, however late it is polled.
 
-use cuda_std::memory::{Word, add_release_host_u64, load_acquire_sys_u64};
+use cuda_std::memory::{Word, add_release_host_u64, load_acquire_host_u64};
 use kernels::command::{SIGNALS, signal_of};
 use std::fmt;
 use std::str::FromStr;
@@ -167,7 +167,7 @@ impl SignalWords {
 
     /// All signals now.
     pub fn values(&self) -> Vec<u64> {
-        (0..SIGNALS).map(|signal| load_acquire_sys_u64(self.word(signal))).collect()
+        (0..SIGNALS).map(|signal| load_acquire_host_u64(self.word(signal))).collect()
     }
 }
 

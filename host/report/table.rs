@@ -29,7 +29,7 @@ const fn left(
     width: usize,
     cell: fn(&Row, &Shown) -> String,
 ) -> Shown {
-    Shown { of, title, unit, width, left: true, cell }
+    Shown { left: true, ..right(of, title, unit, width, cell) }
 }
 
 const fn right(

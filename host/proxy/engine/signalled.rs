@@ -96,6 +96,12 @@ impl Signals {
         self.draining.is_some() || !self.held.is_empty()
     }
 
+    /// Whether [`follow_up`](Engine::follow_up) has anything to do.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        !self.ready.is_empty() || self.hold_back() || self.accounts.owes()
+    }
+
     pub fn words(&self) -> &SignalWords {
         &self.words
     }
@@ -213,8 +219,8 @@ impl<R: Rail> Engine<R> {
         }
     }
 
-    /// Goes on with commands that were held back, and with what follows complete ones.
-    #[inline]
+    /// Goes on with commands that were held back, and with what follows complete ones. Out of the loop of puts that carry no signal.
+    #[cold]
     pub(super) fn follow_up(&mut self) {
         while let Some(ticket) = self.signals.ready.pop() {
             if let Some(After { route, peer, immediates, .. }) = self.signals.after.remove(&ticket) {
