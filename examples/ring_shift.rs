@@ -8,7 +8,7 @@
 //! ```
 
 use ginlab::bootstrap::{self, Bootstrap};
-use ginlab::gin::{Fabric, Options, World};
+use ginlab::gin::{Fabric, Options, Path, World};
 use ginlab::{fabric::libfabric::Level, signals};
 use kernels::ring_shift::{RING_SHIFT, RingShift};
 use std::error::Error;
@@ -18,8 +18,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let pes = words.next().map(|text| text.parse()).transpose()?;
     let path = words.next().map_or(Ok(Default::default()), |text| text.parse())?;
-    let fabric = Fabric::named(words.next().as_deref(), &[], Level::Delivery);
+    println!("{}", shift(pes, path, words.next().as_deref())?);
+    Ok(())
+}
 
+/// What this PE got, from whom, and by which path it put; an error for wrong values.
+pub fn shift(pes: Option<usize>, path: Path, provider: Option<&str>) -> Result<String, Box<dyn Error>> {
+    let fabric = Fabric::named(provider, &[], Level::Delivery);
     let mut ranks = Bootstrap::auto(pes, bootstrap::Options::default())?;
     let mut world = World::open(&mut ranks, &Options { path, fabric, heap_bytes: 1 << 20, ..Options::default() })?;
     let (me, all) = (world.my_pe(), world.n_pes());
@@ -33,8 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let before = (me + all - 1) % all;
     let right = world.read(to)?.iter().all(|value| *value == u64::from(before) + 1);
     let (path, device) = (world.path_to((me + 1) % all).to_owned(), world.device().name());
-    println!("PE {me} of {all}, {device}: {} from PE {before}; put by {path}", if right { "all" } else { "WRONG" });
     world.close(&mut ranks)?;
     ranks.finish()?;
-    if right { Ok(()) } else { Err("wrong values".into()) }
+    let said = format!("PE {me} of {all}, {device}: all from PE {before}; put by {path}");
+    if right { Ok(said) } else { Err(format!("PE {me}: wrong values").into()) }
 }

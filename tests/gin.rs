@@ -291,7 +291,9 @@ unsafe fn one_call(program: Program<Calls>) {
         10 => (0..MANY).try_for_each(|_| line.p(words.at(0), 1, next)).and(line.quiet()),
         11 => (0..MANY).try_for_each(|_| line.get(words, words, next)),
         12 => (0..MANY).try_for_each(|_| line.g(words.at(0), next).map(drop)),
-        _ => block.barrier_all(),
+        13 => block.barrier_all(),
+        // SAFETY: over rails a proxy looks at the command and takes no such region; nothing is accessed.
+        _ => line.put(unsafe { Sym::from_parts(1 << 40, 64) }, words, next),
     };
     assert!(ended.is_err());
 }
@@ -346,6 +348,26 @@ fn a_proxy_that_is_gone_ends_every_call() {
         let text = failing(call, &Options { fault, ring_slots: 16, ..emulated(Path::Rails) });
         assert!(text.contains("proxy stopped"), "{call}: {text}");
     }
+}
+
+/// A ring that nobody empties any more, and rails that never complete: every call ends, and names what it waited for.
+#[test]
+fn a_proxy_that_vanishes_or_stalls_ends_every_call() {
+    use ginlab::proxy::Fault;
+    for (fault, why) in [(Fault::Vanish(1), "ended without a reason"), (Fault::Silent(1), "no progress")] {
+        for call in 8..14 {
+            let fault = Some(fault);
+            let timeout = Duration::from_millis(300);
+            let text = failing(call, &Options { fault, timeout, ring_slots: 16, ..emulated(Path::Rails) });
+            assert!(text.contains(why) && text.contains("a test's kernel: block 0"), "{call}: {text}");
+        }
+    }
+}
+
+#[test]
+fn bytes_outside_the_heap_are_refused_by_the_proxy() {
+    let text = failing(14, &emulated(Path::Rails));
+    assert!(text.contains("put of 512 B with PE 1") && text.contains("refused"), "{text}");
 }
 
 #[test]
@@ -417,6 +439,7 @@ fn check(run: Check) -> (u64, u64) {
             slots,
             stride,
             rounds: (run.puts / 2).div_ceil(u64::from(puts)) as u32,
+            first: 0,
             seed: 7,
             found: found.pointer(),
         };

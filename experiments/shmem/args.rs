@@ -17,7 +17,11 @@ Examples:
   ginlab shmem --cases signal-ping-pong,put-signal-ping-pong -b 8 -e 4K
   ginlab shmem --path rails --provider tcp --rule own     the same calls over rails
   ginlab shmem --cases put-bandwidth --grid 1,8,128 --block 256 -b 512M -e 512M
+  ginlab shmem --cases signal-order -n 100000 --path rails --rule drain   is a signal ever seen before its bytes?
   ginlab shmem --nvshmem 'mpirun -np 2 ./nvshmem-baseline'   NVSHMEM in turns (experiments/shmem/baseline)";
+
+/// `signal-order` draws sizes below this.
+pub const ORDER_BYTES: u64 = 8192;
 
 /// What is measured. The names are those of NVSHMEM's perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,6 +50,8 @@ pub enum Case {
     BarrierAll,
     /// All PEs exchange.
     AllToAll,
+    /// Signalled puts of many sizes, each byte looked at as soon as its signal is seen: no time, but wrong bytes.
+    SignalOrder,
 }
 
 impl Case {
@@ -62,6 +68,11 @@ impl Case {
     /// Whether a grid moves bytes.
     pub fn is_bandwidth(self) -> bool {
         matches!(self, Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth)
+    }
+
+    /// Whether its grid is swept; the others are by one block.
+    fn has_grid(self) -> bool {
+        self.is_bandwidth() || self == Case::SignalOrder
     }
 
     /// Whether one thread calls, whatever the scope.
@@ -117,13 +128,13 @@ pub struct Args {
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
     pub factor: u64,
-    /// Blocks of the bandwidth cases, a list that is swept
+    /// Blocks of the bandwidth cases and of signal-order (there an even number), a list that is swept
     #[arg(long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
     pub grid: List<u32>,
     /// Threads of a block
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = counts::<u32>(1024))]
     pub block: List<u32>,
-    /// Turns of one launch
+    /// Turns of one launch; of signal-order: puts of each PE
     #[arg(short = 'n', long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,
     /// Turns before them
@@ -208,19 +219,25 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
         let of_case: Vec<u64> = match case {
             Case::PLatency | Case::AtomicLatency | Case::SignalPingPong => vec![8],
             Case::BarrierAll => vec![0],
+            Case::SignalOrder => vec![ORDER_BYTES],
             Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
             _ => sizes.clone(),
         };
         for &scope in &scopes {
             for &bytes in &of_case {
                 for &threads in args.block.iter() {
-                    for &grid in if case.is_bandwidth() { &args.grid[..] } else { &[1] } {
+                    for &grid in if case.has_grid() { &args.grid[..] } else { &[1] } {
                         let block = match scope {
+                            // Each thread or warp of the block has puts of its own.
+                            _ if case == Case::SignalOrder => threads,
                             Scope::Thread => 1,
                             Scope::Warp => 32,
                             Scope::Block => threads,
                         };
+                        // Half of the blocks put, half look.
+                        let grid = if case == Case::SignalOrder { grid.next_multiple_of(2) } else { grid };
                         let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
+                        let most = if case == Case::SignalOrder { args.iterations } else { most };
                         let tuple = Tuple {
                             case,
                             scope,

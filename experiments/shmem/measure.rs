@@ -2,6 +2,7 @@
 
 use super::args::{Args, Case, Scope, Tuple};
 use super::nvshmem::{Nvshmem, Times};
+use super::order;
 use super::{P999, PROXIES, RULE};
 use crate::columns::SCOPE;
 use crate::error::Failure;
@@ -20,8 +21,8 @@ const POISON: u8 = 0xA5;
 
 /// A rank of the experiment.
 pub struct Shmem {
-    args: Args,
-    world: World,
+    pub(super) args: Args,
+    pub(super) world: World,
     from: Sym<u8>,
     to: Sym<u8>,
     word: Sym<u64>,
@@ -32,7 +33,7 @@ pub struct Shmem {
     times: Buffer,
     baseline: Option<Nvshmem>,
     /// Names the payload of a tuple.
-    number: u32,
+    pub(super) number: u32,
 }
 
 /// Microseconds of one launch: each turn's, and the median.
@@ -45,7 +46,8 @@ impl Shmem {
     /// What all tuples need of the heap.
     pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
         let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
-        2 * (payload + 4096) + Inbox::bytes(message_limit.next_multiple_of(8), pes as u32) + (1 << 16)
+        let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
+        checked + 2 * (payload + 4096) + Inbox::bytes(message_limit.next_multiple_of(8), pes as u32) + (1 << 16)
     }
 
     fn payload(tuple: &Tuple, pes: u64) -> u64 {
@@ -87,6 +89,9 @@ impl Shmem {
 
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.number += 1;
+        if tuple.case == Case::SignalOrder {
+            return self.order(tuple, ranks);
+        }
         let me = self.world.my_pe();
         let peer = me ^ 1;
         let pairs = peer < self.world.n_pes();
@@ -156,7 +161,7 @@ impl Shmem {
         Ok(rows)
     }
 
-    fn row(&self, tuple: &Tuple, towards: u32) -> Row {
+    pub(super) fn row(&self, tuple: &Tuple, towards: u32) -> Row {
         let path = self.world.path_to(towards.min(self.world.n_pes() - 1)).to_owned();
         let mut row = Row::new("shmem", tuple.case.name(), self.world.device().name(), path.clone());
         row.ranks = self.world.n_pes();
@@ -285,7 +290,8 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         (Case::AllToAll, Thread) => shmem::SHMEM_ALL_TO_ALL_THREAD,
         (Case::AllToAll, Warp) => shmem::SHMEM_ALL_TO_ALL_WARP,
         (Case::AllToAll, Block) => shmem::SHMEM_ALL_TO_ALL_BLOCK,
-        (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth, scope) => match scope {
+        // `signal-order` has kernels of its own.
+        (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder, scope) => match scope {
             Thread => shmem::SHMEM_BANDWIDTH_THREAD,
             Warp => shmem::SHMEM_BANDWIDTH_WARP,
             Block => shmem::SHMEM_BANDWIDTH_BLOCK,

@@ -3,6 +3,7 @@
 mod args;
 mod measure;
 mod nvshmem;
+mod order;
 
 use crate::columns::SCOPE;
 use crate::error::Failure;
@@ -58,6 +59,7 @@ impl Experiment for Shmem {
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let tuples = tuples(args)?;
+        order::check(&tuples)?;
         let fingerprint = vec![
             ("rows".to_owned(), format!("{tuples:?}")),
             ("options".to_owned(), format!("{} x {} check {}", args.repeats, args.iterations, !args.no_check)),

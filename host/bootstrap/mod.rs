@@ -301,6 +301,11 @@ impl Bootstrap {
         (0..self.size()).filter(|rank| self.members[*rank].machine() == here).collect()
     }
 
+    /// The ranks on this host: on this machine, and in this network namespace.
+    pub fn on_this_host(&self) -> Vec<usize> {
+        self.neighbours().collect()
+    }
+
     /// How the ranks found each other.
     pub fn kind(&self) -> Kind {
         self.kind

@@ -42,10 +42,10 @@ use std::time::Duration;
 /// By which way other PEs are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
-    /// Where a PE's heap can be mapped, by loads and stores; by rails otherwise.
+    /// Where a PE is on this host (this network namespace) and its heap can be mapped, by loads and stores; by rails otherwise.
     #[default]
     Auto,
-    /// By mapping alone; an error where that cannot be.
+    /// By mapping alone, across the network namespaces of a machine too; an error where that cannot be.
     NvLink,
     /// By rails alone, but for oneself.
     Rails,

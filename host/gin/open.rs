@@ -178,7 +178,8 @@ fn map(
     let shared = PeerMemory::new(device, bytes)?;
     let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
-    let here = ranks.on_this_machine();
+    // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
+    let here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
     let (me, size) = (ranks.rank(), ranks.size());
     let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
     let mut refused = None;
@@ -275,8 +276,8 @@ fn connect(ranks: &mut Bootstrap, proxies: &[Proxy]) -> Result<(), GinError> {
 /// World, node and rail, with the PEs of each behind one another.
 fn teams(ranks: &Bootstrap) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
     let (me, size) = (ranks.rank(), ranks.size());
-    let machine = |rank: usize| ranks.members()[rank].machine();
-    let on = |rank: usize| (0..size).filter(|other| machine(*other) == machine(rank)).collect::<Vec<_>>();
+    let host = |rank: usize| &ranks.members()[rank].identity;
+    let on = |rank: usize| (0..size).filter(|other| host(*other) == host(rank)).collect::<Vec<_>>();
     let place = |rank: usize| on(rank).iter().position(|other| *other == rank);
     let node = on(me);
     let rail: Vec<usize> = (0..size).filter(|rank| place(*rank) == place(me)).collect();

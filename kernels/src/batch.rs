@@ -6,8 +6,8 @@
 //! pushed by one instruction of the warp, behind one fence. (H200, commands behind one fence: 1: 0.6, 4: 2.4, 16: 9.6, 32: 19 Mops.)
 //!
 //! The order is what it was: a put's payload was written before its call, whose barrier every lane has passed before it fences.
-//! The price is latency: a put waits until its batch is full, until a call that publishes (`quiet`, `fence`, a signal, `flush`), or
-//! until the first call after [`LONGEST_NS`]. A group that puts and then computes for long without any of these should flush.
+//! The price is latency: a put waits until its batch is full, until a call that publishes (`quiet`, `fence`, `signal_op`, `flush`, a
+//! wait for a signal), or until the first call after [`LONGEST_NS`]. A put's own signal waits with it. A group that puts and then computes for long without any of these should flush.
 
 use crate::command::{COMMAND_WORDS, Command};
 use crate::ring::producer::Behind;

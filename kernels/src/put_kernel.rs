@@ -2,7 +2,8 @@
 //!
 //! A *producer* is a block (its threads fill one payload together and thread 0 puts it) or, with [`SCOPE_THREAD`], each
 //! thread for itself. A producer owns `window` slots of `stride` bytes in the source region and writes slot `i % window`
-//! to the same offset of the destination in iteration `i`.
+//! to the same offset of the destination in iteration `i`. A block that fills its payloads and does not wait for each has at most
+//! `window - 1` puts under way, since it fills one slot meanwhile.
 
 use crate::pattern;
 use crate::put::{Channel, Put};
@@ -154,6 +155,9 @@ unsafe fn put_loop(
     if !fill && !leads {
         return 0;
     }
+    // With slots to spare the leader makes sure of the next one while the block still fills this one, and one barrier serves both
+    // questions. Not where the caller wants each put quiet before the next is filled.
+    let ahead = args.scope == SCOPE_BLOCK && args.window > 1 && args.quiet_every == 0;
     for iteration in 0..args.iterations {
         trace.turns();
         let slot = iteration % args.window;
@@ -163,22 +167,34 @@ unsafe fn put_loop(
         let ticket = unsafe { args.tickets.add(number as usize) };
         if fill {
             // The source of a put that is not complete must not be rewritten.
-            if leads && stop == 0 && iteration >= args.window && !channel.is_quiet() {
-                // SAFETY: this thread wrote it `window` iterations ago.
-                stop = code(channel.quiet_until(unsafe { *ticket }));
-            }
-            if args.scope == SCOPE_BLOCK {
-                if thread::sync_threads_or(stop != 0) {
+            if !ahead {
+                if leads && stop == 0 && iteration >= args.window && !channel.is_quiet() {
+                    // SAFETY: this thread wrote it `window` iterations ago.
+                    stop = code(channel.quiet_until(unsafe { *ticket }));
+                }
+                if args.scope == SCOPE_BLOCK {
+                    if thread::sync_threads_or(stop != 0) {
+                        break;
+                    }
+                } else if stop != 0 {
                     break;
                 }
-            } else if stop != 0 {
-                break;
             }
             trace.begins();
             // SAFETY: the slot lies in the source region, contract of the kernel.
             unsafe { write_payload(args, offset, iteration, number as u32) };
-            if args.scope == SCOPE_BLOCK {
-                // All payload writes happen before the leader's fence.
+            // All payload writes happen before the leader's fence.
+            if ahead {
+                let next = iteration + 1;
+                if leads && stop == 0 && next < args.iterations && next >= args.window && !channel.is_quiet() {
+                    let number = producer as u64 * args.window as u64 + (next % args.window) as u64;
+                    // SAFETY: this thread wrote it `window - 1` iterations ago.
+                    stop = code(channel.quiet_until(unsafe { *args.tickets.add(number as usize) }));
+                }
+                if thread::sync_threads_or(stop != 0) {
+                    break;
+                }
+            } else if args.scope == SCOPE_BLOCK {
                 thread::sync_threads();
             }
         }
@@ -212,7 +228,7 @@ unsafe fn put_loop(
     stop
 }
 
-/// Writes the pattern of this slot and iteration: 16 bytes per thread and step, the odd tail byte by byte.
+/// Writes the pattern of this slot and iteration: 16 bytes per step of a thread, the odd tail byte by byte.
 #[inline(always)]
 pub(crate) unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, slot: u32) {
     let (me, threads) = match args.scope {
@@ -223,12 +239,13 @@ pub(crate) unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, 
     // SAFETY: the slot begins inside the source region.
     let start = unsafe { args.source.add(offset as usize) };
     let pairs = args.bytes / 16;
-    let mut pair = me;
-    while pair < pairs {
+    let part = thread::Part::of(me, threads, pairs);
+    let mut pair = part.first;
+    while pair < part.end {
         let value = Pair(pattern::word(seed, pair * 2), pattern::word(seed, pair * 2 + 1));
         // SAFETY: `pair` is below the payload's length, and the slot is 16-byte aligned.
         unsafe { start.cast::<Pair>().add(pair as usize).write(value) };
-        pair += threads;
+        pair += part.step;
     }
     let mut byte = pairs * 16 + me;
     while byte < args.bytes {

@@ -31,6 +31,8 @@ pub struct SignalCheck {
     pub stride: u64,
     /// Puts of each slot.
     pub rounds: u32,
+    /// Puts of each slot in launches before, with the same signals.
+    pub first: u32,
     /// Which sizes are drawn.
     pub seed: u32,
     /// Device memory: wrong bytes, and puts that were checked.
@@ -120,7 +122,7 @@ fn partner(program: &Program<SignalCheck>) -> u32 {
 #[inline(always)]
 fn produce<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope: S, number: u32) {
     let Program { world, args } = program;
-    for round in 0..args.rounds {
+    for round in args.first..args.first + args.rounds {
         for slot in 0..args.slots {
             let index = number * args.slots + slot;
             // The payload before has been checked, and so has left the source too.
@@ -152,7 +154,7 @@ fn consume<S: Scope>(program: &Program<SignalCheck>, mut line: Context<S>, scope
     let Program { world, args } = program;
     let sender = partner(program);
     let mut wrong = 0;
-    for round in 0..args.rounds {
+    for round in args.first..args.first + args.rounds {
         for slot in 0..args.slots {
             let index = number * args.slots + slot;
             if line.signal_wait_until(args.arrived.at(index), round as u64 + 1).is_err() {

@@ -448,10 +448,13 @@ fn garbage_at_the_port_of_a_rail_ends_nothing_that_runs() {
         scope.spawn(|| {
             let noise: Vec<u8> = (0..3000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
             let mut open = Vec::new();
+            let port = (Ipv4Addr::LOCALHOST, rail_port(&place)).into();
             while !stop.load(Ordering::Relaxed) {
                 for bytes in [&noise[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 2000], &[0xff; 2000], b""] {
-                    // It may take no more for the moment.
-                    if let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, rail_port(&place))) {
+                    // It may take no more for the moment: with a full backlog the kernel would try again for two minutes.
+                    let within = Duration::from_millis(50);
+                    if let Ok(mut stream) = TcpStream::connect_timeout(&port, within) {
+                        stream.set_write_timeout(Some(within)).unwrap();
                         let _ = stream.write_all(bytes);
                         open.push(stream);
                         sent.fetch_add(1, Ordering::Relaxed);

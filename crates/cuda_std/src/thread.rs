@@ -43,6 +43,32 @@ pub fn index() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
+/// Which of `count` things one thread of several does: those from `first` below `end`, every `step`-th.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Number of the first one.
+    pub first: u64,
+    /// One behind the last.
+    pub end: u64,
+    /// From one to the next.
+    pub step: u64,
+}
+
+impl Part {
+    /// The part of thread `rank` of `threads`. On a GPU every `threads`-th, so that the accesses of a warp lie side by side. On the
+    /// emulated device a stretch of its own: its threads run one after another, and a core's cache wants neighbours.
+    #[inline(always)]
+    pub fn of(rank: u64, threads: u64, count: u64) -> Part {
+        #[cfg(target_arch = "nvptx64")]
+        return Part { first: rank, end: count, step: threads };
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            let each = count.div_ceil(threads.max(1));
+            Part { first: (rank * each).min(count), end: ((rank + 1) * each).min(count), step: 1 }
+        }
+    }
+}
+
 /// The block barrier, `__syncthreads`: all threads of the block arrive, and see each other's writes after it.
 #[inline(always)]
 pub fn sync_threads() {

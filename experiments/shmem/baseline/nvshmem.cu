@@ -96,7 +96,8 @@ __device__ void turn(const Memory& m, const Request& r, int i, int me) {
       get<S>(m.to, m.from, r.bytes, pe);
       break;
     case ATOMIC:
-      nvshmem_uint64_atomic_fetch_add(m.word, 1, pe);
+      // A value that nobody looks at is not waited for.
+      if (nvshmem_uint64_atomic_fetch_add(m.word, 1, pe) == ~0ull) m.stamps[0] = 0;
       break;
     case SIGNAL:
       if (me == 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
@@ -121,8 +122,9 @@ __device__ void turn(const Memory& m, const Request& r, int i, int me) {
   }
 }
 
+// Blocks of 1024 threads: no more than 64 registers.
 template <int S>
-__global__ void latency(Memory m, Request r, int me) {
+__global__ void __launch_bounds__(1024) latency(Memory m, Request r, int me) {
   if (S == THREAD && threadIdx.x != 0) return;
   if (S == WARP && threadIdx.x >= 32) return;
   long long began = 0, began_ns = 0, last = 0;
@@ -145,7 +147,7 @@ __global__ void latency(Memory m, Request r, int me) {
 }
 
 template <int S>
-__global__ void bandwidth(Memory m, Request r, int me) {
+__global__ void __launch_bounds__(1024) bandwidth(Memory m, Request r, int me) {
   if (threadIdx.x == 0) m.stamps[2 * blockIdx.x] = nanoseconds();
   size_t in_block = S == BLOCK ? 1 : S == WARP ? blockDim.x / 32 : blockDim.x;
   size_t number = blockIdx.x * in_block + (S == BLOCK ? 0 : S == WARP ? threadIdx.x / 32 : threadIdx.x);
@@ -170,7 +172,10 @@ void launch(Memory& m, const Request& r, int me) {
   } else if (r.what == BARRIER || r.what == ALL_TO_ALL) {
     Request request = r;
     void* arguments[] = {&m, &request, &me};
-    if (nvshmemx_collective_launch((const void*)latency<S>, 1, r.block, arguments, 0, 0)) exit(1);
+    if (nvshmemx_collective_launch((const void*)latency<S>, 1, r.block, arguments, 0, 0)) {
+      fprintf(stderr, "nvshmem-baseline: blocks of %d threads are not launched\n", r.block);
+      exit(1);
+    }
   } else if (!one_sided || me == 0) {
     latency<S><<<1, r.block>>>(m, r, me);
   }
@@ -233,6 +238,7 @@ int main() {
     CHECK(cudaMemcpy(&request, shared, sizeof request, cudaMemcpyDeviceToHost));
     if (request.what == END) break;
     if (request.what != NONE) {
+      memset(m.stamps, 0, (request.iterations + 2) * sizeof(long long));
       if (request.scope == THREAD) launch<THREAD>(m, request, me);
       if (request.scope == WARP) launch<WARP>(m, request, me);
       if (request.scope == BLOCK) launch<BLOCK>(m, request, me);
@@ -240,9 +246,11 @@ int main() {
     }
     nvshmem_barrier_all();
     if (me != 0) continue;
-    if (request.what == NONE) {
+    bool streams = request.what == PUT_BANDWIDTH || request.what == GET_BANDWIDTH;
+    // Nothing stamped: the kernel did not run.
+    if (request.what == NONE || !streams && m.stamps[request.iterations] == 0) {
       printf("times none\n");
-    } else if (request.what == PUT_BANDWIDTH || request.what == GET_BANDWIDTH) {
+    } else if (streams) {
       long long first = m.stamps[0], last = m.stamps[1];
       for (int b = 0; b < request.grid; b++) {
         first = std::min(first, m.stamps[2 * b]);

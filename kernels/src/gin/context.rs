@@ -43,9 +43,10 @@ impl<S: Scope> Context<S> {
         Context { world, scope, ring, last: 0, known: 0, unfenced: false, stop: 0, peer, batch }
     }
 
-    /// Lets up to `puts` (at most 32, and the scope's threads) non-blocking puts over rails wait for each other, to be published
-    /// behind one fence; see [`Batch`] for what that buys and costs. A batch is published when it is full, by `quiet`, `fence`,
-    /// `flush`, a signal, a get, and by the first put after 20 us. A context of one thread has none.
+    /// Lets up to `puts` (at most 32, and the scope's threads) non-blocking puts over rails, with a signal or without, wait for each
+    /// other, to be published behind one fence; see [`Batch`] for what that buys and costs. A batch is published when it is full, by
+    /// `quiet`, `fence`, `flush`, `signal_op`, a get, a wait for a signal, and by the first put after 20 us. A context of one thread has
+    /// none.
     #[inline(always)]
     #[must_use]
     pub fn batched(mut self, puts: u32) -> Context<S> {
@@ -94,13 +95,7 @@ impl<S: Scope> Context<S> {
             return self.answer();
         }
         let command = transfer(Opcode::Put, to.offset(), from.offset(), from.bytes(), pe, 0);
-        if self.batch.capacity() == 1 {
-            return self.post(Call::Put, &command, Behind::Payload);
-        }
-        if self.batch.add(self.scope.rank(), &command) {
-            self.publish(Call::Put);
-        }
-        self.answer()
+        self.post_or_batch(Call::Put, &command)
     }
 
     /// Copies `from` of PE `pe` to `to` of this PE; on return the bytes are visible to the scope. OpenSHMEM: `shmem_get`.
@@ -260,6 +255,18 @@ impl<S: Scope> Context<S> {
                 Ok(ticket) => self.last = ticket + 1,
                 Err(stop) => self.fail(stop, Failure::of(call, command.peer, command.bytes)),
             }
+        }
+        self.answer()
+    }
+
+    /// Pushes a command behind its payload, once for the scope, now or with its batch.
+    #[inline(always)]
+    pub(super) fn post_or_batch(&mut self, call: Call, command: &Command) -> Result<(), Status> {
+        if self.batch.capacity() == 1 {
+            return self.post(call, command, Behind::Payload);
+        }
+        if self.batch.add(self.scope.rank(), command) {
+            self.publish(call);
         }
         self.answer()
     }

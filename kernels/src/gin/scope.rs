@@ -85,6 +85,11 @@ impl Scope for Warp {
     }
     #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
+        // Mostly one vote; it says whether there is anything to find out.
+        if !warp::any(self.mask(), reason != 0) {
+            warp::synchronize(self.mask());
+            return 0;
+        }
         let mut largest = reason;
         let mut step = warp::SIZE / 2;
         while step > 0 {

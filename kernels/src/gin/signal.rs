@@ -37,7 +37,8 @@ impl<S: Scope> Context<S> {
     }
 
     /// As [`put_signal`](Context::put_signal), without waiting: `from` may be written again after `quiet`. OpenSHMEM:
-    /// `shmem_put_signal_nbi`.
+    /// `shmem_put_signal_nbi`. A batched context holds it back with its puts, signal and all: `flush` where the other PE should have it
+    /// now. Calls that wait flush.
     ///
     /// # Errors
     /// As [`put_signal`](Context::put_signal); in a group, a command that could not be pushed is an error of the next call that waits.
@@ -54,11 +55,10 @@ impl<S: Scope> Context<S> {
         let heap = self.begin(Call::PutSignal, pe, from.bytes(), fits)?;
         self.scope.sync();
         if heap == 0 {
-            self.flush();
             self.check_added(Call::PutSignal, pe, add)?;
             let number = immediate(signal, add);
             let command = transfer(Opcode::PutSignal, to.offset(), from.offset(), from.bytes(), pe, number);
-            return self.post(Call::PutSignal, &command, Behind::Payload);
+            return self.post_or_batch(Call::PutSignal, &command);
         }
         // SAFETY: both objects are of the heap, which is mapped at `heap`; the caller keeps others off their bytes.
         unsafe { self.store_to(heap, to.offset(), from.offset(), from.bytes()) };

@@ -1,0 +1,52 @@
+//! `ginlab shmem`: its cases on both paths, and how it ends when a PE is killed in the middle of one.
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::common::{Job, Stream, ginlab, rows, run};
+
+fn shmem(args: &str) -> std::process::Command {
+    ginlab(&format!("shmem -d emulated --np 2 {args}"))
+}
+
+#[test]
+fn every_case_is_right_by_memory_and_by_rails() {
+    for (path, skipped) in [("nvlink", 0), ("rails -p model:p5", 1)] {
+        let line = format!("--path {path} -n 4 -w 1 -r 1 -b 8 -e 512 -f 64 --grid 2 --block 40 --volume 64K --csv -");
+        let rows = rows(&run(shmem(&line)).expect(0).stdout);
+        let right = rows.iter().filter(|row| row.status.to_string() == "ok" && row.wrong == Some(0)).count();
+        assert_eq!((rows.len() - right, rows.len() > 16), (skipped, true), "{rows:#?}");
+    }
+}
+
+/// Rails that deliver late and in any order, seen from the command line.
+#[test]
+fn no_signal_is_seen_before_its_bytes() {
+    for rule in ["count", "own", "drain", "sequence"] {
+        let line = format!(
+            "--cases signal-order --path rails -p test:unordered --rule {rule} -n 100 -r 2 --grid 1 --block 33 --scope warp,block \
+             --csv -"
+        );
+        let rows = rows(&run(shmem(&line)).expect(0).stdout);
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            // Both PEs look, in two launches.
+            assert!(row.wrong == Some(0) && row.iterations >= Some(2 * 2 * 100) && row.grid == Some(2), "{row:?}");
+        }
+    }
+    let line = run(shmem("--cases signal-order --grid 64 --block 256 --scope thread")).expect(2);
+    assert!(line.complaint().contains("signals for these rows"), "{}", line.stderr);
+}
+
+#[test]
+fn a_pe_that_is_killed_is_named_and_ends_the_others() {
+    for path in ["nvlink", "rails -p tcp"] {
+        let line =
+            format!("--path {path} --cases put-signal-ping-pong,all-to-all -n 20 -w 2 -r 2 -b 8 -e 1M -f 2 --block 4");
+        let mut job = Job::start(shmem(&line));
+        job.until(Stream::Stdout, "put-sign");
+        kill(job.rank(1), Signal::SIGKILL).unwrap();
+        let done = job.finish().expect(1);
+        let line = done.complaint();
+        assert!(line.starts_with("ginlab: rank 1 (host ") && line.contains("signal: 9"), "{path}: {line}");
+    }
+}
