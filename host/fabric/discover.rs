@@ -187,6 +187,12 @@ fn add_known_providers(error: &mut FabricError, provider: &str) {
     }
 }
 
+/// Whether an interface of this name may lead to other machines: bridges of container runtimes and hypervisors do not.
+#[must_use]
+pub fn leaves_the_machine(interface: &str) -> bool {
+    interface != "lo" && !super::select::is_bridge(interface)
+}
+
 /// The provider that a run uses, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -263,8 +269,9 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
 /// Chooses the domains of one rank's rails; see [`Plan`].
 ///
 /// `explicit` names domains (or `fabric:domain`, where a device is in several fabrics) and settles them in that order;
-/// otherwise there are `count` distinct domains where the machine has them, and `count` endpoints on the nearest domain
-/// where it has not. `nearest_to` is the GPU; of NICs that are equally near, ranks with different `local_rank` get different
+/// otherwise there are `count` distinct domains. Where the machine has fewer, cards are refused (several endpoints share a card's
+/// line and are no rails), and providers without cards open `count` endpoints on the first domain, with a note. `nearest_to`
+/// is the GPU; of NICs that are equally near, ranks with different `local_rank` get different
 /// ones. With [`Reach::SameHost`] providers over IP use the loopback only.
 pub fn select_domains(
     provider: &str,

@@ -56,7 +56,7 @@ pub(super) fn check_count(provider: &str, count: usize) -> Result<(), FabricErro
 }
 
 /// Interfaces of container runtimes and hypervisors: their subnets repeat on every machine and lead nowhere else.
-fn is_bridge(name: &str) -> bool {
+pub(super) fn is_bridge(name: &str) -> bool {
     ["docker", "br-", "virbr", "cni", "flannel", "podman", "lxcbr", "lxdbr", "nerdctl"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
@@ -150,6 +150,15 @@ pub(super) fn select(
     if domains.len() >= count {
         domains.truncate(count);
         return Ok(Plan { domains, distinct: count, note: None });
+    }
+    if domains[0].pci.is_some() {
+        // Several endpoints on a card are as fast as the card: a row would call them rails.
+        let text = format!(
+            "{count} rails need as many cards, and there are {}: {}; fewer rails, or several endpoints on cards that --domain names",
+            domains.len(),
+            names(&domains)
+        );
+        return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
     // Not enough for one each: all on the nearest one, so that the rails are alike.
     let there = (domains.len() > 1).then(|| names(&domains));
@@ -352,6 +361,16 @@ mod tests {
     }
 
     #[test]
+    fn four_endpoints_on_one_card_are_no_four_rails() {
+        let one = || vec![efa(0x4f, "efa"), efa(0x4f, "efa-direct")];
+        let error = run(one(), &request("efa", 4, Reach::Network, &[])).expect_err("refused").to_string();
+        assert!(error.contains("4 rails need as many cards, and there are 1: rdmap79s0-rdm; fewer rails"), "{error}");
+        let named = explicit(&["rdmap79s0-rdm"]);
+        let plan = run(one(), &request("efa", 4, Reach::Network, &named)).expect("a plan");
+        assert_eq!((plan.distinct, plan.note.as_deref()), (1, Some("4 endpoints on 1 named domains")));
+    }
+
+    #[test]
     fn two_ranks_below_one_switch_take_different_nics() {
         let plan = |local_rank| {
             let nearest_to = "0000:53:00.0".parse().ok();
@@ -411,17 +430,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_count_gets_as_many_rails(count in 1usize..=64, rank in 0usize..16, size in 0usize..16, gpu: bool) {
+        fn any_count_gets_as_many_cards_or_is_refused(count in 1usize..=64, rank in 0usize..16, size in 0usize..16, gpu: bool) {
             let nearest_to = if gpu { "0000:53:00.0".parse().ok() } else { None };
             let request =
                 Request { nearest_to, local_rank: rank, local_size: size, ..request("efa", count, Reach::Network, &[]) };
-            let plan = run(p5(), &request).expect("a plan");
+            let plan = match run(p5(), &request) {
+                Ok(plan) => plan,
+                Err(error) => {
+                    prop_assert!(count > 8 && error.to_string().contains("rails need as many cards, and there are 8"));
+                    return Ok(());
+                }
+            };
             prop_assert_eq!(plan.domains.len(), count);
             let mut names = chosen(&plan);
             names.sort_unstable();
             names.dedup();
             prop_assert_eq!(names.len(), plan.distinct);
-            prop_assert_eq!(plan.distinct, if count <= 8 { count } else { 1 });
+            prop_assert!(count <= 8 && plan.distinct == count);
         }
 
         #[test]
