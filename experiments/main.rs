@@ -6,6 +6,7 @@ mod error;
 mod events;
 mod job;
 mod listing;
+mod nodes;
 mod output;
 mod program;
 mod rails;

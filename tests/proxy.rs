@@ -461,8 +461,17 @@ fn empty_puts_complete() {
         assert_eq!(stops(&results), [0; 4], "{strategy}: {:?}", world.proxy.failure());
         let route = (SOURCE, DESTINATION, 0);
         let (first_producer, producer_step, producers, window, iterations) = (0, 1, 4, 2, 10);
-        let writes =
-            Writes { first_producer, producer_step, producers, window, iterations, bytes: 0, stride: 0, route };
+        let writes = Writes {
+            first_producer,
+            producer_step,
+            producers,
+            window,
+            iterations,
+            quiet_every: 0,
+            bytes: 0,
+            stride: 0,
+            route,
+        };
         world.proxy.write(writes).unwrap();
     }
     assert_eq!(world.proxy.snapshot().unwrap().null.map(|counted| counted.0), Some(0));
@@ -997,6 +1006,7 @@ fn an_answer_that_comes_too_late_is_not_the_next_orders() {
         producers: 4,
         window: 2,
         iterations: 10,
+        quiet_every: 0,
         bytes: 64,
         stride: 64,
         route: (SOURCE, DESTINATION, 0),
@@ -1019,6 +1029,7 @@ fn dropping_is_bounded_when_the_provider_hangs() {
         producers: 1,
         window: 1,
         iterations: 1,
+        quiet_every: 0,
         bytes: 8,
         stride: 8,
         route: (SOURCE, DESTINATION, 0),
@@ -1040,6 +1051,7 @@ fn a_long_write_ends_when_the_proxy_is_dropped() {
         producers: 4,
         window: 1,
         iterations: u64::MAX / 16,
+        quiet_every: 0,
         bytes: 64,
         stride: 64,
         route: (SOURCE, DESTINATION, 0),
@@ -1062,6 +1074,7 @@ fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
         producers: 6,
         window: 4,
         iterations: 12,
+        quiet_every: 0,
         bytes: 100,
         stride: 112,
         route: (SOURCE, DESTINATION, 0),
@@ -1090,6 +1103,7 @@ fn a_write_that_stalls_says_so() {
         producers: 1,
         window: 1,
         iterations: 3,
+        quiet_every: 0,
         bytes: 8,
         stride: 8,
         route: (SOURCE, DESTINATION, 0),

@@ -4,6 +4,7 @@ use crate::error::Failure;
 use crate::job::JobArgs;
 use crate::output::OutputArgs;
 use crate::values::{List, Rails, counts, sizes, usage};
+use ginlab::fabric::pairs::Start;
 use ginlab::measure::size;
 use ginlab::rails::strategy::Strategy;
 
@@ -44,9 +45,16 @@ pub struct Args {
     /// split (cut over all), auto (split from 256 KiB on)
     #[arg(long, default_value = "auto", value_name = "LIST")]
     pub strategy: List<Strategy>,
+    /// Where a rank's messages begin, a list that is swept: spread (by the distance to the receiver), same (every rank at rail 0 and
+    /// with the lowest rank), by-rank (rank r at rail r)
+    #[arg(long, default_value = "spread", value_name = "LIST")]
+    pub rail_start: List<Start>,
     /// Do not verify every byte in rounds of its own
     #[arg(long)]
     pub no_check: bool,
+    /// Also a row per node and one for the job: sums, slowest and fastest sender and rail, percent of the node's line
+    #[arg(long)]
+    pub per_node: bool,
     #[command(flatten)]
     pub job: JobArgs,
     #[command(flatten)]
@@ -64,6 +72,7 @@ pub struct Tuple {
     pub rails: usize,
     pub strategy: Strategy,
     /// Asked for; see [`Tuple::rounds`].
+    pub start: Start,
     iterations: u64,
     volume: u64,
 }
@@ -92,8 +101,10 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     for rails in args.rails.iter() {
         for &strategy in args.strategy.iter() {
             for &bytes in &sizes {
-                let (iterations, volume) = (u64::from(args.iterations), args.volume);
-                tuples.push(Tuple { bytes, rails: rails.0, strategy, iterations, volume });
+                for &start in args.rail_start.iter() {
+                    let (iterations, volume) = (u64::from(args.iterations), args.volume);
+                    tuples.push(Tuple { bytes, rails: rails.0, strategy, start, iterations, volume });
+                }
             }
         }
     }
@@ -102,7 +113,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Strategy, Tuple};
+    use super::{Start, Strategy, Tuple};
     use proptest::prelude::{prop_assert, proptest};
 
     proptest! {
@@ -110,7 +121,7 @@ mod tests {
         fn rounds_load_every_rail_alike_and_keep_to_the_volume(
             bytes in 0u64..1 << 30, rails in 1usize..65, ranks in 2usize..300, iterations in 1u64..10_000, volume in 0u64..1 << 40,
         ) {
-            let tuple = Tuple { bytes, rails, strategy: Strategy::RoundRobin, iterations, volume };
+            let tuple = Tuple { bytes, rails, strategy: Strategy::RoundRobin, start: Start::Spread, iterations, volume };
             let rounds = tuple.rounds(ranks);
             prop_assert!(rounds >= 1 && rounds.is_multiple_of(rails as u64));
             prop_assert!(rounds < iterations + rails as u64);

@@ -2,10 +2,11 @@
 
 use super::args::{Args, Tuple};
 use super::round::{Circle, Cut};
-use super::{ALGBW, BUSBW};
+use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
 use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
 use crate::job::{Job, moved};
+use crate::nodes::{self, Sender};
 use crate::runner::{Rows, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Rail;
@@ -13,6 +14,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::fabric::pairs;
 use ginlab::flow::Region;
 use ginlab::measure::pattern;
+use ginlab::rails::strategy::Strategy;
 use ginlab::report::Row;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +71,21 @@ impl All2all {
         // Nothing is under way any more: all of this rank's writes are complete, and the completions that it owes the others
         // left with what it has received.
         let parts = all.gather_values(&mine, "times of a row")?;
-        Ok(parts.map(|parts| self.row(tuple, &parts)).into_iter().collect())
+        let Some(parts) = parts else { return Ok(Rows::new()) };
+        let (row, times) = self.row(tuple, &parts);
+        let sender = |(rank, part): (usize, &Part)| Sender {
+            rank,
+            times: part.times.clone(),
+            bytes: tuple.bytes * (ranks as u64 - 1),
+            operations: ranks as u64 - 1,
+            rail_bytes: part.rail_bytes.clone(),
+        };
+        let mut rows = vec![(row, times)];
+        if self.args.per_node {
+            let senders: Vec<Sender> = parts.iter().enumerate().map(sender).collect();
+            rows.extend(nodes::sums(&rows[0].0, &senders, self.circle.job.line_rate(tuple.rails), all));
+        }
+        Ok(rows)
     }
 
     fn row(&self, tuple: &Tuple, all: &[Part]) -> (Row, Vec<f64>) {
@@ -78,7 +94,10 @@ impl All2all {
         row.strategy = Some(tuple.strategy.to_string());
         row.size_bytes = Some(tuple.bytes);
         row.iterations = Some(1);
-        row.set(&SLOT_BYTES, tuple.stride());
+        row.set(&SLOT_BYTES, tuple.stride()).set(&RAIL_START, tuple.start.to_string());
+        if tuple.strategy == Strategy::RoundRobin {
+            row.set(&RECEIVED, tuple.start.received_imbalance_pct(tuple.rounds(all.len()), all.len(), tuple.rails));
+        }
         // The slowest rank of each round is the round's time.
         let times = slowest(all, |part| &part.times);
         // What a rank sends to the others; it receives as much at the same time.

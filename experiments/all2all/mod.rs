@@ -7,6 +7,7 @@ mod round;
 use crate::columns::{AGAIN, COMPLETION, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
 use crate::job::Job;
+use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
@@ -30,12 +31,22 @@ const BUSBW: Column = Column::measured(
     "What of it crosses the network: `algbw` times (ranks - 1) / ranks for all-to-all",
 );
 
+/// Where ranks begin.
+const RAIL_START: Column =
+    Column::chosen("rail_start", "", "Where a rank's messages of a round begin: `spread`, `same`, `by-rank`");
+/// How evenly receivers' rails are loaded in a round.
+const RECEIVED: Column = Column::measured(
+    "received_imbalance_pct",
+    "%",
+    "By how many percent the busiest rail of a receiver carries more messages of a round than the mean of its rails; the mean over rounds",
+);
+
 impl Experiment for All2all {
     type Args = Args;
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6)],
+        columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6), RAIL_START, RECEIVED, nodes::PER, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
         without: &["mode", "grid"],
         headlines: &[Headline::most("all-to-all, most bandwidth of a rank", "busbw_gbytes_s", &[])],
         plots: &[Plot::BANDWIDTH, Plot::TIME],

@@ -5,20 +5,21 @@ use crate::error::Failure;
 use crate::job::Job;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::fabric::pairs;
+use ginlab::fabric::pairs::Start;
 use ginlab::flow::{Region, Target};
 use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
 
 /// How the blocks of a row are cut: the same for every pair and round, on rails counted from the one that
-/// [`pairs::rail`] gives to the pair.
+/// [`Start::rail`] gives to the pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     pieces: Vec<Piece>,
     rails: usize,
     /// Rails stay as they are in `pieces`: everything by rail 0.
     fixed: bool,
+    start: Start,
 }
 
 impl Cut {
@@ -32,12 +33,12 @@ impl Cut {
         let (strategy, rails) = if splits { (Strategy::Split, tuple.rails) } else { (Strategy::Single, 1) };
         let mut pieces = Vec::new();
         Scheduler::new(strategy, rails).schedule(tuple.bytes, longest, false, |piece| pieces.push(piece));
-        Cut { pieces, rails: tuple.rails, fixed: tuple.strategy == Strategy::Single }
+        Cut { pieces, rails: tuple.rails, fixed: tuple.strategy == Strategy::Single, start: tuple.start }
     }
 
     /// The pieces of one block, each with the rail that carries it.
     fn of_pair(&self, round: u64, from: usize, to: usize, ranks: usize) -> impl Iterator<Item = Piece> {
-        let first = if self.fixed { 0 } else { pairs::rail(round, from, to, ranks, self.rails) };
+        let first = if self.fixed { 0 } else { self.start.rail(round, from, to, ranks, self.rails) };
         self.pieces.iter().map(move |piece| Piece { rail: (first + piece.rail) % self.rails, ..*piece })
     }
 }
@@ -78,7 +79,7 @@ impl Circle {
         self.step = self.step.wrapping_add(1);
         let began = Instant::now();
         let mut writes = Vec::with_capacity(cut.pieces.len() * (ranks - 1));
-        for to in pairs::targets(rank, ranks) {
+        for to in cut.start.targets(rank, ranks) {
             let (offset, at) = (to as u64 * stride, rank as u64 * stride);
             for piece in cut.of_pair(round, rank, to, ranks) {
                 let (from, into) = (offset + piece.offset, at + piece.offset);
@@ -99,7 +100,7 @@ impl Circle {
     /// A round of empty blocks: returns when all ranks have come here. What this rank did before, the others' later writes
     /// come after.
     pub async fn gate(&mut self, all: &mut Bootstrap) -> Result<(), Failure> {
-        let nothing = Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true };
+        let nothing = Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true, start: Start::Spread };
         self.round(&nothing, 0, 0, all).await.map(drop)
     }
 }
@@ -107,8 +108,9 @@ impl Circle {
 #[cfg(test)]
 mod tests {
     use super::super::args::tuples;
-    use super::{Cut, Piece, Tuple, pairs};
+    use super::{Cut, Piece, Tuple};
     use clap::Parser;
+    use ginlab::fabric::pairs;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
     #[derive(clap::Parser)]

@@ -114,6 +114,12 @@ pub struct Args {
     /// Also time the plainest loop of fi_write, on rows of one rail (one buffer: compare with --window 1)
     #[arg(long)]
     pub bare: bool,
+    /// Also CPU-initiated writes in batches, a list: so many are posted, and all awaited before the next
+    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
+    pub cpu_batch: Option<List<u32>>,
+    /// Also a row per node and one for the job: sums, slowest and fastest sender and rail, percent of the node's line
+    #[arg(long)]
+    pub per_node: bool,
     /// Trace sampled puts in a pass of its own: a table of stages, NAME.csv, and NAME.json for Perfetto or chrome://tracing
     #[arg(long, value_name = "NAME")]
     pub trace: Option<TraceTo>,
@@ -431,7 +437,10 @@ impl Args {
             text("memory limit", self.memory_limit().to_string()),
             text(
                 "payload",
-                format!("{:?} fill={} check={} bare={}", self.mem, !self.no_fill, !self.no_check, self.bare),
+                format!(
+                    "{:?} fill={} check={} bare={} cpu batches={:?}",
+                    self.mem, !self.no_fill, !self.no_check, self.bare, self.cpu_batch
+                ),
             ),
             text("scope", format!("{:?}", self.scope)),
             text("proxy threads", self.proxy_threads.to_string()),

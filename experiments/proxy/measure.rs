@@ -10,6 +10,7 @@ use super::verify;
 use super::{FILL, POST_RATE, PROXY_THREADS, RING_MEMORY};
 use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
+use crate::nodes::{self, Sender};
 use crate::runner::{Rows, timed};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
@@ -102,6 +103,7 @@ fn cases(shape: &Shape<'_>) -> Vec<Case> {
         cases.push(Case::BareWrite);
     }
     cases.push(Case::CpuWrite);
+    cases.extend(shape.args.cpu_batch.iter().flat_map(|list| list.iter()).map(|&batch| Case::CpuBatch(batch)));
     cases.extend(shape.args.mode.iter().map(|&mode| Case::Put(mode)));
     cases
 }
@@ -141,7 +143,7 @@ impl Findings {
 
 /// A row with everything that is known before it is measured.
 fn blank(args: &Args, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
-    let device = if matches!(case, Case::CpuWrite | Case::BareWrite) { "cpu".into() } else { rank.device().name() };
+    let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) { "cpu".into() } else { rank.device().name() };
     let mut row = Row::new("proxy", case.name(), device, rank.provider());
     row.ranks = ranks.size() as u32;
     row.rails = Some(tuple.rails as u32);
@@ -149,6 +151,7 @@ fn blank(args: &Args, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap,
     row.mode = match case {
         Case::Put(mode) => Some(mode.to_string()),
         Case::CpuWrite | Case::BareWrite => Some("nbi".into()),
+        Case::CpuBatch(batch) => Some(format!("quiet-every={batch}")),
         Case::PingPong => None,
     };
     row.memory = Some(rank.memory_path().name().into());
@@ -221,6 +224,7 @@ fn rows(
         let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()));
         let baseline = match case {
             Case::Put(_) => baseline,
+            Case::CpuBatch(_) => rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()),
             Case::CpuWrite => rows.iter().find(|(row, _)| row.case == Case::BareWrite.name()),
             Case::BareWrite | Case::PingPong => None,
         };
@@ -229,7 +233,29 @@ fn rows(
         }
         rows.push((row, samples));
     }
+    if args.per_node {
+        let lines = rank.line_rate(shape.tuple.rails);
+        let sums = cases.iter().enumerate().filter(|(_, case)| **case != Case::PingPong);
+        let sums: Rows = sums.flat_map(|(index, _)| nodes::sums(&rows[index].0, &senders(shape, all, index), lines, ranks)).collect();
+        rows.extend(sums);
+    }
     rows
+}
+
+/// What each rank that put has done in a case.
+fn senders(shape: &Shape<'_>, all: &[Vec<Findings>], case: usize) -> Vec<Sender> {
+    let iterations = shape.layout.iterations as f64;
+    let of_rank = |(rank, found): (usize, &Vec<Findings>)| {
+        let found = found.get(case)?;
+        Some(Sender {
+            rank,
+            times: found.samples.iter().map(|sample| sample.done / iterations).collect(),
+            bytes: shape.layout.producers * shape.tuple.bytes,
+            operations: shape.layout.producers,
+            rail_bytes: found.rail_bytes.iter().take(shape.tuple.rails).copied().collect(),
+        })
+    };
+    all.iter().enumerate().filter_map(of_rank).collect()
 }
 
 /// Whether CPU-initiated writes over one modelled card take longer than the card would, by what the arithmetic says of it: then

@@ -22,6 +22,8 @@ pub enum Case {
     Put(Mode),
     /// CPU-initiated writes of the same buffers over the same rails.
     CpuWrite,
+    /// The same in batches: so many are posted, and all of them awaited before the next ones.
+    CpuBatch(u32),
     /// A loop of fi_write over one buffer on one rail, without ring, engine and checks.
     BareWrite,
     /// A flag's round trip between device and CPU, with the payload and the fence of a put.
@@ -32,10 +34,15 @@ impl Case {
     pub fn name(self) -> &'static str {
         match self {
             Case::Put(_) => "put",
-            Case::CpuWrite => "cpu-write",
+            Case::CpuWrite | Case::CpuBatch(_) => "cpu-write",
             Case::BareWrite => "bare-write",
             Case::PingPong => "ping-pong",
         }
+    }
+
+    /// After how many CPU-initiated writes all are awaited; 0 for the end alone.
+    pub fn quiet_every(self) -> u64 {
+        if let Case::CpuBatch(batch) = self { batch.into() } else { 0 }
     }
 }
 
@@ -67,8 +74,8 @@ pub fn run(
             let first = rank.next_iteration;
             run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)
         }
-        Case::CpuWrite => {
-            let time = cpu_write(shape, rank, iterations)?;
+        Case::CpuWrite | Case::CpuBatch(_) => {
+            let time = cpu_write(shape, rank, iterations, case.quiet_every())?;
             Ok(Sample { done: time, posted: None })
         }
         Case::BareWrite => {
@@ -192,8 +199,9 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
     }
 }
 
-/// The same writes, initiated by the proxy threads themselves; microseconds until all are complete.
-pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<f64, Failure> {
+/// The same writes, initiated by the proxy threads themselves; microseconds until all are complete. With `quiet_every` above 0 so
+/// many are awaited together.
+pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u64) -> Result<f64, Failure> {
     let threads = rank.proxies().len() as u64;
     for (thread, proxy) in rank.proxies().iter().enumerate() {
         proxy.begin_write(Writes {
@@ -202,6 +210,7 @@ pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<f64,
             producers: shape.layout.producers,
             window: shape.layout.window,
             iterations,
+            quiet_every,
             bytes: shape.tuple.bytes,
             stride: shape.layout.stride,
             route: (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32),

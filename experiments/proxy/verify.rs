@@ -44,7 +44,7 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
                 run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
             }
             _ => {
-                cpu_write(shape, rank, shape.layout.window)?;
+                cpu_write(shape, rank, shape.layout.window, case.quiet_every())?;
             }
         }
     }
@@ -139,7 +139,7 @@ fn verify_counts(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case
             run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
         }
         _ => {
-            cpu_write(shape, rank, iterations)?;
+            cpu_write(shape, rank, iterations, case.quiet_every())?;
         }
     }
     let after = counts(rank)?;

@@ -64,6 +64,9 @@ pub struct Args {
     /// Do not verify every byte in a pass of its own
     #[arg(long)]
     pub no_check: bool,
+    /// Also a row per node and one for the job: sums, slowest and fastest sender and rail, percent of the node's line
+    #[arg(long)]
+    pub per_node: bool,
     #[command(flatten)]
     pub job: JobArgs,
     #[command(flatten)]

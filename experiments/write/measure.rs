@@ -4,7 +4,8 @@ use super::Tuple;
 use super::args::{Args, Targets};
 use crate::columns::{ACK, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::Job;
+use crate::job::{Job, moved};
+use crate::nodes::{self, Sender};
 use crate::runner::{Rows, percentiles, slowest, timed};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
@@ -26,6 +27,7 @@ struct Part {
     times: Vec<f64>,
     bare: Vec<f64>,
     wrong: Option<u64>,
+    rail_bytes: Vec<u64>,
 }
 
 /// A rank that writes.
@@ -63,7 +65,7 @@ impl Write {
         let singles = self.singles(tuple, &targets, writers, ranks).await?;
         let wrong =
             if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers, ranks).await?) };
-        let Some(all) = ranks.gather_values(&Part { times, bare, wrong }, "results of a row")? else {
+        let Some(all) = ranks.gather_values(&Part { times, bare, wrong, rail_bytes: moved(&before, &after, tuple.rails) }, "results of a row")? else {
             return Ok(Rows::new());
         };
         // The slowest writer of each repeat is the repeat's time.
@@ -85,13 +87,31 @@ impl Write {
         self.job.counted(&mut row, &before, &after, tuple.rails);
         percentiles(&mut row, &ACK, singles);
         row.verified(all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b));
+        let sums = if self.args.per_node { self.sums(tuple, &row, &all, ranks) } else { Rows::new() };
         if !measures_bare {
-            return Ok(vec![(row, times)]);
+            return Ok([vec![(row, times)], sums].concat());
         }
         let mut bare_row = self.row(tuple, "bare-write");
         timed(&mut bare_row, &bare, tuple.bytes * pairs, pairs);
         row.against(&bare_row, &times, &bare);
-        Ok(vec![(row, times), (bare_row, bare)])
+        Ok([vec![(row, times), (bare_row, bare)], sums].concat())
+    }
+
+    /// Rows per node, of ranks that write at the same time.
+    fn sums(&self, tuple: &Tuple, row: &Row, all: &[Part], ranks: &Bootstrap) -> Rows {
+        let sender = |(rank, part): (usize, &Part)| {
+            let targets = tuple.targets.of(rank, &self.pairing).len() as u64;
+            let operations = if tuple.targets == Targets::Turn { 1 } else { targets };
+            (targets > 0).then(|| Sender {
+                rank,
+                times: part.times.clone(),
+                bytes: tuple.bytes * operations,
+                operations,
+                rail_bytes: part.rail_bytes.clone(),
+            })
+        };
+        let senders: Vec<Sender> = all.iter().enumerate().filter_map(sender).collect();
+        nodes::sums(row, &senders, self.job.line_rate(tuple.rails), ranks)
     }
 
     fn row(&self, tuple: &Tuple, case: &str) -> Row {

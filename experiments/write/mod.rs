@@ -6,6 +6,7 @@ mod measure;
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::Job;
+use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
@@ -72,7 +73,7 @@ impl Experiment for Write {
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2]],
+        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2], nodes::PER, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
         without: &["grid"],
         headlines: &[
             Headline::most("CPU-initiated writes, most bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),

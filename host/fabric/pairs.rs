@@ -5,6 +5,9 @@
 //! counted around the circle of ranks, and on nothing else. A sender has each distance once and so has a receiver, so that
 //! both see the same numbers, and these count on from message to message and from round to round.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// The rail of the message from rank `from` to rank `to` in a round: below `rails`.
 ///
 /// Of a rank's messages of one round, sent as well as received, no rail carries more than one beyond another's; the same
@@ -25,6 +28,77 @@ pub fn rail(round: u64, from: usize, to: usize, ranks: usize, rails: usize) -> u
 /// at once.
 pub fn targets(from: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (1..ranks).map(move |distance| (from + distance) % ranks)
+}
+
+/// Where a rank's messages of a round begin, and in which order they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// By the distance to the receiver, as [`rail`] has it: every receiver's rails are loaded alike in every round.
+    Spread,
+    /// Every rank goes through the others by number and through the rails from rail 0 on, as a library does whose ranks all begin
+    /// alike: at any moment all of them write to one receiver, over one rail.
+    Same,
+    /// The same, and rank `r` begins at rail `r`.
+    ByRank,
+}
+
+impl Start {
+    /// The rail of a message, as [`rail`].
+    #[must_use]
+    pub fn rail(self, round: u64, from: usize, to: usize, ranks: usize, rails: usize) -> usize {
+        let place = if to > from { to - 1 } else { to };
+        let counted = (round % rails as u64) as usize * (ranks - 1) + place;
+        match self {
+            Start::Spread => rail(round, from, to, ranks, rails),
+            Start::Same => counted % rails,
+            Start::ByRank => (counted + from) % rails,
+        }
+    }
+
+    /// The receivers of a rank's messages, in their order.
+    #[must_use]
+    pub fn targets(self, from: usize, ranks: usize) -> Vec<usize> {
+        match self {
+            Start::Spread => targets(from, ranks).collect(),
+            Start::Same | Start::ByRank => (0..ranks).filter(|to| *to != from).collect(),
+        }
+    }
+
+    /// By how many percent the busiest rail of a receiver carries more than the mean of its rails, over so many rounds, each for
+    /// itself: the mean over rounds and receivers. Messages are whole.
+    #[must_use]
+    pub fn received_imbalance_pct(self, rounds: u64, ranks: usize, rails: usize) -> f64 {
+        // After as many rounds as rails it begins again.
+        let rounds = rounds.min(rails as u64).max(1);
+        let of = |round: u64, to: usize| {
+            let mut loads = vec![0; rails];
+            (0..ranks).filter(|from| *from != to).for_each(|from| loads[self.rail(round, from, to, ranks, rails)] += 1);
+            imbalance_pct(&loads)
+        };
+        let sum: f64 =
+            (0..rounds).flat_map(|round| (0..ranks).map(move |to| (round, to))).map(|(round, to)| of(round, to)).sum();
+        sum / (rounds * ranks as u64) as f64
+    }
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Start::Spread => "spread",
+            Start::Same => "same",
+            Start::ByRank => "by-rank",
+        })
+    }
+}
+
+impl FromStr for Start {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Start, String> {
+        let all = [Start::Spread, Start::Same, Start::ByRank];
+        let found = all.into_iter().find(|start| start.to_string() == text);
+        found.ok_or_else(|| format!("{text:?} is none of spread, same, by-rank"))
+    }
 }
 
 /// By how many percent the busiest of several loads is above their mean; 0 where nothing is loaded.
@@ -118,6 +192,25 @@ mod tests {
             prop_assert!((mean * (1.0 + imbalance / 100.0) - loads.iter().copied().max().unwrap_or(0) as f64).abs() <= 1e-3);
             prop_assert_eq!(imbalance_pct(&vec![loads[0]; loads.len()]), 0.0);
         }
+    }
+
+    #[test]
+    fn ranks_that_begin_alike_crowd_one_rail_of_each_receiver() {
+        // Nine ranks, four rails: eight messages for each receiver.
+        let imbalance = |start: Start| start.received_imbalance_pct(100, 9, 4).round();
+        assert_eq!(imbalance(Start::Spread), 0.0);
+        // Lower ranks reach a receiver by one rail, higher ones by the next.
+        assert_eq!(imbalance(Start::Same), 211.0);
+        assert_eq!(imbalance(Start::ByRank), 33.0);
+        for start in [Start::Spread, Start::Same, Start::ByRank] {
+            assert_eq!(start.to_string().parse(), Ok(start));
+            for from in 0..5 {
+                let mut targets = start.targets(from, 5);
+                targets.sort_unstable();
+                assert_eq!(targets, (0..5).filter(|rank| *rank != from).collect::<Vec<_>>());
+            }
+        }
+        assert!("first".parse::<Start>().is_err());
     }
 
     #[test]

@@ -130,6 +130,8 @@ pub struct Writes {
     pub window: u64,
     /// Writes of each.
     pub iterations: u64,
+    /// After so many writes wait until all are complete, before the next is posted; 0: at the end alone.
+    pub quiet_every: u64,
     /// Bytes of one write.
     pub bytes: u64,
     /// Bytes from one slot to the next.

@@ -313,7 +313,7 @@ impl<R: Rail> Server<'_, R> {
     /// False when told to stop meanwhile.
     fn write_all(&mut self, writes: &Writes) -> Result<bool, EngineError> {
         let (source_region, destination_region, peer) = writes.route;
-        let mut batched = 0;
+        let (mut batched, mut unwaited) = (0, 0);
         for iteration in 0..writes.iterations {
             for producer in (writes.first_producer..writes.producers).step_by(writes.producer_step.max(1) as usize) {
                 let offset = (producer * writes.window + iteration % writes.window) * writes.stride;
@@ -333,6 +333,13 @@ impl<R: Rail> Server<'_, R> {
                     immediate: 0,
                 })?;
                 batched += 1;
+                unwaited += 1;
+                if unwaited == writes.quiet_every {
+                    unwaited = 0;
+                    if !self.settle()? {
+                        return Ok(false);
+                    }
+                }
                 if batched == BATCH {
                     batched = 0;
                     if !self.pump_and_poll()? {

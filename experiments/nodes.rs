@@ -1,0 +1,136 @@
+//! Sums of a machine: of a row that counts all senders together, a row per node and one for the job, with the slowest and the
+//! fastest sender and rail, held against the line of all cards that the node used.
+//!
+//! All senders run side by side, so a repeat of a node takes as long as the node's slowest sender, and its bandwidth is what all
+//! of them moved in that time: never more than the sum of what each would show alone.
+
+use crate::runner::timed;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::measure::stats::{Micros, Summary};
+use ginlab::report::{Column, Row};
+
+/// What a row sums up.
+pub const PER: Column =
+    Column::chosen("per", "", "What a row sums up: `node NAME`, `job`; empty for the row of all pairs");
+/// Ranks that sent.
+pub const SENDERS: Column = Column::measured("senders", "", "Ranks of the node that sent");
+/// By sender.
+pub const GPU_MIN: Column =
+    Column::measured("gpu_gbits_s_min", "Gb/s", "Rate of the slowest sender, a rank per GPU, in its own time");
+/// By sender.
+pub const GPU_MAX: Column = Column::measured("gpu_gbits_s_max", "Gb/s", "Rate of the fastest sender");
+/// By rail of a sender.
+pub const RAIL_MIN: Column =
+    Column::measured("rail_gbits_s_min", "Gb/s", "Rate of the rail that carried least, of all senders");
+/// By rail of a sender.
+pub const RAIL_MAX: Column =
+    Column::measured("rail_gbits_s_max", "Gb/s", "Rate of the rail that carried most, of all senders");
+
+/// A rank's part of a row.
+#[derive(Clone, Debug, Default)]
+pub struct Sender {
+    /// Its rank.
+    pub rank: usize,
+    /// Microseconds of each repeat, per operation.
+    pub times: Vec<f64>,
+    /// Bytes in each of these times.
+    pub bytes: u64,
+    /// Operations in each of these times.
+    pub operations: u64,
+    /// Bytes by rail, in all repeats together.
+    pub rail_bytes: Vec<u64>,
+}
+
+impl Sender {
+    /// Its rate in Gb/s at the median, and those of its rails.
+    fn rates(&self) -> Option<(f64, Vec<f64>)> {
+        let rate = Micros(Summary::of(&self.times)?.p50).gbytes_s(self.bytes)? * 8.0;
+        let all = self.rail_bytes.iter().sum::<u64>().max(1) as f64;
+        let rails = self.rail_bytes.iter().map(|bytes| rate * *bytes as f64 / all).collect();
+        Some((rate, rails))
+    }
+}
+
+/// A row per node that sent, by the order of its first rank, and one for the job; `base` is the row of all pairs together,
+/// `line` the line rate of one sender's cards in bits per second. Samples are microseconds per operation and sender.
+pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, ranks: &Bootstrap) -> Vec<(Row, Vec<f64>)> {
+    let members = ranks.members();
+    let place = |sender: &Sender| members.get(sender.rank).map_or("", |member| member.identity.as_str());
+    let mut nodes: Vec<(&str, Vec<&Sender>)> = Vec::new();
+    for sender in senders.iter().filter(|sender| !sender.times.is_empty()) {
+        match nodes.iter_mut().find(|(known, _)| *known == place(sender)) {
+            Some((_, of_node)) => of_node.push(sender),
+            None => nodes.push((place(sender), vec![sender])),
+        }
+    }
+    let host = |of_node: &[&Sender]| members[of_node[0].rank].host.clone();
+    let all: Vec<&Sender> = nodes.iter().flat_map(|(_, of_node)| of_node.clone()).collect();
+    let mut rows: Vec<_> =
+        nodes.iter().map(|(_, of_node)| sum(base, format!("node {}", host(of_node)), of_node, line)).collect();
+    if !all.is_empty() {
+        rows.push(sum(base, "job".to_owned(), &all, line));
+    }
+    rows
+}
+
+fn sum(base: &Row, per: String, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
+    let mut row = base.clone();
+    (row.baseline, row.baseline_ratio, row.wrong) = (None, None, None);
+    let repeats = senders.iter().map(|sender| sender.times.len()).max().unwrap_or_default();
+    let slowest =
+        |repeat: usize| senders.iter().filter_map(|sender| sender.times.get(repeat)).fold(0.0, |a, b| f64::max(a, *b));
+    let times: Vec<f64> = (0..repeats).map(slowest).collect();
+    let total = |of: fn(&Sender) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
+    timed(&mut row, &times, total(|sender| sender.bytes), total(|sender| sender.operations));
+    if let Some(line) = line {
+        row.line_rate(line * senders.len() as u64);
+    }
+    let rates: Vec<(f64, Vec<f64>)> = senders.iter().filter_map(|sender| sender.rates()).collect();
+    let gpus: Vec<f64> = rates.iter().map(|(rate, _)| *rate).collect();
+    let rails: Vec<f64> = rates.iter().flat_map(|(_, rails)| rails.iter().copied()).collect();
+    let least = |rates: &[f64]| rates.iter().copied().reduce(f64::min);
+    let most = |rates: &[f64]| rates.iter().copied().reduce(f64::max);
+    row.set(&PER, per).set(&SENDERS, senders.len() as u64);
+    row.set(&GPU_MIN, least(&gpus))
+        .set(&GPU_MAX, most(&gpus))
+        .set(&RAIL_MIN, least(&rails))
+        .set(&RAIL_MAX, most(&rails));
+    (row, times)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn sender(rank: usize, times: &[f64], rail_bytes: &[u64]) -> Sender {
+        Sender { rank, times: times.to_vec(), bytes: 1_000_000, operations: 1, rail_bytes: rail_bytes.to_vec() }
+    }
+
+    #[test]
+    fn a_node_is_as_fast_as_its_slowest_sender_lets_it() {
+        let mut base = Row::new("proxy", "cpu-write", "cpu", "model:p5");
+        base.wrong = Some(0);
+        // 1 MB in 100 us is 80 Gb/s, in 125 us 64 Gb/s; the slower of each repeat counts, 200 Gb/s of line each.
+        let (one, two) = (sender(0, &[100.0, 100.0], &[3, 1]), sender(1, &[125.0, 125.0], &[2, 2]));
+        let (row, times) = sum(&base, "node a".into(), &[&one, &two], Some(200_000_000_000));
+        assert_eq!(times, [125.0, 125.0]);
+        assert_eq!(row.bandwidth_gbits_s.map(|rate| rate.round()), Some(128.0));
+        assert_eq!(row.line_rate_pct.map(|percent| percent.round()), Some(32.0));
+        let number = |name: &str| row.own(name).number().unwrap().round();
+        assert_eq!((number("gpu_gbits_s_min"), number("gpu_gbits_s_max")), (64.0, 80.0));
+        assert_eq!((number("rail_gbits_s_min"), number("rail_gbits_s_max")), (20.0, 60.0));
+        assert_eq!((row.own("per").text(), number("senders"), row.wrong), (Some("node a"), 2.0, None));
+    }
+
+    #[test]
+    fn nodes_stand_in_the_order_of_their_ranks_and_the_job_behind_them() {
+        let ranks = Bootstrap::alone().unwrap();
+        let base = Row::new("write", "write", "cpu", "tcp");
+        let rows = sums(&base, &[sender(0, &[10.0], &[1]), Sender { rank: 0, ..Sender::default() }], None, &ranks);
+        let per: Vec<String> = rows.iter().map(|(row, _)| row.own("per").text().unwrap().to_owned()).collect();
+        assert_eq!(per, [format!("node {}", ranks.members()[0].host), "job".to_owned()]);
+        assert!(sums(&base, &[], None, &ranks).is_empty());
+    }
+}
