@@ -7,8 +7,10 @@ use clap::{Command, CommandFactory, Parser};
 /// A laboratory for GPU-initiated networking: kernels in Rust push puts into a ring, a CPU proxy drains it into NIC rails.
 #[derive(Parser)]
 #[command(name = "ginlab", version = "", disable_version_flag = true, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 124 timed out, 130 interrupted.\n\
-                        GINLAB_LIBFABRIC=PATH loads that libfabric and no other.")]
+#[command(
+    after_help = "Exit codes: 0 ok, 1 run failed or wrong data, 2 usage, 3 not fit (doctor), 124 timed out, 130 interrupted.\n\
+                        GINLAB_LIBFABRIC=PATH loads that libfabric and no other."
+)]
 pub struct Cli {
     /// Print the versions of ginlab and of the libraries it found here
     #[arg(short = 'V', long, exclusive = true)]

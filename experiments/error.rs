@@ -23,6 +23,8 @@ pub enum Failure {
     Run(String),
     /// Verification found wrong bytes: exit code 1, whatever happens after it.
     WrongData(String),
+    /// This machine is not fit for the run (`ginlab doctor`): exit code 3.
+    Unfit(String),
     /// A wait ran into its bound: exit code 124.
     Timeout(String),
     /// Ctrl-C or SIGTERM: exit code 130.
@@ -37,9 +39,11 @@ impl Failure {
     /// One line for stderr, unless there is nobody to tell.
     pub fn text(&self) -> Option<String> {
         match self {
-            Failure::Usage(text) | Failure::Run(text) | Failure::WrongData(text) | Failure::Timeout(text) => {
-                Some(text.clone())
-            }
+            Failure::Usage(text)
+            | Failure::Run(text)
+            | Failure::WrongData(text)
+            | Failure::Unfit(text)
+            | Failure::Timeout(text) => Some(text.clone()),
             Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
             Failure::Told(_) | Failure::StdoutClosed => None,
         }
@@ -50,6 +54,7 @@ impl Failure {
             Failure::Told(failure) => return failure.exit_code(),
             Failure::Run(_) | Failure::WrongData(_) => 1,
             Failure::Usage(_) => 2,
+            Failure::Unfit(_) => 3,
             Failure::Timeout(_) => 124,
             Failure::Interrupted => 130,
             Failure::StdoutClosed => 141,

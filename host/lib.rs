@@ -4,12 +4,14 @@
 //! memory ([`ring`]) and queues for study ([`queue`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric
 //! memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's cores ([`cores`]) and memory
 //! ([`memory`]), PCI addresses ([`pci`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the
-//! machine's devices and what connects them ([`topology`]), what surrounds a run ([`surroundings`]), and the rows that every
+//! machine's devices and what connects them ([`topology`]), what surrounds a run ([`surroundings`]), what stands in its way
+//! ([`doctor`]), and the rows that every
 //! experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
 pub mod bootstrap;
 pub mod cores;
 pub mod cuda;
+pub mod doctor;
 pub mod fabric;
 pub mod flow;
 pub mod gin;

@@ -10,7 +10,7 @@ pub fn available() -> Option<u64> {
 }
 
 /// As [`available`]; `root` is `/`, or a recorded tree.
-fn available_in(root: &Path) -> Option<u64> {
+pub(crate) fn available_in(root: &Path) -> Option<u64> {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = available_of_machine(&text("proc/meminfo"));
     let groups = groups(root, &text("proc/self/cgroup"), &text("proc/self/mountinfo"));

@@ -74,6 +74,18 @@ impl Counters {
         counters
     }
 
+    /// Devices that have counters; those with a `/` are ports of RDMA devices.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Counters of trouble that are not 0, a line each: `rdmap79s0/1 rx_drops 0 -> 7`.
+    pub fn trouble(&self) -> Vec<String> {
+        let mut before = self.clone();
+        before.0.values_mut().flat_map(BTreeMap::values_mut).for_each(|value| *value = 0);
+        trouble(&before.changes(self))
+    }
+
     fn add(&mut self, device: String, folder: &Path) {
         for (name, path) in entries(folder) {
             // Some files of a card's are settings, or cannot be read.
@@ -195,6 +207,8 @@ mod tests {
             serde_json::json!({ "eth0": { "tx_packets": [1, 2], "rx_errors": [0, 3] }, "x/1": { "rx_drops": [7, 9] } });
         assert_eq!(trouble(&changes), ["eth0 rx_errors 0 -> 3", "x/1 rx_drops 7 -> 9"]);
         assert!(trouble(&Value::Null).is_empty());
+        assert_eq!(before.trouble(), ["rdmap79s0/1 rx_drops 0 -> 7"]);
+        assert_eq!(before.devices().collect::<Vec<_>>(), ["eth0", "mlx5_0/2", "rdmap79s0/1"]);
         // A card that has gone meanwhile is no error.
         assert_eq!(before.changes(&Counters::default()), serde_json::json!({}));
     }

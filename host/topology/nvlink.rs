@@ -6,7 +6,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 
 /// More than any GPU has: Hopper and Blackwell have 18.
-const MOST_LINKS: u32 = 32;
+pub(super) const MOST_LINKS: u32 = 32;
 
 /// The links of one GPU.
 #[derive(Clone, Debug, PartialEq)]

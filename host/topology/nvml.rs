@@ -1,10 +1,11 @@
-//! What the driver's management library (NVML) says: version, clocks, and what holds clocks back.
+//! What the driver's management library (NVML) says: version, clocks, what holds clocks back, links and errors.
 
 use crate::pci::PciAddress;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
+use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use std::ffi::OsStr;
 
 /// The library's package has the version in its name; the plain name comes with development files only.
@@ -36,6 +37,73 @@ pub fn clocks() -> Vec<String> {
     (0..count).filter_map(line).collect()
 }
 
+/// A GPU as somebody sees it who asks whether it is fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuState {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Whether the driver keeps it awake; `None` where it is not told.
+    pub persistent: Option<bool>,
+    /// What holds the clocks back beyond idleness and chosen clocks; `None` for nothing, or where it is not told.
+    pub held_back: Option<String>,
+    /// Uncorrected errors of its memory since the driver was loaded.
+    pub ecc_uncorrected: Option<u64>,
+    /// NVLinks that it has, and those that are up.
+    pub links: u32,
+    /// NVLinks that are up.
+    pub links_up: u32,
+    /// Errors that its links have counted: replays, recoveries, checksums.
+    pub link_errors: u64,
+}
+
+/// The GPUs that the library sees.
+///
+/// # Errors
+/// Why there is no answer, in a few words.
+pub fn states() -> Result<Vec<GpuState>, String> {
+    let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
+    let nvml = open()?;
+    let mut states = Vec::new();
+    for index in 0..nvml.device_count().map_err(said)? {
+        let device = nvml.device_by_index(index).map_err(said)?;
+        let Ok(address) = device.pci_info().map_err(said)?.bus_id.parse() else { continue };
+        // An error means that the GPU has no such link.
+        let links: Vec<(u32, bool)> = (0..super::nvlink::MOST_LINKS)
+            .filter_map(|link| Some((link, device.link_wrapper_for(link).is_active().ok()?)))
+            .collect();
+        let counted = |link: u32| {
+            let counters =
+                [ErrorCounter::DlReplay, ErrorCounter::DlRecovery, ErrorCounter::DlCrcFlit, ErrorCounter::DlCrcData];
+            let wrapper = device.link_wrapper_for(link);
+            counters.into_iter().filter_map(|counter| wrapper.error_counter(counter).ok()).sum::<u64>()
+        };
+        states.push(GpuState {
+            address,
+            persistent: device.is_in_persistent_mode().ok(),
+            held_back: device.current_throttle_reasons().ok().and_then(trouble),
+            ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+            links: links.len() as u32,
+            links_up: links.iter().filter(|(_, up)| *up).count() as u32,
+            link_errors: links.iter().filter(|(_, up)| *up).map(|(link, _)| counted(*link)).sum(),
+        });
+    }
+    Ok(states)
+}
+
+/// Reasons that somebody should mend: neither idleness nor clocks that were chosen.
+fn trouble(reasons: ThrottleReasons) -> Option<String> {
+    let chosen = ThrottleReasons::GPU_IDLE
+        | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING
+        | ThrottleReasons::SYNC_BOOST
+        | ThrottleReasons::DISPLAY_CLOCK_SETTING;
+    let names = names(reasons.difference(chosen));
+    (!names.is_empty()).then(|| names.join(" and "))
+}
+
+fn names(reasons: ThrottleReasons) -> Vec<&'static str> {
+    NAMES.iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, name)| *name).collect()
+}
+
 /// A clock now, and the highest it may have, in MHz.
 type Megahertz = (Option<u32>, Option<u32>);
 
@@ -45,8 +113,7 @@ fn describe(gpu: PciAddress, sm: Megahertz, memory: Megahertz, reasons: Option<T
     let held = match reasons {
         None => "not known".to_owned(),
         Some(reasons) => {
-            let names: Vec<&str> =
-                NAMES.iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, name)| *name).collect();
+            let names = names(reasons);
             if names.is_empty() { "nothing".to_owned() } else { names.join(" and ") }
         }
     };
@@ -80,6 +147,13 @@ mod tests {
         assert_eq!(words(Some(ThrottleReasons::empty())), format!("{start}nothing"));
         let two = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN;
         assert_eq!(words(Some(two)), format!("{start}power cap and hardware thermal slowdown"));
+    }
+
+    #[test]
+    fn idleness_is_no_trouble() {
+        assert_eq!(trouble(ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING), None);
+        let hot = trouble(ThrottleReasons::GPU_IDLE | ThrottleReasons::HW_THERMAL_SLOWDOWN);
+        assert_eq!(hot.as_deref(), Some("hardware thermal slowdown"));
     }
 
     #[test]

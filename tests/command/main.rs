@@ -11,6 +11,7 @@ mod all2all;
 mod chart;
 mod cli;
 mod compare;
+mod doctor;
 mod echo;
 mod efa;
 mod exchange;

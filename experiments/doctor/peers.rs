@@ -1,0 +1,158 @@
+//! `--peers`: each rank's own findings, what they compare, and a write from every rank to every other one on each rail.
+
+use super::{Args, examine, table, wanted};
+use crate::error::Failure;
+use crate::job::{Job, JobArgs};
+use crate::runner::{drive, in_event_loop, with_ranks};
+use ginlab::bootstrap::Bootstrap;
+use ginlab::doctor::peers::{Card, compare};
+use ginlab::doctor::{Finding, Machine};
+use ginlab::fabric::Access;
+use ginlab::flow::FlowError;
+use ginlab::measure::pattern;
+use ginlab::versions::Versions;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Raised at a peer behind each write.
+const HERE: u32 = 0x6e_0d0c;
+/// Bytes of a write.
+const BYTES: usize = 256;
+/// Rounds by which clocks are compared; the one with the shortest way counts.
+const ROUNDS: usize = 8;
+
+/// All findings, on rank 0.
+pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
+    let ranks = args.job.ranks(Vec::new(), |_| Ok(()))?;
+    let mut all = None;
+    with_ranks(Some(ranks), |ranks| {
+        all = gather(args, ranks)?;
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Failure> {
+    // The others wait while one of each machine looks: its trials have bounds of their own.
+    ranks.set_timeout(args.job.timeout() * 2 + Duration::from_secs(args.wait + 180));
+    // One rank of a machine looks at it; the others would find the same, and hold the same cards meanwhile.
+    let mine = if ranks.local_rank() == 0 { examine(args) } else { Vec::new() };
+    let machine = Machine::here(wanted(args));
+    let mut card = Card::here(versions(), machine.efa_cards().len(), machine.gpu_count());
+    let clock = clock(ranks)?;
+    if !args.no_smoke {
+        card.rails = Some(args.rails);
+        card.unreached = reach(args, ranks)?;
+    }
+    let findings = ranks.all_gather_values(&mine, "findings")?;
+    let cards = ranks.all_gather_values(&card, "what ranks compare")?;
+    let clocks = ranks.all_gather_values(&clock, "clocks")?;
+    if ranks.rank() != 0 {
+        return Ok(None);
+    }
+    let mut all = findings.concat();
+    all.extend(compare(&cards, &clocks));
+    let mut header = Versions::header();
+    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    table::write(args, &header, &all)?;
+    Ok(Some(all))
+}
+
+/// What must be the same on all ranks.
+fn versions() -> Vec<(String, String)> {
+    let versions = Versions::here();
+    let none = || "none".to_owned();
+    let pair = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        pair("ginlab", format!("{} {}", versions.ginlab, versions.commit.unwrap_or("of an unknown commit"))),
+        pair("libfabric", versions.libraries.libfabric),
+        pair("driver", versions.libraries.cuda_driver.unwrap_or_else(none)),
+        pair("MPI", versions.libraries.mpi.unwrap_or_else(none)),
+    ]
+}
+
+/// How far this rank's clock is ahead of rank 0's, in seconds, and how much of it may be the message's way.
+fn clock(ranks: &mut Bootstrap) -> Result<(f64, f64), Failure> {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let mut best: Option<(f64, f64)> = None;
+    for _ in 0..ROUNDS {
+        ranks.barrier("start of a look at the clocks")?;
+        let before = now();
+        // Rank 0 reads its clock between our two looks at ours.
+        let theirs = ranks.all_gather_values(&now(), "clocks of all ranks")?[0];
+        let after = now();
+        let this = ((before + after) / 2.0 - theirs, (after - before) / 2.0);
+        if best.is_none_or(|best| this.1 < best.1) {
+            best = Some(this);
+        }
+    }
+    Ok(if ranks.rank() == 0 { (0.0, 0.0) } else { best.unwrap_or_default() })
+}
+
+/// Writes to every rank on each rail, waits for theirs, and compares: what did not arrive, a line each.
+fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
+    let size = ranks.size();
+    let slots = (size * args.rails * BYTES) as u64;
+    let job_args = JobArgs { mem: crate::job::MemoryKind::Pinned, ..args.job.clone() };
+    let mut job = Job::open(&job_args, args.rails, false, slots * 2, ranks)?;
+    let source = job.register(job_args.mem, slots, Access::SOURCE)?;
+    let inbox = job.register(job_args.mem, slots, Access::REMOTE_WRITE)?;
+    job.connect(&[&inbox], ranks)?;
+    let payload = |from: usize, rail: usize| {
+        let mut bytes = [0u8; BYTES];
+        pattern::fill(&mut bytes, pattern::seed(from as u32, rail as u32, 1));
+        bytes
+    };
+    let slot = |rank: usize, rail: usize| ((rank * args.rails + rail) * BYTES) as u64;
+    for rail in 0..args.rails {
+        source.buffer().write(slot(ranks.rank(), rail) as usize, &payload(ranks.rank(), rail))?;
+    }
+    let mut missing = Vec::new();
+    in_event_loop(async {
+        drive(&job.flow);
+        job.flow.expect_immediates(HERE);
+        let mut writes = Vec::new();
+        for peer in 0..size {
+            let target = job.connections[peer].target(0)?;
+            for rail in 0..args.rails {
+                let at = slot(ranks.rank(), rail);
+                writes.push((peer, rail, job.flow.write_on(rail, &source, at, &target, at, BYTES as u64, Some(HERE))));
+            }
+        }
+        for (peer, rail, write) in writes {
+            if let Err(error) = write.await {
+                let host = ranks.members().get(peer).map_or("", |member| &member.host);
+                missing.push(format!("rank {peer} ({host}) on rail {rail}: {error}"));
+                // After a stall nothing of this flow is known any more.
+                if matches!(error, FlowError::Stalled { .. }) {
+                    return Ok(());
+                }
+            }
+        }
+        if missing.is_empty() {
+            job.wait_signal(HERE, (size * args.rails) as u64, ranks).await?;
+        }
+        Ok(())
+    })
+    .or_else(|failure| match failure {
+        // What does not arrive is a finding; everything else ends the run.
+        Failure::Timeout(text) => {
+            missing.push(format!("writes of peers to this rank: {text}"));
+            Ok(())
+        }
+        other => Err(other),
+    })?;
+    if !missing.is_empty() {
+        return Ok(missing);
+    }
+    for from in 0..size {
+        for rail in 0..args.rails {
+            let mut arrived = [0u8; BYTES];
+            inbox.buffer().read(slot(from, rail) as usize, &mut arrived)?;
+            if arrived != payload(from, rail) {
+                missing.push(format!("from rank {from} on rail {rail}: wrong bytes"));
+                break;
+            }
+        }
+    }
+    Ok(missing)
+}

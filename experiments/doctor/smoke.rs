@@ -1,0 +1,99 @@
+//! What is tried on this machine: a write to oneself on each rail, GPU memory where rails take it, and puts by the proxy between
+//! two ranks, in processes of their own.
+
+use super::{Args, wants};
+use crate::output::DeviceKind;
+use ginlab::cuda::{Choice, Device};
+use ginlab::doctor::Machine;
+use ginlab::doctor::trial::{self, Trial};
+use ginlab::fabric::discover::{self, Domain, Reach};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// More rails than any machine has.
+const MOST_RAILS: usize = 64;
+
+/// Tries, and hands the machine what came of it.
+pub fn try_out(args: &Args, machine: &mut Machine) {
+    let timeout = args.job.timeout().min(Duration::from_secs(10));
+    let choice = if args.job.device == DeviceKind::Emulated { Choice::Emulated } else { Choice::Auto };
+    let device = Device::open(choice, 0).map_or(Device::Emulated, |(device, _)| device);
+    if matches!(device, Device::Gpu(_)) && wants(args, "gdrcopy") {
+        machine.asked.gdrcopy = Some(trial::gdrcopy(&device));
+    }
+    let mut trials = Vec::new();
+    match domains(args, machine) {
+        Ok((provider, domains)) => {
+            for domain in &domains {
+                if wants(args, "smoke") {
+                    trials.push(trial::loop_back(domain, &device, false, timeout));
+                }
+                if wants(args, "gpu-register") && matches!(device, Device::Gpu(_)) && machine.takes_gpu_memory(domain) {
+                    trials.push(trial::loop_back(domain, &device, true, timeout));
+                }
+            }
+            if wants(args, "smoke") {
+                trials.push(Trial { rail: "proxy".into(), gpu: false, outcome: puts(args, args.job.provider.as_deref().unwrap_or(&provider)) });
+            }
+        }
+        Err(why) => trials.push(Trial { rail: "rails".into(), gpu: false, outcome: Err(why) }),
+    }
+    machine.asked.trials = Some(trials);
+}
+
+/// The domains that this machine's ranks would open: every EFA card once, otherwise the loopback.
+fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), String> {
+    let choice = discover::choose_provider(args.job.provider.as_deref()).map_err(|error| error.to_string())?;
+    let cards = if choice.provider.starts_with("efa") { machine.efa_cards().len().clamp(1, MOST_RAILS) } else { 1 };
+    let count = args.job.domain.len().max(cards);
+    let plan = discover::select_domains(&choice.provider, count, Reach::SameHost, &args.job.domain, None, 0, 1)
+        .map_err(|error| error.to_string())?;
+    let mut domains = plan.domains;
+    domains.truncate(plan.distinct);
+    Ok((choice.provider, domains))
+}
+
+/// Two ranks and a proxy, as a user would run them.
+fn puts(args: &Args, provider: &str) -> Result<(), String> {
+    const SECONDS: u64 = 60;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(["proxy", "--np", "2", "--bootstrap", "local", "-p", provider, "-b", "64K", "-e", "64K"]);
+    command.args(["-n", "4", "-w", "1", "-r", "1", "--mode", "nbi", "--no-header", "--csv", "-", "-t", "20"]);
+    if args.job.device == DeviceKind::Emulated {
+        command.args(["-d", "emulated"]);
+    }
+    // The launcher's ranks are not these two.
+    let launchers = ["OMPI_", "PMIX_", "PMI_", "SLURM_", "SKYPILOT_", "TORCHELASTIC_", "GINLAB_RANK"];
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if launchers.iter().any(|prefix| text.starts_with(prefix)) || ["RANK", "WORLD_SIZE", "LOCAL_RANK"].contains(&&*text) {
+            command.env_remove(&name);
+        }
+    }
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    // Into files: a pipe that nobody reads would hold it.
+    let said = folder.path().join("said");
+    let file = std::fs::File::create(&said).map_err(|error| error.to_string())?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + Duration::from_secs(SECONDS);
+    let status = loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            None => {
+                // Its ranks end with it.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("puts of two ranks over {provider} have not ended in {SECONDS} s"));
+            }
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let said = std::fs::read_to_string(&said).unwrap_or_default();
+    let line = said.lines().rfind(|line| line.starts_with("ginlab: ")).unwrap_or("no reason was given");
+    Err(format!("two ranks over {provider}: {}", line.trim_start_matches("ginlab: ")))
+}

@@ -1,0 +1,47 @@
+//! The findings as lines, CSV and one JSON document.
+
+use super::Args;
+use crate::error::Failure;
+use ginlab::doctor::{Finding, State, worst};
+use ginlab::report::Header;
+use serde::Serialize;
+
+/// Version of the columns.
+const SCHEMA: u32 = 1;
+
+/// The columns of the CSV, which are the keys of a finding in the JSON document.
+const COLUMNS: [&str; 6] = ["host", "check", "state", "looks_at", "found", "mend"];
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    header: &'a Header,
+    worst: Option<State>,
+    findings: &'a [Finding],
+}
+
+/// Writes what was asked for.
+pub fn write(args: &Args, header: &Header, findings: &[Finding]) -> Result<(), Failure> {
+    let document = Document { schema: SCHEMA, header, worst: worst(findings), findings };
+    args.output.write(header, &COLUMNS, findings, &document, &lines(findings, crate::output::color().on_stdout()))
+}
+
+/// A line per check; the host stands before them where there are several. What mends it stands at the end.
+fn lines(findings: &[Finding], color: bool) -> String {
+    let several = findings.windows(2).any(|pair| pair[0].host != pair[1].host);
+    let widest = |text: fn(&Finding) -> &str| findings.iter().map(|finding| text(finding).len()).max().unwrap_or(0);
+    let (hosts, checks) = (widest(|finding| &finding.host), widest(|finding| &finding.check));
+    let line = |finding: &Finding| {
+        let host = if several { format!("{:<hosts$}  ", finding.host) } else { String::new() };
+        let state = format!("{:<7}", finding.state.name());
+        let state = match (color, finding.state) {
+            (true, State::Fail) => format!("\x1b[31m{state}\x1b[0m"),
+            (true, State::Warn) => format!("\x1b[33m{state}\x1b[0m"),
+            _ => state,
+        };
+        let mend = if finding.mend.is_empty() { String::new() } else { format!(" -> {}", finding.mend) };
+        format!("{host}{state}  {:<checks$}  {}{mend}\n", finding.check, finding.found)
+    };
+    findings.iter().map(line).collect()
+}

@@ -1,0 +1,64 @@
+//! Where GPUs, cards and cores are.
+
+use super::machine::Machine;
+use super::{Said, ok, skipped, warn};
+use crate::cores::parse_list;
+use crate::pci::Kind;
+use crate::topology::tree::Function;
+
+pub fn pcie(machine: &Machine) -> Said {
+    let Some(tree) = machine.tree() else { return skipped("the PCI bus was not recorded") };
+    let width = |link: &Option<(String, String)>| link.as_ref()?.1.parse::<u32>().ok();
+    let narrow = tree.functions.iter().find_map(|function| {
+        let (now, best) = (width(&function.link)?, width(&function.best_link)?);
+        (now > 0 && now < best).then_some((function, now, best))
+    });
+    if let Some((function, now, best)) = narrow {
+        let text = format!("{} ({}) runs {now} of {best} lanes", function.address, function.name);
+        return warn(text, "replace the instance (hosts: reseat the card)");
+    }
+    let known = tree.functions.iter().filter(|function| width(&function.link).is_some()).count();
+    if machine.line("proc/cpuinfo", "flags").is_none_or(|flags| flags.split(' ').any(|flag| flag == "hypervisor")) {
+        return skipped(format!("{known} links at full width; ACS and IOMMU are the host's and not visible here"));
+    }
+    let translated = machine.names("sys/class/iommu").len();
+    let command = machine.text("proc/cmdline").unwrap_or_default();
+    let passes =
+        command.split(' ').any(|word| matches!(word, "iommu=pt" | "iommu=off" | "intel_iommu=off" | "amd_iommu=off"));
+    if translated > 0 && !passes {
+        let text = format!(
+            "{known} links at full width; {translated} IOMMUs translate: cards and GPUs do not reach each other straight"
+        );
+        return warn(text, "boot with iommu=pt, and switch ACS off (setpci -v -d *:* ECAP_ACS+0x6.w=0000)");
+    }
+    ok(format!("{known} links at full width, no IOMMU in between"))
+}
+
+pub fn cores(machine: &Machine) -> Said {
+    let allowed = machine.line("proc/self/status", "Cpus_allowed_list").and_then(|text| parse_list(&text));
+    let Some(allowed) = allowed else { return skipped("/proc/self/status cannot be read") };
+    let Some(tree) = machine.tree() else { return skipped("the PCI bus was not recorded") };
+    let gpus: Vec<&Function> = tree.of(Kind::Gpu).collect();
+    let devices: Vec<&Function> = gpus.iter().copied().chain(tree.of(Kind::Nic).filter(|nic| nic.rma)).collect();
+    let found =
+        format!("{} cores for {} GPUs and {} cards with RDMA", allowed.len(), gpus.len(), devices.len() - gpus.len());
+    let mend = "srun --cpu-bind=none, mpirun --bind-to none, taskset -pc 0-N $$ (ginlab pins its own threads)";
+    let away = devices.iter().find(|device| {
+        let near = device.cores.as_deref().and_then(parse_list).filter(|cores| !cores.is_empty());
+        near.is_some_and(|near| !near.iter().any(|core| allowed.contains(core)))
+    });
+    if let Some(device) = away {
+        return warn(format!("{found}; none of them is near {} ({})", device.address, device.name), mend);
+    }
+    // One for the rank and one for its proxy.
+    if gpus.len() * 2 > allowed.len() {
+        return warn(format!("{found}; a proxy and its rank need a core each"), mend);
+    }
+    if gpus.len() > 1 && devices.iter().any(|device| device.numa_node.is_none()) {
+        return warn(
+            format!("{found}; the NUMA node of some is not told, so nearness is that of the PCI tree alone"),
+            "ginlab affinity; --domain and --pin choose by hand",
+        );
+    }
+    ok(found)
+}

@@ -1,0 +1,121 @@
+//! EFA cards as the system sees them.
+
+use super::machine::Machine;
+use super::{Said, fail, ok, skipped, warn};
+use crate::surroundings::Counters;
+
+/// Where there is no card and none is asked for.
+fn none(machine: &Machine) -> Option<Said> {
+    let nothing = machine.efa_cards().is_empty();
+    (nothing && !machine.wanted.efa).then(|| skipped("no EFA card is here, and none is asked for (--require-efa)"))
+}
+
+pub fn devices(machine: &Machine) -> Said {
+    if machine.tree().is_none() {
+        return skipped("the PCI bus was not recorded");
+    }
+    let found = machine.efa_cards().len();
+    let instance = machine.instance();
+    let expected = machine.expected_cards();
+    let mend = "launch the instance with all its EFA interfaces (EnaSrd/EFA network interfaces of the launch template), or wait: \
+                `ginlab doctor --wait 60`";
+    match (expected, found) {
+        (Some(expected), _) if found < expected => {
+            let of = instance.map_or(String::new(), |instance| format!(" of a {instance}"));
+            let text = format!("{found} of {expected} EFA cards{of}");
+            if machine.means_efa() || machine.wanted.cards.is_some() { fail(text, mend) } else { warn(text, mend) }
+        }
+        (Some(expected), _) => ok(format!("{found} EFA cards, {expected} expected")),
+        (None, 0) if machine.wanted.efa => fail("no EFA card is here", mend),
+        (None, 0) => skipped("no EFA card is here, and none is asked for (--require-efa)"),
+        (None, _) => {
+            let name = instance.unwrap_or_else(|| "this machine".to_owned());
+            warn(
+                format!("{found} EFA cards; how many {name} should have is not known"),
+                "ginlab doctor --cards N, or --instance p5.48xlarge",
+            )
+        }
+    }
+}
+
+pub fn driver(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    if !machine.exists("sys/module") {
+        return skipped("/sys/module cannot be read");
+    }
+    let missing: Vec<&str> = ["efa", "ib_uverbs", "ib_core"]
+        .into_iter()
+        .filter(|name| !machine.exists(&format!("sys/module/{name}")))
+        .collect();
+    if !missing.is_empty() {
+        return fail(format!("modules that are not loaded: {}", missing.join(", ")), "modprobe -a efa ib_uverbs");
+    }
+    let version = machine.text("sys/module/efa/version").unwrap_or_else(|| "of unknown version".to_owned());
+    let nodes: Vec<String> =
+        machine.names("dev/infiniband").into_iter().filter(|name| name.starts_with("uverbs")).collect();
+    let found = format!("efa {version}, {} device nodes", nodes.len());
+    let mend = "containers: --device /dev/infiniband (Kubernetes: the EFA device plugin); hosts: chmod 666 /dev/infiniband/uverbs*";
+    if nodes.is_empty() {
+        return fail(format!("{found}: no /dev/infiniband/uverbs* is here"), mend);
+    }
+    match nodes.iter().find(|name| !machine.opens(&format!("dev/infiniband/{name}"))) {
+        Some(name) => fail(format!("{found}: /dev/infiniband/{name} cannot be read"), mend),
+        None => ok(found),
+    }
+}
+
+pub fn links(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    let names = machine.names("sys/class/infiniband");
+    if names.is_empty() {
+        return if machine.exists("sys/class") {
+            fail("there is no RDMA device", "modprobe -a efa ib_uverbs")
+        } else {
+            skipped("/sys/class/infiniband cannot be read")
+        };
+    }
+    let of_efa =
+        |name: &&String| machine.link(&format!("sys/class/infiniband/{name}/device/driver")).as_deref() == Some("efa");
+    let (efa, others): (Vec<&String>, Vec<&String>) = names.iter().partition(of_efa);
+    let down = efa.iter().find(|name| {
+        let state = machine.text(&format!("sys/class/infiniband/{name}/ports/1/state"));
+        !state.is_some_and(|state| state.contains("ACTIVE"))
+    });
+    let beside =
+        if others.is_empty() { String::new() } else { format!("; {} RDMA devices of other drivers", others.len()) };
+    match down {
+        Some(name) => fail(
+            format!("the link of {name} is not active"),
+            "replace the instance, or reload: modprobe -r efa; modprobe efa",
+        ),
+        None if efa.is_empty() => fail(format!("no RDMA device belongs to the efa driver{beside}"), "modprobe efa"),
+        None => ok(format!("{} devices of the efa driver, all active{beside}", efa.len())),
+    }
+}
+
+pub fn counters(machine: &Machine) -> Said {
+    let counters = Counters::read(machine.root());
+    if counters.devices().filter(|device| device.contains('/')).count() == 0 {
+        return match none(machine) {
+            Some(said) => said,
+            None if !machine.exists("sys/class") => skipped("/sys/class/infiniband cannot be read"),
+            None => warn("no counter of an RDMA device can be read", "mount the host's /sys into the container"),
+        };
+    }
+    let trouble: Vec<String> = counters
+        .trouble()
+        .into_iter()
+        .filter(|line| line.split(' ').next().is_some_and(|device| device.contains('/')))
+        .collect();
+    match trouble.len() {
+        0 => ok("no drop, error or retransmission since the cards came up"),
+        count => warn(
+            format!("{count} counters of trouble since the cards came up: {}", trouble[..count.min(3)].join(", ")),
+            "compare before and after a run (header key nic_counters); a card that keeps counting: replace the instance",
+        ),
+    }
+}

@@ -1,0 +1,245 @@
+//! GPUs, and the way from a card to their memory.
+
+use super::machine::Machine;
+use super::{Said, fail, ok, skipped, warn};
+
+/// Where there is no GPU.
+fn none(machine: &Machine) -> Option<Said> {
+    if machine.tree().is_none() {
+        return Some(skipped("the PCI bus was not recorded"));
+    }
+    machine.gpus().is_empty().then(|| skipped("no NVIDIA GPU is on the PCI bus"))
+}
+
+/// Release of the kernel as (major, minor).
+fn kernel(machine: &Machine) -> Option<(u32, u32)> {
+    let text = machine.text("proc/sys/kernel/osrelease")?;
+    let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+pub fn direct(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    let Some(version) = machine.text("proc/driver/nvidia/version") else {
+        return if machine.exists("proc") {
+            fail("the NVIDIA driver is not loaded", "modprobe nvidia (containers: --gpus all)")
+        } else {
+            skipped("/proc/driver/nvidia cannot be read")
+        };
+    };
+    let open = version.contains("Open Kernel Module");
+    let peer =
+        ["nvidia_peermem", "efa_nv_peermem"].into_iter().find(|name| machine.exists(&format!("sys/module/{name}")));
+    let dma_buf = open && kernel(machine).is_some_and(|release| release >= (5, 12));
+    let ways: Vec<String> = machine
+        .names("sys/class/infiniband")
+        .iter()
+        .filter_map(|name| machine.text(&format!("sys/class/infiniband/{name}/device/p2p")))
+        .collect();
+    let driver = if open { "open driver" } else { "closed driver" };
+    let way = match (dma_buf, peer) {
+        (true, _) => "dma-buf",
+        (false, Some(name)) => name,
+        (false, None) => "neither dma-buf nor a peer-memory module",
+    };
+    let cards =
+        if ways.is_empty() { "no card names a p2p provider".to_owned() } else { format!("cards say p2p {}", ways[0]) };
+    let found = format!("{driver}, {way}; {cards}");
+    if !dma_buf && peer.is_none() {
+        let mend = "install the open kernel modules of the driver (nvidia-open) on Linux 5.12 or later, or modprobe nvidia_peermem";
+        return if machine.means_efa() { fail(found, mend) } else { warn(found, mend) };
+    }
+    if machine.efa_cards().is_empty() || !ways.is_empty() {
+        return ok(found);
+    }
+    warn(found, "modprobe -r efa; modprobe efa (the NVIDIA driver must be loaded first)")
+}
+
+pub fn direct_async(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    if machine.efa_cards().is_empty() {
+        return skipped("for EFA alone");
+    }
+    let Some(parameters) = machine.text("proc/driver/nvidia/params") else {
+        return skipped("/proc/driver/nvidia/params cannot be read");
+    };
+    let set = parameters.contains("PeerMappingOverride=1");
+    let installed = machine.text("opt/amazon/efa_installed_packages").and_then(|text| {
+        let line = text.lines().find_map(|line| line.split_once("EFA installer version:"))?;
+        Some(line.1.trim().to_owned())
+    });
+    let number = |text: &String| -> Option<(u32, u32)> {
+        let mut parts = text.split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    let new = installed.as_ref().and_then(number).is_some_and(|version| version >= (1, 50));
+    let found = format!(
+        "PeerMappingOverride {}, EFA installer {}",
+        if set { "1" } else { "not set" },
+        installed.as_deref().unwrap_or("not found")
+    );
+    match (set, new) {
+        (true, true) => ok(found),
+        (false, _) => warn(
+            format!("{found}: only the comparison with GPU-initiated networking without a CPU needs it"),
+            "echo 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' >/etc/modprobe.d/efa-gda.conf; reboot",
+        ),
+        (true, false) => {
+            warn(format!("{found}: 1.50 or later is needed for that comparison"), "install EFA installer 1.50 or later")
+        }
+    }
+}
+
+pub fn register(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    let Some(trials) = &machine.asked.trials else { return skipped("nothing is tried on a recorded machine") };
+    let tried: Vec<_> = trials.iter().filter(|trial| trial.gpu).collect();
+    if tried.is_empty() {
+        return skipped("no rail here takes memory of GPUs (see rma): payloads are staged through the host");
+    }
+    match tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
+        Some((trial, why)) => {
+            let mend = "see gpu-direct; then `ginlab efa` (column HMEM) and the kernel's log (dmesg)";
+            fail(format!("{}: {why}", trial.rail), mend)
+        }
+        None => ok(format!("2 MiB registered, written to itself and read back on {} rails", tried.len())),
+    }
+}
+
+pub fn gdrcopy(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    if !machine.exists("sys/module") {
+        return skipped("/sys/module cannot be read");
+    }
+    let module = machine.exists("sys/module/gdrdrv");
+    let node = machine.exists("dev/gdrdrv");
+    let found = format!(
+        "module {}, /dev/gdrdrv {}",
+        if module { "loaded" } else { "not loaded" },
+        if node { "there" } else { "missing" }
+    );
+    let optional = "it is optional: pinned memory is used without it";
+    match &machine.asked.gdrcopy {
+        Some(Ok(version)) => ok(format!("{found}; libgdrapi {version}: a page mapped and read back")),
+        Some(Err(why)) => warn(
+            format!("{found}; {why}; {optional}"),
+            "install gdrcopy, modprobe gdrdrv, and pass /dev/gdrdrv into containers",
+        ),
+        None if module && node => ok(format!("{found}; nothing was mapped")),
+        None => warn(format!("{found}; {optional}"), "modprobe gdrdrv, and pass /dev/gdrdrv into containers"),
+    }
+}
+
+pub fn state(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    let Some(answer) = &machine.asked.gpus else { return skipped("the driver was not asked") };
+    let gpus = match answer {
+        Ok(gpus) => gpus,
+        Err(why) => return fail(why.clone(), "nvidia-smi (a driver that does not match its library: reboot)"),
+    };
+    let versions = format!(
+        "driver {}, CUDA {}, {} GPUs",
+        machine.asked.driver.as_deref().unwrap_or("unknown"),
+        machine.asked.cuda.as_deref().unwrap_or("unknown"),
+        gpus.len()
+    );
+    if machine.asked.cuda.is_none() {
+        return fail(
+            format!("{versions}: libcuda does not load"),
+            "containers: --gpus all; hosts: install the driver's libcuda",
+        );
+    }
+    if let Some(xid) = machine.asked.xids.as_ref().and_then(|xids| xids.last()) {
+        return fail(format!("{versions}; the kernel's log has {xid}"), "nvidia-smi -r, or replace the instance");
+    }
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.ecc_uncorrected.is_some_and(|count| count > 0)) {
+        let count = gpu.ecc_uncorrected.unwrap_or_default();
+        return fail(
+            format!("{versions}; {} has {count} uncorrected ECC errors", gpu.address),
+            "nvidia-smi -r, or replace the instance",
+        );
+    }
+    if let Some((gpu, why)) = gpus.iter().find_map(|gpu| Some((gpu, gpu.held_back.as_ref()?))) {
+        return warn(
+            format!("{versions}; the clocks of {} are held back by {why}", gpu.address),
+            "nvidia-smi -q -d PERFORMANCE; nvidia-smi -rgc",
+        );
+    }
+    if gpus.iter().any(|gpu| gpu.persistent == Some(false)) {
+        return warn(
+            format!("{versions}; persistence mode is off: the first use of a GPU takes seconds"),
+            "nvidia-smi -pm 1",
+        );
+    }
+    ok(format!("{versions}, clocks free, no Xid or ECC error"))
+}
+
+pub fn nvlink(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    let Some(Ok(gpus)) = &machine.asked.gpus else { return skipped("the driver was not asked, or does not answer") };
+    if gpus.len() < 2 {
+        return skipped("one GPU: there is nothing to link");
+    }
+    let links: Vec<u32> = gpus.iter().map(|gpu| gpu.links_up).collect();
+    let most = links.iter().copied().max().unwrap_or(0);
+    let mend = "systemctl restart nvidia-fabricmanager; nvidia-smi nvlink --status";
+    if most == 0 {
+        return if gpus.iter().any(|gpu| gpu.links > 0) {
+            fail("the GPUs have NVLinks, and none is up", mend)
+        } else {
+            ok("these GPUs have no NVLink")
+        };
+    }
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.links_up < most) {
+        return fail(format!("{} has {} NVLinks up, others {most}", gpu.address, gpu.links_up), mend);
+    }
+    match gpus.iter().find(|gpu| gpu.link_errors > 0) {
+        Some(gpu) => warn(
+            format!("{most} NVLinks up on each GPU; {} has counted {} link errors", gpu.address, gpu.link_errors),
+            "nvidia-smi nvlink --errorcounters; replace the instance when they grow",
+        ),
+        None => ok(format!("{most} NVLinks up on each of {} GPUs, no errors", gpus.len())),
+    }
+}
+
+pub fn visible(machine: &Machine) -> Said {
+    if let Some(said) = none(machine) {
+        return said;
+    }
+    let Some(visible) = &machine.asked.visible else { return skipped("CUDA was not asked") };
+    let there = machine.gpus();
+    let list = machine.variable("CUDA_VISIBLE_DEVICES");
+    let set = list.as_ref().map(|list| format!(" (CUDA_VISIBLE_DEVICES={list})")).unwrap_or_default();
+    let found = format!("{} of {} GPUs{set}", visible.len(), there.len());
+    if visible.is_empty() {
+        return fail(
+            format!("CUDA shows {found}"),
+            if list.is_some() { "unset CUDA_VISIBLE_DEVICES" } else { "containers: --gpus all" },
+        );
+    }
+    if let Some(gpu) = visible.iter().find(|gpu| gpu.address.is_none_or(|address| !there.contains(&address))) {
+        return fail(
+            format!("CUDA's GPU {} has no place in the PCI tree: its cards cannot be chosen by nearness", gpu.ordinal),
+            "mount the host's /sys into the container",
+        );
+    }
+    if visible.len() < there.len() {
+        return warn(
+            format!("CUDA shows {found}; ranks map theirs by PCI address"),
+            "unset CUDA_VISIBLE_DEVICES unless the launcher sets it per rank",
+        );
+    }
+    ok(format!("CUDA shows {found}, each at its PCI address"))
+}

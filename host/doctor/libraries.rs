@@ -1,0 +1,121 @@
+//! libfabric, what its domains can do, and the kernels in this program.
+
+use super::machine::Machine;
+use super::{Said, fail, ok, skipped, warn};
+use crate::fabric::listing::{Listed, Listing};
+
+/// The listing, or what a check says without one.
+fn listing(machine: &Machine) -> Result<&Listing, Said> {
+    match machine.listing() {
+        None => Err(skipped("no `fi_info -v` was recorded")),
+        Some(Ok(listing)) => Ok(listing),
+        Some(Err(why)) => {
+            Err(fail(why, "apt-get install libfabric1 (EFA: the EFA installer), or GINLAB_LIBFABRIC=PATH"))
+        }
+    }
+}
+
+/// Domains of EFA cards that take rails, of one fabric.
+fn of_efa<'a>(listing: &'a Listing, fabric: &'a str) -> impl Iterator<Item = &'a Listed> {
+    listing.domains.iter().filter(move |listed| listed.is_efa() && listed.has_rma() && listed.domain.fabric == fabric)
+}
+
+pub fn libfabric(machine: &Machine) -> Said {
+    let listing = match listing(machine) {
+        Ok(listing) => listing,
+        Err(said) => return said,
+    };
+    let library = machine.asked.libfabric.clone().unwrap_or_else(|| "recorded".to_owned());
+    let fabrics: Vec<String> = ["efa", "efa-direct"]
+        .iter()
+        .map(|fabric| (fabric, of_efa(listing, fabric).count()))
+        .filter(|(_, count)| *count > 0)
+        .map(|(fabric, count)| format!("{count} of {fabric}"))
+        .collect();
+    let domains = of_efa(listing, "efa").count();
+    let names: Vec<&str> = listing.providers.iter().map(|provider| provider.name.as_str()).collect();
+    let found = if fabrics.is_empty() {
+        format!("libfabric {library}: providers {}", names.join(", "))
+    } else {
+        format!("libfabric {library}: RDM domains {}", fabrics.join(", "))
+    };
+    let cards = machine.efa_cards().len();
+    if domains == 0 && machine.means_efa() {
+        let mend = match machine.variable("FI_PROVIDER") {
+            Some(value) if !value.contains("efa") => format!("unset FI_PROVIDER (it is {value})"),
+            _ if names.contains(&"efa") => "make /dev/infiniband/uverbs* readable here".to_owned(),
+            _ => "GINLAB_LIBFABRIC=/opt/amazon/efa/lib/libfabric.so.1".to_owned(),
+        };
+        return fail(format!("{found}; no RDM domain of efa"), mend);
+    }
+    if domains < cards {
+        let text = format!("{found}; {cards} cards are on the bus");
+        return fail(text, "compare `ls /dev/infiniband` with `ls /sys/class/infiniband`: a container shows fewer");
+    }
+    ok(found)
+}
+
+pub fn capabilities(machine: &Machine) -> Said {
+    let listing = match listing(machine) {
+        Ok(listing) => listing,
+        Err(said) if said.state == super::State::Skipped => return said,
+        Err(_) => return skipped("without libfabric"),
+    };
+    let provider = if machine.means_efa() { Some("efa") } else { listing.default_provider() };
+    let Some(provider) = provider else {
+        return fail("no provider takes rails", "apt-get install libfabric1, and an interface that is up");
+    };
+    let domains: Vec<&Listed> =
+        listing.domains.iter().filter(|listed| listed.is_of(provider) && listed.has_rma()).collect();
+    let Some(first) = domains.first() else {
+        return if machine.means_efa() {
+            fail("no domain of efa has RMA with reliable datagrams", "install the EFA installer's libfabric")
+        } else {
+            skipped(format!("no domain of {provider} has RMA with reliable datagrams"))
+        };
+    };
+    let said = |value: Option<bool>| value.map_or("not told", |yes| if yes { "yes" } else { "no" });
+    let size = first.max_message_bytes.map_or("not told".to_owned(), |bytes| {
+        if bytes == u64::MAX { "without limit".to_owned() } else { crate::measure::size::human(bytes) }
+    });
+    let found = format!(
+        "{provider}: RMA, immediates of {} B, messages {size}, delivery complete {}, GPU memory (FI_HMEM) {}",
+        first.domain.immediate_bytes,
+        said(first.delivery_complete),
+        said(first.cuda_memory)
+    );
+    if domains.iter().any(|listed| !listed.takes_rails()) {
+        return fail(
+            format!("{found}: rails need 4 B of immediates and delivery complete"),
+            "install a newer libfabric",
+        );
+    }
+    if provider == "efa" && machine.profile().is_some_and(|profile| profile.rdma_write.value == 0.0) {
+        return warn(
+            format!("{found}; this instance's cards have no RDMA write: the provider sends messages in its place"),
+            "compare with an instance of the p5 family or later",
+        );
+    }
+    let has_gpu = !machine.gpus().is_empty();
+    if has_gpu && domains.iter().any(|listed| listed.cuda_memory == Some(false)) {
+        return warn(
+            format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),
+            "install the EFA installer's libfabric (built with CUDA)",
+        );
+    }
+    ok(found)
+}
+
+pub fn toolchain(machine: &Machine) -> Said {
+    if !machine.wanted.developer {
+        return skipped("asked for by --dev");
+    }
+    match machine.asked.ptx.as_deref() {
+        None => skipped("a recorded machine has no program"),
+        Some("") => fail("this program has no PTX: kernels run on the emulated device alone", "make build"),
+        Some(text) if text.contains("not the project's") => {
+            warn(format!("kernels by rustc {text}"), "scripts/setup.sh build; make build")
+        }
+        Some(text) => ok(format!("kernels by rustc {text}")),
+    }
+}

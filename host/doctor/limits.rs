@@ -1,0 +1,104 @@
+//! What the system lets this process have.
+
+use super::machine::Machine;
+use super::{Said, fail, ok, skipped, warn};
+use crate::measure::size::human;
+
+const GIB: u64 = 1 << 30;
+
+/// A line of /proc/self/limits: the limit now; the largest number for "unlimited".
+fn limit(machine: &Machine, name: &str) -> Option<u64> {
+    let text = machine.text("proc/self/limits")?;
+    let words = text.lines().find_map(|line| line.strip_prefix(name))?;
+    match words.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+pub fn memlock(machine: &Machine) -> Said {
+    const MEND: &str = "ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity in slurmd's unit; containers: --ulimit memlock=-1 or IPC_LOCK)";
+    match limit(machine, "Max locked memory") {
+        None => skipped("/proc/self/limits cannot be read"),
+        Some(u64::MAX) => ok("unlimited"),
+        Some(bytes) if bytes >= 16 * GIB => ok(format!("{} may be locked", human(bytes))),
+        Some(bytes) if machine.means_efa() => {
+            fail(format!("{} may be locked: registration for EFA needs it unlimited", human(bytes)), MEND)
+        }
+        Some(bytes) => {
+            warn(format!("{} may be locked; less than 16 GiB stops large registrations", human(bytes)), MEND)
+        }
+    }
+}
+
+pub fn memory(machine: &Machine) -> Said {
+    // What pods of EFA clusters ask for: 5120 MiB.
+    const PAGES: u64 = 2560;
+    let number = |name: &str| -> Option<u64> {
+        machine.text(&format!("sys/kernel/mm/hugepages/hugepages-2048kB/{name}"))?.parse().ok()
+    };
+    let Some(available) = machine.available_memory() else { return skipped("/proc/meminfo cannot be read") };
+    let pages = number("free_hugepages");
+    let huge = match (number("nr_hugepages"), pages) {
+        (Some(all), Some(free)) => format!("{free} of {all} huge pages of 2 MiB are free"),
+        _ => "huge pages are not told".to_owned(),
+    };
+    let found = format!("{} of memory can be had; {huge}", human(available));
+    if !machine.means_efa() {
+        return ok(found);
+    }
+    if available < 32 * GIB {
+        let mend = "give the container or the job more memory (requests and limits: memory: 64Gi; sbatch --mem=0)";
+        return fail(format!("{found}; a node over EFA needs 32 GiB"), mend);
+    }
+    match pages {
+        Some(free) if free < PAGES => warn(
+            format!("{found}; EFA's buffers take up to {PAGES}"),
+            "sysctl -w vm.nr_hugepages=5128 (pods: hugepages-2Mi: 5120Mi)",
+        ),
+        _ => ok(found),
+    }
+}
+
+pub fn shm(machine: &Machine) -> Said {
+    let (Some(mounts), Some(files)) = (machine.text("proc/self/mountinfo"), limit(machine, "Max open files")) else {
+        return skipped("/proc/self/mountinfo or /proc/self/limits cannot be read");
+    };
+    let total = || machine.line("proc/meminfo", "MemTotal")?.strip_suffix("kB")?.trim().parse::<u64>().ok();
+    // Fields: ..., mount point (5th), options; behind " - " the kind, the source, and options with a size where one was set.
+    let mount = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/dev/shm"));
+    let size = mount.map(|line| {
+        let size = line.split([' ', ',']).find_map(|option| option.strip_prefix("size="));
+        // Without a size it is half of the memory.
+        size.and_then(bytes).or_else(|| Some(total()? * 1024 / 2)).unwrap_or(u64::MAX)
+    });
+    let scope = machine.text("proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|| "0".to_owned());
+    let text = |bytes: u64| if bytes == u64::MAX { "of unknown size".to_owned() } else { human(bytes) };
+    let found = format!("/dev/shm {}, {files} open files, ptrace scope {scope}", size.map_or("none".to_owned(), text));
+    match size {
+        None => fail(found, "mount -t tmpfs -o size=8G tmpfs /dev/shm"),
+        Some(size) if size < GIB => warn(
+            format!("{found}; ranks of one machine share memory there"),
+            "mount -o remount,size=8G /dev/shm (docker: --shm-size 8g)",
+        ),
+        _ if files < 4096 => warn(format!("{found}; rails and ranks take several files each"), "ulimit -n 65536"),
+        _ if scope != "0" && machine.means_efa() => {
+            let text = "the provider's shared-memory path copies by cross-memory attach, which this forbids";
+            warn(format!("{found}; {text}"), "sysctl -w kernel.yama.ptrace_scope=0")
+        }
+        _ => ok(found),
+    }
+}
+
+/// A size as mounts say it: `65536k`, `8g`.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}

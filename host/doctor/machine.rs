@@ -1,0 +1,283 @@
+//! What the checks look at: files below a root, variables, and what only a running system answers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::trial::Trial;
+use crate::cuda::{self, VisibleGpu};
+use crate::fabric::discover::Domain;
+use crate::fabric::libfabric;
+use crate::fabric::listing::Listing;
+use crate::fabric::model::Profile;
+use crate::memory;
+use crate::pci::{Kind, PciAddress};
+use crate::topology::nvml;
+pub use crate::topology::nvml::GpuState;
+use crate::topology::tree::{Function, Tree};
+
+/// What the user says about the machine and the run that is planned.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The run is to go over EFA: what only EFA needs fails where it would otherwise be skipped.
+    pub efa: bool,
+    /// The instance's type, where the machine does not tell it: `p5.48xlarge`.
+    pub instance: Option<String>,
+    /// EFA cards that must be there, in place of the instance's number.
+    pub cards: Option<usize>,
+    /// Look at what an edit of a kernel needs.
+    pub developer: bool,
+    /// Interfaces that the ranks are to meet by.
+    pub interfaces: Option<String>,
+}
+
+/// Answers of a running system; `None` where it was not asked.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The loaded libfabric: version and file; `none` where there is none.
+    pub libfabric: Option<String>,
+    /// The MPI that this program was built with; an empty text for none.
+    pub mpi: Option<String>,
+    /// GPUs as the management library sees them; the error is its own.
+    pub gpus: Option<Result<Vec<GpuState>, String>>,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// The newest CUDA that the driver takes.
+    pub cuda: Option<String>,
+    /// GPUs that CUDA shows.
+    pub visible: Option<Vec<VisibleGpu>>,
+    /// A page of GPU memory mapped by GDRCopy and read back: its library's version, or why not.
+    pub gdrcopy: Option<Result<String, String>>,
+    /// What this host's name leads to.
+    pub addresses: Option<Result<Vec<std::net::IpAddr>, String>>,
+    /// The kernel's messages about Xid errors.
+    pub xids: Option<Vec<String>>,
+    /// The compiler of the PTX in this program; an empty text without PTX.
+    pub ptx: Option<String>,
+    /// Writes that were tried.
+    pub trials: Option<Vec<Trial>>,
+}
+
+/// A machine: this one, or a recorded one.
+#[derive(Debug)]
+pub struct Machine {
+    root: PathBuf,
+    host: String,
+    environment: BTreeMap<String, String>,
+    tree: Option<Tree>,
+    pub(super) listing: Option<Result<Listing, String>>,
+    /// What the user says.
+    pub wanted: Wanted,
+    /// What was asked.
+    pub asked: Asked,
+}
+
+impl Machine {
+    /// This machine. Nothing is tried yet; see [`super::trial`].
+    #[must_use]
+    pub fn here(wanted: Wanted) -> Machine {
+        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let asked = Asked {
+            libfabric: Some(libfabric::library_text()),
+            mpi: Some(crate::bootstrap::mpi_version().unwrap_or_default()),
+            gpus: Some(nvml::states()),
+            driver: nvml::driver_version(),
+            cuda: cuda::driver_version(),
+            visible: cuda::visible_gpus().ok(),
+            gdrcopy: None,
+            addresses: Some(addresses(&host)),
+            xids: xids(),
+            ptx: Some(option_env!("GINLAB_PTX_RUSTC").unwrap_or_default().to_owned()),
+            trials: None,
+        };
+        Machine {
+            root: "/".into(),
+            host,
+            environment: std::env::vars_os()
+                .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+                .collect(),
+            tree: Some(Tree::here()),
+            listing: Some(Listing::here().map_err(|error| error.to_string())),
+            wanted,
+            asked,
+        }
+    }
+
+    /// A recorded one: a folder with files of `/proc`, `/sys`, `/dev` and `/etc` in their places, or with the listings of
+    /// `lspci -tv`, `ls -l /sys/bus/pci/devices` and `fi_info -v`, as many of them as were kept.
+    ///
+    /// # Errors
+    /// When there is nothing that a check could read, in one line.
+    pub fn recorded(folder: &Path, wanted: Wanted) -> Result<Machine, String> {
+        let is_tree = folder.join("sys/bus/pci/devices").is_dir() || folder.join("lspci.txt").is_file();
+        let is_listing = ["fi_info.yaml", "fi_info.txt"].iter().any(|name| folder.join(name).is_file());
+        if !(is_tree || is_listing || folder.join("proc").is_dir() || folder.join("sys").is_dir()) {
+            return Err(format!(
+                "{}: no recorded machine: a folder with proc/, sys/, lspci.txt or fi_info.yaml",
+                folder.display()
+            ));
+        }
+        let tree = is_tree.then(|| Tree::recorded(folder)).transpose()?;
+        let listing =
+            if is_listing { Some(Ok(Listing::from_dump(folder).map_err(|error| error.to_string())?)) } else { None };
+        let host = fs::read_to_string(folder.join("proc/sys/kernel/hostname")).unwrap_or_default();
+        let host = if host.trim().is_empty() { "recorded".to_owned() } else { host.trim().to_owned() };
+        let text = fs::read(folder.join("proc/self/environ")).unwrap_or_default();
+        let variables = text.split(|byte| *byte == 0).filter_map(|one| {
+            let one = String::from_utf8_lossy(one);
+            one.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+        });
+        let environment = variables.collect();
+        Ok(Machine { root: folder.to_owned(), host, environment, tree, listing, wanted, asked: Asked::default() })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// A file's text without blanks around it; `None` where it cannot be read.
+    pub(super) fn text(&self, path: &str) -> Option<String> {
+        Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
+    }
+
+    pub(super) fn exists(&self, path: &str) -> bool {
+        self.root.join(path).exists()
+    }
+
+    /// Whether a device node can be opened for reading.
+    pub(super) fn opens(&self, path: &str) -> bool {
+        fs::File::open(self.root.join(path)).is_ok()
+    }
+
+    /// Names in a folder, in order; none where there is no such folder.
+    pub(super) fn names(&self, folder: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.root.join(folder)) else { return Vec::new() };
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+        names.sort();
+        names
+    }
+
+    /// The last part of what a link leads to.
+    pub(super) fn link(&self, path: &str) -> Option<String> {
+        let to = fs::read_link(self.root.join(path)).ok()?;
+        Some(to.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// A variable that is set to something.
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
+        self.environment.get(name).filter(|value| !value.is_empty()).cloned()
+    }
+
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A line `Name: value` of a file of /proc.
+    pub(super) fn line(&self, path: &str, name: &str) -> Option<String> {
+        let text = self.text(path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    }
+
+    pub(super) fn tree(&self) -> Option<&Tree> {
+        self.tree.as_ref()
+    }
+
+    pub(super) fn listing(&self) -> Option<&Result<Listing, String>> {
+        self.listing.as_ref()
+    }
+
+    /// EFA cards on the bus; none where nobody recorded the bus.
+    #[must_use]
+    pub fn efa_cards(&self) -> Vec<&Function> {
+        let is_efa = |nic: &&Function| match &nic.driver {
+            Some(driver) => driver == "efa",
+            // A card without a driver, and a listing, which names none.
+            None => nic.name.contains("EFA") || (nic.rma && nic.name.starts_with("rdmap")),
+        };
+        self.tree.iter().flat_map(|tree| tree.of(Kind::Nic)).filter(is_efa).collect()
+    }
+
+    /// GPUs on the bus.
+    pub(super) fn gpus(&self) -> Vec<PciAddress> {
+        self.tree.iter().flat_map(|tree| tree.of(Kind::Gpu)).map(|gpu| gpu.address).collect()
+    }
+
+    /// GPUs on the bus, by number.
+    #[must_use]
+    pub fn gpu_count(&self) -> usize {
+        self.gpus().len()
+    }
+
+    /// Whether as many EFA cards are here as the user or the instance says, as far as either does.
+    #[must_use]
+    pub fn has_its_cards(&self) -> bool {
+        self.expected_cards().is_none_or(|expected| self.efa_cards().len() >= expected)
+    }
+
+    /// EFA cards that should be here.
+    pub(super) fn expected_cards(&self) -> Option<usize> {
+        self.wanted.cards.or_else(|| self.profile().map(|profile| profile.cards.value as usize))
+    }
+
+    /// Whether the provider says that this domain's rails take memory of CUDA devices.
+    #[must_use]
+    pub fn takes_gpu_memory(&self, domain: &Domain) -> bool {
+        let Some(Ok(listing)) = &self.listing else { return false };
+        listing.domains.iter().any(|listed| listed.domain == *domain && listed.cuda_memory == Some(true))
+    }
+
+    /// Whether EFA is what this machine is for.
+    pub(super) fn means_efa(&self) -> bool {
+        self.wanted.efa || !self.efa_cards().is_empty()
+    }
+
+    /// The instance's type: as the user says it, or as the machine's firmware does.
+    pub(super) fn instance(&self) -> Option<String> {
+        let firmware = || {
+            let vendor = self.text("sys/class/dmi/id/sys_vendor")?;
+            (vendor == "Amazon EC2").then(|| self.text("sys/class/dmi/id/product_name"))?
+        };
+        self.wanted.instance.clone().or_else(firmware)
+    }
+
+    /// The figures of the whole instance, where they are known.
+    pub(super) fn profile(&self) -> Option<Profile> {
+        let instance = self.instance()?;
+        // Other sizes of a family have fewer cards.
+        let name = match instance.as_str() {
+            "p4d.24xlarge" | "p4de.24xlarge" => "p4d",
+            "p5.48xlarge" | "p5e.48xlarge" => "p5",
+            "p5en.48xlarge" => "p5en",
+            "p6-b200.48xlarge" => "p6-b200",
+            _ => return None,
+        };
+        Profile::named(name).ok()
+    }
+
+    /// Bytes that this process can still get.
+    pub(super) fn available_memory(&self) -> Option<u64> {
+        memory::available_in(&self.root)
+    }
+}
+
+/// What the name of this host leads to.
+fn addresses(host: &str) -> Result<Vec<std::net::IpAddr>, String> {
+    use std::net::ToSocketAddrs;
+    let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+/// Lines of the kernel's log about Xid errors of GPUs; `None` where this process may not read it.
+fn xids() -> Option<Vec<String>> {
+    let said = std::process::Command::new("dmesg").output().ok().filter(|said| said.status.success())?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    Some(text.lines().filter(|line| line.contains("NVRM: Xid")).map(str::to_owned).collect())
+}

@@ -1,0 +1,97 @@
+//! Variables, and what a container leaves of a machine.
+
+use super::machine::Machine;
+use super::{Said, fail, ok, skipped, warn};
+
+pub fn environment(machine: &Machine) -> Said {
+    // What is wrong with a variable, and whether that stops a run.
+    let mut wrong: Vec<(String, bool)> = Vec::new();
+    let interfaces = machine.names("sys/class/net");
+    for (name, value) in machine.variables() {
+        let text = match name {
+            "FI_PROVIDER" if machine.wanted.efa && !value.split(',').any(|one| one == "efa") => {
+                wrong.push((format!("FI_PROVIDER={value} hides efa"), true));
+                continue;
+            }
+            "FI_EFA_FORK_SAFE" | "RDMAV_FORK_SAFE" => "is not needed from Linux 5.15 on, and costs",
+            "FI_EFA_USE_DEVICE_RDMA" if value != "1" => "switches RDMA off",
+            "FI_EFA_USE_DEVICE_RDMA" => "is not needed from libfabric 1.18 on",
+            "FI_HMEM_CUDA_USE_GDRCOPY" if value == "0" => "keeps small copies to GPU memory slow",
+            _ if name.starts_with("RDMAV_") => "is rdma-core's own and should not be set",
+            "NCCL_SOCKET_IFNAME" | "FI_TCP_IFACE" | "OMPI_MCA_btl_tcp_if_include"
+                if !interfaces.is_empty() && !names_one(value, &interfaces) =>
+            {
+                wrong.push((format!("{name}={value} names no interface of this host"), true));
+                continue;
+            }
+            _ => continue,
+        };
+        wrong.push((format!("{name}={value} {text}"), false));
+    }
+    if machine.variables().next().is_none() {
+        return skipped("no variable was recorded");
+    }
+    if wrong.is_empty() {
+        let count =
+            crate::surroundings::environment(machine.variables().map(|(name, value)| (name.into(), value.into())))
+                .len();
+        return ok(format!("{count} variables of libfabric, NCCL, CUDA and MPI are set, none in the way"));
+    }
+    let names: Vec<&str> = wrong.iter().filter_map(|(text, _)| text.split('=').next()).collect();
+    let mend = format!("unset {}", names.join(" "));
+    let text = wrong.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("; ");
+    if wrong.iter().any(|(_, stops)| *stops) { fail(text, mend) } else { warn(text, mend) }
+}
+
+/// Whether a list as NCCL and Open MPI take it (`eth0,ens`, beginnings of names; `=eth0` exactly; `^docker0` all but) leaves
+/// an interface.
+fn names_one(value: &str, interfaces: &[String]) -> bool {
+    // Without the loopback: ranks of other hosts are not behind it.
+    let mut others = interfaces.iter().filter(|name| *name != "lo");
+    if let Some(excluded) = value.strip_prefix('^') {
+        return others.any(|name| !excluded.split(',').any(|part| name.starts_with(part.trim_start_matches('='))));
+    }
+    // Networks (10.0.0.0/8) are taken at their word.
+    value.split(',').any(|part| {
+        part.contains('/')
+            || part.strip_prefix('=').map_or_else(
+                || interfaces.iter().any(|name| name.starts_with(part)),
+                |exact| interfaces.iter().any(|name| name == exact),
+            )
+    })
+}
+
+pub fn container(machine: &Machine) -> Said {
+    let inside = machine.exists(".dockerenv")
+        || machine.exists("run/.containerenv")
+        || machine.variable("KUBERNETES_SERVICE_HOST").is_some();
+    if !inside {
+        return if machine.exists("proc") {
+            ok("this is no container")
+        } else {
+            skipped("nothing tells whether this is a container")
+        };
+    }
+    let devices = machine.names("sys/class/infiniband").len();
+    let nodes = machine.names("dev/infiniband").iter().filter(|name| name.starts_with("uverbs")).count();
+    let capabilities = machine.line("proc/self/status", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
+    // CAP_IPC_LOCK.
+    let locks = capabilities.is_none_or(|bits| bits >> 14 & 1 == 1);
+    let found = format!(
+        "a container with {nodes} of {devices} uverbs nodes, IPC_LOCK {}",
+        if locks { "granted" } else { "not granted" }
+    );
+    if nodes < devices {
+        return fail(found, "--device /dev/infiniband (Kubernetes: vpc.amazonaws.com/efa: N in requests and limits)");
+    }
+    if !locks && machine.means_efa() {
+        return fail(found, "--cap-add IPC_LOCK (Kubernetes: securityContext.capabilities.add: [IPC_LOCK])");
+    }
+    if machine.exists("sys/module/gdrdrv") && !machine.exists("dev/gdrdrv") {
+        return warn(
+            format!("{found}; the host's gdrdrv is not passed in"),
+            "--device /dev/gdrdrv (Kubernetes: NVIDIA_GDRCOPY=enabled)",
+        );
+    }
+    ok(found)
+}

@@ -1,0 +1,194 @@
+//! A machine that tests take apart: a tree of files, and what it would answer.
+
+use super::super::trial::Trial;
+use super::super::{Asked, GpuState, Machine, Wanted};
+use crate::cuda::VisibleGpu;
+use crate::pci::PciAddress;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+pub const FI_INFO: &str = include_str!("../../../tests/fixtures/p5/fi_info.yaml");
+pub const CARDS: u8 = 8;
+
+/// A machine that is taken apart by a test: its files, and what it would answer.
+pub struct Fake {
+    pub folder: tempfile::TempDir,
+    pub wanted: Wanted,
+    pub asked: Asked,
+    pub no_listing: bool,
+}
+
+pub fn address(bus: u8) -> PciAddress {
+    PciAddress { domain: 0, bus, device: 0, function: 0 }
+}
+
+pub fn gpu_state(bus: u8) -> GpuState {
+    GpuState {
+        address: address(bus),
+        persistent: Some(true),
+        held_back: None,
+        ecc_uncorrected: Some(0),
+        links: 18,
+        links_up: 18,
+        link_errors: 0,
+    }
+}
+
+pub fn trial(gpu: bool, outcome: Result<(), String>) -> Trial {
+    Trial { rail: "rdmap16s0-rdm".into(), gpu, outcome }
+}
+
+impl Fake {
+    /// A p6-b200.48xlarge: eight GPUs, eight cards.
+    pub fn healthy() -> Fake {
+        let folder = tempfile::tempdir().unwrap();
+        let gpus = 0x20..0x20 + CARDS;
+        let asked = Asked {
+            libfabric: Some("2.1 (/opt/amazon/efa/lib/libfabric.so.1)".into()),
+            mpi: Some("Open MPI v4.1.4".into()),
+            gpus: Some(Ok(gpus.clone().map(gpu_state).collect())),
+            driver: Some("580.82.07".into()),
+            cuda: Some("13.0".into()),
+            visible: Some(
+                gpus.enumerate()
+                    .map(|(ordinal, bus)| VisibleGpu {
+                        ordinal: ordinal as i32,
+                        address: Some(address(bus)),
+                        name: "NVIDIA B200".into(),
+                        dma_buf: true,
+                        gpu_direct_rdma: true,
+                        concurrent_managed: true,
+                    })
+                    .collect(),
+            ),
+            gdrcopy: Some(Ok("2.5".into())),
+            addresses: Some(Ok(vec!["10.0.0.7".parse().unwrap()])),
+            xids: Some(Vec::new()),
+            ptx: Some("1.96.0, LLVM 22".into()),
+            trials: Some(vec![trial(false, Ok(())), trial(true, Ok(()))]),
+        };
+        let wanted = Wanted { developer: true, ..Wanted::default() };
+        let fake = Fake { folder, wanted, asked, no_listing: false };
+        for (path, text) in [
+            (
+                "proc/self/limits",
+                "Limit  Soft  Hard  Units\nMax locked memory  unlimited  unlimited  bytes\nMax open files  65536  65536  files\n",
+            ),
+            ("proc/meminfo", "MemTotal: 2000000000 kB\nMemAvailable: 1900000000 kB\n"),
+            ("proc/self/mountinfo", "25 20 0:22 / /dev/shm rw,nosuid - tmpfs tmpfs rw,size=8388608k\n"),
+            ("proc/sys/kernel/yama/ptrace_scope", "0\n"),
+            ("proc/sys/kernel/osrelease", "6.8.0-1021-aws\n"),
+            ("proc/sys/kernel/hostname", "node-a\n"),
+            ("proc/self/status", "CapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-95\n"),
+            ("proc/self/environ", "PATH=/bin\0FI_PROVIDER=efa\0"),
+            ("proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu sse\n"),
+            ("proc/cmdline", "quiet\n"),
+            ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07\n"),
+            ("proc/driver/nvidia/params", "RegistryDwords: \"PeerMappingOverride=1;\"\n"),
+            ("opt/amazon/efa_installed_packages", "# EFA installer version: 1.50.0\n"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "5128\n"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "5128\n"),
+            ("sys/class/dmi/id/sys_vendor", "Amazon EC2\n"),
+            ("sys/class/dmi/id/product_name", "p6-b200.48xlarge\n"),
+            ("sys/class/net/lo/operstate", "unknown\n"),
+            ("sys/class/net/ens5/operstate", "up\n"),
+            ("sys/module/efa/version", "3.3.0g\n"),
+            ("sys/module/ib_uverbs/refcnt", "1\n"),
+            ("sys/module/ib_core/refcnt", "1\n"),
+            ("sys/module/gdrdrv/refcnt", "1\n"),
+            ("dev/gdrdrv", ""),
+        ] {
+            fake.write(path, text);
+        }
+        // Eight entries are eight RDM domains of efa.
+        let end = FI_INFO.match_indices("fi_info:").nth(usize::from(CARDS)).unwrap().0;
+        fake.write("fi_info.yaml", FI_INFO[..end].trim_end().trim_end_matches("---"));
+        for card in 0..CARDS {
+            fake.device(0x10 + card, "0x020000", "0x1d0f", Some("efa"));
+            fake.device(0x20 + card, "0x030200", "0x10de", Some("nvidia"));
+            let name = format!("rdmap{}s0", 16 + card);
+            let place = fake.place(0x10 + card);
+            fs::create_dir_all(place.join("infiniband").join(&name)).unwrap();
+            fs::write(place.join("p2p"), "NVIDIA\n").unwrap();
+            for (file, text) in
+                [("state", "4: ACTIVE\n"), ("hw_counters/rx_drops", "0\n"), ("hw_counters/tx_bytes", "9\n")]
+            {
+                fake.write(&format!("sys/class/infiniband/{name}/ports/1/{file}"), text);
+            }
+            symlink(place, fake.path("sys/class/infiniband").join(&name).join("device")).unwrap();
+            fake.write(&format!("dev/infiniband/uverbs{card}"), "");
+        }
+        fake
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn remove(&self, path: &str) {
+        let path = self.path(path);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+
+    pub fn place(&self, bus: u8) -> PathBuf {
+        self.path(&format!("sys/devices/pci0000:{:02x}/{}", bus & 0xf, address(bus)))
+    }
+
+    pub fn device(&self, bus: u8, class: &str, vendor: &str, driver: Option<&str>) {
+        let place = self.place(bus);
+        fs::create_dir_all(&place).unwrap();
+        for (name, text) in [
+            ("class", class),
+            ("vendor", vendor),
+            ("numa_node", "0"),
+            ("local_cpulist", "0-47"),
+            ("current_link_speed", "32.0 GT/s PCIe"),
+            ("current_link_width", "16"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_width", "16"),
+        ] {
+            fs::write(place.join(name), text).unwrap();
+        }
+        if let Some(driver) = driver {
+            symlink(Path::new("/sys/bus/pci/drivers").join(driver), place.join("driver")).unwrap();
+        }
+        fs::create_dir_all(self.path("sys/bus/pci/devices")).unwrap();
+        symlink(place, self.path("sys/bus/pci/devices").join(address(bus).to_string())).unwrap();
+    }
+
+    pub fn variable(&self, variables: &str) {
+        self.write("proc/self/environ", &variables.replace(' ', "\0"));
+    }
+
+    pub fn machine(&self) -> Machine {
+        let mut machine = Machine::recorded(self.folder.path(), self.wanted.clone()).unwrap();
+        machine.asked = self.asked.clone();
+        if self.no_listing {
+            machine.listing = Some(Err("libfabric: no libfabric.so.1".into()));
+        }
+        machine
+    }
+
+    /// Takes a card off the bus and out of the classes, as an instance does that came up with fewer.
+    pub fn lose_card(&self, card: u8) {
+        self.remove(&format!("sys/bus/pci/devices/{}", address(0x10 + card)));
+    }
+
+    /// A machine without EFA and without GPUs.
+    pub fn plain() -> Fake {
+        let fake = Fake::healthy();
+        for bus in (0x10..0x10 + CARDS).chain(0x20..0x20 + CARDS) {
+            fake.remove(&format!("sys/bus/pci/devices/{}", address(bus)));
+        }
+        fake.remove("sys/class/infiniband");
+        fake.remove("sys/class/dmi");
+        fake
+    }
+}

@@ -1,0 +1,279 @@
+//! Every check passes on a healthy machine and fails, or warns, on one that has what it looks for.
+
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+
+use super::*;
+use fake::{FI_INFO, Fake, gpu_state, trial};
+use std::fs;
+
+fn said(fake: &Fake, name: &str) -> Said {
+    let check = CHECKS.iter().find(|check| check.name == name).unwrap();
+    (check.run)(&fake.machine())
+}
+
+/// What is done to a healthy machine.
+type Harm = fn(&mut Fake);
+
+/// Check, what it then says, a part of what was found, and the harm.
+const CASES: &[(&str, State, &str, Harm)] = &[
+    ("memlock", State::Fail, "64 KiB may be locked", |fake| {
+        fake.write("proc/self/limits", "Max locked memory  65536  65536  bytes\nMax open files  65536  65536  files\n");
+    }),
+    ("memory", State::Fail, "a node over EFA needs 32 GiB", |fake| {
+        fake.write("proc/meminfo", "MemAvailable: 8388608 kB\n")
+    }),
+    ("memory", State::Warn, "0 of 5128 huge pages", |fake| {
+        fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n");
+    }),
+    ("shm", State::Warn, "/dev/shm 64 MiB", |fake| {
+        fake.write("proc/self/mountinfo", "25 20 0:22 / /dev/shm rw - tmpfs shm rw,size=65536k\n");
+    }),
+    ("shm", State::Fail, "/dev/shm none", |fake| {
+        fake.write("proc/self/mountinfo", "25 20 0:22 / /tmp rw - tmpfs x rw\n")
+    }),
+    ("shm", State::Warn, "ptrace scope 1", |fake| fake.write("proc/sys/kernel/yama/ptrace_scope", "1\n")),
+    ("efa-devices", State::Fail, "7 of 8 EFA cards of a p6-b200.48xlarge", |fake| fake.lose_card(3)),
+    ("efa-devices", State::Fail, "8 of 16", |fake| fake.wanted.cards = Some(16)),
+    ("efa-devices", State::Warn, "is not known", |fake| fake.write("sys/class/dmi/id/product_name", "x9.large\n")),
+    ("efa-driver", State::Fail, "not loaded: ib_uverbs", |fake| fake.remove("sys/module/ib_uverbs")),
+    ("efa-driver", State::Fail, "no /dev/infiniband/uverbs*", |fake| fake.remove("dev/infiniband")),
+    ("efa-links", State::Fail, "the link of rdmap18s0 is not active", |fake| {
+        fake.write("sys/class/infiniband/rdmap18s0/ports/1/state", "1: DOWN\n");
+    }),
+    ("efa-links", State::Fail, "there is no RDMA device", |fake| fake.remove("sys/class/infiniband")),
+    ("libfabric", State::Fail, "no RDM domain of efa", |fake| {
+        let psm = FI_INFO.rfind("fi_info:").unwrap();
+        fake.write("fi_info.yaml", &FI_INFO[psm..]);
+    }),
+    ("libfabric", State::Fail, "no libfabric.so.1", |fake| fake.no_listing = true),
+    ("libfabric", State::Fail, "9 cards are on the bus", |fake| fake.device(0x18, "0x020000", "0x1d0f", Some("efa"))),
+    ("rma", State::Warn, "no RDMA write", |fake| fake.wanted.instance = Some("p4d.24xlarge".into())),
+    ("rma", State::Fail, "no domain of efa", |fake| {
+        let psm = FI_INFO.rfind("fi_info:").unwrap();
+        fake.write("fi_info.yaml", &FI_INFO[psm..]);
+    }),
+    ("gpu-direct", State::Fail, "closed driver, neither dma-buf nor", |fake| {
+        fake.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07\n");
+    }),
+    ("gpu-direct", State::Fail, "the NVIDIA driver is not loaded", |fake| fake.remove("proc/driver")),
+    ("gpu-async", State::Warn, "PeerMappingOverride not set", |fake| {
+        fake.write("proc/driver/nvidia/params", "RegistryDwords: \"\"\n")
+    }),
+    ("gpu-async", State::Warn, "EFA installer 1.43.2", |fake| {
+        fake.write("opt/amazon/efa_installed_packages", "# EFA installer version: 1.43.2\n");
+    }),
+    ("gpu-register", State::Fail, "rdmap16s0-rdm: registering 2 MiB: Bad address", |fake| {
+        fake.asked.trials = Some(vec![trial(false, Ok(())), trial(true, Err("registering 2 MiB: Bad address".into()))]);
+    }),
+    ("gdrcopy", State::Warn, "module not loaded", |fake| {
+        fake.remove("sys/module/gdrdrv");
+        fake.asked.gdrcopy = Some(Err("gdr_open failed".into()));
+    }),
+    ("gpu", State::Fail, "NVML: driver/library version mismatch", |fake| {
+        fake.asked.gpus = Some(Err("NVML: driver/library version mismatch".into()));
+    }),
+    ("gpu", State::Fail, "3 uncorrected ECC errors", |fake| {
+        fake.asked.gpus = Some(Ok(vec![GpuState { ecc_uncorrected: Some(3), ..gpu_state(0x20) }]));
+    }),
+    ("gpu", State::Fail, "Xid (PCI:0000:20:00): 79", |fake| {
+        fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 79".into()])
+    }),
+    ("gpu", State::Warn, "held back by power brake", |fake| {
+        fake.asked.gpus = Some(Ok(vec![GpuState { held_back: Some("power brake".into()), ..gpu_state(0x20) }]));
+    }),
+    ("gpu", State::Warn, "persistence mode is off", |fake| {
+        fake.asked.gpus = Some(Ok(vec![GpuState { persistent: Some(false), ..gpu_state(0x20) }]));
+    }),
+    ("gpu", State::Fail, "libcuda does not load", |fake| fake.asked.cuda = None),
+    ("nvlink", State::Fail, "0000:21:00.0 has 17 NVLinks up, others 18", |fake| {
+        fake.asked.gpus = Some(Ok(vec![gpu_state(0x20), GpuState { links_up: 17, ..gpu_state(0x21) }]));
+    }),
+    ("nvlink", State::Fail, "none is up", |fake| {
+        let down = |bus| GpuState { links_up: 0, ..gpu_state(bus) };
+        fake.asked.gpus = Some(Ok(vec![down(0x20), down(0x21)]));
+    }),
+    ("nvlink", State::Warn, "has counted 5 link errors", |fake| {
+        fake.asked.gpus = Some(Ok(vec![gpu_state(0x20), GpuState { link_errors: 5, ..gpu_state(0x21) }]));
+    }),
+    ("pcie", State::Warn, "0000:22:00.0 (nvidia) runs 8 of 16 lanes", |fake| {
+        fs::write(fake.place(0x22).join("current_link_width"), "8\n").unwrap();
+    }),
+    ("pcie", State::Warn, "1 IOMMUs translate", |fake| fake.write("sys/class/iommu/dmar0/name", "")),
+    ("affinity", State::Warn, "none of them is near 0000:20:00.0", |fake| {
+        fake.write("proc/self/status", "CapEff:\t000001ffffffffff\nCpus_allowed_list:\t48-95\n");
+    }),
+    ("affinity", State::Warn, "a proxy and its rank need a core each", |fake| {
+        fake.write("proc/self/status", "Cpus_allowed_list:\t0-7\n");
+    }),
+    ("affinity", State::Warn, "NUMA node of some is not told", |fake| {
+        fs::write(fake.place(0x23).join("numa_node"), "-1\n").unwrap();
+    }),
+    ("visible", State::Fail, "CUDA shows 0 of 8 GPUs (CUDA_VISIBLE_DEVICES=9)", |fake| {
+        fake.variable("CUDA_VISIBLE_DEVICES=9");
+        fake.asked.visible = Some(Vec::new());
+    }),
+    ("visible", State::Warn, "CUDA shows 1 of 8 GPUs", |fake| fake.asked.visible.as_mut().unwrap().truncate(1)),
+    ("environment", State::Fail, "FI_PROVIDER=tcp hides efa", |fake| {
+        fake.wanted.efa = true;
+        fake.variable("FI_PROVIDER=tcp");
+    }),
+    ("environment", State::Fail, "NCCL_SOCKET_IFNAME=eth names no interface", |fake| {
+        fake.variable("NCCL_SOCKET_IFNAME=eth")
+    }),
+    ("environment", State::Warn, "FI_EFA_USE_DEVICE_RDMA=0 switches RDMA off", |fake| {
+        fake.variable("FI_EFA_USE_DEVICE_RDMA=0")
+    }),
+    ("launch", State::Fail, "srun started 16 ranks without PMI", |fake| {
+        fake.variable("SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=16");
+    }),
+    ("launch", State::Fail, "built without MPI", |fake| {
+        fake.asked.mpi = Some(String::new());
+        fake.variable("OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_RANK=3");
+    }),
+    ("launch", State::Warn, "16 tasks per node share 8 GPUs", |fake| {
+        fake.variable("SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=32 SLURM_NTASKS_PER_NODE=16 PMIX_RANK=3");
+    }),
+    ("network", State::Warn, "leads nowhere", |fake| {
+        fake.asked.addresses = Some(Err("Name or service not known".into()))
+    }),
+    ("network", State::Warn, "leads to its loopback", |fake| {
+        fake.asked.addresses = Some(Ok(vec!["127.0.1.1".parse().unwrap()]))
+    }),
+    ("network", State::Warn, "no interface that leaves this machine", |fake| {
+        fake.write("sys/class/net/ens5/operstate", "down\n")
+    }),
+    ("network", State::Fail, "--bootstrap-if eth* names none of ens5", |fake| {
+        fake.wanted.interfaces = Some("eth*".into())
+    }),
+    ("container", State::Fail, "7 of 8 uverbs nodes", |fake| {
+        fake.write(".dockerenv", "");
+        fake.remove("dev/infiniband/uverbs7");
+    }),
+    ("container", State::Fail, "IPC_LOCK not granted", |fake| {
+        fake.write(".dockerenv", "");
+        fake.write("proc/self/status", "CapEff:\t00000000a80425fb\n");
+    }),
+    ("container", State::Warn, "gdrdrv is not passed in", |fake| {
+        fake.write(".dockerenv", "");
+        fake.remove("dev/gdrdrv");
+    }),
+    ("toolchain", State::Fail, "no PTX", |fake| fake.asked.ptx = Some(String::new())),
+    ("toolchain", State::Warn, "not the project's", |fake| {
+        fake.asked.ptx = Some("1.99.0, LLVM 24 (not the project's)".into())
+    }),
+    ("counters", State::Warn, "rdmap17s0/1 rx_drops 0 -> 7", |fake| {
+        fake.write("sys/class/infiniband/rdmap17s0/ports/1/hw_counters/rx_drops", "7\n");
+    }),
+    ("smoke", State::Fail, "rdmap16s0-rdm: nothing has completed", |fake| {
+        fake.asked.trials = Some(vec![trial(false, Err("nothing has completed for 10s".into()))]);
+    }),
+];
+
+#[test]
+fn a_healthy_machine_passes_every_check() {
+    let fake = Fake::healthy();
+    let findings = examine(&fake.machine(), &[]);
+    for finding in &findings {
+        assert_eq!(finding.state, State::Ok, "{finding:?}");
+        assert!(finding.mend.is_empty() && finding.host == "node-a", "{finding:?}");
+    }
+    assert_eq!(findings.len(), CHECKS.len());
+    assert_eq!(worst(&findings), Some(State::Ok));
+}
+
+#[test]
+fn every_check_finds_what_it_looks_for() {
+    for (name, state, part, harm) in CASES {
+        let mut fake = Fake::healthy();
+        harm(&mut fake);
+        let said = said(&fake, name);
+        assert_eq!(said.state, *state, "{name}, {part}: {said:?}");
+        assert!(said.found.contains(part), "{name}: {said:?}");
+        assert!(!said.mend.is_empty(), "{name} does not say what mends it");
+    }
+    for check in &CHECKS {
+        assert!(CASES.iter().any(|(name, ..)| *name == check.name), "nothing shows that {} can fail", check.name);
+    }
+}
+
+/// On a laptop nothing of EFA and GPUs fails, and nothing of it passes either.
+#[test]
+fn what_is_not_there_is_skipped() {
+    let fake = Fake::plain();
+    for name in [
+        "efa-devices",
+        "efa-driver",
+        "efa-links",
+        "gpu-direct",
+        "gpu-async",
+        "gpu-register",
+        "gdrcopy",
+        "gpu",
+        "nvlink",
+        "visible",
+        "counters",
+    ] {
+        assert_eq!(said(&fake, name).state, State::Skipped, "{name}");
+    }
+    let mut fake = Fake::plain();
+    fake.wanted.efa = true;
+    for name in ["efa-devices", "efa-links"] {
+        assert_eq!(said(&fake, name).state, State::Fail, "{name} with --require-efa");
+    }
+}
+
+#[test]
+fn one_check_by_its_name() {
+    let fake = Fake::healthy();
+    let findings = examine(&fake.machine(), &["memlock".into()]);
+    assert_eq!(findings.iter().map(|finding| finding.check.as_str()).collect::<Vec<_>>(), ["memlock"]);
+    let empty = tempfile::tempdir().unwrap();
+    assert!(Machine::recorded(empty.path(), Wanted::default()).unwrap_err().contains("no recorded machine"));
+}
+
+#[test]
+fn what_ranks_tell_is_compared() {
+    use super::peers::{Card, compare};
+    let card = |host: &str| Card {
+        host: host.into(),
+        machine: host.into(),
+        processes: format!("pid:[{host}]"),
+        versions: vec![("libfabric".into(), "2.1".into()), ("driver".into(), "580".into())],
+        cards: 32,
+        gpus: 8,
+        unreached: Vec::new(),
+        rails: Some(4),
+    };
+    let states = |cards: &[Card], clocks: &[(f64, f64)]| -> Vec<State> {
+        compare(cards, clocks).iter().map(|finding| finding.state).collect()
+    };
+    let good = [card("a"), card("b")];
+    let even = [(0.0, 0.0), (0.002, 0.001)];
+    assert_eq!(states(&good, &even), [State::Ok; 5]);
+    let with = |change: fn(&mut Card)| {
+        let mut cards = good.to_vec();
+        change(&mut cards[1]);
+        let found = compare(&cards, &even);
+        let bad = found.into_iter().find(|finding| finding.state > State::Ok).unwrap();
+        assert!(!bad.mend.is_empty());
+        (bad.check, bad.state, bad.found)
+    };
+    let (check, state, found) = with(|card| card.versions[0].1 = "1.17".into());
+    assert_eq!(
+        (check.as_str(), state, found.as_str()),
+        ("peers-versions", State::Fail, "libfabric is 2.1 on a and 1.17 on b")
+    );
+    let (check, state, _) = with(|card| card.cards = 31);
+    assert_eq!((check.as_str(), state), ("peers-cards", State::Fail));
+    let (check, state, _) = with(|card| card.machine = "a".into());
+    assert_eq!((check.as_str(), state), ("peers-processes", State::Warn));
+    let (check, state, found) = with(|card| card.unreached = vec!["rank 0 on rail 2: timed out".into(), "more".into()]);
+    assert_eq!(
+        (check.as_str(), state, found.as_str()),
+        ("peers-rails", State::Fail, "b: rank 0 on rail 2: timed out (1 more)")
+    );
+    assert_eq!(states(&good, &[(0.0, 0.0), (-3.0, 0.5)])[2], State::Warn);
+    assert_eq!(states(&good, &[(0.0, 0.0), (3.0, 2.5)])[2], State::Ok, "the message's way may be all of it");
+}
