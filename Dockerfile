@@ -1,88 +1,88 @@
 # syntax=docker/dockerfile:1
-# ginlab for AWS instances with EFA.
+# Images of ginlab, by stages: laptop (Debian, small, the emulated device), cuda (GPUs), efa (GPUs and EFA).
 #
-# Not built yet: this file was written on a machine without a Docker daemon. Check the versions below first.
+#   docker build --target laptop --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab:laptop .
+#   docker build --target efa    --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab .
+#   docker run --rm ginlab:laptop
+#   docker run --rm --gpus all --device /dev/infiniband --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
 #
-#   docker build --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab .
-#   docker run --gpus all --device /dev/infiniband --ulimit memlock=-1 --shm-size 2g ginlab ginlab --version
-#
-# The kernel modules stay on the host: the NVIDIA driver (open modules, for GPU-direct), efa, and gdrdrv if wanted.
+# What has been built of it: builder and laptop, by scripts/image-lab.sh, from a base of Debian's packages. Not built: cuda, efa.
+# The program is built once, on Debian 12: it needs glibc 2.34 and Open MPI 4 (libmpi.so.40), which all three have. The kernel
+# modules stay on the host: the NVIDIA driver (open modules, for GPU-direct), efa, and gdrdrv if wanted.
 
+# A base by digest is the surest: --build-arg DEBIAN=debian@sha256:...
+ARG DEBIAN=debian:12-slim
 # Tags: https://hub.docker.com/r/nvidia/cuda/tags. 13.0 wants driver 580 or later.
 ARG CUDA_VERSION=13.0.1
 ARG UBUNTU_VERSION=24.04
-# Versions and checksums: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-changelog.html
-ARG EFA_INSTALLER_VERSION=1.50.0
-# Releases: https://github.com/NVIDIA/gdrcopy/releases. Empty leaves GDRCopy out; ginlab then uses pinned memory.
-ARG GDRCOPY_VERSION=2.5.1
-# The compiler of the kernels, as kernels/rustc-version names it.
+# The checksum of a version as AWS ParallelCluster's cookbook has it (aws/aws-parallelcluster-cookbook, environment.rb).
+ARG EFA_INSTALLER_VERSION=1.41.0
+ARG EFA_INSTALLER_SHA256=3506354cdfbe31ff552fe75f5d0d9bb7efd29cf79bd99457347d29c751c38f9f
+# The commit of release 2.5.1: what is named by a hash is checked by it.
+ARG GDRCOPY_COMMIT=0f7366e73b019e7facf907381f6b0b2f5a1576e4
+# The compiler of the kernels, as kernels/rustc-version names it; scripts/setup.sh brings Debian's.
 ARG RUST_VERSION=1.96.0
 
-# --- the EFA installer, fetched once for both stages below ---------------------------------------------------------
-FROM ubuntu:${UBUNTU_VERSION} AS efa-installer
-ARG EFA_INSTALLER_VERSION
-ADD https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz /efa.tar.gz
-RUN tar -xzf /efa.tar.gz
-
-# --- builder -------------------------------------------------------------------------------------------------------
-FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu${UBUNTU_VERSION} AS builder
+# --- builder: Debian's packages alone, which apt checks by the archive's signatures -------------------------------------
+FROM ${DEBIAN} AS builder
 ENV DEBIAN_FRONTEND=noninteractive
-SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
-
-# libclang: bindgen reads the headers of libfabric and MPI.
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends \
-        build-essential ca-certificates curl git libclang-dev pciutils pkg-config \
-    && rm -rf /var/lib/apt/lists/*
-
-# libfabric, rdma-core and Open MPI as AWS builds them. No kernel module and no limits: those are the host's.
-RUN --mount=type=bind,from=efa-installer,source=/aws-efa-installer,target=/mnt/efa \
-    cp -r /mnt/efa /tmp/efa && cd /tmp/efa && apt-get update \
-    && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify \
-    && rm -rf /tmp/efa /var/lib/apt/lists/* && ldconfig
-
-# The user-space library only; an empty directory when left out, so that the copy below always finds its source.
-ARG GDRCOPY_VERSION
-RUN mkdir -p /opt/gdrcopy \
-    && if [[ -n "${GDRCOPY_VERSION}" ]]; then \
-        git clone --depth 1 --branch "v${GDRCOPY_VERSION}" https://github.com/NVIDIA/gdrcopy.git /tmp/gdrcopy \
-        && make -C /tmp/gdrcopy prefix=/opt/gdrcopy CUDA=/usr/local/cuda lib lib_install \
-        && rm -rf /tmp/gdrcopy; \
-    fi
-
-# rust-src: the kernels' toolchain compiles `core` for the GPU.
-ARG RUST_VERSION
-ENV CARGO_HOME=/opt/cargo RUSTUP_HOME=/opt/rustup PATH=/opt/cargo/bin:/opt/amazon/openmpi/bin:/opt/amazon/efa/bin:$PATH
-RUN curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs \
-        | sh -s -- -y --no-modify-path --profile minimal --default-toolchain "${RUST_VERSION}" --component rust-src
-
-ENV PKG_CONFIG_PATH=/opt/amazon/efa/lib/pkgconfig:/opt/amazon/openmpi/lib/pkgconfig
 WORKDIR /src
 COPY . .
 # .git does not travel into the image, so the commit is handed in.
 ARG GINLAB_COMMIT=
+ARG RUST_VERSION
 ENV GINLAB_COMMIT=${GINLAB_COMMIT}
-RUN --mount=type=cache,target=/opt/cargo/registry --mount=type=cache,target=/src/target \
-    cargo build --release --locked --features mpi && install -D target/release/ginlab /out/ginlab
+RUN test "$(cat kernels/rustc-version)" = "${RUST_VERSION}" \
+    && apt-get update && apt-get install -y --no-install-recommends make ca-certificates \
+    && scripts/setup.sh mpi && scripts/build.sh --features mpi \
+    && install -D target/release/ginlab /out/ginlab && install deploy/ranks.sh /out/ginlab-ranks
 
-# --- runtime -------------------------------------------------------------------------------------------------------
-# The base image: ginlab loads libcuda, which the container toolkit brings, and needs nothing else of CUDA.
-FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu${UBUNTU_VERSION} AS runtime
+# --- laptop ----------------------------------------------------------------------------------------------------------------
+FROM ${DEBIAN} AS laptop
 ENV DEBIAN_FRONTEND=noninteractive
-SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+# sshd: how mpirun reaches the workers of a Kubernetes MPIJob. Its host keys are made by each pod, not by the image.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        libfabric1 openmpi-bin openssh-client openssh-server iproute2 pciutils \
+    && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* && mkdir -p /run/sshd
+COPY --from=builder /out/ /usr/local/bin/
+CMD ["ginlab", "proxy", "--np", "2", "--rails", "1,4", "-b", "4K", "-e", "4M", "-f", "32", "--mode", "quiet,nbi", "--check"]
 
-# sshd: how mpirun reaches the workers of a Kubernetes MPIJob, whose host keys are new with every pod.
+# --- cuda ------------------------------------------------------------------------------------------------------------------
+# The user-space library of GDRCopy only.
+FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu${UBUNTU_VERSION} AS gdrcopy
+ARG GDRCOPY_COMMIT
+RUN apt-get update && apt-get install -y --no-install-recommends build-essential ca-certificates git \
+    && git init -q /tmp/gdrcopy && cd /tmp/gdrcopy \
+    && git fetch -q --depth 1 https://github.com/NVIDIA/gdrcopy.git "${GDRCOPY_COMMIT}" && git checkout -q FETCH_HEAD \
+    && make prefix=/opt/gdrcopy CUDA=/usr/local/cuda lib lib_install
+
+# The base image: ginlab loads libcuda, which the container toolkit brings, and needs nothing else of CUDA.
+FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu${UBUNTU_VERSION} AS cuda
+ENV DEBIAN_FRONTEND=noninteractive
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        ca-certificates curl libfabric1 openmpi-bin openssh-client openssh-server iproute2 pciutils \
+    && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* && mkdir -p /run/sshd
+COPY --from=gdrcopy /opt/gdrcopy /opt/gdrcopy
+COPY --from=builder /out/ /usr/local/bin/
+RUN echo /opt/gdrcopy/lib >/etc/ld.so.conf.d/gdrcopy.conf && ldconfig
+CMD ["ginlab", "doctor"]
+
+# --- efa -------------------------------------------------------------------------------------------------------------------
+FROM ubuntu:${UBUNTU_VERSION} AS efa-installer
+ARG EFA_INSTALLER_VERSION
+ARG EFA_INSTALLER_SHA256
+ADD --checksum=sha256:${EFA_INSTALLER_SHA256} \
+    https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz /efa.tar.gz
+RUN tar -xzf /efa.tar.gz
+
+# libfabric, rdma-core and Open MPI as AWS builds them. No kernel module and no limits: those are the host's.
+FROM cuda AS efa
 RUN --mount=type=bind,from=efa-installer,source=/aws-efa-installer,target=/mnt/efa \
-    apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates curl iproute2 openssh-client openssh-server pciutils \
-    && cp -r /mnt/efa /tmp/efa && cd /tmp/efa \
+    cp -r /mnt/efa /tmp/efa && cd /tmp/efa && apt-get update \
     && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify \
     && rm -rf /tmp/efa /var/lib/apt/lists/* \
-    && printf 'Host *\n    StrictHostKeyChecking no\n' >/etc/ssh/ssh_config.d/workers.conf \
-    && mkdir -p /run/sshd && ldconfig
-
-COPY --from=builder /opt/gdrcopy /opt/gdrcopy
-COPY --from=builder /out/ginlab /usr/local/bin/ginlab
-RUN printf '/opt/gdrcopy/lib\n/opt/amazon/openmpi/lib\n/opt/amazon/efa/lib\n' >/etc/ld.so.conf.d/ginlab.conf && ldconfig
+    && printf '/opt/amazon/openmpi/lib\n/opt/amazon/efa/lib\n' >/etc/ld.so.conf.d/000-efa.conf && ldconfig
 ENV PATH=/opt/amazon/openmpi/bin:/opt/amazon/efa/bin:$PATH
-CMD ["ginlab", "--help"]
+CMD ["ginlab", "doctor", "--require-efa"]

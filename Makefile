@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build bench report clean
+.PHONY: help demo test setup build dist bench report clean
 
 # Where a Rust that was installed moments ago lies, before any shell knows of it.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
@@ -29,6 +29,10 @@ setup: ## Install what demo and test need and is missing (Debian 12 and 13, Ubun
 build: ## Build target/release/ginlab; with MPI: make build FEATURES=mpi
 	scripts/setup.sh $(if $(findstring mpi,$(FEATURES)),mpi,build)
 	scripts/build.sh $(if $(FEATURES),--features $(FEATURES))
+
+dist: ## One file to carry to a machine: program, launch files, licences, checksums (target/dist)
+	scripts/setup.sh build
+	scripts/dist.sh
 
 bench: build ## The check on a machine with a GPU
 	scripts/gpu-check.sh

@@ -1,0 +1,137 @@
+"""Holds deploy/k8s and deploy/skypilot against the schemas of those who read them. Called by scripts/deploy-check.sh.
+
+Strict: a field that the schema does not know is an error, as a misspelt one would be dropped in silence by a cluster.
+"""
+
+import copy
+import json
+import pathlib
+import sys
+
+import jsonschema
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "deploy"
+problems = []
+
+
+def say(line):
+    print(line, flush=True)
+
+
+def strict(schema):
+    """The same schema without room for unknown fields."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: strict(value) for key, value in schema.items()}
+    if schema.get("x-kubernetes-int-or-string"):
+        schema.pop("type", None)
+    if "properties" in schema and isinstance(schema["properties"], dict) and "additionalProperties" not in schema:
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            schema["additionalProperties"] = False
+    return schema
+
+
+def documents(path):
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+def replace(document, path, value):
+    """One JSON patch `replace`: what is not there is an error."""
+    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in path.strip("/").split("/")]
+    for part in way:
+        document = document[int(part)] if isinstance(document, list) else document[part]
+    key = int(last) if isinstance(document, list) else last
+    document[key]  # must exist
+    document[key] = value
+
+
+def kustomized(folder):
+    """What `kubectl kustomize` makes of a folder, as far as ours use it: resources and JSON patches that replace."""
+    file = folder / "kustomization.yaml"
+    kustomization = yaml.safe_load(file.read_text())
+    unknown = set(kustomization) - {"apiVersion", "kind", "resources", "patches", "images"}
+    if unknown:
+        problems.append(f"{file}: {sorted(unknown)} are not known to this check")
+    made = []
+    for name in kustomization["resources"]:
+        path = folder / name
+        made += kustomized(path) if path.is_dir() else documents(path)
+    made = copy.deepcopy(made)
+    for patch in kustomization.get("patches", []):
+        target = patch["target"]
+        for document in made:
+            if document["kind"] == target["kind"] and document["metadata"]["name"] == target["name"]:
+                for operation in yaml.safe_load(patch["patch"]):
+                    assert operation["op"] == "replace", operation
+                    replace(document, operation["path"], operation["value"])
+    return made
+
+
+def kubernetes(crd):
+    versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
+    schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
+    # Every object has these; the operator's schema leaves them to Kubernetes.
+    schema["properties"]["metadata"] = {"type": "object"}
+    import kubernetes_validate
+
+    expected = {"mpijob": ("p5.48xlarge", "32", "4"), "p5en": ("p5en.48xlarge", "16", "2"), "p6-b200": ("p6-b200.48xlarge", "8", "1")}
+    for folder in ["mpijob", "p5en", "p6-b200", "job"]:
+        for document in kustomized(ROOT / "k8s" / folder):
+            name = f"deploy/k8s/{folder}: {document['kind']} {document['metadata']['name']}"
+            if document["kind"] == "MPIJob":
+                errors = list(jsonschema.Draft7Validator(schema).iter_errors(document))
+                problems.extend(f"{name}: {'/'.join(map(str, error.path))}: {error.message[:200]}" for error in errors)
+                roles = document["spec"]["mpiReplicaSpecs"]
+                worker = roles["Worker"]["template"]["spec"]
+                instance, cards, rails = expected[folder]
+                pods = worker["containers"] + worker["initContainers"]
+                asked = {one["resources"][kind]["vpc.amazonaws.com/efa"] for one in pods for kind in ("requests", "limits")}
+                given = {one["name"]: one.get("value") for one in roles["Launcher"]["template"]["spec"]["containers"][0]["env"]}
+                facts = (worker["nodeSelector"]["node.kubernetes.io/instance-type"], asked, given["RAILS"])
+                if facts != (instance, {cards}, rails) or instance not in worker["initContainers"][0]["command"]:
+                    problems.append(f"{name}: {facts} where {(instance, cards, rails)} is meant")
+            else:
+                try:
+                    kubernetes_validate.validate(document, "1.31", strict=True)
+                except kubernetes_validate.ValidationError as error:
+                    problems.append(f"{name}: {error.message}")
+            say(f"checked {name}")
+
+
+def a_wrong_field_is_found(crd):
+    """The check itself: it must fail on what it looks for."""
+    versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
+    schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
+    document = next(one for one in kustomized(ROOT / "k8s" / "mpijob") if one["kind"] == "MPIJob")
+    document["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"
+    if not any("imagePulPolicy" in error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)):
+        problems.append("a misspelt field of a container passes: this check sees nothing")
+    say("checked that a misspelt field is found")
+
+
+def skypilot():
+    import sky
+
+    for name in ["ginlab.yaml", "kubernetes.yaml"]:
+        config = yaml.safe_load((ROOT / "skypilot" / name).read_text())
+        # On the command line: --secret GINLAB_TOKEN=...
+        config["secrets"]["GINLAB_TOKEN"] = "0123456789abcdef"
+        task = sky.Task.from_yaml_config(config)
+        resources = next(iter(task.resources))
+        say(f"checked deploy/skypilot/{name} by SkyPilot {sky.__version__}: {task.num_nodes} nodes, {resources}, envs {json.dumps(task.envs)}")
+        if task.num_nodes != 2:
+            problems.append(f"{name}: two nodes are meant, {task.num_nodes} are parsed")
+
+
+if __name__ == "__main__":
+    crd, with_sky = sys.argv[1], sys.argv[2] == "yes"
+    kubernetes(crd)
+    a_wrong_field_is_found(crd)
+    if with_sky:
+        skypilot()
+    for problem in problems:
+        print(f"deploy-check: {problem}", file=sys.stderr)
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# One file to carry to a machine: target/dist/ginlab-VERSION-ARCH.tar.gz with the program, the launch files, the licences and checksums.
+#   scripts/dist.sh                  build and pack
+#   scripts/dist.sh --in BASE.tar    also unpack it in a bare root file system (as debootstrap makes one) and start it there; needs root
+# libfabric and the GPU driver are loaded when the program starts, so the file runs where they are and where they are not. It has no
+# MPI: ranks meet by the tcp bootstrap, or by srun (make build FEATURES=mpi builds one that does).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+fail() { printf 'dist.sh: %s\n' "$1" >&2; exit "${2:-1}"; }
+base=
+case ${1:-} in
+'') ;;
+--in)
+    base=${2:-}
+    if [[ ! -f $base ]]; then fail '--in: name the tar file of a root file system' 2; fi
+    ;;
+*) fail "$1? See the head of scripts/dist.sh" 2 ;;
+esac
+
+scripts/build.sh
+target=${CARGO_TARGET_DIR:-target}
+version=$(awk -F '"' '/^version/ {print $2; exit}' Cargo.toml)
+name=ginlab-$version-$(uname -m)-linux
+dist=$target/dist
+rm -rf "${dist:?}/$name"
+mkdir -p "$dist/$name"
+objcopy --strip-debug "$target/release/ginlab" "$dist/$name/ginlab"
+# What the program cannot start without: the C library's own files alone.
+needed=$(objdump -p "$dist/$name/ginlab" | awk '/NEEDED/ {print $2}' | sort)
+for library in $needed; do
+    case $library in
+    libc.so.6 | libm.so.6 | libgcc_s.so.1 | libdl.so.2 | libpthread.so.0 | librt.so.1 | ld-linux-*) ;;
+    *) fail "the program needs $library, which a bare machine has not" ;;
+    esac
+done
+glibc=$(objdump -T "$dist/$name/ginlab" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+cp -r deploy LICENSE-APACHE LICENSE-MIT CHANGELOG.md "$dist/$name/"
+mkdir "$dist/$name/docs"
+cp docs/two-p5.md experiments/doctor/README.md "$dist/$name/docs/" && mv "$dist/$name/docs/README.md" "$dist/$name/docs/doctor.md"
+(cd "$dist/$name" && find . -type f -print0 | sort -z | xargs -0 sha256sum) >"$dist/SHA256SUMS"
+mv "$dist/SHA256SUMS" "$dist/$name/"
+stamp=$(git log -1 --format=%ct 2>/dev/null || date +%s)
+tar -C "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$stamp" -czf "$dist/$name.tar.gz" "$name"
+(cd "$dist" && sha256sum "$name.tar.gz" >"$name.tar.gz.sha256")
+printf '%s: %s bytes, needs %s of glibc and %s\n' "$dist/$name.tar.gz" "$(stat -c %s "$dist/$name.tar.gz")" "${glibc#GLIBC_}" "$(tr '\n' ' ' <<<"$needed")"
+[[ -n $base ]] || exit 0
+
+[[ $(id -u) == 0 ]] || fail 'not started: a root of its own needs root'
+root=$(mktemp -d /var/tmp/ginlab-dist.XXXXXX)
+trap 'rm -rf "$root"' EXIT
+tar -xf "$base" -C "$root"
+cp "$dist/$name.tar.gz" "$dist/$name.tar.gz.sha256" "$root/root/"
+# Mounts of a namespace of its own are gone with it. No network: what is not in the file is not to be had.
+# shellcheck disable=SC2016  # expanded there
+unshare --mount --pid --fork --kill-child --net -- bash -euo pipefail -c '
+    root=$1 name=$2
+    mount -t proc proc "$root/proc"
+    mount -t tmpfs tmpfs "$root/dev/shm" 2>/dev/null || { mkdir -p "$root/dev/shm"; mount -t tmpfs tmpfs "$root/dev/shm"; }
+    [[ -c $root/dev/null ]] || mknod -m 666 "$root/dev/null" c 1 3
+    [[ -c $root/dev/urandom ]] || mknod -m 666 "$root/dev/urandom" c 1 9
+    ip link set lo up 2>/dev/null || true
+    exec chroot "$root" /bin/bash -euo pipefail -c "
+        cd /root
+        sha256sum -c $name.tar.gz.sha256
+        tar -xzf $name.tar.gz
+        cd $name
+        sha256sum --quiet -c SHA256SUMS
+        . /etc/os-release && echo \"on \$PRETTY_NAME\"
+        ./ginlab --version
+        ./ginlab doctor --no-smoke --only memlock,toolchain,container --dev
+        ./ginlab proxy -p null -b 64 -e 64 -n 200 -r 3 --no-header
+        ./ginlab proxy -p model:p5 --np 2 --rails 1,4 -b 64K -e 64K -n 20 -r 3 --mode nbi --no-header
+    "' bash "$root" "$name"

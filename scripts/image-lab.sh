@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The Dockerfile's stages `builder` and `laptop`, built where no image can be pulled: their base is made of Debian's packages. Then
+# `make demo` in the builder, and the image's own command.
+#
+#   scripts/image-lab.sh [BASE.tar]     a root file system of Debian 12 [default: made by debootstrap]
+#
+# Needs root, buildah and a network for apt. Images and containers lie in a folder of their own, which is removed. Exit codes: 0 ok, 1
+# failed, 77 skipped, with its reason.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+skip() { printf 'image-lab.sh: skipped: %s\n' "$1" >&2; exit 77; }
+[[ $(id -u) == 0 ]] || skip 'it needs root'
+command -v buildah >/dev/null || skip 'no buildah here: apt-get install buildah'
+work=$(mktemp -d /var/tmp/ginlab-image.XXXXXX)
+export TMPDIR=$work
+in_storage=(--root "$work/storage" --runroot "$work/run" --storage-driver vfs)
+run() { buildah "${in_storage[@]}" "$@"; }
+cleanup() {
+    run rm --all >/dev/null 2>&1 || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+base=${1:-}
+if [[ -z $base ]]; then
+    command -v debootstrap >/dev/null || skip 'no debootstrap here, and no BASE.tar was named'
+    debootstrap --variant=minbase bookworm "$work/root" http://deb.debian.org/debian >/dev/null
+    tar -C "$work/root" -cf "$work/base.tar" .
+    rm -rf "$work/root"
+    base=$work/base.tar
+fi
+container=$(run from scratch)
+run add -q "$container" "$base" / >/dev/null
+run config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
+run commit -q --rm "$container" localhost/debian:bookworm >/dev/null
+commit=$(git rev-parse HEAD)
+build() { # STAGE
+    run build --isolation chroot --network host --pull-never --target "$1" --tag "localhost/ginlab:$1" \
+        --build-arg DEBIAN=localhost/debian:bookworm --build-arg GINLAB_COMMIT="$commit" --layers .
+}
+build builder
+build laptop
+printf '== make demo in the builder\n'
+container=$(run from localhost/ginlab:builder)
+run run --isolation chroot "$container" -- make demo
+run rm "$container" >/dev/null
+printf '== the image laptop\n'
+container=$(run from localhost/ginlab:laptop)
+run run --isolation chroot "$container" -- ginlab --version
+run run --isolation chroot "$container" -- ginlab doctor
+run run --isolation chroot "$container" -- ginlab proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check --no-header
+run rm "$container" >/dev/null
+run images

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# deploy/slurm/ginlab.sbatch as it stands, by a real Slurm: slurmctld and two slurmd in the two nodes of scripts/rails-lab.sh, four shaped
+# rails between them; then the same lines by mpirun, and the rates beside each other.
+#
+#   scripts/slurm-lab.sh [FOLDER]      results and transcript go to FOLDER [default: target/slurm-lab]
+#   RATE=200mbit TASKS=1 GINLAB=target/release/ginlab (built with --features mpi)
+#
+# Needs root, Debian's slurm-wlm and munge, and Open MPI. Everything it makes is removed: namespaces, daemons, a folder below /tmp.
+# Exit codes: 0 ok, 1 failed, 77 skipped, with its reason.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=${1:-target/slurm-lab} rate=${RATE:-200mbit} tasks=${TASKS:-1}
+ginlab=$(realpath "${GINLAB:-target/release/ginlab}")
+skip() { printf 'slurm-lab.sh: skipped: %s\n' "$1" >&2; exit 77; }
+fail() { printf 'slurm-lab.sh: %s\n' "$1" >&2; exit 1; }
+[[ $(id -u) == 0 ]] || skip 'network namespaces need root'
+for tool in slurmctld slurmd munged sbatch srun mpirun ip; do
+    command -v "$tool" >/dev/null || skip "no $tool here: apt-get install slurm-wlm munge openmpi-bin iproute2"
+done
+"$ginlab" --version | grep -q '^MPI  *[^n]' || skip "$ginlab is built without MPI: make build FEATURES=mpi"
+mkdir -p "$out"
+out=$(realpath "$out")
+
+work=$(mktemp -d /tmp/ginlab-slurm.XXXXXX)
+name=slurm-$$ prefix=ginlab-lab-slurm-$$
+pids=()
+cleanup() {
+    # Clients first: slurmd ends its steps when it goes.
+    for ((i = ${#pids[@]} - 1; i >= 0; i--)); do kill "${pids[i]}" 2>/dev/null || true; done
+    for pid in "${pids[@]}"; do
+        for ((wait = 0; wait < 100; wait++)); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -9 "$pid" 2>/dev/null || true
+    done
+    scripts/rails-lab.sh down --name "$name" >/dev/null 2>&1 || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+scripts/rails-lab.sh up --name "$name" --rate "$rate" || skip 'no lab of rails can be made here'
+
+# Each node has a name of its own, and finds the others' names.
+printf '127.0.0.1 localhost\n10.99.0.1 lab0\n10.99.0.2 lab1\n' >"$work/hosts"
+cat >"$work/enter" <<'INNER'
+#!/bin/bash
+# enter NODE COMMAND...: in the node's network, under the node's name.
+node=$1
+shift
+exec ip netns exec "$LAB_PREFIX-$node" unshare --uts --mount bash -c \
+    'hostname "$0"; mount --bind "$LAB_WORK/hosts" /etc/hosts; exec "$@"' "lab$node" "$@"
+INNER
+cat >"$work/rsh" <<'INNER'
+#!/bin/bash
+# What mpirun starts its daemon by: HOST COMMAND...
+host=$1
+shift
+exec "$LAB_WORK/enter" "${host#lab}" bash -c "$*"
+INNER
+chmod +x "$work/enter" "$work/rsh"
+export LAB_PREFIX=$prefix LAB_WORK=$work SLURM_CONF=$work/slurm.conf
+mkdir -p "$work/state" "$work/spool/lab0" "$work/spool/lab1" "$work/tmp/lab0" "$work/tmp/lab1"
+head -c 1024 /dev/urandom >"$work/munge.key"
+chmod 600 "$work/munge.key"
+cat >"$work/slurm.conf" <<CONF
+ClusterName=lab
+SlurmctldHost=lab0(10.99.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$work/munge.socket
+CredType=cred/munge
+StateSaveLocation=$work/state
+SlurmdSpoolDir=$work/spool/%n
+SlurmctldPidFile=$work/slurmctld.pid
+SlurmdPidFile=$work/slurmd-%n.pid
+SlurmctldLogFile=$work/slurmctld.log
+SlurmdLogFile=$work/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+TmpFS=$work/tmp/%n
+MpiDefault=none
+NodeName=lab0 NodeAddr=10.99.0.1 CPUs=8 State=UNKNOWN
+NodeName=lab1 NodeAddr=10.99.0.2 CPUs=8 State=UNKNOWN
+PartitionName=lab Nodes=lab0,lab1 Default=YES MaxTime=INFINITE State=UP
+CONF
+# No control groups: a node's /sys has none, and nothing here asks for any.
+printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$work/cgroup.conf"
+
+munged --foreground --force --key-file="$work/munge.key" --socket="$work/munge.socket" --pid-file="$work/munge.pid" \
+    --log-file="$work/munge.log" --seed-file="$work/munge.seed" --num-threads=2 >"$work/munge.out" 2>&1 &
+pids+=("$!")
+until_there() { # WHAT COMMAND...
+    local what=$1 tries
+    shift
+    for ((tries = 0; tries < 300; tries++)); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.1
+    done
+    tail -n 20 "$work"/*.log >&2 || true
+    fail "waited 30 s for $what"
+}
+until_there 'munged' test -S "$work/munge.socket"
+"$work/enter" 0 slurmctld -D -f "$work/slurm.conf" >"$work/slurmctld.out" 2>&1 &
+pids+=("$!")
+for node in 0 1; do
+    "$work/enter" "$node" slurmd -D -f "$work/slurm.conf" -N "lab$node" >"$work/slurmd-$node.out" 2>&1 &
+    pids+=("$!")
+done
+both_idle() { [[ $("$work/enter" 0 sinfo -h -N -o %T | grep -c '^idle$') == 2 ]]; }
+until_there 'two idle nodes' both_idle
+
+kinds=$("$work/enter" 0 srun --mpi=list 2>&1)
+if grep -q pmix <<<"$kinds"; then mpi=pmix bootstrap=mpi; else mpi=none bootstrap=tcp; fi
+export GINLAB=$ginlab PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=$mpi BOOTSTRAP=$bootstrap MASTER_ADDR=10.99.0.1
+export PROXY="${PROXY:--b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split}" ALL2ALL="${ALL2ALL:--b 256K -e 1M -f 4 -n 20 --strategy split}"
+{
+    printf '$ slurmctld -V; sinfo -N -l; srun --mpi=list\n'
+    slurmctld -V
+    "$work/enter" 0 sinfo -N -l
+    printf '%s\n' "$kinds"
+    printf '$ sbatch --wait --ntasks-per-node=%s deploy/slurm/ginlab.sbatch   (PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=%s BOOTSTRAP=%s)\n' "$tasks" "$mpi" "$bootstrap"
+} | tee "$out/transcript.txt"
+code=0
+OUT=$out/slurm timeout 400 "$work/enter" 0 sbatch --wait --chdir="$PWD" --ntasks-per-node="$tasks" --output="$work/job.out" \
+    deploy/slurm/ginlab.sbatch 2>&1 | tee -a "$out/transcript.txt" || code=$?
+sed "s|$work|WORK|g" "$work/job.out" | tee -a "$out/transcript.txt"
+((code == 0)) || { tail -n 20 "$work"/*.log >&2; fail "the job ended with exit code $code"; }
+
+# The same lines by mpirun in the same lab.
+mkdir -p "$out/mpirun"
+by_mpirun() { # NAME ARGUMENTS...
+    local name=$1
+    shift
+    timeout 200 "$work/enter" 0 mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent "$work/rsh" --mca routed direct \
+        --mca oob_tcp_if_include 10.99.0.0/24 --mca btl_tcp_if_include 10.99.0.0/24 \
+        --host "lab0:$tasks,lab1:$tasks" -np "$((2 * tasks))" "$ginlab" "$name" "$@" --bootstrap mpi -p tcp -d emulated \
+        --no-header --csv "$out/mpirun/$name.csv"
+}
+read -ra proxy <<<"$PROXY"
+read -ra all2all <<<"$ALL2ALL"
+by_mpirun proxy --rails 1,4 "${proxy[@]}" | tee -a "$out/transcript.txt"
+by_mpirun all2all --rails 1,4 "${all2all[@]}" | tee -a "$out/transcript.txt"
+for name in proxy all2all; do
+    printf '$ ginlab compare mpirun/%s.csv slurm/%s.csv\n' "$name" "$name"
+    "$ginlab" compare "$out/mpirun/$name.csv" "$out/slurm/$name.csv"
+done 2>&1 | tee -a "$out/transcript.txt"
+printf 'slurm-lab.sh: transcript and results in %s\n' "$out"
