@@ -10,8 +10,9 @@ use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Column, Row};
 
 /// What a row sums up.
-pub const PER: Column =
-    Column::chosen("per", "", "What a row sums up: `node NAME`, `job`; empty for the row of all pairs");
+pub const OF: Column = Column::chosen("of_case", "", "The case that a row of the case `node` or `job` sums up");
+/// Of which machine.
+pub const NODE: Column = Column::chosen("node", "", "The node that a row of the case `node` sums up");
 /// Ranks that sent.
 pub const SENDERS: Column = Column::measured("senders", "", "Ranks of the node that sent");
 /// By sender.
@@ -65,15 +66,15 @@ pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, ranks: &Bootstrap
     }
     let host = |of_node: &[&Sender]| members[of_node[0].rank].host.clone();
     let all: Vec<&Sender> = nodes.iter().flat_map(|(_, of_node)| of_node.clone()).collect();
-    let mut rows: Vec<_> =
-        nodes.iter().map(|(_, of_node)| sum(base, format!("node {}", host(of_node)), of_node, line)).collect();
+    let mut rows: Vec<_> = nodes.iter().map(|(_, of_node)| sum(base, Some(host(of_node)), of_node, line)).collect();
     if !all.is_empty() {
-        rows.push(sum(base, "job".to_owned(), &all, line));
+        rows.push(sum(base, None, &all, line));
     }
     rows
 }
 
-fn sum(base: &Row, per: String, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
+/// Of one node, or of all where none is named.
+fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
     let mut row = base.clone();
     (row.baseline, row.baseline_ratio, row.wrong) = (None, None, None);
     let repeats = senders.iter().map(|sender| sender.times.len()).max().unwrap_or_default();
@@ -90,7 +91,9 @@ fn sum(base: &Row, per: String, senders: &[&Sender], line: Option<u64>) -> (Row,
     let rails: Vec<f64> = rates.iter().flat_map(|(_, rails)| rails.iter().copied()).collect();
     let least = |rates: &[f64]| rates.iter().copied().reduce(f64::min);
     let most = |rates: &[f64]| rates.iter().copied().reduce(f64::max);
-    row.set(&PER, per).set(&SENDERS, senders.len() as u64);
+    row.set(&OF, base.case.as_str()).set(&SENDERS, senders.len() as u64);
+    row.case = if node.is_some() { "node" } else { "job" }.to_owned();
+    row.set(&NODE, node.unwrap_or_default());
     row.set(&GPU_MIN, least(&gpus))
         .set(&GPU_MAX, most(&gpus))
         .set(&RAIL_MIN, least(&rails))
@@ -114,14 +117,18 @@ mod tests {
         base.wrong = Some(0);
         // 1 MB in 100 us is 80 Gb/s, in 125 us 64 Gb/s; the slower of each repeat counts, 200 Gb/s of line each.
         let (one, two) = (sender(0, &[100.0, 100.0], &[3, 1]), sender(1, &[125.0, 125.0], &[2, 2]));
-        let (row, times) = sum(&base, "node a".into(), &[&one, &two], Some(200_000_000_000));
+        let (row, times) = sum(&base, Some("a".into()), &[&one, &two], Some(200_000_000_000));
         assert_eq!(times, [125.0, 125.0]);
         assert_eq!(row.bandwidth_gbits_s.map(|rate| rate.round()), Some(128.0));
         assert_eq!(row.line_rate_pct.map(|percent| percent.round()), Some(32.0));
         let number = |name: &str| row.own(name).number().unwrap().round();
         assert_eq!((number("gpu_gbits_s_min"), number("gpu_gbits_s_max")), (64.0, 80.0));
         assert_eq!((number("rail_gbits_s_min"), number("rail_gbits_s_max")), (20.0, 60.0));
-        assert_eq!((row.own("per").text(), number("senders"), row.wrong), (Some("node a"), 2.0, None));
+        assert_eq!(
+            (row.case.as_str(), row.own("of_case").text(), row.own("node").text()),
+            ("node", Some("cpu-write"), Some("a"))
+        );
+        assert_eq!((number("senders"), row.wrong), (2.0, None));
     }
 
     #[test]
@@ -129,8 +136,9 @@ mod tests {
         let ranks = Bootstrap::alone().unwrap();
         let base = Row::new("write", "write", "cpu", "tcp");
         let rows = sums(&base, &[sender(0, &[10.0], &[1]), Sender { rank: 0, ..Sender::default() }], None, &ranks);
-        let per: Vec<String> = rows.iter().map(|(row, _)| row.own("per").text().unwrap().to_owned()).collect();
-        assert_eq!(per, [format!("node {}", ranks.members()[0].host), "job".to_owned()]);
+        let host = ranks.members()[0].host.as_str();
+        let of: Vec<_> = rows.iter().map(|(row, _)| (row.case.as_str(), row.own("node").text().unwrap())).collect();
+        assert_eq!(of, [("node", host), ("job", "")]);
         assert!(sums(&base, &[], None, &ranks).is_empty());
     }
 }

@@ -46,7 +46,7 @@ impl Experiment for All2all {
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6), RAIL_START, RECEIVED, nodes::PER, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
+        columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6), RAIL_START, RECEIVED, nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
         without: &["mode", "grid"],
         headlines: &[Headline::most("all-to-all, most bandwidth of a rank", "busbw_gbytes_s", &[])],
         plots: &[Plot::BANDWIDTH, Plot::TIME],

@@ -56,7 +56,7 @@ impl Experiment for Proxy {
     const ABOUT: About = About {
         columns: &[
             POST, POST_RATE, FILL, SCOPE, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
-            nodes::PER, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX,
+            nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX,
         ],
         headlines: &[
             Headline::least("a put of 64 B until quiet returns", "time_us_p50", &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")]),

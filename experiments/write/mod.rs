@@ -73,7 +73,7 @@ impl Experiment for Write {
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2], nodes::PER, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
+        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2], nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
         without: &["grid"],
         headlines: &[
             Headline::most("CPU-initiated writes, most bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),

@@ -130,3 +130,39 @@ fn two_hosts_with_four_rails_between_them() {
     assert_ne!((first.code, second.code), (0, 0));
     assert_eq!(first.complaints().len(), 1, "{}", first.stderr);
 }
+
+/// `deploy/ranks.sh`: what starts a rank per GPU of a node where no launcher does.
+fn ranks_script(ranks: &str, command: &[&str]) -> Command {
+    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/ranks.sh"));
+    script.args(command);
+    common::clean(&mut script);
+    script.env("RANKS_PER_NODE", ranks).env("GINLAB_TOKEN", "secret").env("MASTER_PORT", free_port().to_string());
+    script.env("NODE", "0").env("NODES", "1").env("MASTER_ADDR", "127.0.0.1");
+    script
+}
+
+#[test]
+fn a_script_starts_a_rank_per_gpu() {
+    let program = env!("CARGO_BIN_EXE_ginlab");
+    let line = "-b 4097 -e 4097 -p tcp --rails 2 --per-node --csv -";
+    let words: Vec<&str> = [program].into_iter().chain(SHORT.split(' ')).chain(line.split(' ')).collect();
+    let done = run(ranks_script("4", &words)).expect(0);
+    let rows = rows(&done.stdout);
+    assert!(done.stderr.contains("# note: 4 ranks by the tcp bootstrap"), "{}", done.stderr);
+    // Of each of three cases a row of all pairs, one of the node, one of the job, which here are all the same ranks.
+    let count = |case: &str| rows.iter().filter(|row| row.case == case).count();
+    assert_eq!((rows.len(), count("node"), count("job")), (9, 3, 3));
+    for row in rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())) {
+        assert_eq!(row.own("senders").number(), Some(2.0));
+        let is_whole = |other: &&Row| Some(other.case.as_str()) == row.own("of_case").text() && other.mode == row.mode;
+        assert_eq!(row.bandwidth_gbytes_s, rows.iter().find(is_whole).unwrap().bandwidth_gbytes_s, "{row:?}");
+        let number = |name: &str| row.own(name).number().unwrap();
+        assert!(number("gpu_gbits_s_min") <= number("gpu_gbits_s_max"));
+        assert!(number("rail_gbits_s_min") > 0.0 && number("rail_gbits_s_max") < number("gpu_gbits_s_max"));
+    }
+    let failed = run(ranks_script("2", &["false"])).expect(1);
+    assert!(failed.complaint().contains("ended with exit code 1"), "{}", failed.stderr);
+    let mut unknown = ranks_script("2", &["true"]);
+    unknown.env_remove("NODES");
+    assert!(run(unknown).expect(2).complaint().contains("nodes is not known"));
+}
