@@ -17,7 +17,7 @@ fail() { printf 'slurm-lab.sh: %s\n' "$1" >&2; exit 1; }
 for tool in slurmctld slurmd munged sbatch srun mpirun ip; do
     command -v "$tool" >/dev/null || skip "no $tool here: apt-get install slurm-wlm munge openmpi-bin iproute2"
 done
-"$ginlab" --version | grep -q '^MPI  *[^n]' || skip "$ginlab is built without MPI: make build FEATURES=mpi"
+grep -q "^MPI  *[^n]" <<<"$("$ginlab" --version)" || skip "$ginlab is built without MPI: make build FEATURES=mpi"
 mkdir -p "$out"
 out=$(realpath "$out")
 
@@ -139,7 +139,7 @@ by_mpirun() { # NAME ARGUMENTS...
     timeout 200 "$work/enter" 0 mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent "$work/rsh" --mca routed direct \
         --mca oob_tcp_if_include 10.99.0.0/24 --mca btl_tcp_if_include 10.99.0.0/24 \
         --host "lab0:$tasks,lab1:$tasks" -np "$((2 * tasks))" "$ginlab" "$name" "$@" --bootstrap mpi -p tcp -d emulated \
-        --no-header --csv "$out/mpirun/$name.csv"
+        --no-header --color never --csv "$out/mpirun/$name.csv"
 }
 read -ra proxy <<<"$PROXY"
 read -ra all2all <<<"$ALL2ALL"

@@ -106,6 +106,7 @@ fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
     for rail in 0..args.rails {
         source.buffer().write(slot(ranks.rank(), rail) as usize, &payload(ranks.rank(), rail))?;
     }
+    let names = job.rail_names();
     let mut missing = Vec::new();
     in_event_loop(async {
         drive(&job.flow);
@@ -121,7 +122,7 @@ fn reach(args: &Args, ranks: &mut Bootstrap) -> Result<Vec<String>, Failure> {
         for (peer, rail, write) in writes {
             if let Err(error) = write.await {
                 let host = ranks.members().get(peer).map_or("", |member| &member.host);
-                missing.push(format!("rank {peer} ({host}) on rail {rail}: {error}"));
+                missing.push(format!("rank {peer} ({host}) over {} (rail {rail}): {error}", names[rail]));
                 // After a stall nothing of this flow is known any more.
                 if matches!(error, FlowError::Stalled { .. }) {
                     return Ok(());

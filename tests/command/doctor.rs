@@ -86,6 +86,6 @@ fn ranks_of_two_nodes_reach_each_other_or_say_where_not() {
     let first = first.expect(3);
     let rows = records(&first.stdout);
     let (state, text) = found(&rows, "peers-rails");
-    assert!(state == "fail" && text.contains("on rail 1"), "{text}");
+    assert!(state == "fail" && text.contains("over tcp") && text.contains(":rail1 (rail "), "{text}");
     assert!(first.complaint().contains("peers-rails on all"), "{}", first.stderr);
 }
