@@ -159,6 +159,9 @@ impl CudaBuilder {
         // The assembly that LLVM writes is the PTX; there is nothing to link.
         list.extend(["--", "--emit=asm", "-C", "linker=/bin/true", "-C"].map(String::from));
         list.push(format!("target-cpu={}", self.arch));
+        // rustc's own jump threading knows nothing of convergence: it copies a barrier into both branches of an `if` around it, and
+        // lanes of one warp then wait at two of them for ever (put_kernel on an H200 did). LLVM's knows.
+        list.push("-Zmir-enable-passes=-JumpThreading".into());
         if let Some(version) = self.isa {
             list.extend(["-C".into(), format!("target-feature=+ptx{version}")]);
         }
