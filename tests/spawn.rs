@@ -40,6 +40,9 @@ fn run(mode: &str) -> (Output, String) {
 #[ignore = "started by the other tests"]
 fn inner() {
     let Ok(mode) = std::env::var(MODE) else { return };
+    if mode == "kernel does not end" {
+        return endless();
+    }
     let rank: usize = std::env::var("GINLAB_RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
     assert_eq!(is_spawned_child(), rank > 0);
     if mode == "never joins" && rank == 1 {
@@ -80,6 +83,27 @@ fn inner() {
         }
         other => panic!("no mode {other}"),
     }
+}
+
+/// A kernel that nothing ends, on the emulated device.
+fn endless() {
+    unsafe fn spin(_: u64) {
+        loop {
+            cuda_std::thread::relax();
+        }
+    }
+    let kernel = cuda_std::Kernel::new("spin", spin);
+    // SAFETY: it touches nothing.
+    let launch = unsafe { ginlab::cuda::Device::Emulated.launch(&kernel, 1, 1, 0u64) }.unwrap();
+    let asked = || Err(ginlab::cuda::DeviceError::Missing("asked to end".into()));
+    let _ = launch.wait_ending(Duration::from_millis(20), asked);
+}
+
+#[test]
+fn a_kernel_that_does_not_end_is_left_to_the_driver() {
+    let (output, text) = run("kernel does not end");
+    assert_eq!(output.status.code(), Some(124), "{text}");
+    contains(&text, "the kernel has not ended 20ms after it was asked to");
 }
 
 fn say(rank: usize, text: &str) {

@@ -29,7 +29,7 @@ use crate::memory_file::{self, MemoryFile};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The PTX of `kernels/`, when this build has it.
 #[cfg(feature = "ptx")]
@@ -279,23 +279,52 @@ impl Launch {
         }
     }
 
-    /// Waits for the end, calling `watch` every few milliseconds; an error from it is returned after the grid has ended,
-    /// for which `watch` must have seen to (by ending the proxy).
+    /// Waits for the end, calling `watch` every few milliseconds; an error from it is returned after the grid has ended, for which
+    /// `watch` must have seen to (by ending the proxy). A grid that does not end then leaves nothing that could be done in order: after
+    /// [`Launch::ENDING`] a line says so and the process ends, with code 124.
     ///
     /// # Errors
     /// The device's, or the first one from `watch`.
-    pub fn wait<E: From<DeviceError>>(mut self, mut watch: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    pub fn wait<E: From<DeviceError>>(self, watch: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+        self.wait_ending(Launch::ENDING, watch)
+    }
+
+    /// How long a grid may go on after it was asked to end: longer than its own waits do.
+    pub const ENDING: Duration = Duration::from_secs(60);
+
+    /// As [`wait`](Launch::wait), with another limit.
+    ///
+    /// # Errors
+    /// As [`wait`](Launch::wait).
+    pub fn wait_ending<E: From<DeviceError>>(
+        mut self,
+        ending: Duration,
+        mut watch: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut failed = None;
         let mut pause = Duration::from_micros(20);
         while !self.is_done()? {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(2));
-            if failed.is_none() {
-                failed = watch().err();
+            match &failed {
+                None => failed = watch().err().map(|error| (error, Instant::now())),
+                Some((_, since)) if since.elapsed() > ending => abandon(ending),
+                Some(_) => {}
             }
         }
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(()), |(error, _)| Err(error))
     }
+}
+
+/// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.
+fn abandon(ending: Duration) -> ! {
+    eprintln!(
+        "ginlab: the kernel has not ended {} after it was asked to: is there a barrier that some of its threads do not reach, or a loop \
+         without a bound? The process ends without it",
+        humantime::format_duration(ending)
+    );
+    // SAFETY: ends the process; nothing runs after it.
+    unsafe { nix::libc::_exit(124) }
 }
 
 /// See [`keep_buffers`].

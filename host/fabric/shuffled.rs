@@ -112,6 +112,10 @@ impl<R: Rail> Rail for ShuffledRail<R> {
     }
 
     unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
+        // As libfabric's rails do, so that tests over these meet it too.
+        if transfer.bytes == 0 && transfer.immediate.is_none() {
+            return Err(self.has_none("writes of nothing that say nothing"));
+        }
         Ok(self.hold(region, transfer, false))
     }
 

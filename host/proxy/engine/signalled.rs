@@ -297,6 +297,15 @@ impl<R: Rail> Engine<R> {
             Rule::Own | Rule::Drain => None,
         };
         let number = command.immediate;
+        if command.bytes == 0 && slot.is_none() {
+            // Rails refuse empty transfers that say nothing: the signal alone, behind whatever its rule names.
+            if rule == Rule::Drain && !self.signals.early {
+                self.signals.draining = Some(Draining { ticket, route, peer, immediate: signal });
+            } else {
+                self.lay_signal(ticket, route, peer, signal);
+            }
+            return true;
+        }
         match (rule, slot) {
             (Rule::Count, None) if pieces == 1 => self.lay_all(ticket, route, command, |_| Some(signal)),
             (Rule::Count, Some(slot)) => self.lay_all(ticket, route, command, |index| {
