@@ -13,7 +13,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The release and LLVM of the compiler that gave the stored snapshot: Debian's rustc-web.
@@ -570,34 +570,41 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     };
     let folder = tempfile::tempdir().unwrap();
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
-    for (own, text, arch) in [(env!("GINLAB_PTX_ARCH"), ptx()), ("sm_90", bulk())]
-        .into_iter()
-        .flat_map(|(own, text)| ["sm_80", "sm_90", "sm_100"].map(|arch| (own, text, arch)))
-    {
-        // PTX runs on its own target and on later ones.
-        if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
-            eprintln!("{arch}: not for PTX of {own}");
-            continue;
-        }
-        let source = folder.path().join("kernels.ptx");
-        std::fs::write(&source, text).unwrap();
-        for (allowed, spills, spills_of_gin) in REGISTERS_AND_SPILLED {
-            let output = Command::new(&ptxas)
-                .args(["-v", &format!("-maxrregcount={allowed}"), &format!("-arch={arch}"), "-o", "/dev/null"])
-                .arg(&source)
-                .output()
-                .unwrap();
-            let text =
-                format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            assert!(output.status.success() && !text.contains("warning"), "{arch}: {text}");
-            let found = resources(&text);
-            assert!(found.contains_key("put_kernel") || own == "sm_90", "{arch}: {text}");
-            for (name, (registers, spilled)) in found {
-                let limit = if is_of_gin(&name) { spills_of_gin } else { spills };
-                assert!(registers <= allowed, "{arch}: {name}: {registers} registers");
-                assert!(spilled <= limit, "{arch} at {allowed} registers: {name}: {spilled} bytes spilled");
+    // Each takes some seconds of a core: all at once.
+    std::thread::scope(|scope| {
+        for (own, text) in [(env!("GINLAB_PTX_ARCH"), ptx()), ("sm_90", bulk())] {
+            let source = folder.path().join(format!("{}.ptx", text.len()));
+            std::fs::write(&source, text).unwrap();
+            for arch in ["sm_80", "sm_90", "sm_100"] {
+                // PTX runs on its own target and on later ones.
+                if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
+                    eprintln!("{arch}: not for PTX of {own}");
+                    continue;
+                }
+                for limits in REGISTERS_AND_SPILLED {
+                    let (ptxas, source) = (ptxas.clone(), source.clone());
+                    scope.spawn(move || assembles(&ptxas, &source, arch, limits, text));
+                }
             }
         }
+    });
+}
+
+/// ptxas takes a module for this GPU, and each of its functions keeps to the limits.
+fn assembles(ptxas: &Path, source: &Path, arch: &str, (allowed, spills, spills_of_gin): (u32, u32, u32), ptx: &str) {
+    let output = Command::new(ptxas)
+        .args(["-v", &format!("-maxrregcount={allowed}"), &format!("-arch={arch}"), "-o", "/dev/null"])
+        .arg(source)
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !text.contains("warning"), "{arch}: {text}");
+    let found = resources(&text);
+    assert_eq!(found.contains_key("put_kernel"), ptx.contains(".entry put_kernel("), "{arch}: {text}");
+    for (name, (registers, spilled)) in found {
+        let limit = if is_of_gin(&name) { spills_of_gin } else { spills };
+        assert!(registers <= allowed, "{arch}: {name}: {registers} registers");
+        assert!(spilled <= limit, "{arch} at {allowed} registers: {name}: {spilled} bytes spilled");
     }
 }
 
