@@ -31,6 +31,11 @@ fi
 container=$(run from scratch)
 run add -q "$container" "$base" / >/dev/null
 run config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
+# Whom this machine trusts: how it reaches the package registries is its own affair.
+run copy -q "$container" /etc/ssl/certs/ca-certificates.crt /etc/ssl/host.crt >/dev/null
+for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE; do
+    run config --env "$variable=/etc/ssl/host.crt" "$container"
+done
 run commit -q --rm "$container" localhost/debian:bookworm >/dev/null
 commit=$(git rev-parse HEAD)
 build() { # STAGE

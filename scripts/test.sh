@@ -37,7 +37,7 @@ fi
 
 step 'scripts parse'
 for script in scripts/*.sh; do bash -n "$script"; done
-if have shellcheck; then shellcheck scripts/*.sh; else skip 'no shellcheck'; fi
+if have shellcheck; then shellcheck scripts/*.sh deploy/ranks.sh deploy/slurm/*.sbatch; else skip 'no shellcheck'; fi
 
 step 'format'
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip 'no rustfmt'; fi

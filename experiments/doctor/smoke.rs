@@ -44,7 +44,7 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
 /// The domains that this machine's ranks would open: every EFA card once, otherwise the loopback.
 fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), String> {
     let choice = discover::choose_provider(args.job.provider.as_deref()).map_err(|error| error.to_string())?;
-    let cards = if choice.provider.starts_with("efa") { machine.efa_cards().len().clamp(1, MOST_RAILS) } else { 1 };
+    let cards = if choice.provider.starts_with("efa") { machine.efa_cards().len().max(machine.efa_domains()).clamp(1, MOST_RAILS) } else { 1 };
     let count = args.job.domain.len().max(cards);
     let plan = discover::select_domains(&choice.provider, count, Reach::SameHost, &args.job.domain, None, 0, 1)
         .map_err(|error| error.to_string())?;

@@ -227,6 +227,17 @@ impl Machine {
         self.wanted.cards.or_else(|| self.profile().map(|profile| profile.cards.value as usize))
     }
 
+    /// EFA devices that libfabric lists: cards in software are not on the bus.
+    #[must_use]
+    pub fn efa_domains(&self) -> usize {
+        let Some(Ok(listing)) = &self.listing else { return 0 };
+        let of_efa = listing.domains.iter().filter(|listed| listed.is_efa() && listed.has_rma());
+        let mut names: Vec<&str> = of_efa.map(|listed| listed.domain.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.len()
+    }
+
     /// Whether the provider says that this domain's rails take memory of CUDA devices.
     #[must_use]
     pub fn takes_gpu_memory(&self, domain: &Domain) -> bool {

@@ -202,3 +202,19 @@ fn messages_want_an_order_that_efa_direct_has_not() {
     };
     assert!(first.code != 0 && first.stderr.contains("FI_ORDER_SAS, which efa-direct has not"), "{}", first.stderr);
 }
+
+/// The real provider below `doctor`: each card registers, writes to itself and reads back; and rails are cards.
+#[test]
+fn doctor_tries_every_card() {
+    if !has_provider() {
+        return;
+    }
+    let done = run(over("fast,cards=2", "doctor --only smoke,rma,libfabric --csv -")).expect(0);
+    let found: Vec<String> =
+        records(&done.stdout).iter().map(|row| format!("{} {}", row["state"], row["found"])).collect();
+    assert!(found[0].ends_with("RDM domains 2 of efa"), "{found:?}");
+    assert!(found[1].starts_with("ok efa: RMA, immediates of "), "{found:?}");
+    assert_eq!(found[2], "ok written to oneself and verified: rdmap79s0-rdm, rdmap80s0-rdm, proxy");
+    let four = run(over("fast,cards=1", "write --rails 4 -b 4K -e 4K")).expect(2);
+    assert!(four.complaint().contains("4 rails need as many cards, and there are 1"), "{}", four.stderr);
+}
