@@ -106,6 +106,9 @@ fn run(args: &Args) -> Result<(), Failure> {
         table::write(args, &header, &findings)?;
         Some(findings)
     };
+    if ginlab::signals::interrupted() {
+        return Err(Failure::Interrupted);
+    }
     findings.map_or(Ok(()), |findings| verdict(&findings, args.strict))
 }
 

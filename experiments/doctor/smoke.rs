@@ -7,6 +7,7 @@ use ginlab::cuda::{Choice, Device};
 use ginlab::doctor::Machine;
 use ginlab::doctor::trial::{self, Trial};
 use ginlab::fabric::discover::{self, Domain, Reach};
+use ginlab::signals;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
     let mut trials = Vec::new();
     match domains(args, machine) {
         Ok((provider, domains)) => {
-            for domain in &domains {
+            for domain in domains.iter().take_while(|_| !signals::interrupted()) {
                 if wants(args, "smoke") {
                     trials.push(trial::loop_back(domain, &device, false, timeout));
                 }
@@ -33,7 +34,7 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
                 }
             }
             if wants(args, "smoke") {
-                trials.push(Trial { rail: "proxy".into(), gpu: false, outcome: puts(args, args.job.provider.as_deref().unwrap_or(&provider)) });
+                trials.push(Trial { rail: "proxy".into(), gpu: false, outcome: puts(args, args.job.provider.as_deref().unwrap_or(&provider), domains.len().min(4)) });
             }
         }
         Err(why) => trials.push(Trial { rail: "rails".into(), gpu: false, outcome: Err(why) }),
@@ -54,12 +55,13 @@ fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), Stri
 }
 
 /// Two ranks and a proxy, as a user would run them.
-fn puts(args: &Args, provider: &str) -> Result<(), String> {
+fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
     const SECONDS: u64 = 60;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(["proxy", "--np", "2", "--bootstrap", "local", "-p", provider, "-b", "64K", "-e", "64K"]);
     command.args(["-n", "4", "-w", "1", "-r", "1", "--mode", "nbi", "--no-header", "--csv", "-", "-t", "20"]);
+    command.args(["--rails", &rails.max(1).to_string()]);
     if args.job.device == DeviceKind::Emulated {
         command.args(["-d", "emulated"]);
     }
@@ -81,7 +83,7 @@ fn puts(args: &Args, provider: &str) -> Result<(), String> {
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break status,
-            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            None if Instant::now() < deadline && !signals::interrupted() => std::thread::sleep(Duration::from_millis(10)),
             None => {
                 // Its ranks end with it.
                 let _ = child.kill();
