@@ -27,7 +27,13 @@ step() {
     shift
     part=$(mktemp "$out/part.XXXXXX.csv")
     if timeout 120 "$ginlab" shmem --path rails "$@" --csv "$part" >>"$out/tables.txt" 2>>"$out/log.txt"; then
-        if [[ -s $out/$name.csv ]]; then tail -n +2 "$part" >>"$out/$name.csv"; else cp "$part" "$out/$name.csv"; fi
+        if [[ -s $out/$name.csv ]]; then
+            tail -n +2 "$part" >>"$out/$name.csv"
+        else
+            # The header of the first step; the others differ in sizes and grid alone.
+            cp "$part" "$out/$name.csv"
+            cp "${part%.csv}.header.json" "$out/$name.header.json"
+        fi
     else
         echo "   FAILED: $name $*: $(tail -n 1 "$out/log.txt")" >&2
         failures=$((failures + 1))
