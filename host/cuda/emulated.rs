@@ -5,6 +5,7 @@ use crate::measure::size;
 use crate::memory;
 use cuda_std::emulation::Grid;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Once;
 use std::thread::JoinHandle;
 
 /// Page alignment: registrations are by pages.
@@ -37,10 +38,22 @@ pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError>
     kernel.native().ok_or_else(missing)
 }
 
+/// Memory of a grid's threads that is said before it is taken, once.
+const WORTH_SAYING: u64 = 256 << 20;
+static SAID: Once = Once::new();
+
 /// Runs a grid, for which there must be memory.
 pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + Sync) -> Result<(), DeviceError> {
     let grid = Grid::new(blocks, threads).resident(resident);
     check_memory(&grid, memory::available())?;
+    if grid.bytes() >= WORTH_SAYING {
+        SAID.call_once(|| {
+            eprintln!(
+                "# note: the threads of {blocks} x {threads} take up to {} of memory on the emulated device",
+                size::human(grid.bytes())
+            );
+        });
+    }
     grid.run(body).map_err(|error| DeviceError::Emulated(error.to_string()))
 }
 
