@@ -33,7 +33,7 @@ scripts/rails-lab.sh up --name "$name" --nodes 3 --rate "${RATE:-200mbit}" || sk
 
 # The containers' commands and the launcher's variables, out of the file.
 python3 - deploy/k8s/mpijob/mpijob.yaml "$work" <<'PYTHON'
-import shlex, sys, yaml
+import os, shlex, sys, yaml
 job = yaml.safe_load(open(sys.argv[1]))
 roles = job["spec"]["mpiReplicaSpecs"]
 for role in ("Launcher", "Worker"):
@@ -42,8 +42,9 @@ for role in ("Launcher", "Worker"):
     lines = [f"export {one['name']}={shlex.quote(one['value'])}" for one in container.get("env", [])]
     # What the lab has other than the file: the values of variables, not the commands.
     if role == "Launcher":
-        lines += ["export PROVIDER=tcp DEVICE=emulated RAILS=4",
-                  "export PROXY='-b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split' ALL2ALL='-b 256K -e 1M -f 4 -n 20 --strategy split'"]
+        small = {"PROXY": "-b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split", "ALL2ALL": "-b 256K -e 1M -f 4 -n 20 --strategy split"}
+        lines += ["export PROVIDER=tcp DEVICE=emulated RAILS=4"]
+        lines += [f"export {name}={shlex.quote(os.environ.get(name) or value)}" for name, value in small.items()]
     open(f"{sys.argv[2]}/{role}.sh", "w").write("\n".join(lines) + "\nexec " + shlex.join(command) + "\n")
 PYTHON
 ssh-keygen -q -t ecdsa -N '' -f "$work/key"

@@ -10,6 +10,7 @@ mod affinity;
 mod all2all;
 mod chart;
 mod cli;
+mod cluster;
 mod compare;
 mod doctor;
 mod echo;
