@@ -1,5 +1,5 @@
-//! Compiles kernels/ to PTX and hands the paths of both modules to the host as `GINLAB_PTX` and `GINLAB_PTX_BULK`, builds the
-//! cards in software (`GINLAB_SOFT_EFA_FILE`), notes commit and compiler for `--version`.
+//! Compiles kernels/ to PTX and hands the paths of the modules to the host as `GINLAB_PTX`, `GINLAB_PTX_BULK` and
+//! `GINLAB_PTX_PROGRAMS`, builds the cards in software (`GINLAB_SOFT_EFA_FILE`), notes commit and compiler for `--version`.
 
 use std::process::Command;
 
@@ -100,10 +100,13 @@ fn ptx() {
         let builder = cuda_builder::CudaBuilder::new("kernels", toolchain.clone());
         builder.watch("crates/cuda_std").watch("crates/cuda_std_macros")
     };
-    // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs. Side by
-    // side, since whoever edits a kernel waits for both.
-    let modules =
-        [("GINLAB_PTX", builder().arch(&arch)), ("GINLAB_PTX_BULK", builder().arch("sm_90").isa(80).feature("bulk"))];
+    // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs. Programs have
+    // one, so that the driver compiles them for those alone who run them. Side by side, since whoever edits a kernel waits for all.
+    let modules = [
+        ("GINLAB_PTX", builder().arch(&arch)),
+        ("GINLAB_PTX_BULK", builder().arch("sm_90").isa(80).feature("bulk")),
+        ("GINLAB_PTX_PROGRAMS", builder().arch(&arch).feature("programs")),
+    ];
     let built = modules.map(|(variable, builder)| (variable, std::thread::spawn(|| builder.build())));
     for (variable, thread) in built {
         match thread.join() {

@@ -33,3 +33,22 @@ pub const IMBALANCE: Column = Column::measured(
     "%",
     "By how many percent the busiest rail of a rank carries more than the mean of its rails; of all ranks the largest",
 );
+/// How rails keep the order of a put and its signal.
+pub const RULE: Column =
+    Column::chosen("rule", "", "How a put and its signal are kept in order on rails: count, own, drain, sequence");
+/// Proxy threads.
+pub const PROXIES: Column = Column::chosen("proxies", "", "Proxy threads of a rank, where rails are used");
+/// What of an operation crosses the wires, as nccl-tests counts.
+pub const BUSBW: Column = Column::measured(
+    "busbw_gbytes_s",
+    "GB/s",
+    "What of it crosses the wires: `algbw` times 2 (n - 1) / n for all-reduce, (n - 1) / n for all-to-all, all-gather and reduce-scatter, 1 otherwise",
+);
+/// What the wires allow.
+pub const CEILING: Column = Column::measured(
+    "ceiling_gbytes_s",
+    "GB/s",
+    "The most bus bandwidth that the wires allow for this operation and these nodes",
+);
+/// In percent of it.
+pub const CEILING_PCT: Column = Column::measured("ceiling_pct", "%", "Bus bandwidth in percent of that");

@@ -36,8 +36,8 @@ macro_rules! register {
 }
 
 register! {
-    proxy, shmem, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, doctor, model, bootstrap, echo, serve,
-    soft_efa, complete,
+    proxy, shmem, collectives, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, doctor, model, bootstrap,
+    echo, serve, soft_efa, complete,
 }
 
 fn main() -> ExitCode {

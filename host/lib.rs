@@ -2,7 +2,7 @@
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
 //! memory ([`ring`]) and queues for study ([`queue`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric
-//! memory for kernels that talk to each other ([`gin`]), the ranks ([`bootstrap`]), the machine's cores ([`cores`]) and memory
+//! memory for kernels that talk to each other ([`gin`]), NCCL to measure beside ([`nccl`]), the ranks ([`bootstrap`]), the machine's cores ([`cores`]) and memory
 //! ([`memory`]), PCI addresses ([`pci`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the
 //! machine's devices and what connects them ([`topology`]), what surrounds a run ([`surroundings`]), what stands in its way
 //! ([`doctor`]), and the rows that every
@@ -18,6 +18,7 @@ pub mod gin;
 pub mod measure;
 pub mod memory;
 mod memory_file;
+pub mod nccl;
 pub mod pairing;
 pub mod pci;
 pub mod proxy;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The pictures of the pages in experiments/, from data/.
-#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model; all of them without. readme: docs/puts.svg
+#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model, collectives; all of them without. readme: docs/puts.svg
 #   GINLAB=path                      another binary than target/release/ginlab
 # A newer run: its folder takes the place of the older one below, as it does in the page's figures.toml.
 set -euo pipefail
@@ -24,7 +24,7 @@ draw() {
 chart() { draw "experiments/$1/$2.svg" "${@:3}"; }
 
 pages=("$@")
-if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model); fi
+if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model collectives); fi
 for page in "${pages[@]}"; do
     case $page in
         proxy)
@@ -72,6 +72,21 @@ for page in "${pages[@]}"; do
         model)
             chart model nodes 'all-to-all of 64 KiB in virtual time: bandwidth of a GPU by number of GPUs' \
                 "$virtual/nodes.csv" -x ranks -y bandwidth_gbytes_s --series rails --log x
+            ;;
+        collectives)
+            published=experiments/collectives/published/p5.csv
+            whole=data/2026-11-22-virtual/whole.csv
+            chart collectives whole 'all-to-all of 2 GiB: modelled p5 (all2all) and published NCCL, bus bandwidth of a GPU' \
+                "$whole" "$published" -x ranks -y busbw_gbytes_s --series case --where case=all2all,nccl-all-to-all \
+                --where total_bytes=2147483648 --log x --linear y
+            chart collectives whole-sizes 'all-to-all by size: modelled p5 and published NCCL, bus bandwidth of a GPU' \
+                "$whole" "$published" -x total_bytes -y busbw_gbytes_s --series case,ranks --where case=all2all,nccl-all-to-all \
+                --where ranks=16,64,256 --log x --linear y
+            chart collectives published 'published: NCCL on p5, 2 GiB, bus bandwidth of a GPU' "$published" -x ranks -y busbw_gbytes_s \
+                --series case --where case=nccl-all-reduce,nccl-all-gather,nccl-all-to-all --where size_bytes=2147483648 --log x --linear y
+            chart collectives published-nvshmem 'published: NVSHMEM all-to-all, which does not change with the number of GPUs' \
+                "$published" -x size_bytes -y algbw_gbytes_s --series case,ranks --where ranks=16,256 \
+                --where case=nvshmem-all-to-all-device,nvshmem-all-to-all-host --log x,y
             ;;
         readme)
             draw docs/puts.svg 'puts by size over tcp on one H200, four rails: quiet after each, nbi, and CPU-initiated' \

@@ -4,6 +4,7 @@
 #   scripts/gpu-check.sh [FOLDER]      results go to FOLDER, a new one (default: $OUT, then data/<date>-<hostname>)
 #   GINLAB=path QUICK=1                another binary; a tenth of the time, for trying the script itself
 #   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
+#   ONLY=collective                    nothing but these and the collectives (gpu-check-collective.sh)
 #   ONLY=ring                          nothing but the ring beside its prototype (gpu-check-ring.sh)
 #
 # Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
@@ -118,6 +119,18 @@ else
     say "== ipc: skipped: $gpus GPU, and it takes two"
 fi
 if [[ ${ONLY:-} == ipc ]]; then finish_only; fi
+
+# Collectives over NVLink, all GPUs, NCCL in turns.
+if ((gpus >= 2)); then
+    mkdir -p "$work/collective"
+    if OUT=$work/collective timeout -k 5 300 scripts/gpu-check-collective.sh "$ginlab" 2>&1 | tee -a "$log"; then
+        say '== collective: ok'
+    else
+        say '== collective: FAILED'
+        failures=$((failures + 1))
+    fi
+fi
+if [[ ${ONLY:-} == collective ]]; then finish_only; fi
 
 # What CUDA's own checkers say of the kernels.
 if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$work" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi

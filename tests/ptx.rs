@@ -23,8 +23,12 @@ const BLESSED: &str = "1.96.0, LLVM 22.1.8";
 /// programs ([`OF_GIN`]; the most has `signal_check_warp`, which checks and measures nothing).
 const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 32), (64, 560, 2048)];
 
+/// The same for the module of programs: of the loops that move and add bytes, and of what lies around them, where a launch of 512 threads
+/// spends some hundred nanoseconds.
+const SPILLED_BY_PROGRAMS: [(u32, u32); 2] = [(32, 700), (520, 2048)];
+
 /// How the names of kernels begin that use the device API of programs.
-const OF_GIN: [&str; 3] = ["ring_shift", "signal_check_", "shmem_"];
+const OF_GIN: [&str; 4] = ["ring_shift", "signal_check_", "shmem_", "collective_"];
 
 fn ptx() -> &'static str {
     ginlab::cuda::PTX.unwrap()
@@ -33,6 +37,11 @@ fn ptx() -> &'static str {
 /// The second module, for compute capability 9.0.
 fn bulk() -> &'static str {
     ginlab::cuda::PTX_BULK.unwrap()
+}
+
+/// The module of programs over the device API.
+fn programs() -> &'static str {
+    ginlab::cuda::PTX_PROGRAMS.unwrap()
 }
 
 /// A list for each function.
@@ -323,9 +332,7 @@ fn lanes_that_go_together_hold_one_ring(protocol: &Protocol) {
 
 /// `barrier` without `.aligned` lets a lane arrive apart from its warp, and the warp stays apart behind it.
 fn a_blocks_barriers_are_aligned(protocol: &Protocol) {
-    for (name, mnemonic) in all(protocol).filter(|(_, mnemonic)| mnemonic.starts_with("barrier")) {
-        assert!(mnemonic.contains(".aligned"), "{name}: {mnemonic}");
-    }
+    a_blocks_barriers_are(protocol);
     for name in ["put_kernel", "queue_ticket", "queue_vyukov", "ping_pong"] {
         let votes = protocol[name].iter().any(|mnemonic| mnemonic.contains(".red.or.pred"));
         assert!(votes, "{name}: no vote: {:#?}", protocol[name]);
@@ -338,6 +345,12 @@ fn a_blocks_barriers_stand_once_each(protocol: &Protocol) {
     let list = &protocol["put_kernel"];
     let count = |wanted: &str| list.iter().filter(|mnemonic| mnemonic.starts_with(wanted)).count();
     assert_eq!((count("bar.red"), count("bar.sync")), (8, 1), "put_kernel: {list:#?}");
+}
+
+fn a_blocks_barriers_are(protocol: &Protocol) {
+    for (name, mnemonic) in all(protocol).filter(|(_, mnemonic)| mnemonic.starts_with("barrier")) {
+        assert!(mnemonic.contains(".aligned"), "{name}: {mnemonic}");
+    }
 }
 
 fn a_wait_is_what_the_ring_says(protocol: &Protocol) {
@@ -457,6 +470,8 @@ fn between_gpus_the_rules_hold_in_both_modules() {
     the_accesses_between_gpus_are_wide_and_unrolled(&functions(ptx()));
     bulk_stores_are_fenced_and_waited_for(&functions(bulk()));
     nothing_is_weaker_than_its_name(&protocol(bulk()));
+    nothing_is_weaker_than_its_name(&protocol(programs()));
+    a_blocks_barriers_are(&protocol(programs()));
 }
 
 #[test]
@@ -495,6 +510,11 @@ fn the_first_module_runs_on_older_gpus_and_the_second_has_nothing_else() {
     assert!(target(bulk()).starts_with("sm_90"));
     let names: Vec<String> = functions(bulk()).into_keys().collect();
     assert_eq!(names, ["ipc_bulk_copy", "ipc_bulk_write"]);
+    // Programs run where the first module does, which has none of them.
+    assert!(target(programs()).starts_with(env!("GINLAB_PTX_ARCH")));
+    let entries = |ptx: &'static str| ptx.lines().filter(|line| line.contains(".entry ")).collect::<Vec<_>>();
+    assert!(entries(programs()).iter().all(|line| line.contains("collective_")), "{:?}", entries(programs()));
+    assert!(!entries(ptx()).iter().any(|line| line.contains("collective_")));
 }
 
 // --- the snapshot ----------------------------------------------------------------------------------------------------
@@ -531,7 +551,9 @@ fn the_protocols_instructions_are_the_blessed_ones() {
         return;
     }
     let mut text = String::new();
-    for (name, mut list) in protocol(ptx()).into_iter().chain(protocol(bulk())) {
+    // What programs share with the first module stands there.
+    let of_programs = protocol(programs()).into_iter().filter(|(name, _)| name.starts_with("collective"));
+    for (name, mut list) in protocol(ptx()).into_iter().chain(protocol(bulk())).chain(of_programs) {
         // How often the payload's loop is unrolled is the compiler's affair.
         list.retain(|mnemonic| !is_payload(mnemonic));
         if !list.is_empty() {
@@ -572,16 +594,21 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
     // Each takes some seconds of a core: all at once.
     std::thread::scope(|scope| {
-        for (own, text) in [(env!("GINLAB_PTX_ARCH"), ptx()), ("sm_90", bulk())] {
+        for (own, text) in [(env!("GINLAB_PTX_ARCH"), ptx()), ("sm_90", bulk()), (env!("GINLAB_PTX_ARCH"), programs())]
+        {
             let source = folder.path().join(format!("{}.ptx", text.len()));
             std::fs::write(&source, text).unwrap();
             for arch in ["sm_80", "sm_90", "sm_100"] {
+                // What programs share with the first module is assembled for every GPU there.
+                if text == programs() && arch != "sm_90" && number(own) <= 90 {
+                    continue;
+                }
                 // PTX runs on its own target and on later ones.
                 if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
                     eprintln!("{arch}: not for PTX of {own}");
                     continue;
                 }
-                for limits in REGISTERS_AND_SPILLED {
+                for limits in REGISTERS_AND_SPILLED.into_iter().zip(SPILLED_BY_PROGRAMS) {
                     let (ptxas, source) = (ptxas.clone(), source.clone());
                     scope.spawn(move || assembles(&ptxas, &source, arch, limits, text));
                 }
@@ -591,7 +618,13 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
 }
 
 /// ptxas takes a module for this GPU, and each of its functions keeps to the limits.
-fn assembles(ptxas: &Path, source: &Path, arch: &str, (allowed, spills, spills_of_gin): (u32, u32, u32), ptx: &str) {
+fn assembles(
+    ptxas: &Path,
+    source: &Path,
+    arch: &str,
+    ((allowed, spills, spills_of_gin), (of_loops, around)): ((u32, u32, u32), (u32, u32)),
+    ptx: &str,
+) {
     let output = Command::new(ptxas)
         .args(["-v", &format!("-maxrregcount={allowed}"), &format!("-arch={arch}"), "-o", "/dev/null"])
         .arg(source)
@@ -602,7 +635,12 @@ fn assembles(ptxas: &Path, source: &Path, arch: &str, (allowed, spills, spills_o
     let found = resources(&text);
     assert_eq!(found.contains_key("put_kernel"), ptx.contains(".entry put_kernel("), "{arch}: {text}");
     for (name, (registers, spilled)) in found {
-        let limit = if is_of_gin(&name) { spills_of_gin } else { spills };
+        let limit = match ptx == programs() {
+            true if ["::copy", "::sum"].iter().any(|end| name.ends_with(end)) => of_loops,
+            true => around,
+            false if is_of_gin(&name) => spills_of_gin,
+            false => spills,
+        };
         assert!(registers <= allowed, "{arch}: {name}: {registers} registers");
         assert!(spilled <= limit, "{arch} at {allowed} registers: {name}: {spilled} bytes spilled");
     }

@@ -1,6 +1,6 @@
 //! `ginlab model all2all`.
 
-use crate::columns::{IMBALANCE, WINDOW};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, WINDOW};
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
@@ -20,6 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   ginlab model all2all                                    8, 64 and 512 machines of a p5, 64 KiB to each GPU
   ginlab model all2all -p p5en --nodes 2,4,8,16 -b 4K -e 4M -f 4 --rails 1,2
+  ginlab model all2all --nodes 2,4,8,16,32 --rails 4 --total 2G    as nccl-tests counts, what stays in a machine included
   ginlab model all2all --nodes 64 --strategy round-robin,split --order rotated,same --csv scale.csv";
 
 /// Options of `ginlab model all2all`.
@@ -41,6 +42,9 @@ pub struct Args {
     /// Smallest block that each GPU writes to each GPU of the other machines [K, M, G are powers of two]
     #[arg(short = 'b', long, default_value = "64K", value_name = "SIZE", value_parser = size::parse)]
     begin: u64,
+    /// In place of blocks: bytes of each GPU for all GPUs, those of its own machine and itself too, as nccl-tests counts; a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::parse, conflicts_with_all = ["begin", "end", "factor"])]
+    total: Vec<u64>,
     /// Largest block [default: the smallest]
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = size::parse)]
     end: Option<u64>,
@@ -94,7 +98,10 @@ impl From<Order> for all_to_all::Order {
 /// What the options ask for: a setting for each row, and its name for the order.
 fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Failure> {
     let end = args.end.unwrap_or(args.begin);
-    let sizes = sizes(args.begin, end, args.factor)?;
+    let sizes = if args.total.is_empty() { sizes(args.begin, end, args.factor)? } else { args.total.clone() };
+    if args.total.iter().any(|total| *total == 0 || *total > 1 << 44) {
+        return Err(usage("--total", "1 B or more for each GPU, and up to 16 TiB"));
+    }
     if args.begin == 0 || end > 1 << 40 {
         return Err(usage("-b/-e/-f", "blocks of 1 B to 1 TiB can be simulated"));
     }
@@ -126,7 +133,7 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Fai
                             nodes: nodes.into(),
                             gpus_per_node: gpus,
                             rails,
-                            bytes,
+                            bytes: if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) },
                             split: strategy == Strategy::Split,
                             window: args.window,
                             order: order.into(),
@@ -143,6 +150,9 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Fai
 
 const PAIR: Column =
     Column::measured("pair_gbytes_s", "GB/s", "Bandwidth from one rank to one other").shown("pair", 7);
+
+const TOTAL: Column =
+    Column::measured("total_bytes", "B", "Blocks of a GPU for all GPUs, its own machine's and itself included: nccl-tests' size");
 
 /// The simulation.
 pub struct Model {
@@ -162,13 +172,22 @@ impl Experiment for Model {
     type Tuple = (Setting, Order);
 
     const ABOUT: About = About {
-        columns: &[WINDOW, IMBALANCE.shown("imbal.", 6), PAIR],
+        columns: &[
+            WINDOW,
+            IMBALANCE.shown("imbal.", 6),
+            PAIR,
+            TOTAL,
+            BUSBW.shown("busbw", 7),
+            CEILING,
+            CEILING_PCT.shown("ceil", 5),
+        ],
         without: &["grid"],
         headlines: &[Headline::most("modelled all-to-all, most bandwidth of a GPU", "bandwidth_gbytes_s", &[])],
         plots: &[
             Plot::BANDWIDTH,
             Plot::TIME,
             Plot::BANDWIDTH.by("ranks", "bandwidth of a GPU by the number of GPUs", &["ranks"]),
+            Plot { name: "busbw", title: "bus bandwidth by the number of GPUs", x: &["ranks"], y: "busbw_gbytes_s", range: None, ..Plot::BANDWIDTH },
         ],
         ..About::new("model", "Modelled cards in virtual time: an all-to-all of many machines")
     };
@@ -193,9 +212,9 @@ impl Experiment for Model {
             profile.assumed().collect::<Vec<_>>().join(", ")
         ));
         header.note(
-            "what stays in a machine is not part of it; not modelled: switches and congestion in the network, loss, what GPU and \
-             host can deliver; time_us is from the first post to the last acknowledgement of all, GB/s and Mops of one GPU, pair \
-             of one GPU to one other",
+            "time_us is from the first post to the last acknowledgement of all, GB/s and Mops of what one GPU sends to other machines, pair \
+             of one GPU to one other; busbw is of the whole, with what stays in a machine at the profile's NVLink rate, at the same time; \
+             not modelled: switches and congestion in the network, loss, what GPU and host can deliver",
         );
         Ok((Model { args: args.clone(), name, profile }, header))
     }
@@ -239,6 +258,14 @@ fn measure(
         row.times(&summary).throughput(bytes, setting.peers());
         row.set(&PAIR, setting.bytes as f64 / summary.p50 / 1000.0);
         row.line_rate((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails));
+        // What stays in the machine goes by NVLink meanwhile.
+        let (n, local) = (gpus as f64, setting.gpus_per_node as f64);
+        let inside = (local - 1.0) * setting.bytes as f64 / profile.nvlink_gbytes_s.value / 1000.0;
+        let busbw = (n - 1.0) * setting.bytes as f64 / summary.p50.max(inside) / 1000.0;
+        let rails = profile.line_rate_gbps.value / 8.0 * f64::from(setting.rails);
+        let ceiling = (rails * (n - 1.0) / (n - local)).min(profile.nvlink_gbytes_s.value * (n - 1.0) / (local - 1.0));
+        row.set(&TOTAL, setting.bytes * gpus).set(&BUSBW, busbw);
+        row.set(&CEILING, ceiling).set(&CEILING_PCT, 100.0 * busbw / ceiling);
     }
     Ok((row, times))
 }

@@ -2,9 +2,9 @@
 
 use super::args::{Args, Case, Scope, Tuple};
 use super::nvshmem::{Nvshmem, Times};
+use super::P999;
 use super::order;
-use super::{P999, PROXIES, RULE};
-use crate::columns::SCOPE;
+use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::runner::Rows;
 use cuda_std::Kernel;

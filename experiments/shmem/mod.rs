@@ -5,7 +5,7 @@ mod measure;
 mod nvshmem;
 mod order;
 
-use crate::columns::SCOPE;
+use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::program::Program;
@@ -23,8 +23,6 @@ use measure::Shmem;
 pub const PROGRAMS: &[Program] = &[program::<Shmem>()];
 
 const P999: Column = Column::measured("time_us_p999", "us", "99.9th percentile of the times, nearest rank").shown("p99.9", 8);
-const RULE: Column = Column::chosen("rule", "", "How a put and its signal are kept in order on rails: count, own, drain, sequence");
-const PROXIES: Column = Column::chosen("proxies", "", "Proxy threads of a rank, where rails are used");
 
 impl Experiment for Shmem {
     type Args = Args;

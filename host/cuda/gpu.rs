@@ -1,6 +1,7 @@
 //! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
 
-use super::{DeviceError, Kernel, PTX, PTX_BULK, Place, Plain};
+use super::{DeviceError, Kernel, PTX, PTX_BULK, PTX_PROGRAMS, Place, Plain};
+use cuda_std::Module as Of;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::collections::VecDeque;
@@ -49,6 +50,8 @@ pub struct Gpu {
     modules: [Module; 2],
     /// The second PTX module, once something wants it.
     bulk: OnceLock<Result<Module, DeviceError>>,
+    /// The programs at [`ROOMY`] registers, and at [`NARROW`], each once something wants it.
+    programs: [OnceLock<Result<Module, DeviceError>>; 2],
     name: String,
 }
 
@@ -134,7 +137,7 @@ impl Gpu {
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         // The driver compiles the PTX here; loading at once keeps that out of the first launch.
         let modules = [load(&context, ptx, ROOMY)?, load(&context, ptx, NARROW)?];
-        Ok(Gpu { context, stream, modules, bulk: OnceLock::new(), name })
+        Ok(Gpu { context, stream, modules, bulk: OnceLock::new(), programs: Default::default(), name })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -166,9 +169,12 @@ impl Gpu {
         // SAFETY: a function of a module that is never unloaded.
         let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block as i32, 0) };
         let each = each.map_err(failed("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
-        let processors = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-        let processors = processors.map_err(failed("cuDeviceGetAttribute"))?;
-        Ok((each * processors).max(0) as u32)
+        Ok(each.max(0) as u32 * self.multiprocessors()?)
+    }
+
+    pub(super) fn multiprocessors(&self) -> Result<u32, DeviceError> {
+        let count = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        count.map(|count| count.max(1) as u32).map_err(failed("cuDeviceGetAttribute"))
     }
 
     pub(super) fn bind(&self) -> Result<(), DeviceError> {
@@ -275,9 +281,15 @@ impl Gpu {
     /// The driver's function for blocks of this many threads.
     pub(super) fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<sys::CUfunction, DeviceError> {
         self.bind()?;
-        let module = match kernel.native() {
-            Some(_) => &self.modules[usize::from(block > ROOMY_THREADS)],
-            None => self.bulk_module()?,
+        let narrow = usize::from(block > ROOMY_THREADS);
+        let module = match kernel.module() {
+            Of::First => &self.modules[narrow],
+            Of::Bulk => self.bulk_module()?,
+            Of::Programs => {
+                let ptx = PTX_PROGRAMS.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
+                let compiled = || load(&self.context, ptx, [ROOMY, NARROW][narrow]);
+                self.programs[narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)?
+            }
         };
         module.function(kernel.name())
     }

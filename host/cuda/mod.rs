@@ -45,6 +45,13 @@ pub const PTX_BULK: Option<&str> = Some(include_str!(env!("GINLAB_PTX_BULK")));
 #[cfg(not(feature = "ptx"))]
 pub const PTX_BULK: Option<&str> = None;
 
+/// The PTX of programs over the device API, when this build has it.
+#[cfg(feature = "ptx")]
+pub const PTX_PROGRAMS: Option<&str> = Some(include_str!(env!("GINLAB_PTX_PROGRAMS")));
+/// The PTX of programs over the device API, when this build has it.
+#[cfg(not(feature = "ptx"))]
+pub const PTX_PROGRAMS: Option<&str> = None;
+
 /// An error of a device: what was asked, what came back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
@@ -117,6 +124,14 @@ impl Device {
             Ok(gpu) => Ok((Device::Gpu(Arc::new(gpu)), None)),
             Err(DeviceError::Missing(why)) if choice == Choice::Auto => Ok((Device::Emulated, Some(why))),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Lets the calling thread use the device through libraries that take the thread's current CUDA context.
+    pub(crate) fn bind(&self) -> Result<(), DeviceError> {
+        match self {
+            Device::Emulated => Ok(()),
+            Device::Gpu(gpu) => gpu.bind(),
         }
     }
 
@@ -215,6 +230,17 @@ impl Device {
         }
     }
 
+    /// Multiprocessors of a GPU; the emulated device has one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn multiprocessors(&self) -> Result<u32, DeviceError> {
+        match self {
+            Device::Emulated => Ok(1),
+            Device::Gpu(gpu) => gpu.multiprocessors(),
+        }
+    }
+
     /// Refuses a grid of a kernel whose blocks wait for one another when the device does not hold them all; any grid of another
     /// kernel is good here.
     ///
@@ -299,21 +325,34 @@ impl Launch {
     pub fn wait_ending<E: From<DeviceError>>(
         mut self,
         ending: Duration,
-        mut watch: impl FnMut() -> Result<(), E>,
+        watch: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut failed = None;
-        let mut pause = Duration::from_micros(20);
-        while !self.is_done()? {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(2));
-            match &failed {
-                None => failed = watch().err().map(|error| (error, Instant::now())),
-                Some((_, since)) if since.elapsed() > ending => abandon(ending),
-                Some(_) => {}
-            }
-        }
-        failed.map_or(Ok(()), |(error, _)| Err(error))
+        wait_for(ending, || self.is_done(), watch)
     }
+}
+
+/// Asks `done` until it says so, calling `watch` every few milliseconds. An error from `watch`, which has asked the work to end by then, is
+/// returned once it has; so long after it the process ends without the work.
+///
+/// # Errors
+/// That of `done`, or the first one from `watch`.
+pub fn wait_for<E: From<DeviceError>>(
+    ending: Duration,
+    mut done: impl FnMut() -> Result<bool, DeviceError>,
+    mut watch: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
+    let mut failed = None;
+    let mut pause = Duration::from_micros(20);
+    while !done()? {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
+        match &failed {
+            None => failed = watch().err().map(|error| (error, Instant::now())),
+            Some((_, since)) if since.elapsed() > ending => abandon(ending),
+            Some(_) => {}
+        }
+    }
+    failed.map_or(Ok(()), |(error, _)| Err(error))
 }
 
 /// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.

@@ -26,7 +26,7 @@ pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};
 pub use rails::Fabric;
 
 use crate::bootstrap::Bootstrap;
-use crate::cuda::{Buffer, Choice, Device, Launch, OpenedMemory};
+use crate::cuda::{Buffer, Choice, Device, DeviceError, Launch, OpenedMemory, wait_for};
 use crate::proxy::order::Rule;
 use crate::proxy::{Fault, Proxy, ProxyError, Snapshot};
 use crate::rails::strategy::Strategy;
@@ -83,6 +83,9 @@ pub struct Options {
     pub heap_bytes: u64,
     /// See [`Path`].
     pub path: Path,
+    /// So many ranks with neighbouring numbers count as a machine of their own: between them there are rails alone, as between machines.
+    /// For studies of several nodes on one machine.
+    pub node_size: Option<usize>,
     /// What the rails are, where some are needed.
     pub fabric: Fabric,
     /// Rails of each proxy thread.
@@ -109,6 +112,7 @@ impl Default for Options {
             device: Choice::Auto,
             heap_bytes: 64 << 20,
             path: Path::Auto,
+            node_size: None,
             fabric: Fabric::default(),
             rails: 1,
             strategy: Strategy::Auto { threshold: crate::rails::strategy::DEFAULT_AUTO_THRESHOLD },
@@ -397,7 +401,7 @@ impl World {
     where
         A: Copy + Send + Sync + 'static,
     {
-        self.report.write(0, &[0u64; size_of::<Report>() / 8])?;
+        self.prepare()?;
         let program = Program { world: self.description, args };
         // SAFETY: what the world points to lives as long as it, and `wait` or the drop of the launch comes first; the rest is the caller's.
         let launch = unsafe { self.device.launch(kernel, grid, block, program) }?;
@@ -410,9 +414,30 @@ impl World {
     /// # Errors
     /// As [`launch`](World::launch).
     pub fn wait(&mut self, ranks: &mut Bootstrap, running: Running) -> Result<(), GinError> {
-        let Running { launch, kernel } = running;
+        let Running { mut launch, kernel } = running;
+        self.wait_until(ranks, kernel, || launch.is_done())
+    }
+
+    /// Makes ready for kernels that the caller appends to streams of its own, with the [`description`](World::description).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn prepare(&self) -> Result<(), GinError> {
+        Ok(self.report.write(0, &[0u64; size_of::<Report>() / 8])?)
+    }
+
+    /// As [`wait`](World::wait), for such work: `done` says whether it has ended.
+    ///
+    /// # Errors
+    /// As [`launch`](World::launch).
+    pub fn wait_until(
+        &mut self,
+        ranks: &mut Bootstrap,
+        kernel: &'static str,
+        done: impl FnMut() -> Result<bool, DeviceError>,
+    ) -> Result<(), GinError> {
         let (abort, proxies) = (&self.abort, &self.proxies);
-        let ended = launch.wait(|| {
+        let ended = wait_for(Launch::ENDING, done, || {
             let reason = if crate::signals::interrupted() {
                 Err(GinError::Interrupted)
             } else {

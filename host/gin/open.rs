@@ -41,7 +41,8 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let bytes = (RESERVED_BYTES + options.heap_bytes).next_multiple_of(4096);
     check_memory(ranks, bytes)?;
 
-    let mut mapped = map(ranks, &device, bytes, options.path, &mut notes)?;
+    check_nodes(ranks, options)?;
+    let mut mapped = map(ranks, &device, bytes, options, &mut notes)?;
     let (me, size) = (ranks.rank(), ranks.size());
     let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
     let someone_needs_rails = ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true);
@@ -93,7 +94,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let entries: Vec<Peer> = (0..size).map(entry).collect();
     let peers = device.allocate(Place::Device, size_of_val(&entries[..]))?;
     peers.write(0, &entries)?;
-    let (teams, members) = teams(ranks);
+    let (teams, members) = teams(ranks, options);
     let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
     team_pes.write(0, &members)?;
     let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
@@ -147,12 +148,28 @@ fn fingerprint(options: &Options) -> Vec<(String, String)> {
     vec![
         of("heap", options.heap_bytes.to_string()),
         of("path", options.path.to_string()),
+        of("ranks of a node", format!("{:?}", options.node_size)),
         of("rails' fabric", options.fabric.text()),
         of("rails", options.rails.to_string()),
         of("strategy", options.strategy.to_string()),
         of("rule of signals", options.rule.to_string()),
         of("proxy threads", options.proxies.to_string()),
     ]
+}
+
+/// The node of a rank, where one machine stands for several.
+fn node_of(options: &Options, rank: usize) -> usize {
+    options.node_size.map_or(0, |size| rank / size.max(1))
+}
+
+fn check_nodes(ranks: &Bootstrap, options: &Options) -> Result<(), GinError> {
+    match options.node_size {
+        Some(size) if size == 0 || !ranks.size().is_multiple_of(size) => Err(GinError::Usage(format!(
+            "{} ranks are no nodes of {size} each: all nodes have as many ranks",
+            ranks.size()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn check_memory(ranks: &Bootstrap, bytes: u64) -> Result<(), GinError> {
@@ -172,15 +189,17 @@ fn map(
     ranks: &mut Bootstrap,
     device: &Device,
     bytes: u64,
-    path: Path,
+    options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<Mapped, GinError> {
+    let path = options.path;
     let shared = PeerMemory::new(device, bytes)?;
     let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
     // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
-    let here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
+    let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
     let (me, size) = (ranks.rank(), ranks.size());
+    here.retain(|rank| node_of(options, *rank) == node_of(options, me));
     let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
     let mut refused = None;
     for rank in (0..size).filter(|rank| *rank != me) {
@@ -274,9 +293,9 @@ fn connect(ranks: &mut Bootstrap, proxies: &[Proxy]) -> Result<(), GinError> {
 }
 
 /// World, node and rail, with the PEs of each behind one another.
-fn teams(ranks: &Bootstrap) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
+fn teams(ranks: &Bootstrap, options: &Options) -> ([Team; kernels::gin::TEAMS], Vec<u32>) {
     let (me, size) = (ranks.rank(), ranks.size());
-    let host = |rank: usize| &ranks.members()[rank].identity;
+    let host = |rank: usize| (&ranks.members()[rank].identity, node_of(options, rank));
     let on = |rank: usize| (0..size).filter(|other| host(*other) == host(rank)).collect::<Vec<_>>();
     let place = |rank: usize| on(rank).iter().position(|other| *other == rank);
     let node = on(me);

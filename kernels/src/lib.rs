@@ -8,13 +8,15 @@
 //! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
 //! - [`put`]: the device API, `put_nbi`, `put`, `quiet`, `quiet_until`;
 //! - [`gin`]: the device API of programs: symmetric memory, put, get, signals, barrier, to any PE over NVLink or rails;
+//! - [`block`]: what the threads of a block agree on;
 //! - [`batch`]: many small puts behind one fence;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
-//!   [`ring_shift`], [`signal_check`], [`shmem`], [`ipc_bulk`], which is a PTX module of its own (feature `bulk`). A new one is a file and its name
-//!   in the list below (docs/add-a-kernel.md).
+//!   [`ring_shift`], [`signal_check`], [`shmem`]; [`ipc_bulk`], which is a PTX module of its own (feature `bulk`); and programs over
+//!   [`gin`], which have one too (feature `programs`): [`collective`]. A new one is a file and its name in a list below
+//!   (docs/add-a-kernel.md).
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
@@ -23,12 +25,30 @@ pub mod ipc;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "bulk"))]
 pub mod ipc_bulk;
 
-/// Everything but the second PTX module.
-macro_rules! first_module {
+/// What the first module and that of programs are made of: no kernels.
+macro_rules! shared {
     ($($name:ident)*) => {$(
         #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
         pub mod $name;
     )*};
 }
 
-first_module! { batch clock command gin ipc_kernel ipc_wait pattern ping_pong put put_batch put_kernel put_trace queue_kernel ring ring_shift shmem signal_check vyukov }
+/// The first PTX module.
+macro_rules! first_module {
+    ($($name:ident)*) => {$(
+        #[cfg(not(all(target_arch = "nvptx64", any(feature = "bulk", feature = "programs"))))]
+        pub mod $name;
+    )*};
+}
+
+/// The PTX module of programs.
+macro_rules! programs {
+    ($($name:ident)*) => {$(
+        #[cfg(any(not(target_arch = "nvptx64"), feature = "programs"))]
+        pub mod $name;
+    )*};
+}
+
+shared! { batch block command gin pattern ring }
+first_module! { clock ipc_kernel ipc_wait ping_pong put put_batch put_kernel put_trace queue_kernel ring_shift shmem signal_check vyukov }
+programs! { collective }

@@ -1,8 +1,9 @@
 //! The put kernel with batches: each block's non-blocking puts wait for each other and are published behind one fence.
 
 use crate::batch::Batch;
+use crate::block::block_maximum;
 use crate::command::{Command, Opcode};
-use crate::put_kernel::{PutArgs, block_maximum, write_payload};
+use crate::put_kernel::{PutArgs, write_payload};
 use crate::ring::Ring;
 use cuda_std::{kernel, thread};
 

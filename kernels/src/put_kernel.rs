@@ -5,6 +5,7 @@
 //! to the same offset of the destination in iteration `i`. A block that fills its payloads and does not wait for each has at most
 //! `window - 1` puts under way, since it fills one slot meanwhile.
 
+use crate::block::block_maximum;
 use crate::pattern;
 use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
@@ -259,41 +260,10 @@ pub(crate) unsafe fn write_payload(args: &PutArgs, offset: u64, iteration: u32, 
 #[repr(C, align(16))]
 struct Pair(u64, u64);
 
-/// The largest reason of the block, in every thread: reasons are below 8, so three votes find it, the highest bit first. A
-/// thread whose reason is smaller by then has no vote for the bits below.
-#[inline(always)]
-pub(crate) fn block_maximum(stop: u64) -> u64 {
-    let mut largest = 0;
-    for bit in (0..3).rev() {
-        let with_bit = largest | 1 << bit;
-        if thread::sync_threads_or(stop >> bit == with_bit >> bit) {
-            largest = with_bit;
-        }
-    }
-    largest
-}
-
 #[inline(always)]
 fn code(result: Result<(), Status>) -> u64 {
     match result {
         Ok(()) => 0,
         Err(reason) => reason.0,
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use cuda_std::emulation;
-
-    #[test]
-    fn a_block_reports_the_largest_of_its_reasons() {
-        for reasons in [[0, 0, 0, 0], [0, 1, 0, 4], [1, 4, 3, 2], [3, 1, 2, 0], [2, 1, 2, 1], [7, 5, 6, 0]] {
-            emulation::run(1, 4, || {
-                let worst = block_maximum(reasons[thread::thread_idx_x() as usize]);
-                assert_eq!(Some(&worst), reasons.iter().max(), "{reasons:?}");
-            })
-            .expect("every thread has the largest");
-        }
     }
 }

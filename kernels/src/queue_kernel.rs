@@ -351,7 +351,7 @@ unsafe fn run<Q: Queue, const WATCHED: bool>(args: &QueueArgs, queue: &mut Q, ob
         Ok(()) => 0,
         Err(stop) => stop.0,
     };
-    stop = crate::put_kernel::block_maximum(stop);
+    stop = crate::block::block_maximum(stop);
     if first_thread {
         let (done, cycles) = (thread::global_timer_ns(), thread::clock().wrapping_sub(cycles));
         // SAFETY: one entry per block, contract of the kernel.

@@ -11,6 +11,7 @@ mod all2all;
 mod chart;
 mod cli;
 mod cluster;
+mod collective;
 mod compare;
 mod doctor;
 mod echo;

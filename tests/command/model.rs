@@ -9,7 +9,7 @@ fn every_figure_says_where_it_comes_from() {
     let done = run(ginlab("model figures --csv -")).expect(0);
     let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
-    assert_eq!(rows.len(), 4 * 13);
+    assert_eq!(rows.len(), 4 * 14);
     assert!(rows.iter().all(|row| row[3].is_empty() != row[4].is_empty()), "a source or an assumption");
     let table = run(ginlab("model figures model:p5")).expect(0).stdout;
     assert!(table.contains("ASSUMED") && !table.contains("p5en"), "{table}");
@@ -30,6 +30,23 @@ fn virtual_time_is_the_same_on_each_run_and_another_with_another_seed() {
     }
 }
 
+/// As nccl-tests counts: bytes of a GPU for all others, those of its own machine too, against what the wires allow.
+#[test]
+fn a_whole_all_to_all_has_its_bus_bandwidth_and_ceiling() {
+    let done = run(ginlab("model all2all --csv - --nodes 2,4 --rails 4 --total 64M,1G")).expect(0);
+    let rows = common::rows(&done.stdout);
+    assert_eq!(rows.len(), 4);
+    for row in &rows {
+        let of = |column: &str| row.own(column).number().unwrap();
+        let (n, total) = (f64::from(row.ranks), of("total_bytes"));
+        assert_eq!(row.size_bytes.unwrap() as f64, total / n);
+        let seconds = row.time_us_p50.unwrap() / 1e6;
+        assert!((of("busbw_gbytes_s") - total * (n - 1.0) / n / seconds / 1e9).abs() < 1e-3 * of("busbw_gbytes_s"));
+        assert!((of("ceiling_gbytes_s") - 50.0 * (n - 1.0) / (n - 8.0)).abs() < 0.01, "{row:?}");
+        assert!((50.0..=97.5).contains(&of("ceiling_pct")), "{row:?}");
+    }
+}
+
 #[test]
 fn bad_input_is_one_line() {
     for (options, part) in [
@@ -40,6 +57,7 @@ fn bad_input_is_one_line() {
         ("all2all -p p4d --rails 1", "share cards"),
         ("all2all -p p9", "known are model:p4d"),
         ("all2all -b 0", "-b/-e/-f"),
+        ("all2all --total 0", "1 B or more"),
         ("all2all -b 8 -e 4", "-b/-e/-f"),
         ("figures p9", "known are model:p4d"),
     ] {

@@ -22,6 +22,7 @@ pub use cuda_std_macros::kernel;
 pub mod bulk;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
+pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
 pub mod memory;
@@ -34,7 +35,7 @@ pub mod vector;
 pub mod warp;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::Kernel;
+pub use launch::{Kernel, Module};
 pub use plain::Plain;
 
 #[cfg(target_arch = "nvptx64")]

@@ -48,6 +48,8 @@ pub struct Profile {
     pub queue_depth: Figure,
     /// 1 when it writes into a peer's memory itself; otherwise the provider sends messages that the peer's processor copies.
     pub rdma_write: Figure,
+    /// What kernels of a GPU store to the other GPUs of its machine, in GB/s.
+    pub nvlink_gbytes_s: Figure,
 }
 
 impl Profile {
@@ -84,7 +86,7 @@ impl Profile {
 
     /// Every figure with its name.
     #[must_use]
-    pub fn figures(&self) -> [(&'static str, &Figure); 13] {
+    pub fn figures(&self) -> [(&'static str, &Figure); 14] {
         [
             ("gpus", &self.gpus),
             ("cards", &self.cards),
@@ -99,6 +101,7 @@ impl Profile {
             ("start_up_most_us", &self.start_up_most_us),
             ("queue_depth", &self.queue_depth),
             ("rdma_write", &self.rdma_write),
+            ("nvlink_gbytes_s", &self.nvlink_gbytes_s),
         ]
     }
 }

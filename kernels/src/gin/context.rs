@@ -60,6 +60,12 @@ impl<S: Scope> Context<S> {
         &self.world
     }
 
+    /// Who makes this context's calls.
+    #[inline(always)]
+    pub fn scope(&self) -> S {
+        self.scope
+    }
+
     /// Whether this PE's heap is mapped here, so that puts to it are stores: this PE, or over NVLink. Otherwise: rails.
     #[inline(always)]
     pub fn is_mapped(&mut self, pe: u32) -> bool {

@@ -43,7 +43,7 @@ impl Inbox {
 
     /// Where a sender's message of this round lies.
     #[inline(always)]
-    fn slot(&self, sender: u32, round: u32) -> u64 {
+    pub(super) fn slot(&self, sender: u32, round: u32) -> u64 {
         let number = sender as u64 * Inbox::ROUNDS + round as u64 % Inbox::ROUNDS;
         self.offset + number * 2 * self.capacity
     }
@@ -51,7 +51,7 @@ impl Inbox {
 
 /// Half of a chunk of 8 bytes, with its round.
 #[inline(always)]
-fn tagged(half: u32, round: u32) -> u64 {
+pub(super) fn tagged(half: u32, round: u32) -> u64 {
     (round as u64) << 32 | half as u64
 }
 
@@ -188,7 +188,7 @@ impl<S: Scope> Context<S> {
 /// # Safety
 /// `left` bytes can be read, at least one.
 #[inline(always)]
-unsafe fn read_chunk(from: *const u8, left: u64) -> u64 {
+pub(super) unsafe fn read_chunk(from: *const u8, left: u64) -> u64 {
     if left >= 8 && (from as u64).is_multiple_of(8) {
         // SAFETY: the caller's contract, aligned as asked.
         return unsafe { from.cast::<u64>().read() };
@@ -206,7 +206,7 @@ unsafe fn read_chunk(from: *const u8, left: u64) -> u64 {
 /// # Safety
 /// `left` bytes can be written, at least one.
 #[inline(always)]
-unsafe fn write_chunk(to: *mut u8, value: u64, left: u64) {
+pub(super) unsafe fn write_chunk(to: *mut u8, value: u64, left: u64) {
     if left >= 8 && (to as u64).is_multiple_of(8) {
         // SAFETY: the caller's contract, aligned as asked.
         return unsafe { to.cast::<u64>().write(value) };

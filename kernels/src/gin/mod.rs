@@ -27,6 +27,7 @@ mod atomic;
 mod barrier;
 mod context;
 mod copy;
+mod fold;
 mod message;
 mod report;
 mod scope;
@@ -35,6 +36,7 @@ mod wait;
 
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
+pub use fold::Fold;
 pub use message::Inbox;
 pub use report::{Call, Report};
 pub use scope::{Block, Scope, Thread, Warp};

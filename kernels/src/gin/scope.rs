@@ -128,6 +128,6 @@ impl Scope for Block {
     #[inline(always)]
     fn agree(&self, reason: u64) -> u64 {
         // Mostly one barrier; its vote says whether there is anything to find out.
-        if thread::sync_threads_or(reason != 0) { crate::put_kernel::block_maximum(reason) } else { 0 }
+        if thread::sync_threads_or(reason != 0) { crate::block::block_maximum(reason) } else { 0 }
     }
 }

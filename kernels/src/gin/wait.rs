@@ -4,8 +4,13 @@ use crate::ring::Status;
 use cuda_std::memory::{Word, load_acquire_sys_u64};
 use cuda_std::thread;
 
-/// Looks between two looks at the clock and at the host's word, which is across the bus.
+/// Looks between two looks at the clock.
 const LOOKS: u32 = 64;
+/// The time between two looks at the host's word, which is across the bus, and until the first one: 2^21 ns. Threads of a block look
+/// 2^16 ns apart. Some thousand threads that wait for words of a message would take all the bus has (two H200: 16384 of them, 250 us for
+/// an exchange of 4 us, since each PE's looks made the other one wait and look).
+const ASK_BITS: u32 = 21;
+const APART_BITS: u32 = 16;
 /// With proxies alone adding, the plane of this device is looked at once in so many looks: this PE may signal itself.
 const SELDOM: u32 = 8;
 /// Longest pause between two looks at host memory (nanoseconds): each is a round trip over PCIe beside those of others.
@@ -89,6 +94,7 @@ pub(super) struct Limit {
     timeout_ns: u64,
     /// When it was first asked for the time; 0 before, since most waits end sooner.
     began: u64,
+    /// Looks since the clock was asked, below [`LOOKS`], and above them the looks at the host's word.
     looks: u32,
 }
 
@@ -102,13 +108,20 @@ impl Limit {
     #[inline(always)]
     pub fn look(&mut self, abort: &Word) -> Result<(), Status> {
         self.looks += 1;
-        if self.looks < LOOKS {
+        if !self.looks.is_multiple_of(LOOKS) {
             return Ok(());
         }
-        self.looks = 0;
         let now = thread::global_timer_ns();
         if self.began == 0 {
             self.began = now;
+        }
+        let waited = now.wrapping_sub(self.began);
+        let apart = ((thread::thread_idx_x() % 32) as u64) << APART_BITS;
+        let due = (waited.saturating_sub(apart) >> ASK_BITS) as u32;
+        let asked = self.looks / LOOKS - 1;
+        if due <= asked {
+            self.looks -= LOOKS;
+            return Ok(());
         }
         match load_acquire_sys_u64(abort) {
             0 if now.wrapping_sub(self.began) > self.timeout_ns => Err(Status::DEADLINE),

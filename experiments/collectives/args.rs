@@ -1,0 +1,303 @@
+//! Options of `ginlab collective`, and the rows that they ask for.
+
+use super::shape::{Element, Operation};
+use crate::error::Failure;
+use crate::job::MeetArgs;
+use crate::output::{DeviceKind, OutputArgs};
+use crate::values::{List, counts, sizes, usage};
+use clap::ValueEnum;
+use ginlab::gin::Path;
+use ginlab::measure::size;
+use ginlab::proxy::order::Rule;
+use ginlab::rails::strategy::Strategy;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab collective                                       two PEs on this machine, every collective, NCCL in turns where there is one
+  ginlab collective --cases gin-all-to-all,nccl-all-to-all --launch graph,persistent -b 8 -e 512M
+  ginlab collective --cases gin-all-to-all --path rails -p model:p5 --rails 4 --mode nbi,blocking --scope thread,warp,block -b 16 -e 16M
+  ginlab collective --cases gin-all-gather --np 4 --node-size 2 -p tcp   as two nodes: NVLink inside, rails between";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Case {
+    /// PE i gets block i of every PE.
+    GinAllToAll,
+    /// Every PE gets every PE's chunk.
+    GinAllGather,
+    /// PE i gets the sum of all chunks i.
+    GinReduceScatter,
+    /// Every PE gets the sum of all.
+    GinAllReduce,
+    /// Every PE gets the root's bytes.
+    GinBroadcast,
+    /// NCCL's; before 2.28 by sends and receives.
+    NcclAllToAll,
+    /// NCCL's.
+    NcclAllGather,
+    /// NCCL's.
+    NcclReduceScatter,
+    /// NCCL's.
+    NcclAllReduce,
+    /// NCCL's.
+    NcclBroadcast,
+    /// NCCL's: to the next rank, and from the one before.
+    NcclSendRecv,
+}
+
+impl Case {
+    /// The operation, and whether it is NCCL's.
+    fn parts(self) -> (Operation, bool) {
+        match self {
+            Case::GinAllToAll => (Operation::AllToAll, false),
+            Case::GinAllGather => (Operation::AllGather, false),
+            Case::GinReduceScatter => (Operation::ReduceScatter, false),
+            Case::GinAllReduce => (Operation::AllReduce, false),
+            Case::GinBroadcast => (Operation::Broadcast, false),
+            Case::NcclAllToAll => (Operation::AllToAll, true),
+            Case::NcclAllGather => (Operation::AllGather, true),
+            Case::NcclReduceScatter => (Operation::ReduceScatter, true),
+            Case::NcclAllReduce => (Operation::AllReduce, true),
+            Case::NcclBroadcast => (Operation::Broadcast, true),
+            Case::NcclSendRecv => (Operation::SendRecv, true),
+        }
+    }
+}
+
+/// How an operation is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Launch {
+    /// A launch each, on a stream.
+    Stream,
+    /// Recorded, and replayed as a whole (a CUDA graph).
+    Graph,
+    /// One launch: the loop is in the kernel.
+    Persistent,
+}
+
+/// Whether a kernel waits after each put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// It waits once, at the end.
+    Nbi,
+    /// It waits after each.
+    Blocking,
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    /// One thread of each block.
+    Thread,
+    /// One warp of each block.
+    Warp,
+    /// All threads of each block.
+    Block,
+}
+
+/// Where results go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// To other memory.
+    OutOfPlace,
+    /// Over the input.
+    InPlace,
+}
+
+/// Options of `ginlab collective`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What is measured; a list. Where both sides of an operation are named they are measured in turns
+    #[arg(
+        long,
+        default_value = "gin-all-to-all,nccl-all-to-all,gin-all-gather,nccl-all-gather,gin-reduce-scatter,nccl-reduce-scatter,gin-all-reduce,nccl-all-reduce,gin-broadcast,nccl-broadcast,nccl-send-recv",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum
+    )]
+    cases: Vec<Case>,
+    /// Numbers; a list
+    #[arg(long = "type", default_value = "f32", value_name = "LIST", value_delimiter = ',', value_enum)]
+    elements: Vec<Element>,
+    /// Where results go; a list
+    #[arg(long, default_value = "out-of-place", value_name = "LIST", value_delimiter = ',', value_enum)]
+    place: Vec<Place>,
+    /// How an operation is started; a list
+    #[arg(long, default_value = "graph", value_name = "LIST", value_delimiter = ',', value_enum)]
+    launch: Vec<Launch>,
+    /// Whether a kernel waits after each put; a list
+    #[arg(long, default_value = "nbi", value_name = "LIST", value_delimiter = ',', value_enum)]
+    mode: Vec<Mode>,
+    /// Who calls; a list
+    #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
+    scope: Vec<Scope>,
+    /// Bytes of one put at most, a list that is swept [default: a block's whole slice]
+    #[arg(long, value_name = "LIST", value_parser = packets)]
+    packet: Option<List<u64>>,
+    /// Smallest size, as nccl-tests counts it [K, M, G are powers of two]
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = size::parse)]
+    begin: u64,
+    /// Largest size
+    #[arg(short = 'e', long, default_value = "1M", value_name = "SIZE", value_parser = size::parse)]
+    end: u64,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
+    factor: u64,
+    /// Blocks, a list that is swept [default: by size]
+    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(512))]
+    grid: Option<List<u32>>,
+    /// Threads of a block, of scope block [default: 512, on the emulated device 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub block: Option<u32>,
+    /// Operations of one repeat
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub iterations: u32,
+    /// Operations before them
+    #[arg(short = 'w', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub warmup: u32,
+    /// Repeats
+    #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// Bytes that the operations of one repeat may have; fewer operations above it
+    #[arg(long, default_value = "16G", value_name = "SIZE", value_parser = size::parse)]
+    pub volume: u64,
+    /// Up to this many bytes that a rank sends to all others go by messages [default: 1M, over rails and emulated 64K]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub message_limit: Option<u64>,
+    /// The root of broadcasts
+    #[arg(long, default_value_t = 0, value_name = "RANK")]
+    pub root: u32,
+    /// How PEs are reached: auto, nvlink, rails
+    #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
+    pub path: Path,
+    /// So many ranks count as a node, on one machine too: rails between them
+    #[arg(long, value_name = "N")]
+    pub node_size: Option<usize>,
+    /// What rails are, where some are needed: a provider of libfabric, model:p5, test:unordered
+    #[arg(short = 'p', long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub domain: Vec<String>,
+    /// Rails of each proxy
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub rails: usize,
+    /// How puts are laid over rails: single, split, round-robin, auto
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub strategy: Strategy,
+    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
+    #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
+    pub rule: Rule,
+    /// Proxy threads
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
+    pub proxies: usize,
+    /// Where kernels run
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+    /// Do not verify results
+    #[arg(long)]
+    pub no_check: bool,
+    #[command(flatten)]
+    pub meet: MeetArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// What this rank puts never leaves it, and its signals do
+    #[arg(long, hide = true, value_name = "RANK")]
+    pub mute: Option<u32>,
+}
+
+/// Sizes that are swept, each at least 1.
+fn packets(text: &str) -> Result<List<u64>, String> {
+    let list = text.split(',').map(size::parse).collect::<Result<Vec<u64>, _>>().map_err(|error| error.to_string())?;
+    if list.contains(&0) { Err("a put of 0 B moves nothing; 1 or more".into()) } else { Ok(List::from(list)) }
+}
+
+impl Args {
+    /// The longest wait of any kind.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// One row of ours, of NCCL, or both in turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    pub operation: Operation,
+    pub ours: bool,
+    pub nccl: bool,
+    pub element: Element,
+    pub place: Place,
+    pub launch: Launch,
+    pub mode: Mode,
+    pub scope: Scope,
+    /// Asked for.
+    pub size: u64,
+    /// Bytes of a put at most; 0: a whole slice.
+    pub packet: u64,
+    /// Blocks; 0: by size.
+    pub grid: u32,
+}
+
+/// Every row that the options ask for.
+pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
+    let sizes = sizes(args.begin, args.end, args.factor)?;
+    if args.end > 1 << 40 {
+        return Err(usage("--end", "1 TiB or less"));
+    }
+    let mut operations: Vec<(Operation, bool, bool)> = Vec::new();
+    for (operation, nccl) in args.cases.iter().map(|case| case.parts()) {
+        match operations.iter_mut().find(|(known, ..)| *known == operation) {
+            Some((_, ours, theirs)) => *(if nccl { theirs } else { ours }) = true,
+            None => operations.push((operation, !nccl, nccl)),
+        }
+    }
+    let (all, by_size) = (List::from(vec![0]), List::from(vec![0]));
+    let (packets, grids) = (args.packet.as_ref().unwrap_or(&all), args.grid.as_ref().unwrap_or(&by_size));
+    let mut tuples: Vec<Tuple> = Vec::new();
+    let mut add = |tuple: Tuple| {
+        if !tuples.contains(&tuple) {
+            tuples.push(tuple);
+        }
+    };
+    for &(operation, ours, nccl) in &operations {
+        for (&element, &place) in args.elements.iter().flat_map(|element| args.place.iter().map(move |place| (element, place))) {
+            for &launch in &args.launch {
+                for &size in &sizes {
+                    let first = Tuple {
+                        operation,
+                        ours,
+                        nccl,
+                        element,
+                        place,
+                        launch,
+                        mode: Mode::Nbi,
+                        scope: Scope::Block,
+                        size,
+                        packet: 0,
+                        grid: 0,
+                    };
+                    if !ours {
+                        // NCCL has no loop of its own.
+                        if launch != Launch::Persistent {
+                            add(first);
+                        }
+                        continue;
+                    }
+                    for &mode in &args.mode {
+                        for &scope in &args.scope {
+                            for (&packet, &grid) in packets.iter().flat_map(|p| grids.iter().map(move |g| (p, g))) {
+                                add(Tuple { mode, scope, packet, grid, ..first });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(tuples)
+}

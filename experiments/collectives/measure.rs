@@ -1,0 +1,382 @@
+//! One tuple: both sides in turns, repeat by repeat, then a look at what arrived and by which way.
+
+use super::args::{Args, Launch, Mode, Place, Scope, Tuple};
+use super::gate::Gate;
+use super::ours::{Ours, Prepared};
+use super::pattern::{Found, POISON, Pattern};
+use super::shape::{Operation, Shape, Wires};
+use super::theirs::{Theirs, call};
+use super::{ALGBW, OPERATION, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, PACKET, PLACE, PROTOCOL, REDOP, ROOT, };
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCOPE};
+use crate::error::Failure;
+use crate::runner::{Rows, slowest};
+use crate::values;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Event, Graph, Stream};
+use ginlab::gin::{Sym, World};
+use ginlab::measure::stats::Summary;
+use ginlab::nccl::Communicator;
+use ginlab::report::{Row, Status};
+use serde::{Deserialize, Serialize};
+
+/// A rank of the experiment. Dropped in this order: NCCL's operations end before the memory goes.
+pub struct Collectives {
+    pub args: Args,
+    /// NCCL, or why there is none; nothing where nobody asks for it.
+    pub nccl: Option<Result<Communicator, String>>,
+    pub stream: Stream,
+    pub gate: Gate,
+    pub ours: Ours,
+    pub wires: Wires,
+    /// Tuples so far: names their numbers.
+    pub run: u32,
+    /// NCCL's rows that were given: what varies on our side is nothing to it.
+    pub given: Vec<Tuple>,
+}
+
+/// What a rank has found of one side.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Outcome {
+    /// Microseconds of an operation, by repeat.
+    times: Vec<f64>,
+    wrong: Option<u64>,
+    heard: Option<u64>,
+    /// Of one operation.
+    mapped: u64,
+    rails: Vec<u64>,
+}
+
+/// Recorded work for the turns before the clock and under it.
+struct Graphs {
+    warm: Option<Graph>,
+    timed: Option<Graph>,
+}
+
+impl Collectives {
+    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.run += 1;
+        let shape = Shape::new(tuple.operation, ranks.size() as u64, tuple.size, tuple.element.bytes());
+        let iterations = (self.args.volume / shape.bytes.max(1)).clamp(1, self.args.iterations.into()) as u32;
+        let prepared = if tuple.ours { Some(self.ours.prepare(tuple, &shape)?) } else { None };
+        let (prepared, refused) = match prepared {
+            Some(Ok(prepared)) => (Some(prepared), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
+        let nccl_place = tuple.place == Place::OutOfPlace || shape.in_place(0).is_some();
+        let mut theirs_missing = match &self.nccl {
+            Some(Err(why)) if tuple.nccl => Some(why.clone()),
+            _ if tuple.nccl && !nccl_place => Some(format!("{} has no form in place", shape.operation.name())),
+            _ => None,
+        };
+        let with_nccl = tuple.nccl && theirs_missing.is_none();
+        let (mut ours, mut theirs) = (Outcome::default(), Outcome::default());
+        let warmup = self.args.warmup.min(iterations.max(1));
+        let our_graphs = match &prepared {
+            Some(prepared) => Some(Graphs {
+                warm: self.ours.record(prepared, &self.stream, tuple.launch, warmup)?,
+                timed: self.ours.record(prepared, &self.stream, tuple.launch, iterations)?,
+            }),
+            None => None,
+        };
+        let mut their_graphs = None;
+        for _ in 0..self.args.repeats {
+            if let (Some(prepared), Some(graphs)) = (&prepared, &our_graphs) {
+                ours.times.push(self.ours_once(prepared, graphs, tuple.launch, (warmup, iterations), ranks)?);
+            }
+            if with_nccl {
+                let (from, to) = self.memory(tuple, &shape);
+                let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &shape, (from, to)) else { continue };
+                if their_graphs.is_none() {
+                    // NCCL makes its connections at the first operation, which must not be a recorded one.
+                    ranks.barrier("NCCL's first operation")?;
+                    side.append(&self.stream)?;
+                    let event = self.stream.event()?;
+                    side.wait(&event, ranks)?;
+                    their_graphs = Some(Graphs {
+                        warm: side.record(&self.stream, tuple.launch, warmup)?,
+                        timed: side.record(&self.stream, tuple.launch, iterations)?,
+                    });
+                }
+                let Some(graphs) = &their_graphs else { continue };
+                theirs.times.push(theirs_once(
+                    &mut side,
+                    (&self.stream, &mut self.gate, &self.ours.world),
+                    graphs,
+                    (warmup, iterations),
+                    ranks,
+                )?);
+            }
+        }
+        // Messages are added in the order of all ranks.
+        let flat = prepared.as_ref().is_some_and(|prepared| prepared.by_messages);
+        let local = if flat { shape.ranks } else { u64::from(self.ours.local) };
+        let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
+        if let Some(prepared) = &prepared {
+            self.check_ours(prepared, tuple, &pattern, &shape, &mut ours, ranks)?;
+        }
+        if with_nccl && !self.args.no_check {
+            self.check_theirs(tuple, &pattern, &shape, &mut theirs, ranks)?;
+        }
+        let all: Vec<(Outcome, Outcome)> = ranks.all_gather_values(&(ours, theirs), "times")?;
+        if ranks.rank() != 0 {
+            return Ok(Rows::new());
+        }
+        let (all_ours, all_theirs): (Vec<Outcome>, Vec<Outcome>) = all.into_iter().unzip();
+        let mut rows = Rows::new();
+        let mut their_row = None;
+        if tuple.nccl {
+            let times = slowest(&all_theirs, |outcome| &outcome.times);
+            let mut row = self.their_row(tuple, &shape);
+            match theirs_missing.take() {
+                Some(why) => row.status = Status::Skipped(why),
+                None => self.fill(&mut row, &shape, &all_theirs, &times, iterations),
+            }
+            their_row = Some((row, times));
+        }
+        if tuple.ours {
+            let times = slowest(&all_ours, |outcome| &outcome.times);
+            let mut row = self.our_row(tuple, &shape, prepared.as_ref());
+            match refused {
+                Some(why) => row.status = Status::Skipped(why),
+                None => self.fill(&mut row, &shape, &all_ours, &times, iterations),
+            }
+            if let Some((their_row, their_times)) = their_row.as_ref().filter(|(row, _)| row.status == Status::Ok) {
+                row.against(their_row, &times, their_times);
+            }
+            rows.push((row, times));
+        }
+        if let Some((row, times)) = their_row {
+            // Once, whatever varies on our side.
+            let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
+            let one = Tuple { ours: false, launch, mode: Mode::Nbi, scope: Scope::Block, packet: 0, grid: 0, ..*tuple };
+            if !self.given.contains(&one) {
+                self.given.push(one);
+                rows.push((row, times));
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Where the tuple's input and output lie.
+    fn memory(&self, tuple: &Tuple, shape: &Shape) -> (Sym<u8>, Sym<u8>) {
+        self.ours.memory(tuple.place, shape).unwrap_or_else(|| self.ours.apart(shape))
+    }
+
+    /// Microseconds of one of our operations.
+    fn ours_once(
+        &mut self,
+        prepared: &Prepared,
+        graphs: &Graphs,
+        launch: Launch,
+        (warmup, iterations): (u32, u32),
+        ranks: &mut Bootstrap,
+    ) -> Result<f64, Failure> {
+        self.ours.world.prepare()?;
+        ranks.barrier("a repeat")?;
+        let append = |graph: &Option<Graph>, turns: u32| match graph {
+            // SAFETY: as for what was recorded; the replay before has ended.
+            Some(graph) => unsafe { self.stream.replay(graph) },
+            None => (0..turns).try_for_each(|_| self.ours.append(prepared, &self.stream, 0, 1)),
+        };
+        if launch == Launch::Persistent {
+            self.ours.append(prepared, &self.stream, warmup, iterations)?;
+            let event = self.stream.event()?;
+            self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
+            return Ok(self.ours.stamped_us(prepared)? / f64::from(iterations));
+        }
+        self.gate.close(&self.stream, &self.ours.world)?;
+        append(&graphs.warm, warmup)?;
+        let begin = self.stream.event()?;
+        append(&graphs.timed, iterations)?;
+        let end = self.stream.event()?;
+        self.gate.open()?;
+        self.ours.world.wait_until(ranks, prepared.kernel.name(), || end.is_complete())?;
+        Ok(end.since_us(&begin)? / f64::from(iterations))
+    }
+
+    /// A few operations in the way of the tuple, from known numbers into poison.
+    fn check_ours(
+        &mut self,
+        prepared: &Prepared,
+        tuple: &Tuple,
+        pattern: &Pattern,
+        shape: &Shape,
+        outcome: &mut Outcome,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
+        let turns = shape.repeatable(tuple.place);
+        let graph = self.ours.record(prepared, &self.stream, tuple.launch, turns)?;
+        self.give(pattern, prepared.from, prepared.to, ranks)?;
+        let before = self.ours.moved()?;
+        self.ours.world.prepare()?;
+        ranks.barrier("a check")?;
+        match (&graph, tuple.launch) {
+            // SAFETY: as for what was recorded.
+            (Some(graph), _) => unsafe { self.stream.replay(graph) }?,
+            (None, Launch::Persistent) => self.ours.append(prepared, &self.stream, 0, turns)?,
+            (None, _) => (0..turns).try_for_each(|_| self.ours.append(prepared, &self.stream, 0, 1))?,
+        }
+        let event = self.stream.event()?;
+        self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
+        let after = self.ours.moved()?;
+        outcome.mapped = (after.0 - before.0) / u64::from(turns);
+        outcome.rails =
+            after.1.iter().zip(&before.1).map(|(after, before)| (after - before) / u64::from(turns)).collect();
+        if !self.args.no_check {
+            self.look(pattern, prepared.to, true, outcome, ranks)?;
+        }
+        Ok(())
+    }
+
+    fn check_theirs(
+        &mut self,
+        tuple: &Tuple,
+        pattern: &Pattern,
+        shape: &Shape,
+        outcome: &mut Outcome,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
+        let (from, to) = self.memory(tuple, shape);
+        self.give(pattern, from, to, ranks)?;
+        if let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, shape, (from, to)) {
+            ranks.barrier("a check")?;
+            side.append(&self.stream)?;
+            let event = self.stream.event()?;
+            side.wait(&event, ranks)?;
+        }
+        // Sums of moved numbers alone are made in an order of NCCL's own.
+        self.look(pattern, to, !tuple.operation.sums(), outcome, ranks)
+    }
+
+    /// Poison where the result goes, then this rank's numbers, which in place are a part of that.
+    fn give(&self, pattern: &Pattern, from: Sym<u8>, to: Sym<u8>, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if self.args.no_check {
+            return Ok(());
+        }
+        let world = &self.ours.world;
+        world.write(to, &vec![POISON; to.len() as usize])?;
+        world.write(from, &pattern.input(u64::from(world.my_pe())))?;
+        Ok(ranks.barrier("numbers to work on")?)
+    }
+
+    fn look(
+        &self,
+        pattern: &Pattern,
+        to: Sym<u8>,
+        exactly: bool,
+        outcome: &mut Outcome,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
+        let Found { wrong, heard } =
+            pattern.check(u64::from(self.ours.world.my_pe()), &self.ours.world.read(to)?, exactly);
+        (outcome.wrong, outcome.heard) = (Some(wrong), heard);
+        // Nobody goes on to write into this one's results.
+        Ok(ranks.barrier("results seen")?)
+    }
+
+    // --- rows --------------------------------------------------------------------------------------------------------
+
+    /// What both sides' rows say of a tuple before it is measured.
+    fn row(&self, tuple: &Tuple, shape: &Shape, side: &str, fabric: &str) -> Row {
+        let world = &self.ours.world;
+        let case = format!("{side}-{}", shape.operation.name());
+        let mut row = Row::new("collective", case, world.device().name(), fabric);
+        row.ranks = world.n_pes();
+        row.size_bytes = Some(shape.bytes);
+        row.memory = Some(world.memory().into());
+        row.set(&OPERATION, shape.operation.name());
+        row.set(&ELEMENT, values::name(tuple.element)).set(&PLACE, values::name(tuple.place));
+        row.set(&REDOP, shape.operation.sums().then_some("sum"));
+        row.set(&ROOT, (shape.operation == Operation::Broadcast).then_some(self.args.root));
+        row.set(&LAUNCH, values::name(tuple.launch));
+        row
+    }
+
+    /// NCCL's: its graph is what our persistent kernel is held against.
+    fn their_row(&self, tuple: &Tuple, shape: &Shape) -> Row {
+        let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
+        self.row(&Tuple { launch, ..*tuple }, shape, "nccl", "nccl")
+    }
+
+    fn our_row(&self, tuple: &Tuple, shape: &Shape, prepared: Option<&Prepared>) -> Row {
+        let mut row = self.row(tuple, shape, "gin", &self.ours.path());
+        row.mode = Some(values::name(tuple.mode));
+        row.set(&SCOPE, values::name(tuple.scope));
+        if let Some(prepared) = prepared {
+            (row.grid, row.block) = (Some(prepared.grid), Some(prepared.block));
+            row.set(&PROTOCOL, if prepared.by_messages { "messages" } else { "puts" });
+        }
+        row.set(&PACKET, (tuple.packet > 0).then_some(tuple.packet));
+        if self.ours.local < self.ours.world.n_pes() {
+            row.rails = Some(self.args.rails as u32);
+            row.strategy = Some(self.args.strategy.to_string());
+            row.set(&RULE, self.args.rule.to_string()).set(&PROXIES, self.args.proxies as u64);
+        }
+        row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));
+        row
+    }
+
+    fn fill(&self, row: &mut Row, shape: &Shape, outcomes: &[Outcome], times: &[f64], iterations: u32) {
+        row.iterations = Some(u64::from(iterations));
+        if let Some(summary) = Summary::of(times) {
+            row.times(&summary).throughput(shape.bytes, 1);
+        }
+        let algbw = row.bandwidth_gbytes_s;
+        let busbw = algbw.map(|algbw| algbw * shape.operation.factor(shape.ranks));
+        row.set(&ALGBW, algbw).set(&BUSBW, busbw);
+        let ceiling = self.wires.ceiling(shape.operation, shape.ranks);
+        let percent = busbw.zip(ceiling).map(|(busbw, ceiling)| 100.0 * busbw / ceiling);
+        row.set(&CEILING, ceiling).set(&CEILING_PCT, percent);
+        if percent.is_some_and(|percent| percent > 100.0) {
+            row.doubt("above what the wires allow".into());
+        }
+        row.verified(outcomes.iter().filter_map(|outcome| outcome.wrong).reduce(|a, b| a + b));
+        row.set(&HEARD, outcomes.iter().map(|outcome| outcome.heard).min().flatten());
+        if row.case.starts_with("gin-") {
+            row.set(&NVLINK_BYTES, outcomes.iter().map(|outcome| outcome.mapped).sum::<u64>());
+            let rails = outcomes.iter().map(|outcome| outcome.rails.len()).max().unwrap_or(0);
+            let of = |rail: usize| outcomes.iter().filter_map(|outcome| outcome.rails.get(rail)).sum::<u64>();
+            row.set(&RAIL_BYTES, (rails > 0).then(|| (0..rails).map(of).collect::<Vec<u64>>()));
+        }
+    }
+}
+
+fn side<'a>(
+    nccl: &'a mut Option<Result<Communicator, String>>,
+    args: &Args,
+    world: &World,
+    tuple: &Tuple,
+    shape: &Shape,
+    (from, to): (Sym<u8>, Sym<u8>),
+) -> Option<Theirs<'a>> {
+    let Some(Ok(communicator)) = nccl else { return None };
+    let description = world.description();
+    let address = |object: Sym<u8>| description.local(object) as u64;
+    Some(Theirs {
+        communicator,
+        operation: tuple.operation,
+        call: call(tuple, shape, address(from), address(to)),
+        root: args.root as usize,
+        limit: args.timeout(),
+    })
+}
+
+/// Microseconds of one of NCCL's operations.
+fn theirs_once(
+    side: &mut Theirs<'_>,
+    (stream, gate, world): (&Stream, &mut Gate, &World),
+    graphs: &Graphs,
+    (warmup, iterations): (u32, u32),
+    ranks: &mut Bootstrap,
+) -> Result<f64, Failure> {
+    ranks.barrier("a repeat")?;
+    gate.close(stream, world)?;
+    side.run(stream, graphs.warm.as_ref(), warmup)?;
+    let begin: Event = stream.event()?;
+    side.run(stream, graphs.timed.as_ref(), iterations)?;
+    let end = stream.event()?;
+    gate.open()?;
+    side.wait(&end, ranks)?;
+    Ok(end.since_us(&begin)? / f64::from(iterations))
+}

@@ -1,0 +1,210 @@
+//! `ginlab collective`: collectives from inside kernels, beside NCCL's, with who took part, which bytes went which way, and what the wires allow.
+
+mod args;
+mod gate;
+mod measure;
+mod ours;
+mod pattern;
+mod shape;
+mod theirs;
+
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCOPE};
+use crate::error::Failure;
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Ranks, Rows, program};
+use crate::values::usage;
+use args::{Args, Tuple, tuples};
+use ginlab::bootstrap::{Bootstrap, Kind};
+use ginlab::cuda::Stream;
+use ginlab::fabric::libfabric::Level;
+use ginlab::fabric::model::{PREFIX, Profile};
+use ginlab::gin::{Fabric, Options, World};
+use ginlab::nccl::{Communicator, NcclError};
+use ginlab::pci::PciAddress;
+use ginlab::report::{About, Column, Header, Headline, Key, Plot};
+use ginlab::topology::nvlink;
+use ginlab::versions::Versions;
+use measure::Collectives;
+use ours::Ours;
+use shape::Wires;
+
+pub const PROGRAMS: &[Program] = &[program::<Collectives>()];
+
+const OPERATION: Column = Column::follows("operation", "", "What of the case is not whose it is: `all-to-all`, `all-gather`, ...").shown("operation", 14);
+const ELEMENT: Column = Column::chosen("type", "", "Numbers: `f32`, `bf16`, `f16`");
+const REDOP: Column = Column::follows("redop", "", "How numbers are made one: `sum`");
+const ROOT: Column = Column::follows("root", "", "The rank that broadcasts");
+const PLACE: Column = Column::chosen("place", "", "Where results go: `out-of-place`, or over the input `in-place`");
+const LAUNCH: Column = Column::chosen(
+    "launch",
+    "",
+    "How an operation is started: a launch each on a `stream`, recorded in a `graph`, or in the loop of a `persistent` kernel",
+)
+.shown("launch", 10);
+const PROTOCOL: Column = Column::follows("protocol", "", "How our kernels move bytes: `messages` (tagged words, one trip) or `puts`");
+const PACKET: Column = Column::chosen("packet_bytes", "B", "Bytes of one put at most; empty: a block's whole slice");
+const NODES: Column = Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");
+const ALGBW: Column = Column::measured("algbw_gbytes_s", "GB/s", "The size over the time, as nccl-tests has it");
+const HEARD: Column = Column::measured(
+    "heard",
+    "",
+    "Ranks whose data is in the result, of the rank that has the fewest, itself counted; empty where a wrong sum does not say",
+)
+.shown("heard", 5);
+const NVLINK_BYTES: Column =
+    Column::measured("nvlink_bytes", "B", "Bytes of one operation that all ranks' kernels stored to or loaded from other ranks' mapped heaps");
+impl Experiment for Collectives {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[
+            OPERATION,
+            ELEMENT,
+            REDOP,
+            ROOT,
+            PLACE,
+            LAUNCH,
+            SCOPE,
+            PROTOCOL,
+            PACKET,
+            NODES,
+            RULE,
+            PROXIES,
+            ALGBW,
+            BUSBW.shown("busbw", 7),
+            CEILING,
+            CEILING_PCT.shown("ceil", 5),
+            HEARD,
+            NVLINK_BYTES,
+            RAIL_BYTES,
+        ],
+        without: &["case", "rails", "strategy", "memory", "bandwidth_gbytes_s", "rate_mops"],
+        headlines: &[
+            Headline::least("smallest all-to-all", "time_us_p50", &[("case", "gin-all-to-all")]),
+            Headline::least("smallest all-reduce", "time_us_p50", &[("case", "gin-all-reduce")]),
+            Headline::most("all-reduce, most bus bandwidth", "busbw_gbytes_s", &[("case", "gin-all-reduce")]),
+        ],
+        plots: &[
+            Plot::TIME,
+            Plot { name: "busbw", title: "bus bandwidth by size", y: "busbw_gbytes_s", y_label: None, range: None, ..Plot::TIME },
+            Plot::RATIO,
+        ],
+        ..About::new(
+            "collective",
+            "Collectives from inside kernels over NVLink and rails, beside NCCL: who took part, by which way, and what the wires allow",
+        )
+    };
+
+    const WRONG: &'static str = "numbers";
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        let tuples = tuples(args)?;
+        let fingerprint = vec![
+            ("rows".to_owned(), format!("{tuples:?}")),
+            (
+                "options".to_owned(),
+                format!("{} x {} + {} check {}", args.repeats, args.iterations, args.warmup, !args.no_check),
+            ),
+            ("root and messages".to_owned(), format!("{} {:?} {:?}", args.root, args.message_limit, args.block)),
+        ];
+        let root = args.root as usize;
+        let ranks = Ranks {
+            kind: args.meet.bootstrap.map(Kind::from),
+            asked: args.meet.np,
+            default: 2,
+            check: Box::new(move |ranks| match ranks {
+                0 | 1 => Err(usage("--np", "a collective is of two ranks or more; a world of one measures its own memory")),
+                _ if root >= ranks => Err(usage("--root", format!("{root}; the last of {ranks} ranks is {}", ranks - 1))),
+                _ => Ok(()),
+            }),
+            timeout: args.timeout() * 2,
+            interfaces: args.meet.bootstrap_if.clone(),
+            fingerprint,
+        };
+        Ok(Plan::of_ranks(tuples, ranks))
+    }
+
+    async fn open(
+        args: &Args,
+        tuples: &mut Vec<Tuple>,
+        ranks: &mut Bootstrap,
+    ) -> Result<(Collectives, Header), Failure> {
+        let options = Options {
+            device: args.device.into(),
+            heap_bytes: ours::heap_bytes(args, tuples, ranks),
+            path: args.path,
+            node_size: args.node_size,
+            fabric: Fabric::named(args.provider.as_deref(), &args.domain, Level::Delivery),
+            rails: args.rails,
+            strategy: args.strategy,
+            rule: args.rule,
+            proxies: args.proxies,
+            timeout: args.timeout(),
+            ..Options::default()
+        };
+        let world = World::open(ranks, &options)?;
+        let mut header = Versions::header();
+        header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
+        for note in world.notes() {
+            header.note(note);
+        }
+        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        let nccl = if tuples.iter().any(|tuple| tuple.nccl) {
+            Some(match Communicator::open(world.device(), ranks, args.timeout()) {
+                Ok(communicator) => {
+                    header.note(format!("NCCL {}, all-to-all by {}", communicator.version(), communicator.all_to_all_by()));
+                    Ok(communicator)
+                }
+                Err(NcclError::Missing(why)) => {
+                    header.note(format!("without NCCL: {why}"));
+                    Err(why)
+                }
+                Err(error) => return Err(error.into()),
+            })
+        } else {
+            None
+        };
+        header.note(
+            "size_bytes as nccl-tests counts it; time_us of one operation, the slowest rank's, by events on the stream, of persistent kernels by \
+             the GPU's own clock; sums of ours are held against the CPU's to the bit, those of NCCL to n epsilon times the sum of magnitudes",
+        );
+        let stream = Stream::new(world.device())?;
+        let gate = gate::Gate::new(world.device(), args.timeout())?;
+        let ours = Ours::open(args, world, tuples, ranks)?;
+        let wires = wires(args, &ours);
+        Ok((Collectives { args: args.clone(), nccl, stream, gate, ours, wires, run: 0, given: Vec::new() }, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.measure(tuple, ranks)
+    }
+
+    async fn close(self, _header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let Collectives { nccl, stream, gate, ours, .. } = self;
+        if let Some(Ok(communicator)) = nccl {
+            communicator.close()?;
+        }
+        drop((stream, gate));
+        Ok(ours.close(ranks)?)
+    }
+}
+
+/// What is known of this rank's wires.
+fn wires(args: &Args, ours: &Ours) -> Wires {
+    let world = &ours.world;
+    let gpu: Option<PciAddress> = world.device().pci_address().and_then(|address| address.parse().ok());
+    let nvlink = gpu.and_then(|gpu| {
+        let links = nvlink::links().ok()?;
+        Some(links.iter().find(|links| links.gpu == gpu)?.bytes_per_second? / 1e9)
+    });
+    // The cards of several proxies are the same ones.
+    let profile = world.fabric().strip_prefix(PREFIX).filter(|_| args.proxies == 1).and_then(|name| Profile::named(name).ok());
+    let rails = profile.map(|profile| profile.line_rate_gbps.value / 8.0 * args.rails as f64);
+    Wires { local: u64::from(ours.local), nvlink, rails }
+}

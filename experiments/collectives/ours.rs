@@ -1,0 +1,327 @@
+//! Our side: the world, and launches of its kernels.
+
+use super::args::{Args, Launch, Mode, Place, Scope, Tuple};
+use super::shape::Shape;
+use crate::error::Failure;
+use crate::values::usage;
+use cuda_std::Kernel;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Device, DeviceError, Function, Graph, Place as Where, Stream};
+use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
+use kernels::collective::{self, BLOCKING, CollectiveArgs, MUTE, SIGNALS_OF_BLOCK, State, slice_bytes};
+use kernels::gin::USER_SIGNALS;
+
+/// Bytes of a message from one block to another, where both are GPUs of a node: at most, and as many as one block should have where there are
+/// blocks enough: 8 for each of its threads. A block of few threads begins while the launch before still has some.
+const PART: u64 = 4096;
+const LEAN_PART: u64 = 1024;
+/// Most blocks for messages: two for each multiprocessor of a large GPU.
+const MOST_PARTS: u64 = 264;
+/// Threads of such a block.
+const LEAN_THREADS: u64 = 128;
+/// Bytes up to which a rank sends messages: to ranks of the node, and over rails, where one block sends each.
+const MESSAGES: u64 = 1 << 20;
+const MESSAGES_OVER_RAILS: u64 = 64 << 10;
+/// Bytes of a slice from which another block is worth its while: over NVLink, and over rails.
+const SLICE: u64 = 16 << 10;
+const SLICE_OF_RAILS: u64 = 256 << 10;
+/// Chunks from which few blocks store, and how many.
+const FEW: u64 = 16 << 20;
+const FEW_BLOCKS: u32 = 16;
+/// Chunks from which a block has all its threads, and threads below it.
+const WIDE: u64 = 16 << 20;
+const NARROW: u32 = 256;
+/// Most blocks over rails: the proxy is one thread.
+const BLOCKS_OF_RAILS: u32 = 8;
+
+/// Memory, signals and kernels of a rank.
+pub struct Ours {
+    pub world: World,
+    /// Ranks of a node.
+    pub local: u32,
+    from: Sym<u8>,
+    to: Sym<u8>,
+    scratch: Sym<u8>,
+    inboxes: [Inbox; 2],
+    signals: Signal,
+    /// Blocks that the state has room for, and the inbox.
+    blocks: u32,
+    parts: u32,
+    state: Buffer,
+    times: Buffer,
+    message_limit: u64,
+    mute: bool,
+    root: u32,
+    threads: u32,
+    asked_threads: Option<u32>,
+}
+
+/// A tuple's launch.
+pub struct Prepared {
+    pub kernel: Kernel<Program<CollectiveArgs>>,
+    function: Function<Program<CollectiveArgs>>,
+    pub grid: u32,
+    pub block: u32,
+    pub by_messages: bool,
+    pub from: Sym<u8>,
+    pub to: Sym<u8>,
+    args: CollectiveArgs,
+}
+
+/// What the tuples need.
+fn most(tuples: &[Tuple], ranks: u64, what: impl Fn(&Shape) -> u64) -> u64 {
+    let shapes = tuples.iter().map(|tuple| Shape::new(tuple.operation, ranks, tuple.size, tuple.element.bytes()));
+    shapes.map(|shape| what(&shape)).max().unwrap_or(0)
+}
+
+/// Bytes of a message that one block takes, and how many blocks there are for them.
+fn parts(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> (u64, u32) {
+    let limit = limit(args, ranks, mapped, emulated).next_multiple_of(16);
+    let part = match (mapped, emulated) {
+        (true, false) => PART,
+        (true, true) => PART.max(limit / 4),
+        (false, _) => limit,
+    };
+    let part = part.max(16).next_multiple_of(16);
+    (part, limit.div_ceil(each(part, mapped, emulated)).clamp(1, MOST_PARTS) as u32)
+}
+
+/// Bytes of a message that a block should have.
+fn each(part: u64, mapped: bool, emulated: bool) -> u64 {
+    if mapped && !emulated { part.min(LEAN_PART) } else { part }
+}
+
+/// The longest message.
+fn limit(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> u64 {
+    let all = args.message_limit.unwrap_or(if mapped && !emulated { MESSAGES } else { MESSAGES_OVER_RAILS });
+    all / (ranks - 1).max(1)
+}
+
+/// Whether no rails are asked for or needed, before the world is open: as many heaps as will be needed at most.
+pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
+    let several = args.node_size.is_some()
+        || args.path == ginlab::gin::Path::Rails
+        || !ranks.same_host();
+    let ranks = ranks.size() as u64;
+    let (input, output) = (most(tuples, ranks, Shape::input), most(tuples, ranks, |shape| shape.bytes));
+    let inbox = [(false, false), (true, false), (true, true)].map(|(mapped, emulated)| {
+        let (part, count) = parts(args, ranks, mapped, emulated);
+        2 * u64::from(count) * Inbox::bytes(part, ranks as u32)
+    });
+    // Two chunks for each node: not more than two for each rank.
+    let scratch = 2 * ranks * most(tuples, ranks, |shape| if shape.operation.sums() { shape.chunk } else { 0 });
+    input + output + inbox.into_iter().max().unwrap_or(0) + if several { scratch } else { 0 } + (1 << 16)
+}
+
+/// Ranks of a node: as many as have their heaps mapped here, when that cuts all ranks into equal nodes of neighbours; otherwise each is its own.
+fn node(world: &World, ranks: &mut Bootstrap) -> Result<u32, Failure> {
+    let me = world.my_pe();
+    let near = |pe: u32| matches!(world.path_to(pe), "self" | "nvlink" | "memory");
+    let mapped: Vec<u32> = (0..world.n_pes()).filter(|pe| near(*pe)).collect();
+    let local = mapped.len() as u32;
+    let first = me / local * local;
+    let good = world.n_pes().is_multiple_of(local) && mapped.iter().copied().eq(first..first + local);
+    let all = ranks.all_gather_values(&(good, local), "nodes")?;
+    Ok(if all.iter().all(|other| *other == (true, local)) { local } else { 1 })
+}
+
+impl Ours {
+    pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Ours, Failure> {
+        let pes = u64::from(world.n_pes());
+        let local = node(&world, ranks)?;
+        let mapped = local == world.n_pes();
+        let emulated = matches!(world.device(), Device::Emulated);
+        let (part, parts) = parts(args, pes, mapped, emulated);
+        let threads = args.block.unwrap_or(if emulated { 32 } else { 512 });
+        let mut blocks = tuples.iter().map(|tuple| tuple.grid).max().unwrap_or(0).max(parts);
+        blocks = blocks.max(if emulated { 4 } else { world.device().multiprocessors()? });
+        // Of both inboxes, where there are rails.
+        let mail = if mapped { 1 } else { 2 * parts * world.n_pes() };
+        if blocks * SIGNALS_OF_BLOCK + mail > USER_SIGNALS {
+            let text = format!("{blocks} blocks need {} signals, and a world has {USER_SIGNALS}", blocks * SIGNALS_OF_BLOCK + mail);
+            return Err(usage("--grid", text));
+        }
+        let nodes = pes / u64::from(local);
+        let scratch = most(tuples, pes, |shape| if shape.operation.sums() { shape.chunk } else { 0 });
+        let device = world.device().clone();
+        let inbox = u64::from(parts) * Inbox::bytes(part, world.n_pes());
+        let room = world.alloc::<u8>(ranks, 2 * inbox)?;
+        let mails = world.signals(ranks, mail)?;
+        let inboxes = [0, 1].map(|which| Inbox {
+            offset: room.offset() + u64::from(which) * inbox,
+            capacity: part,
+            signals: mails.at(which * mail / 2),
+        });
+        Ok(Ours {
+            local,
+            from: world.alloc(ranks, most(tuples, pes, Shape::input).max(16))?,
+            to: world.alloc(ranks, most(tuples, pes, |shape| shape.bytes).max(16))?,
+            scratch: world.alloc(ranks, if nodes > 1 { 2 * nodes * scratch } else { 0 }.max(16))?,
+            inboxes,
+            signals: world.signals(ranks, blocks * SIGNALS_OF_BLOCK)?,
+            blocks,
+            parts,
+            state: device.allocate(Where::Device, blocks as usize * size_of::<State>())?,
+            times: device.allocate(Where::Device, blocks as usize * 16)?,
+            message_limit: limit(args, pes, mapped, emulated),
+            mute: args.mute == Some(world.my_pe()),
+            root: args.root,
+            threads,
+            asked_threads: args.block,
+            world,
+        })
+    }
+
+    /// How other ranks are reached, as rows say it: by mappings, by rails, or by both.
+    pub fn path(&self) -> String {
+        let mut paths: Vec<&str> = Vec::new();
+        for pe in 0..self.world.n_pes() {
+            let path = self.world.path_to(pe);
+            if path != "self" && !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        paths.join("+")
+    }
+
+    /// Input and output in memories of their own.
+    pub fn apart(&self, shape: &Shape) -> (Sym<u8>, Sym<u8>) {
+        (self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))
+    }
+
+    /// Input and output; nothing where an operation has no form in place.
+    pub fn memory(&self, place: Place, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
+        match place {
+            Place::OutOfPlace => Some(self.apart(shape)),
+            Place::InPlace => shape.in_place(u64::from(self.world.my_pe())).map(|(input, output)| {
+                (self.to.slice(input, shape.input()), self.to.slice(output, shape.output()))
+            }),
+        }
+    }
+
+    /// The launch of a tuple, or in one line why there is none.
+    pub fn prepare(&self, tuple: &Tuple, shape: &Shape) -> Result<Result<Prepared, String>, Failure> {
+        let Some((from, to)) = self.memory(tuple.place, shape) else {
+            return Ok(Err(format!("{} has no form in place", shape.operation.name())));
+        };
+        if tuple.mode == Mode::Blocking && shape.operation.sums() && self.local == self.world.n_pes() {
+            return Ok(Err("sums inside a node are made by loads: there is no put to wait for".into()));
+        }
+        let message = shape.message();
+        let emulated = matches!(self.world.device(), Device::Emulated);
+        let each = each(self.inboxes[0].capacity, self.local == self.world.n_pes(), emulated);
+        let lean = message.div_ceil(each).clamp(1, self.parts.into()) as u32;
+        let parts = if tuple.grid == 0 { lean } else { tuple.grid };
+        let fits = parts <= self.parts && slice_bytes(message, parts) <= self.inboxes[0].capacity;
+        let by_messages = fits && message <= self.message_limit && tuple.packet == 0;
+        let threads = self.asked_threads.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
+        let (kernel, block) = match (tuple.scope, by_messages) {
+            (Scope::Thread, true) => (collective::COLLECTIVE_MESSAGES_THREAD, 1),
+            (Scope::Warp, true) => (collective::COLLECTIVE_MESSAGES_WARP, 32),
+            (Scope::Block, true) => (collective::COLLECTIVE_MESSAGES_BLOCK, threads),
+            (Scope::Thread, false) => (collective::COLLECTIVE_PUTS_THREAD, 1),
+            (Scope::Warp, false) => (collective::COLLECTIVE_PUTS_WARP, 32),
+            (Scope::Block, false) => (collective::COLLECTIVE_PUTS_BLOCK, threads),
+        };
+        let resident = self.world.device().resident_blocks(&kernel, block)?;
+        let grid = match tuple.grid {
+            0 if by_messages => parts.min(resident),
+            0 if emulated => (shape.chunk / 1024).clamp(1, 4) as u32,
+            0 if self.local < self.world.n_pes() => (shape.chunk / SLICE_OF_RAILS).clamp(1, BLOCKS_OF_RAILS.into()) as u32,
+            0 => self.puts_grid(shape, resident)?,
+            grid => grid,
+        };
+        // A thread for each 8 bytes of a message: what waits for nobody costs nothing.
+        let lean = by_messages && tuple.scope == Scope::Block && self.asked_threads.is_none() && !emulated;
+        let block = if lean {
+            slice_bytes(message, grid).div_ceil(8).next_multiple_of(32).clamp(32, LEAN_THREADS) as u32
+        } else {
+            block
+        };
+        self.world.device().check_grid(grid, block)?;
+        self.world.device().check_resident(&kernel, grid, block)?;
+        let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
+        let args = CollectiveArgs {
+            operation: shape.operation.number(),
+            element: tuple.element.number(),
+            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE),
+            local: self.local,
+            root: self.root,
+            warmup: 0,
+            turns: 1,
+            chunk: shape.chunk,
+            bytes: shape.bytes,
+            packet: if tuple.packet == 0 { 1 << 40 } else { tuple.packet },
+            from,
+            to,
+            scratch: self.scratch,
+            inboxes: self.inboxes,
+            signals: self.signals,
+            state: self.state.pointer(),
+            times: self.times.pointer(),
+        };
+        let function = self.world.device().function(&kernel, block)?;
+        Ok(Ok(Prepared { kernel, function, grid, block, by_messages, from, to, args }))
+    }
+
+    /// Blocks for puts within a node of GPUs, as the table of the page has it.
+    fn puts_grid(&self, shape: &Shape, resident: u32) -> Result<u32, Failure> {
+        let processors = self.world.device().multiprocessors()?;
+        // Sums want many loads under way. Stores both ways are fastest by few blocks, and those that also copy within the GPU most of all.
+        let most = if shape.operation.sums() || shape.chunk < FEW { processors } else { FEW_BLOCKS };
+        Ok((shape.chunk / SLICE).clamp(1, most.min(resident).into()) as u32)
+    }
+
+    /// Appends one launch: `warmup` turns, then `turns`.
+    pub fn append(&self, prepared: &Prepared, stream: &Stream, warmup: u32, turns: u32) -> Result<(), DeviceError> {
+        let args = CollectiveArgs { warmup, turns, ..prepared.args };
+        let program = Program { world: self.world.description(), args };
+        // SAFETY: the arguments are of this world, with a state and stamps for every block; the stream is waited for before they go.
+        unsafe { stream.launch(&prepared.function, prepared.grid, prepared.block, program) }
+    }
+
+    /// `turns` of a launch kind, as what a stream is given: launches, a graph of them, or one launch.
+    pub fn record(
+        &self,
+        prepared: &Prepared,
+        stream: &Stream,
+        launch: Launch,
+        turns: u32,
+    ) -> Result<Option<Graph>, DeviceError> {
+        match launch {
+            Launch::Graph => stream
+                .record(|stream| (0..turns).try_for_each(|_| self.append(prepared, stream, 0, 1)))
+                .map(Some),
+            Launch::Stream | Launch::Persistent => Ok(None),
+        }
+    }
+
+    /// Microseconds from the first stamp of a block to the last, of a persistent launch.
+    pub fn stamped_us(&self, prepared: &Prepared) -> Result<f64, Failure> {
+        let mut stamps = vec![0u64; 2 * prepared.grid as usize];
+        self.times.read(0, &mut stamps)?;
+        let first = stamps.iter().step_by(2).min().copied().unwrap_or(0);
+        let last = stamps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
+        Ok(last.saturating_sub(first) as f64 / 1000.0)
+    }
+
+    /// Bytes so far: over mappings as the kernels count them, and over each rail as the proxies do.
+    pub fn moved(&self) -> Result<(u64, Vec<u64>), Failure> {
+        let mut states = vec![State::default(); self.blocks as usize];
+        self.state.read(0, &mut states)?;
+        let mut rails: Vec<u64> = Vec::new();
+        for snapshot in self.world.snapshots()? {
+            let counted = &snapshot.counters.rail_bytes;
+            rails.resize(rails.len().max(counted.len()), 0);
+            rails.iter_mut().zip(counted).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        Ok((states.iter().map(|state| state.mapped_bytes).sum(), rails))
+    }
+
+    /// All ranks end together.
+    pub fn close(self, ranks: &mut Bootstrap) -> Result<(), GinError> {
+        let Ours { world, state, times, .. } = self;
+        drop((state, times));
+        world.close(ranks)
+    }
+}

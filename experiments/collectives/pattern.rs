@@ -1,0 +1,225 @@
+//! What ranks give, and what the result must be: element by element, against sums that the CPU makes in the order that the kernels promise.
+//!
+//! A rank's numbers repeat after a prime number of them, so what is expected repeats too, sums included. A chunk that lands in another place is
+//! wrong all the same: no chunk is a multiple of the period.
+
+use super::shape::{Element, Operation, Shape};
+use half::{bf16, f16};
+use kernels::pattern::{seed, word};
+
+/// Numbers after which a rank's repeat: the largest prime below 2^16.
+const PERIOD: u64 = 65521;
+
+/// What lies in a result before.
+pub const POISON: u8 = 0xA5;
+
+/// Numbers that were found wrong, and what they say of the ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Numbers.
+    pub wrong: u64,
+    /// Ranks whose data is in the result; nothing where a wrong sum does not say.
+    pub heard: Option<u64>,
+}
+
+/// The numbers of one rank, each a number of the type.
+fn numbers(element: Element, rank: u64, run: u32) -> Vec<f32> {
+    let seed = seed(rank as u32, run, 0);
+    let number = |index| {
+        let bits = word(seed, index);
+        // Of several magnitudes, so that a sum in another order is another one.
+        let value = ((bits & 0xf_ffff) as f32 - 524_288.0) / (65_536u32 << (bits >> 20 & 7)) as f32;
+        rounded(element, value)
+    };
+    (0..PERIOD).map(number).collect()
+}
+
+fn rounded(element: Element, value: f32) -> f32 {
+    match element {
+        Element::F32 => value,
+        Element::Bf16 => bf16::from_f32(value).to_f32(),
+        Element::F16 => f16::from_f32(value).to_f32(),
+    }
+}
+
+fn encoded(element: Element, values: &[f32]) -> Vec<u8> {
+    match element {
+        Element::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Element::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+        Element::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+    }
+}
+
+fn decoded(element: Element, bytes: &[u8]) -> f64 {
+    match (element, bytes) {
+        (Element::F32, [a, b, c, d]) => f64::from(f32::from_le_bytes([*a, *b, *c, *d])),
+        (Element::Bf16, [a, b]) => bf16::from_le_bytes([*a, *b]).to_f64(),
+        (Element::F16, [a, b]) => f16::from_le_bytes([*a, *b]).to_f64(),
+        _ => f64::NAN,
+    }
+}
+
+/// What all ranks' numbers add up to.
+struct Sums {
+    /// In the order that the kernels promise.
+    exact: Vec<u8>,
+    /// As exactly as f64 has it, and how far another order may be off.
+    about: Vec<(f64, f64)>,
+}
+
+/// Inputs and expectations of one measurement.
+pub struct Pattern {
+    element: Element,
+    shape: Shape,
+    /// Ranks of a node, whose sums are made first.
+    local: u64,
+    root: u64,
+    run: u32,
+    sums: Option<Sums>,
+}
+
+impl Pattern {
+    /// `run` names the numbers.
+    pub fn new(element: Element, shape: Shape, local: u64, root: u64, run: u32) -> Pattern {
+        let mut pattern = Pattern { element, shape, local, root, run, sums: None };
+        if shape.operation.sums() {
+            pattern.sums = Some(pattern.sums());
+        }
+        pattern
+    }
+
+    /// In every node from the first rank to the last, rounded where there are several nodes, and then of the nodes.
+    fn sums(&self) -> Sums {
+        let all: Vec<Vec<f32>> = (0..self.shape.ranks).map(|rank| numbers(self.element, rank, self.run)).collect();
+        let (mut exact, mut about) = (Vec::new(), Vec::new());
+        for index in 0..PERIOD as usize {
+            let of_node = |node: &[Vec<f32>]| node.iter().map(|numbers| numbers[index]).reduce(|a, b| a + b).unwrap_or(0.0);
+            let nodes = all.chunks(self.local as usize).map(|node| rounded(self.element, of_node(node)));
+            exact.push(nodes.reduce(|a, b| a + b).unwrap_or(0.0));
+            let values = || all.iter().map(|numbers| f64::from(numbers[index]));
+            let bound = self.shape.ranks as f64 * self.element.epsilon() * values().map(f64::abs).sum::<f64>();
+            about.push((values().sum(), bound));
+        }
+        Sums { exact: encoded(self.element, &exact), about }
+    }
+
+    /// What a rank gives.
+    pub fn input(&self, rank: u64) -> Vec<u8> {
+        tiled(&encoded(self.element, &numbers(self.element, rank, self.run)), 0, self.shape.input())
+    }
+
+    /// Holds a rank's result against what it must be. `exactly`: sums were made in the order that the kernels promise; otherwise in any, and
+    /// may be off by the number of ranks times the type's epsilon times the sum of magnitudes.
+    pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> Found {
+        let (shape, size) = (self.shape, self.element.bytes());
+        let from = |other: u64, first: u64, part: &[u8]| {
+            let expected = tiled(&encoded(self.element, &numbers(self.element, other, self.run)), first * size, part.len() as u64);
+            differing(part, &expected, size)
+        };
+        let (mut wrong, mut heard) = (0, 0);
+        match shape.operation {
+            Operation::AllToAll | Operation::AllGather => {
+                let first = if shape.operation == Operation::AllToAll { rank * shape.chunk / size } else { 0 };
+                for (other, part) in result.chunks_exact(shape.chunk as usize).enumerate() {
+                    let found = from(other as u64, first, part);
+                    wrong += found;
+                    heard += u64::from(found == 0);
+                }
+                Found { wrong, heard: Some(heard) }
+            }
+            Operation::Broadcast | Operation::SendRecv => {
+                let sender = match shape.operation {
+                    Operation::Broadcast => self.root,
+                    _ => (rank + shape.ranks - 1) % shape.ranks,
+                };
+                wrong = from(sender, 0, result);
+                Found { wrong, heard: Some(if wrong == 0 { shape.ranks } else { shape.ranks - 1 }) }
+            }
+            Operation::ReduceScatter | Operation::AllReduce => {
+                let first = if shape.operation == Operation::ReduceScatter { rank * shape.chunk / size } else { 0 };
+                let Some(sums) = &self.sums else { return Found::default() };
+                wrong = if exactly {
+                    differing(result, &tiled(&sums.exact, first * size, result.len() as u64), size)
+                } else {
+                    let about = sums.about.iter().cycle().skip((first % PERIOD) as usize);
+                    let values = result.chunks_exact(size as usize).map(|bytes| decoded(self.element, bytes));
+                    // A number that is none is wrong too.
+                    let off = |value: f64, sum: f64, bound: f64| (value - sum).abs() > bound || value.is_nan();
+                    values.zip(about).filter(|(value, (sum, bound))| off(*value, *sum, *bound)).count() as u64
+                };
+                Found { wrong, heard: (wrong == 0).then_some(shape.ranks) }
+            }
+        }
+    }
+}
+
+/// `length` bytes of a period that repeats, from byte `first` on.
+fn tiled(period: &[u8], first: u64, length: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length as usize);
+    let mut at = (first % period.len() as u64) as usize;
+    while bytes.len() < length as usize {
+        let more = (period.len() - at).min(length as usize - bytes.len());
+        bytes.extend_from_slice(&period[at..at + more]);
+        at = 0;
+    }
+    bytes
+}
+
+/// Numbers of `size` bytes that differ.
+fn differing(found: &[u8], expected: &[u8], size: u64) -> u64 {
+    if found == expected {
+        return 0;
+    }
+    let size = size as usize;
+    found.chunks_exact(size).zip(expected.chunks_exact(size)).filter(|(found, expected)| found != expected).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(operation: Operation, element: Element) -> Pattern {
+        Pattern::new(element, Shape::new(operation, 3, 300_000, element.bytes()), 3, 1, 7)
+    }
+
+    #[test]
+    fn one_number_that_is_off_is_found_in_every_operation() {
+        for element in [Element::F32, Element::Bf16, Element::F16] {
+            for operation in [Operation::AllToAll, Operation::AllGather, Operation::Broadcast, Operation::SendRecv] {
+                let pattern = pattern(operation, element);
+                let shape = pattern.shape;
+                let mut result = match operation {
+                    Operation::AllToAll => (0..3).flat_map(|rank| pattern.input(rank)[2 * shape.chunk as usize..].to_vec()).collect(),
+                    Operation::AllGather => (0..3).flat_map(|rank| pattern.input(rank)).collect::<Vec<u8>>(),
+                    _ => pattern.input(1),
+                };
+                assert_eq!(pattern.check(2, &result, true), Found { wrong: 0, heard: Some(3) }, "{operation:?} {element:?}");
+                result[5] ^= 0x40;
+                assert_eq!(pattern.check(2, &result, true), Found { wrong: 1, heard: Some(2) }, "{operation:?} {element:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_held_to_their_order_or_to_a_bound() {
+        for element in [Element::F32, Element::Bf16, Element::F16] {
+            let pattern = pattern(Operation::AllReduce, element);
+            let inputs: Vec<Vec<f32>> = (0..3).map(|rank| numbers(element, rank, 7)).collect();
+            let sum = |order: [usize; 3]| {
+                let sum = |at: usize| inputs[order[0]][at] + inputs[order[1]][at] + inputs[order[2]][at];
+                tiled(&encoded(element, &(0..PERIOD as usize).map(sum).collect::<Vec<_>>()), 0, pattern.shape.bytes)
+            };
+            assert_eq!(pattern.check(0, &sum([0, 1, 2]), true).wrong, 0, "{element:?}");
+            let other = sum([2, 1, 0]);
+            assert_eq!(pattern.check(0, &other, false), Found { wrong: 0, heard: Some(3) }, "{element:?}");
+            if element == Element::F32 {
+                assert!(pattern.check(0, &other, true).wrong > 0, "another order shows");
+            }
+            // Without one of the ranks.
+            let missing: Vec<f32> = (0..PERIOD as usize).map(|at| inputs[0][at] + inputs[1][at]).collect();
+            let missing = tiled(&encoded(element, &missing), 0, pattern.shape.bytes);
+            let found = pattern.check(0, &missing, false);
+            assert!(found.wrong > 0 && found.heard.is_none(), "{element:?}: {found:?}");
+        }
+    }
+}

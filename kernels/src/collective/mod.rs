@@ -1,0 +1,198 @@
+//! Collectives over [`gin`](crate::gin): all-to-all, all-gather, reduce-scatter, all-reduce and broadcast, from a launched kernel, in a graph,
+//! or turn after turn in a persistent one. A kernel for each scope and each way that bytes travel; which operation it is stands in its arguments.
+//!
+//! ```text
+//! messages (few bytes)   everyone sends to everyone by `send`; sums are made of what arrives, in the order of PEs
+//! puts (many bytes)      ready?  >  scatter  >  sums inside the node  >  sums to their owners  >  sums of nodes  >
+//!                        own chunk to the other nodes  >  to the own node  >  what came, to the own node  >  arrived?
+//! ```
+//!
+//! **Chunks and slices.** The bytes are cut into a chunk for each PE, and each chunk into a slice for each block of the grid. A block
+//! works for its own slice of every chunk, and waits for blocks of its own number alone: there is no barrier of the grid, and in a
+//! persistent kernel blocks may be turns apart.
+//!
+//! **Nodes.** `local` PEs with neighbouring numbers are a node, whose heaps are mapped: they are read and written by loads and stores. Between
+//! nodes a PE talks to those of its own place alone, by signalled puts over rails, but for all-to-all and the scatter of a broadcast.
+//!
+//! **State.** What a block has sent and waited for so far stands in device memory ([`State`]), not in the arguments: a graph replays them.
+
+mod messages;
+mod puts;
+mod sum;
+
+use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp};
+use crate::ring::Status;
+use cuda_std::{kernel, thread, warp};
+
+/// PE `i` gets block `i` of every PE.
+pub const ALL_TO_ALL: u32 = 0;
+/// Every PE gets every PE's chunk.
+pub const ALL_GATHER: u32 = 1;
+/// PE `i` gets the sum of all PEs' chunks `i`.
+pub const REDUCE_SCATTER: u32 = 2;
+/// Every PE gets the sum of all PEs' bytes.
+pub const ALL_REDUCE: u32 = 3;
+/// Every PE gets the root's bytes.
+pub const BROADCAST: u32 = 4;
+
+/// Numbers of 4 bytes.
+pub const F32: u32 = 0;
+/// See [`cuda_std::half`]. Sums are made in f32 and rounded once.
+pub const BF16: u32 = 1;
+/// See [`BF16`].
+pub const F16: u32 = 2;
+
+/// In [`CollectiveArgs::flags`]: after each put the kernel waits until it has arrived.
+pub const BLOCKING: u32 = 1;
+/// In [`CollectiveArgs::flags`]: what this PE puts never leaves it, and its signals do: for tests of what is reported.
+pub const MUTE: u32 = 2;
+
+/// Signals of a block: ready, sums, other nodes' chunks, this node's.
+pub const SIGNALS_OF_BLOCK: u32 = 4;
+
+/// What a block remembers from launch to launch. The host zeroes it once.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Rounds of its two inboxes.
+    pub rounds: [u64; 2],
+    /// What its signals have counted.
+    pub counted: [u64; SIGNALS_OF_BLOCK as usize],
+    /// Bytes that it has stored to or loaded from other PEs' mapped heaps.
+    pub mapped_bytes: u64,
+    /// To a whole line.
+    pub rest: u64,
+}
+
+// SAFETY: words without padding.
+unsafe impl cuda_std::Plain for State {}
+
+/// Arguments of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveArgs {
+    /// [`ALL_TO_ALL`], ...
+    pub operation: u32,
+    /// [`F32`], ...
+    pub element: u32,
+    /// [`BLOCKING`], [`MUTE`].
+    pub flags: u32,
+    /// PEs of a node: their numbers are neighbours, and all nodes have as many. 1: no heap is mapped.
+    pub local: u32,
+    /// Of a broadcast.
+    pub root: u32,
+    /// Turns before the first stamp.
+    pub warmup: u32,
+    /// Turns with stamps around them.
+    pub turns: u32,
+    /// Bytes of a PE's chunk; the last chunks of an all-reduce or a broadcast may be shorter. A multiple of 16 where it has several slices.
+    pub chunk: u64,
+    /// Bytes of all chunks.
+    pub bytes: u64,
+    /// Bytes of one put, at most.
+    pub packet: u64,
+    /// A chunk for all-gather, otherwise all.
+    pub from: Sym<u8>,
+    /// A chunk for reduce-scatter, otherwise all. May be `from` in place: all-gather's own chunk of it is `from`, reduce-scatter's is the own
+    /// chunk of `from`.
+    pub to: Sym<u8>,
+    /// Two chunks for each node, where there are several.
+    pub scratch: Sym<u8>,
+    /// The first block's inbox; those of the others follow. Of broadcasts, the other one: in a round of an inbox everyone sends, and there the
+    /// root alone.
+    pub inboxes: [Inbox; 2],
+    /// The first block's [`SIGNALS_OF_BLOCK`].
+    pub signals: Signal,
+    /// Device memory: one for each block.
+    pub state: *mut State,
+    /// Device memory: two stamps for each block.
+    pub times: *mut u64,
+}
+
+// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
+unsafe impl Send for CollectiveArgs {}
+// SAFETY: as above.
+unsafe impl Sync for CollectiveArgs {}
+
+/// Bytes from one slice of a chunk to the next, for so many blocks.
+#[inline(always)]
+pub const fn slice_bytes(chunk: u64, blocks: u32) -> u64 {
+    chunk.div_ceil(blocks as u64).next_multiple_of(16)
+}
+
+type Done = Result<(), Status>;
+/// One turn of one block.
+type Turn<S> = fn(&CollectiveArgs, &mut Context<S>, &mut State) -> Done;
+
+/// Each block runs its turns; see the module.
+#[inline(always)]
+fn turns<S: Scope>(program: &Program<CollectiveArgs>, scope: S, turn: Turn<S>) {
+    let args = &program.args;
+    let block = thread::block_idx_x() as usize;
+    // SAFETY: one state for each block, contract of the kernels.
+    let mut state = unsafe { *args.state.add(block) };
+    let mut line = program.world.context(scope);
+    let stamp = |number: usize| {
+        if scope.rank() == 0 {
+            // SAFETY: two stamps for each block, contract of the kernels.
+            unsafe { *args.times.add(2 * block + number) = thread::global_timer_ns() };
+        }
+    };
+    for number in 0..args.warmup + args.turns {
+        if number == args.warmup {
+            stamp(0);
+        }
+        // A failure is in the world's report.
+        if turn(args, &mut line, &mut state).is_err() {
+            return;
+        }
+    }
+    stamp(1);
+    if scope.rank() == 0 {
+        // SAFETY: as above.
+        unsafe { *args.state.add(block) = state };
+    }
+}
+
+/// Defines the kernels: how bytes travel, and who calls.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident = $way:ident by $scope:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for
+        /// every block.
+        #[kernel(program, resident)]
+        pub unsafe fn $name(program: Program<CollectiveArgs>) {
+            kernels!($scope program $way);
+        }
+    )*};
+    (Thread $program:ident $way:ident) => {
+        if thread::thread_idx_x() == 0 {
+            turns(&$program, Thread, $way::turn);
+        }
+    };
+    (Warp $program:ident $way:ident) => {
+        if thread::thread_idx_x() < warp::SIZE {
+            turns(&$program, Warp::this(), $way::turn);
+        }
+    };
+    (Block $program:ident $way:ident) => {
+        turns(&$program, Block, $way::turn)
+    };
+}
+
+kernels! {
+    /// By messages of one thread of each block.
+    collective_messages_thread = messages by Thread;
+    /// By messages of one warp of each block.
+    collective_messages_warp = messages by Warp;
+    /// By messages of each block.
+    collective_messages_block = messages by Block;
+    /// By puts of one thread of each block.
+    collective_puts_thread = puts by Thread;
+    /// By puts of one warp of each block.
+    collective_puts_warp = puts by Warp;
+    /// By puts of each block.
+    collective_puts_block = puts by Block;
+}

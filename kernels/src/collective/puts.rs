@@ -1,0 +1,321 @@
+//! Many bytes: by puts, and sums by loads. A block of a PE waits for blocks of its own number on the others, never for its neighbours.
+
+use super::sum::{Spread, sum};
+use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, State};
+use super::{SIGNALS_OF_BLOCK, slice_bytes};
+use crate::gin::{Context, Scope, Signal, Sym};
+use cuda_std::thread;
+
+/// Signals of a block: every PE has entered the turn: its bytes may be read, and where they go may be written.
+const READY: u32 = 0;
+/// A chunk of a broadcast, or sums of another node, have come.
+const PARTS: u32 = 1;
+/// Other nodes' chunks have come.
+const CROSS: u32 = 2;
+/// A PE of this node has written, and read, all that it will in this turn.
+const LOCAL: u32 = 3;
+
+/// The steps of a turn, in their order.
+const SCATTER: u32 = 0;
+const REDUCE: u32 = 1;
+const PARTIAL: u32 = 2;
+const FINISH: u32 = 3;
+const GATHER: u32 = 4;
+const FORWARD: u32 = 5;
+const EXCHANGE: u32 = 6;
+const STEPS: u32 = 7;
+
+/// A put of a slice.
+struct Move {
+    to: Sym<u8>,
+    from: Sym<u8>,
+    pe: u32,
+    /// Raised with each of its puts, where the PE is of another node, or the step says so.
+    signal: u32,
+}
+
+/// One turn of one block.
+struct Turn<'a> {
+    args: &'a CollectiveArgs,
+    me: u32,
+    pes: u32,
+    /// PEs of a node, and nodes.
+    local: u32,
+    nodes: u32,
+    /// This PE's place and node.
+    place: u32,
+    node: u32,
+    /// This block's slice of a chunk: its first byte, and its length at most.
+    begin: u64,
+    step: u64,
+    signals: Signal,
+}
+
+#[inline(always)]
+pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
+    let (me, pes, block) = (line.world().me, line.world().pes, thread::block_idx_x());
+    let local = args.local;
+    let step = slice_bytes(args.chunk, thread::grid_dim_x());
+    let turn = Turn {
+        args,
+        me,
+        pes,
+        local,
+        nodes: pes / local,
+        place: me % local,
+        node: me / local,
+        begin: block as u64 * step,
+        step,
+        signals: args.signals.at(block * SIGNALS_OF_BLOCK),
+    };
+    turn.tell(line, READY, me, pes, 0)?;
+    turn.wait(line, state, READY, (pes - 1) as u64)?;
+    for step in 0..STEPS {
+        if turn.takes(step) {
+            let (signal, count) = turn.awaits(step);
+            if count > 0 {
+                turn.wait(line, state, signal, count)?;
+            }
+            turn.sums(line, state, step);
+            // By its number a block begins at another move: some copy inside this PE while others write to the wire.
+            let moves = turn.moves(step);
+            for number in 0..moves {
+                if let Some(one) = turn.one_move(step, (number + block) % moves) {
+                    turn.put(line, state, &one, step == SCATTER)?;
+                }
+            }
+        }
+    }
+    if args.operation == ALL_TO_ALL {
+        turn.wait(line, state, CROSS, (pes - local) as u64 * turn.packets(me))?;
+    }
+    // Behind a fence: whoever counts it sees what this PE has stored, and may write what it has read.
+    turn.tell(line, LOCAL, turn.place, local, turn.node * local)?;
+    turn.wait(line, state, LOCAL, (local - 1) as u64)?;
+    // What went over rails may be written again.
+    if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
+}
+
+impl Turn<'_> {
+    /// Bytes of this block's slice of a PE's chunk.
+    #[inline(always)]
+    fn length(&self, pe: u32) -> u64 {
+        let chunk = self.args.bytes.saturating_sub(pe as u64 * self.args.chunk).min(self.args.chunk);
+        chunk.saturating_sub(self.begin).min(self.step)
+    }
+
+    /// Puts of this block's slice of a PE's chunk.
+    #[inline(always)]
+    fn packets(&self, pe: u32) -> u64 {
+        self.length(pe).div_ceil(self.args.packet)
+    }
+
+    /// Where the slice of a PE's chunk begins.
+    #[inline(always)]
+    fn at(&self, pe: u32) -> u64 {
+        pe as u64 * self.args.chunk + self.begin
+    }
+
+    /// Raises a signal of each of `count` PEs from `base` on, of which this is number `mine`. The first time behind a fence, which holds
+    /// for the others too: one thread raises all.
+    #[inline(always)]
+    fn tell<S: Scope>(&self, line: &mut Context<S>, signal: u32, mine: u32, count: u32, base: u32) -> Done {
+        let signal = self.signals.at(signal);
+        for step in 1..count {
+            let pe = base + (mine + step) % count;
+            if step == 1 {
+                let nothing = self.args.to.slice(0, 0);
+                line.put_signal_nbi(nothing, nothing, signal, 1, pe)?;
+            } else {
+                line.signal_op(signal, 1, pe)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn wait<S: Scope>(&self, line: &mut Context<S>, state: &mut State, signal: u32, count: u64) -> Done {
+        let counted = &mut state.counted[signal as usize];
+        *counted += count;
+        line.signal_wait_until(self.signals.at(signal), *counted)
+    }
+
+    /// Whether this operation has this step.
+    #[inline(always)]
+    fn takes(&self, step: u32) -> bool {
+        let operation = self.args.operation;
+        let several = self.nodes > 1;
+        match step {
+            SCATTER => operation == BROADCAST,
+            REDUCE => operation == REDUCE_SCATTER || operation == ALL_REDUCE,
+            PARTIAL | FINISH => several && (operation == REDUCE_SCATTER || operation == ALL_REDUCE),
+            // In one node the sums are stored to everyone where they are made.
+            GATHER => operation == ALL_GATHER || operation == BROADCAST || operation == ALL_REDUCE && several,
+            FORWARD => several && operation != ALL_TO_ALL && operation != REDUCE_SCATTER,
+            _ => operation == ALL_TO_ALL,
+        }
+    }
+
+    /// The signal before a step, and how often it is raised until then.
+    #[inline(always)]
+    fn awaits(&self, step: u32) -> (u32, u64) {
+        let root = self.args.root;
+        match step {
+            GATHER if self.args.operation == BROADCAST && self.me != root => (PARTS, self.packets(self.me)),
+            FINISH => (PARTS, (self.nodes - 1) as u64 * self.packets(self.me)),
+            FORWARD if self.args.operation == BROADCAST && self.me == root => (CROSS, 0),
+            FORWARD => {
+                let mut count = 0;
+                for step in 1..self.nodes {
+                    count += self.packets((self.node + step) % self.nodes * self.local + self.place);
+                }
+                (CROSS, count)
+            }
+            _ => (READY, 0),
+        }
+    }
+
+    /// The sums of a step.
+    #[inline(always)]
+    fn sums<S: Scope>(&self, line: &mut Context<S>, state: &mut State, step: u32) {
+        let jobs = if step == REDUCE { self.nodes } else { (step == FINISH) as u32 };
+        if jobs == 0 {
+            return;
+        }
+        let args = self.args;
+        let chunk = args.chunk;
+        let world = *line.world();
+        let to = args.to.offset() + if args.operation == ALL_REDUCE { self.at(self.me) } else { self.begin };
+        // Sums of this node for the others, then those of every node for this PE.
+        let collected = args.scratch.offset() + self.nodes as u64 * chunk + self.begin;
+        for job in 0..jobs {
+            let owner = job * self.local + self.place;
+            let mine = Spread::own(&world, to, 0, 1);
+            let (sources, targets, bytes) = if step == FINISH {
+                (Spread::own(&world, collected, chunk, self.nodes), mine, self.length(self.me))
+            } else {
+                let first = self.node * self.local;
+                let offset = args.from.offset() + self.at(owner);
+                let sources = Spread { first, step: 1, offset, stride: 0, count: self.local };
+                let targets = match (self.nodes, args.operation) {
+                    (1, ALL_REDUCE) => Spread { first, step: 1, offset: to, stride: 0, count: self.local },
+                    (1, _) => mine,
+                    _ if job == self.node => Spread::own(&world, collected + job as u64 * chunk, 0, 1),
+                    _ => Spread::own(&world, args.scratch.offset() + job as u64 * chunk + self.begin, 0, 1),
+                };
+                (sources, targets, self.length(owner))
+            };
+            let beyond = |spread: &Spread| spread.step as u64 * (spread.count - 1) as u64;
+            state.mapped_bytes += bytes * (beyond(&sources) + beyond(&targets));
+            let threads = (line.scope().rank(), line.scope().size());
+            // SAFETY: what is summed and where it goes are of heaps that are mapped (`local`), inside objects that the host made; READY
+            // and PARTS say that their bytes are there and their places free.
+            unsafe { sum(&world, args.element, &sources, &targets, bytes, threads) };
+        }
+    }
+
+    /// Moves of a step.
+    #[inline(always)]
+    fn moves(&self, step: u32) -> u32 {
+        let (local, nodes) = (self.local, self.nodes);
+        match step {
+            SCATTER if self.me == self.args.root => 2 * self.pes,
+            PARTIAL => nodes,
+            GATHER => nodes + local,
+            FORWARD => nodes * local,
+            EXCHANGE => self.pes,
+            _ => 0,
+        }
+    }
+
+    /// The `number`-th move of a step, beginning behind this PE; none where nothing goes there.
+    #[inline(always)]
+    fn one_move(&self, step: u32, number: u32) -> Option<Move> {
+        let args = self.args;
+        let (local, nodes, me) = (self.local, self.nodes, self.me);
+        let root = if args.operation == BROADCAST { args.root } else { u32::MAX };
+        // A chunk may end before this block's slice begins.
+        let slice = |object: Sym<u8>, at: u64, length: u64| object.slice(at.min(object.len()), length);
+        let cross = |number: u32| (self.node + number) % nodes;
+        match step {
+            SCATTER => {
+                // Each chunk to its PE, and all of them to oneself.
+                let pe = (me + number) % self.pes;
+                let own = number >= self.pes;
+                if !own && pe == me {
+                    return None;
+                }
+                let (at, length) = (self.at(pe), self.length(pe));
+                let target = if own { me } else { pe };
+                Some(Move { to: slice(args.to, at, length), from: slice(args.from, at, length), pe: target, signal: PARTS })
+            }
+            PARTIAL => {
+                let node = cross(number);
+                let pe = node * local + self.place;
+                let length = self.length(pe);
+                let theirs = (nodes + self.node) as u64 * args.chunk + self.begin;
+                let ours = node as u64 * args.chunk + self.begin;
+                let (to, from) = (slice(args.scratch, theirs, length), slice(args.scratch, ours, length));
+                (node != self.node).then_some(Move { to, from, pe, signal: PARTS })
+            }
+            GATHER => {
+                let length = self.length(me);
+                let to = slice(args.to, self.at(me), length);
+                let from = if args.operation == ALL_GATHER { slice(args.from, self.begin, length) } else { to };
+                // The other nodes first, then this one; number 0 of the nodes is this PE itself.
+                let pe = if number < nodes {
+                    cross(number) * local + self.place
+                } else {
+                    self.node * local + (self.place + number - nodes) % local
+                };
+                let again = number == nodes;
+                (pe != root && !again).then_some(Move { to, from, pe, signal: CROSS })
+            }
+            FORWARD => {
+                let (node, place) = (cross(number / local), (self.place + number % local) % local);
+                let owner = node * local + self.place;
+                let pe = self.node * local + place;
+                let to = slice(args.to, self.at(owner), self.length(owner));
+                let goes = node != self.node && pe != me && pe != root;
+                goes.then_some(Move { to, from: to, pe, signal: LOCAL })
+            }
+            _ => {
+                let pe = (me + number) % self.pes;
+                let length = self.length(me);
+                let (to, from) = (slice(args.to, self.at(me), length), slice(args.from, self.at(pe), length));
+                Some(Move { to, from, pe, signal: CROSS })
+            }
+        }
+    }
+
+    /// The puts of a move: to this node as stores, which the LOCAL at the turn's end tells of, elsewhere each with its signal.
+    #[inline(always)]
+    fn put<S: Scope>(&self, line: &mut Context<S>, state: &mut State, one: &Move, always: bool) -> Done {
+        let args = self.args;
+        let own = one.pe == self.me;
+        if own && one.to.offset() == one.from.offset() {
+            return Ok(());
+        }
+        let near = one.pe / self.local == self.node;
+        let mute = args.flags & MUTE != 0 && !own;
+        let mut at = 0;
+        while at < one.from.len() {
+            let bytes = args.packet.min(one.from.len() - at);
+            let sent = if mute { 0 } else { bytes };
+            let (to, from) = (one.to.slice(at, sent), one.from.slice(at, sent));
+            if near && (own || !always) {
+                line.put_nbi(to, from, one.pe)?;
+            } else {
+                line.put_signal_nbi(to, from, self.signals.at(one.signal), 1, one.pe)?;
+            }
+            if near && !own {
+                state.mapped_bytes += sent;
+            }
+            if args.flags & BLOCKING != 0 {
+                line.quiet()?;
+            }
+            at += bytes;
+        }
+        Ok(())
+    }
+}

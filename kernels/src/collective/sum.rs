@@ -1,0 +1,201 @@
+//! Sums of several PEs' numbers, always in the order of PEs: every PE that sums the same numbers comes to the same bits.
+
+use super::{BF16, F32};
+use crate::gin::{Fold, World};
+use cuda_std::half::{pack_bf16, pack_f16, unpack_bf16, unpack_f16};
+use cuda_std::vector::{load_words, store_words};
+
+/// The sum of what one word holds: a number of 4 bytes, or two of 2 bytes.
+type Held = [f32; 2];
+
+/// Vectors of 16 bytes that a thread has under way from each source.
+const UNROLL: usize = 4;
+
+#[inline(always)]
+fn first(element: u32, word: u32) -> Held {
+    match element {
+        F32 => [f32::from_bits(word), 0.0],
+        BF16 => unpack_bf16(word),
+        _ => unpack_f16(word),
+    }
+}
+
+#[inline(always)]
+fn add(element: u32, held: Held, word: u32) -> Held {
+    let other = first(element, word);
+    [held[0] + other[0], held[1] + other[1]]
+}
+
+#[inline(always)]
+fn word(element: u32, held: Held) -> u32 {
+    match element {
+        F32 => held[0].to_bits(),
+        BF16 => pack_bf16(held),
+        _ => pack_f16(held),
+    }
+}
+
+/// Sums of numbers of this type, two words at a time.
+pub(super) struct Adds(pub u32);
+
+impl Fold for Adds {
+    type Held = [Held; 2];
+
+    #[inline(always)]
+    fn first(&self, bytes: u64) -> [Held; 2] {
+        [first(self.0, bytes as u32), first(self.0, (bytes >> 32) as u32)]
+    }
+
+    #[inline(always)]
+    fn next(&self, held: [Held; 2], bytes: u64) -> [Held; 2] {
+        [add(self.0, held[0], bytes as u32), add(self.0, held[1], (bytes >> 32) as u32)]
+    }
+
+    #[inline(always)]
+    fn last(&self, held: [Held; 2]) -> u64 {
+        (word(self.0, held[1]) as u64) << 32 | word(self.0, held[0]) as u64
+    }
+}
+
+/// Several stretches of one length: number `k` is at `offset + k * stride` of the heap of PE `first + k * step`.
+#[derive(Clone, Copy)]
+pub(super) struct Spread {
+    pub first: u32,
+    pub step: u32,
+    pub offset: u64,
+    pub stride: u64,
+    pub count: u32,
+}
+
+impl Spread {
+    /// Stretches of this PE's own heap.
+    #[inline(always)]
+    pub fn own(world: &World, offset: u64, stride: u64, count: u32) -> Spread {
+        Spread { first: world.me, step: 0, offset, stride, count }
+    }
+
+    #[inline(always)]
+    fn address(&self, world: &World, number: u32) -> u64 {
+        // SAFETY: one entry for each PE; the PEs of a node have their heaps mapped.
+        let heap = unsafe { (*world.peers.add((self.first + number * self.step) as usize)).heap };
+        heap + self.offset + number as u64 * self.stride
+    }
+}
+
+/// Sums the sources into every target; this is thread `rank` of `threads`, which all call it. Nothing is ordered.
+///
+/// # Safety
+/// All stretches are mapped and as long as `bytes`; nobody else writes a source, or uses a target, meanwhile. A target may be one of the
+/// sources: a thread stores what it has loaded itself.
+// Out of line, and once for each type: what it keeps in registers is its own.
+#[inline(never)]
+pub(super) unsafe fn sum(
+    world: &World,
+    element: u32,
+    sources: &Spread,
+    targets: &Spread,
+    bytes: u64,
+    (rank, threads): (u32, u32),
+) {
+    let aligned = (sources.offset | sources.stride | targets.offset | targets.stride).is_multiple_of(16);
+    let vectors = if aligned { bytes / 16 } else { 0 };
+    // SAFETY: the caller's contract.
+    unsafe {
+        match element {
+            F32 => whole::<F32>(world, sources, targets, vectors, rank, threads),
+            BF16 => whole::<BF16>(world, sources, targets, vectors, rank, threads),
+            _ => whole::<{ super::F16 }>(world, sources, targets, vectors, rank, threads),
+        }
+    }
+    // What is left, number by number.
+    let size = if element == F32 { 4 } else { 2 };
+    let mut at = vectors * 16 + rank as u64 * size;
+    while at < bytes {
+        let load = |number: u32| {
+            let address = sources.address(world, number) + at;
+            // SAFETY: below `bytes`, and aligned for a number.
+            unsafe { if size == 4 { *(address as *const u32) } else { *(address as *const u16) as u32 } }
+        };
+        let mut held = first(element, load(0));
+        for number in 1..sources.count {
+            held = add(element, held, load(number));
+        }
+        let value = word(element, held);
+        for number in 0..targets.count {
+            let address = targets.address(world, number) + at;
+            // SAFETY: as above.
+            unsafe {
+                if size == 4 {
+                    *(address as *mut u32) = value;
+                } else {
+                    *(address as *mut u16) = value as u16;
+                }
+            }
+        }
+        at += threads as u64 * size;
+    }
+}
+
+/// Whole vectors of 16 bytes: rounds of [`UNROLL`], then one by one.
+#[inline(always)]
+unsafe fn whole<const ELEMENT: u32>(
+    world: &World,
+    sources: &Spread,
+    targets: &Spread,
+    count: u64,
+    rank: u32,
+    threads: u32,
+) {
+    let (mut index, step) = (rank as u64, threads as u64);
+    while index + (UNROLL as u64 - 1) * step < count {
+        // SAFETY: the caller's contract; all below `count`.
+        unsafe { round::<ELEMENT, UNROLL>(world, sources, targets, index, step) };
+        index += UNROLL as u64 * step;
+    }
+    while index < count {
+        // SAFETY: as above.
+        unsafe { round::<ELEMENT, 1>(world, sources, targets, index, step) };
+        index += step;
+    }
+}
+
+/// Loads of the next source are under way while those of the one before are added.
+#[inline(always)]
+unsafe fn round<const ELEMENT: u32, const N: usize>(
+    world: &World,
+    sources: &Spread,
+    targets: &Spread,
+    index: u64,
+    step: u64,
+) {
+    let load = |number: u32| {
+        let start = sources.address(world, number);
+        let mut loaded = [[0u32; 4]; N];
+        for (vector, loaded) in loaded.iter_mut().enumerate() {
+            // SAFETY: the caller's contract.
+            *loaded = unsafe { load_words((start + (index + vector as u64 * step) * 16) as *const u32) };
+        }
+        loaded
+    };
+    let mut next = load(0);
+    let mut held = [[[0f32; 2]; 4]; N];
+    for number in 1..=sources.count {
+        let now = next;
+        if number < sources.count {
+            next = load(number);
+        }
+        for (held, now) in held.iter_mut().zip(&now) {
+            for (held, now) in held.iter_mut().zip(now) {
+                *held = if number == 1 { first(ELEMENT, *now) } else { add(ELEMENT, *held, *now) };
+            }
+        }
+    }
+    for number in 0..targets.count {
+        let start = targets.address(world, number);
+        for (vector, held) in held.iter().enumerate() {
+            let sums = held.map(|held| word(ELEMENT, held));
+            // SAFETY: as above.
+            unsafe { store_words((start + (index + vector as u64 * step) * 16) as *mut u32, sums) };
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `ginlab collective` on the emulated device: every operation right to the bit by every path, what its columns say of who took part and by
+//! which way, and what is refused.
+
+use crate::common;
+use crate::common::{ginlab, run};
+use ginlab::report::{Row, Status};
+
+const ALL: &str = "gin-all-to-all,gin-all-gather,gin-reduce-scatter,gin-all-reduce,gin-broadcast";
+
+#[track_caller]
+fn rows_of(args: &str) -> Vec<Row> {
+    let done = run(ginlab(&format!("collective -d emulated --csv - -n 1 -w 1 -r 1 {args}"))).expect(0);
+    common::rows(&done.stdout)
+}
+
+fn text<'a>(row: &'a Row, column: &str) -> &'a str {
+    row.own(column).text().unwrap_or_default()
+}
+
+fn number(row: &Row, column: &str) -> f64 {
+    row.own(column).number().unwrap_or_else(|| panic!("{column} of {row:?}"))
+}
+
+/// Bytes that leave ranks for others in one operation, by the algorithm of puts in one node: chunks of `bytes / n`, where n divides it.
+fn wire_bytes(row: &Row) -> u64 {
+    let (n, bytes) = (u64::from(row.ranks), row.size_bytes.unwrap());
+    match row.case.as_str() {
+        // Loads and stores.
+        "gin-all-reduce" => 2 * (n - 1) * bytes,
+        // The scatter; then every chunk to everyone but the root and its owner.
+        "gin-broadcast" => (n - 1) * bytes / n + ((n - 1) + (n - 1) * (n - 2)) * bytes / n,
+        _ => (n - 1) * bytes,
+    }
+}
+
+#[track_caller]
+fn sound(rows: &[Row]) {
+    for row in rows.iter().filter(|row| !matches!(row.status, Status::Skipped(_))) {
+        common::all_verified(std::slice::from_ref(row));
+        assert_eq!(number(row, "heard"), f64::from(row.ranks), "{row:?}");
+        let n = f64::from(row.ranks);
+        let factor = match row.case.as_str() {
+            "gin-all-reduce" => 2.0 * (n - 1.0) / n,
+            "gin-broadcast" => 1.0,
+            _ => (n - 1.0) / n,
+        };
+        let algbw = row.size_bytes.unwrap() as f64 / row.time_us_p50.unwrap() / 1000.0;
+        assert!((number(row, "algbw_gbytes_s") - algbw).abs() <= 1e-4 * algbw, "{row:?}");
+        assert!((number(row, "busbw_gbytes_s") - factor * algbw).abs() <= 1e-4 * algbw, "{row:?}");
+    }
+}
+
+#[test]
+fn every_operation_and_type_within_a_node() {
+    // By messages, and by puts of several blocks; 3 ranks, so that chunks are uneven.
+    let rows = rows_of(&format!(
+        "--np 3 --path nvlink --cases {ALL} --type f32,bf16,f16 --place out-of-place,in-place --launch stream -b 10 -e 20000 -f 2000 --message-limit 4K"
+    ));
+    assert_eq!(rows.len(), 5 * 3 * 2 * 2);
+    sound(&rows);
+    let skipped: Vec<&Row> = rows.iter().filter(|row| row.status != Status::Ok).collect();
+    assert!(skipped.len() == 6 && skipped.iter().all(|row| row.case == "gin-all-to-all"), "{skipped:?}");
+    for row in rows.iter().filter(|row| row.status == Status::Ok) {
+        assert_eq!(row.fabric, "memory");
+        assert_eq!(text(row, "protocol"), if row.size_bytes < Some(4096) { "messages" } else { "puts" });
+    }
+}
+
+#[test]
+fn launches_scopes_modes_and_packets() {
+    let args = format!("--np 2 --path nvlink --cases {ALL} --packet 1000 -b 16K -e 16K");
+    let mut rows = rows_of(&format!("{args} --launch stream,graph,persistent"));
+    rows.extend(rows_of(&format!("{args} --launch persistent --scope thread,warp --mode nbi,blocking")));
+    assert_eq!(rows.len(), 5 * 3 + 5 * 2 * 2);
+    sound(&rows);
+    for row in rows.iter().filter(|row| row.status == Status::Ok) {
+        assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
+    }
+    // Sums within a node have no put that could be waited for.
+    let skipped = rows.iter().filter(|row| row.status != Status::Ok);
+    assert!(skipped.clone().count() == 4 && skipped.clone().all(|row| row.mode.as_deref() == Some("blocking")));
+}
+
+#[test]
+fn over_rails_of_every_kind() {
+    for (rails, size) in
+        [("test:unordered", "-b 12 -e 12000 -f 1000"), ("tcp", "-b 6000 -e 6000"), ("model:p5", "-b 6000 -e 6000")]
+    {
+        let rows = rows_of(&format!(
+            "--np 3 --path rails -p {rails} --rails 2 --cases {ALL} --mode nbi,blocking --packet 999 --launch stream {size}"
+        ));
+        sound(&rows);
+        for row in &rows {
+            assert_eq!((row.fabric.as_str(), number(row, "nvlink_bytes")), (rails, 0.0));
+            assert_eq!(row.own("rail_bytes").list().unwrap().len(), 2);
+            let ceiling = row.own("ceiling_gbytes_s").number();
+            assert_eq!(ceiling.is_some(), rails == "model:p5", "only modelled cards' rate is known: {row:?}");
+        }
+    }
+    // By messages too.
+    sound(&rows_of(&format!("--np 2 --path rails -p shm --cases {ALL} --launch graph,persistent -b 8 -e 8")));
+}
+
+#[test]
+fn two_nodes_on_one_machine_use_both_ways() {
+    let rows = rows_of(&format!(
+        "--np 4 --node-size 2 -p test:unordered --cases {ALL} --place out-of-place,in-place --launch stream,persistent -b 64 -e 16384 -f 256 --message-limit 1K"
+    ));
+    sound(&rows);
+    for row in rows.iter().filter(|row| row.status == Status::Ok && text(row, "protocol") == "puts") {
+        assert_eq!((row.fabric.as_str(), number(row, "nodes")), ("memory+test:unordered", 2.0));
+        let chunk = row.size_bytes.unwrap() / 4;
+        let crossed: u64 = row.own("rail_bytes").list().unwrap().iter().sum();
+        // Chunks that cross between the nodes.
+        let expected = match row.case.as_str() {
+            "gin-all-to-all" => 4 * 2,
+            "gin-all-gather" | "gin-reduce-scatter" => 4,
+            "gin-all-reduce" => 8,
+            // Two are scattered; then each goes over once, but not to the root.
+            _ => 2 + 3,
+        };
+        assert_eq!(crossed, expected * chunk, "{row:?}");
+    }
+}
+
+#[test]
+fn a_rank_whose_bytes_never_leave_shows_in_the_columns() {
+    for way in ["--path nvlink", "--path rails -p test:unordered"] {
+        let args = format!(
+            "collective -d emulated --csv - -n 2 -w 1 -r 1 --np 3 --cases gin-all-to-all -b 12K -e 12K --message-limit 0 {way}"
+        );
+        let bytes = |row: &Row| {
+            let rails: u64 = row.own("rail_bytes").list().unwrap_or_default().iter().sum();
+            number(row, "nvlink_bytes") as u64 + rails
+        };
+        let good = common::rows(&run(ginlab(&args)).expect(0).stdout);
+        let done = run(ginlab(&format!("{args} --mute 1"))).expect(1);
+        let mute = common::rows(&done.stdout);
+        assert_eq!((number(&good[0], "heard"), number(&mute[0], "heard")), (3.0, 2.0));
+        // Two ranks miss the 1024 numbers that rank 1 should have sent.
+        assert_eq!((mute[0].wrong, bytes(&good[0]), bytes(&mute[0])), (Some(2048), 6 * 4096, 4 * 4096), "{way}");
+        assert!(done.complaint().contains("verification failed: 2048 wrong numbers"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_world_of_one_is_refused_also_under_a_launcher_with_another_mpi() {
+    let done = run(ginlab("collective -d emulated --np 1")).expect(2);
+    assert!(done.complaint().contains("two ranks or more"), "{done:?}");
+    // As under an mpirun of another MPI: its variables are there, and the MPI that ginlab is built with knows nothing of its ranks.
+    let mut command = ginlab("collective -d emulated -b 8 -e 8");
+    command.env("PMI_SIZE", "2").env("PMI_RANK", "0");
+    let done = run(command).expect(2);
+    let line = done.complaint();
+    assert!(line.contains("started 2") && (line.contains("another MPI") || !cfg!(feature = "mpi")), "{line}");
+}
+
+#[test]
+fn without_gpus_nccl_is_skipped_with_its_reason() {
+    let done = run(ginlab(
+        "collective -d emulated --csv - -n 2 -w 1 -r 1 -b 64 -e 64 --cases gin-all-reduce,nccl-all-reduce,nccl-send-recv --launch graph",
+    ))
+    .expect(0);
+    let rows = common::rows(&done.stdout);
+    let of = |case: &str| rows.iter().find(|row| row.case == case).unwrap_or_else(|| panic!("{case} in {rows:?}"));
+    assert_eq!((rows.len(), &of("gin-all-reduce").status), (3, &Status::Ok));
+    for case in ["nccl-all-reduce", "nccl-send-recv"] {
+        assert_eq!(of(case).status.to_string(), "skipped: NCCL needs GPUs, and this is the emulated device");
+    }
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    for (args, part) in [
+        ("--cases gin-all-to-none", "gin-all-to-none"),
+        ("--np 2 --root 2", "the last of 2 ranks is 1"),
+        ("--np 3 --node-size 2", "no nodes of 2"),
+        ("--packet 0", "1 or more"),
+        ("--grid 513", "from 1 to 512"),
+        ("--mode eager", "eager"),
+    ] {
+        let done = run(ginlab(&format!("collective -d emulated -b 8 -e 8 {args}"))).expect(2);
+        assert!(done.complaint().contains(part), "{args}: {done:?}");
+    }
+}
