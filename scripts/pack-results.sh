@@ -67,8 +67,8 @@ if ((${#headers[@]})); then
                 for (v = 1; v <= values[key]; v++) if (times[key, order[key, v]] > most) {
                     most = times[key, order[key, v]]; common[key] = order[key, v]
                 }
-                # What few files have is written with those.
-                if (most < all / 2) { delete common[key]; continue }
+                # What few files have is written with those, and every file has its own command.
+                if (key == "command" || most < all / 2) { delete common[key]; continue }
                 printf "%s\n    \"%s\": %s", (some++ ? "," : ""), key, common[key]
             }
             printf "\n  },\n  \"files\": {"
