@@ -30,6 +30,7 @@ pub mod memory;
 pub mod model;
 mod plain;
 pub mod shared;
+pub mod sum;
 pub mod thread;
 pub mod vector;
 pub mod warp;

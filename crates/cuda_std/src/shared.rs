@@ -33,3 +33,136 @@ pub fn memory<T>() -> *mut T {
         memory.expect("a thread outside any grid has no block whose memory it could share").cast()
     }
 }
+
+// As long as the launch says.
+#[cfg(target_arch = "nvptx64")]
+core::arch::global_asm!(".extern .shared .align 16 .b8 cuda_std_dynamic[];");
+
+/// Shared memory whose length the launch chooses (`Function::with_shared_memory` of host/cuda); up to 227 KB of a block on an H100. It
+/// is reached by offsets, since addresses of 32 bits take half the registers. A kernel that has it does not use [`memory`].
+#[derive(Clone, Copy, Debug)]
+pub struct Dynamic {
+    #[cfg(not(target_arch = "nvptx64"))]
+    first: *mut u8,
+    #[cfg(not(target_arch = "nvptx64"))]
+    bytes: u32,
+}
+
+impl Dynamic {
+    /// This block's, of so many bytes: those of the launch.
+    #[inline(always)]
+    pub fn of_block(bytes: u32) -> Dynamic {
+        #[cfg(target_arch = "nvptx64")]
+        {
+            let _ = bytes;
+            Dynamic {}
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            let memory = emulation::shared_memory(bytes.div_ceil(16) as usize);
+            Dynamic {
+                first: memory.expect("a thread outside any grid has no block whose memory it could share"),
+                bytes,
+            }
+        }
+    }
+
+    /// Loads `W` words of 4 bytes (1 or 4) from byte `at` on, by one instruction.
+    ///
+    /// # Safety
+    /// They lie in the block's memory, `at` is a multiple of their length, and nobody writes them meanwhile.
+    #[inline(always)]
+    pub unsafe fn load<const W: usize>(self, at: u32) -> [u32; W] {
+        const { assert!(W == 1 || W == 4) };
+        #[cfg(target_arch = "nvptx64")]
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut words = [0; W];
+            if W == 1 {
+                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; ld.shared.b32 {a}, [at]; }}",
+                     at = in(reg32) at, a = out(reg32) words[0], options(nostack));
+            } else {
+                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; ld.shared.v4.b32 {{{a}, {b}, {c}, {d}}}, [at]; }}",
+                     at = in(reg32) at, a = out(reg32) words[0], b = out(reg32) words[1], c = out(reg32) words[2],
+                     d = out(reg32) words[3], options(nostack));
+            }
+            words
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        // SAFETY: inside, as asserted; the rest is the caller's contract.
+        unsafe {
+            assert!(at + 4 * W as u32 <= self.bytes, "{W} words at {at} of {} bytes of shared memory", self.bytes);
+            self.first.add(at as usize).cast::<[u32; W]>().read()
+        }
+    }
+
+    /// Stores `W` words of 4 bytes (1 or 4) from byte `at` on, by one instruction.
+    ///
+    /// # Safety
+    /// They lie in the block's memory, `at` is a multiple of their length, and nobody else accesses them meanwhile.
+    #[inline(always)]
+    pub unsafe fn store<const W: usize>(self, at: u32, words: [u32; W]) {
+        const { assert!(W == 1 || W == 4) };
+        #[cfg(target_arch = "nvptx64")]
+        // SAFETY: the caller's contract.
+        unsafe {
+            if W == 1 {
+                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; st.shared.b32 [at], {a}; }}",
+                     at = in(reg32) at, a = in(reg32) words[0], options(nostack));
+            } else {
+                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; st.shared.v4.b32 [at], {{{a}, {b}, {c}, {d}}}; }}",
+                     at = in(reg32) at, a = in(reg32) words[0], b = in(reg32) words[1], c = in(reg32) words[2],
+                     d = in(reg32) words[3], options(nostack));
+            }
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        // SAFETY: inside, as asserted; the rest is the caller's contract.
+        unsafe {
+            assert!(at + 4 * W as u32 <= self.bytes, "{W} words at {at} of {} bytes of shared memory", self.bytes);
+            self.first.add(at as usize).cast::<[u32; W]>().write(words);
+        }
+    }
+
+    /// As [`load`](Dynamic::load) of one word, where `condition` is not 0, and 0 otherwise: by a predicate and no branch.
+    ///
+    /// # Safety
+    /// As [`load`](Dynamic::load), where it loads.
+    #[inline(always)]
+    pub unsafe fn load_if(self, condition: u32, at: u32) -> u32 {
+        #[cfg(target_arch = "nvptx64")]
+        {
+            let word;
+            // SAFETY: the caller's contract.
+            unsafe {
+                core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.ne.u32 is, {condition}, 0; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; mov.b32 {word}, 0; @is ld.shared.b32 {word}, [at]; }}",
+                     condition = in(reg32) condition, at = in(reg32) at, word = out(reg32) word, options(nostack));
+            }
+            word
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            // SAFETY: the caller's contract.
+            let load = || unsafe { self.load::<1>(at) };
+            if condition != 0 { load()[0] } else { 0 }
+        }
+    }
+
+    /// As [`store`](Dynamic::store) of one word, where `condition` is not 0: by a predicate and no branch.
+    ///
+    /// # Safety
+    /// As [`store`](Dynamic::store), where it stores.
+    #[inline(always)]
+    pub unsafe fn store_if(self, condition: u32, at: u32, word: u32) {
+        #[cfg(target_arch = "nvptx64")]
+        // SAFETY: the caller's contract.
+        unsafe {
+            core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.ne.u32 is, {condition}, 0; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; @is st.shared.b32 [at], {word}; }}",
+                 condition = in(reg32) condition, at = in(reg32) at, word = in(reg32) word, options(nostack));
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        if condition != 0 {
+            // SAFETY: the caller's contract.
+            unsafe { self.store(at, [word]) };
+        }
+    }
+}

@@ -63,6 +63,50 @@ pub unsafe fn load_words<const W: usize>(address: *const u32) -> [u32; W] {
     }
 }
 
+/// As [`store_words`] of four words, where `condition` is not 0: by a predicate and no branch, behind which a warp must meet again.
+///
+/// # Safety
+/// As [`store_words`], where it stores.
+#[inline(always)]
+pub unsafe fn store_words_if(condition: u32, address: *mut u32, words: [u32; 4]) {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; @is st.global.v4.b32 [{address}], {{{a}, {b}, {c}, {d}}}; }}",
+             condition = in(reg32) condition, address = in(reg64) address, a = in(reg32) words[0], b = in(reg32) words[1],
+             c = in(reg32) words[2], d = in(reg32) words[3], options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    if condition != 0 {
+        // SAFETY: the caller's contract.
+        unsafe { store_words(address, words) };
+    }
+}
+
+/// As [`load_words`] of one word, where `condition` is not 0, and 0 otherwise: by a predicate and no branch.
+///
+/// # Safety
+/// As [`load_words`], where it loads.
+#[inline(always)]
+pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let word;
+        // SAFETY: the caller's contract.
+        unsafe {
+            asm!("{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; mov.b32 {word}, 0; @is ld.global.b32 {word}, [{address}]; }}",
+                 condition = in(reg32) condition, address = in(reg64) address, word = out(reg32) word, options(nostack));
+        }
+        word
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        // SAFETY: the caller's contract.
+        let load = || unsafe { load_words::<1>(address) };
+        if condition != 0 { load()[0] } else { 0 }
+    }
+}
+
 /// The value, of which the optimiser then knows nothing. A sum that is carried through an unrolled loop stays a sum: LLVM would
 /// make a product of each step and compute them all before the loop, which a short kernel spends more time on than on its loop.
 #[inline(always)]

@@ -102,6 +102,30 @@ pub fn shuffle_u64(mask: u32, value: u64, source: u32) -> u64 {
     emulation::shuffle(mask, value, source)
 }
 
+/// As [`shuffle_u64`], of a number of 32 bits.
+#[inline(always)]
+pub fn shuffle_f32(mask: u32, value: f32, source: u32) -> f32 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's lanes are those of the mask; the source lane is one of them.
+    return f32::from_bits(unsafe {
+        device::shuffle_index(mask as i32, value.to_bits() as i32, source as i32, 31) as u32
+    });
+    #[cfg(not(target_arch = "nvptx64"))]
+    f32::from_bits(emulation::shuffle(mask, value.to_bits() as u64, source) as u32)
+}
+
+/// The sum of what all lanes of a warp hold, in every lane. All lanes of the warp call it together, and there are [`SIZE`] of them.
+#[inline(always)]
+pub fn sum_f32(mut value: f32) -> f32 {
+    let mask = u32::MAX >> (u32::BITS - SIZE);
+    let mut step = SIZE / 2;
+    while step > 0 {
+        value += shuffle_f32(mask, value, lane() ^ step);
+        step /= 2;
+    }
+    value
+}
+
 /// The lanes of `mask` that hold the same value as this one, one bit each. All lanes of `mask` must call it together.
 #[inline(always)]
 pub fn match_any_u64(mask: u32, value: u64) -> u32 {
