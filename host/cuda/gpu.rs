@@ -164,10 +164,15 @@ impl Gpu {
         )
     }
 
-    pub(super) fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
-        let function = self.function(kernel, block)?;
+    pub(super) fn most_shared_memory(&self) -> Result<u32, DeviceError> {
+        let most = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+        Ok(most.map_err(failed("cuDeviceGetAttribute"))?.max(0) as u32)
+    }
+
+    pub(super) fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32, shared: u32) -> Result<u32, DeviceError> {
+        let (function, shared) = (self.function(kernel, block)?, shared as usize);
         // SAFETY: a function of a module that is never unloaded.
-        let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block as i32, 0) };
+        let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block as i32, shared) };
         let each = each.map_err(failed("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
         Ok(each.max(0) as u32 * self.multiprocessors()?)
     }

@@ -23,6 +23,8 @@ pub enum Function<A> {
         name: String,
         /// The driver's handle.
         function: Handle,
+        /// Bytes of shared memory that a launch asks for.
+        shared: u32,
         /// Its arguments.
         args: PhantomData<fn(A)>,
     },
@@ -63,8 +65,58 @@ impl Device {
     }
 }
 
+impl<A> Function<A> {
+    /// The same, whose blocks get so many bytes of shared memory (`cuda_std::shared::Dynamic`).
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] for more than a block may have.
+    pub fn with_shared_memory(mut self, bytes: u32) -> Result<Function<A>, DeviceError> {
+        if let Function::Gpu { name, function, shared, .. } = &mut self {
+            allow_shared(function.0, name, bytes)?;
+            *shared = bytes;
+        }
+        Ok(self)
+    }
+}
+
+/// Beyond 48 KB a function is asked first.
+fn allow_shared(function: sys::CUfunction, name: &str, bytes: u32) -> Result<(), DeviceError> {
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: a function of a module that is never unloaded.
+    let status = unsafe { sys::cuFuncSetAttribute(function, attribute, bytes as i32) };
+    status.result().map_err(|error| {
+        DeviceError::Refused(format!(
+            "{bytes} bytes of shared memory for a block of {name}: {}",
+            failed("the driver")(error)
+        ))
+    })
+}
+
+impl Device {
+    /// Shared memory that a block may ask for, in bytes; on the emulated device what an H100 and an H200 have.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn most_shared_memory(&self) -> Result<u32, DeviceError> {
+        match self {
+            Device::Emulated => Ok(227 << 10),
+            Device::Gpu(gpu) => gpu.most_shared_memory(),
+        }
+    }
+
+    /// As [`resident_blocks`](Device::resident_blocks), of blocks with so many bytes of shared memory.
+    ///
+    /// # Errors
+    /// As there, and [`DeviceError::Refused`] for more shared memory than a block may have.
+    pub fn resident_blocks_with<A>(&self, kernel: &Kernel<A>, block: u32, shared: u32) -> Result<u32, DeviceError> {
+        let Device::Gpu(gpu) = self else { return self.resident_blocks(kernel, block) };
+        allow_shared(gpu.function(kernel, block)?, kernel.name(), shared)?;
+        gpu.resident_blocks(kernel, block, shared)
+    }
+}
+
 fn named<A>(name: &str, function: sys::CUfunction) -> Function<A> {
-    Function::Gpu { name: name.into(), function: Handle(function), args: PhantomData }
+    Function::Gpu { name: name.into(), function: Handle(function), shared: 0, args: PhantomData }
 }
 
 impl ForeignModule {

@@ -226,7 +226,7 @@ impl Device {
     pub fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
         match self {
             Device::Emulated => Ok((cuda_std::emulation::RESIDENT_THREADS / u64::from(block.max(1))) as u32),
-            Device::Gpu(gpu) => gpu.resident_blocks(kernel, block),
+            Device::Gpu(gpu) => gpu.resident_blocks(kernel, block, 0),
         }
     }
 

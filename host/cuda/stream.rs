@@ -111,14 +111,15 @@ impl Stream {
                     })
                 }))
             }
-            (Kind::Gpu(gpu, stream), Function::Gpu { function, name, .. }) => {
+            (Kind::Gpu(gpu, stream), Function::Gpu { function, name, shared, .. }) => {
                 gpu.bind()?;
                 let parameters = &mut [(&raw mut args).cast::<c_void>()];
                 let (grids, blocks) = ((grid, 1, 1), (block, 1, 1));
                 // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the
                 // caller's.
-                let status =
-                    unsafe { result::launch_kernel(function.0, grids, blocks, 0, stream.cu_stream(), parameters) };
+                let status = unsafe {
+                    result::launch_kernel(function.0, grids, blocks, *shared, stream.cu_stream(), parameters)
+                };
                 status.map_err(|error| refused_or_failed(error, &format!("launching {name} as {grid} x {block}")))
             }
             _ => Err(other_device("the kernel")),

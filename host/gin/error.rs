@@ -62,11 +62,16 @@ pub(super) fn call(
     let (stop, call) = (Status(stop), Call::of(number));
     let what = match call {
         Some(Call::Wait | Call::Signal) => format!(" of signal {detail}"),
+        Some(Call::Words) => format!(" of number {wanted}"),
         Some(Call::Barrier | Call::Quiet | Call::Fence) | None => String::new(),
         Some(_) => format!(" of {detail} B"),
     };
     let to = pe.map(|(pe, path)| format!(" with PE {pe} ({path})")).unwrap_or_default();
-    let waited = if wanted > 0 { format!(", which had reached {seen} of {wanted}") } else { String::new() };
+    let waited = if wanted > 0 && call != Some(Call::Words) {
+        format!(", which had reached {seen} of {wanted}")
+    } else {
+        String::new()
+    };
     let name = call.map_or("an unknown call", Call::name);
     let mut text = format!("{kernel}: block {block}, thread {thread}: {name}{what}{to}{waited}: {}", stop.text());
     if let Some(error) = proxy {

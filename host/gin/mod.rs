@@ -20,10 +20,12 @@ mod error;
 mod heap;
 mod open;
 mod rails;
+mod series;
 
 pub use error::GinError;
 pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};
 pub use rails::Fabric;
+pub use series::HostPut;
 
 use crate::bootstrap::Bootstrap;
 use crate::cuda::{Buffer, Choice, Device, DeviceError, Launch, OpenedMemory, wait_for};
@@ -34,7 +36,6 @@ use crate::ring::{RingMemory, RingTable};
 use cuda_std::Kernel;
 use heap::{Heap, Space};
 use kernels::gin::{Report, TEAMS, USER_SIGNALS};
-use kernels::ring::Status;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -148,6 +149,8 @@ pub struct World {
     description: kernels::gin::World,
     fabric: String,
     notes: Vec<String>,
+    /// Other busy threads share this machine's cores with ours: whoever spins gives way.
+    shares_core: bool,
 }
 
 /// A grid that runs.
@@ -436,22 +439,7 @@ impl World {
         kernel: &'static str,
         done: impl FnMut() -> Result<bool, DeviceError>,
     ) -> Result<(), GinError> {
-        let (abort, proxies) = (&self.abort, &self.proxies);
-        let ended = wait_for(Launch::ENDING, done, || {
-            let reason = if crate::signals::interrupted() {
-                Err(GinError::Interrupted)
-            } else {
-                ranks.check_peers().map_err(GinError::from)
-            };
-            if reason.is_err() {
-                abort.write(0, &[Status::ENDED.0])?;
-                proxies.iter().for_each(Proxy::stop);
-            } else if proxies.iter().any(|proxy| proxy.failure().is_some()) {
-                // The kernel says which call met it.
-                abort.write(0, &[Status::STOPPED.0])?;
-            }
-            reason
-        });
+        let ended = wait_for(Launch::ENDING, done, || self.look_around(ranks));
         let reported = self.reported(kernel);
         match (ended, reported) {
             (Err(error), _) => Err(error),

@@ -56,8 +56,8 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let far = device.allocate(Place::Host, SIGNALS as usize * 8)?;
     let (mut rings, mut proxies) = (Vec::new(), Vec::new());
     let busy = ranks.local_size() * (options.proxies + 1);
+    let shares_core = busy > cores::allowed().len();
     if let Some(chosen) = &chosen {
-        let shares_core = busy > cores::allowed().len();
         for thread in 0..options.proxies.max(1) {
             let ring = RingMemory::new(&device, options.ring_slots, device_timeout(options.timeout))?;
             let signals = SignalRule {
@@ -139,6 +139,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         description,
         fabric,
         notes,
+        shares_core,
     })
 }
 

@@ -23,10 +23,11 @@ use crate::rails::Counters;
 use crate::rails::strategy::Strategy;
 use crossbeam_utils::CachePadded;
 use engine::{DRAIN, EngineError};
+use kernels::command::Command;
 use serve::serve;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ struct ThreadState {
     turns: CachePadded<AtomicU64>,
     /// Ends a CPU-initiated write, which looks at no orders.
     stop: AtomicBool,
+    /// An order that does not wait for the next look at orders: somebody's time is measured.
+    urgent: AtomicBool,
 }
 
 /// What can be asked of a proxy thread while it runs.
@@ -70,6 +73,7 @@ enum Request {
         bytes: u64,
         count: u64,
     },
+    Put(Vec<Command>),
     Snapshot,
     Trace(Option<Sampling>),
     Stop,
@@ -288,6 +292,26 @@ impl Proxy {
                     }
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// CPU-initiated commands: posts them as if a kernel had pushed them; returns when they are done.
+    ///
+    /// # Errors
+    /// As [`write`](Proxy::write).
+    pub fn put(&self, commands: Vec<Command>) -> Result<(), ProxyError> {
+        let number = self.send(Request::Put(commands))?;
+        self.shared.urgent.store(true, Ordering::Release);
+        let deadline = Instant::now() + self.timeout;
+        // Asked for and not waited for: a thread that sleeps is woken up some ten microseconds late.
+        loop {
+            match self.answers.try_recv() {
+                Ok((of, answer)) if of == number => return answer.map(|_| ()),
+                Ok(_) => {}
+                Err(TryRecvError::Empty) if Instant::now() > deadline => return Err(ProxyError::Silent(self.timeout)),
+                Err(TryRecvError::Empty) => std::thread::yield_now(),
+                Err(TryRecvError::Disconnected) => return Err(self.why_gone()),
             }
         }
     }

@@ -160,8 +160,12 @@ impl<R: Rail> Server<'_, R> {
             empty = if busy { 0 } else { empty + 1 };
             since_check += 1;
             let give_way = self.yields && empty >= EMPTY_POLLS_BEFORE_YIELD;
-            if since_check >= POLLS_PER_ORDER_CHECK || give_way {
+            if since_check >= POLLS_PER_ORDER_CHECK || give_way || self.shared.urgent.load(Ordering::Relaxed) {
                 since_check = 0;
+                // The order was sent before this was set.
+                if self.shared.urgent.swap(false, Ordering::Acquire) {
+                    empty = 0;
+                }
                 self.engine.check_stall()?;
                 match orders.try_recv() {
                     Ok((_, Request::Stop)) | Err(TryRecvError::Disconnected) => return Ok(()),
@@ -254,6 +258,12 @@ impl<R: Rail> Server<'_, R> {
                 Answer::Done
             }
             Request::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
+            Request::Put(commands) => {
+                if !self.put(&commands)? {
+                    return Ok(None);
+                }
+                Answer::Done
+            }
             Request::BareWrite { route, bytes, count } => {
                 if !self.settle()? {
                     return Ok(None);
@@ -308,6 +318,18 @@ impl<R: Rail> Server<'_, R> {
         let elapsed = started.elapsed();
         self.engine.resume(ring_tickets);
         Ok(result?.then_some(elapsed))
+    }
+
+    /// CPU-initiated commands, without a ring. False when told to stop meanwhile.
+    fn put(&mut self, commands: &[Command]) -> Result<bool, EngineError> {
+        if !self.settle()? {
+            return Ok(false);
+        }
+        let ring_tickets = self.engine.suspend();
+        let posted = commands.iter().try_for_each(|command| self.engine.submit(command).map(drop));
+        let settled = posted.and_then(|()| self.settle());
+        self.engine.resume(ring_tickets);
+        settled
     }
 
     /// False when told to stop meanwhile.

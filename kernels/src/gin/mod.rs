@@ -41,12 +41,12 @@ pub use message::Inbox;
 pub use report::{Call, Report};
 pub use scope::{Block, Scope, Thread, Warp};
 pub use cuda_std::Plain;
-pub use wait::Planes;
+pub use wait::{Patience, Planes};
 
 use crate::ring::Ring;
 use core::fmt;
 use core::marker::PhantomData;
-use cuda_std::memory::Word;
+use cuda_std::memory::{Word, load_relaxed_gpu_u64};
 
 /// Signals of a world: programs' own from 0, and behind [`USER_SIGNALS`] those of barriers.
 pub const SIGNALS: u32 = crate::command::SIGNALS;
@@ -237,6 +237,23 @@ impl World {
     pub fn local<T: Plain>(&self, object: Sym<T>) -> *mut T {
         // SAFETY: the object lies in the heap.
         unsafe { self.heap.add(object.offset as usize).cast() }
+    }
+
+    /// An object of PE `pe` as memory of this device, to be read and written by ordinary accesses; null where the PE is reached by
+    /// rails. OpenSHMEM: `shmem_ptr`.
+    #[inline(always)]
+    pub fn ptr<T: Plain>(&self, object: Sym<T>, pe: u32) -> *mut T {
+        // SAFETY: one entry for each PE; the remainder is below.
+        let heap = unsafe { (*self.peers.add((pe % self.pes) as usize)).heap };
+        if heap == 0 { core::ptr::null_mut() } else { (heap + object.offset) as *mut T }
+    }
+
+    /// Whether a call has failed since the host last cleared the [`Report`], of this launch or of one before it in its stream. A kernel
+    /// of a series looks before it waits: behind a failure each would wait for its whole deadline.
+    #[inline(always)]
+    pub fn has_failed(&self) -> bool {
+        // SAFETY: contract of the launch: the report is there while the grid runs.
+        load_relaxed_gpu_u64(unsafe { &(*self.report).stop }) != 0
     }
 
     /// The word of this PE's heap for a signal.

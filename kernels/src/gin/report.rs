@@ -35,6 +35,8 @@ pub enum Call {
     Send = 12,
     /// `receive`.
     Receive = 13,
+    /// A program's own wait for tagged words ([`Patience`](super::Patience)).
+    Words = 14,
 }
 
 impl Call {
@@ -54,13 +56,14 @@ impl Call {
             Call::Atomic => "an atomic operation",
             Call::Send => "send",
             Call::Receive => "receive",
+            Call::Words => "a wait for words",
         }
     }
 
     /// The call of this number.
     pub fn of(number: u64) -> Option<Call> {
         use Call::*;
-        [Put, PutSignal, Get, P, G, Signal, Wait, Quiet, Fence, Barrier, Atomic, Send, Receive]
+        [Put, PutSignal, Get, P, G, Signal, Wait, Quiet, Fence, Barrier, Atomic, Send, Receive, Words]
             .into_iter()
             .find(|call| *call as u64 == number)
     }

@@ -1,5 +1,7 @@
 //! Waits on memory: for a signal's two planes to reach a sum. Every wait is bounded.
 
+use super::World;
+use super::report::{Call, Failure, NO_PE};
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_acquire_sys_u64};
 use cuda_std::thread;
@@ -128,5 +130,65 @@ impl Limit {
             0 => Ok(()),
             reason => Err(Status(reason)),
         }
+    }
+}
+
+/// The bound of a program's own spin on words that another block or PE stores (a value with its tag, as [`Inbox`](super::Inbox) has
+/// them): each look that was in vain asks it whether to go on. It calls nothing, so the spin keeps its registers; behind the loop
+/// whoever has given up says so by [`World::gave_up`].
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    looks: u32,
+    began: u64,
+}
+
+/// Looks of a [`Patience`] between two looks at the clock.
+const VAIN_LOOKS: u32 = 256;
+
+impl Patience {
+    /// For one wait.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Patience {
+        Patience { looks: 0, began: 0 }
+    }
+
+    /// Whether to look again; otherwise the reason why not: the world's deadline, the host's word, or another call of this PE that has
+    /// failed.
+    ///
+    /// # Errors
+    /// The reason.
+    #[inline(always)]
+    pub fn look(&mut self, world: &World) -> Result<(), Status> {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(VAIN_LOOKS) {
+            return Ok(());
+        }
+        let now = thread::global_timer_ns();
+        if self.began == 0 {
+            self.began = now;
+        }
+        // SAFETY: the host's word is there while the grid runs.
+        match load_acquire_sys_u64(unsafe { &*world.abort }) {
+            0 if world.has_failed() => Err(Status::ENDED),
+            0 if now - self.began > world.timeout_ns => Err(Status::DEADLINE),
+            0 => Ok(()),
+            reason => Err(Status(reason)),
+        }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    /// Notes in the report that a spin has ended in vain, for this reason, unless something has been noted. `wanted`: the number of the
+    /// words that did not come.
+    #[inline(never)]
+    pub fn gave_up(&self, stop: Status, wanted: u64) {
+        super::report::note(self, stop, Failure { call: Call::Words, pe: NO_PE, detail: 0, seen: 0, wanted });
     }
 }
