@@ -14,6 +14,7 @@ mod runner;
 #[cfg(test)]
 mod toy;
 mod values;
+mod world;
 
 use clap::FromArgMatches;
 use cli::Cli;
@@ -30,13 +31,13 @@ macro_rules! register {
         $(mod $module;)*
         /// Names every subcommand, in the order of `--help`.
         fn register() {
-            program::register(&[$($module::PROGRAMS),*], &[proxy::STAGES]);
+            program::register(&[$($module::PROGRAMS),*], &[proxy::STAGES, model::JACOBI]);
         }
     };
 }
 
 register! {
-    proxy, shmem, collectives, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, doctor, model, bootstrap,
+    proxy, shmem, collectives, jacobi, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, doctor, model, bootstrap,
     echo, serve, soft_efa, complete,
 }
 

@@ -3,6 +3,7 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::measure::size;
+use ginlab::proxy::Fault;
 use ginlab::ring::{self, check_slots};
 use std::fmt::{self, Display};
 use std::ops::Deref;
@@ -130,4 +131,19 @@ pub fn sizes(begin: u64, end: u64, factor: u64) -> Result<Vec<u64>, Failure> {
         (0, 1..) => Ok([vec![0], sweep(1)?].concat()),
         _ => sweep(begin),
     }
+}
+
+/// A fault for proxies, for tests.
+pub fn fault(text: &str) -> Result<Fault, String> {
+    let parsed = text.split_once('=').and_then(|(name, count)| {
+        let count = count.parse().ok()?;
+        match name {
+            "proxy-vanish" => Some(Fault::Vanish(count)),
+            "proxy-stop" => Some(Fault::Stop(count)),
+            "rails-silent" => Some(Fault::Silent(count)),
+            "corrupt" => Some(Fault::Corrupt(count)),
+            _ => None,
+        }
+    });
+    parsed.ok_or_else(|| format!("{text:?} is none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"))
 }

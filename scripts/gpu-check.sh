@@ -131,6 +131,8 @@ if ((gpus >= 2)); then
     fi
 fi
 if [[ ${ONLY:-} == collective ]]; then finish_only; fi
+# Jacobi on all GPUs, every exchange; its own limits.
+if ((gpus >= 2)) && ! OUT=$work/jacobi scripts/gpu-check-jacobi.sh "$ginlab" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi
 
 # What CUDA's own checkers say of the kernels.
 if ! GINLAB=$ginlab scripts/gpu-check-sanitizer.sh "$work" 2>&1 | tee -a "$log"; then failures=$((failures + 1)); fi

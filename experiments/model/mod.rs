@@ -2,11 +2,13 @@
 
 mod all2all;
 mod figures;
+mod jacobi;
 
 use crate::error::Failure;
 use crate::program::{Program, program};
 use crate::runner::{self, Experiment};
 use clap::Subcommand;
+use ginlab::report::About;
 
 pub const PROGRAMS: &[Program] = &[Program {
     about: Some(all2all::Model::ABOUT),
@@ -17,6 +19,9 @@ pub const PROGRAMS: &[Program] = &[Program {
         run
     )
 }];
+
+/// Rows of `ginlab model jacobi`, which is no subcommand of its own.
+pub const JACOBI: About = jacobi::Model::ABOUT;
 
 /// Options of `ginlab model`.
 #[derive(clap::Args, Debug)]
@@ -32,11 +37,14 @@ enum What {
     Figures(figures::Args),
     /// An all-to-all of many machines in virtual time: no rank is started, no byte moved, and each run gives the same
     All2all(Box<all2all::Args>),
+    /// Jacobi iterations of many machines in virtual time: what of the exchange of rows and of the norm is not hidden
+    Jacobi(Box<jacobi::Args>),
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
     match &args.what {
         What::Figures(args) => figures::run(args),
         What::All2all(args) => runner::run::<all2all::Model>((**args).clone()),
+        What::Jacobi(args) => runner::run::<jacobi::Model>((**args).clone()),
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use crate::job::{Completion, MeetArgs, MemoryKind};
 use crate::output::{DeviceKind, OutputArgs};
-use crate::values::{self, List, Pin, Rails, RingPlace, counts, sizes, slots, usage};
+use crate::values::{self, List, Pin, Rails, RingPlace, counts, fault, sizes, slots, usage};
 use clap::{ArgAction, ValueEnum};
 use ginlab::fabric::FabricError;
 use ginlab::fabric::model::{self, Profile};
@@ -275,20 +275,6 @@ impl TraceTo {
 
 fn threads(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|threads| (1..=64).contains(threads)).ok_or_else(|| format!("{text}; from 1 to 64"))
-}
-
-fn fault(text: &str) -> Result<Fault, String> {
-    let parsed = text.split_once('=').and_then(|(name, count)| {
-        let count = count.parse().ok()?;
-        match name {
-            "proxy-vanish" => Some(Fault::Vanish(count)),
-            "proxy-stop" => Some(Fault::Stop(count)),
-            "rails-silent" => Some(Fault::Silent(count)),
-            "corrupt" => Some(Fault::Corrupt(count)),
-            _ => None,
-        }
-    });
-    parsed.ok_or_else(|| format!("{text:?} is none of proxy-vanish=N, proxy-stop=N, rails-silent=N, corrupt=N"))
 }
 
 /// One measurement: a tuple of variables, measured in every mode and by CPU-initiated writes.

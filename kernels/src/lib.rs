@@ -15,7 +15,7 @@
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
 //!   [`ring_shift`], [`signal_check`], [`shmem`]; [`ipc_bulk`], which is a PTX module of its own (feature `bulk`); and programs over
-//!   [`gin`], which have one too (feature `programs`): [`collective`]. A new one is a file and its name in a list below
+//!   [`gin`], which have one too (feature `programs`): [`collective`], [`jacobi`]. A new one is a file and its name in a list below
 //!   (docs/add-a-kernel.md).
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
@@ -51,4 +51,4 @@ macro_rules! programs {
 
 shared! { batch block command gin pattern ring }
 first_module! { clock ipc_kernel ipc_wait ping_pong put put_batch put_kernel put_trace queue_kernel ring_shift shmem signal_check vyukov }
-programs! { collective }
+programs! { collective jacobi }

@@ -20,6 +20,7 @@ mod exchange;
 mod faults;
 mod hostile;
 mod ipc;
+mod jacobi;
 mod lab;
 mod libraries;
 mod model;

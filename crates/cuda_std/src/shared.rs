@@ -123,19 +123,19 @@ impl Dynamic {
         }
     }
 
-    /// As [`load`](Dynamic::load) of one word, where `condition` is not 0, and 0 otherwise: by a predicate and no branch.
+    /// As [`load`](Dynamic::load) of one word, where `value` is `IS`, and 0 otherwise: by a predicate and no branch.
     ///
     /// # Safety
     /// As [`load`](Dynamic::load), where it loads.
     #[inline(always)]
-    pub unsafe fn load_if(self, condition: u32, at: u32) -> u32 {
+    pub unsafe fn load_if<const IS: u32>(self, value: u32, at: u32) -> u32 {
         #[cfg(target_arch = "nvptx64")]
         {
             let word;
             // SAFETY: the caller's contract.
             unsafe {
-                core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.ne.u32 is, {condition}, 0; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; mov.b32 {word}, 0; @is ld.shared.b32 {word}, [at]; }}",
-                     condition = in(reg32) condition, at = in(reg32) at, word = out(reg32) word, options(nostack));
+                core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.eq.u32 is, {value}, {is}; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; mov.b32 {word}, 0; @is ld.shared.b32 {word}, [at]; }}",
+                     value = in(reg32) value, is = const IS, at = in(reg32) at, word = out(reg32) word, options(nostack));
             }
             word
         }
@@ -143,24 +143,24 @@ impl Dynamic {
         {
             // SAFETY: the caller's contract.
             let load = || unsafe { self.load::<1>(at) };
-            if condition != 0 { load()[0] } else { 0 }
+            if value == IS { load()[0] } else { 0 }
         }
     }
 
-    /// As [`store`](Dynamic::store) of one word, where `condition` is not 0: by a predicate and no branch.
+    /// As [`store`](Dynamic::store) of one word, where `value` is `IS`: by a predicate and no branch.
     ///
     /// # Safety
     /// As [`store`](Dynamic::store), where it stores.
     #[inline(always)]
-    pub unsafe fn store_if(self, condition: u32, at: u32, word: u32) {
+    pub unsafe fn store_if<const IS: u32>(self, value: u32, at: u32, word: u32) {
         #[cfg(target_arch = "nvptx64")]
         // SAFETY: the caller's contract.
         unsafe {
-            core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.ne.u32 is, {condition}, 0; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; @is st.shared.b32 [at], {word}; }}",
-                 condition = in(reg32) condition, at = in(reg32) at, word = in(reg32) word, options(nostack));
+            core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.eq.u32 is, {value}, {is}; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; @is st.shared.b32 [at], {word}; }}",
+                 value = in(reg32) value, is = const IS, at = in(reg32) at, word = in(reg32) word, options(nostack));
         }
         #[cfg(not(target_arch = "nvptx64"))]
-        if condition != 0 {
+        if value == IS {
             // SAFETY: the caller's contract.
             unsafe { self.store(at, [word]) };
         }

@@ -14,6 +14,7 @@
 //! congestion, the host's memory bus beyond what the machine itself has.
 
 pub mod all_to_all;
+pub mod halo;
 mod nic;
 mod profile;
 mod rail;

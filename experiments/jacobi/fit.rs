@@ -1,0 +1,121 @@
+//! How a field is laid over a device: tiles of the launched kernel, blocks of the resident one.
+
+use super::args::{Grid, Tuple};
+use super::problem::Problem;
+use super::run::Resident;
+use crate::error::Failure;
+use ginlab::cuda::Device;
+use kernels::jacobi::resident::{JACOBI_RESIDENT, LEAST_ROWS, MOST_COLUMNS, shared_bytes};
+
+/// Tiles that a launched grid has at least, where there are as many rows: a few for each multiprocessor of an H200.
+const TILES: u32 = 8 * 132;
+/// Rows of a tile: less is a load more for each few rows, more leaves the last tiles alone.
+const STRIP: [u32; 2] = [4, 32];
+/// Rows of a resident block at least, where it may choose: two that it sends and two that hide their way.
+const RESIDENT_ROWS: u32 = 4;
+
+/// Rows of a tile and blocks of a grid, for so many rows of a field.
+pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
+    let across = tuple.problem().pitch().div_ceil(tuple.block * 4);
+    let strip = match strip {
+        0 => (rows * across / TILES / 4 * 4).clamp(STRIP[0], STRIP[1]),
+        strip => strip,
+    };
+    let tiles = across * rows.div_ceil(strip);
+    match tuple.grid {
+        Grid::Auto => (strip, tiles),
+        Grid::Blocks(blocks) => (strip, blocks.min(tiles)),
+    }
+}
+
+/// The resident grid for the parts of a field; the reason where it does not fit.
+pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Resident, String>, Failure> {
+    let problem: Problem = tuple.problem();
+    if problem.pitch() > MOST_COLUMNS {
+        return Ok(Err(format!(
+            "resident: {} columns; a row of a block is at most {MOST_COLUMNS} columns",
+            problem.nx
+        )));
+    }
+    let block = problem.threads();
+    let most = device.most_shared_memory()?;
+    let processors = device.resident_blocks_with(&JACOBI_RESIDENT, block, most)?;
+    let mut most_rows = LEAST_ROWS;
+    while shared_bytes(most_rows + 1, block) <= most {
+        most_rows += 1;
+    }
+    // The first rank has most rows, the last one least.
+    let rows = problem.rows(0, ranks).len() as u32;
+    let least = problem.rows(ranks - 1, ranks).len() as u32;
+    let grid = match tuple.grid {
+        Grid::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(RESIDENT_ROWS.min(rows))),
+        Grid::Blocks(blocks) => blocks,
+    };
+    let of_block = rows.div_ceil(grid);
+    if of_block > most_rows {
+        let largest = u64::from(most_rows) * u64::from(processors) * u64::from(ranks);
+        return Ok(Err(format!(
+            "resident: {} x {} does not fit on the chips of {ranks} devices in {grid} blocks each; the largest field of {} columns that \
+             does has {largest} rows",
+            problem.nx, problem.ny, problem.nx
+        )));
+    }
+    if least / grid < LEAST_ROWS {
+        return Ok(Err(format!(
+            "resident: {grid} blocks for {least} rows of a rank; a block has {LEAST_ROWS} rows or more, so at most {} blocks",
+            least / LEAST_ROWS
+        )));
+    }
+    let shared_bytes = shared_bytes(of_block, block);
+    let at_once = device.resident_blocks_with(&JACOBI_RESIDENT, block, shared_bytes)?;
+    if grid > at_once {
+        return Ok(Err(format!("resident: {grid} blocks wait for one another, and at most {at_once} are on the device at once")));
+    }
+    Ok(Ok(Resident { grid, block, shared_bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::args::{Exchange, Norm, SyncBy, When};
+    use super::*;
+    use ginlab::gin::Path;
+
+    fn tuple(nx: u32, ny: u32, grid: Grid) -> Tuple {
+        Tuple {
+            exchange: Exchange::Resident,
+            norm: Norm::Block,
+            when: When::Delayed,
+            sync: SyncBy::Neighbours,
+            path: Path::Auto,
+            nx,
+            ny,
+            iterations: 10,
+            grid,
+            block: 0,
+        }
+    }
+
+    #[test]
+    fn a_field_that_does_not_fit_is_refused_with_the_largest_that_does() {
+        let why = |nx, ny, grid| resident(&Device::Emulated, &tuple(nx, ny, grid), 2).unwrap().unwrap_err();
+        let text = why(4096, 8192, Grid::Auto);
+        assert!(text.contains("4096 x 8192 does not fit on the chips of 2 devices"), "{text}");
+        let largest: u32 = text.split_whitespace().rev().nth(1).unwrap().parse().unwrap();
+        assert!((4096..8192).contains(&largest), "{text}");
+        let fits = resident(&Device::Emulated, &tuple(4096, largest, Grid::Auto), 2).unwrap().unwrap();
+        assert_eq!((fits.grid, fits.block), (132, 1024));
+        assert!(why(4096, largest + 1, Grid::Auto).contains(&format!("has {largest} rows")));
+        assert!(why(4100, 64, Grid::Auto).contains("at most 4096 columns"));
+        assert!(why(64, 64, Grid::Blocks(17)).contains("at most 16 blocks"));
+    }
+
+    #[test]
+    fn the_fields_of_the_page_lie_as_it_says() {
+        let fits = |n| resident(&Device::Emulated, &tuple(n, n, Grid::Auto), 2).unwrap().unwrap();
+        assert_eq!((fits(1024).grid, fits(1024).block), (128, 256));
+        assert_eq!((fits(4096).grid, fits(4096).block), (128, 1024));
+        let launched = |n: u32| launched(&Tuple { block: 256, ..tuple(n, n, Grid::Auto) }, 0, n / 2);
+        assert_eq!([launched(1024), launched(4096), launched(16384)], [(4, 128), (4, 2048), (32, 4096)]);
+    }
+}

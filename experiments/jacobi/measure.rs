@@ -1,0 +1,376 @@
+//! One tuple: runs on one device and on all, the field compared, and what a trace shows.
+
+use super::args::{Args, Exchange, Norm, Tuple, When};
+use super::problem::Problem;
+use super::run::{Kernels, Part, Ran, Resident};
+use super::session::{Session, Sizes};
+use super::{columns, fit};
+use crate::error::Failure;
+use crate::runner::{Rows, slowest};
+use crate::values::name;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Place};
+use ginlab::measure::stats::Summary;
+use ginlab::report::{Row, Status};
+use kernels::jacobi::resident::{PLACES, row_words};
+use kernels::jacobi::{TRACE_BEGAN, TRACE_ENDED, TRACE_SENT, TRACE_WAITED, TRACE_WORDS};
+
+/// A field is held against a plain loop on the CPU up to so many points times iterations: a part of a second.
+const PLAIN_POINTS: u64 = 1 << 28;
+/// How far the norms of two runs may lie apart: their sums are made in other orders.
+const NORM_TOLERANCE: f64 = 1e-4;
+/// Runs on one device at most: there is nobody that disturbs them.
+const MOST_ALONE: u32 = 5;
+/// Runs without a norm, for its share.
+const RUNS_WITHOUT: u32 = 2;
+
+/// Fields in device memory.
+struct Fields {
+    problem: Problem,
+    /// The whole field before the first iteration.
+    initial: Buffer,
+    /// The whole field, for the runs on one device.
+    whole: [Buffer; 2],
+    /// This rank's rows.
+    part: [Buffer; 2],
+}
+
+/// The run on one device.
+struct Alone {
+    tuple: Tuple,
+    times: Vec<f64>,
+    last: usize,
+    norm: Option<f64>,
+    /// Points that differ from a plain loop's; nothing where that would take too long.
+    wrong: Option<u64>,
+}
+
+/// What a rank tells of its part of a row.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Told {
+    times: Vec<f64>,
+    alone: Vec<f64>,
+    without: Vec<f64>,
+    wrong: Option<u64>,
+    trace: [Option<f64>; 3],
+}
+
+/// Words of resident rows between blocks.
+struct Words {
+    resident: Resident,
+    buffer: Buffer,
+}
+
+/// A rank of the experiment.
+pub struct Jacobi {
+    args: Args,
+    sizes: Sizes,
+    session: Option<Session>,
+    fields: Option<Fields>,
+    alone: Option<Alone>,
+    words: Option<Words>,
+}
+
+impl Jacobi {
+    pub fn open(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
+        let sizes = Sizes::of(tuples);
+        let mut jacobi =
+            Jacobi { args: args.clone(), sizes, session: None, fields: None, alone: None, words: None };
+        if let Some(first) = tuples.first() {
+            jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
+        }
+        Ok(jacobi)
+    }
+
+    /// The open session.
+    pub fn session(&self) -> Result<&Session, Failure> {
+        self.session.as_ref().ok_or_else(|| Failure::Run("no world is open".into()))
+    }
+
+    /// Why a tuple cannot be measured here, if it cannot.
+    pub fn refused(&self, tuple: &Tuple) -> Result<Option<String>, Failure> {
+        let world = &self.session()?.world;
+        if tuple.ny < world.n_pes() {
+            return Ok(Some(format!("{} rows for {} ranks", tuple.ny, world.n_pes())));
+        }
+        Ok(match tuple.refused() {
+            None if tuple.exchange == Exchange::Resident => {
+                fit::resident(world.device(), tuple, world.n_pes())?.err()
+            }
+            refused => refused,
+        })
+    }
+
+    pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.reach(tuple, ranks)?;
+        if let Some(why) = self.refused(tuple)? {
+            let mut row = self.row(tuple, tuple.block)?;
+            row.status = Status::Skipped(why);
+            return Ok(if ranks.rank() == 0 { vec![(row, Vec::new())] } else { Rows::new() });
+        }
+        self.lay_out(tuple)?;
+        self.run_alone(tuple, ranks)?;
+        // The first run finds everything cold.
+        self.run(tuple, false, ranks)?;
+        let mut times = Vec::new();
+        let mut last = None;
+        for _ in 0..self.args.repeats {
+            let ran = self.run(tuple, false, ranks)?;
+            times.push(ran.each_us);
+            last = Some(ran);
+        }
+        let norm = last.as_ref().and_then(|ran| ran.norm);
+        let wrong = match last {
+            Some(last) if !self.args.no_check => Some(self.wrong(tuple, &last)?),
+            _ => None,
+        };
+        let mut without = Vec::new();
+        if tuple.norm == Norm::Block {
+            for _ in 0..RUNS_WITHOUT.min(self.args.repeats) {
+                let tuple = Tuple { norm: Norm::Never, when: When::Delayed, ..*tuple };
+                without.push(self.run(&tuple, false, ranks)?.each_us);
+            }
+        }
+        let trace = self.trace(tuple, ranks)?;
+        let alone = self.alone.as_ref().map(|alone| alone.times.clone()).unwrap_or_default();
+        let told = Told { times, alone, without, wrong, trace };
+        let Some(all) = ranks.gather_values(&told, "results of a row")? else { return Ok(Rows::new()) };
+        let times = slowest(&all, |told| &told.times);
+        let alone = slowest(&all, |told| &told.alone);
+        let without = slowest(&all, |told| &told.without);
+        let grid = self.grid(tuple)?;
+        let mut row = self.row(tuple, grid.1)?;
+        row.grid = Some(grid.0);
+        if let Some(summary) = Summary::of(&times) {
+            row.times(&summary);
+        }
+        row.verified(all.iter().filter_map(|told| told.wrong).reduce(|a, b| a + b));
+        let largest = |index: usize| all.iter().filter_map(|told| told.trace[index]).reduce(f64::max);
+        columns::shares(&mut row, &[largest(0), largest(1), largest(2)]);
+        let median = |times: &[f64]| Summary::of(times).map(|summary| summary.p50);
+        if let (Some(time), Some(alone)) = (median(&times), median(&alone)) {
+            columns::scaling(&mut row, tuple, time, alone);
+            columns::norm(&mut row, median(&without).map(|without| time - without), norm);
+        }
+        Ok(vec![(row, times)])
+    }
+
+    /// Sees to it that the world is open by the tuple's path.
+    fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if self.session()?.path == tuple.path {
+            return Ok(());
+        }
+        (self.fields, self.alone, self.words) = (None, None, None);
+        if let Some(session) = self.session.take() {
+            session.close(ranks)?;
+        }
+        self.session = Some(Session::open(&self.args, tuple.path, self.sizes, ranks)?);
+        Ok(())
+    }
+
+    /// Memory for the tuple's field.
+    fn lay_out(&mut self, tuple: &Tuple) -> Result<(), Failure> {
+        let problem = tuple.problem();
+        let world = &self.session()?.world;
+        let (device, ranks) = (world.device().clone(), world.n_pes());
+        if self.fields.as_ref().is_none_or(|fields| fields.problem != problem) {
+            // The old ones' memory first.
+            (self.fields, self.alone, self.words) = (None, None, None);
+            let allocate = |rows: u32| device.allocate(Place::Device, problem.bytes(rows));
+            let most = problem.rows(0, ranks).len() as u32;
+            let fields = Fields {
+                problem,
+                initial: allocate(problem.ny)?,
+                whole: [allocate(problem.ny)?, allocate(problem.ny)?],
+                part: [allocate(most)?, allocate(most)?],
+            };
+            fields.initial.write(0, &problem.first_field())?;
+            self.fields = Some(fields);
+        }
+        if tuple.exchange == Exchange::Resident {
+            let resident = fit::resident(&device, tuple, ranks)?.map_err(Failure::Usage)?;
+            let same = |words: &Words| (words.resident.grid, words.resident.block) == (resident.grid, resident.block);
+            if self.words.as_ref().is_none_or(|words| !same(words)) {
+                let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
+                let buffer = device.allocate(Place::Device, bytes as usize)?;
+                self.words = Some(Words { resident, buffer });
+            }
+        }
+        Ok(())
+    }
+
+    fn fields(&self) -> Result<&Fields, Failure> {
+        self.fields.as_ref().ok_or_else(|| Failure::Run("no field is laid out".into()))
+    }
+
+    /// Blocks and threads of a tuple's grid.
+    fn grid(&self, tuple: &Tuple) -> Result<(u32, u32), Failure> {
+        let world = &self.session()?.world;
+        if tuple.exchange == Exchange::Resident {
+            let resident = self.words.as_ref().map(|words| words.resident);
+            return Ok(resident.map_or((0, 0), |resident| (resident.grid, resident.block)));
+        }
+        let rows = tuple.problem().rows(0, world.n_pes()).len() as u32;
+        Ok((fit::launched(tuple, self.args.strip, rows).1, tuple.block))
+    }
+
+    /// The tuple as it is run on one device: the launched kernel, whatever the exchange.
+    fn of_one(&self, tuple: &Tuple) -> Tuple {
+        let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
+        let when = if tuple.exchange == Exchange::Resident { When::Delayed } else { tuple.when };
+        Tuple { exchange: Exchange::Row, sync: super::args::SyncBy::Neighbours, block, when, ..*tuple }
+    }
+
+    /// The whole field on this rank's device, unless that has been run: time and field to hold the parts against.
+    fn run_alone(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let tuple = self.of_one(tuple);
+        if self.alone.as_ref().is_some_and(|alone| alone.tuple == tuple) {
+            return Ok(());
+        }
+        let fields = self.fields.take().ok_or_else(|| Failure::Run("no field is laid out".into()))?;
+        let mut runs = Vec::new();
+        let warm = 1;
+        for _ in 0..warm + self.args.repeats.min(MOST_ALONE) {
+            runs.push(self.run_part(&tuple, &fields, true, false, ranks));
+        }
+        let runs = runs.into_iter().collect::<Result<Vec<Ran>, Failure>>();
+        self.fields = Some(fields);
+        let runs = runs?;
+        let (last, norm) = runs.last().map_or((0, None), |ran| (ran.last, ran.norm));
+        let mut alone = Alone {
+            tuple,
+            times: runs.iter().skip(warm as usize).map(|ran| ran.each_us).collect(),
+            last,
+            norm,
+            wrong: None,
+        };
+        let points = u64::from(tuple.nx) * u64::from(tuple.ny) * u64::from(tuple.iterations);
+        if !self.args.no_check && points <= PLAIN_POINTS {
+            let problem = tuple.problem();
+            let (expected, sum) = problem.plain(tuple.iterations);
+            let found = self.read(&self.fields()?.whole[last], 0, problem.ny)?;
+            let norm_is_off = tuple.norm == Norm::Block && norm.is_some_and(|norm| far(norm, sum.sqrt()));
+            alone.wrong = Some(problem.wrong(&found, &expected) + u64::from(norm_is_off));
+        }
+        self.alone = Some(alone);
+        Ok(())
+    }
+
+    /// One run by all ranks.
+    fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        let fields = self.fields.take().ok_or_else(|| Failure::Run("no field is laid out".into()))?;
+        let ran = self.run_part(tuple, &fields, false, traced, ranks);
+        self.fields = Some(fields);
+        ran
+    }
+
+    fn run_part(
+        &mut self,
+        tuple: &Tuple,
+        fields: &Fields,
+        alone: bool,
+        traced: bool,
+        ranks: &mut Bootstrap,
+    ) -> Result<Ran, Failure> {
+        let problem = tuple.problem();
+        let session = self.session.as_mut().ok_or_else(|| Failure::Run("no world is open".into()))?;
+        let (me, pes) = (session.world.my_pe(), session.world.n_pes());
+        let mine = if alone { 0..problem.ny } else { problem.rows(me, pes) };
+        let rows = mine.len() as u32;
+        let [first, second] = if alone { &fields.whole } else { &fields.part };
+        let source = fields.initial.address() + problem.bytes(mine.start) as u64;
+        // SAFETY: both are of this length, and the run waits for its stream.
+        unsafe { session.main.copy(first.address(), source, problem.bytes(rows) as u64) }?;
+        session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
+        let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
+        let part = Part {
+            problem,
+            rows,
+            fields: [first, second],
+            norm: tuple.norm,
+            when: tuple.when,
+            iterations: tuple.iterations,
+            grid,
+            block: tuple.block,
+            strip,
+            joint: (!alone).then(|| tuple.joint(traced)),
+        };
+        match &self.words {
+            Some(words) if tuple.exchange == Exchange::Resident => {
+                session.run_resident(&part, words.resident, &words.buffer, ranks)
+            }
+            _ => {
+                let kernels = Kernels::find(session.world.device(), tuple.block)?;
+                session.run(&kernels, &part, ranks)
+            }
+        }
+    }
+
+    /// Points of this rank's rows that differ in a bit from those of one device, and one more for a norm that is off.
+    fn wrong(&self, tuple: &Tuple, ran: &Ran) -> Result<u64, Failure> {
+        let (problem, world) = (tuple.problem(), &self.session()?.world);
+        let mine = problem.rows(world.my_pe(), world.n_pes());
+        let (fields, alone) = (self.fields()?, self.alone.as_ref());
+        let Some(alone) = alone else { return Err(Failure::Run("nothing to hold the field against".into())) };
+        let found = self.read(&fields.part[ran.last], 0, mine.len() as u32)?;
+        let expected = self.read(&fields.whole[alone.last], mine.start, mine.len() as u32)?;
+        let norms = (ran.norm, alone.norm);
+        // Floats to which all points are added one by one stop growing: that is part of the artefact.
+        let off = tuple.norm == Norm::Block && matches!(norms, (Some(one), Some(other)) if far(one, other));
+        Ok(problem.wrong(&found, &expected) + u64::from(off) + alone.wrong.unwrap_or(0))
+    }
+
+    fn read(&self, buffer: &Buffer, first: u32, rows: u32) -> Result<Vec<f32>, Failure> {
+        let problem = self.fields()?.problem;
+        let mut values = vec![0.0f32; problem.bytes(rows) / 4];
+        buffer.read(problem.bytes(first), &mut values)?;
+        Ok(values)
+    }
+
+    /// A run that notes when blocks begin, wait, send and end: mean microseconds of an iteration in the kernel, of its longest wait for
+    /// rows, and of the longest time to send them.
+    fn trace(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<[Option<f64>; 3], Failure> {
+        self.run(tuple, true, ranks)?;
+        let iterations = tuple.iterations as usize;
+        let mut words = vec![0u64; (iterations + 1) * TRACE_WORDS];
+        self.session()?.trace.read(0, &mut words)?;
+        let of = |value: &dyn Fn(&[u64]) -> u64| {
+            let all = words.chunks(TRACE_WORDS).skip(1).map(value);
+            all.map(|nanoseconds| nanoseconds as f64 / 1000.0).sum::<f64>() / iterations as f64
+        };
+        let waited = Some(of(&|words| words[TRACE_WAITED]));
+        if tuple.exchange == Exchange::Resident {
+            return Ok([None, waited, None]);
+        }
+        let kernel = of(&|words| words[TRACE_ENDED].saturating_sub(!words[TRACE_BEGAN]));
+        Ok([Some(kernel), waited, Some(of(&|words| words[TRACE_SENT]))])
+    }
+
+    fn row(&self, tuple: &Tuple, block: u32) -> Result<Row, Failure> {
+        let session = self.session()?;
+        let world = &session.world;
+        let path = world.path_to(session.neighbours()[1]).to_owned();
+        let mut row = Row::new("jacobi", tuple.case(), world.device().name(), path.clone());
+        row.ranks = world.n_pes();
+        row.memory = Some(world.memory().into());
+        row.block = Some(block);
+        row.iterations = Some(u64::from(tuple.iterations));
+        if !matches!(path.as_str(), "nvlink" | "memory" | "self") {
+            row.rails = Some(self.args.world.rails as u32);
+            row.strategy = Some(self.args.world.strategy.to_string());
+        }
+        let rule = self.args.world.rule.to_string();
+        columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync), &rule);
+        Ok(row)
+    }
+
+    /// The end, with all ranks.
+    pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        self.session.take().map_or(Ok(()), |session| session.close(ranks))
+    }
+}
+
+/// Whether two norms are further apart than orders of addition explain.
+fn far(one: f64, other: f64) -> bool {
+    (one - other).abs() > NORM_TOLERANCE * one.abs().max(other.abs())
+}

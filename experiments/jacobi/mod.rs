@@ -1,0 +1,135 @@
+//! `ginlab jacobi`: what an exchange of boundary rows costs, with the exchange, the norm and what stands between two iterations apart; and
+//! a field that never leaves the chip.
+
+mod args;
+mod columns;
+mod fit;
+mod measure;
+mod problem;
+mod run;
+mod session;
+
+use crate::error::Failure;
+use crate::output::OutputArgs;
+use crate::program::Program;
+use crate::runner::{Experiment, Plan, Rows, program};
+use crate::values::usage;
+use args::{Args, Defaults, Tuple, tuples};
+use ginlab::bootstrap::Bootstrap;
+use ginlab::report::{About, Header, Headline, Key, Plot, Row, Shape};
+use ginlab::versions::Versions;
+use measure::Jacobi;
+
+pub use columns::{EXPOSED, NORM_WHEN, SYNC};
+
+pub const PROGRAMS: &[Program] = &[program::<Jacobi>()];
+
+/// What is taken where nothing is said, by the device.
+const ON_GPU: Defaults = Defaults { nx: 4096, iterations: 1000 };
+const ON_CPU: Defaults = Defaults { nx: 64, iterations: 20 };
+
+impl Experiment for Jacobi {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: columns::ALL,
+        without: &["size_bytes", "mode", "bandwidth_gbytes_s", "rate_mops", "line_rate_pct", "baseline", "baseline_ratio"],
+        headlines: &[
+            Headline::least("an iteration, field on the chip", "time_us_p50", &[("case", "resident")]),
+            Headline::least("exposed communication, one put of a row", "exposed_us", &[("case", "row")]),
+        ],
+        plots: &[
+            Plot {
+                name: "time",
+                title: "an iteration, by the field",
+                x: &["nx"],
+                y: "time_us_p50",
+                y_label: Some("time of an iteration (us)"),
+                log_y: Some(true),
+                only: &[("status", &["ok"])],
+                ..Plot::TIME
+            },
+            Plot {
+                name: "exposed",
+                title: "what is not computing, by exchange",
+                x: &["case"],
+                y: "exposed_us",
+                y_label: Some("time of an iteration - t1 / ranks (us)"),
+                range: None,
+                shape: Shape::Bars,
+                only: &[("status", &["ok"])],
+                ..Plot::TIME
+            },
+        ],
+        ..About::new(
+            "jacobi",
+            "What exchanging boundary rows costs in a stencil, by who sends them, and what a field on the chip saves",
+        )
+    };
+
+    const WRONG: &'static str = "points";
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        // By the device, which is not known yet; bad options are told now.
+        let planned = tuples(args, ON_GPU)?;
+        let least = planned.iter().map(|tuple| tuple.ny).min().unwrap_or(0) as usize;
+        let fingerprint = vec![
+            ("rows".to_owned(), format!("{planned:?}")),
+            ("options".to_owned(), format!("{} check {} strip {}", args.repeats, !args.no_check, args.strip)),
+        ];
+        let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
+            0 => Err(usage("--np", "one PE or more")),
+            _ if ranks > least => Err(usage("--np", format!("{ranks} PEs for a field of {least} rows"))),
+            _ => Ok(()),
+        });
+        Ok(Plan::of_ranks(planned, ranks))
+    }
+
+    async fn open(args: &Args, planned: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Jacobi, Header), Failure> {
+        if args.world.is_emulated() {
+            *planned = tuples(args, ON_CPU)?;
+        }
+        let jacobi = Jacobi::open(args, planned, ranks)?;
+        let mut why = Vec::new();
+        for tuple in planned.iter() {
+            why.push(jacobi.refused(tuple)?);
+        }
+        // Some that cannot be are rows that say so; where none can be, it was asked for in vain.
+        if let Some(why) = why.into_iter().collect::<Option<Vec<String>>>().and_then(|why| why.into_iter().next()) {
+            return Err(Failure::Usage(why));
+        }
+        let world = &jacobi.session()?.world;
+        let mut header = Versions::header();
+        header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
+        for note in world.notes() {
+            header.note(note);
+        }
+        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        header.note(
+            "times are of one iteration: a run's wall time from a barrier of all ranks to the end of its last kernel and norm, over its \
+             iterations; t1 is that of the launched kernel on one device",
+        );
+        header.note(
+            "every field is compared with that of one device, bit by bit; that one with a plain loop on the CPU where points times \
+             iterations are at most 2^28",
+        );
+        Ok((jacobi, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        self.measure(tuple, ranks)
+    }
+
+    fn what(row: &Row) -> String {
+        row.case.clone()
+    }
+
+    async fn close(self, _header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        Jacobi::close(self, ranks)
+    }
+}

@@ -1,0 +1,399 @@
+//! One run: all iterations of a field, with the exchange and the norm that a tuple asks for. The same loop runs one PE's part of it and,
+//! for the reference, the whole field on one device.
+
+use super::args::{Exchange, Norm, SyncBy, Tuple, When};
+use super::problem::Problem;
+use super::session::Session;
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Device, Event, Function};
+use ginlab::gin::{GinError, HostPut, Program};
+use kernels::jacobi::launched::{JACOBI_STEP, StepArgs};
+use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
+use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words};
+use kernels::jacobi::{
+    ABOVE, BELOW, EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW, Link, NORM_BLOCK, NORM_NEVER,
+    NORM_THREAD_ATOMIC, TRACE_WORDS,
+};
+use std::time::Instant;
+
+/// Threads of the norm's only block.
+const MEET_THREADS: u32 = 64;
+/// What kernels and waits of a run are called in errors.
+const NAME: &str = "jacobi";
+
+/// A part of a field on this device, and how it is run.
+pub struct Part<'a> {
+    pub problem: Problem,
+    /// Rows here.
+    pub rows: u32,
+    /// The field, and where the next one goes.
+    pub fields: [&'a Buffer; 2],
+    pub norm: Norm,
+    pub when: When,
+    pub iterations: u32,
+    pub grid: u32,
+    pub block: u32,
+    /// Rows of a tile.
+    pub strip: u32,
+    /// How it is joined to other PEs' parts; none: it is the whole field.
+    pub joint: Option<Joint>,
+}
+
+/// See [`Part::joint`].
+#[derive(Clone, Copy)]
+pub struct Joint {
+    pub exchange: Exchange,
+    pub sync: SyncBy,
+    pub traced: bool,
+}
+
+/// What a run has shown.
+pub struct Ran {
+    /// Microseconds of one iteration.
+    pub each_us: f64,
+    /// Which of the fields holds the last values.
+    pub last: usize,
+    /// Norm of the last iteration.
+    pub norm: Option<f64>,
+}
+
+/// The kernels, found once.
+pub struct Kernels {
+    step: Function<StepArgs>,
+    meet: Function<Program<MeetArgs>>,
+}
+
+impl Kernels {
+    pub fn find(device: &Device, block: u32) -> Result<Kernels, Failure> {
+        Ok(Kernels { step: device.function(&JACOBI_STEP, block)?, meet: device.function(&JACOBI_MEET, MEET_THREADS)? })
+    }
+}
+
+/// The resident kernel, as a field and a device have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident {
+    pub grid: u32,
+    pub block: u32,
+    pub shared_bytes: u32,
+}
+
+impl Norm {
+    fn number(self) -> u32 {
+        match self {
+            Norm::ThreadAtomic => NORM_THREAD_ATOMIC,
+            Norm::Block => NORM_BLOCK,
+            Norm::Never => NORM_NEVER,
+        }
+    }
+}
+
+impl Exchange {
+    fn number(self) -> u32 {
+        match self {
+            Exchange::HostWrite => EXCHANGE_HOST,
+            Exchange::P => EXCHANGE_P,
+            Exchange::Block => EXCHANGE_BLOCK,
+            Exchange::Row => EXCHANGE_ROW,
+            Exchange::Resident => EXCHANGE_NONE,
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Tiles beside each other.
+    fn across(&self) -> u32 {
+        self.problem.pitch().div_ceil(self.block * 4)
+    }
+
+    /// What an iteration adds to a signal.
+    fn each(&self, joint: &Joint) -> u64 {
+        match joint.exchange {
+            Exchange::P | Exchange::Block => u64::from(self.across()),
+            _ => 1,
+        }
+    }
+
+    /// Whether the CPU is told the norm behind this iteration, counted from 1.
+    fn norm_is_due(&self, iteration: u32) -> bool {
+        match self.when {
+            _ if self.norm == Norm::Never => false,
+            When::Every(count) => iteration.is_multiple_of(count) || iteration == self.iterations,
+            _ => true,
+        }
+    }
+}
+
+impl Session {
+    /// One run by launched kernels.
+    ///
+    /// All ranks come to it at the same time when the part is joined.
+    pub fn run(&mut self, kernels: &Kernels, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        let link = part.joint.map(|joint| {
+            let neighbours = joint.sync == SyncBy::Neighbours;
+            self.link(&part.problem, joint.exchange.number(), part.each(&joint), neighbours, joint.traced)
+        });
+        self.prepare(part, link.as_ref())?;
+        if link.is_some() {
+            ranks.barrier("start of a run")?;
+        }
+        let began = Instant::now();
+        for iteration in 1..=part.iterations {
+            self.step(kernels, part, link.is_some(), iteration)?;
+            if let Some(joint) = &part.joint {
+                self.join(kernels, part, joint, iteration, ranks)?;
+            }
+            if part.norm_is_due(iteration) {
+                self.norm(kernels, part, iteration, ranks)?;
+            }
+        }
+        self.world.wait_for_stream(ranks, NAME, &self.main)?;
+        self.world.wait_for_stream(ranks, NAME, &self.side)?;
+        let elapsed = began.elapsed();
+        if let (Some(joint), Some(link)) = (&part.joint, &link)
+            && joint.sync == SyncBy::Neighbours
+        {
+            self.counted = self.counted.map(|counted| counted + u64::from(part.iterations) * link.each);
+        }
+        self.ran(part, elapsed.as_secs_f64(), part.iterations as usize % 2)
+    }
+
+    fn ran(&self, part: &Part, seconds: f64, last: usize) -> Result<Ran, Failure> {
+        let mut sum = [0.0f64];
+        self.totals.read((part.iterations as usize - 1) * 8, &mut sum)?;
+        let norm = (part.norm != Norm::Never).then(|| sum[0].sqrt());
+        Ok(Ran { each_us: seconds * 1e6 / f64::from(part.iterations), last, norm })
+    }
+
+    /// What must lie in memory before the first iteration, but for the field itself.
+    fn prepare(&mut self, part: &Part, link: Option<&Link>) -> Result<(), Failure> {
+        self.world.prepare()?;
+        self.sums.write(0, &vec![0u64; part.iterations as usize])?;
+        let Some(link) = link else { return Ok(()) };
+        self.link.write(0, std::slice::from_ref(link))?;
+        self.tiles.write(0, &[0u64; 2])?;
+        if !link.trace.is_null() {
+            self.trace.write(0, &vec![0u64; (part.iterations as usize + 1) * TRACE_WORDS])?;
+        }
+        for (side, counted) in self.counted.into_iter().enumerate() {
+            // At the neighbour, whose other side it is: all PEs have counted alike.
+            let counts: Vec<u64> = (1..=u64::from(part.iterations)).map(|iteration| counted + iteration).collect();
+            self.counts.write((1 - side) * part.iterations as usize * 8, &counts)?;
+        }
+        // Iteration 1 reads the neighbours' first rows, which everyone knows.
+        let mine = part.problem.rows(self.world.my_pe(), self.world.n_pes());
+        let ny = part.problem.ny;
+        for (side, row) in [(ABOVE, (mine.start + ny - 1) % ny), (BELOW, mine.end % ny)] {
+            self.world.write(link.halo[1][side], &part.problem.first_values(row))?;
+        }
+        Ok(())
+    }
+
+    fn step(&self, kernels: &Kernels, part: &Part, linked: bool, iteration: u32) -> Result<(), Failure> {
+        let parity = iteration as usize % 2;
+        let (from, to) = (part.fields[1 - parity], part.fields[parity]);
+        let first: *const f32 = from.pointer();
+        let beside = if linked {
+            let heap = self.world.description();
+            [ABOVE, BELOW].map(|side| heap.local(self.halo[parity][side]).cast_const())
+        } else {
+            // The whole field: its last row is above its first one.
+            [first.wrapping_add((part.rows as usize - 1) * part.problem.pitch() as usize), first]
+        };
+        let args = StepArgs {
+            from: first,
+            to: to.pointer(),
+            beside,
+            rows: part.rows,
+            nx: part.problem.nx,
+            pitch: part.problem.pitch(),
+            strip: part.strip,
+            iteration,
+            norm: part.norm.number(),
+            sum: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(iteration as usize - 1),
+            link: if linked { self.link.pointer() } else { std::ptr::null() },
+        };
+        // SAFETY: the buffers are the part's and this session's, which wait for the stream before they are dropped.
+        Ok(unsafe { self.main.launch(&kernels.step, part.grid, part.block, args) }?)
+    }
+
+    /// What the CPU does between two iterations for the exchange.
+    fn join(
+        &mut self,
+        kernels: &Kernels,
+        part: &Part,
+        joint: &Joint,
+        iteration: u32,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
+        if joint.exchange == Exchange::HostWrite {
+            self.host_write(part, joint, iteration, ranks)?;
+        }
+        if joint.sync == SyncBy::Barrier {
+            let args = MeetArgs { barrier: 1, norm: NORM_NEVER, ..self.meeting(part, iteration, 1, 0) };
+            self.launch_meeting(kernels, part, &self.main, args)?;
+        }
+        Ok(())
+    }
+
+    /// The CPU sends the rows that the kernel has left in the heap.
+    fn host_write(&self, part: &Part, joint: &Joint, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let parity = (iteration as usize + 1) % 2;
+        let signalled = joint.sync == SyncBy::Neighbours;
+        let mut by_rails = Vec::new();
+        for side in [ABOVE, BELOW] {
+            let peer = self.neighbours()[side];
+            let pitch = u64::from(part.problem.pitch());
+            let (out, halo) =
+                (self.out[parity][side].slice(0, pitch), self.halo[parity][1 - side].slice(0, pitch));
+            let signal = self.signals.at(1 - side as u32);
+            let me = self.world.my_pe();
+            match (self.world.address_of(halo, peer), self.world.address_of(out, me)) {
+                (Some(to), Some(from)) => {
+                    // SAFETY: both rows are of heaps, which are mapped while the world is; the kernel before has written, and the next
+                    // but one writes again.
+                    unsafe { self.main.copy(to, from, out.bytes()) }?;
+                    let word = self.world.address_of_signal(signal, peer).filter(|_| signalled);
+                    if let Some(word) = word {
+                        let at = side as u64 * u64::from(part.iterations) + u64::from(iteration) - 1;
+                        let count = self.counts.address() + at * 8;
+                        // SAFETY: as above; copies of one stream are done in order, and nobody else adds to this signal.
+                        unsafe { self.main.copy(word, count, 8) }?;
+                    }
+                }
+                _ => by_rails.push(HostPut { to: halo, from: out, signal: signalled.then_some(signal), peer }),
+            }
+        }
+        if !by_rails.is_empty() {
+            let event = self.main.event()?;
+            self.world.wait_for(ranks, NAME, || Ok(event.is_complete()?))?;
+            self.world.put_signals(&by_rails)?;
+        }
+        Ok(())
+    }
+
+    /// The norm of an iteration: summed over all PEs behind it, and waited for as the tuple says.
+    fn norm(&mut self, kernels: &Kernels, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let alone = part.joint.is_none();
+        let counter = if alone { &mut self.rounds_alone } else { &mut self.rounds };
+        *counter += 1;
+        let round = *counter;
+        let args = self.meeting(part, iteration, 1, round);
+        if part.when == When::Delayed {
+            let event: Event = self.main.event()?;
+            self.side.wait_for(&event)?;
+            self.launch_meeting(kernels, part, &self.side, args)?;
+            // The iteration before, while this one runs.
+            return self.known(alone, round - 1, ranks);
+        }
+        self.launch_meeting(kernels, part, &self.main, args)?;
+        self.known(alone, round, ranks)
+    }
+
+    /// Waits until a norm exchange is done.
+    fn known(&self, alone: bool, round: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let word = self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(alone));
+        // SAFETY: a word of pinned host memory, which the kernel stores to and this CPU only reads.
+        let seen = || cuda_std::memory::load_acquire_host_u64(unsafe { &*word });
+        Ok(self.world.wait_for(ranks, NAME, || Ok::<bool, GinError>(seen() >= u64::from(round)))?)
+    }
+
+    /// Sums of `count` iterations up to `last`.
+    fn meeting(&self, part: &Part, last: u32, count: u32, round: u32) -> MeetArgs {
+        let first = (last - count) as usize;
+        let alone = part.joint.is_none();
+        MeetArgs {
+            barrier: 0,
+            norm: part.norm.number(),
+            sums: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(first),
+            count,
+            round,
+            inbox: self.inbox,
+            own: self.own,
+            all: self.all,
+            totals: self.totals.pointer::<f64>().wrapping_add(first),
+            done: self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(alone)),
+        }
+    }
+
+    fn launch_meeting(
+        &self,
+        kernels: &Kernels,
+        part: &Part,
+        stream: &ginlab::cuda::Stream,
+        args: MeetArgs,
+    ) -> Result<(), Failure> {
+        let mut world = self.world.description();
+        if part.joint.is_none() {
+            (world.me, world.pes) = (0, 1);
+        }
+        // SAFETY: as in `step`; every PE of the job launches its own.
+        Ok(unsafe { stream.launch(&kernels.meet, 1, MEET_THREADS, Program { world, args }) }?)
+    }
+
+    /// One run of the resident kernel, over the first of the fields.
+    pub fn run_resident(
+        &mut self,
+        part: &Part,
+        resident: Resident,
+        words: &Buffer,
+        ranks: &mut Bootstrap,
+    ) -> Result<Ran, Failure> {
+        let kernels = Kernels::find(self.world.device(), MEET_THREADS)?;
+        let mapped = self.neighbours().map(|pe| self.world.is_mapped(pe));
+        let kernel = if mapped.contains(&false) { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT };
+        let function = self.world.device().function(&kernel, resident.block)?.with_shared_memory(resident.shared_bytes)?;
+        let traced = part.joint.is_some_and(|joint| joint.traced);
+        let link = self.link(&part.problem, EXCHANGE_NONE, 1, true, traced);
+        self.prepare(part, Some(&link))?;
+        ranks.barrier("start of a run")?;
+        let began = Instant::now();
+        let step = match part.when {
+            When::Every(count) => count.min(part.iterations),
+            _ => part.iterations,
+        };
+        let mut done = 0;
+        while done < part.iterations {
+            let count = step.min(part.iterations - done);
+            let args = ResidentArgs {
+                field: part.fields[0].pointer(),
+                rows: part.rows,
+                nx: part.problem.nx,
+                pitch: part.problem.pitch(),
+                iterations: count,
+                first: self.next_tag,
+                shared_bytes: resident.shared_bytes,
+                norm: part.norm.number(),
+                sums: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(done as usize),
+                words: words.pointer(),
+                inbox: self.words.slice(0, PLACES * row_words(resident.block)),
+                counted: self.counted,
+                link: self.link.pointer(),
+            };
+            // SAFETY: as in `step`.
+            unsafe { self.main.launch(&function, resident.grid, resident.block, args) }?;
+            self.next_tag += count;
+            done += count;
+            for (counted, mapped) in self.counted.iter_mut().zip(mapped) {
+                *counted += if mapped { 0 } else { u64::from(count) };
+            }
+            if part.norm != Norm::Never {
+                self.rounds += 1;
+                let args = self.meeting(part, done, count, self.rounds);
+                self.launch_meeting(&kernels, part, &self.main, args)?;
+                if part.when != When::Delayed {
+                    self.known(false, self.rounds, ranks)?;
+                }
+            }
+        }
+        self.world.wait_for_stream(ranks, NAME, &self.main)?;
+        self.ran(part, began.elapsed().as_secs_f64(), 0)
+    }
+}
+
+impl Tuple {
+    /// How a tuple's part is joined.
+    pub fn joint(&self, traced: bool) -> Joint {
+        Joint { exchange: self.exchange, sync: self.sync, traced }
+    }
+}

@@ -1,0 +1,180 @@
+//! A rank's world for one path: the heap's objects, the streams, and what all runs share.
+
+use super::args::{Args, Tuple, When};
+use super::problem::Problem;
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Place, Stream};
+use ginlab::gin::{GinError, Inbox, Path, Signal, Sym, World};
+use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
+
+/// What lies in the heap, by the largest field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Points of a row.
+    pub pitch: u32,
+    /// Norms that are summed at a time.
+    pub norms: u32,
+    /// Iterations of one run.
+    pub iterations: u32,
+    /// Words of a resident row; 0: none is resident.
+    pub row_words: u64,
+}
+
+impl Sizes {
+    /// What these tuples need.
+    pub fn of(tuples: &[Tuple]) -> Sizes {
+        let resident = |tuple: &&Tuple| tuple.block == 0;
+        let most = |values: &mut dyn Iterator<Item = u64>| values.max().unwrap_or(0);
+        let pitch = most(&mut tuples.iter().map(|tuple| u64::from(tuple.problem().pitch())));
+        let norms = |tuple: &Tuple| match tuple.when {
+            When::Every(count) => count.min(tuple.iterations),
+            _ => tuple.iterations,
+        };
+        Sizes {
+            pitch: pitch as u32,
+            norms: most(&mut tuples.iter().filter(resident).map(|tuple| u64::from(norms(tuple)))).max(1) as u32,
+            iterations: most(&mut tuples.iter().map(|tuple| u64::from(tuple.iterations))) as u32,
+            row_words: most(
+                &mut tuples.iter().filter(resident).map(|tuple| resident::row_words(tuple.problem().threads())),
+            ),
+        }
+    }
+
+    /// Bytes of a heap.
+    pub fn heap_bytes(&self, pes: u32) -> u64 {
+        let norms = u64::from(self.norms) * 8;
+        let rows = 8 * u64::from(self.pitch) * 4 + resident::PLACES * self.row_words * 8;
+        rows + norms * u64::from(pes + 1) + Inbox::bytes(norms, pes) + (1 << 16)
+    }
+}
+
+impl Tuple {
+    /// Its field.
+    pub fn problem(&self) -> Problem {
+        Problem { nx: self.nx, ny: self.ny }
+    }
+}
+
+impl Problem {
+    /// Threads of a block that has whole rows of this field.
+    pub fn threads(&self) -> u32 {
+        (self.pitch() / 4).next_multiple_of(32)
+    }
+}
+
+/// See the module. Fields are dropped in this order: streams end their work before its memory goes.
+pub struct Session {
+    /// Iterations.
+    pub main: Stream,
+    /// Norms that nobody waits for.
+    pub side: Stream,
+    pub path: Path,
+    /// Rows to send and rows received, by parity and side.
+    pub out: [[Sym<f32>; 2]; 2],
+    pub halo: [[Sym<f32>; 2]; 2],
+    /// Words of resident rows.
+    pub words: Sym<u64>,
+    /// The next tag of resident words: none is used twice over the same heap, whatever the field.
+    pub next_tag: u32,
+    pub signals: Signal,
+    /// What the signal of each side has counted.
+    pub counted: [u64; 2],
+    pub inbox: Inbox,
+    pub own: Sym<f64>,
+    pub all: Sym<f64>,
+    /// Norm exchanges that all PEs have had; the next one's number is one more.
+    pub rounds: u32,
+    /// As above, of this PE alone.
+    pub rounds_alone: u32,
+    /// Device memory: this PE's sums, one for each iteration.
+    pub sums: Buffer,
+    /// Host memory: the sums of all PEs.
+    pub totals: Buffer,
+    /// Host memory: the last norm exchange that is done: of all PEs, and of this PE alone.
+    pub done: Buffer,
+    /// Device memory: the link, the counters of boundary tiles, what the copy engine signals.
+    pub link: Buffer,
+    pub tiles: Buffer,
+    pub counts: Buffer,
+    pub trace: Buffer,
+    pub world: World,
+}
+
+impl Session {
+    pub fn open(args: &Args, path: Path, sizes: Sizes, ranks: &mut Bootstrap) -> Result<Session, Failure> {
+        let pes = ranks.size() as u32;
+        let mut world = World::open(ranks, &args.world.options(path, sizes.heap_bytes(pes)))?;
+        let mut row = |ranks: &mut Bootstrap| world.alloc::<f32>(ranks, u64::from(sizes.pitch));
+        let mut rows = |ranks: &mut Bootstrap| -> Result<[[Sym<f32>; 2]; 2], GinError> {
+            Ok([[row(ranks)?, row(ranks)?], [row(ranks)?, row(ranks)?]])
+        };
+        let (out, halo) = (rows(ranks)?, rows(ranks)?);
+        let norms = u64::from(sizes.norms);
+        let iterations = sizes.iterations as usize;
+        let words = world.alloc(ranks, (resident::PLACES * sizes.row_words).max(1))?;
+        let signals = world.signals(ranks, 2)?;
+        let (own, all) = (world.alloc(ranks, norms)?, world.alloc(ranks, norms * u64::from(pes))?);
+        let inbox = world.inbox(ranks, norms * 8)?;
+        let device = world.device().clone();
+        Ok(Session {
+            main: Stream::new(&device)?,
+            side: Stream::new(&device)?,
+            path,
+            out,
+            halo,
+            words,
+            next_tag: 1,
+            signals,
+            counted: [0; 2],
+            inbox,
+            own,
+            all,
+            rounds: 0,
+            rounds_alone: 0,
+            sums: device.allocate(Place::Device, iterations * 8)?,
+            totals: device.allocate(Place::Host, iterations * 8)?,
+            done: device.allocate(Place::Host, 16)?,
+            link: device.allocate(Place::Device, size_of::<Link>())?,
+            tiles: device.allocate(Place::Device, 16)?,
+            counts: device.allocate(Place::Device, 2 * iterations * 8)?,
+            trace: device.allocate(Place::Device, (iterations + 1) * TRACE_WORDS * 8)?,
+            world,
+        })
+    }
+
+    /// The PEs above and below.
+    pub fn neighbours(&self) -> [u32; 2] {
+        let (me, pes) = (self.world.my_pe(), self.world.n_pes());
+        [(me + pes - 1) % pes, (me + 1) % pes]
+    }
+
+    /// Rows of the heap for a field of this pitch.
+    fn rows(rows: [[Sym<f32>; 2]; 2], problem: &Problem) -> [[Sym<f32>; 2]; 2] {
+        rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
+    }
+
+    /// The link of a tuple: `each` is what an iteration adds to a signal.
+    pub fn link(&self, problem: &Problem, exchange: u32, each: u64, neighbours: bool, traced: bool) -> Link {
+        Link {
+            world: self.world.description(),
+            peers: self.neighbours(),
+            out: Session::rows(self.out, problem),
+            halo: Session::rows(self.halo, problem),
+            signals: [self.signals.at(ABOVE as u32), self.signals.at(BELOW as u32)],
+            counted: self.counted,
+            each,
+            exchange,
+            neighbours: neighbours.into(),
+            done: self.tiles.pointer(),
+            trace: if traced { self.trace.pointer() } else { std::ptr::null() },
+        }
+    }
+
+    /// Closes the world.
+    pub fn close(self, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let Session { main, side, world, .. } = self;
+        drop((main, side));
+        Ok(world.close(ranks)?)
+    }
+}

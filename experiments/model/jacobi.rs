@@ -1,0 +1,224 @@
+//! `ginlab model jacobi`.
+
+use crate::error::Failure;
+use crate::output::OutputArgs;
+use crate::runner::{Experiment, Plan, Rows};
+use crate::values::{List, counts, usage};
+use clap::ValueEnum;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::model::halo::{self, Between, Setting};
+use ginlab::fabric::model::{PREFIX, Profile};
+use ginlab::measure::stats::Summary;
+use ginlab::report::{About, Column, Header, Plot, Row, Shape};
+use ginlab::versions::Versions;
+
+/// Options of `ginlab model jacobi`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Profile of the cards
+    #[arg(short = 'p', long, default_value = "p5", value_name = "NAME")]
+    profile: String,
+    /// Machines, a list that is swept
+    #[arg(long, default_value = "2,4,8,16", value_name = "LIST", value_parser = counts::<u32>(4096))]
+    nodes: List<u32>,
+    /// Rails of each GPU
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    rails: u32,
+    /// Columns and rows of the field
+    #[arg(long, default_value_t = 16384, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    n: u32,
+    /// Bytes a second that a GPU's memory gives the stencil, in GB/s [assumed: 85 % of an H100's 3350]
+    #[arg(long, default_value_t = 2850.0, value_name = "GB/S")]
+    memory: f64,
+    /// How boundary rows are sent, a list
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "p,block,row")]
+    exchange: Vec<Exchange>,
+    /// What stands between two iterations, a list
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "barrier,neighbours")]
+    sync: Vec<Sync>,
+    /// When the norm is known, a list
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "now,delayed")]
+    norm_when: Vec<When>,
+    /// Iterations
+    #[arg(short = 'n', long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    iterations: u32,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Exchange {
+    /// Element by element.
+    P,
+    /// In pieces of 4 KiB.
+    Block,
+    /// In one piece.
+    Row,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sync {
+    /// A barrier of all.
+    Barrier,
+    /// A wait for both neighbours.
+    Neighbours,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum When {
+    /// Before the next iteration.
+    Now,
+    /// While it runs.
+    Delayed,
+}
+
+/// One row.
+pub struct Tuple {
+    nodes: u32,
+    exchange: Exchange,
+    sync: Sync,
+    when: When,
+}
+
+/// One way of a put with a signal over NVLink, in microseconds: 8 B of a block of 256, two H200 (experiments/shmem).
+const NEAR_US: f64 = 2.4;
+/// Rows that the boundary tiles of a GPU have.
+const BOUNDARY_ROWS: f64 = 64.0;
+/// Points of a piece of `block`.
+const PIECE: u64 = 1024;
+
+/// Exposed time of an iteration on 16, 32, 64 and 128 GPUs of p5 machines, 16384 x 16384, in microseconds: published times less the
+/// atomic additions that they contain (experiments/jacobi). Derived, not measured as such.
+const PUBLISHED: [(&str, [f64; 4]); 3] = [
+    ("p", [12_930.0, 13_590.0, 18_720.0, 20_720.0]),
+    ("block", [151.0, 254.0, 336.0, 542.0]),
+    ("block, norm delayed, neighbours", [13.0, 36.0, 58.0, 61.0]),
+];
+
+const EXPOSED: Column = crate::jacobi::EXPOSED;
+const SYNC: Column = crate::jacobi::SYNC;
+const NORM_WHEN: Column = crate::jacobi::NORM_WHEN;
+const COMPUTE: Column = Column::measured("compute_us", "us", "Time in which a GPU computes its part, by its memory").shown("compute", 9);
+const RESIDUAL: Column = Column::measured(
+    "published_us",
+    "us",
+    "Exposed time of the published variant that is alike, derived: published time less its atomic additions",
+)
+.shown("publ.", 8);
+
+/// The simulation.
+pub struct Model {
+    args: Args,
+    name: String,
+    profile: Profile,
+}
+
+impl Experiment for Model {
+    type Args = Args;
+    type Tuple = Tuple;
+
+    const ABOUT: About = About {
+        columns: &[SYNC, NORM_WHEN, COMPUTE, EXPOSED, RESIDUAL],
+        without: &["grid", "block", "mode", "memory", "bandwidth_gbytes_s", "line_rate_pct", "baseline", "baseline_ratio", "wrong"],
+        headlines: &[],
+        plots: &[Plot {
+            name: "exposed",
+            title: "modelled: what is not computing, by the number of GPUs",
+            x: &["ranks"],
+            y: "exposed_us",
+            y_label: Some("exposed time of an iteration (us)"),
+            range: None,
+            shape: Shape::Curve,
+            log_y: Some(true),
+            ..Plot::TIME
+        }],
+        ..About::new("model-jacobi", "Modelled cards in virtual time: Jacobi iterations of many machines")
+    };
+
+    fn output(args: &Args) -> &OutputArgs {
+        &args.output
+    }
+
+    fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        let mut tuples = Vec::new();
+        if args.nodes.contains(&1) {
+            return Err(usage("--nodes", "2 machines or more"));
+        }
+        for &exchange in &args.exchange {
+            for &sync in &args.sync {
+                for &when in &args.norm_when {
+                    tuples.extend(args.nodes.iter().map(|&nodes| Tuple { nodes, exchange, sync, when }));
+                }
+            }
+        }
+        Ok(Plan::alone(tuples))
+    }
+
+    async fn open(args: &Args, _: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
+        let name = args.profile.strip_prefix(PREFIX).unwrap_or(&args.profile);
+        let profile = Profile::named(name).map_err(|why| usage("--profile", why))?;
+        let mut header = Versions::header();
+        header.note(format!(
+            "MODELLED cards of a {name} in virtual time; assumed: {}; {} GB/s of memory for the stencil, {NEAR_US} us one way within a \
+             machine, no time between kernels",
+            profile.assumed().collect::<Vec<_>>().join(", "),
+            args.memory
+        ));
+        header.note("published_us is derived: published times of one seed of runs less the atomic additions that they contain");
+        Ok((Model { args: args.clone(), name: name.to_owned(), profile }, header))
+    }
+
+    async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
+        let gpus = self.profile.gpus.value as u64;
+        let all = u64::from(tuple.nodes) * gpus;
+        let n = f64::from(self.args.n);
+        let compute_us = 2.0 * 4.0 * n * n / all as f64 / self.args.memory / 1000.0;
+        let picoseconds = |microseconds: f64| (microseconds * 1e6).round() as u64;
+        let points = u64::from(self.args.n);
+        let (pieces, bytes) = match tuple.exchange {
+            Exchange::P => (points, 4),
+            Exchange::Block => (points.div_ceil(PIECE), 4 * PIECE),
+            Exchange::Row => (1, 4 * points),
+        };
+        let setting = Setting {
+            nodes: tuple.nodes.into(),
+            gpus_per_node: gpus,
+            rails: self.args.rails,
+            pieces,
+            bytes,
+            compute: picoseconds(compute_us),
+            boundary: picoseconds(compute_us * (BOUNDARY_ROWS / (n / all as f64)).min(1.0)),
+            between: if tuple.sync == Sync::Barrier { Between::Barrier } else { Between::Neighbours },
+            norm_now: tuple.when == When::Now,
+            near: picoseconds(NEAR_US),
+            iterations: self.args.iterations,
+            seed: 1,
+        };
+        let time = halo::run(&setting, &self.profile) as f64 / 1e6;
+        let case = format!("jacobi-{}", crate::values::name(tuple.exchange));
+        let mut row = Row::new("model-jacobi", case, "virtual", format!("{PREFIX}{}", self.name));
+        row.ranks = all as u32;
+        row.rails = Some(self.args.rails);
+        row.size_bytes = Some(bytes);
+        row.iterations = Some(u64::from(self.args.iterations));
+        if let Some(summary) = Summary::of(&[time]) {
+            row.times(&summary);
+        }
+        row.set(&SYNC, crate::values::name(tuple.sync)).set(&NORM_WHEN, crate::values::name(tuple.when));
+        row.set(&COMPUTE, compute_us).set(&EXPOSED, time - compute_us);
+        row.set(&RESIDUAL, published(tuple, all, &self.name, self.args.n));
+        Ok(vec![(row, vec![time])])
+    }
+}
+
+/// What was published of a variant like this one.
+fn published(tuple: &Tuple, gpus: u64, profile: &str, n: u32) -> Option<f64> {
+    let like = match (tuple.exchange, tuple.sync, tuple.when) {
+        (Exchange::P, Sync::Barrier, When::Now) => 0,
+        (Exchange::Block, Sync::Barrier, When::Now) => 1,
+        (Exchange::Block, Sync::Neighbours, When::Delayed) => 2,
+        _ => return None,
+    };
+    let place = [16, 32, 64, 128].iter().position(|count| *count == gpus)?;
+    (profile == "p5" && n == 16_384).then(|| PUBLISHED[like].1[place])
+}

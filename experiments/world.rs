@@ -1,0 +1,100 @@
+//! Options of experiments whose kernels use the device API: how many PEs there are, how they are reached, by which rails.
+
+use crate::error::Failure;
+use crate::job::MeetArgs;
+use crate::output::DeviceKind;
+use crate::runner::Ranks;
+use crate::values::fault;
+use ginlab::bootstrap::Kind;
+use ginlab::cuda;
+use ginlab::fabric::libfabric::Level;
+use ginlab::gin::{Fabric, Options, Path};
+use ginlab::proxy::Fault;
+use ginlab::proxy::order::Rule;
+use ginlab::rails::strategy::Strategy;
+use std::time::Duration;
+
+/// Options of a world.
+#[derive(clap::Args, Clone, Debug)]
+pub struct WorldArgs {
+    /// What rails are, where some are needed: a provider of libfabric, model:p5, test:unordered
+    #[arg(short = 'p', long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub domain: Vec<String>,
+    /// Rails of each proxy
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub rails: usize,
+    /// How puts are laid over rails: single, split, round-robin, auto
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub strategy: Strategy,
+    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
+    #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
+    pub rule: Rule,
+    /// Proxy threads
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
+    pub proxies: usize,
+    /// Where kernels run
+    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// Longest wait of any kind, in seconds
+    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+    #[command(flatten)]
+    pub meet: MeetArgs,
+    /// Inject a fault into each proxy: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands)
+    #[arg(long, value_name = "FAULT", hide = true, value_parser = fault)]
+    fault: Option<Fault>,
+}
+
+impl WorldArgs {
+    /// The longest wait of any kind.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// Whether kernels will run on CPU threads; asked without opening a device.
+    pub fn is_emulated(&self) -> bool {
+        let no_gpu = || cuda::PTX.is_none() || cuda::visible_gpus().is_ok_and(|gpus| gpus.is_empty());
+        match self.device {
+            DeviceKind::Emulated => true,
+            DeviceKind::Gpu => false,
+            DeviceKind::Auto => no_gpu(),
+        }
+    }
+
+    /// The ranks of such a job; by default two.
+    pub fn ranks(
+        &self,
+        fingerprint: Vec<(String, String)>,
+        check: impl Fn(usize) -> Result<(), Failure> + 'static,
+    ) -> Ranks {
+        Ranks {
+            kind: self.meet.bootstrap.map(Kind::from),
+            asked: self.meet.np,
+            default: 2,
+            check: Box::new(check),
+            timeout: self.timeout() * 2,
+            interfaces: self.meet.bootstrap_if.clone(),
+            fingerprint,
+        }
+    }
+
+    /// How the world is opened, with so many bytes of heap.
+    pub fn options(&self, path: Path, heap_bytes: u64) -> Options {
+        Options {
+            device: self.device.into(),
+            heap_bytes,
+            path,
+            fabric: Fabric::named(self.provider.as_deref(), &self.domain, Level::Delivery),
+            rails: self.rails,
+            strategy: self.strategy,
+            rule: self.rule,
+            proxies: self.proxies,
+            timeout: self.timeout(),
+            fault: self.fault,
+            ..Options::default()
+        }
+    }
+}

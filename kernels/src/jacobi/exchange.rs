@@ -1,0 +1,138 @@
+//! Boundary rows between PEs, by the calls of [`gin`](crate::gin). Out of line: a stencil's threads keep their registers.
+
+use super::stencil::{Columns, WIDTH, load, store};
+use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, Link, TRACE_SENT, TRACE_WAITED};
+use crate::gin::{Block, Context, Thread};
+use crate::ring::Status;
+use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, fetch_max_release_gpu_u64};
+use cuda_std::thread;
+
+/// Waits until the rows that iteration `iteration` reads on this side have arrived. By all threads of a block. After a failure nothing
+/// is waited for: what the grid then computes counts for nothing.
+///
+/// # Safety
+/// The link is valid.
+#[inline(never)]
+pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<(), Status> {
+    // SAFETY: the caller's contract.
+    let link = unsafe { &*link };
+    if thread::sync_threads_or(link.world.has_failed()) {
+        return Err(Status::ENDED);
+    }
+    let began = thread::global_timer_ns();
+    let wanted = link.counted[side] + (iteration as u64 - 1) * link.each;
+    let result = link.world.context(Block).signal_wait_until(link.signals[side], wanted);
+    note(link, iteration, TRACE_WAITED, began);
+    result
+}
+
+/// Sends a tile's piece of the boundary row on this side, which `row` has in device memory. By all threads of a block; each has stored
+/// its own `columns` of the row itself.
+///
+/// # Safety
+/// The link is valid, `row` is the boundary row of this side that iteration `iteration` has computed, and `first` and `count` are the
+/// tile's columns.
+#[inline(never)]
+pub unsafe fn send(link: *const Link, iteration: u32, side: usize, row: *const f32, columns: Columns, first: u32, count: u32) {
+    // SAFETY: the caller's contract.
+    let link = unsafe { &*link };
+    if thread::sync_threads_or(link.world.has_failed()) {
+        return;
+    }
+    let began = thread::global_timer_ns();
+    let parity = (iteration as usize + 1) % 2;
+    let to = Route {
+        link,
+        peer: link.peers[side],
+        out: parity * 2 + side,
+        // My first row lies below the rows of the PE above.
+        halo: parity * 2 + 1 - side,
+        side,
+    };
+    // A failure is in the world's report, and the next launch finds it there.
+    // SAFETY: the caller's contract; the thread's own points, which it has stored before.
+    let _ = unsafe { to.send(row, columns, first, count) };
+    note(link, iteration, TRACE_SENT, began);
+}
+
+/// Of one side and one parity.
+struct Route<'a> {
+    link: &'a Link,
+    peer: u32,
+    out: usize,
+    halo: usize,
+    side: usize,
+}
+
+impl Route<'_> {
+    #[inline(always)]
+    unsafe fn send(&self, row: *const f32, columns: Columns, first: u32, count: u32) -> Result<(), Status> {
+        let link = self.link;
+        let (out, halo) = (link.out[self.out / 2][self.out % 2], link.halo[self.halo / 2][self.halo % 2]);
+        let pitch = out.len() as u32;
+        // SAFETY: the caller's contract.
+        let points = unsafe { load(row.add(columns.first as usize)) };
+        if link.exchange == EXCHANGE_P {
+            let mut line = link.world.context(Thread);
+            for point in 0..WIDTH as u32 {
+                if columns.any && columns.first + point < pitch {
+                    line.p(halo.at((columns.first + point) as u64), points[point as usize], self.peer)?;
+                }
+            }
+            // Over NVLink the signal's fence stands behind the stores of the whole block.
+            if !line.is_mapped(self.peer) {
+                line.quiet()?;
+            }
+            return self.put(first as u64, 0);
+        }
+        if columns.any {
+            // SAFETY: this thread's columns of a row in the heap.
+            unsafe { store(link.world.local(out).add(columns.first as usize), &points) };
+        }
+        if link.exchange == EXCHANGE_BLOCK {
+            return self.put(first as u64, count as u64);
+        }
+        if link.exchange == EXCHANGE_HOST {
+            return Ok(());
+        }
+        // The tiles of a row count themselves. Each fences its stores before it counts; the last one has then seen all others', and
+        // fences before its block reads them.
+        thread::sync_threads();
+        let mut last = false;
+        if thread::thread_idx_x() == 0 {
+            fence_acq_rel_sys();
+            let tiles = pitch.div_ceil(thread::block_dim_x() * WIDTH as u32) as u64;
+            // SAFETY: two words.
+            let before = fetch_add_relaxed_gpu_u64(unsafe { &*link.done.add(self.side) }, 1);
+            last = (before + 1).is_multiple_of(tiles);
+            fence_acq_rel_sys();
+        }
+        if thread::sync_threads_or(last) { self.put(0, pitch as u64) } else { Ok(()) }
+    }
+
+    /// Puts `count` columns, and tells the neighbour where it waits for that. Out of line: it is called in three places.
+    #[inline(never)]
+    fn put(&self, first: u64, count: u64) -> Result<(), Status> {
+        let link = self.link;
+        let (out, halo) = (link.out[self.out / 2][self.out % 2], link.halo[self.halo / 2][self.halo % 2]);
+        let (from, to) = (out.slice(first, count), halo.slice(first, count));
+        let mut line: Context<Block> = link.world.context(Block);
+        if link.neighbours != 0 {
+            line.put_signal_nbi(to, from, link.signals[1 - self.side], 1, self.peer)?;
+        } else {
+            line.put_nbi(to, from, self.peer)?;
+        }
+        // Over rails the row may be written again when it has left, and whatever keeps it from that is told now.
+        if line.is_mapped(self.peer) { Ok(()) } else { line.quiet() }
+    }
+}
+
+/// By the block's first thread, where the iteration is traced.
+#[inline(always)]
+fn note(link: &Link, iteration: u32, word: usize, began: u64) {
+    if thread::thread_idx_x() == 0
+        && let Some(word) = link.traced(iteration, word)
+    {
+        fetch_max_release_gpu_u64(word, thread::global_timer_ns() - began);
+    }
+}

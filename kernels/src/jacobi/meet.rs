@@ -1,0 +1,109 @@
+//! Between iterations: the barrier of all PEs, and the norm.
+
+use super::{NORM_THREAD_ATOMIC, NORM_NEVER};
+use crate::gin::{Block, Inbox, Program, Sym};
+use crate::ring::Status;
+use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_gpu_u64, store_release_sys_u64};
+use cuda_std::{kernel, thread};
+
+/// Arguments of [`jacobi_meet`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MeetArgs {
+    /// 1: all PEs meet, and what their kernels have sent before has arrived.
+    pub barrier: u32,
+    /// How the sums were made; [`NORM_NEVER`]: there are none.
+    pub norm: u32,
+    /// Device memory: this PE's sums of squares, one for each of `count` iterations.
+    pub sums: *const Word,
+    /// Iterations.
+    pub count: u32,
+    /// Number of the exchange, from 1, the same on all PEs.
+    pub round: u32,
+    /// For `count` numbers of 8 bytes or more.
+    pub inbox: Inbox,
+    /// As many as the inbox has room for: what is sent.
+    pub own: Sym<f64>,
+    /// As many for each PE: what is received.
+    pub all: Sym<f64>,
+    /// Host memory: the sums over all PEs.
+    pub totals: *mut f64,
+    /// Host memory: becomes `round` when the sums are there.
+    pub done: *const Word,
+}
+
+// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
+unsafe impl Send for MeetArgs {}
+// SAFETY: as above.
+unsafe impl Sync for MeetArgs {}
+
+/// One block: the barrier, then the sums, then the host is told. After a failure, of this launch or one before, the host is not told.
+///
+/// # Safety
+/// The arguments are of the world, `totals` has room for `count`, and all PEs launch it with the same round.
+#[kernel(program, resident)]
+pub unsafe fn jacobi_meet(program: Program<MeetArgs>) {
+    // The failure itself is in the report.
+    // SAFETY: contract of the kernel.
+    let _ = unsafe { meet(&program) };
+}
+
+#[inline(always)]
+unsafe fn meet(program: &Program<MeetArgs>) -> Result<(), Status> {
+    let Program { world, args } = program;
+    if thread::sync_threads_or(world.has_failed()) {
+        return Err(Status::ENDED);
+    }
+    let mut line = world.context(Block);
+    if args.barrier != 0 {
+        line.barrier_all()?;
+    }
+    if args.norm == NORM_NEVER {
+        return Ok(());
+    }
+    let (index, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+    let (own, all) = (world.local(args.own), world.local(args.all));
+    let mut at = index;
+    while at < args.count {
+        // SAFETY: below `count`.
+        unsafe {
+            let bits = load_relaxed_gpu_u64(&*args.sums.add(at as usize));
+            let narrow = args.norm == NORM_THREAD_ATOMIC;
+            own.add(at as usize).write(if narrow { f32::from_bits(bits as u32) as f64 } else { f64::from_bits(bits) });
+        }
+        at += threads;
+    }
+    let (count, pes) = (args.count as u64, world.n_pes());
+    let room = args.own.len();
+    for step in 1..pes {
+        line.send(args.inbox, args.round, args.own.slice(0, count), (world.my_pe() + step) % pes)?;
+    }
+    for step in 1..pes {
+        let pe = (world.my_pe() + pes - step) % pes;
+        line.receive(args.inbox, args.round, args.all.slice(pe as u64 * room, count), pe)?;
+    }
+    // What was sent may be overwritten by the next round.
+    line.quiet()?;
+    let mut at = index;
+    while at < args.count {
+        // SAFETY: below `count`, of this PE and of each that has sent; behind the barrier of the calls above.
+        unsafe {
+            let mut total = own.add(at as usize).read();
+            for pe in 0..pes as usize {
+                if pe != world.my_pe() as usize {
+                    total += all.add(pe * room as usize + at as usize).read();
+                }
+            }
+            args.totals.add(at as usize).write(total);
+        }
+        at += threads;
+    }
+    // All threads' totals before the barrier, one fence for them behind it, and then the host is told.
+    thread::sync_threads();
+    if index == 0 {
+        fence_acq_rel_sys();
+        // SAFETY: contract of the kernel.
+        store_release_sys_u64(unsafe { &*args.done }, args.round as u64);
+    }
+    Ok(())
+}

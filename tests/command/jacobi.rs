@@ -1,0 +1,131 @@
+//! `ginlab jacobi` on the emulated device: every exchange, every norm, every wait; fields equal to the last bit; and what ends them.
+
+use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
+use ginlab::report::Row;
+use nix::sys::signal::{Signal, kill};
+
+/// Fields that are no multiple of anything, and few runs: what is checked is the points.
+const BASE: &str = "jacobi -d emulated -n 7 --no-header --csv -";
+const EXCHANGES: [&str; 5] = ["host-write", "p", "block", "row", "resident"];
+
+fn measured(args: &str) -> Vec<Row> {
+    let found = rows(&run(ginlab(&format!("{BASE} -r 1 -t 20 --block 32 {args}"))).expect(0).stdout);
+    let (done, skipped): (Vec<Row>, Vec<Row>) = found.into_iter().partition(|row| row.status.to_string() == "ok");
+    all_verified(&done);
+    assert!(done.iter().all(|row| row.device == "emulated" && row.experiment == "jacobi"));
+    assert!(skipped.iter().all(|row| row.case == "resident"), "{skipped:?}");
+    [done, skipped].concat()
+}
+
+#[test]
+fn every_exchange_gives_the_same_field_to_the_last_bit() {
+    let found = measured("--np 3 --nx 141 --ny 23 --norm block,never --sync barrier,neighbours --path nvlink");
+    let cases = count_by(&found, |row| row.case.clone());
+    assert_eq!(cases.len(), 5, "{cases:?}");
+    // Resident has no barrier.
+    assert!(EXCHANGES.iter().all(|case| cases[*case] == if *case == "resident" { 2 } else { 4 }), "{cases:?}");
+    for row in &found {
+        let number = |name: &str| row.own(name).number();
+        let (time, alone) = (row.time_us_p50.unwrap(), number("t1_us").unwrap());
+        let near =
+            |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() <= 1e-3 * expected.abs().max(1.0);
+        assert!(near(number("speedup"), alone / time), "{row:?}");
+        assert!(near(number("efficiency_pct"), 100.0 * alone / time / 3.0), "{row:?}");
+        assert!(near(number("exposed_us"), time - alone / 3.0), "{row:?}");
+        assert_eq!(number("norm_value").is_some(), row.own("norm").text() == Some("block"), "{row:?}");
+        assert!(number("wait_us").is_some(), "{row:?}");
+    }
+}
+
+#[test]
+fn over_rails_too_and_by_other_rules() {
+    for rails in ["--provider test:unordered --rule drain --proxies 2", "--provider model:p5 --rails 4"] {
+        let found = measured(&format!("--np 2 --nx 64 --ny 16 --path rails {rails}"));
+        assert_eq!(found.len(), 5, "{found:?}");
+        assert!(found.iter().all(|row| row.rails.is_some() && row.fabric != "memory"), "{found:?}");
+    }
+}
+
+#[test]
+fn the_norm_comes_when_it_is_asked_for_and_atomics_of_threads_say_what_they_are() {
+    let found = measured("--np 2 --nx 40 --ny 24 --norm block,thread-atomic --norm-when now,delayed,every=3");
+    let skipped: Vec<&Row> = found.iter().filter(|row| row.status.to_string() != "ok").collect();
+    assert_eq!(skipped.len(), 4, "now, and all three of thread-atomic: {skipped:?}");
+    for row in &found {
+        let note = row.own("note").text().unwrap_or_default().to_owned();
+        assert_eq!(note.contains("artefact"), row.own("norm").text() == Some("thread-atomic"), "{row:?}");
+    }
+    let norms: Vec<f64> = found.iter().filter_map(|row| row.own("norm_value").number()).collect();
+    assert!(norms.iter().all(|norm| (norm - norms[0]).abs() < 1e-4 * norms[0]), "{norms:?}");
+}
+
+#[test]
+fn one_pe_is_its_own_neighbour_and_paths_are_swept() {
+    let found = measured("--np 1 --nx 33 --ny 9 --exchange row,resident,host-write");
+    assert!(found.len() == 3 && found.iter().all(|row| row.fabric == "self"), "{found:?}");
+    let found =
+        measured("--np 2 --nx 32,36 --ny 12 --exchange block,resident --path nvlink,rails --provider test:unordered");
+    assert_eq!(count_by(&found, |row| row.fabric.clone()).len(), 2, "{found:?}");
+    assert_eq!(found.len(), 8);
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let complaint = |args: &str| run(ginlab(&format!("{BASE} -r 1 {args}"))).expect(2).complaint().to_owned();
+    assert!(complaint("--exchange resident --nx 5000 --ny 8").contains("at most 4096 columns"));
+    assert!(complaint("--exchange resident --norm-when now --nx 32").contains("delayed or every=K"));
+    let text = complaint("--exchange resident --nx 4096 --ny 30000");
+    assert!(text.contains("does not fit") && text.contains("the largest field of 4096 columns"), "{text}");
+    assert!(complaint("--np 40 --ny 20").contains("40 PEs for a field of 20 rows"));
+    assert!(complaint("--nx 2").contains("three columns"));
+    assert!(complaint("--block 33").contains("whole warps"));
+    assert!(complaint("--norm-when every=0").contains("every=K with K from 1"));
+}
+
+/// Ends with this code or that, and says this.
+#[track_caller]
+fn ends(done: &Done, codes: &[i32], part: &str) {
+    assert!(codes.contains(&done.code), "{}: {}", done.code, done.stderr);
+    assert!(done.complaint().contains(part), "{part:?}: {}", done.complaint());
+}
+
+/// A job that measures a row of another exchange first, and then this one's for some seconds.
+fn job(exchange: &str) -> (Job, String) {
+    let first = if exchange == "row" { "p" } else { "row" };
+    let job = Job::start(ginlab(&format!(
+        "{BASE} --exchange {first},{exchange} --nx 32 --ny 16 -r 40 -t 10 --block 32 --no-check",
+    )));
+    (job, format!("jacobi,{first},emulated"))
+}
+
+#[test]
+fn a_peer_that_dies_ends_every_exchange_and_is_named() {
+    for exchange in EXCHANGES {
+        let (mut job, first_row) = job(exchange);
+        job.until(Stream::Stdout, &first_row);
+        kill(job.rank(1), Signal::SIGKILL).unwrap();
+        let done = job.finish();
+        ends(&done, &[1], "rank 1 (host ");
+        ends(&done, &[1], "signal: 9");
+    }
+}
+
+#[test]
+fn a_proxy_that_goes_ends_every_exchange_and_is_named() {
+    let job = |exchange: &str, fault: &str| {
+        Job::start(ginlab(&format!(
+            "{BASE} --exchange {exchange} --nx 32 --ny 16 -r 99 -t 2 --block 32 --no-check --path rails --provider test:unordered \
+             --fault {fault}"
+        )))
+    };
+    let stopped = EXCHANGES.map(|exchange| job(exchange, "proxy-stop=60"));
+    for done in stopped.map(Job::finish) {
+        ends(&done, &[1], "the proxy thread has ended");
+    }
+    // Whoever looks first says it, by the kernel's deadline or by the proxy's.
+    let silent = ["host-write", "resident"].map(|exchange| job(exchange, "rails-silent=60"));
+    for done in silent.map(Job::finish) {
+        let line = done.complaint().to_owned();
+        ends(&done, &[1, 124], if line.contains("no progress for ") { "no progress for " } else { "deadline passed" });
+    }
+}
