@@ -181,7 +181,7 @@ impl Experiment for Model {
             CEILING,
             CEILING_PCT.shown("ceil", 5),
         ],
-        without: &["grid"],
+        without: &["grid", "wrong"],
         headlines: &[Headline::most("modelled all-to-all, most bandwidth of a GPU", "bandwidth_gbytes_s", &[])],
         plots: &[
             Plot::BANDWIDTH,
