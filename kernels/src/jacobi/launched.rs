@@ -1,6 +1,6 @@
 //! One iteration by one grid: the stencil near memory's limit, with the exchange of boundary rows inside.
 //!
-//! A tile is [`WIDTH`] columns for each thread of a block, and some rows. A thread goes down its columns and keeps the row above, the row
+//! A tile is `WIDTH` columns for each thread of a block, and some rows. A thread goes down its columns and keeps the row above, the row
 //! itself and the next ones in registers, so each point is loaded once (and the rows at the edges of a tile twice), by loads of 16 bytes,
 //! several under way.
 //!
@@ -28,13 +28,13 @@ pub struct StepArgs {
     pub rows: u32,
     /// Columns of the field.
     pub nx: u32,
-    /// Points from one row to the next, a multiple of [`WIDTH`].
+    /// Points from one row to the next, a multiple of `WIDTH`.
     pub pitch: u32,
     /// Rows of a tile.
     pub strip: u32,
     /// From 1.
     pub iteration: u32,
-    /// [`NORM_NEVER`](super::NORM_NEVER), ...
+    /// [`NORM_NEVER`], ...
     pub norm: u32,
     /// Device memory, 0 before: where the squares of all changes are added.
     pub sum: *const Word,
