@@ -5,14 +5,29 @@ use crate::job::MeetArgs;
 use crate::output::DeviceKind;
 use crate::runner::Ranks;
 use crate::values::fault;
-use ginlab::bootstrap::Kind;
+use clap::ValueEnum;
+use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cuda;
 use ginlab::fabric::libfabric::Level;
-use ginlab::gin::{Fabric, Options, Path};
+use ginlab::gin::{Fabric, GinError, Options, Path, World};
 use ginlab::proxy::Fault;
 use ginlab::proxy::order::Rule;
 use ginlab::rails::strategy::Strategy;
+use ginlab::report::{Header, Key, Row};
+use ginlab::signals;
+use ginlab::versions::Versions;
 use std::time::Duration;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    /// One thread of each block.
+    Thread,
+    /// One warp of each block.
+    Warp,
+    /// All threads of each block.
+    Block,
+}
 
 /// Options of a world.
 #[derive(clap::Args, Clone, Debug)]
@@ -95,6 +110,38 @@ impl WorldArgs {
             timeout: self.timeout(),
             fault: self.fault,
             ..Options::default()
+        }
+    }
+
+    /// What a row says of the rails that its puts take.
+    pub fn name_rails(&self, row: &mut Row) {
+        row.rails = Some(self.rails as u32);
+        row.strategy = Some(self.strategy.to_string());
+    }
+}
+
+/// The header of a world's rows.
+pub fn header(world: &World, ranks: &Bootstrap) -> Header {
+    let mut header = Versions::header();
+    header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
+    for note in world.notes() {
+        header.note(note);
+    }
+    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    header
+}
+
+impl From<GinError> for Failure {
+    fn from(error: GinError) -> Failure {
+        match error {
+            GinError::Interrupted => Failure::Interrupted,
+            GinError::Usage(text) => Failure::Usage(text),
+            GinError::Ranks(error) => error.into(),
+            GinError::Device(error) => error.into(),
+            GinError::Fabric(error) => error.into(),
+            _ if signals::interrupted() => Failure::Interrupted,
+            error if error.is_timeout() => Failure::Timeout(error.to_string()),
+            error => Failure::Run(error.to_string()),
         }
     }
 }

@@ -2,15 +2,12 @@
 
 use super::shape::{Element, Operation};
 use crate::error::Failure;
-use crate::job::MeetArgs;
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::OutputArgs;
 use crate::values::{List, counts, sizes, usage};
+use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::measure::size;
-use ginlab::proxy::order::Rule;
-use ginlab::rails::strategy::Strategy;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,17 +80,6 @@ pub enum Mode {
     Nbi,
     /// It waits after each.
     Blocking,
-}
-
-/// Who calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scope {
-    /// One thread of each block.
-    Thread,
-    /// One warp of each block.
-    Warp,
-    /// All threads of each block.
-    Block,
 }
 
 /// Where results go.
@@ -175,35 +161,11 @@ pub struct Args {
     /// So many ranks count as a node, on one machine too: rails between them
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
-    /// What rails are, where some are needed: a provider of libfabric, model:p5, test:unordered
-    #[arg(short = 'p', long, value_name = "NAME")]
-    pub provider: Option<String>,
-    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub domain: Vec<String>,
-    /// Rails of each proxy
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
-    pub rails: usize,
-    /// How puts are laid over rails: single, split, round-robin, auto
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub strategy: Strategy,
-    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
-    #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
-    pub rule: Rule,
-    /// Proxy threads
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
-    pub proxies: usize,
-    /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
-    /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    timeout: u64,
     /// Do not verify results
     #[arg(long)]
     pub no_check: bool,
     #[command(flatten)]
-    pub meet: MeetArgs,
+    pub world: WorldArgs,
     #[command(flatten)]
     pub output: OutputArgs,
     /// What this rank puts never leaves it, and its signals do
@@ -215,13 +177,6 @@ pub struct Args {
 fn packets(text: &str) -> Result<List<u64>, String> {
     let list = text.split(',').map(size::parse).collect::<Result<Vec<u64>, _>>().map_err(|error| error.to_string())?;
     if list.contains(&0) { Err("a put of 0 B moves nothing; 1 or more".into()) } else { Ok(List::from(list)) }
-}
-
-impl Args {
-    /// The longest wait of any kind.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
-    }
 }
 
 /// One row of ours, of NCCL, or both in turns.

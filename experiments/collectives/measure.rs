@@ -1,12 +1,13 @@
 //! One tuple: both sides in turns, repeat by repeat, then a look at what arrived and by which way.
 
-use super::args::{Args, Launch, Mode, Place, Scope, Tuple};
+use super::args::{Args, Launch, Mode, Place, Tuple};
 use super::gate::Gate;
 use super::ours::{Ours, Prepared};
 use super::pattern::{Found, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
 use super::{ALGBW, OPERATION, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, PACKET, PLACE, PROTOCOL, REDOP, ROOT, };
+use crate::world::Scope;
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
@@ -309,9 +310,8 @@ impl Collectives {
         }
         row.set(&PACKET, (tuple.packet > 0).then_some(tuple.packet));
         if self.ours.local < self.ours.world.n_pes() {
-            row.rails = Some(self.args.rails as u32);
-            row.strategy = Some(self.args.strategy.to_string());
-            row.set(&RULE, self.args.rule.to_string()).set(&PROXIES, self.args.proxies as u64);
+            self.args.world.name_rails(&mut row);
+            row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
         }
         row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));
         row
@@ -358,7 +358,7 @@ fn side<'a>(
         operation: tuple.operation,
         call: call(tuple, shape, address(from), address(to)),
         root: args.root as usize,
-        limit: args.timeout(),
+        limit: args.world.timeout(),
     })
 }
 

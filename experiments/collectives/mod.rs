@@ -12,19 +12,18 @@ use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCO
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::program::Program;
-use crate::runner::{Experiment, Plan, Ranks, Rows, program};
+use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
+use crate::world;
 use args::{Args, Tuple, tuples};
-use ginlab::bootstrap::{Bootstrap, Kind};
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Stream;
-use ginlab::fabric::libfabric::Level;
 use ginlab::fabric::model::{PREFIX, Profile};
-use ginlab::gin::{Fabric, Options, World};
+use ginlab::gin::{Options, World};
 use ginlab::nccl::{Communicator, NcclError};
 use ginlab::pci::PciAddress;
-use ginlab::report::{About, Column, Header, Headline, Key, Plot};
+use ginlab::report::{About, Column, Header, Headline, Plot};
 use ginlab::topology::nvlink;
-use ginlab::versions::Versions;
 use measure::Collectives;
 use ours::Ours;
 use shape::Wires;
@@ -114,19 +113,11 @@ impl Experiment for Collectives {
             ("root and messages".to_owned(), format!("{} {:?} {:?}", args.root, args.message_limit, args.block)),
         ];
         let root = args.root as usize;
-        let ranks = Ranks {
-            kind: args.meet.bootstrap.map(Kind::from),
-            asked: args.meet.np,
-            default: 2,
-            check: Box::new(move |ranks| match ranks {
-                0 | 1 => Err(usage("--np", "a collective is of two ranks or more; a world of one measures its own memory")),
-                _ if root >= ranks => Err(usage("--root", format!("{root}; the last of {ranks} ranks is {}", ranks - 1))),
-                _ => Ok(()),
-            }),
-            timeout: args.timeout() * 2,
-            interfaces: args.meet.bootstrap_if.clone(),
-            fingerprint,
-        };
+        let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
+            0 | 1 => Err(usage("--np", "a collective is of two ranks or more; a world of one measures its own memory")),
+            _ if root >= ranks => Err(usage("--root", format!("{root}; the last of {ranks} ranks is {}", ranks - 1))),
+            _ => Ok(()),
+        });
         Ok(Plan::of_ranks(tuples, ranks))
     }
 
@@ -135,28 +126,12 @@ impl Experiment for Collectives {
         tuples: &mut Vec<Tuple>,
         ranks: &mut Bootstrap,
     ) -> Result<(Collectives, Header), Failure> {
-        let options = Options {
-            device: args.device.into(),
-            heap_bytes: ours::heap_bytes(args, tuples, ranks),
-            path: args.path,
-            node_size: args.node_size,
-            fabric: Fabric::named(args.provider.as_deref(), &args.domain, Level::Delivery),
-            rails: args.rails,
-            strategy: args.strategy,
-            rule: args.rule,
-            proxies: args.proxies,
-            timeout: args.timeout(),
-            ..Options::default()
-        };
+        let heap_bytes = ours::heap_bytes(args, tuples, ranks);
+        let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes) };
         let world = World::open(ranks, &options)?;
-        let mut header = Versions::header();
-        header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
-        for note in world.notes() {
-            header.note(note);
-        }
-        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        let mut header = world::header(&world, ranks);
         let nccl = if tuples.iter().any(|tuple| tuple.nccl) {
-            Some(match Communicator::open(world.device(), ranks, args.timeout()) {
+            Some(match Communicator::open(world.device(), ranks, args.world.timeout()) {
                 Ok(communicator) => {
                     header.note(format!("NCCL {}, all-to-all by {}", communicator.version(), communicator.all_to_all_by()));
                     Ok(communicator)
@@ -175,7 +150,7 @@ impl Experiment for Collectives {
              the GPU's own clock; sums of ours are held against the CPU's to the bit, those of NCCL to n epsilon times the sum of magnitudes",
         );
         let stream = Stream::new(world.device())?;
-        let gate = gate::Gate::new(world.device(), args.timeout())?;
+        let gate = gate::Gate::new(world.device(), args.world.timeout())?;
         let ours = Ours::open(args, world, tuples, ranks)?;
         let wires = wires(args, &ours);
         Ok((Collectives { args: args.clone(), nccl, stream, gate, ours, wires, run: 0, given: Vec::new() }, header))
@@ -204,7 +179,7 @@ fn wires(args: &Args, ours: &Ours) -> Wires {
         Some(links.iter().find(|links| links.gpu == gpu)?.bytes_per_second? / 1e9)
     });
     // The cards of several proxies are the same ones.
-    let profile = world.fabric().strip_prefix(PREFIX).filter(|_| args.proxies == 1).and_then(|name| Profile::named(name).ok());
-    let rails = profile.map(|profile| profile.line_rate_gbps.value / 8.0 * args.rails as f64);
+    let profile = world.fabric().strip_prefix(PREFIX).filter(|_| args.world.proxies == 1).and_then(|name| Profile::named(name).ok());
+    let rails = profile.map(|profile| profile.line_rate_gbps.value / 8.0 * args.world.rails as f64);
     Wires { local: u64::from(ours.local), nvlink, rails }
 }

@@ -1,7 +1,8 @@
 //! Our side: the world, and launches of its kernels.
 
-use super::args::{Args, Launch, Mode, Place, Scope, Tuple};
+use super::args::{Args, Launch, Mode, Place, Tuple};
 use super::shape::Shape;
+use crate::world::Scope;
 use crate::error::Failure;
 use crate::values::usage;
 use cuda_std::Kernel;
@@ -116,8 +117,7 @@ pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
 /// Ranks of a node: as many as have their heaps mapped here, when that cuts all ranks into equal nodes of neighbours; otherwise each is its own.
 fn node(world: &World, ranks: &mut Bootstrap) -> Result<u32, Failure> {
     let me = world.my_pe();
-    let near = |pe: u32| matches!(world.path_to(pe), "self" | "nvlink" | "memory");
-    let mapped: Vec<u32> = (0..world.n_pes()).filter(|pe| near(*pe)).collect();
+    let mapped: Vec<u32> = (0..world.n_pes()).filter(|pe| world.is_mapped(*pe)).collect();
     let local = mapped.len() as u32;
     let first = me / local * local;
     let good = world.n_pes().is_multiple_of(local) && mapped.iter().copied().eq(first..first + local);

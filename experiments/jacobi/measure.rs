@@ -349,15 +349,14 @@ impl Jacobi {
     fn row(&self, tuple: &Tuple, block: u32) -> Result<Row, Failure> {
         let session = self.session()?;
         let world = &session.world;
-        let path = world.path_to(session.neighbours()[1]).to_owned();
-        let mut row = Row::new("jacobi", tuple.case(), world.device().name(), path.clone());
+        let towards = session.neighbours()[1];
+        let mut row = Row::new("jacobi", tuple.case(), world.device().name(), world.path_to(towards));
         row.ranks = world.n_pes();
         row.memory = Some(world.memory().into());
         row.block = Some(block);
         row.iterations = Some(u64::from(tuple.iterations));
-        if !matches!(path.as_str(), "nvlink" | "memory" | "self") {
-            row.rails = Some(self.args.world.rails as u32);
-            row.strategy = Some(self.args.world.strategy.to_string());
+        if !world.is_mapped(towards) {
+            self.args.world.name_rails(&mut row);
         }
         let rule = self.args.world.rule.to_string();
         columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync), &rule);

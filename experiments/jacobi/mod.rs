@@ -14,10 +14,10 @@ use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
+use crate::world;
 use args::{Args, Defaults, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{About, Header, Headline, Key, Plot, Row, Shape};
-use ginlab::versions::Versions;
+use ginlab::report::{About, Header, Headline, Plot, Row, Shape};
 use measure::Jacobi;
 
 pub use columns::{EXPOSED, NORM_WHEN, SYNC};
@@ -104,12 +104,7 @@ impl Experiment for Jacobi {
             return Err(Failure::Usage(why));
         }
         let world = &jacobi.session()?.world;
-        let mut header = Versions::header();
-        header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
-        for note in world.notes() {
-            header.note(note);
-        }
-        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        let mut header = world::header(world, ranks);
         header.note(
             "times are of one iteration: a run's wall time from a barrier of all ranks to the end of its last kernel and norm, over its \
              iterations; t1 is that of the launched kernel on one device",

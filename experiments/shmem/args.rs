@@ -1,15 +1,12 @@
 //! Options of `ginlab shmem`, and the rows that they ask for.
 
 use crate::error::Failure;
-use crate::job::MeetArgs;
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::OutputArgs;
 use crate::values::{List, counts, sizes};
+use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::measure::size;
-use ginlab::proxy::order::Rule;
-use ginlab::rails::strategy::Strategy;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,11 +52,6 @@ pub enum Case {
 }
 
 impl Case {
-    /// For rows.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-
     /// Whether its time is half of a turn.
     pub fn is_there_and_back(self) -> bool {
         matches!(self, Case::SignalPingPong | Case::PutSignalPingPong | Case::MessagePingPong)
@@ -78,28 +70,6 @@ impl Case {
     /// Whether one thread calls, whatever the scope.
     fn is_single(self) -> bool {
         matches!(self, Case::PLatency | Case::SignalPingPong | Case::AtomicLatency)
-    }
-}
-
-/// Who calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scope {
-    /// One thread.
-    Thread,
-    /// One warp.
-    Warp,
-    /// One block.
-    Block,
-}
-
-impl Scope {
-    /// For rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scope::Thread => "thread",
-            Scope::Warp => "warp",
-            Scope::Block => "block",
-        }
     }
 }
 
@@ -152,47 +122,16 @@ pub struct Args {
     /// How PEs are reached: auto, nvlink, rails
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
-    /// What rails are, where some are needed: a provider of libfabric, model:p5, test:unordered
-    #[arg(short = 'p', long, value_name = "NAME")]
-    pub provider: Option<String>,
-    /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub domain: Vec<String>,
-    /// Rails of each proxy
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
-    pub rails: usize,
-    /// How puts are laid over rails: single, split, round-robin, auto
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub strategy: Strategy,
-    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
-    #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
-    pub rule: Rule,
-    /// Proxy threads
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
-    pub proxies: usize,
     /// A command that runs NVSHMEM's side (experiments/shmem/baseline/nvshmem.cu) on two GPUs, in turns with ours
     #[arg(long, value_name = "COMMAND")]
     pub nvshmem: Option<String>,
-    /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
-    /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    timeout: u64,
     /// Do not verify what arrived
     #[arg(long)]
     pub no_check: bool,
     #[command(flatten)]
-    pub meet: MeetArgs,
+    pub world: WorldArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-impl Args {
-    /// The longest wait of any kind.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
-    }
 }
 
 /// One row.

@@ -1,12 +1,14 @@
 //! One tuple of `ginlab shmem`: launches in turns with the baseline's, and a look at what arrived.
 
-use super::args::{Args, Case, Scope, Tuple};
+use super::args::{Args, Case, Tuple};
 use super::nvshmem::{Nvshmem, Times};
 use super::P999;
 use super::order;
 use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::runner::Rows;
+use crate::values::name;
+use crate::world::Scope;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
@@ -64,7 +66,7 @@ impl Shmem {
             .unwrap_or(2);
         let times = world.device().allocate(Place::Device, words * 8)?;
         let baseline = match &args.nvshmem {
-            Some(command) if ranks.rank() == 0 => Some(Nvshmem::start(command, args.timeout())?),
+            Some(command) if ranks.rank() == 0 => Some(Nvshmem::start(command, args.world.timeout())?),
             _ => None,
         };
         Ok(Shmem {
@@ -99,7 +101,7 @@ impl Shmem {
         let together = tuple.case == Case::AllToAll || tuple.case == Case::BarrierAll;
         let mut row = self.row(tuple, if together { (me + 1) % self.world.n_pes() } else { peer });
         // All ranks decide alike.
-        let reaches = !pairs || !matches!(self.world.path_to(peer), "nvlink" | "memory" | "self");
+        let reaches = !pairs || !self.world.is_mapped(peer);
         let by_rails = ranks.all_gather_values(&(pairs && reaches), "paths")?.contains(&true);
         if tuple.case == Case::AtomicLatency && by_rails {
             row.status = ginlab::report::Status::Skipped("rails have no fetching atomics".into());
@@ -145,14 +147,14 @@ impl Shmem {
         row.verified(wrong.into_iter().flatten().reduce(|a, b| a + b));
         let mut rows = Rows::new();
         if let Some(times) = beside {
-            let case = format!("nvshmem-{}", tuple.case.name());
+            let case = format!("nvshmem-{}", name(tuple.case));
             let mut theirs_row = Row::new("shmem", case, row.device.clone(), "nvshmem");
             theirs_row.ranks = row.ranks;
             theirs_row.size_bytes = row.size_bytes;
             (theirs_row.grid, theirs_row.block, theirs_row.iterations) = (row.grid, row.block, row.iterations);
             (theirs_row.time_us_min, theirs_row.time_us_p50) = (Some(times.min), median(&theirs));
             theirs_row.time_us_p99 = Some(times.p99);
-            theirs_row.set(&P999, times.p999).set(&SCOPE, tuple.scope.name());
+            theirs_row.set(&P999, times.p999).set(&SCOPE, name(tuple.scope));
             theirs_row.throughput(tuple.bytes, 1);
             row.against(&theirs_row, &ours, &theirs);
             rows.push((theirs_row, theirs));
@@ -162,18 +164,17 @@ impl Shmem {
     }
 
     pub(super) fn row(&self, tuple: &Tuple, towards: u32) -> Row {
-        let path = self.world.path_to(towards.min(self.world.n_pes() - 1)).to_owned();
-        let mut row = Row::new("shmem", tuple.case.name(), self.world.device().name(), path.clone());
+        let towards = towards.min(self.world.n_pes() - 1);
+        let mut row = Row::new("shmem", name(tuple.case), self.world.device().name(), self.world.path_to(towards));
         row.ranks = self.world.n_pes();
         row.memory = Some(self.world.memory().into());
         row.size_bytes = Some(tuple.bytes);
         (row.grid, row.block) = (Some(tuple.grid), Some(tuple.block));
         row.iterations = Some(u64::from(tuple.iterations));
-        row.set(&SCOPE, tuple.scope.name());
-        if !matches!(path.as_str(), "nvlink" | "memory" | "self") {
-            row.rails = Some(self.args.rails as u32);
-            row.strategy = Some(self.args.strategy.to_string());
-            row.set(&RULE, self.args.rule.to_string()).set(&PROXIES, self.args.proxies as u64);
+        row.set(&SCOPE, name(tuple.scope));
+        if !self.world.is_mapped(towards) {
+            self.args.world.name_rails(&mut row);
+            row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
         }
         row
     }

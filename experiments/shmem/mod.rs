@@ -9,15 +9,13 @@ use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::program::Program;
-use crate::runner::{Experiment, Plan, Ranks, Rows, program};
+use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::usage;
+use crate::world;
 use args::{Args, Tuple, tuples};
-use ginlab::bootstrap::{Bootstrap, Kind};
-use ginlab::fabric::libfabric::Level;
-use ginlab::gin::{Fabric, GinError, Options, World};
-use ginlab::report::{About, Best, Column, Header, Headline, Key, Plot, Row};
-use ginlab::signals;
-use ginlab::versions::Versions;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::gin::World;
+use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
 use measure::Shmem;
 
 pub const PROGRAMS: &[Program] = &[program::<Shmem>()];
@@ -62,42 +60,18 @@ impl Experiment for Shmem {
             ("rows".to_owned(), format!("{tuples:?}")),
             ("options".to_owned(), format!("{} x {} check {}", args.repeats, args.iterations, !args.no_check)),
         ];
-        let ranks = Ranks {
-            kind: args.meet.bootstrap.map(Kind::from),
-            asked: args.meet.np,
-            default: 2,
-            check: Box::new(|ranks| match ranks {
-                0 | 1 => Err(usage("--np", "a PE talks to another one: two ranks or more")),
-                _ => Ok(()),
-            }),
-            timeout: args.timeout() * 2,
-            interfaces: args.meet.bootstrap_if.clone(),
-            fingerprint,
-        };
+        let ranks = args.world.ranks(fingerprint, |ranks| match ranks {
+            0 | 1 => Err(usage("--np", "a PE talks to another one: two ranks or more")),
+            _ => Ok(()),
+        });
         Ok(Plan::of_ranks(tuples, ranks))
     }
 
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Shmem, Header), Failure> {
         let pes = ranks.size() as u64;
-        let options = Options {
-            device: args.device.into(),
-            heap_bytes: Shmem::heap_bytes(tuples, pes, args.message_limit),
-            path: args.path,
-            fabric: Fabric::named(args.provider.as_deref(), &args.domain, Level::Delivery),
-            rails: args.rails,
-            strategy: args.strategy,
-            rule: args.rule,
-            proxies: args.proxies,
-            timeout: args.timeout(),
-            ..Options::default()
-        };
-        let world = World::open(ranks, &options)?;
-        let mut header = Versions::header();
-        header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
-        for note in world.notes() {
-            header.note(note);
-        }
-        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        let heap_bytes = Shmem::heap_bytes(tuples, pes, args.message_limit);
+        let world = World::open(ranks, &args.world.options(args.path, heap_bytes))?;
+        let mut header = world::header(&world, ranks);
         header.note(
             "each turn is stamped inside the kernel; time_us of the ping-pongs is one way, half of a turn, and of put-bandwidth, \
              put-signal-bandwidth and get-bandwidth the time of all bytes of a turn; size_bytes of all-to-all is what goes to each PE",
@@ -119,20 +93,5 @@ impl Experiment for Shmem {
 
     async fn close(self, _header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
         Ok(self.end(ranks)?)
-    }
-}
-
-impl From<GinError> for Failure {
-    fn from(error: GinError) -> Failure {
-        match error {
-            GinError::Interrupted => Failure::Interrupted,
-            GinError::Usage(text) => Failure::Usage(text),
-            GinError::Ranks(error) => error.into(),
-            GinError::Device(error) => error.into(),
-            GinError::Fabric(error) => error.into(),
-            _ if signals::interrupted() => Failure::Interrupted,
-            error if error.is_timeout() => Failure::Timeout(error.to_string()),
-            error => Failure::Run(error.to_string()),
-        }
     }
 }

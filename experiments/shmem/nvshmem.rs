@@ -1,6 +1,7 @@
 //! NVSHMEM's side of a comparison: a program of its own (baseline/nvshmem.cu) that measures what it is asked for, line by line.
 
 use super::args::Tuple;
+use crate::values::name;
 use crate::error::Failure;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -66,7 +67,7 @@ impl Nvshmem {
     /// One launch; `None` where it has no such case.
     pub fn measure(&mut self, tuple: &Tuple) -> Result<Option<Times>, Failure> {
         let Tuple { case, scope, bytes, grid, block, iterations, warmup, .. } = tuple;
-        let request = format!("{} {} {bytes} {grid} {block} {warmup} {iterations}", case.name(), scope.name());
+        let request = format!("{} {} {bytes} {grid} {block} {warmup} {iterations}", name(*case), name(*scope));
         let failed = |what: &str| Failure::Run(format!("the NVSHMEM baseline, asked for {request:?}: {what}"));
         let requests = self.requests.as_mut().ok_or_else(|| failed("it has ended"))?;
         writeln!(requests, "{request}").and_then(|()| requests.flush()).map_err(|error| failed(&error.to_string()))?;

@@ -1,10 +1,11 @@
 //! `signal-order`: is a signal ever seen before its bytes? kernels/src/signal_check.rs has the question's two sides.
 
-use super::args::{Case, Scope, Tuple};
+use super::args::{Case, Tuple};
 use super::measure::Shmem;
 use crate::error::Failure;
 use crate::runner::Rows;
 use crate::values::usage;
+use crate::world::Scope;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Place;
 use kernels::gin::USER_SIGNALS;
