@@ -66,7 +66,7 @@ impl Versions {
             // Set by build.rs, which may find no git.
             commit: option_env!("GINLAB_COMMIT").filter(|commit| !commit.is_empty()),
             rustc: option_env!("GINLAB_RUSTC").filter(|rustc| !rustc.is_empty()),
-            kernel_rustc: option_env!("GINLAB_PTX_RUSTC"),
+            kernel_rustc: crate::cuda::PTX_RUSTC,
             libraries,
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
             cores: Some(crate::cores::allowed().len()).filter(|cores| *cores > 0),

@@ -64,7 +64,7 @@ RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps "${features[@
 step 'PTX follows the kernels, and only them'
 compiled() { find "$target/kernels" -name 'kernels*-*.ptx' -printf . 2>/dev/null | wc -c; }
 # A check of the library runs the build script, as a build does.
-follow() { cargo check --quiet --lib "${features[@]}"; }
+follow() { cargo check --quiet -p ginlab-host --features ptx,mpi; }
 if [[ ${kernel_features[*]} != *no-default* ]]; then
     follow
     # An edit, taken back whatever happens. The number makes it one that was never compiled.
@@ -103,7 +103,7 @@ step 'ring under loom'
 # Its own folder: another RUSTFLAGS would rebuild everything twice. Two processes of one thread each: two threads of one process share
 # what maps their stacks, and take twice as long.
 export RUSTFLAGS='--cfg loom'
-loom=(cargo test --quiet -p kernels --test loom --release --target-dir "$target/loom")
+loom=(cargo test --quiet -p kernels --test loom --profile loom --target-dir "$target/loom")
 "${loom[@]}" --no-run
 "${loom[@]}" -- --test-threads 1 push:: >"$target/loom/push.out" 2>&1 &
 "${loom[@]}" -- --test-threads 1 --skip push::
@@ -125,7 +125,7 @@ if ((${#miri[@]})) && "${miri[@]}" setup >/dev/null 2>&1; then
     export MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4
     "${miri[@]}" test --quiet --target-dir "$target/miri" -p cuda_std --lib
     "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once a_done_ticket
-    "${miri[@]}" test --quiet --target-dir "$target/miri" --no-default-features --lib -- proxy::tracker
+    "${miri[@]}" test --quiet --target-dir "$target/miri" -p ginlab-host --lib -- proxy::tracker
     unset MIRIFLAGS PROPTEST_CASES
 else
     skip 'no cargo miri with its rust-src (rustup +nightly component add miri rust-src)'

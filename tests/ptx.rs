@@ -34,6 +34,11 @@ fn ptx() -> &'static str {
     ginlab::cuda::PTX.unwrap()
 }
 
+/// The lowest GPU of the first module.
+fn arch() -> &'static str {
+    ginlab::cuda::PTX_ARCH.unwrap()
+}
+
 /// The second module, for compute capability 9.0.
 fn bulk() -> &'static str {
     ginlab::cuda::PTX_BULK.unwrap()
@@ -505,13 +510,13 @@ fn between_gpus_the_rules_catch_what_they_are_for() {
 #[test]
 fn the_first_module_runs_on_older_gpus_and_the_second_has_nothing_else() {
     let target = |ptx: &'static str| ptx.lines().find_map(|line| line.strip_prefix(".target ")).unwrap();
-    assert!(target(ptx()).starts_with(env!("GINLAB_PTX_ARCH")));
+    assert!(target(ptx()).starts_with(arch()));
     assert!(!ptx().contains("cp.async.bulk") && !ptx().contains("fence.proxy"));
     assert!(target(bulk()).starts_with("sm_90"));
     let names: Vec<String> = functions(bulk()).into_keys().collect();
     assert_eq!(names, ["ipc_bulk_copy", "ipc_bulk_write"]);
     // Programs run where the first module does, which has none of them.
-    assert!(target(programs()).starts_with(env!("GINLAB_PTX_ARCH")));
+    assert!(target(programs()).starts_with(arch()));
     let entries = |ptx: &'static str| ptx.lines().filter(|line| line.contains(".entry ")).collect::<Vec<_>>();
     let is_program = |line: &&str| line.contains("collective_") || line.contains("jacobi_");
     assert!(entries(programs()).iter().all(is_program), "{:?}", entries(programs()));
@@ -543,7 +548,7 @@ fn the_readmes_example_of_an_edit_is_there_to_be_made() {
 
 #[test]
 fn the_protocols_instructions_are_the_blessed_ones() {
-    let compiler = env!("GINLAB_PTX_RUSTC");
+    let compiler = ginlab::cuda::PTX_RUSTC.unwrap();
     if compiler != BLESSED {
         eprintln!(
             "not compared: rustc {compiler} wrote this PTX, rustc {BLESSED} the snapshot. The order of each function's \
@@ -595,8 +600,7 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
     // Each takes some seconds of a core: all at once.
     std::thread::scope(|scope| {
-        for (own, text) in [(env!("GINLAB_PTX_ARCH"), ptx()), ("sm_90", bulk()), (env!("GINLAB_PTX_ARCH"), programs())]
-        {
+        for (own, text) in [(arch(), ptx()), ("sm_90", bulk()), (arch(), programs())] {
             let source = folder.path().join(format!("{}.ptx", text.len()));
             std::fs::write(&source, text).unwrap();
             for arch in ["sm_80", "sm_90", "sm_100"] {

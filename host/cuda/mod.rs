@@ -52,6 +52,12 @@ pub const PTX_PROGRAMS: Option<&str> = Some(include_str!(env!("GINLAB_PTX_PROGRA
 #[cfg(not(feature = "ptx"))]
 pub const PTX_PROGRAMS: Option<&str> = None;
 
+/// The lowest GPU that [`PTX`] and [`PTX_PROGRAMS`] run on, as `sm_80`, when this build has them.
+pub const PTX_ARCH: Option<&str> = option_env!("GINLAB_PTX_ARCH");
+
+/// The compiler that wrote the PTX and its LLVM, as `1.96.0, LLVM 22.1.8`, when this build has any.
+pub const PTX_RUSTC: Option<&str> = option_env!("GINLAB_PTX_RUSTC");
+
 /// An error of a device: what was asked, what came back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {

@@ -87,7 +87,7 @@ impl Machine {
             gdrcopy: None,
             addresses: Some(addresses(&host)),
             xids: xids(),
-            ptx: Some(option_env!("GINLAB_PTX_RUSTC").unwrap_or_default().to_owned()),
+            ptx: Some(crate::cuda::PTX_RUSTC.unwrap_or_default().to_owned()),
             trials: None,
         };
         Machine {

@@ -25,6 +25,9 @@ use std::{env, fs, io};
 /// The target's name, to rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
+/// The target folder of the module without a feature.
+const FIRST: &str = "nvptx";
+
 /// Why there is no PTX.
 #[derive(Debug)]
 pub enum Error {
@@ -95,6 +98,25 @@ impl CudaBuilder {
         self
     }
 
+    /// Compiles modules of one crate and returns their paths. Side by side, since whoever edits a kernel waits for all; but where
+    /// nothing has been compiled yet the first one goes ahead, and the others start from what it has made.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn build_all(builders: Vec<CudaBuilder>) -> Result<Vec<PathBuf>, Error> {
+        let mut waiting = builders.into_iter();
+        let mut first = None;
+        if !shared_folder().join(FIRST).exists() {
+            first = waiting.next().map(CudaBuilder::build).transpose()?;
+        }
+        let building: Vec<_> = waiting.map(|builder| std::thread::spawn(|| builder.build())).collect();
+        let others = building.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        first.map(Ok).into_iter().chain(others).collect()
+    }
+
     /// Compiles and returns the path of the PTX. Prints `cargo::rerun-if-` lines for what it depends on.
     ///
     /// # Errors
@@ -107,14 +129,17 @@ impl CudaBuilder {
             println!("cargo::rerun-if-env-changed={variable}");
         }
         check_arch(&self.arch)?;
-        let out = env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from);
         let suffix = self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default();
-        let destination = out.join(format!("kernels{suffix}.ptx"));
-        // Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
-        let shared = out.ancestors().nth(4).unwrap_or(&out).join("kernels");
+        let destination = out_folder().join(format!("kernels{suffix}.ptx"));
+        let shared = shared_folder();
         let made = shared.join(format!("kernels{suffix}-{:016x}.ptx", self.fingerprint()?));
         if !made.is_file() {
-            let assembly = self.compile(&shared.join(format!("nvptx{suffix}")))?;
+            let folder = shared.join(format!("{FIRST}{suffix}"));
+            // `core` and the macros are the same for all modules, and compiling them takes longer than the kernels.
+            if !folder.exists() && shared.join(FIRST).is_dir() {
+                copy_folder(&shared.join(FIRST), &folder)?;
+            }
+            let assembly = self.compile(&folder)?;
             // Under its name only when it is whole: another build may look for it.
             let whole = made.with_extension(std::process::id().to_string());
             fs::copy(&assembly, &whole).map_err(|error| Error::Io(whole.clone(), error))?;
@@ -218,6 +243,28 @@ fn is_of_the_outer_build(name: &str) -> bool {
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     begins(&["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"])
         && !begins(&["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_"])
+}
+
+/// Where cargo lets a build script write.
+fn out_folder() -> PathBuf {
+    env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from)
+}
+
+/// Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
+fn shared_folder() -> PathBuf {
+    let out = out_folder();
+    out.ancestors().nth(4).unwrap_or(&out).join("kernels")
+}
+
+/// With all times, by which cargo knows what is fresh. Under its name only when it is whole.
+fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
+    let part = to.with_extension(std::process::id().to_string());
+    let failed = |error| Error::Io(part.clone(), error);
+    let status = Command::new("cp").arg("-a").args([from, &part]).status().map_err(failed)?;
+    if !status.success() {
+        return Err(failed(io::Error::other(format!("cp -a {}: {status}", from.display()))));
+    }
+    fs::rename(&part, to).map_err(failed)
 }
 
 fn check_arch(arch: &str) -> Result<(), Error> {

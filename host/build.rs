@@ -26,7 +26,7 @@ fn main() {
 fn soft_efa() -> Result<std::path::PathBuf, String> {
     for krate in ["crates/soft_efa", "crates/card_model"] {
         for part in ["Cargo.toml", "src"] {
-            println!("cargo::rerun-if-changed={krate}/{part}");
+            println!("cargo::rerun-if-changed=../{krate}/{part}");
         }
     }
     let variable = |name| std::env::var(name).map_err(|error| format!("{name}: {error}"));
@@ -57,7 +57,7 @@ fn commit() {
         println!("cargo::rustc-env=GINLAB_COMMIT={}", given.trim());
         return;
     }
-    for path in [".git/HEAD", ".git/index"] {
+    for path in ["../.git/HEAD", "../.git/index"] {
         if std::path::Path::new(path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }
@@ -97,25 +97,27 @@ fn ptx() {
         if toolchain.is_the_projects { "" } else { " (not the project's)" }
     );
     let builder = || {
-        let builder = cuda_builder::CudaBuilder::new("kernels", toolchain.clone());
-        builder.watch("crates/cuda_std").watch("crates/cuda_std_macros")
+        let builder = cuda_builder::CudaBuilder::new("../kernels", toolchain.clone());
+        builder.watch("../crates/cuda_std").watch("../crates/cuda_std_macros")
     };
     // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs. Programs have
-    // one, so that the driver compiles them for those alone who run them. Side by side, since whoever edits a kernel waits for all.
-    let modules = [
+    // one, so that the driver compiles them for those alone who run them.
+    let (names, builders) = [
         ("GINLAB_PTX", builder().arch(&arch)),
         ("GINLAB_PTX_BULK", builder().arch("sm_90").isa(80).feature("bulk")),
         ("GINLAB_PTX_PROGRAMS", builder().arch(&arch).feature("programs")),
-    ];
-    let built = modules.map(|(variable, builder)| (variable, std::thread::spawn(|| builder.build())));
-    for (variable, thread) in built {
-        match thread.join() {
-            Ok(Ok(path)) => println!("cargo::rustc-env={variable}={}", path.display()),
-            Ok(Err(error)) => {
-                eprintln!("{error}");
-                std::process::exit(1);
+    ]
+    .into_iter()
+    .unzip::<_, _, Vec<_>, Vec<_>>();
+    match cuda_builder::CudaBuilder::build_all(builders) {
+        Ok(paths) => {
+            for (name, path) in names.iter().zip(paths) {
+                println!("cargo::rustc-env={name}={}", path.display());
             }
-            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
         }
     }
 }
@@ -123,7 +125,7 @@ fn ptx() {
 /// The compiler that kernels/rustc-version names, or the one that was asked for instead.
 #[cfg(feature = "ptx")]
 fn kernel_compiler() -> Result<cuda_builder::Toolchain, String> {
-    let file = "kernels/rustc-version";
+    let file = "../kernels/rustc-version";
     println!("cargo::rerun-if-changed={file}");
     let release = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let toolchain = cuda_builder::Toolchain::find(release.trim()).map_err(|error| error.to_string())?;
