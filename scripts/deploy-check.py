@@ -3,10 +3,12 @@
 Strict: a field that the schema does not know is an error, as a misspelt one would be dropped in silence by a cluster.
 """
 
-import copy
 import json
 import pathlib
+import shutil
+import subprocess
 import sys
+import tempfile
 
 import jsonschema
 import yaml
@@ -34,40 +36,49 @@ def strict(schema):
     return schema
 
 
-def documents(path):
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
-
-
-def replace(document, path, value):
-    """One JSON patch `replace`: what is not there is an error."""
-    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in path.strip("/").split("/")]
-    for part in way:
-        document = document[int(part)] if isinstance(document, list) else document[part]
-    key = int(last) if isinstance(document, list) else last
-    document[key]  # must exist
-    document[key] = value
-
-
 def kustomized(folder):
-    """What `kubectl kustomize` makes of a folder, as far as ours use it: resources and JSON patches that replace."""
-    file = folder / "kustomization.yaml"
-    kustomization = yaml.safe_load(file.read_text())
-    unknown = set(kustomization) - {"apiVersion", "kind", "resources", "patches", "images"}
-    if unknown:
-        problems.append(f"{file}: {sorted(unknown)} are not known to this check")
-    made = []
-    for name in kustomization["resources"]:
-        path = folder / name
-        made += kustomized(path) if path.is_dir() else documents(path)
-    made = copy.deepcopy(made)
-    for patch in kustomization.get("patches", []):
-        target = patch["target"]
-        for document in made:
-            if document["kind"] == target["kind"] and document["metadata"]["name"] == target["name"]:
-                for operation in yaml.safe_load(patch["patch"]):
-                    assert operation["op"] == "replace", operation
-                    replace(document, operation["path"], operation["value"])
-    return made
+    """What a cluster is given: kubectl's own kustomize, which refuses a variable that has no place."""
+    made = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60)
+    if made.returncode != 0:
+        problems.append(f"kubectl kustomize {folder}: {made.stderr.strip()[:300]}")
+    return [one for one in yaml.safe_load_all(made.stdout) if one]
+
+
+def overlay(base, literals):
+    """An overlay for the instance of these variables, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as parent:
+        shutil.copytree(ROOT / "k8s", pathlib.Path(parent) / "k8s")
+        folder = pathlib.Path(parent) / "k8s" / "own"
+        shutil.copytree(ROOT / "k8s/p5en", folder)
+        file = folder / "kustomization.yaml"
+        kustomization = yaml.safe_load(file.read_text())
+        kustomization["resources"] = [f"../{base}"]
+        kustomization["configMapGenerator"][0]["literals"] = [f"{name}={value}" for name, value in literals.items()]
+        file.write_text(yaml.safe_dump(kustomization))
+        return kustomized(folder)
+
+
+def where(document, found, path=()):
+    """Every place of a document whose value is `found`."""
+    if isinstance(document, dict):
+        return [place for key, value in document.items() for place in where(value, found, (*path, key))]
+    if isinstance(document, list):
+        return [place for index, value in enumerate(document) for place in where(value, found, (*path, index))]
+    return [path] if str(document) == str(found) else []
+
+
+def variables():
+    """An instance's variables reach every place that has a p5's, and leave nothing of a p5."""
+    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7}
+    for base, kind, places in [("mpijob", "MPIJob", [2, 5, 4, 1]), ("job", "Job", [2, 3, 2, 1])]:
+        document = next(one for one in overlay(base, own) if one["kind"] == kind)
+        found = [len(where(document, value)) for value in own.values()]
+        left = [value for value in ("p5.48xlarge", "32") if where(document, value)]
+        if found != places or left:
+            problems.append(f"deploy/k8s/{base}: type, gpus, cards, rails reach {found} places, {places} are meant; left: {left}")
+        if kind == "MPIJob" and document["spec"]["slotsPerWorker"] != own["gpus"]:
+            problems.append("deploy/k8s/mpijob: slotsPerWorker is no number any more")
+    say("checked that type, gpus, cards and rails of an instance reach MPIJob and Job")
 
 
 def kubernetes(crd):
@@ -91,7 +102,8 @@ def kubernetes(crd):
                 asked = {one["resources"][kind]["vpc.amazonaws.com/efa"] for one in pods for kind in ("requests", "limits")}
                 given = {one["name"]: one.get("value") for one in roles["Launcher"]["template"]["spec"]["containers"][0]["env"]}
                 facts = (worker["nodeSelector"]["node.kubernetes.io/instance-type"], asked, given["RAILS"])
-                if facts != (instance, {cards}, rails) or instance not in worker["initContainers"][0]["command"]:
+                looked_for = {one["name"]: one["value"] for one in worker["initContainers"][0]["env"]}["INSTANCE"]
+                if facts != (instance, {cards}, rails) or looked_for != instance:
                     problems.append(f"{name}: {facts} where {(instance, cards, rails)} is meant")
             else:
                 try:
@@ -138,6 +150,7 @@ if __name__ == "__main__":
     crd, with_sky = sys.argv[1], sys.argv[2] == "yes"
     kubernetes(crd)
     a_wrong_field_is_found(crd)
+    variables()
     if with_sky:
         skypilot()
     for problem in problems:

@@ -4,11 +4,12 @@
 #
 #   scripts/deploy-check.sh [--no-sky] [CRD.yaml]     the CRD of mpi-operator [default: fetched from its release]
 #
-# Needs python3 with venv, and the package index. Exit codes: 0 ok, 1 something is wrong, 77 skipped, with its reason.
+# Needs kubectl (its kustomize), python3 with venv, and the package index. Exit codes: 0 ok, 1 something is wrong, 77 skipped, with its reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 skip() { printf 'deploy-check.sh: skipped: %s\n' "$1" >&2; exit 77; }
 # https://github.com/kubeflow/mpi-operator/blob/v0.8.2/manifests/base/kubeflow.org_mpijobs.yaml
+command -v kubectl >/dev/null || skip 'no kubectl here'
 version=v0.8.2
 checksum=78b0131f931fcc8d99f6ce0407281f41b62527e443ec691d26d9634b390ad3bb
 sky=yes

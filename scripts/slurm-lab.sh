@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # deploy/slurm/ginlab.sbatch as it stands, by a real Slurm: slurmctld and two slurmd in the two nodes of scripts/rails-lab.sh, four shaped
-# rails between them; then the same lines by mpirun, and the rates beside each other.
+# rails between them. The same lines by mpirun before it and behind it, and the rates beside each other: what the two runs of mpirun
+# differ by is what the lab itself does. At the end a job of which one rank fails, which must end at once.
 #
 #   scripts/slurm-lab.sh [FOLDER]      results and transcript go to FOLDER [default: target/slurm-lab]
 #   RATE=200mbit TASKS=1 GINLAB=target/release/ginlab (built with --features mpi)
@@ -118,6 +119,8 @@ kinds=$("$work/enter" 0 srun --mpi=list 2>&1)
 if grep -q pmix <<<"$kinds"; then mpi=pmix bootstrap=mpi; else mpi=none bootstrap=tcp; fi
 export GINLAB=$ginlab PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=$mpi BOOTSTRAP=$bootstrap MASTER_ADDR=10.99.0.1
 export PROXY="${PROXY:--b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split}" ALL2ALL="${ALL2ALL:--b 256K -e 1M -f 4 -n 20 --strategy split}"
+read -ra proxy <<<"$PROXY"
+read -ra all2all <<<"$ALL2ALL"
 {
     printf '$ slurmctld -V; sinfo -N -l; srun --mpi=list\n'
     slurmctld -V
@@ -125,28 +128,51 @@ export PROXY="${PROXY:--b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split}"
     printf '%s\n' "$kinds"
     printf '$ sbatch --wait --ntasks-per-node=%s deploy/slurm/ginlab.sbatch   (PROVIDER=tcp DEVICE=emulated RAILS=4 MPI=%s BOOTSTRAP=%s)\n' "$tasks" "$mpi" "$bootstrap"
 } | tee "$out/transcript.txt"
+# The same lines by mpirun in the same lab.
+by_mpirun() { # FOLDER NAME ARGUMENTS...
+    local folder=$out/$1 name=$2
+    shift 2
+    mkdir -p "$folder"
+    timeout 200 "$work/enter" 0 mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent "$work/rsh" --mca routed direct \
+        --mca oob_tcp_if_include 10.99.0.0/24 --mca btl_tcp_if_include 10.99.0.0/24 \
+        --host "lab0:$tasks,lab1:$tasks" -np "$((2 * tasks))" "$ginlab" "$name" "$@" --bootstrap mpi -p tcp -d emulated \
+        --no-header --color never --csv "$folder/$name.csv" --json "$folder/$name.json"
+}
+both_by_mpirun() { # FOLDER
+    printf '== the same by mpirun: %s\n' "$1"
+    by_mpirun "$1" proxy --rails 1,4 "${proxy[@]}"
+    by_mpirun "$1" all2all --rails 1,4 "${all2all[@]}"
+}
+both_by_mpirun mpirun-before | tee -a "$out/transcript.txt"
 code=0
 OUT=$out/slurm timeout 400 "$work/enter" 0 sbatch --wait --chdir="$PWD" --ntasks-per-node="$tasks" --output="$work/job.out" \
     deploy/slurm/ginlab.sbatch 2>&1 | tee -a "$out/transcript.txt" || code=$?
 sed "s|$work|WORK|g" "$work/job.out" | tee -a "$out/transcript.txt"
 ((code == 0)) || { tail -n 20 "$work"/*.log >&2; fail "the job ended with exit code $code"; }
 
-# The same lines by mpirun in the same lab.
-mkdir -p "$out/mpirun"
-by_mpirun() { # NAME ARGUMENTS...
-    local name=$1
-    shift
-    timeout 200 "$work/enter" 0 mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent "$work/rsh" --mca routed direct \
-        --mca oob_tcp_if_include 10.99.0.0/24 --mca btl_tcp_if_include 10.99.0.0/24 \
-        --host "lab0:$tasks,lab1:$tasks" -np "$((2 * tasks))" "$ginlab" "$name" "$@" --bootstrap mpi -p tcp -d emulated \
-        --no-header --color never --csv "$out/mpirun/$name.csv"
-}
-read -ra proxy <<<"$PROXY"
-read -ra all2all <<<"$ALL2ALL"
-by_mpirun proxy --rails 1,4 "${proxy[@]}" | tee -a "$out/transcript.txt"
-by_mpirun all2all --rails 1,4 "${all2all[@]}" | tee -a "$out/transcript.txt"
+both_by_mpirun mpirun-behind | tee -a "$out/transcript.txt"
 for name in proxy all2all; do
-    printf '$ ginlab compare mpirun/%s.csv slurm/%s.csv\n' "$name" "$name"
-    "$ginlab" compare "$out/mpirun/$name.csv" "$out/slurm/$name.csv"
+    for other in slurm/$name.csv mpirun-behind/$name.csv; do
+        printf '$ ginlab compare mpirun-before/%s.csv %s\n' "$name" "$other"
+        "$ginlab" compare "$out/mpirun-before/$name.csv" "$out/$other"
+    done
 done 2>&1 | tee -a "$out/transcript.txt"
+{
+    printf '$ tc -s qdisc   (what the rails dropped)\n'
+    for node in 0 1; do tc -n "$prefix-$node" -s qdisc show | awk -v node="$node" '/^qdisc tbf/ {rail = $5} /dropped/ && rail {print "lab" node, rail, $0; rail = ""}'; done
+} | tee -a "$out/transcript.txt"
+
+# A rank that fails while the others wait for it: --kill-on-bad-exit ends the step, and its code is the job's.
+cat >"$work/dies" <<'INNER'
+#!/bin/bash
+case $1 in
+    proxy) if ((SLURM_PROCID == 1)); then exit 9; else exec tail -f /dev/null; fi ;;
+esac
+INNER
+chmod +x "$work/dies"
+code=0
+GINLAB=$work/dies OUT=$work/died timeout 60 "$work/enter" 0 sbatch --wait --chdir="$PWD" --ntasks-per-node="$tasks" \
+    --output="$work/died.out" deploy/slurm/ginlab.sbatch >/dev/null 2>&1 || code=$?
+printf '$ sbatch --wait ... with a rank 1 that exits with 9: the job ends with %s\n' "$code" | tee -a "$out/transcript.txt"
+((code == 9)) || fail "a rank that exits with 9 made the job end with $code (124: it waited for the others)"
 printf 'slurm-lab.sh: transcript and results in %s\n' "$out"

@@ -51,7 +51,7 @@ fn slurm_runs_the_batch_file() {
 #[test]
 fn the_mpijobs_containers_run_their_commands() {
     let folder = tempfile::tempdir().unwrap();
-    if !script("mpijob-lab.sh", folder.path()) {
+    if !script("k8s-lab.sh", folder.path()) {
         return;
     }
     assert_eq!(state(&folder.path().join("doctor.json"), "peers-rails"), "ok");
