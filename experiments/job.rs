@@ -5,7 +5,7 @@ use crate::columns::{AGAIN, COMPLETION, RAIL_BYTES};
 use crate::error::Failure;
 use crate::output::DeviceKind;
 use crate::runner::Ranks;
-use crate::values::{self, Pin};
+use crate::values::{self, List, Pin, Rails};
 use clap::ValueEnum;
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cores::share::{self, Want};
@@ -110,6 +110,9 @@ pub struct JobArgs {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
+    /// Why there are fewer rails than usual though nobody has asked for it.
+    #[arg(skip)]
+    pub why_fewer: Option<String>,
 }
 
 /// A rank's connection to another rank.
@@ -162,6 +165,40 @@ impl JobArgs {
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
+
+    /// See [`usual_rails`].
+    pub fn usual_rails(&mut self, asked: &mut Option<List<Rails>>) {
+        self.why_fewer = usual_rails(asked, &USUAL_RAILS, self.provider.as_deref(), &self.domain);
+    }
+}
+
+/// Rails of a sweep where none are named: one card, and those of a GPU on a p5.
+pub const USUAL_RAILS: [Rails; 2] = [Rails(1), Rails(4)];
+
+/// Gives a run that names no rails the usual ones, and no more than there are cards, where rails are cards: several endpoints on
+/// one card are no rails. Says so where that is fewer.
+pub fn usual_rails(
+    asked: &mut Option<List<Rails>>,
+    usual: &[Rails],
+    provider: Option<&str>,
+    domains: &[String],
+) -> Option<String> {
+    if asked.is_some() {
+        return None;
+    }
+    let most = usual.iter().map(|rails| rails.0).max().unwrap_or(1);
+    // Named domains say themselves how many there are.
+    let cards = if domains.is_empty() { discover::cards(provider) } else { None };
+    let fewer = cards.filter(|cards| *cards < most);
+    let mut list: Vec<Rails> = usual.iter().map(|rails| Rails(rails.0.min(fewer.unwrap_or(most)))).collect();
+    list.dedup();
+    *asked = Some(list.into());
+    fewer.map(|cards| format!("--rails was not given: {cards}, the cards that are here, in place of {most}"))
+}
+
+/// As the option takes them.
+pub fn rails_text(rails: &[Rails]) -> String {
+    rails.iter().map(|rails| rails.0.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// The domains of a rank's rails. What all ranks must agree on is compared before any is opened: rails pair by number, and a
@@ -225,8 +262,8 @@ impl Job {
         bytes: u64,
         ranks: &mut Bootstrap,
     ) -> Result<Job, Failure> {
-        let mut notes = Vec::new();
-        let (device, why_emulated) = Device::open(args.device.into(), ranks.local_rank())?;
+        let mut notes: Vec<String> = args.why_fewer.iter().cloned().collect();
+        let (device, why_emulated) = Device::open_for_memory(args.device.into(), ranks.local_rank())?;
         if let Some(why) = why_emulated.filter(|_| args.mem == MemoryKind::Device) {
             notes.push(format!("emulated device, whose memory is the host's: {why}"));
         }

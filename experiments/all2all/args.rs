@@ -1,7 +1,7 @@
 //! The options of `ginlab all2all`, and the tuples that they make.
 
 use crate::error::Failure;
-use crate::job::JobArgs;
+use crate::job::{JobArgs, USUAL_RAILS};
 use crate::output::OutputArgs;
 use crate::values::{List, Rails, counts, sizes, usage};
 use ginlab::fabric::pairs::Start;
@@ -38,9 +38,9 @@ pub struct Args {
     /// Bytes that a rank may send in the timed rounds of a row
     #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = size::parse)]
     pub volume: u64,
-    /// Rails per rank, a list that is swept
-    #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<Rails>(64))]
-    pub rails: List<Rails>,
+    /// Rails per rank, a list that is swept [default: 1,4, and no more than there are cards]
+    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
+    pub rails: Option<List<Rails>>,
     /// How blocks are laid over the rails, a list that is swept: single (rail 0), round-robin (whole, each by the next rail),
     /// split (cut over all), auto (split from 256 KiB on)
     #[arg(long, default_value = "auto", value_name = "LIST")]
@@ -98,7 +98,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     }
     let sizes = sizes(args.begin, args.end, args.factor)?;
     let mut tuples = Vec::new();
-    for rails in args.rails.iter() {
+    for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
         for &strategy in args.strategy.iter() {
             for &bytes in &sizes {
                 for &start in args.rail_start.iter() {

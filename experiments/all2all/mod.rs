@@ -6,7 +6,7 @@ mod round;
 
 use crate::columns::{AGAIN, COMPLETION, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
-use crate::job::Job;
+use crate::job::{Job, rails_text};
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
@@ -61,10 +61,12 @@ impl Experiment for All2all {
     }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        args.job.usual_rails(&mut args.rails);
         let tuples = tuples(args)?;
         let options =
             format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.mem, args.job.completion);
-        let fingerprint = vec![("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
+        let rails = rails_text(args.rails.as_deref().unwrap_or_default());
+        let fingerprint = vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
             0 | 1 => Err(usage("--np", "an all-to-all needs two ranks or more")),
             _ => Ok(()),

@@ -1,7 +1,7 @@
 //! The options of `ginlab proxy`, and what follows from them.
 
 use crate::error::Failure;
-use crate::job::{Completion, MeetArgs, MemoryKind};
+use crate::job::{self, Completion, MeetArgs, MemoryKind};
 use crate::output::{DeviceKind, OutputArgs};
 use crate::values::{self, List, Pin, Rails, RingPlace, counts, fault, sizes, slots, usage};
 use clap::{ArgAction, ValueEnum};
@@ -20,6 +20,9 @@ pub const NULL: &str = "null";
 
 /// Source, and destination, of a rank when the user names no limit.
 const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
+
+/// Rails where none are named: the cards of a GPU on a p5.
+const USUAL_RAILS: [Rails; 1] = [Rails(4)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,9 +74,9 @@ pub struct Args {
     /// Source slots per producer; in nbi mode a slot is rewritten when its put has completed
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub window: u32,
-    /// Rails per rank, a list that is swept
-    #[arg(long, default_value = "4", value_name = "LIST", value_parser = counts::<Rails>(64))]
-    pub rails: List<Rails>,
+    /// Rails per rank, a list that is swept [default: 4, and no more than there are cards]
+    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
+    pub rails: Option<List<Rails>>,
     /// How puts are laid over the rails, a list that is swept: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "LIST")]
     pub strategy: List<Strategy>,
@@ -157,6 +160,9 @@ pub struct Args {
     /// Why the rails are null though nobody has asked for it.
     #[arg(skip)]
     pub why_null: Option<String>,
+    /// Why there are fewer rails than usual though nobody has asked for it.
+    #[arg(skip)]
+    pub why_fewer: Option<String>,
 }
 
 /// Who puts.
@@ -302,7 +308,7 @@ impl Args {
             Some(Provider::Null) if !self.domain.is_empty() => Err(no_domains("the null provider has")),
             Some(Provider::Model(..)) if !self.domain.is_empty() => Err(no_domains("modelled cards have")),
             Some(Provider::Model(name, profile)) => {
-                match self.rails.iter().find(|rails| rails.0 as f64 > profile.cards.value) {
+                match self.rails().iter().find(|rails| rails.0 as f64 > profile.cards.value) {
                     Some(rails) => {
                         Err(usage("--rails", format!("{}; a {name} has {} cards", rails.0, profile.cards.value)))
                     }
@@ -347,9 +353,25 @@ impl Args {
         !self.no_move
     }
 
+    /// Rails by tuple.
+    fn rails(&self) -> &[Rails] {
+        self.rails.as_deref().unwrap_or(&USUAL_RAILS)
+    }
+
+    /// Settles how many rails there are, where that is left to us.
+    pub fn settle_rails(&mut self) {
+        // Cards that are modelled, or none, are as many as one likes.
+        let provider = match &self.provider {
+            Some(Provider::Null | Provider::Model(..)) => return,
+            Some(Provider::Fabric(name)) => Some(name.as_str()),
+            None => None,
+        };
+        self.why_fewer = job::usual_rails(&mut self.rails, &USUAL_RAILS, provider, &self.domain);
+    }
+
     /// The most rails of any tuple.
     pub fn most_rails(&self) -> usize {
-        self.rails.iter().map(|rails| rails.0).max().unwrap_or(1)
+        self.rails().iter().map(|rails| rails.0).max().unwrap_or(1)
     }
 
     /// Bytes of source, and of destination, of a rank.
@@ -384,7 +406,7 @@ impl Args {
         let sizes = sizes(self.begin, self.end, self.factor)?;
         let blocks = self.block.as_deref().map_or_else(|| vec![None], |list| list.iter().copied().map(Some).collect());
         let mut tuples = Vec::new();
-        for rails in self.rails.iter() {
+        for rails in self.rails() {
             for &strategy in self.strategy.iter() {
                 for &grid in self.grid.iter() {
                     for &block in &blocks {
@@ -412,7 +434,7 @@ impl Args {
         let joined = |list: &mut dyn Iterator<Item = String>| list.collect::<Vec<_>>().join(",");
         vec![
             text("provider", provider),
-            text("rails", joined(&mut self.rails.iter().map(|rails| rails.0.to_string()))),
+            text("rails", job::rails_text(self.rails())),
             text("strategies", joined(&mut self.strategy.iter().map(Strategy::to_string))),
             text("sizes", joined(&mut sizes.iter().map(u64::to_string))),
             text("rows", format!("{tuples:?}")),

@@ -156,6 +156,7 @@ pub fn choose_domains(
         Some(Provider::Fabric(name)) => Some(name.as_str()),
         _ => None,
     };
+    notes.extend(args.why_fewer.clone());
     job::choose_domains(provider, &args.domain, count, ranks, device, notes)
 }
 

@@ -82,12 +82,13 @@ impl Experiment for Proxy {
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.check()?;
-        let tuples = args.tuples()?;
         if args.needs_library()
             && let Err(missing) = ginlab::fabric::libfabric::require_library()
         {
             args.do_without_library(&missing)?;
         }
+        args.settle_rails();
+        let tuples = args.tuples()?;
         let ranks = Ranks {
             kind: args.meet.bootstrap.map(Kind::from),
             asked: args.meet.np,

@@ -2,7 +2,7 @@
 
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::{Job, JobArgs};
+use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
@@ -61,9 +61,9 @@ pub struct Args {
     /// Messages in flight, in window mode
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
-    /// Rails per rank, a list that is swept; messages take turns
-    #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<Rails>(64))]
-    rails: List<Rails>,
+    /// Rails per rank, a list that is swept; messages take turns [default: 1,4, and no more than there are cards]
+    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
+    rails: Option<List<Rails>>,
     /// Do not verify every byte in a pass of its own
     #[arg(long)]
     no_check: bool,
@@ -106,7 +106,7 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = sizes(args.begin, args.end, args.factor)?;
     let mut tuples = Vec::new();
     for &mode in &args.mode {
-        for rails in args.rails.iter() {
+        for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
             for &bytes in &sizes {
                 let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
                 let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
@@ -148,8 +148,10 @@ impl Experiment for Sendrecv {
     }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
+        args.job.usual_rails(&mut args.rails);
         let tuples = tuples(args)?;
         let fingerprint = vec![
+            ("rails".to_owned(), rails_text(args.rails.as_deref().unwrap_or_default())),
             ("rows".to_owned(), format!("{tuples:?}")),
             ("options".to_owned(), format!("{} check {}", args.repeats, !args.no_check)),
         ];

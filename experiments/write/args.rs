@@ -45,9 +45,9 @@ pub struct Args {
     /// Buffers that the writes of a target go round, each of one write [default: as many as the window]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub buffers: Option<u32>,
-    /// Rails per rank, a list that is swept
-    #[arg(long, default_value = "1,4", value_name = "LIST", value_parser = counts::<Rails>(64))]
-    pub rails: List<Rails>,
+    /// Rails per rank, a list that is swept [default: 1,4, and no more than there are cards]
+    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
+    pub rails: Option<List<Rails>>,
     /// How writes are laid over the rails, a list that is swept: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "LIST")]
     pub strategy: List<Strategy>,

@@ -5,7 +5,7 @@ mod measure;
 
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
-use crate::job::Job;
+use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
@@ -45,7 +45,7 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = sizes(args.begin, args.end, args.factor)?;
     let mut tuples = Vec::new();
     for &targets in &args.targets {
-        for rails in args.rails.iter() {
+        for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
             for &strategy in args.strategy.iter() {
                 for &window in args.window.iter() {
                     for &bytes in &sizes {
@@ -94,13 +94,15 @@ impl Experiment for Write {
         if args.begin == 0 {
             return Err(usage("--begin", "a write of 0 bytes moves nothing and takes no time; from 1 on"));
         }
+        args.job.usual_rails(&mut args.rails);
         let tuples = tuples(args)?;
         memory(&tuples)?;
         let options = format!(
             "{}x{} batch {} bare {} check {} {:?} {:?}",
             args.iterations, args.repeats, args.batch, args.bare, !args.no_check, args.job.mem, args.job.completion
         );
-        let fingerprint = vec![("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
+        let rails = rails_text(args.rails.as_deref().unwrap_or_default());
+        let fingerprint = vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
         let one = args.targets.contains(&Targets::One);
         let ranks = args.job.ranks(fingerprint, move |ranks| match ranks {
             0 | 1 => Err(usage("--np", "writes need two ranks or more")),

@@ -42,12 +42,12 @@ pub fn driver_version() -> Option<String> {
     (status == CUresult::CUDA_SUCCESS).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
-/// A CUDA device with the kernels loaded.
+/// A CUDA device with its kernels.
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     /// The kernels at [`ROOMY`] registers, and at [`NARROW`].
-    modules: [Module; 2],
+    modules: [OnceLock<Result<Module, DeviceError>>; 2],
     /// The second PTX module, once something wants it.
     bulk: OnceLock<Result<Module, DeviceError>>,
     /// The programs at [`ROOMY`] registers, and at [`NARROW`], each once something wants it.
@@ -119,9 +119,19 @@ fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
 
 impl Gpu {
     pub(super) fn open(index: usize) -> Result<Gpu, DeviceError> {
-        let Some(ptx) = PTX else {
+        let gpu = Gpu::open_for_memory(index)?;
+        // The driver compiles the PTX here; loading at once keeps that out of the first launch.
+        for narrow in [0, 1] {
+            gpu.module(narrow)?;
+        }
+        Ok(gpu)
+    }
+
+    /// Without the kernels, which a first launch then has to wait for.
+    pub(super) fn open_for_memory(index: usize) -> Result<Gpu, DeviceError> {
+        if PTX.is_none() {
             return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
-        };
+        }
         if !is_there() {
             return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
         }
@@ -135,9 +145,7 @@ impl Gpu {
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
-        // The driver compiles the PTX here; loading at once keeps that out of the first launch.
-        let modules = [load(&context, ptx, ROOMY)?, load(&context, ptx, NARROW)?];
-        Ok(Gpu { context, stream, modules, bulk: OnceLock::new(), programs: Default::default(), name })
+        Ok(Gpu { context, stream, modules: Default::default(), bulk: OnceLock::new(), programs: Default::default(), name })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -288,7 +296,7 @@ impl Gpu {
         self.bind()?;
         let narrow = usize::from(block > ROOMY_THREADS);
         let module = match kernel.module() {
-            Of::First => &self.modules[narrow],
+            Of::First => self.module(narrow)?,
             Of::Bulk => self.bulk_module()?,
             Of::Programs => {
                 let ptx = PTX_PROGRAMS.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
@@ -297,6 +305,13 @@ impl Gpu {
             }
         };
         module.function(kernel.name())
+    }
+
+    /// The kernels' module for large blocks (1) or small ones (0).
+    fn module(&self, narrow: usize) -> Result<&Module, DeviceError> {
+        let ptx = PTX.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
+        let compiled = || load(&self.context, ptx, [ROOMY, NARROW][narrow]);
+        self.modules[narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
     }
 
     /// The second PTX module. Its kernels take few registers, whatever the block.

@@ -123,10 +123,26 @@ impl Device {
     /// # Errors
     /// When a GPU was asked for and there is none.
     pub fn open(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
+        Device::opened(choice, || gpu::Gpu::open(index))
+    }
+
+    /// As [`open`](Device::open), for who wants the device's memory and its place: the driver compiles no kernel, which at a first
+    /// use takes seconds.
+    ///
+    /// # Errors
+    /// When a GPU was asked for and there is none.
+    pub fn open_for_memory(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
+        Device::opened(choice, || gpu::Gpu::open_for_memory(index))
+    }
+
+    fn opened(
+        choice: Choice,
+        open: impl FnOnce() -> Result<gpu::Gpu, DeviceError>,
+    ) -> Result<(Device, Option<String>), DeviceError> {
         if choice == Choice::Emulated {
             return Ok((Device::Emulated, None));
         }
-        match gpu::Gpu::open(index) {
+        match open() {
             Ok(gpu) => Ok((Device::Gpu(Arc::new(gpu)), None)),
             Err(DeviceError::Missing(why)) if choice == Choice::Auto => Ok((Device::Emulated, Some(why))),
             Err(error) => Err(error),

@@ -266,6 +266,18 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
     }))
 }
 
+/// Cards of a provider (of the one that would be chosen, where none is named) that rails are opened on unasked; `None` where its
+/// domains are no cards, as those of tcp are not, or where it finds nothing.
+#[must_use]
+pub fn cards(requested: Option<&str>) -> Option<usize> {
+    let chosen = choose_provider(requested).ok()?.provider;
+    let provider = if super::soft::is_asked(&chosen) { "efa" } else { chosen.as_str() };
+    let mut domains = list_domains(provider).ok()?;
+    domains.retain(|domain| domain.provider == provider);
+    let domains = super::select::eligible(domains, Reach::Network);
+    domains.first()?.pci.map(|_| domains.len())
+}
+
 /// Chooses the domains of one rank's rails; see [`Plan`].
 ///
 /// `explicit` names domains (or `fabric:domain`, where a device is in several fabrics) and settles them in that order;
