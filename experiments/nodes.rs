@@ -4,10 +4,12 @@
 //! All senders run side by side, so a repeat of a node takes as long as the node's slowest sender, and its bandwidth is what all
 //! of them moved in that time: never more than the sum of what each would show alone.
 
+use crate::columns::RAIL_BYTES;
 use crate::runner::timed;
-use ginlab::bootstrap::Bootstrap;
+use ginlab::bootstrap::{Bootstrap, Member};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Column, Row};
+use serde::{Deserialize, Serialize};
 
 /// What a row sums up.
 pub const OF: Column = Column::chosen("of_case", "", "The case that a row of the case `node` or `job` sums up");
@@ -28,7 +30,7 @@ pub const RAIL_MAX: Column =
     Column::measured("rail_gbits_s_max", "Gb/s", "Rate of the rail that carried most, of all senders");
 
 /// A rank's part of a row.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sender {
     /// Its rank.
     pub rank: usize,
@@ -52,21 +54,38 @@ impl Sender {
     }
 }
 
+/// The node of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What tells it from others: two containers of one machine are two nodes.
+    identity: String,
+    /// As rows call it.
+    name: String,
+}
+
+/// By rank. With a size so many ranks of a machine stand for a node.
+pub fn of_ranks(ranks: &Bootstrap, size: Option<usize>) -> Vec<Node> {
+    let node = |(rank, member): (usize, &Member)| {
+        let part = size.map(|size| format!("/{}", rank / size.max(1))).unwrap_or_default();
+        Node { identity: format!("{}{part}", member.identity), name: format!("{}{part}", member.host) }
+    };
+    ranks.members().iter().enumerate().map(node).collect()
+}
+
 /// A row per node that sent, by the order of its first rank, and one for the job; `base` is the row of all pairs together,
 /// `line` the line rate of one sender's cards in bits per second. Samples are microseconds per operation and sender.
-pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, ranks: &Bootstrap) -> Vec<(Row, Vec<f64>)> {
-    let members = ranks.members();
-    let place = |sender: &Sender| members.get(sender.rank).map_or("", |member| member.identity.as_str());
-    let mut nodes: Vec<(&str, Vec<&Sender>)> = Vec::new();
-    for sender in senders.iter().filter(|sender| !sender.times.is_empty()) {
-        match nodes.iter_mut().find(|(known, _)| *known == place(sender)) {
+pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node]) -> Vec<(Row, Vec<f64>)> {
+    let mut nodes: Vec<(&Node, Vec<&Sender>)> = Vec::new();
+    let sent = senders.iter().filter(|sender| !sender.times.is_empty());
+    for (sender, node) in sent.filter_map(|sender| Some((sender, of_rank.get(sender.rank)?))) {
+        match nodes.iter_mut().find(|(known, _)| known.identity == node.identity) {
             Some((_, of_node)) => of_node.push(sender),
-            None => nodes.push((place(sender), vec![sender])),
+            None => nodes.push((node, vec![sender])),
         }
     }
-    let host = |of_node: &[&Sender]| members[of_node[0].rank].host.clone();
     let all: Vec<&Sender> = nodes.iter().flat_map(|(_, of_node)| of_node.clone()).collect();
-    let mut rows: Vec<_> = nodes.iter().map(|(_, of_node)| sum(base, Some(host(of_node)), of_node, line)).collect();
+    let mut rows: Vec<_> =
+        nodes.iter().map(|(node, of_node)| sum(base, Some(node.name.clone()), of_node, line)).collect();
     if !all.is_empty() {
         rows.push(sum(base, None, &all, line));
     }
@@ -92,6 +111,11 @@ fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>)
     let least = |rates: &[f64]| rates.iter().copied().reduce(f64::min);
     let most = |rates: &[f64]| rates.iter().copied().reduce(f64::max);
     row.set(&OF, base.case.as_str()).set(&SENDERS, senders.len() as u64);
+    if row.own(RAIL_BYTES.name).list().is_some() {
+        let most = senders.iter().map(|sender| sender.rail_bytes.len()).max().unwrap_or_default();
+        let of = |rail: usize| senders.iter().filter_map(|sender| sender.rail_bytes.get(rail)).sum::<u64>();
+        row.set(&RAIL_BYTES, (0..most).map(of).collect::<Vec<u64>>());
+    }
     row.case = if node.is_some() { "node" } else { "job" }.to_owned();
     row.set(&NODE, node.unwrap_or_default());
     row.set(&GPU_MIN, least(&gpus))
@@ -135,10 +159,13 @@ mod tests {
     fn nodes_stand_in_the_order_of_their_ranks_and_the_job_behind_them() {
         let ranks = Bootstrap::alone().unwrap();
         let base = Row::new("write", "write", "cpu", "tcp");
-        let rows = sums(&base, &[sender(0, &[10.0], &[1]), Sender { rank: 0, ..Sender::default() }], None, &ranks);
+        let here = of_ranks(&ranks, None);
+        let rows = sums(&base, &[sender(0, &[10.0], &[1]), Sender { rank: 0, ..Sender::default() }], None, &here);
         let host = ranks.members()[0].host.as_str();
         let of: Vec<_> = rows.iter().map(|(row, _)| (row.case.as_str(), row.own("node").text().unwrap())).collect();
         assert_eq!(of, [("node", host), ("job", "")]);
-        assert!(sums(&base, &[], None, &ranks).is_empty());
+        assert!(sums(&base, &[], None, &here).is_empty());
+        // Parts of a machine that stand for nodes.
+        assert_eq!(of_ranks(&ranks, Some(1))[0].name, format!("{host}/0"));
     }
 }

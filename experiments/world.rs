@@ -120,6 +120,17 @@ impl WorldArgs {
     }
 }
 
+/// Bytes that this rank's proxies have moved so far, by rail.
+pub fn rail_bytes(world: &World) -> Result<Vec<u64>, Failure> {
+    let mut rails: Vec<u64> = Vec::new();
+    for snapshot in world.snapshots().map_err(GinError::from)? {
+        let counted = &snapshot.counters.rail_bytes;
+        rails.resize(rails.len().max(counted.len()), 0);
+        rails.iter_mut().zip(counted).for_each(|(sum, bytes)| *sum += bytes);
+    }
+    Ok(rails)
+}
+
 /// The header of a world's rows.
 pub fn header(world: &World, ranks: &Bootstrap) -> Header {
     let mut header = Versions::header();

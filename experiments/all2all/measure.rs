@@ -83,7 +83,7 @@ impl All2all {
         let mut rows = vec![(row, times)];
         if self.args.per_node {
             let senders: Vec<Sender> = parts.iter().enumerate().map(sender).collect();
-            rows.extend(nodes::sums(&rows[0].0, &senders, self.circle.job.line_rate(tuple.rails), all));
+            rows.extend(nodes::sums(&rows[0].0, &senders, self.circle.job.line_rate(tuple.rails), &nodes::of_ranks(all, None)));
         }
         Ok(rows)
     }

@@ -161,6 +161,9 @@ pub struct Args {
     /// So many ranks count as a node, on one machine too: rails between them
     #[arg(long, value_name = "N")]
     pub node_size: Option<usize>,
+    /// Also a row per node and one for the job: what our kernels moved to other ranks, slowest and fastest rank and rail
+    #[arg(long)]
+    pub per_node: bool,
     /// Do not verify results
     #[arg(long)]
     pub no_check: bool,

@@ -37,14 +37,15 @@ pub struct Collectives {
 
 /// What a rank has found of one side.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Outcome {
+pub struct Outcome {
     /// Microseconds of an operation, by repeat.
-    times: Vec<f64>,
+    pub times: Vec<f64>,
     wrong: Option<u64>,
     heard: Option<u64>,
-    /// Of one operation.
-    mapped: u64,
-    rails: Vec<u64>,
+    /// Bytes of one operation, over mappings.
+    pub mapped: u64,
+    /// By rail.
+    pub rails: Vec<u64>,
 }
 
 /// Recorded work for the turns before the clock and under it.
@@ -142,10 +143,12 @@ impl Collectives {
                 Some(why) => row.status = Status::Skipped(why),
                 None => self.fill(&mut row, &shape, &all_ours, &times, iterations),
             }
+            let sums = self.sums(&row, &all_ours, ranks);
             if let Some((their_row, their_times)) = their_row.as_ref().filter(|(row, _)| row.status == Status::Ok) {
                 row.against(their_row, &times, their_times);
             }
             rows.push((row, times));
+            rows.extend(sums);
         }
         if let Some((row, times)) = their_row {
             // Once, whatever varies on our side.

@@ -6,10 +6,12 @@ mod measure;
 mod ours;
 mod pattern;
 mod shape;
+mod sums;
 mod theirs;
 
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCOPE};
 use crate::error::Failure;
+use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
@@ -78,6 +80,13 @@ impl Experiment for Collectives {
             HEARD,
             NVLINK_BYTES,
             RAIL_BYTES,
+            nodes::OF,
+            nodes::NODE,
+            nodes::SENDERS,
+            nodes::GPU_MIN,
+            nodes::GPU_MAX,
+            nodes::RAIL_MIN,
+            nodes::RAIL_MAX,
         ],
         without: &["case", "rails", "strategy", "memory", "bandwidth_gbytes_s", "rate_mops"],
         headlines: &[

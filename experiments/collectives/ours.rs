@@ -2,7 +2,7 @@
 
 use super::args::{Args, Launch, Mode, Place, Tuple};
 use super::shape::Shape;
-use crate::world::Scope;
+use crate::world::{self, Scope};
 use crate::error::Failure;
 use crate::values::usage;
 use cuda_std::Kernel;
@@ -309,13 +309,7 @@ impl Ours {
     pub fn moved(&self) -> Result<(u64, Vec<u64>), Failure> {
         let mut states = vec![State::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
-        let mut rails: Vec<u64> = Vec::new();
-        for snapshot in self.world.snapshots()? {
-            let counted = &snapshot.counters.rail_bytes;
-            rails.resize(rails.len().max(counted.len()), 0);
-            rails.iter_mut().zip(counted).for_each(|(sum, bytes)| *sum += bytes);
-        }
-        Ok((states.iter().map(|state| state.mapped_bytes).sum(), rails))
+        Ok((states.iter().map(|state| state.mapped_bytes).sum(), world::rail_bytes(&self.world)?))
     }
 
     /// All ranks end together.

@@ -234,9 +234,9 @@ fn rows(
         rows.push((row, samples));
     }
     if args.per_node {
-        let lines = rank.line_rate(shape.tuple.rails);
+        let (lines, of_rank) = (rank.line_rate(shape.tuple.rails), nodes::of_ranks(ranks, None));
         let sums = cases.iter().enumerate().filter(|(_, case)| **case != Case::PingPong);
-        let sums: Rows = sums.flat_map(|(index, _)| nodes::sums(&rows[index].0, &senders(shape, all, index), lines, ranks)).collect();
+        let sums: Rows = sums.flat_map(|(index, _)| nodes::sums(&rows[index].0, &senders(shape, all, index), lines, &of_rank)).collect();
         rows.extend(sums);
     }
     rows

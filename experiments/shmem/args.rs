@@ -62,6 +62,11 @@ impl Case {
         matches!(self, Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth)
     }
 
+    /// Whether its bytes are summed over nodes: many PEs move them at once.
+    pub fn sums(self) -> bool {
+        self.is_bandwidth() || self == Case::AllToAll
+    }
+
     /// Whether its grid is swept; the others are by one block.
     fn has_grid(self) -> bool {
         self.is_bandwidth() || self == Case::SignalOrder
@@ -128,6 +133,9 @@ pub struct Args {
     /// Do not verify what arrived
     #[arg(long)]
     pub no_check: bool,
+    /// Also a row per node and one for the job, of the cases that move bytes by many PEs at once: sums, slowest and fastest PE and rail
+    #[arg(long)]
+    pub per_node: bool,
     #[command(flatten)]
     pub world: WorldArgs,
     #[command(flatten)]

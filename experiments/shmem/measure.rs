@@ -6,9 +6,10 @@ use super::P999;
 use super::order;
 use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
+use crate::nodes::{self, Sender};
 use crate::runner::Rows;
 use crate::values::name;
-use crate::world::Scope;
+use crate::world::{self, Scope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
@@ -113,6 +114,7 @@ impl Shmem {
         let both = together || tuple.case.is_there_and_back();
         let takes_part = together || pairs && (both || begins);
         let (mut all, mut ours, mut theirs, mut beside) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let before = world::rail_bytes(&self.world)?;
         for _ in 0..self.args.repeats {
             // Before anybody adds to it again.
             let counted = self.world.signal(self.signal)?;
@@ -132,6 +134,15 @@ impl Shmem {
             }
         }
         self.world.barrier(ranks)?;
+        let bytes = if together { tuple.bytes * u64::from(self.world.n_pes() - 1) } else { tuple.bytes };
+        let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
+            // Of warm-up turns too: what counts is how the rails share them.
+            let rail_bytes = world::rail_bytes(&self.world)?.iter().zip(&before).map(|(after, before)| after - before).collect();
+            let mine = Sender { rank: ranks.rank(), times: ours.clone(), bytes, operations: 1, rail_bytes };
+            ranks.all_gather_values(&mine, "what each PE moved")?
+        } else {
+            Vec::new()
+        };
         let wrong = if self.args.no_check { None } else { Some(self.wrong(tuple, pairs, begins)?) };
         let wrong: Vec<Option<u64>> = ranks.all_gather_values(&wrong, "wrong bytes")?;
         if ranks.rank() != 0 {
@@ -139,7 +150,6 @@ impl Shmem {
         }
         all.sort_by(f64::total_cmp);
         if let Some(summary) = Summary::of(&all) {
-            let bytes = if together { tuple.bytes * u64::from(self.world.n_pes() - 1) } else { tuple.bytes };
             row.times(&summary).throughput(bytes, 1);
             row.set(&P999, percentile(&all, 999));
         }
@@ -159,7 +169,11 @@ impl Shmem {
             row.against(&theirs_row, &ours, &theirs);
             rows.push((theirs_row, theirs));
         }
+        // Percent of a line where rails alone carry the bytes.
+        let line = if by_rails { self.world.line_rate() } else { None };
+        let sums = nodes::sums(&row, &senders, line, &nodes::of_ranks(ranks, None));
         rows.insert(0, (row, ours));
+        rows.extend(sums);
         Ok(rows)
     }
 

@@ -7,6 +7,7 @@ mod order;
 
 use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
+use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
@@ -27,7 +28,10 @@ impl Experiment for Shmem {
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[SCOPE, RULE, PROXIES, P999],
+        columns: &[
+            SCOPE, RULE, PROXIES, P999, nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN,
+            nodes::RAIL_MAX,
+        ],
         headlines: &[
             Headline {
                 what: "signal, one way",

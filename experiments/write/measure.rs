@@ -111,7 +111,7 @@ impl Write {
             })
         };
         let senders: Vec<Sender> = all.iter().enumerate().filter_map(sender).collect();
-        nodes::sums(row, &senders, self.job.line_rate(tuple.rails), ranks)
+        nodes::sums(row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(ranks, None))
     }
 
     fn row(&self, tuple: &Tuple, case: &str) -> Row {

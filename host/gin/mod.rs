@@ -148,6 +148,7 @@ pub struct World {
     device: Device,
     description: kernels::gin::World,
     fabric: String,
+    line_rate: Option<u64>,
     notes: Vec<String>,
     /// Other busy threads share this machine's cores with ours: whoever spins gives way.
     shares_core: bool,
@@ -215,6 +216,11 @@ impl World {
     /// The proxies' rails, for headers.
     pub fn rail_names(&self) -> Vec<String> {
         self.proxies.first().map(|proxy| proxy.offer().rails.clone()).unwrap_or_default()
+    }
+
+    /// Line rate of this rank's cards in bits per second, whichever proxies share them; `None` without rails, or where it is not known.
+    pub fn line_rate(&self) -> Option<u64> {
+        self.line_rate
     }
 
     /// The proxies' counters.

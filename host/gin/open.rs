@@ -122,6 +122,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     };
     let mapping = if matches!(device, Device::Emulated) { "memory" } else { "nvlink" };
     let fabric = chosen.as_ref().map_or(mapping.to_owned(), Chosen::name);
+    let line_rate = chosen.as_ref().and_then(|chosen| chosen.line_rate(options.rails));
     ranks.barrier("world opened")?;
     Ok(World {
         proxies,
@@ -138,6 +139,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         device,
         description,
         fabric,
+        line_rate,
         notes,
         shares_core,
     })

@@ -5,7 +5,7 @@ use crate::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use crate::fabric::model::{self, Model, Profile};
 use crate::fabric::near::NearRail;
 use crate::fabric::shuffled::{self, Disorder, ShuffledRail};
-use crate::fabric::{Access, FabricError, Memory, Rail};
+use crate::fabric::{Access, FabricError, Memory, Rail, card};
 use crate::proxy::engine::{Engine, EngineError, Opened, SignalRule};
 use crate::proxy::{Fault, Proxy, ProxyError, ProxySetup};
 use kernels::ring::consumer::Consumer;
@@ -128,6 +128,15 @@ impl Chosen {
             Chosen::Libfabric { provider, .. } => provider.split(';').next().unwrap_or_default().to_owned(),
             Chosen::Model { name, .. } => name.clone(),
             Chosen::Unordered(_) => shuffled::NAME.to_owned(),
+        }
+    }
+
+    /// Line rate of the cards in bits per second, where it is known.
+    pub fn line_rate(&self, count: usize) -> Option<u64> {
+        match self {
+            Chosen::Libfabric { domains, .. } => card::line_rate(domains),
+            Chosen::Model { model, .. } => Some(model.line_rate() * count as u64),
+            Chosen::Unordered(_) => None,
         }
     }
 

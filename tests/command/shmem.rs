@@ -18,6 +18,22 @@ fn every_case_is_right_by_memory_and_by_rails() {
     }
 }
 
+#[test]
+fn a_node_has_a_row_of_what_its_pes_move() {
+    let line = "--np 4 --path rails -p model:p5 --rails 2 --strategy split --cases put-bandwidth,all-to-all,barrier-all --per-node";
+    let line = format!("shmem -d emulated {line} -n 2 -w 1 -r 2 -b 64K -e 64K --grid 1 --block 32 --csv -");
+    let rows = rows(&run(ginlab(&line)).expect(0).stdout);
+    let cases: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
+    assert_eq!(cases, ["put-bandwidth", "node", "job", "all-to-all", "node", "job", "barrier-all"]);
+    // Half of the PEs put; all of them exchange.
+    for (row, senders) in rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())).zip([2.0, 2.0, 4.0, 4.0]) {
+        let number = |name: &str| row.own(name).number().unwrap();
+        assert_eq!(number("senders"), senders, "{row:?}");
+        assert!(number("gpu_gbits_s_min") <= number("gpu_gbits_s_max") && number("rail_gbits_s_min") > 0.0, "{row:?}");
+        assert!(row.line_rate_pct.is_some() && row.wrong.is_none(), "{row:?}");
+    }
+}
+
 /// Rails that deliver late and in any order, seen from the command line.
 #[test]
 fn no_signal_is_seen_before_its_bytes() {

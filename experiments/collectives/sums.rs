@@ -1,0 +1,37 @@
+//! Rows of a node and of the job.
+
+use super::measure::{Collectives, Outcome};
+use super::{ALGBW, HEARD, NVLINK_BYTES};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT};
+use crate::nodes::{self, Sender};
+use crate::runner::Rows;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::report::{Row, Status};
+
+impl Collectives {
+    /// Rows per node: what each rank's kernels moved to other ranks, over mappings and rails, in its own time.
+    pub fn sums(&self, row: &Row, all: &[Outcome], ranks: &Bootstrap) -> Rows {
+        if !self.args.per_node || row.status != Status::Ok {
+            return Rows::new();
+        }
+        let sender = |(rank, outcome): (usize, &Outcome)| Sender {
+            rank,
+            times: outcome.times.clone(),
+            bytes: outcome.mapped + outcome.rails.iter().sum::<u64>(),
+            operations: 1,
+            rail_bytes: outcome.rails.clone(),
+        };
+        let senders: Vec<Sender> = all.iter().enumerate().map(sender).collect();
+        // Percent of a line where rails alone carry the bytes.
+        let by_rails = all.iter().all(|outcome| outcome.mapped == 0);
+        let line = self.ours.world.line_rate().filter(|_| by_rails);
+        let mut sums = nodes::sums(row, &senders, line, &nodes::of_ranks(ranks, self.args.node_size));
+        for (sum, _) in &mut sums {
+            // Of an operation, not of a node.
+            for column in [&ALGBW, &BUSBW, &CEILING, &CEILING_PCT, &HEARD, &NVLINK_BYTES] {
+                sum.set(column, None::<f64>);
+            }
+        }
+        sums
+    }
+}
