@@ -100,7 +100,9 @@ fn run(args: &Args) -> Result<(), Failure> {
             }
             None => {
                 Versions::here().fill(&mut header);
-                examine(args)
+                let (findings, took) = examine(args);
+                header.note(took);
+                findings
             }
         };
         table::write(args, &header, &findings)?;
@@ -122,8 +124,8 @@ fn wanted(args: &Args) -> Wanted {
     }
 }
 
-/// This machine, with what is tried on it.
-fn examine(args: &Args) -> Vec<Finding> {
+/// This machine, with what is tried on it, and how long that took.
+fn examine(args: &Args) -> (Vec<Finding>, String) {
     let deadline = Instant::now() + Duration::from_secs(args.wait);
     let mut machine = Machine::here(wanted(args));
     // Cards of some instances come up after the system.
@@ -137,7 +139,10 @@ fn examine(args: &Args) -> Vec<Finding> {
     } else {
         machine.asked.trials = Some(Vec::new());
     }
-    doctor::examine(&machine, &args.only)
+    if wants(args, "nvlink") {
+        machine.look_again();
+    }
+    (doctor::examine(&machine, &args.only), machine.took.text())
 }
 
 fn wants(args: &Args, check: &str) -> bool {

@@ -35,8 +35,8 @@ fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Fa
     // The others wait while one of each machine looks: its trials have bounds of their own.
     ranks.set_timeout(args.job.timeout() * 2 + Duration::from_secs(args.wait + 180));
     // One rank of a machine looks at it; the others would find the same, and hold the same cards meanwhile.
-    let mine = if ranks.local_rank() == 0 { examine(args) } else { Vec::new() };
-    let machine = Machine::here(wanted(args));
+    let (mine, took) = if ranks.local_rank() == 0 { examine(args) } else { Default::default() };
+    let machine = Machine::bus(wanted(args));
     let mut card = Card::here(versions(), machine.efa_cards().len(), machine.gpu_count());
     let clock = clock(ranks)?;
     if !args.no_smoke {
@@ -52,7 +52,7 @@ fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Fa
     let mut all = findings.concat();
     all.extend(compare(&cards, &clocks));
     let mut header = Versions::header();
-    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    header.note(took).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
     table::write(args, &header, &all)?;
     Ok(Some(all))
 }

@@ -18,23 +18,27 @@ const MOST_RAILS: usize = 64;
 pub fn try_out(args: &Args, machine: &mut Machine) {
     let timeout = args.job.timeout().min(Duration::from_secs(10));
     let choice = if args.job.device == DeviceKind::Emulated { Choice::Emulated } else { Choice::Auto };
-    let device = Device::open(choice, 0).map_or(Device::Emulated, |(device, _)| device);
+    let device = machine.took.of("a GPU's context", || Device::open_for_memory(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
     if matches!(device, Device::Gpu(_)) && wants(args, "gdrcopy") {
-        machine.asked.gdrcopy = Some(trial::gdrcopy(&device));
+        machine.asked.gdrcopy = Some(machine.took.of("GDRCopy", || trial::gdrcopy(&device)));
     }
     let mut trials = Vec::new();
     match domains(args, machine) {
         Ok((provider, domains)) => {
             for domain in domains.iter().take_while(|_| !signals::interrupted()) {
                 if wants(args, "smoke") {
-                    trials.push(trial::loop_back(domain, &device, false, timeout));
+                    let tried = machine.took.of(&domain.name, || trial::loop_back(domain, &device, false, timeout));
+                    trials.push(tried);
                 }
                 if wants(args, "gpu-register") && matches!(device, Device::Gpu(_)) && machine.takes_gpu_memory(domain) {
-                    trials.push(trial::loop_back(domain, &device, true, timeout));
+                    let what = format!("{} from the GPU", domain.name);
+                    trials.push(machine.took.of(&what, || trial::loop_back(domain, &device, true, timeout)));
                 }
             }
             if wants(args, "smoke") {
-                trials.push(Trial { rail: "proxy".into(), gpu: false, outcome: puts(args, args.job.provider.as_deref().unwrap_or(&provider), domains.len().min(4)) });
+                let provider = args.job.provider.as_deref().unwrap_or(&provider);
+                let outcome = machine.took.of("two ranks with a proxy", || puts(args, provider, domains.len().min(4)));
+                trials.push(Trial { rail: "proxy".into(), gpu: false, outcome });
             }
         }
         Err(why) => trials.push(Trial { rail: "rails".into(), gpu: false, outcome: Err(why) }),

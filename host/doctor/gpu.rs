@@ -1,7 +1,10 @@
 //! GPUs, and the way from a card to their memory.
 
-use super::machine::Machine;
+use super::machine::{GpuState, Machine};
 use super::{Said, fail, ok, skipped, warn};
+
+/// Wrong checksums of a GPU's links from which on they matter: DCGM's limit, after what NVIDIA's driver people told its authors.
+const CHECKSUMS_PER_SECOND: f64 = 100.0;
 
 /// Where there is no GPU.
 fn none(machine: &Machine) -> Option<Said> {
@@ -205,12 +208,37 @@ pub fn nvlink(machine: &Machine) -> Said {
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.links_up < most) {
         return fail(format!("{} has {} NVLinks up, others {most}", gpu.address, gpu.links_up), mend);
     }
-    match gpus.iter().find(|gpu| gpu.link_errors > 0) {
-        Some(gpu) => warn(
-            format!("{most} NVLinks up on each GPU; {} has counted {} link errors", gpu.address, gpu.link_errors),
-            "nvidia-smi nvlink --errorcounters; replace the instance when they grow",
-        ),
-        None => ok(format!("{most} NVLinks up on each of {} GPUs, no errors", gpus.len())),
+    let found = format!("{most} NVLinks up on each of {} GPUs", gpus.len());
+    // The counters go back to when the driver was loaded, training of the links included, and links mend what they count: what
+    // matters is whether they grow.
+    let later = machine.asked.gpus_later.as_ref();
+    let growing = later.and_then(|(apart, states)| {
+        let came = |state: &GpuState| {
+            let before = gpus.iter().find(|gpu| gpu.address == state.address)?;
+            let came = state.link_errors.since(&before.link_errors);
+            let often = came.checksums as f64 >= CHECKSUMS_PER_SECOND * apart.as_secs_f64().max(1.0);
+            (came.replays > 0 || came.recoveries > 0 || often).then_some((state.address, came))
+        };
+        let (gpu, came) = states.iter().find_map(came)?;
+        Some(format!("{gpu} has counted {came} within {:.1} s", apart.as_secs_f64()))
+    });
+    if let Some(growing) = growing {
+        return warn(
+            format!("{found}; {growing}"),
+            "nvidia-smi nvlink --errorcounters; replace the instance when they go on",
+        );
+    }
+    match (gpus.iter().find(|gpu| gpu.link_errors.total() > 0), later) {
+        (None, _) => ok(format!("{found}, no errors")),
+        (Some(gpu), Some((apart, _))) => ok(format!(
+            "{found}; {} once counted {}, hardly any of it in the last {:.1} s",
+            gpu.address,
+            gpu.link_errors,
+            apart.as_secs_f64()
+        )),
+        (Some(gpu), None) => {
+            ok(format!("{found}; {} once counted {}; looked at once", gpu.address, gpu.link_errors))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::trial::Trial;
 use crate::cuda::{self, VisibleGpu};
@@ -12,8 +13,8 @@ use crate::fabric::listing::Listing;
 use crate::fabric::model::Profile;
 use crate::memory;
 use crate::pci::{Kind, PciAddress};
-use crate::topology::nvml;
-pub use crate::topology::nvml::GpuState;
+use crate::topology::nvml::{self, Watch};
+pub use crate::topology::nvml::{GpuState, LinkErrors};
 use crate::topology::tree::{Function, Tree};
 
 /// What the user says about the machine and the run that is planned.
@@ -40,6 +41,8 @@ pub struct Asked {
     pub mpi: Option<String>,
     /// GPUs as the management library sees them; the error is its own.
     pub gpus: Option<Result<Vec<GpuState>, String>>,
+    /// The GPUs at a second look, and how long it was after the first.
+    pub gpus_later: Option<(Duration, Vec<GpuState>)>,
     /// The driver's version.
     pub driver: Option<String>,
     /// The newest CUDA that the driver takes.
@@ -70,6 +73,35 @@ pub struct Machine {
     pub wanted: Wanted,
     /// What was asked.
     pub asked: Asked,
+    /// How long each thing took that was asked or tried.
+    pub took: Took,
+    watch: Option<(Instant, Watch)>,
+}
+
+/// How long things took, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Took(Vec<(String, Duration)>);
+
+impl Took {
+    /// Does it, and keeps the time.
+    pub fn of<T>(&mut self, what: &str, ask: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let answer = ask();
+        self.0.push((what.to_owned(), started.elapsed()));
+        answer
+    }
+
+    /// All together, and what took longest, in a line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let seconds = |duration: &Duration| format!("{:.1} s", duration.as_secs_f64());
+        let mut longest: Vec<&(String, Duration)> =
+            self.0.iter().filter(|(_, took)| *took >= Duration::from_millis(50)).collect();
+        longest.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        let parts: Vec<String> = longest.iter().map(|(what, took)| format!("{what} {}", seconds(took))).collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+        format!("looking took {}{parts}", seconds(&self.0.iter().map(|(_, took)| took).sum()))
+    }
 }
 
 impl Machine {
@@ -77,16 +109,21 @@ impl Machine {
     #[must_use]
     pub fn here(wanted: Wanted) -> Machine {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let mut took = Took::default();
+        // First, and held: the driver puts GPUs to sleep that nobody uses, and wakes them up anew for each who asks.
+        let watch = took.of("NVML", Watch::open);
+        let looked = Instant::now();
         let asked = Asked {
-            libfabric: Some(libfabric::library_text()),
-            mpi: Some(crate::bootstrap::mpi_version().unwrap_or_default()),
-            gpus: Some(nvml::states()),
+            gpus: Some(took.of("GPUs", || watch.as_ref().map_err(Clone::clone).and_then(Watch::states))),
+            gpus_later: None,
             driver: nvml::driver_version(),
             cuda: cuda::driver_version(),
-            visible: cuda::visible_gpus().ok(),
+            visible: took.of("CUDA", || cuda::visible_gpus().ok()),
+            libfabric: Some(took.of("libfabric", libfabric::library_text)),
+            mpi: Some(crate::bootstrap::mpi_version().unwrap_or_default()),
             gdrcopy: None,
-            addresses: Some(addresses(&host)),
-            xids: xids(),
+            addresses: Some(took.of("this host's name", || addresses(&host))),
+            xids: took.of("the kernel's log", xids),
             ptx: Some(crate::cuda::PTX_RUSTC.unwrap_or_default().to_owned()),
             trials: None,
         };
@@ -96,11 +133,36 @@ impl Machine {
             environment: std::env::vars_os()
                 .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
                 .collect(),
-            tree: Some(Tree::here()),
-            listing: Some(Listing::here().map_err(|error| error.to_string())),
+            tree: Some(took.of("the PCI tree", Tree::here)),
+            listing: Some(took.of("domains", || Listing::here().map_err(|error| error.to_string()))),
             wanted,
             asked,
+            took,
+            watch: watch.ok().map(|watch| (looked, watch)),
         }
+    }
+
+    /// This machine's PCI bus alone: what is asked of it takes no time.
+    #[must_use]
+    pub fn bus(wanted: Wanted) -> Machine {
+        Machine {
+            root: "/".into(),
+            host: String::new(),
+            environment: BTreeMap::new(),
+            tree: Some(Tree::here()),
+            listing: None,
+            wanted,
+            asked: Asked::default(),
+            took: Took::default(),
+            watch: None,
+        }
+    }
+
+    /// Looks at the GPUs again, for what they have counted meanwhile.
+    pub fn look_again(&mut self) {
+        let Some((first, watch)) = &self.watch else { return };
+        let later = self.took.of("GPUs again", || watch.states());
+        self.asked.gpus_later = later.ok().map(|states| (first.elapsed(), states));
     }
 
     /// A recorded one: a folder with files of `/proc`, `/sys`, `/dev` and `/etc` in their places, or with the listings of
@@ -128,7 +190,18 @@ impl Machine {
             one.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
         });
         let environment = variables.collect();
-        Ok(Machine { root: folder.to_owned(), host, environment, tree, listing, wanted, asked: Asked::default() })
+        let asked = Asked::default();
+        Ok(Machine {
+            root: folder.to_owned(),
+            host,
+            environment,
+            tree,
+            listing,
+            wanted,
+            asked,
+            took: Took::default(),
+            watch: None,
+        })
     }
 
     /// Its name.

@@ -18,7 +18,7 @@ mod surroundings;
 mod tests;
 pub mod trial;
 
-pub use machine::{Asked, GpuState, Machine, Wanted};
+pub use machine::{Asked, GpuState, LinkErrors, Machine, Took, Wanted};
 
 use serde::{Deserialize, Serialize};
 

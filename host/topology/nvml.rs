@@ -7,6 +7,7 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
 use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use std::ffi::OsStr;
+use std::fmt;
 
 /// The library's package has the version in its name; the plain name comes with development files only.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -52,17 +53,71 @@ pub struct GpuState {
     pub links: u32,
     /// NVLinks that are up.
     pub links_up: u32,
-    /// Errors that its links have counted: replays, recoveries, checksums.
-    pub link_errors: u64,
+    /// Errors that its links have counted, all links together.
+    pub link_errors: LinkErrors,
 }
 
-/// The GPUs that the library sees.
-///
-/// # Errors
-/// Why there is no answer, in a few words.
-pub fn states() -> Result<Vec<GpuState>, String> {
+/// What links count since the driver was loaded, or since somebody cleared it. Each of it the links have mended themselves: a unit with a
+/// wrong checksum is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkErrors {
+    /// Packets that were sent again.
+    pub replays: u64,
+    /// Times that a link had to be trained again.
+    pub recoveries: u64,
+    /// Units that came with a wrong checksum, flow control and data.
+    pub checksums: u64,
+}
+
+impl LinkErrors {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.replays + self.recoveries + self.checksums
+    }
+
+    /// What has come since an earlier look.
+    #[must_use]
+    pub fn since(&self, earlier: &LinkErrors) -> LinkErrors {
+        LinkErrors {
+            replays: self.replays.saturating_sub(earlier.replays),
+            recoveries: self.recoveries.saturating_sub(earlier.recoveries),
+            checksums: self.checksums.saturating_sub(earlier.checksums),
+        }
+    }
+}
+
+impl fmt::Display for LinkErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} replays, {} recoveries, {} checksums", self.replays, self.recoveries, self.checksums)
+    }
+}
+
+/// Somebody who looks at the GPUs several times. While it is held the driver keeps them awake, so that nothing that is tried meanwhile
+/// waits for them.
+#[derive(Debug)]
+pub struct Watch(Nvml);
+
+impl Watch {
+    /// Opens the library.
+    ///
+    /// # Errors
+    /// Why there is no answer, in a few words.
+    pub fn open() -> Result<Watch, String> {
+        open().map(Watch)
+    }
+
+    /// The GPUs that the library sees, as they are now.
+    ///
+    /// # Errors
+    /// Why there is no answer, in a few words.
+    pub fn states(&self) -> Result<Vec<GpuState>, String> {
+        states(&self.0)
+    }
+}
+
+fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
     let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
-    let nvml = open()?;
     let mut states = Vec::new();
     for index in 0..nvml.device_count().map_err(said)? {
         let device = nvml.device_by_index(index).map_err(said)?;
@@ -71,11 +126,9 @@ pub fn states() -> Result<Vec<GpuState>, String> {
         let links: Vec<(u32, bool)> = (0..super::nvlink::MOST_LINKS)
             .filter_map(|link| Some((link, device.link_wrapper_for(link).is_active().ok()?)))
             .collect();
-        let counted = |link: u32| {
-            let counters =
-                [ErrorCounter::DlReplay, ErrorCounter::DlRecovery, ErrorCounter::DlCrcFlit, ErrorCounter::DlCrcData];
-            let wrapper = device.link_wrapper_for(link);
-            counters.into_iter().filter_map(|counter| wrapper.error_counter(counter).ok()).sum::<u64>()
+        let up = || links.iter().filter(|(_, up)| *up).map(|(link, _)| device.link_wrapper_for(*link));
+        let counted = |counter: fn() -> ErrorCounter| -> u64 {
+            up().filter_map(|link| link.error_counter(counter()).ok()).sum()
         };
         states.push(GpuState {
             address,
@@ -83,8 +136,12 @@ pub fn states() -> Result<Vec<GpuState>, String> {
             held_back: device.current_throttle_reasons().ok().and_then(trouble),
             ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
             links: links.len() as u32,
-            links_up: links.iter().filter(|(_, up)| *up).count() as u32,
-            link_errors: links.iter().filter(|(_, up)| *up).map(|(link, _)| counted(*link)).sum(),
+            links_up: up().count() as u32,
+            link_errors: LinkErrors {
+                replays: counted(|| ErrorCounter::DlReplay),
+                recoveries: counted(|| ErrorCounter::DlRecovery),
+                checksums: counted(|| ErrorCounter::DlCrcFlit) + counted(|| ErrorCounter::DlCrcData),
+            },
         });
     }
     Ok(states)

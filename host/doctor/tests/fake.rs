@@ -1,7 +1,7 @@
 //! A machine that tests take apart: a tree of files, and what it would answer.
 
 use super::super::trial::Trial;
-use super::super::{Asked, GpuState, Machine, Wanted};
+use super::super::{Asked, GpuState, LinkErrors, Machine, Wanted};
 use crate::cuda::VisibleGpu;
 use crate::pci::PciAddress;
 use std::fs;
@@ -31,7 +31,7 @@ pub fn gpu_state(bus: u8) -> GpuState {
         ecc_uncorrected: Some(0),
         links: 18,
         links_up: 18,
-        link_errors: 0,
+        link_errors: LinkErrors::default(),
     }
 }
 
@@ -48,6 +48,7 @@ impl Fake {
             libfabric: Some("2.1 (/opt/amazon/efa/lib/libfabric.so.1)".into()),
             mpi: Some("Open MPI v4.1.4".into()),
             gpus: Some(Ok(gpus.clone().map(gpu_state).collect())),
+            gpus_later: None,
             driver: Some("580.82.07".into()),
             cuda: Some("13.0".into()),
             visible: Some(

@@ -7,10 +7,16 @@ mod fake;
 use super::*;
 use fake::{FI_INFO, Fake, gpu_state, trial};
 use std::fs;
+use std::time::Duration;
 
 fn said(fake: &Fake, name: &str) -> Said {
     let check = CHECKS.iter().find(|check| check.name == name).unwrap();
     (check.run)(&fake.machine())
+}
+
+/// GPUs of which one counts errors of its links.
+fn errors(link_errors: LinkErrors) -> Vec<GpuState> {
+    vec![gpu_state(0x20), GpuState { link_errors, ..gpu_state(0x21) }]
 }
 
 /// What is done to a healthy machine.
@@ -94,8 +100,11 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         let down = |bus| GpuState { links_up: 0, ..gpu_state(bus) };
         fake.asked.gpus = Some(Ok(vec![down(0x20), down(0x21)]));
     }),
-    ("nvlink", State::Warn, "has counted 5 link errors", |fake| {
-        fake.asked.gpus = Some(Ok(vec![gpu_state(0x20), GpuState { link_errors: 5, ..gpu_state(0x21) }]));
+    ("nvlink", State::Warn, "0000:21:00.0 has counted 0 replays, 1 recoveries, 0 checksums within 9.0 s", |fake| {
+        fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { recoveries: 1, ..LinkErrors::default() })));
+    }),
+    ("nvlink", State::Warn, "0 replays, 0 recoveries, 900 checksums within 9.0 s", |fake| {
+        fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { checksums: 900, ..LinkErrors::default() })));
     }),
     ("pcie", State::Warn, "0000:22:00.0 (nvidia) runs 8 of 16 lanes", |fake| {
         fs::write(fake.place(0x22).join("current_link_width"), "8\n").unwrap();
@@ -196,6 +205,28 @@ fn every_check_finds_what_it_looks_for() {
     for check in &CHECKS {
         assert!(CASES.iter().any(|(name, ..)| *name == check.name), "nothing shows that {} can fail", check.name);
     }
+}
+
+/// What links have mended long ago is said, and is no trouble.
+#[test]
+fn link_errors_that_do_not_grow_are_no_trouble() {
+    let mut fake = Fake::healthy();
+    let once = LinkErrors { checksums: 7501, ..LinkErrors::default() };
+    fake.asked.gpus = Some(Ok(errors(once)));
+    let said_once = said(&fake, "nvlink");
+    assert_eq!(said_once.state, State::Ok);
+    assert!(said_once.found.ends_with("once counted 0 replays, 0 recoveries, 7501 checksums; looked at once"), "{said_once:?}");
+    // A few more a second are the noise of such links.
+    fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { checksums: 7590, ..once })));
+    let again = said(&fake, "nvlink");
+    assert_eq!(again.state, State::Ok, "{again:?}");
+}
+
+#[test]
+fn what_took_longest_stands_first() {
+    let mut took = Took::default();
+    assert_eq!(took.of("nothing", || 5), 5);
+    assert!(took.text().starts_with("looking took 0.0 s"), "{}", took.text());
 }
 
 /// On a laptop nothing of EFA and GPUs fails, and nothing of it passes either.
