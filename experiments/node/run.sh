@@ -17,4 +17,4 @@ step() {
 }
 step node-one-sender --np 2 --rails 1,4,32 --window 16 --cpu-batch 16,64 -b 1M -e 64M -f 64 -n 800 -w 16 --volume 8G
 step node-eight --np 16 --rails 4 --window 16 --cpu-batch 4,16,32 --per-node -b 64K -e 1M -f 16 -n 1600 -w 50 --volume 2G
-step node-eight-large --np 16 --rails 4 --window 8 --cpu-batch 4,16,32 --per-node -b 8M -e 64M -f 8 -n 128 -w 8 --volume 8G
+step node-eight-large --np 16 --rails 4 --window 8 --cpu-batch 4,8 --per-node -b 8M -e 64M -f 8 -n 128 -w 8 --volume 8G
