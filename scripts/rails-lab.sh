@@ -6,7 +6,7 @@ usage() {
     cat <<'HELP'
 Nodes with shaped rails between them, on one machine: network namespaces, veth pairs and `tc tbf`.
 
-  rails-lab.sh up     [--name NAME] [--nodes N] [--rails R] [--rate RATE] [--mtu BYTES]
+  rails-lab.sh up     [--name NAME] [--nodes N] [--rails R] [--rate RATE] [--mtu BYTES] [--queue MS]
   rails-lab.sh status [--name NAME]
   rails-lab.sh exec   [--name NAME] NODE [--] COMMAND...
   rails-lab.sh down   [--name NAME]
@@ -16,6 +16,7 @@ Nodes with shaped rails between them, on one machine: network namespaces, veth p
   --rails R     1 to 64 [default: 4]
   --rate RATE   of each rail and direction, in kbit, mbit or gbit; none leaves them as fast as they are [default: 1gbit]
   --mtu BYTES   576 to 65535 [default: 1500]
+  --queue MS    how long data may wait for a rail before it is dropped, 1 to 10000 [default: 50]
 
 Rail I of node N is the interface railI with the address 10.99.I.(N+1). Nothing is made outside the namespaces
 ginlab-lab-NAME-N and ginlab-lab-NAME-bridge; `up` that fails takes down what it has made. After a pause the first 128 KiB
@@ -62,7 +63,7 @@ number() { # NAME VALUE FROM TO
 if (($# == 0)); then misused 'no command: up, down, exec or status'; fi
 command=$1
 shift
-name=rails nodes=2 rails=4 rate=1gbit mtu=1500
+name=rails nodes=2 rails=4 rate=1gbit mtu=1500 queue=50
 case $command in
     -h | --help | help)
         usage
@@ -77,7 +78,7 @@ while (($#)); do
             usage
             exit 0
             ;;
-        --name | --nodes | --rails | --rate | --mtu)
+        --name | --nodes | --rails | --rate | --mtu | --queue)
             if [[ $1 != --name && $command != up ]]; then misused "$1 belongs to up"; fi
             if (($# < 2)); then misused "$1 has no value"; fi
             printf -v "${1#--}" '%s' "$2"
@@ -98,6 +99,7 @@ case $command in
         number --nodes "$nodes" 2 64
         number --rails "$rails" 1 64
         number --mtu "$mtu" 576 65535
+        number --queue "$queue" 1 10000
         if [[ $rate =~ ^([1-9][0-9]{0,5})(k|m|g)bit$ ]]; then
             bits=${BASH_REMATCH[1]}
             case ${BASH_REMATCH[2]} in
@@ -158,14 +160,15 @@ remove() {
     done
 }
 
-# At most 50 ms of data wait. The bucket holds 1 ms of data and at least 128 KiB: the kernel hands over up to 64 KiB at once, and
-# what does not fit the bucket is cut into packets first, for which two cores are too slow (four rails of 1 Gbit/s at MTU 1500
-# reach 220 to 260 MB/s with a bucket of 16 to 64 KiB, 477 with this one). So that much passes unshaped after a pause.
+# At most --queue of data waits: what TCP keeps under way is more than 50 ms of a slow rail, and what is dropped it sends again. The
+# bucket holds 1 ms of data and at least 128 KiB: the kernel hands over up to 64 KiB at once, and what does not fit the bucket is cut
+# into packets first, for which two cores are too slow (four rails of 1 Gbit/s at MTU 1500 reach 220 to 260 MB/s with a bucket of 16 to
+# 64 KiB, 477 with this one). So that much passes unshaped after a pause.
 shape() { # NAMESPACE LINK
     if [[ $rate == none ]]; then return; fi
     local burst=$((bits / 8000))
     if ((burst < 131072)); then burst=131072; fi
-    try tc -n "$1" qdisc add dev "$2" root tbf rate "${bits}bit" burst "$burst" latency 50ms
+    try tc -n "$1" qdisc add dev "$2" root tbf rate "${bits}bit" burst "$burst" latency "${queue}ms"
 }
 
 namespace() { # NAME

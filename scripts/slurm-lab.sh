@@ -39,7 +39,8 @@ cleanup() {
     rm -rf "$work"
 }
 trap cleanup EXIT
-scripts/rails-lab.sh up --name "$name" --rate "$rate" || skip 'no lab of rails can be made here'
+# A queue that drops nothing: rounds in which TCP repairs a loss are longer, and there are such rounds by chance.
+scripts/rails-lab.sh up --name "$name" --rate "$rate" --queue 400 || skip 'no lab of rails can be made here'
 
 # Each node has a name of its own, and finds the others' names.
 printf '127.0.0.1 localhost\n10.99.0.1 lab0\n10.99.0.2 lab1\n' >"$work/hosts"
@@ -162,7 +163,7 @@ done 2>&1 | tee -a "$out/transcript.txt"
     for node in 0 1; do tc -n "$prefix-$node" -s qdisc show | awk -v node="$node" '/^qdisc tbf/ {rail = $5} /dropped/ && rail {print "lab" node, rail, $0; rail = ""}'; done
 } | tee -a "$out/transcript.txt"
 
-# A rank that fails while the others wait for it: --kill-on-bad-exit ends the step, and its code is the job's.
+# A rank that fails while the others wait for it: --kill-on-bad-exit ends them by a signal, and the job with the largest code.
 cat >"$work/dies" <<'INNER'
 #!/bin/bash
 case $1 in
@@ -174,5 +175,5 @@ code=0
 GINLAB=$work/dies OUT=$work/died timeout 60 "$work/enter" 0 sbatch --wait --chdir="$PWD" --ntasks-per-node="$tasks" \
     --output="$work/died.out" deploy/slurm/ginlab.sbatch >/dev/null 2>&1 || code=$?
 printf '$ sbatch --wait ... with a rank 1 that exits with 9: the job ends with %s\n' "$code" | tee -a "$out/transcript.txt"
-((code == 9)) || fail "a rank that exits with 9 made the job end with $code (124: it waited for the others)"
+((code == 9 || code == 143)) || fail "a rank that exits with 9 made the job end with $code (124: it waited for the others)"
 printf 'slurm-lab.sh: transcript and results in %s\n' "$out"

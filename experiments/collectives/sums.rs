@@ -1,7 +1,7 @@
 //! Rows of a node and of the job.
 
 use super::measure::{Collectives, Outcome};
-use super::{ALGBW, HEARD, NVLINK_BYTES};
+use super::{ALGBW, HEARD, NVLINK_BYTES, OPERATION};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT};
 use crate::nodes::{self, Sender};
 use crate::runner::Rows;
@@ -31,6 +31,8 @@ impl Collectives {
             for column in [&ALGBW, &BUSBW, &CEILING, &CEILING_PCT, &HEARD, &NVLINK_BYTES] {
                 sum.set(column, None::<f64>);
             }
+            let whose = sum.case.clone();
+            sum.set(&OPERATION, whose);
         }
         sums
     }

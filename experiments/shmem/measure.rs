@@ -171,7 +171,11 @@ impl Shmem {
         }
         // Percent of a line where rails alone carry the bytes.
         let line = if by_rails { self.world.line_rate() } else { None };
-        let sums = nodes::sums(&row, &senders, line, &nodes::of_ranks(ranks, None));
+        let mut sums = nodes::sums(&row, &senders, line, &nodes::of_ranks(ranks, None));
+        // Of one PE's turns.
+        for (sum, _) in &mut sums {
+            sum.set(&P999, None::<f64>);
+        }
         rows.insert(0, (row, ours));
         rows.extend(sums);
         Ok(rows)

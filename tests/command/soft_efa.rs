@@ -215,7 +215,7 @@ fn doctor_tries_every_card() {
     assert!(found[0].ends_with("RDM domains 2 of efa"), "{found:?}");
     assert!(found[1].starts_with("ok efa: RMA, immediates of "), "{found:?}");
     assert_eq!(found[2], "ok written to oneself and verified: rdmap79s0-rdm, rdmap80s0-rdm, proxy");
-    let usual = run(over("fast,cards=1", "write -b 4K -e 4K -n 4 -w 1 -r 1 --csv -")).expect(0);
+    let usual = run(over("fast,cards=1", "write -b 4K -e 4K -n 4 -r 1 --csv -")).expect(0);
     assert_eq!(rows(&usual.stdout).iter().map(|row| row.rails).collect::<Vec<_>>(), [Some(1)]);
     assert!(usual.stderr.contains("--rails was not given: 1, the cards that are here, in place of 4"), "{}", usual.stderr);
     let four = run(over("fast,cards=1", "write --rails 4 -b 4K -e 4K")).expect(2);
