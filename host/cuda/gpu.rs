@@ -145,7 +145,14 @@ impl Gpu {
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
-        Ok(Gpu { context, stream, modules: Default::default(), bulk: OnceLock::new(), programs: Default::default(), name })
+        Ok(Gpu {
+            context,
+            stream,
+            modules: Default::default(),
+            bulk: OnceLock::new(),
+            programs: Default::default(),
+            name,
+        })
     }
 
     pub(super) fn name(&self) -> &str {

@@ -236,9 +236,7 @@ pub fn nvlink(machine: &Machine) -> Said {
             gpu.link_errors,
             apart.as_secs_f64()
         )),
-        (Some(gpu), None) => {
-            ok(format!("{found}; {} once counted {}; looked at once", gpu.address, gpu.link_errors))
-        }
+        (Some(gpu), None) => ok(format!("{found}; {} once counted {}; looked at once", gpu.address, gpu.link_errors)),
     }
 }
 

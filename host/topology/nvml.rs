@@ -127,9 +127,8 @@ fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
             .filter_map(|link| Some((link, device.link_wrapper_for(link).is_active().ok()?)))
             .collect();
         let up = || links.iter().filter(|(_, up)| *up).map(|(link, _)| device.link_wrapper_for(*link));
-        let counted = |counter: fn() -> ErrorCounter| -> u64 {
-            up().filter_map(|link| link.error_counter(counter()).ok()).sum()
-        };
+        let counted =
+            |counter: fn() -> ErrorCounter| -> u64 { up().filter_map(|link| link.error_counter(counter()).ok()).sum() };
         states.push(GpuState {
             address,
             persistent: device.is_in_persistent_mode().ok(),

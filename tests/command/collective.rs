@@ -136,7 +136,10 @@ fn a_rank_whose_bytes_never_leave_shows_in_the_columns() {
         let good = common::rows(&run(ginlab(&format!("{args} --per-node"))).expect(0).stdout);
         // What all ranks together moved, over mappings or rails, in the time of the slowest.
         let (node, seconds) = (&good[1], good[1].time_us_p50.unwrap() / 1e6);
-        assert_eq!((good.len(), node.case.as_str(), good[2].case.as_str(), number(node, "senders")), (3, "node", "job", 3.0));
+        assert_eq!(
+            (good.len(), node.case.as_str(), good[2].case.as_str(), number(node, "senders")),
+            (3, "node", "job", 3.0)
+        );
         let rate = bytes(&good[0]) as f64 / seconds / 1e9;
         assert!((node.bandwidth_gbytes_s.unwrap() / rate - 1.0).abs() < 1e-3, "{rate}: {node:?}");
         let done = run(ginlab(&format!("{args} --mute 1"))).expect(1);

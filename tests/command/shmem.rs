@@ -26,7 +26,9 @@ fn a_node_has_a_row_of_what_its_pes_move() {
     let cases: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
     assert_eq!(cases, ["put-bandwidth", "node", "job", "all-to-all", "node", "job", "barrier-all"]);
     // Half of the PEs put; all of them exchange.
-    for (row, senders) in rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())).zip([2.0, 2.0, 4.0, 4.0]) {
+    for (row, senders) in
+        rows.iter().filter(|row| ["node", "job"].contains(&row.case.as_str())).zip([2.0, 2.0, 4.0, 4.0])
+    {
         let number = |name: &str| row.own(name).number().unwrap();
         assert_eq!(number("senders"), senders, "{row:?}");
         assert!(number("gpu_gbits_s_min") <= number("gpu_gbits_s_max") && number("rail_gbits_s_min") > 0.0, "{row:?}");

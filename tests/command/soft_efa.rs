@@ -217,7 +217,11 @@ fn doctor_tries_every_card() {
     assert_eq!(found[2], "ok written to oneself and verified: rdmap79s0-rdm, rdmap80s0-rdm, proxy");
     let usual = run(over("fast,cards=1", "write -b 4K -e 4K -n 4 -r 1 --csv -")).expect(0);
     assert_eq!(rows(&usual.stdout).iter().map(|row| row.rails).collect::<Vec<_>>(), [Some(1)]);
-    assert!(usual.stderr.contains("--rails was not given: 1, the cards that are here, in place of 4"), "{}", usual.stderr);
+    assert!(
+        usual.stderr.contains("--rails was not given: 1, the cards that are here, in place of 4"),
+        "{}",
+        usual.stderr
+    );
     let four = run(over("fast,cards=1", "write --rails 4 -b 4K -e 4K")).expect(2);
     assert!(four.complaint().contains("4 rails need as many cards, and there are 1"), "{}", four.stderr);
 }

@@ -101,10 +101,12 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.asked.gpus = Some(Ok(vec![down(0x20), down(0x21)]));
     }),
     ("nvlink", State::Warn, "0000:21:00.0 has counted 0 replays, 1 recoveries, 0 checksums within 9.0 s", |fake| {
-        fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { recoveries: 1, ..LinkErrors::default() })));
+        fake.asked.gpus_later =
+            Some((Duration::from_secs(9), errors(LinkErrors { recoveries: 1, ..LinkErrors::default() })));
     }),
     ("nvlink", State::Warn, "0 replays, 0 recoveries, 900 checksums within 9.0 s", |fake| {
-        fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { checksums: 900, ..LinkErrors::default() })));
+        fake.asked.gpus_later =
+            Some((Duration::from_secs(9), errors(LinkErrors { checksums: 900, ..LinkErrors::default() })));
     }),
     ("pcie", State::Warn, "0000:22:00.0 (nvidia) runs 8 of 16 lanes", |fake| {
         fs::write(fake.place(0x22).join("current_link_width"), "8\n").unwrap();
@@ -215,7 +217,10 @@ fn link_errors_that_do_not_grow_are_no_trouble() {
     fake.asked.gpus = Some(Ok(errors(once)));
     let said_once = said(&fake, "nvlink");
     assert_eq!(said_once.state, State::Ok);
-    assert!(said_once.found.ends_with("once counted 0 replays, 0 recoveries, 7501 checksums; looked at once"), "{said_once:?}");
+    assert!(
+        said_once.found.ends_with("once counted 0 replays, 0 recoveries, 7501 checksums; looked at once"),
+        "{said_once:?}"
+    );
     // A few more a second are the noise of such links.
     fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { checksums: 7590, ..once })));
     let again = said(&fake, "nvlink");
