@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The pictures of the pages in experiments/, from data/.
-#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model, collectives; all of them without. readme: docs/puts.svg
+#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model, collectives, jacobi; all of them without. readme: docs/puts.svg
 #   GINLAB=path                      another binary than target/release/ginlab
 # A newer run: its folder takes the place of the older one below, as it does in the page's figures.toml.
 set -euo pipefail
@@ -24,7 +24,7 @@ draw() {
 chart() { draw "experiments/$1/$2.svg" "${@:3}"; }
 
 pages=("$@")
-if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model collectives); fi
+if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model collectives jacobi); fi
 for page in "${pages[@]}"; do
     case $page in
         proxy)
@@ -89,6 +89,13 @@ for page in "${pages[@]}"; do
             chart collectives published-nvshmem 'published: NVSHMEM all-to-all, which does not change with the number of GPUs' \
                 "$published" -x size_bytes -y algbw_gbytes_s --series case,ranks --where ranks=16,256 \
                 --where case=nvshmem-all-to-all-device,nvshmem-all-to-all-host --log x,y
+            ;;
+        jacobi)
+            published=experiments/jacobi/published/p5.csv
+            chart jacobi published 'published: an iteration of 16384 x 16384 on p5, built with an atomic addition of each thread' \
+                "$published" -x ranks -y time_us_p50 --series case --log x,y
+            chart jacobi corrected 'the same less those additions (derived): what is left is communication' \
+                "$published" -x ranks -y exposed_us --series case --log x,y
             ;;
         readme)
             draw docs/puts.svg 'puts by size over tcp on one H200, four rails: quiet after each, nbi, and CPU-initiated' \

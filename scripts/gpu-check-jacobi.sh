@@ -2,19 +2,26 @@
 # Jacobi iterations on the GPUs of one machine, every exchange beside the others: scripts/gpu-check-jacobi.sh [GINLAB]
 #
 # Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together stay below
-# four minutes. It takes all GPUs that it sees, or those that RANKS says; without two GPUs it runs the same on the emulated device, in
-# sizes that suit it: then it checks the script and no card.
+# six minutes on two GPUs. Without two GPUs it runs the same on the emulated device, in sizes that suit it: then it checks the script and no
+# card. NVIDIA's programs beside it: scripts/jacobi-nvidia.sh.
+#
+# Environment: RANKS (default all GPUs), STEPS (a list; default all: fields large scaling factors rails artefact dies), CHECKOUT (of NVIDIA's
+# multi-gpu-programming-models: its programs are built and run too).
 set -u
 cd "$(dirname "$0")/.." || exit
 ginlab=${1:-target/release/ginlab}
 OUT=${OUT:-$(mktemp -d /tmp/ginlab-jacobi.XXXXXX)}
 mkdir -p "$OUT"
+# NVLink multicast stays off.
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 status=0
 note() { echo "gpu-check-jacobi: $*" >&2; }
 
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
 ranks=${RANKS:-${gpus:-0}}
 if [ "$ranks" -ge 2 ] && [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; ranks=2; note "fewer than two GPUs: the emulated device"; fi
+steps=${STEPS:-fields large scaling factors rails artefact dies}
+wanted() { [[ " ${steps//,/ } " == *" $1 "* ]]; }
 
 # run LIMIT NAME arguments: one call, its CSV and what it said.
 run() {
@@ -26,14 +33,40 @@ run() {
     [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
 }
 
+# dies EXCHANGE: a rank is killed in mid-iteration; the others must end soon, and name it.
+dies() {
+    local began=$SECONDS text=$OUT/dies-$1.txt job
+    timeout -k 5 40 "$ginlab" jacobi -d "$device" --np 2 --exchange "row,$1" --nx 1024 -n 2000 -r 1000 -t 10 --no-check --no-header --csv - >"$text" 2>&1 &
+    job=$!
+    for _ in $(seq 300); do grep -q '^jacobi,row' "$text" 2>/dev/null && break; sleep 0.1; done
+    sleep 0.5
+    # ginlab is the child of timeout, its ranks are its children.
+    kill -KILL "$(pgrep -P "$(pgrep -P $job | head -1)" | tail -1)" 2>/dev/null
+    wait $job
+    note "dies $1: ended with $? after $((SECONDS - began)) s in all: $(grep 'rank 1' "$text" | tail -1)"
+    grep -q 'rank 1' "$text" || status=1
+}
+
 if [ "$device" = gpu ]; then
-    run 60 fields --np "$ranks" --nx 1024,4096 -r 7
-    run 60 large --np "$ranks" --nx 16384 --exchange host-write,p,block,row -r 3
-    run 45 factors --np "$ranks" --nx 4096 --exchange block,row --norm block,never --norm-when now,delayed,every=10 --sync barrier,neighbours -r 3
-    run 45 rails-tcp --np "$ranks" --path rails --provider tcp --nx 1024,16384 --exchange host-write,block,row -n 100 -r 3
-    run 45 rails-model --np "$ranks" --path rails --provider model:p5 --rails 4 --nx 1024,16384 --exchange host-write,p,block,row,resident -n 100 -r 3
-    run 60 artefact --np 1 --nx 16384 --exchange row --norm block,thread-atomic -n 10 -r 1
-    run 60 artefact-all --np "$ranks" --nx 16384 --exchange host-write,block,row --norm thread-atomic -n 10 -r 1
+    wanted fields && run 75 fields --np "$ranks" --nx 1024,4096 -r 5
+    wanted large && run 75 large --np "$ranks" --nx 16384 -r 3 --exchange nccl,nccl-overlap,nccl-graph,host-write,p,block,row
+    if wanted scaling; then
+        for count in 1 2 4 8; do
+            [ "$count" -le "$ranks" ] && run 75 "scaling-$count" --np "$count" --nx 1024,2048,4096,8192,16384 -n 200 -r 3 --no-check
+        done
+    fi
+    wanted factors && run 45 factors --np "$ranks" --nx 4096 --exchange block,row --norm block,never --norm-when now,delayed,every=10 --sync barrier,neighbours -r 3 --no-check
+    if wanted rails; then
+        run 45 rails-tcp --np "$ranks" --path rails --provider tcp --nx 1024,16384 --exchange host-write,block,row,resident -n 100 -r 3
+        run 45 rails-model --np "$ranks" --path rails --provider model:p5 --rails 4 --nx 1024,16384 --exchange host-write,block,row,resident -n 100 -r 3
+        run 20 rails-model-p --np "$ranks" --path rails --provider model:p5 --rails 4 --nx 1024 --exchange p -n 100 -r 3
+    fi
+    if wanted artefact; then
+        run 45 artefact --np 1 --nx 16384 --exchange row --norm block,thread-atomic -n 3 -r 1 --no-check
+        run 75 artefact-all --np "$ranks" --nx 16384 --exchange nccl,nccl-overlap,nccl-graph,host-write,p,block,row --norm thread-atomic,block -n 3 -r 1 --no-check
+    fi
+    if wanted dies; then for exchange in nccl nccl-graph block resident; do dies "$exchange"; done; fi
+    [ -z "${CHECKOUT:-}" ] || { RANKS=$ranks OUT=$OUT/nvidia scripts/jacobi-nvidia.sh "$CHECKOUT" || status=1; }
 else
     run 60 fields --np 2 -n 10 -r 2 --block 64
     run 60 rails --np 2 -n 10 -r 2 --block 64 --path rails --provider test:unordered

@@ -20,6 +20,12 @@ Examples:
 /// How boundary rows get to the neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Exchange {
+    /// NCCL, behind the stencil.
+    Nccl,
+    /// NCCL, while all rows but the outermost are computed.
+    NcclOverlap,
+    /// As nccl-overlap, in CUDA graphs.
+    NcclGraph,
     /// The CPU: by the copy engine over NVLink, by a write with a signal over rails.
     HostWrite,
     /// The stencil's threads, element by element.
@@ -30,6 +36,13 @@ pub enum Exchange {
     Row,
     /// One grid for all iterations, the field on the chip.
     Resident,
+}
+
+impl Exchange {
+    /// Whether NCCL sends the rows.
+    pub fn by_nccl(self) -> bool {
+        matches!(self, Exchange::Nccl | Exchange::NcclOverlap | Exchange::NcclGraph)
+    }
 }
 
 /// Who sums the squares of the changes.
@@ -48,7 +61,7 @@ pub enum Norm {
 pub enum When {
     /// Before the next iteration begins.
     Now,
-    /// While later iterations run.
+    /// While later iterations run, some at a time ([`DELAYED_NORMS`](super::run::DELAYED_NORMS)).
     Delayed,
     /// Every so many iterations, before the next one begins.
     Every(u32),
@@ -110,8 +123,8 @@ impl FromStr for Grid {
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How boundary rows get to the neighbours; a list
-    #[arg(long, default_value = "host-write,p,block,row,resident", value_name = "LIST", value_delimiter = ',', value_enum)]
+    /// How boundary rows get to the neighbours; a list [default: all; NCCL's on GPUs alone]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub exchange: Vec<Exchange>,
     /// Who sums the squares of the changes; a list
     #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
@@ -184,11 +197,15 @@ pub struct Tuple {
 pub struct Defaults {
     pub nx: u32,
     pub iterations: u32,
+    /// NCCL's exchanges too.
+    pub nccl: bool,
 }
 
 /// Every row that the options ask for. Factors that make no difference to one another are not multiplied.
 pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
     let list = |given: &Option<List<u32>>, otherwise: u32| given.as_ref().map_or(vec![otherwise], |list| list.to_vec());
+    let every = Exchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
+    let exchanges = if args.exchange.is_empty() { every.collect() } else { args.exchange.clone() };
     let mut found: Vec<Tuple> = Vec::new();
     let mut add = |tuple: Tuple| {
         if !found.contains(&tuple) {
@@ -205,7 +222,7 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
                     for &norm in &args.norm {
                         for &when in args.norm_when.iter() {
                             for &sync in &args.sync {
-                                for &exchange in &args.exchange {
+                                for &exchange in &exchanges {
                                     for &grid in args.grid.iter() {
                                         for &block in args.block.iter() {
                                             let resident = exchange == Exchange::Resident;
@@ -213,7 +230,7 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
                                                 exchange,
                                                 norm,
                                                 when: if norm == Norm::Never { When::Delayed } else { when },
-                                                sync: if resident { SyncBy::Neighbours } else { sync },
+                                                sync: if resident || exchange.by_nccl() { SyncBy::Neighbours } else { sync },
                                                 path,
                                                 nx,
                                                 ny,
@@ -237,6 +254,9 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
 impl Tuple {
     /// Why there is no such row.
     pub fn refused(&self) -> Option<String> {
+        if self.exchange.by_nccl() && self.path == Path::Rails {
+            return Some(format!("{} chooses its way itself: --path auto or nvlink", self.case()));
+        }
         if self.exchange != Exchange::Resident {
             return None;
         }

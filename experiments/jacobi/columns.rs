@@ -4,18 +4,18 @@ use super::args::{Norm, Tuple};
 use crate::columns::RULE;
 use ginlab::report::{Column, Row};
 
-pub const NX: Column = Column::chosen("nx", "", "Columns of the field").shown("nx", 6);
+pub const NX: Column = Column::chosen("nx", "", "Columns of the field").shown("nx", 5);
 pub const NY: Column = Column::chosen("ny", "", "Rows of the field, of all ranks together");
 pub const NORM: Column =
     Column::chosen("norm", "", "Who sums the squares of the changes: `thread-atomic`, `block`, `never`").shown("norm", 13);
 pub const NORM_WHEN: Column =
-    Column::chosen("norm_when", "", "When the CPU sees the norm: `now`, `delayed`, `every=K`").shown("when", 8);
+    Column::chosen("norm_when", "", "When the CPU sees the norm: `now`, `delayed`, `every=K`").shown("when", 7);
 pub const SYNC: Column =
     Column::chosen("sync", "", "What stands between two iterations: `barrier` of all, or a wait for both `neighbours`")
         .shown("sync", 10);
 pub const T1: Column =
     Column::measured("t1_us", "us", "Time of an iteration of the launched kernel on one device, in the same run");
-pub const SPEEDUP: Column = Column::measured("speedup", "", "Time on one device over the time on all").shown("x", 6);
+pub const SPEEDUP: Column = Column::measured("speedup", "", "Time on one device over the time on all").shown("x", 5);
 pub const EFFICIENCY: Column = Column::measured("efficiency_pct", "%", "Speed-up over the number of ranks");
 pub const EXPOSED: Column =
     Column::measured("exposed_us", "us", "Time of an iteration less t1 over the ranks: what is not computing").shown("exposed", 8);

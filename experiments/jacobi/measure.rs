@@ -1,9 +1,11 @@
 //! One tuple: runs on one device and on all, the field compared, and what a trace shows.
 
-use super::args::{Args, Exchange, Norm, Tuple, When};
+use super::args::{Args, Exchange, Norm, SyncBy, Tuple, When};
 use super::problem::Problem;
-use super::run::{Kernels, Part, Ran, Resident};
+use super::resident::Resident;
+use super::run::{Kernels, Part, Ran};
 use super::session::{Session, Sizes};
+use super::check::far;
 use super::{columns, fit};
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
@@ -11,38 +13,36 @@ use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
 use ginlab::measure::stats::Summary;
+use ginlab::nccl::{Communicator, NcclError};
 use ginlab::report::{Row, Status};
 use kernels::jacobi::resident::{PLACES, row_words};
-use kernels::jacobi::{TRACE_BEGAN, TRACE_ENDED, TRACE_SENT, TRACE_WAITED, TRACE_WORDS};
 
 /// A field is held against a plain loop on the CPU up to so many points times iterations: a part of a second.
 const PLAIN_POINTS: u64 = 1 << 28;
-/// How far the norms of two runs may lie apart: their sums are made in other orders.
-const NORM_TOLERANCE: f64 = 1e-4;
 /// Runs on one device at most: there is nobody that disturbs them.
 const MOST_ALONE: u32 = 5;
 /// Runs without a norm, for its share.
 const RUNS_WITHOUT: u32 = 2;
 
 /// Fields in device memory.
-struct Fields {
-    problem: Problem,
+pub struct Fields {
+    pub problem: Problem,
     /// The whole field before the first iteration.
     initial: Buffer,
     /// The whole field, for the runs on one device.
-    whole: [Buffer; 2],
+    pub whole: [Buffer; 2],
     /// This rank's rows.
-    part: [Buffer; 2],
+    pub part: [Buffer; 2],
 }
 
 /// The run on one device.
-struct Alone {
+pub struct Alone {
     tuple: Tuple,
     times: Vec<f64>,
-    last: usize,
-    norm: Option<f64>,
+    pub last: usize,
+    pub norm: Option<f64>,
     /// Points that differ from a plain loop's; nothing where that would take too long.
-    wrong: Option<u64>,
+    pub wrong: Option<u64>,
 }
 
 /// What a rank tells of its part of a row.
@@ -51,6 +51,8 @@ struct Told {
     times: Vec<f64>,
     alone: Vec<f64>,
     without: Vec<f64>,
+    /// Of nccl-graph, in turns.
+    theirs: Vec<f64>,
     wrong: Option<u64>,
     trace: [Option<f64>; 3],
 }
@@ -61,13 +63,15 @@ struct Words {
     buffer: Buffer,
 }
 
-/// A rank of the experiment.
+/// A rank of the experiment. Dropped in this order: NCCL's operations end before the streams that they are in.
 pub struct Jacobi {
+    /// NCCL, or why there is none; nothing where nobody asks for it.
+    nccl: Option<Result<Communicator, String>>,
     args: Args,
     sizes: Sizes,
     session: Option<Session>,
     fields: Option<Fields>,
-    alone: Option<Alone>,
+    pub alone: Option<Alone>,
     words: Option<Words>,
 }
 
@@ -75,16 +79,42 @@ impl Jacobi {
     pub fn open(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
         let sizes = Sizes::of(tuples);
         let mut jacobi =
-            Jacobi { args: args.clone(), sizes, session: None, fields: None, alone: None, words: None };
+            Jacobi { nccl: None, args: args.clone(), sizes, session: None, fields: None, alone: None, words: None };
         if let Some(first) = tuples.first() {
             jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
         }
+        if tuples.iter().any(|tuple| tuple.exchange.by_nccl()) {
+            let device = jacobi.session()?.world.device().clone();
+            jacobi.nccl = Some(match Communicator::open(&device, ranks, args.world.timeout()) {
+                Ok(communicator) => {
+                    if jacobi.in_device_memory()? {
+                        jacobi.session()?.connect(&communicator, ranks)?;
+                    }
+                    Ok(communicator)
+                }
+                Err(NcclError::Missing(why)) => Err(why),
+                Err(error) => return Err(error.into()),
+            });
+        }
         Ok(jacobi)
+    }
+
+    /// What a header says of NCCL.
+    pub fn nccl_note(&self) -> Option<String> {
+        Some(match self.nccl.as_ref()? {
+            Ok(nccl) => format!("NCCL {}", nccl.version()),
+            Err(why) => format!("without NCCL: {why}"),
+        })
     }
 
     /// The open session.
     pub fn session(&self) -> Result<&Session, Failure> {
         self.session.as_ref().ok_or_else(|| Failure::Run("no world is open".into()))
+    }
+
+    /// Whether rows that come lie in device memory: NCCL writes nowhere else.
+    fn in_device_memory(&self) -> Result<bool, Failure> {
+        Ok(self.session()?.world.memory() == "device")
     }
 
     /// Why a tuple cannot be measured here, if it cannot.
@@ -93,11 +123,16 @@ impl Jacobi {
         if tuple.ny < world.n_pes() {
             return Ok(Some(format!("{} rows for {} ranks", tuple.ny, world.n_pes())));
         }
-        Ok(match tuple.refused() {
-            None if tuple.exchange == Exchange::Resident => {
+        let in_device_memory = self.in_device_memory()?;
+        Ok(match (tuple.refused(), &self.nccl) {
+            (None, Some(Err(why))) if tuple.exchange.by_nccl() => Some(why.clone()),
+            (None, _) if tuple.exchange.by_nccl() && !in_device_memory => {
+                Some("NCCL's rows come into the heap, which is in host memory here: --path nvlink".into())
+            }
+            (None, _) if tuple.exchange == Exchange::Resident => {
                 fit::resident(world.device(), tuple, world.n_pes())?.err()
             }
-            refused => refused,
+            (refused, _) => refused,
         })
     }
 
@@ -110,11 +145,15 @@ impl Jacobi {
         }
         self.lay_out(tuple)?;
         self.run_alone(tuple, ranks)?;
+        let beside = self.beside(tuple)?;
         // The first run finds everything cold.
         self.run(tuple, false, ranks)?;
-        let mut times = Vec::new();
+        let (mut times, mut theirs) = (Vec::new(), Vec::new());
         let mut last = None;
         for _ in 0..self.args.repeats {
+            if let Some(beside) = &beside {
+                theirs.push(self.run(beside, false, ranks)?.each_us);
+            }
             let ran = self.run(tuple, false, ranks)?;
             times.push(ran.each_us);
             last = Some(ran);
@@ -133,7 +172,7 @@ impl Jacobi {
         }
         let trace = self.trace(tuple, ranks)?;
         let alone = self.alone.as_ref().map(|alone| alone.times.clone()).unwrap_or_default();
-        let told = Told { times, alone, without, wrong, trace };
+        let told = Told { times, alone, without, theirs, wrong, trace };
         let Some(all) = ranks.gather_values(&told, "results of a row")? else { return Ok(Rows::new()) };
         let times = slowest(&all, |told| &told.times);
         let alone = slowest(&all, |told| &told.alone);
@@ -146,6 +185,9 @@ impl Jacobi {
         }
         row.verified(all.iter().filter_map(|told| told.wrong).reduce(|a, b| a + b));
         let largest = |index: usize| all.iter().filter_map(|told| told.trace[index]).reduce(f64::max);
+        if let Some(beside) = &beside {
+            row.against(&self.row(beside, beside.block)?, &times, &slowest(&all, |told| &told.theirs));
+        }
         columns::shares(&mut row, &[largest(0), largest(1), largest(2)]);
         let median = |times: &[f64]| Summary::of(times).map(|summary| summary.p50);
         if let (Some(time), Some(alone)) = (median(&times), median(&alone)) {
@@ -153,6 +195,18 @@ impl Jacobi {
             columns::norm(&mut row, median(&without).map(|without| time - without), norm);
         }
         Ok(vec![(row, times)])
+    }
+
+    /// What a row is compared with, in turns: NCCL in graphs, where that is measured too.
+    fn beside(&self, tuple: &Tuple) -> Result<Option<Tuple>, Failure> {
+        let graph = Exchange::NcclGraph;
+        let asked = self.args.exchange.is_empty() || self.args.exchange.contains(&graph);
+        if tuple.exchange == graph || !asked || !matches!(self.nccl, Some(Ok(_))) {
+            return Ok(None);
+        }
+        let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
+        let beside = Tuple { exchange: graph, sync: SyncBy::Neighbours, block, ..*tuple };
+        Ok(self.refused(&beside)?.is_none().then_some(beside))
     }
 
     /// Sees to it that the world is open by the tuple's path.
@@ -199,7 +253,7 @@ impl Jacobi {
         Ok(())
     }
 
-    fn fields(&self) -> Result<&Fields, Failure> {
+    pub fn fields(&self) -> Result<&Fields, Failure> {
         self.fields.as_ref().ok_or_else(|| Failure::Run("no field is laid out".into()))
     }
 
@@ -218,7 +272,7 @@ impl Jacobi {
     fn of_one(&self, tuple: &Tuple) -> Tuple {
         let block = if tuple.block == 0 { self.args.block[0] } else { tuple.block };
         let when = if tuple.exchange == Exchange::Resident { When::Delayed } else { tuple.when };
-        Tuple { exchange: Exchange::Row, sync: super::args::SyncBy::Neighbours, block, when, ..*tuple }
+        Tuple { exchange: Exchange::Row, sync: SyncBy::Neighbours, block, when, ..*tuple }
     }
 
     /// The whole field on this rank's device, unless that has been run: time and field to hold the parts against.
@@ -257,7 +311,7 @@ impl Jacobi {
     }
 
     /// One run by all ranks.
-    fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+    pub fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         let fields = self.fields.take().ok_or_else(|| Failure::Run("no field is laid out".into()))?;
         let ran = self.run_part(tuple, &fields, false, traced, ranks);
         self.fields = Some(fields);
@@ -283,6 +337,7 @@ impl Jacobi {
         unsafe { session.main.copy(first.address(), source, problem.bytes(rows) as u64) }?;
         session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
         let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
+        let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
         let part = Part {
             problem,
             rows,
@@ -294,68 +349,33 @@ impl Jacobi {
             block: tuple.block,
             strip,
             joint: (!alone).then(|| tuple.joint(traced)),
+            nccl: nccl.filter(|_| tuple.exchange.by_nccl() && !alone),
         };
         match &self.words {
             Some(words) if tuple.exchange == Exchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
             }
             _ => {
-                let kernels = Kernels::find(session.world.device(), tuple.block)?;
-                session.run(&kernels, &part, ranks)
+                let kernels = Kernels::find(session.world.device())?;
+                let ran = session.run(&kernels, &part, ranks)?;
+                part.nccl.map_or(Ok(()), Communicator::check)?;
+                Ok(ran)
             }
         }
-    }
-
-    /// Points of this rank's rows that differ in a bit from those of one device, and one more for a norm that is off.
-    fn wrong(&self, tuple: &Tuple, ran: &Ran) -> Result<u64, Failure> {
-        let (problem, world) = (tuple.problem(), &self.session()?.world);
-        let mine = problem.rows(world.my_pe(), world.n_pes());
-        let (fields, alone) = (self.fields()?, self.alone.as_ref());
-        let Some(alone) = alone else { return Err(Failure::Run("nothing to hold the field against".into())) };
-        let found = self.read(&fields.part[ran.last], 0, mine.len() as u32)?;
-        let expected = self.read(&fields.whole[alone.last], mine.start, mine.len() as u32)?;
-        let norms = (ran.norm, alone.norm);
-        // Floats to which all points are added one by one stop growing: that is part of the artefact.
-        let off = tuple.norm == Norm::Block && matches!(norms, (Some(one), Some(other)) if far(one, other));
-        Ok(problem.wrong(&found, &expected) + u64::from(off) + alone.wrong.unwrap_or(0))
-    }
-
-    fn read(&self, buffer: &Buffer, first: u32, rows: u32) -> Result<Vec<f32>, Failure> {
-        let problem = self.fields()?.problem;
-        let mut values = vec![0.0f32; problem.bytes(rows) / 4];
-        buffer.read(problem.bytes(first), &mut values)?;
-        Ok(values)
-    }
-
-    /// A run that notes when blocks begin, wait, send and end: mean microseconds of an iteration in the kernel, of its longest wait for
-    /// rows, and of the longest time to send them.
-    fn trace(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<[Option<f64>; 3], Failure> {
-        self.run(tuple, true, ranks)?;
-        let iterations = tuple.iterations as usize;
-        let mut words = vec![0u64; (iterations + 1) * TRACE_WORDS];
-        self.session()?.trace.read(0, &mut words)?;
-        let of = |value: &dyn Fn(&[u64]) -> u64| {
-            let all = words.chunks(TRACE_WORDS).skip(1).map(value);
-            all.map(|nanoseconds| nanoseconds as f64 / 1000.0).sum::<f64>() / iterations as f64
-        };
-        let waited = Some(of(&|words| words[TRACE_WAITED]));
-        if tuple.exchange == Exchange::Resident {
-            return Ok([None, waited, None]);
-        }
-        let kernel = of(&|words| words[TRACE_ENDED].saturating_sub(!words[TRACE_BEGAN]));
-        Ok([Some(kernel), waited, Some(of(&|words| words[TRACE_SENT]))])
     }
 
     fn row(&self, tuple: &Tuple, block: u32) -> Result<Row, Failure> {
         let session = self.session()?;
         let world = &session.world;
         let towards = session.neighbours()[1];
-        let mut row = Row::new("jacobi", tuple.case(), world.device().name(), world.path_to(towards));
+        let by_nccl = tuple.exchange.by_nccl();
+        let path = if by_nccl { "nccl" } else { world.path_to(towards) };
+        let mut row = Row::new("jacobi", tuple.case(), world.device().name(), path);
         row.ranks = world.n_pes();
         row.memory = Some(world.memory().into());
         row.block = Some(block);
         row.iterations = Some(u64::from(tuple.iterations));
-        if !world.is_mapped(towards) {
+        if !by_nccl && !world.is_mapped(towards) {
             self.args.world.name_rails(&mut row);
         }
         let rule = self.args.world.rule.to_string();
@@ -365,11 +385,9 @@ impl Jacobi {
 
     /// The end, with all ranks.
     pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if let Some(Ok(nccl)) = self.nccl.take() {
+            nccl.close()?;
+        }
         self.session.take().map_or(Ok(()), |session| session.close(ranks))
     }
-}
-
-/// Whether two norms are further apart than orders of addition explain.
-fn far(one: f64, other: f64) -> bool {
-    (one - other).abs() > NORM_TOLERANCE * one.abs().max(other.abs())
 }

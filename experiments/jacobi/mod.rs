@@ -2,10 +2,13 @@
 //! a field that never leaves the chip.
 
 mod args;
+mod check;
 mod columns;
 mod fit;
 mod measure;
+mod nccl;
 mod problem;
+mod resident;
 mod run;
 mod session;
 
@@ -25,8 +28,8 @@ pub use columns::{EXPOSED, NORM_WHEN, SYNC};
 pub const PROGRAMS: &[Program] = &[program::<Jacobi>()];
 
 /// What is taken where nothing is said, by the device.
-const ON_GPU: Defaults = Defaults { nx: 4096, iterations: 1000 };
-const ON_CPU: Defaults = Defaults { nx: 64, iterations: 20 };
+const ON_GPU: Defaults = Defaults { nx: 4096, iterations: 1000, nccl: true };
+const ON_CPU: Defaults = Defaults { nx: 64, iterations: 20, nccl: false };
 
 impl Experiment for Jacobi {
     type Args = Args;
@@ -34,7 +37,7 @@ impl Experiment for Jacobi {
 
     const ABOUT: About = About {
         columns: columns::ALL,
-        without: &["size_bytes", "mode", "bandwidth_gbytes_s", "rate_mops", "line_rate_pct", "baseline", "baseline_ratio"],
+        without: &["size_bytes", "mode", "bandwidth_gbytes_s", "rate_mops", "line_rate_pct"],
         headlines: &[
             Headline::least("an iteration, field on the chip", "time_us_p50", &[("case", "resident")]),
             Headline::least("exposed communication, one put of a row", "exposed_us", &[("case", "row")]),
@@ -105,6 +108,9 @@ impl Experiment for Jacobi {
         }
         let world = &jacobi.session()?.world;
         let mut header = world::header(world, ranks);
+        if let Some(note) = jacobi.nccl_note() {
+            header.note(note);
+        }
         header.note(
             "times are of one iteration: a run's wall time from a barrier of all ranks to the end of its last kernel and norm, over its \
              iterations; t1 is that of the launched kernel on one device",

@@ -6,21 +6,27 @@ use super::problem::Problem;
 use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, Event, Function};
+use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Stream};
 use ginlab::gin::{GinError, HostPut, Program};
-use kernels::jacobi::launched::{JACOBI_STEP, StepArgs};
+use ginlab::nccl::Communicator;
+use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs, tiles};
 use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
-use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words};
 use kernels::jacobi::{
     ABOVE, BELOW, EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW, Link, NORM_BLOCK, NORM_NEVER,
     NORM_THREAD_ATOMIC, TRACE_WORDS,
 };
+use std::ops::Range;
 use std::time::Instant;
 
+/// Norms that the CPU gets at a time where nobody waits for them: an event and a grid for each iteration would stand between its grids.
+pub const DELAYED_NORMS: u32 = 8;
 /// Threads of the norm's only block.
 const MEET_THREADS: u32 = 64;
+/// A block of which a thread has few registers, for functions as they are compiled for the largest blocks: of smaller ones more are then on
+/// a multiprocessor at once, and one compilation by the driver does for all.
+pub const FEW_REGISTERS: u32 = 1024;
 /// What kernels and waits of a run are called in errors.
-const NAME: &str = "jacobi";
+pub const NAME: &str = "jacobi";
 
 /// A part of a field on this device, and how it is run.
 pub struct Part<'a> {
@@ -38,6 +44,8 @@ pub struct Part<'a> {
     pub strip: u32,
     /// How it is joined to other PEs' parts; none: it is the whole field.
     pub joint: Option<Joint>,
+    /// Where NCCL joins it.
+    pub nccl: Option<&'a Communicator>,
 }
 
 /// See [`Part::joint`].
@@ -65,21 +73,14 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    pub fn find(device: &Device, block: u32) -> Result<Kernels, Failure> {
-        Ok(Kernels { step: device.function(&JACOBI_STEP, block)?, meet: device.function(&JACOBI_MEET, MEET_THREADS)? })
+    pub fn find(device: &Device) -> Result<Kernels, Failure> {
+        let step = device.function(&JACOBI_STEP, FEW_REGISTERS)?.with_shared_memory(SHARED_BYTES)?;
+        Ok(Kernels { step, meet: device.function(&JACOBI_MEET, FEW_REGISTERS)? })
     }
 }
 
-/// The resident kernel, as a field and a device have it.
-#[derive(Clone, Copy, Debug)]
-pub struct Resident {
-    pub grid: u32,
-    pub block: u32,
-    pub shared_bytes: u32,
-}
-
 impl Norm {
-    fn number(self) -> u32 {
+    pub fn number(self) -> u32 {
         match self {
             Norm::ThreadAtomic => NORM_THREAD_ATOMIC,
             Norm::Block => NORM_BLOCK,
@@ -95,31 +96,58 @@ impl Exchange {
             Exchange::P => EXCHANGE_P,
             Exchange::Block => EXCHANGE_BLOCK,
             Exchange::Row => EXCHANGE_ROW,
-            Exchange::Resident => EXCHANGE_NONE,
+            Exchange::Resident | Exchange::Nccl | Exchange::NcclOverlap | Exchange::NcclGraph => EXCHANGE_NONE,
         }
     }
 }
 
 impl Part<'_> {
-    /// Tiles beside each other.
-    fn across(&self) -> u32 {
-        self.problem.pitch().div_ceil(self.block * 4)
+    /// Tiles beside each other, and all.
+    fn tiles(&self) -> (u32, u32) {
+        let (across, strips) = tiles(self.problem.pitch(), self.rows, self.block, self.strip);
+        (across, across * strips)
+    }
+
+    /// All tiles.
+    pub fn all(&self) -> Range<u32> {
+        0..self.tiles().1
+    }
+
+    /// Those of the first and the last rows, and those between.
+    pub fn outer_and_inner(&self) -> [Range<u32>; 2] {
+        let (across, all) = self.tiles();
+        let outer = all.min(2 * across);
+        [0..outer, outer..all]
     }
 
     /// What an iteration adds to a signal.
     fn each(&self, joint: &Joint) -> u64 {
         match joint.exchange {
-            Exchange::P | Exchange::Block => u64::from(self.across()),
+            Exchange::P | Exchange::Block => u64::from(self.tiles().0),
             _ => 1,
         }
     }
 
-    /// Whether the CPU is told the norm behind this iteration, counted from 1.
-    fn norm_is_due(&self, iteration: u32) -> bool {
+    /// Iterations behind which something is due: of norms that are delayed, some at a time.
+    pub fn turn(&self) -> u32 {
         match self.when {
-            _ if self.norm == Norm::Never => false,
-            When::Every(count) => iteration.is_multiple_of(count) || iteration == self.iterations,
-            _ => true,
+            _ if self.norm == Norm::Never => DELAYED_NORMS,
+            When::Now => 1,
+            When::Delayed => DELAYED_NORMS,
+            When::Every(count) => count,
+        }
+        .min(self.iterations)
+    }
+
+    /// How many norms the CPU is told behind this iteration, counted from 1.
+    fn norms_due(&self, iteration: u32) -> u32 {
+        let turn = self.turn();
+        if self.norm == Norm::Never || !(iteration.is_multiple_of(turn) || iteration == self.iterations) {
+            return 0;
+        }
+        match self.when {
+            When::Delayed => (iteration - 1) % turn + 1,
+            _ => 1,
         }
     }
 }
@@ -129,36 +157,50 @@ impl Session {
     ///
     /// All ranks come to it at the same time when the part is joined.
     pub fn run(&mut self, kernels: &Kernels, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        let by_signals = |joint: &Joint| joint.sync == SyncBy::Neighbours && !joint.exchange.by_nccl();
         let link = part.joint.map(|joint| {
-            let neighbours = joint.sync == SyncBy::Neighbours;
+            let neighbours = by_signals(&joint);
             self.link(&part.problem, joint.exchange.number(), part.each(&joint), neighbours, joint.traced)
         });
         self.prepare(part, link.as_ref())?;
+        let graphs = self.record(kernels, part)?;
         if link.is_some() {
             ranks.barrier("start of a run")?;
         }
         let began = Instant::now();
         for iteration in 1..=part.iterations {
-            self.step(kernels, part, link.is_some(), iteration)?;
-            if let Some(joint) = &part.joint {
-                self.join(kernels, part, joint, iteration, ranks)?;
+            match (&part.joint, part.nccl) {
+                (Some(joint), Some(nccl)) => match graphs.get((iteration - 1) as usize / part.turn() as usize) {
+                    // SAFETY: as in `step`; the graph is replayed once.
+                    Some(graph) if (iteration - 1).is_multiple_of(part.turn()) => unsafe { self.main.replay(graph) }?,
+                    Some(_) => {}
+                    None => self.step_by_nccl(kernels, part, nccl, joint.exchange, iteration)?,
+                },
+                (joint, _) => {
+                    self.step(kernels, part, iteration, &self.main, part.all())?;
+                    if let Some(joint) = joint {
+                        self.join(kernels, part, joint, iteration, ranks)?;
+                    }
+                }
             }
-            if part.norm_is_due(iteration) {
-                self.norm(kernels, part, iteration, ranks)?;
+            let norms = part.norms_due(iteration);
+            if norms > 0 {
+                self.norm(kernels, part, iteration, norms, ranks)?;
             }
         }
-        self.world.wait_for_stream(ranks, NAME, &self.main)?;
-        self.world.wait_for_stream(ranks, NAME, &self.side)?;
+        for stream in [&self.main, &self.push, &self.side] {
+            self.world.wait_for_stream(ranks, NAME, stream)?;
+        }
         let elapsed = began.elapsed();
         if let (Some(joint), Some(link)) = (&part.joint, &link)
-            && joint.sync == SyncBy::Neighbours
+            && by_signals(joint)
         {
             self.counted = self.counted.map(|counted| counted + u64::from(part.iterations) * link.each);
         }
         self.ran(part, elapsed.as_secs_f64(), part.iterations as usize % 2)
     }
 
-    fn ran(&self, part: &Part, seconds: f64, last: usize) -> Result<Ran, Failure> {
+    pub fn ran(&self, part: &Part, seconds: f64, last: usize) -> Result<Ran, Failure> {
         let mut sum = [0.0f64];
         self.totals.read((part.iterations as usize - 1) * 8, &mut sum)?;
         let norm = (part.norm != Norm::Never).then(|| sum[0].sqrt());
@@ -166,7 +208,7 @@ impl Session {
     }
 
     /// What must lie in memory before the first iteration, but for the field itself.
-    fn prepare(&mut self, part: &Part, link: Option<&Link>) -> Result<(), Failure> {
+    pub fn prepare(&mut self, part: &Part, link: Option<&Link>) -> Result<(), Failure> {
         self.world.prepare()?;
         self.sums.write(0, &vec![0u64; part.iterations as usize])?;
         let Some(link) = link else { return Ok(()) };
@@ -189,7 +231,16 @@ impl Session {
         Ok(())
     }
 
-    fn step(&self, kernels: &Kernels, part: &Part, linked: bool, iteration: u32) -> Result<(), Failure> {
+    /// Appends these tiles of an iteration.
+    pub fn step(
+        &self,
+        kernels: &Kernels,
+        part: &Part,
+        iteration: u32,
+        stream: &Stream,
+        tiles: Range<u32>,
+    ) -> Result<(), DeviceError> {
+        let linked = part.joint.is_some();
         let parity = iteration as usize % 2;
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
         let first: *const f32 = from.pointer();
@@ -208,13 +259,15 @@ impl Session {
             nx: part.problem.nx,
             pitch: part.problem.pitch(),
             strip: part.strip,
+            first_tile: tiles.start,
+            end_tile: tiles.end,
             iteration,
             norm: part.norm.number(),
             sum: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(iteration as usize - 1),
             link: if linked { self.link.pointer() } else { std::ptr::null() },
         };
         // SAFETY: the buffers are the part's and this session's, which wait for the stream before they are dropped.
-        Ok(unsafe { self.main.launch(&kernels.step, part.grid, part.block, args) }?)
+        unsafe { stream.launch(&kernels.step, part.grid.min(tiles.len() as u32), part.block, args) }
     }
 
     /// What the CPU does between two iterations for the exchange.
@@ -272,18 +325,25 @@ impl Session {
         Ok(())
     }
 
-    /// The norm of an iteration: summed over all PEs behind it, and waited for as the tuple says.
-    fn norm(&mut self, kernels: &Kernels, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    /// The last norms up to this iteration: summed over all PEs behind it, and waited for as the tuple says.
+    fn norm(
+        &mut self,
+        kernels: &Kernels,
+        part: &Part,
+        iteration: u32,
+        norms: u32,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
         let alone = part.joint.is_none();
         let counter = if alone { &mut self.rounds_alone } else { &mut self.rounds };
         *counter += 1;
         let round = *counter;
-        let args = self.meeting(part, iteration, 1, round);
+        let args = self.meeting(part, iteration, norms, round);
         if part.when == When::Delayed {
-            let event: Event = self.main.event()?;
+            let event: Event = self.main.mark()?;
             self.side.wait_for(&event)?;
             self.launch_meeting(kernels, part, &self.side, args)?;
-            // The iteration before, while this one runs.
+            // Those before, while these run.
             return self.known(alone, round - 1, ranks);
         }
         self.launch_meeting(kernels, part, &self.main, args)?;
@@ -291,7 +351,7 @@ impl Session {
     }
 
     /// Waits until a norm exchange is done.
-    fn known(&self, alone: bool, round: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    pub fn known(&self, alone: bool, round: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let word = self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(alone));
         // SAFETY: a word of pinned host memory, which the kernel stores to and this CPU only reads.
         let seen = || cuda_std::memory::load_acquire_host_u64(unsafe { &*word });
@@ -299,7 +359,7 @@ impl Session {
     }
 
     /// Sums of `count` iterations up to `last`.
-    fn meeting(&self, part: &Part, last: u32, count: u32, round: u32) -> MeetArgs {
+    pub fn meeting(&self, part: &Part, last: u32, count: u32, round: u32) -> MeetArgs {
         let first = (last - count) as usize;
         let alone = part.joint.is_none();
         MeetArgs {
@@ -316,11 +376,11 @@ impl Session {
         }
     }
 
-    fn launch_meeting(
+    pub fn launch_meeting(
         &self,
         kernels: &Kernels,
         part: &Part,
-        stream: &ginlab::cuda::Stream,
+        stream: &Stream,
         args: MeetArgs,
     ) -> Result<(), Failure> {
         let mut world = self.world.description();
@@ -329,65 +389,6 @@ impl Session {
         }
         // SAFETY: as in `step`; every PE of the job launches its own.
         Ok(unsafe { stream.launch(&kernels.meet, 1, MEET_THREADS, Program { world, args }) }?)
-    }
-
-    /// One run of the resident kernel, over the first of the fields.
-    pub fn run_resident(
-        &mut self,
-        part: &Part,
-        resident: Resident,
-        words: &Buffer,
-        ranks: &mut Bootstrap,
-    ) -> Result<Ran, Failure> {
-        let kernels = Kernels::find(self.world.device(), MEET_THREADS)?;
-        let mapped = self.neighbours().map(|pe| self.world.is_mapped(pe));
-        let kernel = if mapped.contains(&false) { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT };
-        let function = self.world.device().function(&kernel, resident.block)?.with_shared_memory(resident.shared_bytes)?;
-        let traced = part.joint.is_some_and(|joint| joint.traced);
-        let link = self.link(&part.problem, EXCHANGE_NONE, 1, true, traced);
-        self.prepare(part, Some(&link))?;
-        ranks.barrier("start of a run")?;
-        let began = Instant::now();
-        let step = match part.when {
-            When::Every(count) => count.min(part.iterations),
-            _ => part.iterations,
-        };
-        let mut done = 0;
-        while done < part.iterations {
-            let count = step.min(part.iterations - done);
-            let args = ResidentArgs {
-                field: part.fields[0].pointer(),
-                rows: part.rows,
-                nx: part.problem.nx,
-                pitch: part.problem.pitch(),
-                iterations: count,
-                first: self.next_tag,
-                shared_bytes: resident.shared_bytes,
-                norm: part.norm.number(),
-                sums: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(done as usize),
-                words: words.pointer(),
-                inbox: self.words.slice(0, PLACES * row_words(resident.block)),
-                counted: self.counted,
-                link: self.link.pointer(),
-            };
-            // SAFETY: as in `step`.
-            unsafe { self.main.launch(&function, resident.grid, resident.block, args) }?;
-            self.next_tag += count;
-            done += count;
-            for (counted, mapped) in self.counted.iter_mut().zip(mapped) {
-                *counted += if mapped { 0 } else { u64::from(count) };
-            }
-            if part.norm != Norm::Never {
-                self.rounds += 1;
-                let args = self.meeting(part, done, count, self.rounds);
-                self.launch_meeting(&kernels, part, &self.main, args)?;
-                if part.when != When::Delayed {
-                    self.known(false, self.rounds, ranks)?;
-                }
-            }
-        }
-        self.world.wait_for_stream(ranks, NAME, &self.main)?;
-        self.ran(part, began.elapsed().as_secs_f64(), 0)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::args::{Args, Tuple, When};
 use super::problem::Problem;
+use super::run::DELAYED_NORMS;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place, Stream};
@@ -31,9 +32,10 @@ impl Sizes {
             When::Every(count) => count.min(tuple.iterations),
             _ => tuple.iterations,
         };
+        let of_resident = most(&mut tuples.iter().filter(resident).map(|tuple| u64::from(norms(tuple))));
         Sizes {
             pitch: pitch as u32,
-            norms: most(&mut tuples.iter().filter(resident).map(|tuple| u64::from(norms(tuple)))).max(1) as u32,
+            norms: of_resident.max(DELAYED_NORMS.into()) as u32,
             iterations: most(&mut tuples.iter().map(|tuple| u64::from(tuple.iterations))) as u32,
             row_words: most(
                 &mut tuples.iter().filter(resident).map(|tuple| resident::row_words(tuple.problem().threads())),
@@ -67,6 +69,8 @@ impl Problem {
 pub struct Session {
     /// Iterations.
     pub main: Stream,
+    /// Outer tiles that do not wait for inner ones, and what NCCL sends behind them.
+    pub push: Stream,
     /// Norms that nobody waits for.
     pub side: Stream,
     pub path: Path,
@@ -119,6 +123,7 @@ impl Session {
         let device = world.device().clone();
         Ok(Session {
             main: Stream::new(&device)?,
+            push: Stream::urgent(&device)?,
             side: Stream::new(&device)?,
             path,
             out,
@@ -173,8 +178,8 @@ impl Session {
 
     /// Closes the world.
     pub fn close(self, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let Session { main, side, world, .. } = self;
-        drop((main, side));
+        let Session { main, push, side, world, .. } = self;
+        drop((main, push, side));
         Ok(world.close(ranks)?)
     }
 }

@@ -184,10 +184,16 @@ impl Gpu {
         Ok(most.map_err(failed("cuDeviceGetAttribute"))?.max(0) as u32)
     }
 
-    pub(super) fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32, shared: u32) -> Result<u32, DeviceError> {
-        let (function, shared) = (self.function(kernel, block)?, shared as usize);
+    pub(super) fn resident_blocks(
+        &self,
+        function: sys::CUfunction,
+        block: u32,
+        shared: u32,
+    ) -> Result<u32, DeviceError> {
+        self.bind()?;
+        let (block, shared) = (block as i32, shared as usize);
         // SAFETY: a function of a module that is never unloaded.
-        let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block as i32, shared) };
+        let each = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, block, shared) };
         let each = each.map_err(failed("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
         Ok(each.max(0) as u32 * self.multiprocessors()?)
     }

@@ -104,14 +104,17 @@ impl Device {
         }
     }
 
-    /// As [`resident_blocks`](Device::resident_blocks), of blocks with so many bytes of shared memory.
+    /// As [`resident_blocks`](Device::resident_blocks), of a function that was found before, with its shared memory.
     ///
     /// # Errors
-    /// As there, and [`DeviceError::Refused`] for more shared memory than a block may have.
-    pub fn resident_blocks_with<A>(&self, kernel: &Kernel<A>, block: u32, shared: u32) -> Result<u32, DeviceError> {
-        let Device::Gpu(gpu) = self else { return self.resident_blocks(kernel, block) };
-        allow_shared(gpu.function(kernel, block)?, kernel.name(), shared)?;
-        gpu.resident_blocks(kernel, block, shared)
+    /// The driver's.
+    pub fn resident_blocks_of<A>(&self, function: &Function<A>, block: u32) -> Result<u32, DeviceError> {
+        match (self, function) {
+            (Device::Gpu(gpu), Function::Gpu { function, shared, .. }) => {
+                gpu.resident_blocks(function.0, block, *shared)
+            }
+            _ => Ok(super::emulated_blocks(block)),
+        }
     }
 }
 

@@ -247,8 +247,8 @@ impl Device {
     /// The driver's; as [`function`](Device::function).
     pub fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
         match self {
-            Device::Emulated => Ok((cuda_std::emulation::RESIDENT_THREADS / u64::from(block.max(1))) as u32),
-            Device::Gpu(gpu) => gpu.resident_blocks(kernel, block, 0),
+            Device::Emulated => Ok(emulated_blocks(block)),
+            Device::Gpu(gpu) => gpu.resident_blocks(gpu.function(kernel, block)?, block, 0),
         }
     }
 
@@ -515,6 +515,11 @@ impl Drop for Buffer {
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
         }
     }
+}
+
+/// Blocks of so many threads that the emulated device has at once.
+fn emulated_blocks(block: u32) -> u32 {
+    (cuda_std::emulation::RESIDENT_THREADS / u64::from(block.max(1))) as u32
 }
 
 #[cfg(test)]

@@ -76,6 +76,18 @@ impl Stream {
         }
     }
 
+    /// As [`new`](Stream::new), of the highest priority: its grids' blocks come before those that wait in other streams.
+    ///
+    /// # Errors
+    /// As [`new`](Stream::new).
+    pub fn urgent(device: &Device) -> Result<Stream, DeviceError> {
+        let Device::Gpu(gpu) = device else { return Stream::new(device) };
+        gpu.bind()?;
+        let (_, highest) = result::stream::get_priority_range().map_err(failed("cuCtxGetStreamPriorityRange"))?;
+        let stream = gpu.context().new_stream_with_priority(highest).map_err(failed("cuStreamCreateWithPriority"))?;
+        Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
+    }
+
     /// As other CUDA libraries take it; `None` on the emulated device.
     pub(crate) fn handle(&self) -> Option<*mut c_void> {
         match &self.0 {
@@ -158,10 +170,21 @@ impl Stream {
     /// # Errors
     /// The driver's.
     pub fn event(&self) -> Result<Event, DeviceError> {
+        self.event_with(CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// Appends an event that takes no time: for waits alone, and cheaper.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn mark(&self) -> Result<Event, DeviceError> {
+        self.event_with(CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn event_with(&self, flags: CUevent_flags) -> Result<Event, DeviceError> {
         match &self.0 {
             Kind::Emulated(worker) => worker.event().map(|event| Event(EventKind::Emulated(event))),
             Kind::Gpu(gpu, stream) => {
-                let flags = CUevent_flags::CU_EVENT_DEFAULT;
                 let event = gpu.context().new_event(Some(flags)).map_err(failed("cuEventCreate"))?;
                 event.record(stream).map_err(failed("cuEventRecord"))?;
                 Ok(Event(EventKind::Gpu(event)))
@@ -181,7 +204,8 @@ impl Stream {
         }
     }
 
-    /// Records what `work` appends, instead of doing it.
+    /// Records what `work` appends, instead of doing it; also what it appends to other streams that wait for an event of this one, and for
+    /// which this one waits in the end.
     ///
     /// # Errors
     /// The driver's, or those of `work`.
@@ -197,7 +221,9 @@ impl Stream {
                 let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 stream.begin_capture(mode).map_err(failed("cuStreamBeginCapture"))?;
                 let result = work(self);
-                let graph = stream.end_capture(CUgraphInstantiate_flags(0)).map_err(failed("cuGraphInstantiate"));
+                // Grids keep the priority of the stream that they were recorded from.
+                let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+                let graph = stream.end_capture(flags).map_err(failed("cuGraphInstantiate"));
                 result?;
                 let graph = graph?.ok_or_else(|| DeviceError::Refused("nothing was recorded".into()))?;
                 graph.upload().map_err(failed("cuGraphUpload"))?;

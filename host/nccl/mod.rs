@@ -282,11 +282,15 @@ impl Communicator {
         unsafe { self.exchange(std::iter::once((call.from, next, call.to, last)), call.count, call.of, stream) }
     }
 
-    /// A group of pairs: what is sent and to whom, where what comes goes and from whom.
+    /// Appends a group of pairs: what is sent and to whom, where what comes goes and from whom. What two ranks send each other is received in
+    /// the order of the pairs.
     ///
     /// # Safety
     /// As [`reduce`](Communicator::reduce).
-    unsafe fn exchange(
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub unsafe fn exchange(
         &self,
         pairs: impl Iterator<Item = (u64, usize, u64, usize)>,
         count: usize,

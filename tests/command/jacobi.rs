@@ -79,6 +79,12 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert!(complaint("--np 40 --ny 20").contains("40 PEs for a field of 20 rows"));
     assert!(complaint("--nx 2").contains("three columns"));
     assert!(complaint("--block 33").contains("whole warps"));
+    assert!(complaint("--exchange nccl --nx 32").contains("NCCL needs GPUs, and this is the emulated device"));
+    assert!(
+        complaint("--exchange nccl-graph --nx 32 --path rails --provider test:unordered")
+            .contains("chooses its way itself")
+    );
+    assert!(complaint("--exchange resident --nx 32 --ny 6").contains("3 rows of a rank; a block has 4 rows or more"));
     assert!(complaint("--norm-when every=0").contains("every=K with K from 1"));
 }
 

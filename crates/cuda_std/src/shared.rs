@@ -38,8 +38,11 @@ pub fn memory<T>() -> *mut T {
 #[cfg(target_arch = "nvptx64")]
 core::arch::global_asm!(".extern .shared .align 16 .b8 cuda_std_dynamic[];");
 
-/// Shared memory whose length the launch chooses (`Function::with_shared_memory` of host/cuda); up to 227 KB of a block on an H100. It
-/// is reached by offsets, since addresses of 32 bits take half the registers. A kernel that has it does not use [`memory`].
+/// Shared memory whose length the launch chooses (`Function::with_shared_memory` of host/cuda); up to 227 KB of a block on an H100. A
+/// kernel that has it does not use [`memory`].
+///
+/// It is reached by addresses of 32 bits, which take half the registers. An address is given by [`at`](Dynamic::at) once and then counted
+/// on from: in a loop each access is one instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Dynamic {
     #[cfg(not(target_arch = "nvptx64"))]
@@ -67,102 +70,102 @@ impl Dynamic {
         }
     }
 
-    /// Loads `W` words of 4 bytes (1 or 4) from byte `at` on, by one instruction.
+    /// The address of its byte `offset`. All lanes of a full warp call it together: the driver's compiler is not to know what the address is
+    /// made of. Where registers are scarce it makes it again for each access, from the block's window and the thread's number, which
+    /// takes longer than the access (ptxas 13, a kernel of 64 registers).
+    #[inline(always)]
+    pub fn at(self, offset: u32) -> u32 {
+        #[cfg(target_arch = "nvptx64")]
+        {
+            let first: u32;
+            // SAFETY: reads an address.
+            unsafe {
+                core::arch::asm!("mov.u32 {first}, cuda_std_dynamic;", first = out(reg32) first, options(pure, nomem, nostack));
+            }
+            crate::warp::shuffle_f32(u32::MAX, f32::from_bits(first + offset), crate::warp::lane()).to_bits()
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        offset
+    }
+
+    /// Loads `W` words of 4 bytes (1 or 4) from an address on, by one instruction.
     ///
     /// # Safety
-    /// They lie in the block's memory, `at` is a multiple of their length, and nobody writes them meanwhile.
+    /// They lie in the block's memory, the address is a multiple of their length, and nobody writes them meanwhile.
     #[inline(always)]
-    pub unsafe fn load<const W: usize>(self, at: u32) -> [u32; W] {
+    pub unsafe fn load<const W: usize>(self, address: u32) -> [u32; W] {
         const { assert!(W == 1 || W == 4) };
         #[cfg(target_arch = "nvptx64")]
         // SAFETY: the caller's contract.
         unsafe {
             let mut words = [0; W];
             if W == 1 {
-                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; ld.shared.b32 {a}, [at]; }}",
-                     at = in(reg32) at, a = out(reg32) words[0], options(nostack));
+                core::arch::asm!("ld.shared.b32 {a}, [{address}];", address = in(reg32) address, a = out(reg32) words[0], options(nostack));
             } else {
-                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; ld.shared.v4.b32 {{{a}, {b}, {c}, {d}}}, [at]; }}",
-                     at = in(reg32) at, a = out(reg32) words[0], b = out(reg32) words[1], c = out(reg32) words[2],
-                     d = out(reg32) words[3], options(nostack));
+                core::arch::asm!("ld.shared.v4.b32 {{{a}, {b}, {c}, {d}}}, [{address}];", address = in(reg32) address,
+                     a = out(reg32) words[0], b = out(reg32) words[1], c = out(reg32) words[2], d = out(reg32) words[3],
+                     options(nostack));
             }
             words
         }
         #[cfg(not(target_arch = "nvptx64"))]
         // SAFETY: inside, as asserted; the rest is the caller's contract.
         unsafe {
-            assert!(at + 4 * W as u32 <= self.bytes, "{W} words at {at} of {} bytes of shared memory", self.bytes);
-            self.first.add(at as usize).cast::<[u32; W]>().read()
+            assert!(
+                address + 4 * W as u32 <= self.bytes,
+                "{W} words at {address} of {} bytes of shared memory",
+                self.bytes
+            );
+            self.first.add(address as usize).cast::<[u32; W]>().read()
         }
     }
 
-    /// Stores `W` words of 4 bytes (1 or 4) from byte `at` on, by one instruction.
+    /// Stores `W` words of 4 bytes (1 or 4) from an address on, by one instruction.
     ///
     /// # Safety
-    /// They lie in the block's memory, `at` is a multiple of their length, and nobody else accesses them meanwhile.
+    /// They lie in the block's memory, the address is a multiple of their length, and nobody else accesses them meanwhile.
     #[inline(always)]
-    pub unsafe fn store<const W: usize>(self, at: u32, words: [u32; W]) {
+    pub unsafe fn store<const W: usize>(self, address: u32, words: [u32; W]) {
         const { assert!(W == 1 || W == 4) };
         #[cfg(target_arch = "nvptx64")]
         // SAFETY: the caller's contract.
         unsafe {
             if W == 1 {
-                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; st.shared.b32 [at], {a}; }}",
-                     at = in(reg32) at, a = in(reg32) words[0], options(nostack));
+                core::arch::asm!("st.shared.b32 [{address}], {a};", address = in(reg32) address, a = in(reg32) words[0], options(nostack));
             } else {
-                core::arch::asm!("{{ .reg .b32 at; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; st.shared.v4.b32 [at], {{{a}, {b}, {c}, {d}}}; }}",
-                     at = in(reg32) at, a = in(reg32) words[0], b = in(reg32) words[1], c = in(reg32) words[2],
-                     d = in(reg32) words[3], options(nostack));
+                core::arch::asm!("st.shared.v4.b32 [{address}], {{{a}, {b}, {c}, {d}}};", address = in(reg32) address,
+                     a = in(reg32) words[0], b = in(reg32) words[1], c = in(reg32) words[2], d = in(reg32) words[3],
+                     options(nostack));
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
         // SAFETY: inside, as asserted; the rest is the caller's contract.
         unsafe {
-            assert!(at + 4 * W as u32 <= self.bytes, "{W} words at {at} of {} bytes of shared memory", self.bytes);
-            self.first.add(at as usize).cast::<[u32; W]>().write(words);
+            assert!(
+                address + 4 * W as u32 <= self.bytes,
+                "{W} words at {address} of {} bytes of shared memory",
+                self.bytes
+            );
+            self.first.add(address as usize).cast::<[u32; W]>().write(words);
         }
     }
 
-    /// As [`load`](Dynamic::load) of one word, where `value` is `IS`, and 0 otherwise: by a predicate and no branch.
-    ///
-    /// # Safety
-    /// As [`load`](Dynamic::load), where it loads.
-    #[inline(always)]
-    pub unsafe fn load_if<const IS: u32>(self, value: u32, at: u32) -> u32 {
-        #[cfg(target_arch = "nvptx64")]
-        {
-            let word;
-            // SAFETY: the caller's contract.
-            unsafe {
-                core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.eq.u32 is, {value}, {is}; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; mov.b32 {word}, 0; @is ld.shared.b32 {word}, [at]; }}",
-                     value = in(reg32) value, is = const IS, at = in(reg32) at, word = out(reg32) word, options(nostack));
-            }
-            word
-        }
-        #[cfg(not(target_arch = "nvptx64"))]
-        {
-            // SAFETY: the caller's contract.
-            let load = || unsafe { self.load::<1>(at) };
-            if value == IS { load()[0] } else { 0 }
-        }
-    }
-
-    /// As [`store`](Dynamic::store) of one word, where `value` is `IS`: by a predicate and no branch.
+    /// As [`store`](Dynamic::store) of one word, where `condition` is not 0: by a predicate and no branch.
     ///
     /// # Safety
     /// As [`store`](Dynamic::store), where it stores.
     #[inline(always)]
-    pub unsafe fn store_if<const IS: u32>(self, value: u32, at: u32, word: u32) {
+    pub unsafe fn store_if(self, condition: u32, address: u32, word: u32) {
         #[cfg(target_arch = "nvptx64")]
         // SAFETY: the caller's contract.
         unsafe {
-            core::arch::asm!("{{ .reg .pred is; .reg .b32 at; setp.eq.u32 is, {value}, {is}; mov.u32 at, cuda_std_dynamic; add.u32 at, at, {at}; @is st.shared.b32 [at], {word}; }}",
-                 value = in(reg32) value, is = const IS, at = in(reg32) at, word = in(reg32) word, options(nostack));
+            core::arch::asm!("{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; @is st.shared.b32 [{address}], {word}; }}",
+                 condition = in(reg32) condition, address = in(reg32) address, word = in(reg32) word, options(nostack));
         }
         #[cfg(not(target_arch = "nvptx64"))]
-        if value == IS {
+        if condition != 0 {
             // SAFETY: the caller's contract.
-            unsafe { self.store(at, [word]) };
+            unsafe { self.store(address, [word]) };
         }
     }
 }

@@ -24,6 +24,10 @@ mod device {
     unsafe extern "unadjusted" {
         #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
         pub fn shuffle_index(mask: i32, value: i32, source: i32, clamp: i32) -> i32;
+        #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+        pub fn shuffle_up(mask: i32, value: i32, by: i32, clamp: i32) -> i32;
+        #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+        pub fn shuffle_down(mask: i32, value: i32, by: i32, clamp: i32) -> i32;
         #[link_name = "llvm.nvvm.bar.warp.sync"]
         pub fn synchronize(mask: i32);
         #[link_name = "llvm.nvvm.match.any.sync.i64"]
@@ -112,6 +116,27 @@ pub fn shuffle_f32(mask: u32, value: f32, source: u32) -> f32 {
     });
     #[cfg(not(target_arch = "nvptx64"))]
     f32::from_bits(emulation::shuffle(mask, value.to_bits() as u64, source) as u32)
+}
+
+/// What the lane below this one holds; its own in the first lane. All lanes of the warp call it together, and there are [`SIZE`] of them.
+/// (The distance is a constant: a lane's number takes a register, and is asked for again where there is none.)
+#[inline(always)]
+pub fn from_lane_below_f32(value: f32) -> f32 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's lanes are all of the warp.
+    return f32::from_bits(unsafe { device::shuffle_up(-1, value.to_bits() as i32, 1, 0) as u32 });
+    #[cfg(not(target_arch = "nvptx64"))]
+    shuffle_f32(u32::MAX >> (u32::BITS - SIZE), value, lane().saturating_sub(1))
+}
+
+/// As [`from_lane_below_f32`], of the lane above; its own in the last lane.
+#[inline(always)]
+pub fn from_lane_above_f32(value: f32) -> f32 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the caller's lanes are all of the warp.
+    return f32::from_bits(unsafe { device::shuffle_down(-1, value.to_bits() as i32, 1, 31) as u32 });
+    #[cfg(not(target_arch = "nvptx64"))]
+    shuffle_f32(u32::MAX >> (u32::BITS - SIZE), value, (lane() + 1).min(SIZE - 1))
 }
 
 /// The sum of what all lanes of a warp hold, in every lane. All lanes of the warp call it together, and there are [`SIZE`] of them.

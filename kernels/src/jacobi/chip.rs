@@ -1,81 +1,120 @@
-//! A resident block's shared memory: rows, the ends of its warps' rows, and their sums.
+//! A resident block's shared memory: rows, the ends of its warps' rows, their sums, and where its neighbours' words are.
 
 use super::NORM_NEVER;
-use super::resident::{KEPT, LEAST_ROWS, ResidentArgs};
-use super::stencil::{Columns, Points, WIDTH, first_of_thread};
+use super::resident::{LEAST_ROWS, ResidentArgs};
+use super::stencil::{Columns, Far, Points, WIDTH, first_of_thread};
 use cuda_std::shared::Dynamic;
 use cuda_std::sum::add_relaxed_gpu_f64;
 use cuda_std::{thread, warp};
 
+/// Warps of the largest block: there is room for so many, so that what belongs to a row lies at a constant distance from that of the row
+/// before, and a loop over rows counts one address.
+const WARPS: u32 = 1024 / warp::SIZE;
+/// The points at both ends of each warp in a row, of one parity of tags.
+const ENDS: u32 = 2 * WARPS * 4;
+/// The same of both parities.
+const ENDS_OF_ROW: u32 = 2 * ENDS;
+/// The sums of all warps, of one parity.
+const SUMS: u32 = WARPS * 4;
+/// Four addresses of 8 bytes.
+const DOORS: u32 = 32;
+
 /// A row of a block's points.
-pub const fn row_bytes(threads: u32) -> u32 {
+const fn row_bytes(threads: u32) -> u32 {
     threads * (WIDTH * 4) as u32
 }
 
-/// The points at both ends of each warp in each row, and each warp's sum.
-pub const fn parity_bytes(rows: u32, threads: u32) -> u32 {
-    (rows * 2 + 1) * (threads / warp::SIZE) * 4
+/// Shared memory of a block of so many threads that has so many rows, in bytes.
+pub const fn bytes(rows: u32, threads: u32) -> u32 {
+    (rows - LEAST_ROWS + 1) * row_bytes(threads) + rows * ENDS_OF_ROW + DOORS + 2 * SUMS
 }
 
-/// A block's place in shared memory.
+/// A thread's places in its block's shared memory.
 #[derive(Clone, Copy)]
 pub struct Memory {
     shared: Dynamic,
-    /// Offset of the warps' edges.
-    edges: u32,
-    /// Bytes of one parity of these.
-    parity: u32,
-    /// Bytes of the edges of one row.
-    row: u32,
-    warp: u32,
-    /// Bytes of a row of points, and where this thread's are in it.
-    wide: u32,
-    thread: u32,
-    /// Rows of points here.
-    pub rows: u32,
+    /// Its points in the first row that is here; the block's last row is here as the last one.
+    pub points: u32,
+    /// Its points in that last one.
+    pub last: u32,
+    /// In row 0, of tags of parity 0: what lies beside this lane's points and belongs to another warp.
+    get: u32,
+    /// As there: its own point at its warp's end.
+    put: u32,
+    /// The doors, and behind them the sums.
+    tail: u32,
+}
+
+/// The ends of a row's warps: where they are found, and where the next values' go.
+#[derive(Clone, Copy)]
+pub struct Ends {
+    get: u32,
+    put: u32,
+}
+
+impl Ends {
+    /// Those so many rows further down.
+    #[inline(always)]
+    pub fn down(self, rows: u32) -> Ends {
+        Ends { get: self.get + rows * ENDS_OF_ROW, put: self.put + rows * ENDS_OF_ROW }
+    }
 }
 
 impl Memory {
+    /// By all threads of a block, which are whole warps.
     #[inline(always)]
-    pub fn new(rows: u32, bytes: u32) -> Memory {
-        let threads = thread::block_dim_x();
-        let between = rows - LEAST_ROWS.min(rows);
-        let in_shared = between - between.min(KEPT as u32);
+    pub fn new(columns: &Columns, rows: u32, bytes: u32) -> Memory {
+        let shared = Dynamic::of_block(bytes);
+        let here = (rows - LEAST_ROWS + 1) * row_bytes(thread::block_dim_x());
+        let points = shared.at(first_of_thread() * 4);
+        // Left and right end of each warp. The first warp's left and the last one's right neighbour are other words of this memory: what
+        // they are said to be is not used, for the field's first and last points stay as they are.
+        let own = here + thread::thread_idx_x() / warp::SIZE * 8;
         Memory {
-            shared: Dynamic::of_block(bytes),
-            edges: in_shared * row_bytes(threads),
-            parity: parity_bytes(rows, threads),
-            row: 2 * (threads / warp::SIZE) * 4,
-            warp: thread::thread_idx_x() / warp::SIZE,
-            wide: row_bytes(threads),
-            thread: first_of_thread() * 4,
-            rows: in_shared,
+            shared,
+            points,
+            last: points + here - row_bytes(thread::block_dim_x()),
+            get: shared.at(columns.by_end(own - 4, own + 8)),
+            put: shared.at(columns.by_end(own, own + 4)),
+            tail: shared.at(here + rows * ENDS_OF_ROW),
         }
     }
 
-    /// A thread's points of the `index`-th row in shared memory.
+    /// From a row here to the next one.
     #[inline(always)]
-    pub unsafe fn points(&self, index: u32) -> Points {
-        let at = index * self.wide + self.thread;
+    pub fn row(&self) -> u32 {
+        row_bytes(thread::block_dim_x())
+    }
+
+    /// A thread's points.
+    #[inline(always)]
+    pub unsafe fn load(&self, at: u32) -> Points {
         // SAFETY: the caller's contract.
         unsafe { self.shared.load::<WIDTH>(at) }.map(f32::from_bits)
     }
 
     #[inline(always)]
-    pub unsafe fn set_points(&self, index: u32, points: &Points) {
-        let at = index * self.wide + self.thread;
+    pub unsafe fn store(&self, at: u32, points: &Points) {
         // SAFETY: the caller's contract.
         unsafe { self.shared.store(at, points.map(f32::to_bits)) };
     }
 
+    /// The ends of the block's first row that iteration `tag` reads, and where it leaves the next.
+    #[inline(always)]
+    pub fn ends(&self, tag: u32) -> Ends {
+        Ends { get: self.get + (tag & 1) * ENDS, put: self.put + (!tag & 1) * ENDS }
+    }
+
     /// Leaves the ends of this warp's points in a row for its neighbours.
     #[inline(always)]
-    pub unsafe fn set_edges(&self, columns: &Columns, tag: u32, row: u32, points: &Points) {
-        let at = self.edges + (tag & 1) * self.parity + row * self.row + self.warp * 4;
+    pub unsafe fn set_ends(&self, columns: &Columns, ends: Ends, points: &Points) {
+        let [left, right] = [points[0].to_bits(), points[WIDTH - 1].to_bits()];
         // SAFETY: the caller's contract: one place for each warp and side.
         unsafe {
-            self.shared.store_if::<0>(columns.lane, at, points[0].to_bits());
-            self.shared.store_if::<{ warp::SIZE - 1 }>(columns.lane, at + self.row / 2, points[WIDTH - 1].to_bits());
+            self.shared.store_if(columns.is_end(), ends.put, columns.by_end(left, right));
+            if warp::SIZE == 1 {
+                self.shared.store(ends.put + 4, [right]);
+            }
         }
     }
 
@@ -84,33 +123,54 @@ impl Memory {
     pub unsafe fn step(
         &self,
         columns: &Columns,
-        tag: u32,
-        row: u32,
-        [above, points, below]: [&Points; 3],
+        ends: Ends,
+        rows: [&Points; 3],
         sum: &mut f32,
     ) -> Points {
-        let at = self.edges + (tag & 1) * self.parity + row * self.row + self.warp * 4;
-        // The first warp's left and the last one's right neighbour are other words of this memory: what they are said to be is not used,
-        // for the field's first and last points stay as they are.
+        // Where a warp is one lane, what is to the right lies three words behind what is to the left.
+        let beyond = |right: bool| if warp::SIZE == 1 && right { 12 } else { 0 };
         // SAFETY: the caller's contract.
-        let (left, right) = unsafe {
-            (
-                f32::from_bits(self.shared.load_if::<0>(columns.lane, at + self.row / 2 - 4)),
-                f32::from_bits(self.shared.load_if::<{ warp::SIZE - 1 }>(columns.lane, at + 4)),
-            )
-        };
-        let (left, right) = columns.beside(points, left, right);
-        let next = columns.step(above, points, below, left, right, sum);
+        let far = Far::by(columns, |right| f32::from_bits(unsafe { self.shared.load::<1>(ends.get + beyond(right)) }[0]));
+        let next = columns.step(rows, columns.beside(rows[1], far), sum);
         // SAFETY: as above.
-        unsafe { self.set_edges(columns, tag + 1, row, &next) };
+        unsafe { self.set_ends(columns, ends, &next) };
         next
+    }
+
+    /// Where the threads find the points beside the block's rows, above and below, and where they leave its own. They lie here, since
+    /// each would take two registers. By one thread; a barrier of the block is behind it.
+    #[inline(always)]
+    pub unsafe fn set_doors(&self, take: [u64; 2], give: [u64; 2]) {
+        let words = |[above, below]: [u64; 2]| [above as u32, (above >> 32) as u32, below as u32, (below >> 32) as u32];
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.shared.store(self.tail, words(take));
+            self.shared.store(self.tail + 16, words(give));
+        }
+    }
+
+    #[inline(always)]
+    pub unsafe fn take(&self) -> [u64; 2] {
+        // SAFETY: behind the barrier that is behind `set_doors`.
+        addresses(unsafe { self.shared.load(self.tail) })
+    }
+
+    #[inline(always)]
+    pub unsafe fn give(&self) -> [u64; 2] {
+        // SAFETY: as above.
+        addresses(unsafe { self.shared.load(self.tail + 16) })
     }
 
     /// Where the warps leave their sums.
     #[inline(always)]
     fn sums(&self, tag: u32) -> u32 {
-        self.edges + (tag & 1) * self.parity + self.parity - self.row / 2
+        self.tail + DOORS + (tag & 1) * SUMS
     }
+}
+
+#[inline(always)]
+fn addresses([a, b, c, d]: [u32; 4]) -> [u64; 2] {
+    [(b as u64) << 32 | a as u64, (d as u64) << 32 | c as u64]
 }
 
 /// A warp's part of an iteration's sum, for [`add_sums`] behind the block's barrier.
@@ -121,8 +181,9 @@ pub unsafe fn leave_sum(args: &ResidentArgs, memory: &Memory, tag: u32, sum: f32
     }
     let sum = warp::sum_f32(sum);
     if warp::lane() == 0 {
+        let own = memory.sums(tag) + thread::thread_idx_x() / warp::SIZE * 4;
         // SAFETY: one place for each warp, in two parities: the other one's may still be read.
-        unsafe { memory.shared.store(memory.sums(tag) + memory.warp * 4, [sum.to_bits()]) };
+        unsafe { memory.shared.store(own, [sum.to_bits()]) };
     }
 }
 
@@ -130,7 +191,7 @@ pub unsafe fn leave_sum(args: &ResidentArgs, memory: &Memory, tag: u32, sum: f32
 #[inline(always)]
 pub unsafe fn add_sums(args: &ResidentArgs, memory: &Memory, tag: u32) {
     let warps = thread::block_dim_x() / warp::SIZE;
-    if args.norm == NORM_NEVER || tag % warps != memory.warp {
+    if args.norm == NORM_NEVER || tag % warps != thread::thread_idx_x() / warp::SIZE {
         return;
     }
     let mut sum = 0.0;

@@ -1,13 +1,16 @@
 //! Boundary rows between resident blocks: words that carry a value and the number of its iteration, and puts with a signal to PEs that
 //! are reached by rails.
+//!
+//! A row of words is two planes: the first two words of all threads, then the second two. Each access of a warp is then 512 adjacent bytes;
+//! side by side, a thread's 32 bytes would be two accesses that leave every second 16 bytes out.
 
+use super::chip::Memory;
 use super::resident::{PLACES, ResidentArgs, row_words};
-use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
+use super::stencil::{Columns, Points, load, store};
 use super::{ABOVE, BELOW, Link};
 use crate::gin::{Block, Patience};
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
 use cuda_std::thread;
-use cuda_std::vector::opaque_u32;
 
 /// A value and the number of its iteration.
 #[inline(always)]
@@ -15,85 +18,76 @@ fn tagged(value: f32, tag: u32) -> u64 {
     (tag as u64) << 32 | value.to_bits() as u64
 }
 
-/// Where a thread finds the points beside its block's rows on one side, and where it leaves its own for the block there; of parity 0.
-/// 0: that side is a PE which is reached by rails.
-#[derive(Clone, Copy)]
-pub struct Door {
-    pub take: u64,
-    pub give: u64,
+/// Where a block finds the words beside its rows on one side, and where it leaves its own for the block there: place of parity 0. 0: that
+/// side is a PE which is reached by rails.
+#[inline(always)]
+pub unsafe fn of(args: &ResidentArgs, side: usize) -> (u64, u64) {
+    let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
+    let row = row_words(thread::block_dim_x()) * 8;
+    // What I give lies on the other side of whoever gets it.
+    let (here, there) = (side as u64 * row, (1 - side) as u64 * row);
+    let own = args.words as u64;
+    let of_block = |block: u32| own + block as u64 * PLACES * row;
+    let inner = if side == ABOVE { block > 0 } else { block + 1 < blocks };
+    if inner {
+        let other = if side == ABOVE { block - 1 } else { block + 1 };
+        return (of_block(block) + here, of_block(other) + there);
+    }
+    // SAFETY: contract of the kernel.
+    let link = unsafe { &*args.link };
+    let far = link.world.ptr(args.inbox, link.peers[side]) as u64;
+    if far == 0 {
+        return (0, 0);
+    }
+    (link.world.local(args.inbox) as u64 + here, far + there)
 }
 
-impl Door {
-    /// Of this thread.
-    #[inline(always)]
-    pub unsafe fn of(args: &ResidentArgs, side: usize) -> Door {
-        let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
-        let row = row_words(thread::block_dim_x()) * 8;
-        let mine = first_of_thread() as u64 * 8;
-        // What I give lies on the other side of whoever gets it.
-        let (here, there) = (side as u64 * row + mine, (1 - side) as u64 * row + mine);
-        let own = args.words as u64;
-        let of_block = |block: u32| own + block as u64 * PLACES * row;
-        let inner = if side == ABOVE { block > 0 } else { block + 1 < blocks };
-        if inner {
-            let other = if side == ABOVE { block - 1 } else { block + 1 };
-            return Door { take: of_block(block) + here, give: of_block(other) + there };
-        }
-        // SAFETY: contract of the kernel.
-        let link = unsafe { &*args.link };
-        let far = link.world.ptr(args.inbox, link.peers[side]) as u64;
-        if far == 0 {
-            return Door { take: 0, give: 0 };
-        }
-        Door { take: link.world.local(args.inbox) as u64 + here, give: far + there }
-    }
+/// The two pairs of words of this thread, in the row of a tag's parity.
+#[inline(always)]
+unsafe fn pairs<'a>(place: u64, tag: u32) -> (&'a WordPair, &'a WordPair) {
+    let plane = thread::block_dim_x() * 16;
+    let at = place + ((tag & 1) * (4 * plane) + thread::thread_idx_x() * 16) as u64;
+    // SAFETY: the caller's contract: rows begin at multiples of 16 and have two pairs for each thread.
+    unsafe { (&*(at as *const WordPair), &*((at + plane as u64) as *const WordPair)) }
+}
 
-    /// The two pairs of words of this thread, of a tag's parity.
-    #[inline(always)]
-    unsafe fn pairs<'a>(base: u64, tag: u32) -> (&'a WordPair, &'a WordPair) {
-        let parity = opaque_u32((tag & 1) * 2 * thread::block_dim_x()) as u64 * (WIDTH * 8) as u64;
-        let pairs = (base + parity) as *const WordPair;
-        // SAFETY: the caller's contract: rows begin at multiples of 16 and have two pairs for each thread.
-        unsafe { (&*pairs, &*pairs.add(1)) }
-    }
+/// Leaves points at a door.
+#[inline(always)]
+pub unsafe fn give(place: u64, points: &Points, tag: u32) {
+    // SAFETY: the caller's contract.
+    let (first, second) = unsafe { pairs(place, tag) };
+    store_relaxed_sys_v2_u64(first, tagged(points[0], tag), tagged(points[1], tag));
+    store_relaxed_sys_v2_u64(second, tagged(points[2], tag), tagged(points[3], tag));
+}
 
-    #[inline(always)]
-    pub unsafe fn give(&self, points: &Points, tag: u32) {
-        // SAFETY: the caller's contract.
-        let (first, second) = unsafe { Door::pairs(self.give, tag) };
-        store_relaxed_sys_v2_u64(first, tagged(points[0], tag), tagged(points[1], tag));
-        store_relaxed_sys_v2_u64(second, tagged(points[2], tag), tagged(points[3], tag));
-    }
-
-    /// The points, and whether all of them are of this tag.
-    #[inline(always)]
-    unsafe fn look(&self, tag: u32) -> (Points, bool) {
-        // SAFETY: the caller's contract.
-        let (first, second) = unsafe { Door::pairs(self.take, tag) };
-        let (a, b) = load_relaxed_sys_v2_u64(first);
-        let (c, d) = load_relaxed_sys_v2_u64(second);
-        let words = [a, b, c, d];
-        let there = words.iter().fold(true, |there, word| there & ((*word >> 32) as u32 == tag));
-        (words.map(|word| f32::from_bits(word as u32)), there)
-    }
+/// The points at a door, and whether all of them are of this tag.
+#[inline(always)]
+unsafe fn look(place: u64, tag: u32) -> (Points, bool) {
+    // SAFETY: the caller's contract.
+    let (first, second) = unsafe { pairs(place, tag) };
+    let (a, b) = load_relaxed_sys_v2_u64(first);
+    let (c, d) = load_relaxed_sys_v2_u64(second);
+    let words = [a, b, c, d];
+    let there = words.iter().fold(true, |there, word| there & ((*word >> 32) as u32 == tag));
+    (words.map(|word| f32::from_bits(word as u32)), there)
 }
 
 /// Takes the rows beside the block's, of both sides; 0, or why that has failed ([`Status`](crate::ring::Status)).
 #[inline(always)]
 pub unsafe fn take<const RAILS: bool>(
     args: &ResidentArgs,
-    doors: &[Door; 2],
+    memory: &Memory,
     tag: u32,
     columns: &Columns,
 ) -> ([Points; 2], u32) {
     // SAFETY: the caller's contract.
     unsafe {
-        let [above, below] = [doors[ABOVE], doors[BELOW]];
-        if !RAILS || above.take != 0 && below.take != 0 {
+        let [above, below] = memory.take();
+        if !RAILS || above != 0 && below != 0 {
             let mut patience = Patience::new();
             // Both sides' loads are under way at once.
             loop {
-                let ((up, first), (down, second)) = (above.look(tag), below.look(tag));
+                let ((up, first), (down, second)) = (look(above, tag), look(below, tag));
                 if first & second {
                     return ([up, down], 0);
                 }
@@ -103,24 +97,24 @@ pub unsafe fn take<const RAILS: bool>(
                 thread::relax();
             }
         }
-        let (up, first) = one_side(args, &above, tag, ABOVE, columns);
-        let (down, second) = one_side(args, &below, tag, BELOW, columns);
+        let (up, first) = one_side(args, above, tag, ABOVE, columns);
+        let (down, second) = one_side(args, below, tag, BELOW, columns);
         ([up, down], first.max(second))
     }
 }
 
 /// As [`take`], of one side.
 #[inline(always)]
-unsafe fn one_side(args: &ResidentArgs, door: &Door, tag: u32, side: usize, columns: &Columns) -> (Points, u32) {
+unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, columns: &Columns) -> (Points, u32) {
     // SAFETY: the caller's contract.
     unsafe {
-        if door.take == 0 {
+        if place == 0 {
             let wanted = args.counted[side] + (tag - args.first) as u64 + 1;
             return receive(args.link, tag, side, wanted, *columns);
         }
         let mut patience = Patience::new();
         loop {
-            let (points, there) = door.look(tag);
+            let (points, there) = look(place, tag);
             if there {
                 return (points, 0);
             }

@@ -1,6 +1,6 @@
 //! Boundary rows between PEs, by the calls of [`gin`](crate::gin). Out of line: a stencil's threads keep their registers.
 
-use super::stencil::{Columns, WIDTH, load, store};
+use super::stencil::{WIDTH, load, store};
 use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, Link, TRACE_SENT, TRACE_WAITED};
 use crate::gin::{Block, Context, Thread};
 use crate::ring::Status;
@@ -27,13 +27,13 @@ pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<
 }
 
 /// Sends a tile's piece of the boundary row on this side, which `row` has in device memory. By all threads of a block; each has stored
-/// its own `columns` of the row itself.
+/// its own columns of the row itself: four from `column` on, where it has `any`.
 ///
 /// # Safety
-/// The link is valid, `row` is the boundary row of this side that iteration `iteration` has computed, and `first` and `count` are the
-/// tile's columns.
+/// The link is valid, `row` is the boundary row of this side that iteration `iteration` has computed, and `tile` are the first of the tile's
+/// columns and their number.
 #[inline(never)]
-pub unsafe fn send(link: *const Link, iteration: u32, side: usize, row: *const f32, columns: Columns, first: u32, count: u32) {
+pub unsafe fn send(link: *const Link, iteration: u32, side: usize, row: *const f32, column: u32, any: bool, tile: [u32; 2]) {
     // SAFETY: the caller's contract.
     let link = unsafe { &*link };
     if thread::sync_threads_or(link.world.has_failed()) {
@@ -51,7 +51,7 @@ pub unsafe fn send(link: *const Link, iteration: u32, side: usize, row: *const f
     };
     // A failure is in the world's report, and the next launch finds it there.
     // SAFETY: the caller's contract; the thread's own points, which it has stored before.
-    let _ = unsafe { to.send(row, columns, first, count) };
+    let _ = unsafe { to.send(row, column, any, tile) };
     note(link, iteration, TRACE_SENT, began);
 }
 
@@ -66,17 +66,17 @@ struct Route<'a> {
 
 impl Route<'_> {
     #[inline(always)]
-    unsafe fn send(&self, row: *const f32, columns: Columns, first: u32, count: u32) -> Result<(), Status> {
+    unsafe fn send(&self, row: *const f32, column: u32, any: bool, [first, count]: [u32; 2]) -> Result<(), Status> {
         let link = self.link;
         let (out, halo) = (link.out[self.out / 2][self.out % 2], link.halo[self.halo / 2][self.halo % 2]);
         let pitch = out.len() as u32;
         // SAFETY: the caller's contract.
-        let points = unsafe { load(row.add(columns.first as usize)) };
+        let points = unsafe { load(row.add(column as usize)) };
         if link.exchange == EXCHANGE_P {
             let mut line = link.world.context(Thread);
             for point in 0..WIDTH as u32 {
-                if columns.any && columns.first + point < pitch {
-                    line.p(halo.at((columns.first + point) as u64), points[point as usize], self.peer)?;
+                if any && column + point < pitch {
+                    line.p(halo.at((column + point) as u64), points[point as usize], self.peer)?;
                 }
             }
             // Over NVLink the signal's fence stands behind the stores of the whole block.
@@ -85,9 +85,9 @@ impl Route<'_> {
             }
             return self.put(first as u64, 0);
         }
-        if columns.any {
+        if any {
             // SAFETY: this thread's columns of a row in the heap.
-            unsafe { store(link.world.local(out).add(columns.first as usize), &points) };
+            unsafe { store(link.world.local(out).add(column as usize), &points) };
         }
         if link.exchange == EXCHANGE_BLOCK {
             return self.put(first as u64, count as u64);

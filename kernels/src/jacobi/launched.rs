@@ -8,11 +8,16 @@
 //! theirs while the grid's other tiles are computed. A tile that waits holds its place, and waits for what the neighbour's last iteration
 //! has sent, never for its present one: so a grid of more blocks than fit at once ends as well.
 
-use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, load_point_if, store_if};
-use super::{ABOVE, BELOW, Link, NORM_NEVER, NORM_THREAD_ATOMIC, TRACE_BEGAN, TRACE_ENDED, exchange};
+use super::stencil::{Columns, Far, Points, WIDTH, first_of_thread, load, load_point_if, store_if};
+use super::{ABOVE, BELOW, EXCHANGE_NONE, Link, NORM_NEVER, NORM_THREAD_ATOMIC, TRACE_BEGAN, TRACE_ENDED, exchange};
 use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
+use cuda_std::shared::Dynamic;
 use cuda_std::sum::{add_relaxed_gpu_f32, add_relaxed_gpu_f64};
-use cuda_std::{kernel, shared, thread, warp};
+use cuda_std::vector::opaque_u32;
+use cuda_std::{kernel, thread, warp};
+
+/// Shared memory of a block: a sum for each warp.
+pub const SHARED_BYTES: u32 = 1024 / warp::SIZE * 4;
 
 /// Arguments of [`jacobi_step`].
 #[repr(C)]
@@ -32,13 +37,18 @@ pub struct StepArgs {
     pub pitch: u32,
     /// Rows of a tile.
     pub strip: u32,
+    /// Tiles of this grid: from here on, and up to here. All: from 0 to the product of [`tiles`]. The first ones are those of the PE's first and
+    /// last rows.
+    pub first_tile: u32,
+    /// See above.
+    pub end_tile: u32,
     /// From 1.
     pub iteration: u32,
     /// [`NORM_NEVER`], ...
     pub norm: u32,
     /// Device memory, 0 before: where the squares of all changes are added.
     pub sum: *const Word,
-    /// Device memory; null: nothing is exchanged ([`EXCHANGE_NONE`](super::EXCHANGE_NONE)).
+    /// Device memory; null: nothing is exchanged ([`EXCHANGE_NONE`]).
     pub link: *const Link,
 }
 
@@ -46,6 +56,12 @@ pub struct StepArgs {
 unsafe impl Send for StepArgs {}
 // SAFETY: as above.
 unsafe impl Sync for StepArgs {}
+
+/// Tiles beside each other and above each other, of `rows` rows of `pitch` points, by blocks of `threads` and tiles of `strip` rows.
+#[inline(always)]
+pub const fn tiles(pitch: u32, rows: u32, threads: u32, strip: u32) -> (u32, u32) {
+    (pitch.div_ceil(threads * WIDTH as u32), rows.div_ceil(strip))
+}
 
 impl StepArgs {
     /// The points of a row from column 0 on; row -1 (all bits set) is above, row `rows` below.
@@ -62,17 +78,25 @@ impl StepArgs {
     }
 }
 
-/// What a thread carries down its columns.
-struct March<'a> {
+/// What a thread carries down its columns. `EACH`: every point is added by itself ([`NORM_THREAD_ATOMIC`]).
+struct March<'a, const EACH: bool> {
     args: &'a StepArgs,
     columns: &'a Columns,
+    /// Not 0 where there is a point beside this lane's that belongs to another warp, and how far it is from the lane's first one.
+    is_far: u32,
+    far: isize,
+    /// Not 0 where there is something to store.
+    stores: u32,
     above: Points,
     points: Points,
     sum: f32,
 }
 
+/// A row on its way: the points below, and what lies beside the warp.
+type Coming = (Points, Far);
+
 /// Several rows at once: all loads before the first of them is needed, and no branch that parts the lanes of a warp. Written out, since
-/// LLVM leaves so large a loop as it is, and what it then indexes in memory (H200: 455 us in place of what is said above).
+/// LLVM leaves so large a loop as it is, and what it then indexes in memory.
 macro_rules! rows_at_once {
     ($name:ident: $count:literal = $($ahead:literal)*) => {
         #[inline(always)]
@@ -82,22 +106,41 @@ macro_rules! rows_at_once {
             // SAFETY: contract of the kernel; the rows are of the field, and what is below the last one is of it or beside it.
             unsafe {
                 let (from, to) = (self.args.from.add(first), self.args.to.add(first));
-                let loaded = [$(self.load::<{ $ahead + 1 == $count }>(from, row, $ahead)),*];
-                $(self.step(loaded[$ahead], to.add($ahead * pitch));)*
+                let coming = [$(self.load::<{ $ahead + 1 == $count }>(from, row, $ahead)),*];
+                $(self.step(coming[$ahead], to.add($ahead * pitch));)*
             }
         }
     };
 }
 
-impl March<'_> {
-    rows_at_once!(eight: 8 = 0 1 2 3 4 5 6 7);
+impl<'a, const EACH: bool> March<'a, EACH> {
+    rows_at_once!(six: 6 = 0 1 2 3 4 5);
     rows_at_once!(four: 4 = 0 1 2 3);
     rows_at_once!(one: 1 = 0);
 
-    /// The points below those of row `row + ahead`, and what is left and right of the warp in that row. `from` is the thread's place in
-    /// row `row`.
+    /// At row `row`.
     #[inline(always)]
-    unsafe fn load<const LAST: bool>(&self, from: *const f32, row: u32, ahead: usize) -> (Points, f32, f32) {
+    unsafe fn begin(args: &'a StepArgs, columns: &'a Columns, row: u32) -> March<'a, EACH> {
+        let column = columns.first as usize;
+        let lies_left = columns.by_end(true, false);
+        let there = if lies_left { columns.first > 0 } else { columns.first + (WIDTH as u32) < args.pitch };
+        March {
+            args,
+            columns,
+            is_far: opaque_u32(columns.is_end() & (columns.any && there) as u32),
+            far: if lies_left { -1 } else { WIDTH as isize },
+            stores: opaque_u32(columns.any as u32),
+            // SAFETY: the caller's contract.
+            above: unsafe { load(args.row(row.wrapping_sub(1)).add(column)) },
+            // SAFETY: as above.
+            points: unsafe { load(args.row(row).add(column)) },
+            sum: 0.0,
+        }
+    }
+
+    /// The points below those of row `row + ahead`, and what is beside the warp in that row. `from` is the thread's place in row `row`.
+    #[inline(always)]
+    unsafe fn load<const LAST: bool>(&self, from: *const f32, row: u32, ahead: usize) -> Coming {
         let pitch = self.args.pitch as usize;
         // SAFETY: the caller's contract.
         unsafe {
@@ -107,26 +150,54 @@ impl March<'_> {
             } else {
                 here.add(pitch)
             };
-            (
-                load(below),
-                load_point_if(self.columns.left_is_far, here.wrapping_sub(1)),
-                load_point_if(self.columns.right_is_far, here.wrapping_add(WIDTH)),
-            )
+            let beside = |right: bool| {
+                // A warp of one lane has both.
+                let (is_far, far) = match warp::SIZE {
+                    1 if right => ((self.columns.any && self.columns.first + (WIDTH as u32) < self.args.pitch) as u32, WIDTH as isize),
+                    _ => (self.is_far, self.far),
+                };
+                load_point_if(is_far, here.wrapping_offset(far))
+            };
+            (load(below), Far::by(self.columns, beside))
         }
     }
 
     /// One row.
     #[inline(always)]
-    unsafe fn step(&mut self, (below, left, right): (Points, f32, f32), to: *mut f32) {
-        let (left, right) = self.columns.beside(&self.points, left, right);
-        let next = self.columns.step(&self.above, &self.points, &below, left, right, &mut self.sum);
+    unsafe fn step(&mut self, (below, far): Coming, to: *mut f32) {
+        let rows = [&self.above, &self.points, &below];
+        let next = self.columns.step(rows, self.columns.beside(&self.points, far), &mut self.sum);
         // SAFETY: the caller's contract; each point is one thread's.
-        unsafe { store_if(self.columns.stores, to, &next) };
-        if self.args.norm == NORM_THREAD_ATOMIC && self.columns.any {
+        unsafe { store_if(self.stores, to, &next) };
+        if EACH && self.columns.any {
             each_by_itself(self.args, &self.points, &next);
         }
         self.above = self.points;
         self.points = below;
+    }
+
+    /// Rows `begin` to `end`; the squares of this thread's changes.
+    #[inline(always)]
+    unsafe fn rows(args: &'a StepArgs, columns: &'a Columns, begin: u32, end: u32) -> f32 {
+        // SAFETY: the caller's contract: the rows, and those above and below.
+        unsafe {
+            let mut march = March::<EACH>::begin(args, columns, begin);
+            let mut row = begin;
+            while !EACH && row + 6 <= end {
+                march.six(row);
+                row += 6;
+            }
+            if !EACH && row + 4 <= end {
+                march.four(row);
+                row += 4;
+            }
+            while row < end {
+                march.one(row);
+                row += 1;
+            }
+            // Threads without columns have computed those of another one.
+            if columns.any { march.sum } else { 0.0 }
+        }
     }
 }
 
@@ -140,26 +211,28 @@ fn each_by_itself(args: &StepArgs, before: &Points, after: &Points) {
     }
 }
 
-/// One iteration.
+/// One iteration, or those of its tiles that this grid has.
 ///
 /// # Safety
-/// The pointers are valid for what they say while the grid runs, nobody else uses the fields, and blocks are whole warps.
+/// The pointers are valid for what they say while the grid runs, nobody else uses the fields, and blocks are whole warps with
+/// [`SHARED_BYTES`] of shared memory.
 #[kernel(program)]
 pub unsafe fn jacobi_step(args: StepArgs) {
     let wide = thread::block_dim_x() * WIDTH as u32;
-    let across = args.pitch.div_ceil(wide);
-    let strips = args.rows.div_ceil(args.strip);
+    let (across, strips) = tiles(args.pitch, args.rows, thread::block_dim_x(), args.strip);
     let linked = !args.link.is_null();
     if linked {
         note(&args, TRACE_BEGAN, !thread::global_timer_ns());
     }
     let mut sum = 0.0;
-    let mut tile = thread::block_idx_x();
-    while tile < across * strips {
-        // The first strip, the last one, and then those between.
+    let mut tile = args.first_tile + thread::block_idx_x();
+    while tile < args.end_tile {
+        // The first strip, the last one, and then those between: down in one iteration and up in the next, which so begins with what is
+        // still in the cache.
         let strip = match tile / across {
             0 => 0,
             1 => strips - 1,
+            other if args.iteration.is_multiple_of(2) => strips - other,
             other => other - 1,
         };
         let first = tile % across * wide;
@@ -171,8 +244,13 @@ pub unsafe fn jacobi_step(args: StepArgs) {
             // SAFETY: contract of the kernel.
             unsafe { wait(&args, sides) };
         }
-        // SAFETY: contract of the kernel: the tile's rows, and those above and below.
-        sum += unsafe { march(&args, &columns, begin, end) };
+        if args.norm == NORM_THREAD_ATOMIC {
+            // SAFETY: contract of the kernel: the tile's rows, and those above and below.
+            unsafe { March::<true>::rows(&args, &columns, begin, end) };
+        } else {
+            // SAFETY: as above.
+            sum += unsafe { March::<false>::rows(&args, &columns, begin, end) };
+        }
         if sides[ABOVE] || sides[BELOW] {
             let count = wide.min(args.pitch - first);
             // SAFETY: contract of the kernel.
@@ -186,37 +264,6 @@ pub unsafe fn jacobi_step(args: StepArgs) {
     }
     if linked {
         note(&args, TRACE_ENDED, thread::global_timer_ns());
-    }
-}
-
-/// A tile's rows; the squares of this thread's changes.
-#[inline(always)]
-unsafe fn march(args: &StepArgs, columns: &Columns, begin: u32, end: u32) -> f32 {
-    let column = columns.first as usize;
-    // SAFETY: the caller's contract.
-    unsafe {
-        let mut march = March {
-            args,
-            columns,
-            above: load(args.row(begin.wrapping_sub(1)).add(column)),
-            points: load(args.row(begin).add(column)),
-            sum: 0.0,
-        };
-        let mut row = begin;
-        while row + 8 <= end {
-            march.eight(row);
-            row += 8;
-        }
-        while row + 4 <= end {
-            march.four(row);
-            row += 4;
-        }
-        while row < end {
-            march.one(row);
-            row += 1;
-        }
-        // Threads without columns have computed those of another one.
-        if columns.any { march.sum } else { 0.0 }
     }
 }
 
@@ -238,39 +285,48 @@ unsafe fn wait(args: &StepArgs, sides: [bool; 2]) {
 
 #[inline(always)]
 unsafe fn send(args: &StepArgs, sides: [bool; 2], columns: Columns, first: u32, count: u32) {
+    // SAFETY: the caller's contract.
+    if unsafe { (*args.link).exchange } == EXCHANGE_NONE {
+        return;
+    }
     for side in [ABOVE, BELOW] {
         if sides[side] {
             let row = if side == ABOVE { 0 } else { args.rows - 1 };
             // SAFETY: the caller's contract: this block has computed its columns of that row.
             unsafe {
                 let row = args.to.add(row as usize * args.pitch as usize);
-                exchange::send(args.link, args.iteration, side, row, columns, first, count);
+                exchange::send(args.link, args.iteration, side, row, columns.first, columns.any, [first, count]);
             }
         }
     }
 }
 
-/// Adds the sum of a block's threads, once. Every thread of the block calls it, as the last that uses its shared memory.
+/// Adds the sum of a block's threads, once. Every thread of the block calls it.
 ///
 /// # Safety
-/// Blocks are whole warps.
+/// Blocks are whole warps with [`SHARED_BYTES`] of shared memory.
 #[inline(always)]
 unsafe fn add_of_block(word: &Word, sum: f32) {
     let sum = warp::sum_f32(sum);
-    let sums = shared::memory::<f32>();
-    let index = thread::thread_idx_x();
-    // SAFETY: one for each warp, of which a block has at most 1024.
+    let sums = Dynamic::of_block(SHARED_BYTES);
+    let (first, index, warps) = (sums.at(0), thread::thread_idx_x(), thread::block_dim_x() / warp::SIZE);
+    // SAFETY: a place for each warp, of which a block has at most 1024 threads.
     unsafe {
         if index.is_multiple_of(warp::SIZE) {
-            *sums.add((index / warp::SIZE) as usize) = sum;
+            sums.store(first + index / warp::SIZE * 4, [sum.to_bits()]);
         }
         thread::sync_threads();
-        if index == 0 {
+        if index < warp::SIZE {
             let mut all = 0.0;
-            for other in 0..thread::block_dim_x() / warp::SIZE {
-                all += *sums.add(other as usize);
+            let mut other = index;
+            while other < warps {
+                all += f32::from_bits(sums.load::<1>(first + other * 4)[0]);
+                other += warp::SIZE;
             }
-            add_relaxed_gpu_f64(word, all as f64);
+            let all = warp::sum_f32(all);
+            if index == 0 {
+                add_relaxed_gpu_f64(word, all as f64);
+            }
         }
     }
 }

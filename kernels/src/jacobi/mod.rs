@@ -23,7 +23,7 @@ mod stencil;
 use crate::gin::{Signal, Sym, World};
 use cuda_std::memory::Word;
 
-/// No rows are sent: what lies above and below is this PE's own.
+/// The kernel sends no rows: what lies above and below is this PE's own, or comes by somebody else.
 pub const EXCHANGE_NONE: u32 = 0;
 /// The stencil's threads send each value by `p`.
 pub const EXCHANGE_P: u32 = 1;
@@ -71,7 +71,7 @@ pub struct Link {
     pub each: u64,
     /// [`EXCHANGE_P`], ...
     pub exchange: u32,
-    /// 1: a tile waits for its neighbour's rows, and signals its own. 0: a barrier of all PEs stands between two iterations.
+    /// 1: a tile waits for its neighbour's rows, and signals its own. 0: something else stands between two iterations.
     pub neighbours: u32,
     /// Device memory: tiles of each boundary row that are done, in all iterations.
     pub done: *const Word,

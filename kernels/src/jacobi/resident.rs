@@ -1,13 +1,13 @@
 //! All iterations by one grid per PE: the field stays on the chip.
 //!
-//! A block has whole rows: its first and last, and a few between, in registers, the others in shared memory. Neighbouring blocks, also of
+//! A block has whole rows: its first ones in registers, the others in shared memory. Neighbouring blocks, also of
 //! two PEs that map each other's heaps (NVLink), give each other their boundary rows as words that carry a value and the number of the
 //! iteration: whoever finds the number has the value, so no barrier, no flag, no fence and no launch stands between two iterations. Rows
 //! for a PE that is reached by rails are put with a signal.
 //!
 //! ```text
 //! iteration i:   take the rows beside mine, tag i
-//!                compute my first and last row, give them away with tag i + 1
+//!                compute my last and first row, give them away with tag i + 1
 //!                compute the rows between, while those travel
 //!                barrier of the block: the warps' edges of i + 1 are in shared memory
 //! ```
@@ -16,27 +16,25 @@
 //! neighbour's points of tag `i + 1`, which that one gave behind taking those of tag `i`. The two sides of a word go by one access of
 //! 8 bytes, which is not torn; nothing else is ordered by it, and nothing else is read.
 
-use super::chip::{Memory, add_sums, leave_sum, parity_bytes, row_bytes};
-use super::door::{Door, send, take};
+use super::chip::{self, Ends, Memory, add_sums, leave_sum};
+use super::door::{self, give, send, take};
 use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
 use super::{ABOVE, BELOW, Link, TRACE_WAITED};
 use crate::gin::Sym;
 use crate::ring::Status;
 use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
-use cuda_std::vector::opaque_u32;
 use cuda_std::{kernel, thread};
 
-/// Rows between the first and the last that a block has in registers.
+/// Rows behind the first one that a block has in registers too.
 pub const KEPT: usize = 2;
-/// Rows of a block at least: its first and its last.
-pub const LEAST_ROWS: u32 = 2;
+/// Rows of a block at least: its first one, those behind it, and the last one.
+pub const LEAST_ROWS: u32 = KEPT as u32 + 2;
 /// Columns at most: those of a block of 1024 threads.
 pub const MOST_COLUMNS: u32 = 1024 * WIDTH as u32;
 
-/// Shared memory of a block of so many threads that has so many rows, in bytes.
+/// Shared memory of a block of so many threads that has so many rows, [`LEAST_ROWS`] or more, in bytes.
 pub const fn shared_bytes(rows: u32, threads: u32) -> u32 {
-    let between = rows.saturating_sub(LEAST_ROWS + KEPT as u32);
-    between * row_bytes(threads) + 2 * parity_bytes(rows, threads)
+    chip::bytes(rows, threads)
 }
 
 /// Words of 8 bytes of one row on its way.
@@ -116,67 +114,65 @@ unsafe fn run<const RAILS: bool>(args: &ResidentArgs) {
     }
 }
 
-/// A block's rows, and where it stands.
+/// A thread's points of its block's rows, and where it stands.
 struct Rows<const RAILS: bool> {
     columns: Columns,
     memory: Memory,
-    doors: [Door; 2],
-    /// How many, and the first one's number in the PE's field.
+    /// Rows of the block.
     rows: u32,
-    first_row: u32,
-    /// Of those between the first and the last so many are in registers.
-    kept: u32,
     top: Points,
-    bottom: Points,
     held: [Points; KEPT],
+}
+
+/// The first row's number in the PE's field, and how many there are.
+#[inline(always)]
+fn rows_of_block(args: &ResidentArgs) -> (u32, u32) {
+    let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
+    let (least, more) = (args.rows / blocks, args.rows % blocks);
+    (block * least + block.min(more), least + (block < more) as u32)
 }
 
 impl<const RAILS: bool> Rows<RAILS> {
     /// A thread's points of a row of the block in the PE's field.
     #[inline(always)]
     unsafe fn place(&self, args: &ResidentArgs, row: u32) -> *mut f32 {
-        let at = (self.first_row + row) as usize * args.pitch as usize + self.columns.first as usize;
+        let at = (rows_of_block(args).0 + row) as usize * args.pitch as usize + self.columns.first as usize;
         // SAFETY: the caller's contract.
         unsafe { args.field.add(at) }
     }
 
-    /// From the PE's field.
+    /// From the PE's field; the ends of the warps' rows and the boundary rows are where the first iteration looks for them.
     #[inline(always)]
     unsafe fn load(args: &ResidentArgs) -> Rows<RAILS> {
-        let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
-        let (least, more) = (args.rows / blocks, args.rows % blocks);
-        let rows = least + (block < more) as u32;
+        let (_, rows) = rows_of_block(args);
+        let columns = Columns::new(first_of_thread(), args.nx, args.pitch);
+        let memory = Memory::new(&columns, rows, args.shared_bytes);
         // SAFETY: the caller's contract, for all of it: rows of the field, and their places in the block's memory.
         unsafe {
-            let mut part = Rows {
-                columns: Columns::new(first_of_thread(), args.nx, args.pitch),
-                memory: Memory::new(rows, args.shared_bytes),
-                doors: [Door::of(args, ABOVE), Door::of(args, BELOW)],
-                rows,
-                first_row: block * least + block.min(more),
-                kept: (rows - LEAST_ROWS).min(KEPT as u32),
-                top: [0.0; WIDTH],
-                bottom: [0.0; WIDTH],
-                held: [[0.0; WIDTH]; KEPT],
-            };
+            let mut part = Rows { columns, memory, rows, top: [0.0; WIDTH], held: [[0.0; WIDTH]; KEPT] };
+            // As the iteration before would have left them.
+            let ends = memory.ends(args.first.wrapping_sub(1));
             part.top = load(part.place(args, 0));
-            part.bottom = load(part.place(args, rows - 1));
-            part.memory.set_edges(&part.columns, args.first, 0, &part.top);
-            part.memory.set_edges(&part.columns, args.first, rows - 1, &part.bottom);
+            memory.set_ends(&columns, ends, &part.top);
             for row in 0..KEPT {
-                if (row as u32) < part.kept {
-                    part.held[row] = load(part.place(args, row as u32 + 1));
-                    part.memory.set_edges(&part.columns, args.first, row as u32 + 1, &part.held[row]);
-                }
+                part.held[row] = load(part.place(args, row as u32 + 1));
+                memory.set_ends(&columns, ends.down(row as u32 + 1), &part.held[row]);
             }
-            let mut row = 0;
-            while row < part.memory.rows {
-                let points = load(part.place(args, part.kept + 1 + row));
-                part.memory.set_points(row, &points);
-                part.memory.set_edges(&part.columns, args.first, part.kept + 1 + row, &points);
-                row = opaque_u32(row + 1);
+            let mut row = 1 + KEPT as u32;
+            let mut at = memory.points;
+            while row < rows {
+                let points = load(part.place(args, row));
+                memory.store(at, &points);
+                memory.set_ends(&columns, ends.down(row), &points);
+                row += 1;
+                at += memory.row();
             }
-            part.give(args, args.first);
+            if thread::thread_idx_x() == 0 {
+                let (above, below) = (door::of(args, ABOVE), door::of(args, BELOW));
+                memory.set_doors([above.0, below.0], [above.1, below.1]);
+            }
+            thread::sync_threads();
+            part.give(args, args.first, &part.top, &memory.load(memory.last));
             part
         }
     }
@@ -190,14 +186,15 @@ impl<const RAILS: bool> Rows<RAILS> {
         // SAFETY: as in `load`; each point is one thread's.
         unsafe {
             store(self.place(args, 0), &self.top);
-            store(self.place(args, self.rows - 1), &self.bottom);
             for row in 0..KEPT {
-                if (row as u32) < self.kept {
-                    store(self.place(args, row as u32 + 1), &self.held[row]);
-                }
+                store(self.place(args, row as u32 + 1), &self.held[row]);
             }
-            for row in 0..self.memory.rows {
-                store(self.place(args, self.kept + 1 + row), &self.memory.points(row));
+            let mut row = 1 + KEPT as u32;
+            let mut at = self.memory.points;
+            while row < self.rows {
+                store(self.place(args, row), &self.memory.load(at));
+                row += 1;
+                at += self.memory.row();
             }
         }
     }
@@ -208,24 +205,27 @@ impl<const RAILS: bool> Rows<RAILS> {
         // SAFETY: the caller's contract.
         let traced = unsafe { !(*args.link).trace.is_null() };
         let end = args.first + args.iterations;
-        thread::sync_threads();
         let mut tag = args.first;
         while tag != end {
             let began = if traced { thread::global_timer_ns() } else { 0 };
             // SAFETY: the caller's contract.
-            let ([up, down], failed) = unsafe { take::<RAILS>(args, &self.doors, tag, &self.columns) };
+            let ([up, down], failed) = unsafe { take::<RAILS>(args, &self.memory, tag, &self.columns) };
             if traced {
                 // SAFETY: the caller's contract.
                 unsafe { waited(args, tag, began) };
             }
             let mut sum = 0.0;
-            // SAFETY: behind the barrier, at which the warps' edges of this tag were all there.
+            // SAFETY: behind the barrier, at which the warps' ends of this tag were all there.
             unsafe {
-                let old = self.outer_rows(tag, &up, &down, &mut sum);
+                let ends = self.memory.ends(tag);
+                let (top, bottom) = self.outer_rows(ends, &up, &down, &mut sum);
                 if tag + 1 != end {
-                    self.give(args, tag + 1);
+                    self.give(args, tag + 1, &top, &bottom);
                 }
-                self.inner_rows(tag, old, &mut sum);
+                self.inner_rows(ends, &mut sum);
+                self.top = top;
+                self.memory.store(self.memory.last, &bottom);
+                // Threads without columns have computed those of another one.
                 let sum = if self.columns.any { sum } else { 0.0 };
                 leave_sum(args, &self.memory, tag, sum);
             }
@@ -243,82 +243,86 @@ impl<const RAILS: bool> Rows<RAILS> {
         true
     }
 
-    /// The next values of the first and the last row; their old ones.
+    /// The next values of the first and the last row.
     #[inline(always)]
-    unsafe fn outer_rows(&mut self, tag: u32, up: &Points, down: &Points, sum: &mut f32) -> [Points; 2] {
-        let (top, bottom) = (self.top, self.bottom);
-        // The rows beside them.
-        let second = if self.kept > 0 { self.held[0] } else { bottom };
-        let mut last_but_one = top;
-        for row in 0..KEPT {
-            if (row as u32) < self.kept {
-                last_but_one = self.held[row];
-            }
-        }
+    unsafe fn outer_rows(
+        &self,
+        ends: Ends,
+        up: &Points,
+        down: &Points,
+        sum: &mut f32,
+    ) -> (Points, Points) {
+        let (memory, columns) = (&self.memory, &self.columns);
         // SAFETY: the caller's contract.
         unsafe {
-            if self.memory.rows > 0 {
-                last_but_one = self.memory.points(self.memory.rows - 1);
-            }
-            self.top = self.memory.step(&self.columns, tag, 0, [up, &top, &second], sum);
-            self.bottom = self.memory.step(&self.columns, tag, self.rows - 1, [&last_but_one, &bottom, down], sum);
+            let old = memory.load(memory.last);
+            let above =
+                if memory.last != memory.points { memory.load(memory.last - memory.row()) } else { self.held[KEPT - 1] };
+            let bottom = memory.step(columns, ends.down(self.rows - 1), [&above, &old, down], sum);
+            let top = memory.step(columns, ends, [up, &self.top, &self.held[0]], sum);
+            (top, bottom)
         }
-        [top, bottom]
     }
 
-    /// The next values of the rows between.
+    /// The next values of the rows between, beside which the first and the last one are as they were.
     #[inline(always)]
-    unsafe fn inner_rows(&mut self, tag: u32, [mut above, bottom]: [Points; 2], sum: &mut f32) {
-        let memory = self.memory;
+    unsafe fn inner_rows(&mut self, ends: Ends, sum: &mut f32) {
+        let (memory, columns) = (self.memory, self.columns);
         // SAFETY: the caller's contract.
         unsafe {
+            let mut at = memory.points;
+            let mut above = self.top;
+            let mut points = self.held[0];
             for row in 0..KEPT {
-                if (row as u32) < self.kept {
-                    let points = self.held[row];
-                    let mut below = bottom;
-                    if row + 1 < KEPT && (row as u32) + 1 < self.kept {
-                        below = self.held[(row + 1) % KEPT];
-                    } else if memory.rows > 0 {
-                        below = memory.points(0);
-                    }
-                    self.held[row] = memory.step(&self.columns, tag, row as u32 + 1, [&above, &points, &below], sum);
-                    above = points;
-                }
+                let below = if row + 1 < KEPT { self.held[row + 1] } else { memory.load(at) };
+                self.held[row] = memory.step(&columns, ends.down(row as u32 + 1), [&above, &points, &below], sum);
+                (above, points) = (points, below);
             }
-            if memory.rows == 0 {
-                return;
+            let mut ends = ends.down(KEPT as u32 + 1);
+            let row = memory.row();
+            // Three at a time: the names of old rows come round again, and none is moved.
+            while at + 2 * row < memory.last {
+                let first = memory.load(at + row);
+                let next = memory.step(&columns, ends, [&above, &points, &first], sum);
+                memory.store(at, &next);
+                let second = memory.load(at + 2 * row);
+                let next = memory.step(&columns, ends.down(1), [&points, &first, &second], sum);
+                memory.store(at + row, &next);
+                let third = memory.load(at + 3 * row);
+                let next = memory.step(&columns, ends.down(2), [&first, &second, &third], sum);
+                memory.store(at + 2 * row, &next);
+                (above, points) = (second, third);
+                at += 3 * row;
+                ends = ends.down(3);
             }
-            let mut points = memory.points(0);
-            let mut row = 0;
-            while row < memory.rows {
-                let below = if row + 1 < memory.rows { memory.points(row + 1) } else { bottom };
-                let next = memory.step(&self.columns, tag, self.kept + 1 + row, [&above, &points, &below], sum);
-                memory.set_points(row, &next);
-                above = points;
-                points = below;
-                // Unknown to the compiler, which would unroll the loop and keep an address for each access: at 1024 threads a thread has
-                // 64 registers, and these are 16 points already.
-                row = opaque_u32(row + 1);
+            while at != memory.last {
+                let below = memory.load(at + row);
+                let next = memory.step(&columns, ends, [&above, &points, &below], sum);
+                memory.store(at, &next);
+                (above, points) = (points, below);
+                at += row;
+                ends = ends.down(1);
             }
         }
     }
 
     /// Gives the block's first and last row to whoever is beside it.
     #[inline(always)]
-    unsafe fn give(&self, args: &ResidentArgs, tag: u32) {
+    unsafe fn give(&self, args: &ResidentArgs, tag: u32, top: &Points, bottom: &Points) {
         // SAFETY: the caller's contract.
         unsafe {
-            self.give_row(args, tag, ABOVE, &self.top);
-            self.give_row(args, tag, BELOW, &self.bottom);
+            let [above, below] = self.memory.give();
+            self.give_row(args, tag, (above, ABOVE), top);
+            self.give_row(args, tag, (below, BELOW), bottom);
         }
     }
 
     #[inline(always)]
-    unsafe fn give_row(&self, args: &ResidentArgs, tag: u32, side: usize, row: &Points) {
+    unsafe fn give_row(&self, args: &ResidentArgs, tag: u32, (place, side): (u64, usize), row: &Points) {
         // SAFETY: the caller's contract.
         unsafe {
-            if !RAILS || self.doors[side].give != 0 {
-                self.doors[side].give(row, tag);
+            if !RAILS || place != 0 {
+                give(place, row, tag);
             } else {
                 send(args.link, tag, side, *row, self.columns);
             }

@@ -1,5 +1,6 @@
 //! The five-point stencil of four neighbouring points, and the columns that a thread has.
 
+use cuda_std::sum::square_onto;
 use cuda_std::vector::{load_word_if, load_words, opaque_u32, store_words, store_words_if};
 use cuda_std::{thread, warp};
 
@@ -15,15 +16,12 @@ pub struct Columns {
     pub first: u32,
     /// Whether it has any.
     pub any: bool,
-    /// A bit for each that stays as it is: the first and the last of the field, and what is behind that.
-    keeps: u32,
-    /// Not 0 in lanes whose neighbours are those of another warp. (Conditions of accesses are words: of truth values the compiler makes
-    /// branches.)
-    pub left_is_far: u32,
-    pub right_is_far: u32,
-    /// Not 0 where a thread has any columns.
-    pub stores: u32,
-    pub lane: u32,
+    /// All bits set for each point that stays as it is: the first and the last of the field, and what is behind that. (Words: of truth values
+    /// the compiler makes branches, behind each of which a warp meets again.)
+    keeps: [u32; WIDTH],
+    /// Whether this is the first lane of its warp, and the last one: what is beside its points belongs to another warp.
+    first_lane: bool,
+    last_lane: bool,
 }
 
 impl Columns {
@@ -33,47 +31,72 @@ impl Columns {
         let any = first < pitch;
         let first = if any { first } else { 0 };
         let lane = warp::lane();
-        Columns {
-            first,
-            any,
-            keeps: (0..WIDTH as u32).fold(0, |keeps, point| {
-                keeps | ((first + point == 0 || first + point + 1 >= nx) as u32) << point
-            }),
-            left_is_far: opaque_u32((any && lane == 0 && first > 0) as u32),
-            right_is_far: opaque_u32((any && lane == warp::SIZE - 1 && first + (WIDTH as u32) < pitch) as u32),
-            stores: opaque_u32(any as u32),
-            lane,
-        }
+        let keeps = |column: u32| opaque_u32(((column == 0 || column + 1 >= nx) as u32).wrapping_neg());
+        let keeps = [keeps(first), keeps(first + 1), keeps(first + 2), keeps(first + 3)];
+        Columns { first, any, keeps, first_lane: lane == 0, last_lane: lane == warp::SIZE - 1 }
+    }
+
+    /// Not 0 where this lane is the first or the last one of its warp.
+    #[inline(always)]
+    pub fn is_end(&self) -> u32 {
+        (self.first_lane | self.last_lane) as u32
+    }
+
+    /// Of two values the first one's for the first lane of a warp, and the second one's for others.
+    #[inline(always)]
+    pub fn by_end<T>(&self, first: T, otherwise: T) -> T {
+        if self.first_lane { first } else { otherwise }
     }
 
     /// The points beside a thread's: those of the lanes beside it, or what it has found for itself at the ends of its warp.
     ///
     /// Every lane of a full warp calls it.
     #[inline(always)]
-    pub fn beside(&self, points: &Points, far_left: f32, far_right: f32) -> (f32, f32) {
-        let mask = u32::MAX >> (u32::BITS - warp::SIZE);
-        let last = warp::SIZE - 1;
-        let left = warp::shuffle_f32(mask, points[WIDTH - 1], self.lane.wrapping_sub(1) & last);
-        let right = warp::shuffle_f32(mask, points[0], (self.lane + 1) & last);
-        (if self.lane == 0 { far_left } else { left }, if self.lane == last { far_right } else { right })
+    pub fn beside(&self, points: &Points, far: Far) -> (f32, f32) {
+        let left = warp::from_lane_below_f32(points[WIDTH - 1]);
+        let right = warp::from_lane_above_f32(points[0]);
+        (if self.first_lane { far.left } else { left }, if self.last_lane { far.right } else { right })
     }
 
     /// The next values of `points`, and the sum of the squares of their changes on top of `sum`. The order of the additions is part of
     /// the result: right, left, below, above.
     #[inline(always)]
-    pub fn step(&self, above: &Points, points: &Points, below: &Points, left: f32, right: f32, sum: &mut f32) -> Points {
+    pub fn step(
+        &self,
+        [above, points, below]: [&Points; 3],
+        (left, right): (f32, f32),
+        sum: &mut f32,
+    ) -> Points {
         let mut next = *points;
         for point in 0..WIDTH {
             let left = if point == 0 { left } else { points[point - 1] };
             let right = if point == WIDTH - 1 { right } else { points[point + 1] };
             let mean = 0.25 * (right + left + below[point] + above[point]);
-            // All bits, of which the compiler knows nothing: of a truth value it makes a branch, and a warp meets again behind each point.
-            let keeps = opaque_u32(((self.keeps << (31 - point)) as i32 >> 31) as u32);
+            let keeps = self.keeps[point];
             next[point] = f32::from_bits(points[point].to_bits() & keeps | mean.to_bits() & !keeps);
-            let change = next[point] - points[point];
-            *sum += change * change;
+            *sum = square_onto(*sum, next[point] - points[point]);
         }
         next
+    }
+}
+
+/// What lies beside the points of a warp: to the left of its first lane's, and to the right of its last lane's. A lane is one of the two
+/// where a warp has 32, and finds both by one load.
+#[derive(Clone, Copy)]
+pub struct Far {
+    pub left: f32,
+    pub right: f32,
+}
+
+impl Far {
+    /// `load` is given the side: false is left.
+    #[inline(always)]
+    pub fn by(columns: &Columns, load: impl Fn(bool) -> f32) -> Far {
+        if warp::SIZE == 1 {
+            return Far { left: load(false), right: load(true) };
+        }
+        let found = load(!columns.first_lane);
+        Far { left: found, right: found }
     }
 }
 
