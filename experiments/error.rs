@@ -1,8 +1,8 @@
 //! How a run can end other than well, and the exit code of each way.
 
 use clap::error::{ContextKind, ErrorKind};
-use ginlab::bootstrap::BootstrapError;
 use ginlab::bootstrap::visit::VisitError;
+use ginlab::bootstrap::{BootstrapError, Ending};
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
@@ -29,6 +29,8 @@ pub enum Failure {
     Timeout(String),
     /// Ctrl-C or SIGTERM: exit code 130.
     Interrupted,
+    /// The same of another rank, which told this one: exit code 130.
+    Stopped(String),
     /// On a rank that rank 0 started: it knows, and it speaks for all. The exit code is that of the failure itself.
     Told(Box<Failure>),
     /// Nobody reads stdout any more: exit code 141, as a shell reports SIGPIPE, without a word.
@@ -36,6 +38,27 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The failure of a kind that ranks tell one another.
+    pub fn of(ending: Ending, text: String) -> Failure {
+        match ending {
+            Ending::Failed => Failure::Run(text),
+            Ending::TimedOut => Failure::Timeout(text),
+            Ending::Usage => Failure::Usage(text),
+            Ending::Interrupted => Failure::Stopped(text),
+        }
+    }
+
+    /// What kind of end it is for the other ranks.
+    pub fn ending(&self) -> Ending {
+        match self {
+            Failure::Told(failure) => failure.ending(),
+            Failure::Usage(_) => Ending::Usage,
+            Failure::Timeout(_) => Ending::TimedOut,
+            Failure::Interrupted | Failure::Stopped(_) | Failure::StdoutClosed => Ending::Interrupted,
+            Failure::Run(_) | Failure::WrongData(_) | Failure::Unfit(_) => Ending::Failed,
+        }
+    }
+
     /// One line for stderr, unless there is nobody to tell.
     pub fn text(&self) -> Option<String> {
         match self {
@@ -43,7 +66,8 @@ impl Failure {
             | Failure::Run(text)
             | Failure::WrongData(text)
             | Failure::Unfit(text)
-            | Failure::Timeout(text) => Some(text.clone()),
+            | Failure::Timeout(text)
+            | Failure::Stopped(text) => Some(text.clone()),
             Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
             Failure::Told(_) | Failure::StdoutClosed => None,
         }
@@ -56,7 +80,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Unfit(_) => 3,
             Failure::Timeout(_) => 124,
-            Failure::Interrupted => 130,
+            Failure::Interrupted | Failure::Stopped(_) => 130,
             Failure::StdoutClosed => 141,
         })
     }
@@ -81,15 +105,7 @@ impl From<clap::Error> for Failure {
 
 impl From<BootstrapError> for Failure {
     fn from(error: BootstrapError) -> Failure {
-        if signals::interrupted() {
-            Failure::Interrupted
-        } else if error.is_timeout() {
-            Failure::Timeout(error.to_string())
-        } else if error.is_usage() {
-            Failure::Usage(error.to_string())
-        } else {
-            Failure::Run(error.to_string())
-        }
+        if signals::interrupted() { Failure::Interrupted } else { Failure::of(error.ending(), error.to_string()) }
     }
 }
 

@@ -133,7 +133,7 @@ pub fn with_ranks(
         Err(failure) => {
             let failure = with_cause(failure, &mut ranks);
             if let Some(text) = failure.text() {
-                ranks.abort(&text);
+                ranks.abort(failure.ending(), &text);
             }
             Err(failure)
         }
@@ -197,7 +197,8 @@ fn wrong_data<E: Experiment>(rows: &[(Row, Vec<f64>)]) -> Option<Failure> {
 }
 
 /// Ctrl-C, which a terminal sends to every rank, and a peer that has gone are why rails fail and waits time out: they are
-/// what is reported. A rail often notices first; rank 0 tells the others who has gone within its next look.
+/// what is reported. A rail often notices first; rank 0 tells the others who has gone within its next look. What a peer tells
+/// keeps its kind, so that the exit code does not depend on whether this rank or that one has noticed first.
 fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
     let (Failure::Run(text) | Failure::Timeout(text)) = &failure else { return failure };
     let deadline = Instant::now() + Duration::from_millis(500);
@@ -211,7 +212,7 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
             Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
                 if !text.contains(&error.to_string()) =>
             {
-                return Failure::Run(format!("{error}: {text}"));
+                return Failure::of(error.ending(), format!("{error}: {text}"));
             }
             _ => return failure,
         }
@@ -249,5 +250,48 @@ pub const fn program<E: Experiment>() -> Program {
         augment: <E::Args as clap::Args>::augment_args,
         run: |matches| run::<E>(<E::Args as clap::FromArgMatches>::from_arg_matches(matches).map_err(Failure::from)?),
         about: Some(E::ABOUT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Of two ranks one stalls and tells; how the other one ends, which was waiting for it or had failed by itself.
+    fn other(first: usize, own: Option<Failure>) -> Failure {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its number");
+        let rank = |mut ranks: Bootstrap| {
+            if ranks.rank() == first {
+                let stall = Failure::Timeout("nothing has completed for 3s".into());
+                ranks.abort(stall.ending(), &stall.text().unwrap_or_default());
+                return None;
+            }
+            Some(match &own {
+                Some(failure) => with_cause(failure.clone(), &mut ranks),
+                None => ranks.barrier("row 1").expect_err("the other one has stopped").into(),
+            })
+        };
+        std::thread::scope(|scope| {
+            let one =
+                scope.spawn(|| rank(Bootstrap::join(&[address], 1, 2, "two", Options::default()).expect("joined")));
+            let zero = rank(Bootstrap::serve(listener, 2, "two", Options::default()).expect("served"));
+            one.join().expect("rank 1").or(zero).expect("one of them was not the first")
+        })
+    }
+
+    #[test]
+    fn a_stall_that_a_peer_tells_is_a_stall_whoever_was_first() {
+        let failures = [None, Some(Failure::Timeout("mine".into())), Some(Failure::Run("a rail has failed".into()))];
+        for first in [0, 1] {
+            for own in &failures {
+                let failure = other(first, own.clone());
+                let text = failure.text().unwrap_or_default();
+                assert!(matches!(failure, Failure::Timeout(_)), "{first} {own:?}: {failure:?}");
+                let told = format!("rank {first} stopped the job: nothing has completed for 3s");
+                assert!(text.starts_with(&told), "{text}");
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ginlab::bootstrap::{Bootstrap, BootstrapError, Kind, Options};
+use ginlab::bootstrap::{Bootstrap, BootstrapError, Ending, Kind, Options};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 
 const TOKEN: &str = "a secret";
@@ -187,7 +187,7 @@ fn who_never_starts_is_named_on_every_rank() {
     });
     let error = outcome.err().unwrap();
     assert_eq!(error.to_string(), "timed out after 300 ms waiting for ranks 1, 3 at \"start\" (arrived: 0, 2)");
-    assert!(error.is_timeout());
+    assert_eq!(error.ending(), Ending::TimedOut);
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
@@ -198,7 +198,7 @@ fn no_rank_0() {
     let text = error.to_string();
     contains(&text, &format!("timed out after 300 ms connecting rank 1 to rank 0 at {address} (last attempt: "));
     contains(&text, "refused");
-    assert!(error.is_timeout());
+    assert_eq!(error.ending(), Ending::TimedOut);
 }
 
 #[test]
@@ -270,16 +270,18 @@ fn a_check_of_the_peers_sees_who_left() {
 }
 
 #[test]
-fn an_abort_reaches_everybody() {
-    for origin in 0..3 {
-        let texts = ranks(3, &options(LONG), |mut ranks| {
+fn an_abort_reaches_everybody_and_keeps_its_kind() {
+    let kinds = [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted];
+    for (origin, ending) in [0, 1, 2, 0].into_iter().zip(kinds) {
+        let errors = ranks(3, &options(LONG), |mut ranks| {
             if ranks.rank() == origin {
-                ranks.abort("rail 2 is down");
+                ranks.abort(ending, "rail 2 is down");
             }
-            ranks.barrier("row 1").unwrap_err().to_string()
+            ranks.barrier("row 1").unwrap_err()
         });
-        for text in texts {
-            assert_eq!(text, format!("rank {origin} stopped the job: rail 2 is down"));
+        for error in errors {
+            assert_eq!(error.to_string(), format!("rank {origin} stopped the job: rail 2 is down"));
+            assert_eq!(error.ending(), ending);
         }
     }
 }
@@ -400,7 +402,7 @@ fn parts_have_a_limit() {
     let texts = ranks(2, &options(LONG), |mut ranks| {
         if ranks.rank() == 1 {
             let error = ranks.all_gather(&vec![0; (1 << 30) + 1], "table").unwrap_err();
-            ranks.abort(&error.to_string());
+            ranks.abort(error.ending(), &error.to_string());
             return error.to_string();
         }
         ranks.all_gather(&[], "table").unwrap_err().to_string()

@@ -2,6 +2,39 @@
 
 use std::time::Duration;
 
+/// What kind of end an error is. It goes with the error's words to the other ranks, so that a job ends alike whichever of its
+/// ranks was the first to notice: a stall that a peer tells is a stall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Ending {
+    /// It was tried and failed.
+    #[default]
+    Failed,
+    /// A wait ran into its bound.
+    TimedOut,
+    /// The job cannot be as it was started: its options or its environment are to be changed.
+    Usage,
+    /// Ctrl-C or SIGTERM.
+    Interrupted,
+}
+
+impl Ending {
+    /// As it travels: the label of the frame that has the words.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Ending::Failed => "failed",
+            Ending::TimedOut => "timed out",
+            Ending::Usage => "usage",
+            Ending::Interrupted => "interrupted",
+        }
+    }
+
+    /// The kind of this label; what is none of them failed.
+    pub(super) fn of_label(label: &str) -> Ending {
+        let known = [Ending::TimedOut, Ending::Usage, Ending::Interrupted];
+        known.into_iter().find(|ending| ending.label() == label).unwrap_or_default()
+    }
+}
+
 /// An error of the bootstrap. It can be cloned, because the first error of a job is also the answer to every later call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
@@ -44,6 +77,8 @@ pub enum BootstrapError {
     Aborted {
         /// Who reported.
         rank: usize,
+        /// What kind of end it is there, and so here.
+        ending: Ending,
         /// Its words.
         text: String,
     },
@@ -233,28 +268,25 @@ impl BootstrapError {
         BootstrapError::System { action: action.into(), text: error.to_string() }
     }
 
-    /// Whether a time limit ended the wait (programs end with code 124 then).
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, BootstrapError::TimedOut { .. } | BootstrapError::Unreachable { .. })
-    }
-
-    /// Whether the job cannot be as it was started: its options or its environment are to be changed (programs end with
-    /// code 2 then).
-    pub fn is_usage(&self) -> bool {
+    /// What kind of end it is, here and on every rank that hears of it.
+    pub fn ending(&self) -> Ending {
         use BootstrapError as Error;
-        matches!(
-            self,
+        match self {
+            Error::Aborted { ending, .. } => *ending,
+            Error::TimedOut { .. } | Error::Unreachable { .. } => Ending::TimedOut,
+            Error::Interrupted { .. } => Ending::Interrupted,
             Error::Differ { .. }
-                | Error::MissingVariable { .. }
-                | Error::BadVariable { .. }
-                | Error::NoToken
-                | Error::PublicToken { .. }
-                | Error::BadSize { .. }
-                | Error::SizeMismatch { .. }
-                | Error::Alone { .. }
-                | Error::NoMpi { .. }
-                | Error::NoInterface { .. }
-        )
+            | Error::MissingVariable { .. }
+            | Error::BadVariable { .. }
+            | Error::NoToken
+            | Error::PublicToken { .. }
+            | Error::BadSize { .. }
+            | Error::SizeMismatch { .. }
+            | Error::Alone { .. }
+            | Error::NoMpi { .. }
+            | Error::NoInterface { .. } => Ending::Usage,
+            _ => Ending::Failed,
+        }
     }
 }
 
@@ -308,5 +340,13 @@ mod tests {
         };
         assert_eq!(left.to_string(), "rank 1 (host x, pid 123) left during \"start\": exit status: 3");
         assert_eq!(human(Duration::from_millis(200)), "200 ms");
+    }
+
+    #[test]
+    fn the_kind_of_an_end_survives_the_way() {
+        for ending in [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted] {
+            assert_eq!(Ending::of_label(ending.label()), ending);
+        }
+        assert_eq!(Ending::of_label("abort"), Ending::Failed);
     }
 }

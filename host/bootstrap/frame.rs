@@ -27,7 +27,7 @@ pub(super) enum FrameKind {
     All = 5,
     /// From rank 0 to those who wait: who is still missing. It tells a rank that rank 0 is at the same step and alive.
     Missing = 6,
-    /// An error that stops the job.
+    /// An error that stops the job: whose it is by the step, what kind of end by the label.
     Abort = 7,
     /// Visitor to server: who it is.
     Visit = 8,

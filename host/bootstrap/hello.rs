@@ -319,7 +319,7 @@ pub(crate) mod fuzzed {
         let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
         let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
         let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
-        vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "abort", b"rail 2 is down")]
+        vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "failed", b"rail 2 is down")]
     }
 }
 

@@ -5,11 +5,21 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use super::error::{BootstrapError, Ending};
 use super::frame::{self, Frame, FrameKind, MAX_BYTES};
 use super::identity::Member;
 
 /// A peer that follows the protocol never has more frames under way than this; reading stops here.
 const MAX_QUEUED: usize = 16;
+
+/// The error that a frame of last words tells.
+pub(super) fn last_words_of(frame: &Frame) -> BootstrapError {
+    BootstrapError::Aborted {
+        rank: frame.step as usize,
+        ending: Ending::of_label(&frame.label),
+        text: crate::text::printable(&String::from_utf8_lossy(&frame.payload)),
+    }
+}
 
 /// A connection to a rank.
 pub(super) struct Link {
@@ -66,9 +76,8 @@ impl Link {
     }
 
     /// The error that the peer reported, if it did: it goes before everything else in the queue.
-    pub fn abort(&self) -> Option<(usize, String)> {
-        let frame = self.frames.iter().find(|frame| frame.kind == FrameKind::Abort)?;
-        Some((frame.step as usize, crate::text::printable(&String::from_utf8_lossy(&frame.payload))))
+    pub fn abort(&self) -> Option<BootstrapError> {
+        self.frames.iter().find(|frame| frame.kind == FrameKind::Abort).map(last_words_of)
     }
 
     /// Sends as much as the socket takes now; the count, 0 when it is full.

@@ -42,7 +42,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use detect::{Kind, Launcher, process_env};
-pub use error::BootstrapError;
+pub use error::{BootstrapError, Ending};
 pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
 pub use tcp::{TcpSettings, token_for};
@@ -152,7 +152,7 @@ impl Bootstrap {
         match ranks {
             Some(asked) if asked != opened.size() => {
                 let error = BootstrapError::SizeMismatch { asked, kind, size: opened.size() };
-                opened.abort(&error.to_string());
+                opened.abort(error.ending(), &error.to_string());
                 Err(error)
             }
             _ => Ok(opened),
@@ -351,10 +351,10 @@ impl Bootstrap {
         }
     }
 
-    /// Tells all ranks that this one stops, and why. Their waits end with this text; so do all later calls here.
-    pub fn abort(&mut self, text: &str) {
+    /// Tells all ranks that this one stops, in what way, and why. Their waits end with this text; so do all later calls here.
+    pub fn abort(&mut self, ending: Ending, text: &str) {
         if self.broken.is_none() {
-            let error = BootstrapError::Aborted { rank: self.star.rank, text: text.to_owned() };
+            let error = BootstrapError::Aborted { rank: self.star.rank, ending, text: text.to_owned() };
             self.spread(&error);
             self.broken = Some(error);
         }
@@ -390,10 +390,12 @@ impl Bootstrap {
         let me = self.star.rank;
         match error {
             // What came from rank 0 is known there; what came from another rank goes on to the rest.
-            BootstrapError::Aborted { rank, text } if me == 0 || *rank == me => self.star.last_words(*rank, text),
+            BootstrapError::Aborted { rank, ending, text } if me == 0 || *rank == me => {
+                self.star.last_words(*rank, *ending, text)
+            }
             BootstrapError::Aborted { .. } => {}
             BootstrapError::Left { rank: 0, .. } => {}
-            other => self.star.last_words(me, &other.to_string()),
+            other => self.star.last_words(me, other.ending(), &other.to_string()),
         }
     }
 

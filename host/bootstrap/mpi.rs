@@ -17,7 +17,7 @@ use nix::net::if_::InterfaceFlags;
 use serde::{Deserialize, Serialize};
 
 use super::detect::{process_env, refuse_alone};
-use super::error::{BootstrapError, human};
+use super::error::{BootstrapError, Ending, human};
 use super::identity::Member;
 use super::star::Star;
 use super::wait::Clock;
@@ -43,7 +43,7 @@ impl Session {
     }
 }
 
-/// Where rank 0 listens. What is broadcast is this, or the text of rank 0's error.
+/// Where rank 0 listens. What is broadcast is this, or the kind and the text of rank 0's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     identity: String,
@@ -75,15 +75,15 @@ impl Bootstrap {
             Bootstrap::centre(Kind::Mpi, Star::new(0, 1, None), None, options)?
         } else if rank == 0 {
             let prepared = listen(&options);
-            let offer = prepared.as_ref().map(|(_, offer)| offer).map_err(BootstrapError::to_string);
+            let offer = prepared.as_ref().map(|(_, offer)| offer).map_err(|error| (error.ending(), error.to_string()));
             broadcast(&world, Some(hello::json(&offer)), &clock)?;
             let (listener, Offer { token, .. }) = prepared?;
             Bootstrap::centre(Kind::Mpi, Star::new(0, size, None), Some((listener, &token)), options)?
         } else {
             let bytes = broadcast(&world, None, &clock)?;
-            let offer: Result<Offer, String> = serde_json::from_slice(&bytes)
+            let offer: Result<Offer, (Ending, String)> = serde_json::from_slice(&bytes)
                 .map_err(|error| BootstrapError::Mpi(format!("rank 0's addresses are unreadable: {error}")))?;
-            let offer = offer.map_err(|text| BootstrapError::Aborted { rank: 0, text })?;
+            let offer = offer.map_err(|(ending, text)| BootstrapError::Aborted { rank: 0, ending, text })?;
             let candidates = candidates(&offer, &Member::here().identity);
             let master = candidates.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
             Bootstrap::leaf(Kind::Mpi, (rank, size), || Ok(candidates.clone()), &master, &offer.token, options)?

@@ -8,10 +8,10 @@ use nix::poll::{PollFd, PollFlags};
 
 use super::children::Children;
 use super::door::Door;
-use super::error::BootstrapError;
+use super::error::{BootstrapError, Ending};
 use super::frame::{self, FrameKind, MAX_BYTES};
 use super::identity::Member;
-use super::link::Link;
+use super::link::{Link, last_words_of};
 use super::wait::Clock;
 
 /// How long telling the others about an error may take.
@@ -153,10 +153,7 @@ impl Star {
                         clock.extend(clock.timeout);
                     }
                     FrameKind::Missing => {}
-                    FrameKind::Abort => {
-                        let text = crate::text::printable(&String::from_utf8_lossy(&frame.payload));
-                        return Err(BootstrapError::Aborted { rank: frame.step as usize, text });
-                    }
+                    FrameKind::Abort => return Err(last_words_of(&frame)),
                     other => return Err(self.garbage(0, format!("{other:?} of step {}", frame.step))),
                 }
             }
@@ -209,8 +206,8 @@ impl Star {
             if let Err(text) = link.fill() {
                 return Err(self.garbage(rank, text));
             }
-            if let Some((rank, text)) = link.abort() {
-                return Err(BootstrapError::Aborted { rank, text });
+            if let Some(told) = link.abort() {
+                return Err(told);
             }
             if link.closed {
                 return Err(self.lost(rank, what));
@@ -227,8 +224,8 @@ impl Star {
         let mut member = None;
         if let Some(link) = self.links[rank].as_mut() {
             let _ = link.fill();
-            if let Some((rank, text)) = link.abort() {
-                return BootstrapError::Aborted { rank, text };
+            if let Some(told) = link.abort() {
+                return told;
             }
             member = Some((link.member.host.clone(), link.member.pid));
         }
@@ -293,9 +290,9 @@ impl Star {
     }
 
     /// Tells the others why this rank stops. Never fails and never waits long: it is the last thing a broken job does.
-    pub fn last_words(&mut self, origin: usize, text: &str) {
+    pub fn last_words(&mut self, origin: usize, ending: Ending, text: &str) {
         static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-        let bytes = frame::encode(FrameKind::Abort, origin as u64, "abort", text.as_bytes());
+        let bytes = frame::encode(FrameKind::Abort, origin as u64, ending.label(), text.as_bytes());
         let clock = Clock::new(LAST_WORDS, &NEVER);
         for rank in 0..self.size {
             // One at a time: a rank that has gone must not keep the others from hearing it.

@@ -1,6 +1,6 @@
 //! Why a world could not do what it was asked.
 
-use crate::bootstrap::BootstrapError;
+use crate::bootstrap::{BootstrapError, Ending};
 use crate::cuda::DeviceError;
 use crate::fabric::FabricError;
 use crate::proxy::ProxyError;
@@ -43,7 +43,7 @@ impl GinError {
     pub fn is_timeout(&self) -> bool {
         match self {
             GinError::Call { stop, .. } => *stop == Status::DEADLINE,
-            GinError::Ranks(error) => error.is_timeout(),
+            GinError::Ranks(error) => error.ending() == Ending::TimedOut,
             GinError::Proxy(error) => error.is_timeout(),
             _ => false,
         }
