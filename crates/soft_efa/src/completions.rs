@@ -1,8 +1,9 @@
 //! Completion queues as C polls them: one completion at a time, whose parts it reads by functions.
 
 use crate::abi::*;
-use crate::context::{Context, locked, refuse};
-use crate::flight::verbs_status;
+use crate::context::{Context, refuse};
+use crate::deliver::verbs_status;
+use crate::locked;
 use crate::pair::Pair;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};

@@ -1,21 +1,19 @@
 //! An open card: protection domains, registered memory, address handles.
 
 use crate::abi::*;
+use crate::locked;
 use crate::machine::{Device, Machine};
 use crate::memory::{MOST, Table};
-use crate::peer::{Gid, Peers, card_name, queue_name, table_name};
+use crate::peer::{Gid, Peers, queue_name, table_name};
+use crate::request::{INLINE, Kind, Request, SEND_PIECES};
 use crate::share::Shared;
-use card_model::{Figures, Nic, Picoseconds};
+use crate::wire::{Times, Wire};
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Pieces of a send.
-pub const SEND_PIECES: usize = 2;
-/// Bytes that a request carries itself.
-pub const INLINE: usize = 32;
 /// Queue pairs of an open card; the provider finds one by so many low bits of its number.
 pub const PAIRS: usize = 256;
 /// Largest message.
@@ -39,9 +37,8 @@ pub struct Context {
     pub table: Table,
     /// Queue pairs that were met.
     pub peers: Peers,
-    /// In picoseconds of the system's monotonic clock, when the wire is free: one for all processes.
-    wire: Shared,
-    nic: Option<Mutex<Nic>>,
+    /// By which its requests leave.
+    pub wire: Wire,
     free_keys: Mutex<(usize, Vec<usize>)>,
     /// By number: an address and how many handles there are of it.
     handles: Mutex<Vec<(Gid, u32)>>,
@@ -75,18 +72,6 @@ pub struct Handle {
     number: u16,
 }
 
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The system's monotonic clock, which all processes share.
-pub fn now() -> Picoseconds {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the place is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) * 1000
-}
-
 /// Sets errno and answers with nothing.
 pub fn refuse<T>(code: c_int) -> *mut T {
     // SAFETY: errno is this thread's.
@@ -99,18 +84,8 @@ impl Context {
     pub fn open(machine: &'static Machine, device: &'static Device) -> io::Result<*mut ibv_context> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let wire = Shared::common(&card_name(&device.gid), 64)?;
+        let wire = Wire::common(machine, &device.gid)?;
         let table = Table::new(&table_name(&device.gid, std::process::id() as i32, number))?;
-        let slow = if device.card == 0 { machine.spec.slow } else { 1.0 };
-        let nic = machine.spec.figures.map(|figures| {
-            let figures = Figures {
-                line_rate_gbps: figures.line_rate_gbps / slow,
-                rate_per_rail_mops: figures.rate_per_rail_mops / slow,
-                one_way_us: figures.one_way_us * slow,
-                ..figures
-            };
-            Mutex::new(Nic::new(figures, machine.spec.seed << 16 | device.card as u64))
-        });
         // SAFETY: numbers, pointers and optional functions: zero is a value of each.
         let mut verbs: verbs_context = unsafe { std::mem::zeroed() };
         verbs.sz = size_of::<verbs_context>();
@@ -127,9 +102,8 @@ impl Context {
             machine,
             number,
             table,
-            peers: Peers::default(),
+            peers: Peers::new(machine),
             wire,
-            nic,
             free_keys: Mutex::default(),
             handles: Mutex::default(),
             pairs: Mutex::new(Box::new([None; PAIRS])),
@@ -167,26 +141,16 @@ impl Context {
         (&raw const self.verbs.context).cast_mut()
     }
 
-    /// When a request that is posted now arrives and is acknowledged, where the card has figures.
-    pub fn course(&self, bytes: u64, is_read: bool) -> Option<(Picoseconds, Picoseconds)> {
-        let mut nic = locked(self.nic.as_ref()?);
-        // SAFETY: 64 bytes that began as zeros; everybody uses them so.
-        let wire = unsafe { &*self.wire.base().cast::<AtomicU64>() };
-        // A read's request goes out before its bytes come back.
-        let asked = if is_read { now() + nic.latency() } else { now() };
-        loop {
-            let free = wire.load(Ordering::Relaxed);
-            nic.set_free(free);
-            let course = nic.post(asked, bytes);
-            if wire.compare_exchange(free, nic.free(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                return Some((course.delivered, if is_read { course.delivered } else { course.completed }));
-            }
+    /// When a request that is posted now arrives and is acknowledged, where cards have times.
+    pub fn times(&self, request: &Request) -> Option<Times> {
+        if request.kind != Kind::Read {
+            return self.wire.sends(request.bytes());
         }
-    }
-
-    /// Whether it has a time of its own.
-    pub fn is_timed(&self) -> bool {
-        self.nic.is_some()
+        // The bytes leave by the wire of the card whose memory is read; of nobody's memory nothing leaves.
+        match self.peers.find(&request.gid, request.number) {
+            Some(peer) => peer.wire.answers(request.bytes()),
+            None => self.wire.answers(0),
+        }
     }
 
     /// The number of an address among the handles; nothing where there is no handle of it.

@@ -1,7 +1,7 @@
 //! What a card does while its process does something else: a thread that lets requests arrive when nobody polls. A real card needs
 //! no processor for that, and providers count on it: a receipt is posted, and the program goes on to other things.
 
-use crate::context::locked;
+use crate::locked;
 use crate::pair::Pair;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, Once, PoisonError};

@@ -10,6 +10,7 @@
 pub mod abi;
 mod completions;
 mod context;
+mod deliver;
 mod flight;
 mod keeper;
 mod machine;
@@ -17,7 +18,18 @@ mod memory;
 mod pair;
 mod peer;
 mod queue;
+mod request;
+mod session;
 mod share;
 mod symbols;
+#[cfg(test)]
+mod tests;
+mod wire;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use symbols::*;
+
+/// Whoever has panicked while it held the lock: what is behind it is whole between two statements.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -2,13 +2,13 @@
 
 use crate::abi::{self, ibv_device};
 use crate::peer::Gid;
-use card_model::Spec;
-use std::ffi::{CString, OsString, c_char};
+use card_model::{Figures, Spec};
+use std::ffi::{OsString, c_char};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The variable that describes the cards.
@@ -22,6 +22,8 @@ pub struct Machine {
     pub spec: Spec,
     /// Whether reads and writes move their bytes now.
     pub moves: AtomicBool,
+    /// Requests that were posted, on all its cards.
+    pub posted: AtomicU64,
     /// Which machine this is, among those that peers are on.
     host: u64,
     devices: Vec<&'static Device>,
@@ -79,7 +81,8 @@ impl Machine {
         machine.as_ref().map_err(String::as_str)
     }
 
-    fn new(description: &str) -> Result<Machine, String> {
+    /// One of its own, as it is described.
+    pub fn new(description: &str) -> Result<Machine, String> {
         let spec = Spec::parse(description).map_err(|error| error.to_string())?;
         crate::share::sweep();
         let path = std::env::temp_dir().join(format!("soft-efa-{}", std::process::id()));
@@ -89,12 +92,23 @@ impl Machine {
         // Peers reach into this process's registered memory: it agrees, also where the system asks for that (Yama).
         // SAFETY: sets an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
-        Ok(Machine { spec, moves, host, devices, folder: Mutex::new(None) })
+        Ok(Machine { spec, moves, posted: AtomicU64::new(0), host, devices, folder: Mutex::new(None) })
     }
 
     /// Its cards.
     pub fn devices(&self) -> &[&'static Device] {
         &self.devices
+    }
+
+    /// The figures of a card; none where cards have no times.
+    pub fn figures(&self, card: usize) -> Option<Figures> {
+        let slow = if card == 0 { self.spec.slow } else { 1.0 };
+        self.spec.figures.map(|figures| Figures {
+            line_rate_gbps: figures.line_rate_gbps / slow,
+            rate_per_rail_mops: figures.rate_per_rail_mops / slow,
+            one_way_us: figures.one_way_us * slow,
+            ..figures
+        })
     }
 
     /// Lays out what stands in for sysfs; while it is there, [`SYSFS`] names it.
@@ -185,12 +199,11 @@ impl Device {
 
 /// Sets a variable of the process, or takes it away.
 fn set(name: &str, value: Option<&std::ffi::OsStr>) {
-    let Ok(name) = CString::new(name) else { return };
-    match value.map(|value| CString::new(value.as_bytes())) {
-        // SAFETY: C strings. Devices are listed when libfabric is first asked for anything; a program that changes its
-        // environment in another thread at that moment would have the same trouble with libfabric's own reads of it.
-        Some(Ok(value)) => drop(unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) }),
+    match value {
+        // SAFETY: devices are listed when libfabric is first asked for anything; a program that changes its environment in
+        // another thread at that moment would have the same trouble with libfabric's own reads of it.
+        Some(value) => unsafe { std::env::set_var(name, value) },
         // SAFETY: as above.
-        _ => drop(unsafe { libc::unsetenv(name.as_ptr()) }),
+        None => unsafe { std::env::remove_var(name) },
     }
 }

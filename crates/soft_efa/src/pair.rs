@@ -1,12 +1,15 @@
-//! Queue pairs as C sees them: requests are staged between start and completion of a session, or come as a chain.
+//! Queue pairs as C sees them: made, changed, and posted to.
 
 use crate::abi::*;
 use crate::completions::Completions;
-use crate::context::{Context, Handle, INLINE, PAIRS, SEND_PIECES, locked, refuse};
-use crate::flight::{Kind, Request, Sender};
+use crate::context::{Context, Handle, PAIRS, refuse};
+use crate::flight::Sender;
+use crate::locked;
 use crate::queue::{Arrival, GONE, Page, READY, RECEIVE_PIECES, Receive};
+use crate::request::{INLINE, Request, SEND_PIECES};
+use crate::session::{self, Session};
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,12 +40,6 @@ struct Receiver {
     posted: u32,
     /// What was taken out of the box.
     read: u64,
-}
-
-#[derive(Default)]
-struct Session {
-    requests: Vec<Request>,
-    error: c_int,
 }
 
 impl Pair {
@@ -86,7 +83,7 @@ impl Pair {
     /// # Safety
     /// One thread at a time, by C's contract for sessions.
     #[allow(clippy::mut_from_ref, reason = "C's contract stands in for the exclusive reference")]
-    unsafe fn session(&self) -> &mut Session {
+    pub unsafe fn session(&self) -> &mut Session {
         // SAFETY: the caller's.
         unsafe { &mut *self.session.get() }
     }
@@ -151,21 +148,7 @@ pub unsafe fn create(
     (base.context, base.qp_context, base.pd) = (context.verbs(), attributes.qp_context, attributes.pd);
     (base.send_cq, base.recv_cq) = (attributes.send_cq, attributes.recv_cq);
     (base.qp_num, base.state, base.qp_type) = (number, IBV_QPS_RESET, attributes.qp_type);
-    verbs.wr_start = Some(wr_start);
-    verbs.wr_complete = Some(wr_complete);
-    verbs.wr_abort = Some(wr_abort);
-    verbs.wr_send = Some(wr_send);
-    verbs.wr_send_imm = Some(wr_send_imm);
-    verbs.wr_rdma_read = Some(wr_rdma_read);
-    if spec.writes {
-        verbs.wr_rdma_write = Some(wr_rdma_write);
-        verbs.wr_rdma_write_imm = Some(wr_rdma_write_imm);
-    }
-    verbs.wr_set_ud_addr = Some(wr_set_ud_addr);
-    verbs.wr_set_sge = Some(wr_set_sge);
-    verbs.wr_set_sge_list = Some(wr_set_sge_list);
-    verbs.wr_set_inline_data = Some(wr_set_inline_data);
-    verbs.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    session::install(&mut verbs, spec.writes);
     let pair = Box::into_raw(Box::new(Pair {
         verbs: UnsafeCell::new(verbs),
         context,
@@ -321,132 +304,4 @@ pub unsafe extern "C" fn post_send(
         chain = request.next;
     }
     0
-}
-
-/// The pair and its session, of a function of the session.
-///
-/// # Safety
-/// The pair is one of [`create`]; one thread at a time.
-unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
-    // SAFETY: the caller's.
-    unsafe {
-        let pair = Pair::of(pair.cast());
-        (pair, pair.session())
-    }
-}
-
-unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
-    // SAFETY: C's contract for sessions, here and below.
-    let (pair, session) = unsafe { session(pair) };
-    pair.is_open.store(true, Ordering::Relaxed);
-    session.requests.clear();
-    session.error = 0;
-}
-
-unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: see `wr_start`.
-    let (pair, session) = unsafe { session(pair) };
-    pair.is_open.store(false, Ordering::Relaxed);
-    if session.error == 0 {
-        // All or nothing, as libefa rolls a session back.
-        session.error = locked(&pair.sender).post(pair, &session.requests);
-    }
-    session.requests.clear();
-    session.error
-}
-
-unsafe extern "C" fn wr_abort(pair: *mut ibv_qp_ex) {
-    // SAFETY: see `wr_start`.
-    let (pair, session) = unsafe { session(pair) };
-    pair.is_open.store(false, Ordering::Relaxed);
-    session.requests.clear();
-}
-
-/// Begins a request.
-///
-/// # Safety
-/// See `wr_start`.
-unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate: Option<u32>) {
-    // SAFETY: C writes its name for the request there before.
-    let wr_id = unsafe { (*pair).wr_id };
-    // SAFETY: see `wr_start`.
-    let (_, session) = unsafe { session(pair) };
-    let (address, key) = remote;
-    session.requests.push(Request { wr_id, kind, address, key, immediate, ..Request::default() });
-}
-
-unsafe extern "C" fn wr_send(pair: *mut ibv_qp_ex) {
-    // SAFETY: see `wr_start`.
-    unsafe { begin(pair, Kind::Send, (0, 0), None) }
-}
-
-unsafe extern "C" fn wr_send_imm(pair: *mut ibv_qp_ex, immediate: u32) {
-    // SAFETY: see `wr_start`.
-    unsafe { begin(pair, Kind::Send, (0, 0), Some(immediate)) }
-}
-
-unsafe extern "C" fn wr_rdma_read(pair: *mut ibv_qp_ex, key: u32, address: u64) {
-    // SAFETY: see `wr_start`.
-    unsafe { begin(pair, Kind::Read, (address, key), None) }
-}
-
-unsafe extern "C" fn wr_rdma_write(pair: *mut ibv_qp_ex, key: u32, address: u64) {
-    // SAFETY: see `wr_start`.
-    unsafe { begin(pair, Kind::Write, (address, key), None) }
-}
-
-unsafe extern "C" fn wr_rdma_write_imm(pair: *mut ibv_qp_ex, key: u32, address: u64, immediate: u32) {
-    // SAFETY: see `wr_start`.
-    unsafe { begin(pair, Kind::Write, (address, key), Some(immediate)) }
-}
-
-unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, number: u32, qkey: u32) {
-    // SAFETY: see `wr_start`; the handle is one of ours.
-    let ((_, session), gid) = unsafe { (session(pair), (*handle.cast::<Handle>()).gid) };
-    if let Some(request) = session.requests.last_mut() {
-        (request.gid, request.number, request.qkey) = (gid, number, qkey);
-    }
-}
-
-/// Gives the last request its bytes.
-///
-/// # Safety
-/// See `wr_start`; the list is C's.
-unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, inline: bool) {
-    // SAFETY: see `wr_start`.
-    let (_, session) = unsafe { session(pair) };
-    let Some(request) = session.requests.last_mut() else { return };
-    // SAFETY: the list has so many.
-    let code = if count > SEND_PIECES { libc::EINVAL } else { unsafe { request.take(list, count, inline) } };
-    if session.error == 0 {
-        session.error = code;
-    }
-}
-
-unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: see `wr_start`.
-    unsafe { set_pieces(pair, &ibv_sge { addr, length, lkey }, 1, false) }
-}
-
-unsafe extern "C" fn wr_set_sge_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: see `wr_start`; the list is C's.
-    unsafe { set_pieces(pair, list, count, false) }
-}
-
-unsafe extern "C" fn wr_set_inline_data(pair: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
-    let piece = ibv_sge { addr: address.expose_provenance() as u64, length: length.min(INLINE + 1) as c_uint, lkey: 0 };
-    // SAFETY: see `wr_start`; C's bytes.
-    unsafe { set_pieces(pair, &piece, 1, true) }
-}
-
-unsafe extern "C" fn wr_set_inline_data_list(pair: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    let mut pieces = [ibv_sge::default(); SEND_PIECES];
-    for (index, piece) in pieces.iter_mut().enumerate().take(count) {
-        // SAFETY: the list has so many.
-        let buffer = unsafe { &*list.add(index) };
-        piece.addr = buffer.addr.expose_provenance() as u64;
-        piece.length = buffer.length.min(INLINE + 1) as c_uint;
-    }
-    // SAFETY: see `wr_start`; C's bytes.
-    unsafe { set_pieces(pair, pieces.as_ptr(), count, true) }
 }

@@ -1,7 +1,9 @@
 //! Other queue pairs, by card and number: found by name, and kept while they are there.
 
+use crate::machine::Machine;
 use crate::memory::Table;
 use crate::queue::{Page, READY};
+use crate::wire::Wire;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,16 +37,25 @@ pub struct Peer {
     pub page: Page,
     /// Its process's registrations.
     pub table: Table,
+    /// Its card's: what is read of its memory leaves by it.
+    pub wire: Wire,
 }
 
 /// Those that were met.
-#[derive(Debug, Default)]
-pub struct Peers(Mutex<HashMap<(Gid, u32), Arc<Peer>>>);
+pub struct Peers {
+    machine: &'static Machine,
+    known: Mutex<HashMap<(Gid, u32), Arc<Peer>>>,
+}
 
 impl Peers {
+    /// Nobody yet.
+    pub fn new(machine: &'static Machine) -> Peers {
+        Peers { machine, known: Mutex::default() }
+    }
+
     /// The queue pair of this number at this card; `None` where there is none.
     pub fn find(&self, gid: &Gid, number: u32) -> Option<Arc<Peer>> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = known.get(&(*gid, number)) {
             if peer.page.state().load(Ordering::Acquire) == READY {
                 return Some(peer.clone());
@@ -57,13 +68,14 @@ impl Peers {
             return None;
         }
         let table = Table::open(&table_name(gid, page.pid(), page.context())).ok()?;
-        let peer = Arc::new(Peer { page, table });
+        let wire = Wire::open(self.machine, gid).ok()?;
+        let peer = Arc::new(Peer { page, table, wire });
         known.insert((*gid, number), peer.clone());
         Some(peer)
     }
 
     /// Its process has gone.
     pub fn forget(&self, gid: &Gid, number: u32) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(*gid, number));
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&(*gid, number));
     }
 }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const RECEIVE_PIECES: usize = 3;
 /// Room for immediates of writes beside the receives' completions.
 const UNSOLICITED: usize = 4096;
+/// Senders that may look at the room at once and then all take it.
+const SENDERS: u64 = 64;
 /// Of this form of the page.
 const MAGIC: u32 = 0x5EFA_0001;
 
@@ -215,12 +217,20 @@ impl Page {
         }
     }
 
-    /// Puts an arrival into the box; `false` when there is no room.
+    /// Puts an arrival into the box; `false` when there is no room. One that has taken a receive always finds room: those that have
+    /// not leave enough of it, so that no message is lost behind immediates that nobody reads.
     pub fn put(&self, arrival: &Arrival) -> bool {
         let header = self.header();
         let entries = u64::from(header.entries);
         let mut number = header.filled.0.load(Ordering::Relaxed);
         let place = loop {
+            if arrival.wr_id.is_none() {
+                // The box is emptied in order: when this place is empty, so are those before it.
+                let last = number + u64::from(header.receives) + SENDERS;
+                if self.place(last).turns.load(Ordering::Acquire) < last / entries * 2 {
+                    return false;
+                }
+            }
             let place = self.place(number);
             // Even: empty for this lap.
             let empty = number / entries * 2;
@@ -342,9 +352,13 @@ mod tests {
                 left -= 1;
             }
         });
-        for _ in 0..entries {
+        let kept = u64::from(page.header().receives) + SENDERS;
+        for _ in 0..entries - kept {
             assert!(page.put(&Arrival::default()));
         }
-        assert!(!page.put(&Arrival::default()), "full");
+        assert!(!page.put(&Arrival::default()), "what is left is the receives'");
+        let received = Arrival { wr_id: Some(1), ..Arrival::default() };
+        assert!((0..kept).all(|_| page.put(&received)));
+        assert!(!page.put(&received), "full");
     }
 }

@@ -1,4 +1,4 @@
-//! Holds what is declared in `src/abi.rs`, and the functions of `src/symbols.rs`, against the headers of rdma-core as bindgen
+//! Holds what is declared in `src/abi/`, and the functions of `src/symbols/`, against the headers of rdma-core as bindgen
 //! reads them, and against what the installed libfabric asks for.
 //!
 //! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or without libclang there is
@@ -14,8 +14,21 @@ use std::path::PathBuf;
 use std::process::Command;
 use syn::{Fields, Item, Type};
 
-const ABI: &str = include_str!("../src/abi.rs");
-const SYMBOLS: &str = include_str!("../src/symbols.rs");
+/// What is declared, by theme.
+const ABI: [&str; 6] = [
+    include_str!("../src/abi/completion.rs"),
+    include_str!("../src/abi/constants.rs"),
+    include_str!("../src/abi/device.rs"),
+    include_str!("../src/abi/efa.rs"),
+    include_str!("../src/abi/memory.rs"),
+    include_str!("../src/abi/pair.rs"),
+];
+/// The functions that are defined.
+const SYMBOLS: [&str; 3] = [
+    include_str!("../src/symbols/device.rs"),
+    include_str!("../src/symbols/efa.rs"),
+    include_str!("../src/symbols/objects.rs"),
+];
 const HEADER: &str = "#include <infiniband/verbs.h>\n#include <infiniband/efadv.h>\n";
 /// Unions without a name within them: their size alone is compared.
 const NAMELESS: [&str; 6] = [
@@ -58,9 +71,9 @@ fn signature(signature: &syn::Signature) -> Vec<Type> {
 }
 
 impl Side {
-    fn new(source: &str) -> Side {
+    fn new(sources: &[&str]) -> Side {
         let mut side = Side::default();
-        for item in syn::parse_file(source).unwrap().items {
+        for item in sources.iter().flat_map(|source| syn::parse_file(source).unwrap().items) {
             match item {
                 Item::Struct(item) => side.record(item.ident.to_string(), item.fields),
                 Item::Union(item) => side.record(item.ident.to_string(), Fields::Named(item.fields)),
@@ -179,7 +192,7 @@ fn headers() -> Option<Side> {
             .generate()
     });
     match clang {
-        Ok(Ok(bindings)) => Some(Side::new(&bindings.to_string())),
+        Ok(Ok(bindings)) => Some(Side::new(&[&bindings.to_string()])),
         Ok(Err(error)) => panic!("{error}"),
         Err(_) => {
             println!("skipped: no libclang");
@@ -191,7 +204,7 @@ fn headers() -> Option<Side> {
 #[test]
 fn what_is_declared_is_what_the_headers_say() {
     let Some(theirs) = headers() else { return };
-    let (ours, symbols) = (Side::new(ABI), Side::new(SYMBOLS));
+    let (ours, symbols) = (Side::new(&ABI), Side::new(&SYMBOLS));
     let mut wrong = Vec::new();
     let mut compared = [0; 3];
     for (name, members) in &ours.records {
@@ -275,8 +288,9 @@ fn whatever_libfabric_asks_of_verbs_is_there() {
         return println!("skipped: no libfabric or no nm here");
     };
     // Those that a macro makes stand in its braces.
+    let defined = SYMBOLS.concat();
     let is_there =
-        |name: &str| SYMBOLS.contains(&format!("fn {name}(")) || SYMBOLS.contains(&format!("    {name} -> "));
+        |name: &str| defined.contains(&format!("fn {name}(")) || defined.contains(&format!("    {name} -> "));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let asked: Vec<&str> = text
         .split_whitespace()

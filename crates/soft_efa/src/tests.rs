@@ -2,13 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+use crate::abi::*;
+use crate::context::Context;
+use crate::machine::Machine;
+use crate::*;
 use card_model::Spec;
-use soft_efa::abi::*;
-use soft_efa::*;
 use std::ptr::null_mut;
 
-/// As the cards of this program are described.
-const SPEC: &str = "name=fast seed=11 reorder=5 depth=16 receives=8";
+/// Cards without times.
+const FAST: &str = "name=fast seed=11 reorder=5 depth=16 receives=8";
+/// So slow that a MiB takes 21 ms, of which nothing is waited for twice.
+const SLOW: &str = "cards=2 line_rate_gbps=0.4 peak_share=1 rate_per_rail_mops=1 one_way_us=10 mtu_bytes=1";
+
+/// The open cards of a machine of its own.
+fn cards(description: &str) -> Vec<*mut ibv_context> {
+    let machine: &Machine = Box::leak(Box::new(Machine::new(description).unwrap()));
+    machine.devices().iter().map(|device| Context::open(machine, device).unwrap()).collect()
+}
 
 /// A queue pair with all that it needs.
 struct Side {
@@ -50,11 +60,19 @@ impl Side {
                 (change.qp_state, change.qkey, change.rnr_retry) = (state, qkey, 1);
                 assert_eq!(ibv_modify_qp(pair, &mut change, mask), 0);
             }
-            let mut gid = ibv_gid { raw: [0; 16] };
-            assert_eq!(ibv_query_gid(context, 1, 0, &mut gid), 0);
+            let mut side = Side { domain, queue, pair, handle: null_mut(), qkey };
+            side.faces(context);
+            side
+        }
+    }
+
+    /// What it posts goes to this card from now on.
+    fn faces(&mut self, context: *mut ibv_context) {
+        // SAFETY: see `open`.
+        unsafe {
             let mut address: ibv_ah_attr = std::mem::zeroed();
-            address.grh.dgid = gid;
-            Side { domain, queue, pair, handle: ibv_create_ah(domain, &mut address), qkey }
+            assert_eq!(ibv_query_gid(context, 1, 0, &mut address.grh.dgid), 0);
+            self.handle = ibv_create_ah(self.domain, &mut address);
         }
     }
 
@@ -93,41 +111,49 @@ impl Side {
         let started = std::time::Instant::now();
         while found.len() < count {
             assert!(started.elapsed().as_secs() < 20, "{found:?}");
-            // SAFETY: see `open`.
-            unsafe {
-                let queue = self.queue;
-                let mut code = ((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 });
-                let started = code == 0;
-                while code == 0 {
-                    let has = ((*queue).read_wc_flags.unwrap())(queue) & IBV_WC_WITH_IMM != 0;
-                    let immediate = has.then(|| ((*queue).read_imm_data.unwrap())(queue));
-                    let status = ((*queue).read_vendor_err.unwrap())(queue);
-                    assert_eq!(status == 0, (*queue).status == IBV_WC_SUCCESS);
-                    found.push(((*queue).wr_id, status, immediate));
-                    code = ((*queue).next_poll.unwrap())(queue);
-                }
-                if started {
-                    ((*queue).end_poll.unwrap())(queue);
-                }
+            found.extend(self.poll_once());
+        }
+        found
+    }
+
+    /// What is complete now.
+    fn poll_once(&self) -> Vec<(u64, u32, Option<u32>)> {
+        let mut found = Vec::new();
+        // SAFETY: see `open`.
+        unsafe {
+            let queue = self.queue;
+            let mut code = ((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 });
+            let started = code == 0;
+            while code == 0 {
+                let has = ((*queue).read_wc_flags.unwrap())(queue) & IBV_WC_WITH_IMM != 0;
+                let immediate = has.then(|| ((*queue).read_imm_data.unwrap())(queue));
+                let status = ((*queue).read_vendor_err.unwrap())(queue);
+                assert_eq!(status == 0, (*queue).status == IBV_WC_SUCCESS);
+                found.push(((*queue).wr_id, status, immediate));
+                code = ((*queue).next_poll.unwrap())(queue);
+            }
+            if started {
+                ((*queue).end_poll.unwrap())(queue);
             }
         }
         found
     }
 }
 
-/// One test, since all cards of a process count their requests together.
+#[test]
+fn a_list_needs_no_place_for_its_length() {
+    // SAFETY: see `Side::open`; librdmacm asks so.
+    unsafe {
+        let list = ibv_get_device_list(null_mut());
+        assert!(!(*list).is_null());
+        ibv_free_device_list(list);
+    }
+}
+
 #[test]
 fn cards_do_what_efas_cards_do() {
-    // SAFETY: no other thread of this program reads the environment now.
-    unsafe { std::env::set_var("SOFT_EFA", SPEC) };
-    let spec = Spec::parse(SPEC).unwrap();
-    // SAFETY: see `Side::open`; a list without a place for its length is what librdmacm asks for.
-    let context = unsafe {
-        let list = ibv_get_device_list(null_mut());
-        let context = ibv_open_device(*list);
-        ibv_free_device_list(list);
-        context
-    };
+    let spec = Spec::parse(FAST).unwrap();
+    let context = cards(FAST)[0];
     let (here, there) = (Side::open(context, 7), Side::open(context, 9));
     let (mut source, mut target) = ((0..=255).collect::<Vec<u8>>(), vec![0u8; 256]);
     let from = here.register(&mut source, 0);
@@ -239,4 +265,34 @@ fn cards_do_what_efas_cards_do() {
         send(26, 8, there.qkey);
     }
     assert_eq!(here.poll(1), [(26, 9, None)], "a pair that is gone");
+}
+
+/// What is read leaves by the wire of the card whose memory it is; the reader's own wire is free meanwhile.
+#[test]
+fn a_read_takes_the_wire_of_who_answers() {
+    let contexts = cards(SLOW);
+    let (mut here, mut there) = (Side::open(contexts[0], 7), Side::open(contexts[1], 9));
+    here.faces(contexts[1]);
+    there.faces(contexts[0]);
+    let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![7; 1 << 20]);
+    let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+    // SAFETY: registered just now.
+    let [ours, theirs] = [here.register(&mut ours, access), there.register(&mut theirs, access)]
+        .map(|made| unsafe { ((*made).addr as u64, (*made).lkey) });
+    // SAFETY: see `Side::open`.
+    unsafe {
+        let pair = ibv_qp_to_qp_ex(here.pair);
+        ((*pair).wr_start.unwrap())(pair);
+        (*pair).wr_id = 1;
+        ((*pair).wr_rdma_read.unwrap())(pair, theirs.1, theirs.0);
+        ((*pair).wr_set_sge.unwrap())(pair, ours.1, ours.0, 1 << 20);
+        ((*pair).wr_set_ud_addr.unwrap())(pair, here.handle, there.number(), there.qkey);
+        assert_eq!(((*pair).wr_complete.unwrap())(pair), 0);
+    }
+    let byte = |(addr, lkey)| ibv_sge { addr, length: 1, lkey };
+    assert_eq!(here.write(&there, &[(2, byte(ours), theirs.0, theirs.1, None)]), 0);
+    assert_eq!(there.write(&here, &[(3, byte(theirs), ours.0, ours.1, None)]), 0);
+    // Theirs waits for the wire behind the read, so the read is complete when it is; ours did not.
+    assert_eq!(there.poll(1), [(3, 0, None)]);
+    assert_eq!(here.poll_once(), [(2, 0, None), (1, 0, None)]);
 }
