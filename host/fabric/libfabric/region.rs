@@ -147,7 +147,9 @@ fn flags(access: Access, capabilities: u64) -> u64 {
     of(Access::SOURCE, sys::FI_WRITE | capabilities & sys::FI_SEND)
         | of(Access::SINK, sys::FI_READ | capabilities & sys::FI_RECV)
         | of(Access::REMOTE_READ, sys::FI_REMOTE_READ)
-        | of(Access::REMOTE_WRITE, sys::FI_REMOTE_WRITE)
+        // A card without RDMA write has its peers' writes read here, by the provider of this side. That of libfabric 2.1 registers
+        // memory that is for remote writes alone so that its own card may not, and ends the process when it tries.
+        | of(Access::REMOTE_WRITE, sys::FI_REMOTE_WRITE | sys::FI_READ)
 }
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
         let rma = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
         assert_eq!(flags(Access::ALL, 0), rma);
         assert_eq!(flags(Access::ALL, sys::FI_SEND | sys::FI_RECV), rma | sys::FI_SEND | sys::FI_RECV);
-        assert_eq!(flags(Access::REMOTE_WRITE, sys::FI_SEND | sys::FI_RECV), sys::FI_REMOTE_WRITE);
+        assert_eq!(flags(Access::REMOTE_WRITE, sys::FI_SEND | sys::FI_RECV), sys::FI_REMOTE_WRITE | sys::FI_READ);
         assert_eq!(flags(Access::SOURCE, sys::FI_SEND), sys::FI_WRITE | sys::FI_SEND);
         assert_eq!(flags(Access::SINK | Access::REMOTE_READ, 0), sys::FI_READ | sys::FI_REMOTE_READ);
     }
