@@ -12,9 +12,9 @@ skip() { echo "skipped: $1"; exit 0; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 packages="libfabric-dev libfabric1 libibverbs-dev libibverbs1 librdmacm1t64 libnl-3-200 libnl-route-3-200 ibverbs-providers
-    libpsm-infinipath1 libpsm2-2 libnuma1 libuuid1 libc6 libgcc-s1 libatomic1"
+    libpsm-infinipath1 libpsm2-2 libnuma1 libuuid1 libc6 libgcc-s1 libatomic1 libfabric-bin"
 kept=${CARGO_TARGET_DIR:-target}/libfabric2
-[ -n "${LIBFABRIC2_ROOT:-}" ] || ! [ -d "$kept" ] || LIBFABRIC2_ROOT=$kept
+[ -n "${LIBFABRIC2_ROOT:-}" ] || ! [ -x "$kept/usr/bin/fi_pingpong" ] || LIBFABRIC2_ROOT=$kept
 if [ -z "${LIBFABRIC2_ROOT:-}" ]; then
     if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then skip "no apt-get and dpkg here"; fi
     keys=
@@ -35,6 +35,8 @@ if [ -z "${LIBFABRIC2_ROOT:-}" ]; then
         skip "libfabric of Debian 13: $(tail -n 1 "$scratch/log")"
     for package in "$scratch"/deb/*.deb; do dpkg -x "$package" "$scratch/root"; done
     mkdir -p "$(dirname "$kept")"
+    # An older one may lack packages.
+    rm -rf "$kept"
     mv "$scratch/root" "$kept"
     LIBFABRIC2_ROOT=$kept
 fi

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Tries the two commands of the README where nobody has prepared the machine: makes a bare root file system from the distribution's
 # packages, clones HEAD into it, runs `make demo` and `make test` there, and prints their times.
-#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test] [--twice] [--keep] [--work FOLDER]
+#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test|soft-efa] [--twice] [--keep] [--work FOLDER]
 #   --with rustup-nightly   a nightly toolchain with the sources of core, first on PATH, as rustup leaves it
 #   --with libclang-cpp     clang's C++ library without libclang, which its name resembles
 #   --with old-rust         the distribution's own, older rustc
 #   --with no-apt           Rust and a compiler are there, apt is not: `make demo` alone
 #   --twice                 `make test` a second time, with what the first has built
+#   --only soft-efa         neither: scripts/soft-efa-matrix.sh over the distribution's own libfabric, by the target/release/ginlab of here
+#                           (or $GINLAB); its matrix goes to FOLDER/soft-efa-RELEASE
 # Needs root, debootstrap and a network. Nothing outside FOLDER (default: /var/tmp/ginlab-fresh) is changed; mounts end with the script.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -168,6 +170,19 @@ say_time() { # say_time LABEL COMMAND...
         failures=$((failures + 1))
     fi
 }
+if [[ $only == soft-efa ]]; then
+    ginlab=${GINLAB:-target/release/ginlab}
+    [[ -x $ginlab ]] || fail "not run: no $ginlab (cargo build --release)"
+    make_root
+    install libfabric1 libfabric-bin iproute2 || fail "no libfabric, see $log"
+    mkdir -p "$root/root/ginlab"
+    cp -r scripts "$ginlab" "$root/root/ginlab/"
+    # shellcheck disable=SC2016  # dpkg's own format
+    say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" scripts/soft-efa-matrix.sh ./ginlab /root/matrix
+    mkdir -p "$work/soft-efa-$release"
+    cp "$root"/root/matrix/* "$work/soft-efa-$release/"
+    cat "$work/soft-efa-$release/matrix.txt"
+fi
 for command in demo test; do
     if [[ -n $only && $only != "$command" ]]; then continue; fi
     make_root

@@ -31,5 +31,6 @@ mod ring_shift;
 mod serve;
 mod shmem;
 mod soft_efa;
+mod soft_efa2;
 mod trace;
 mod write;

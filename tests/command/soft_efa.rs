@@ -1,8 +1,10 @@
 //! Cards in software below libfabric's own EFA provider: `-p soft-efa`.
 
 use crate::common::lab::Lab;
+use crate::common::libfabric2::{DIRECT, Libfabric2};
 use crate::common::server::{Server, verified};
-use crate::common::{Job, all_verified, clean, free_port, ginlab, records, rows, run, skip};
+use crate::common::{Job, Stream, all_verified, free_port, ginlab, records, rows, run, skip, tcp_rank};
+use nix::sys::signal::{Signal, kill};
 use std::process::Command;
 
 /// Whether the installed libfabric has the EFA provider, which hides where it finds no card; says so where it has not.
@@ -36,7 +38,14 @@ fn libfabrics_own_provider_lists_the_cards() {
     assert_eq!(column("pci"), ["0000:4f:00.0", "0000:50:00.0", "0000:51:00.0", "0000:52:00.0"]);
     assert_eq!(column("domain"), ["rdmap79s0-rdm", "rdmap80s0-rdm", "rdmap81s0-rdm", "rdmap82s0-rdm"]);
     assert!(column("provider").iter().all(|name| name == "efa"));
-    assert_eq!(listed("soft-efa:fast,cards=32").len(), 32);
+    // In the places of a real p5's.
+    let tree = include_str!("../fixtures/p5/lspci.txt").lines().filter(|line| line.contains("Elastic Fabric Adapter"));
+    let mut real: Vec<String> =
+        tree.map(|line| format!("0000:{}:00.0", &line.rsplit("-[").next().unwrap()[..2])).collect();
+    let mut ours: Vec<String> = listed("soft-efa:fast,cards=32").iter().map(|card| card["pci"].clone()).collect();
+    real.sort();
+    ours.sort();
+    assert_eq!((ours.len(), ours), (32, real));
     let plain = run(ginlab("efa --csv -")).expect(0);
     assert!(!plain.stderr.contains("software"), "nothing of them where they are not asked for");
 }
@@ -57,16 +66,18 @@ fn every_experiment_moves_every_byte_over_one_and_four_rails() {
     if !has_provider() {
         return;
     }
-    for args in [
-        "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4",
-        "sendrecv -b 0 -e 9000 -f 90 -n 20 -r 2 --rails 1,4 --window 7",
-        "all2all --np 3 -b 8 -e 100K -f 110 -n 5 --rails 1,4",
-        "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check",
+    // Without times of their own, in any order; and each profile once. A p4d's cards write nothing themselves.
+    for (cards, args) in [
+        ("fast", "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4"),
+        ("p5en", "sendrecv -b 0 -e 9000 -f 90 -n 20 -r 2 --rails 1,4 --window 7"),
+        ("p6-b200", "all2all --np 3 -b 8 -e 100K -f 110 -n 5 --rails 1,4"),
+        ("p4d", "write -b 8 -e 256K -f 181 -n 10 -r 1 --rails 4"),
+        ("p5", "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check"),
     ] {
-        let done = run(over("fast", &format!("{args} --csv -"))).expect(0);
+        let done = run(over(cards, &format!("{args} --csv -"))).expect(0);
         let rows = rows(&done.stdout);
         all_verified(&rows);
-        assert!(rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
+        assert!(rows.iter().all(|row| row.fabric == format!("efa/soft:{cards}")), "{rows:?}");
         assert!(done.stderr.contains("# environment: FI_EFA_ENABLE_SHM_TRANSFER=0"), "{}", done.stderr);
     }
 }
@@ -87,20 +98,92 @@ fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
     if !has_provider() {
         return;
     }
-    for (words, part) in [
+    // The fault is of the rank that writes, so that no receipt of its peer's is what goes wrong. Each job at once with the others:
+    // what they do is wait.
+    let jobs = [
         // The write itself is complete by the peer's receipt; the card's completion is missed when the rail is closed.
-        ("lose=30", "fi_close has not returned within 5 s, since the provider waits for completions"),
-        ("dead=30", "nothing has completed for 3s"),
+        ("fast", "lose=30", [1, 0], "fi_close has not returned within 5 s, since the provider waits for completions"),
+        // Whichever rank is the first to notice, both end as of a stall.
+        ("fast", "dead=30", [124, 124], "nothing has completed for 3s"),
+        // Each way takes 10 s.
+        ("p5", "slow=1000000", [124, 124], "nothing has completed for 3s"),
         // Status 12 of EFA's: unexpected status returned by the responder.
-        ("fail=30/12", "failed: Input/output error"),
-        ("fail=30/9", "Invalid receiver queue pair number (QPN) [9]"),
-        ("full=30", "failed: Cannot allocate memory"),
-    ] {
-        let write = format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t 3 -p soft-efa:fast,{words} -d emulated");
-        let mut command = ginlab(&write);
-        command.env("FI_EFA_RX_SIZE", "1024");
-        let done = run(command).expect(1);
-        assert!(done.stderr.contains(part), "{words}: {}", done.stderr);
+        ("fast", "fail=30/12", [1, 1], "failed: Input/output error"),
+        ("fast", "fail=30/9", [1, 1], "Invalid receiver queue pair number (QPN) [9]"),
+        ("fast", "full=30", [1, 1], "failed: Cannot allocate memory"),
+    ]
+    .map(|(cards, fault, codes, part)| {
+        // What does not stall has time: the ranks of six jobs share the cores.
+        let limit = if codes[0] == 124 { 3 } else { 30 };
+        let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
+        let rank = |rank: usize, cards: String| {
+            let mut command = tcp_rank(rank, port, "faults", &format!("{write} -p soft-efa:{cards}"));
+            command.env("FI_EFA_RX_SIZE", "1024");
+            Job::start(command)
+        };
+        (fault, codes, part, [rank(0, format!("{cards},{fault}")), rank(1, cards.to_owned())])
+    });
+    for (fault, codes, part, ranks) in jobs {
+        let [first, second] = ranks.map(Job::finish);
+        assert!(first.stderr.contains(part), "{fault}: {}", first.stderr);
+        assert_eq!([first.code, second.code], codes, "{fault}: {}{}", first.stderr, second.stderr);
+    }
+}
+
+/// The rank whose memory is written to is killed: the provider has nobody there any more.
+#[test]
+fn a_peer_that_is_killed_is_named() {
+    if !has_provider() {
+        return;
+    }
+    let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 --csv -"));
+    job.until(Stream::Stderr, "# rails");
+    kill(job.rank(1), Signal::SIGKILL).unwrap();
+    let done = job.finish().expect(1);
+    assert!(done.stderr.contains("rank 1 (host ") && done.stderr.contains("signal: 9"), "{}", done.stderr);
+}
+
+/// Requests overtake one another, as the seed says: a signal is still never seen before its bytes, whatever rule keeps the two in order.
+#[test]
+fn no_signal_is_seen_before_its_bytes_though_writes_overtake_one_another() {
+    if !has_provider() {
+        return;
+    }
+    for (rule, seed) in [("count", 7), ("own", 8), ("drain", 9), ("sequence", 10)] {
+        let args = format!(
+            "shmem --np 2 --cases signal-order --path rails --rails 1 --rule {rule} -n 60 -r 1 --grid 1 --block 33 --csv -"
+        );
+        let rows = rows(&run(over(&format!("fast,reorder=9,seed={seed}"), &args)).expect(0).stdout);
+        assert!(rows.iter().all(|row| row.wrong == Some(0) && row.iterations >= Some(2 * 60)), "{rule}: {rows:?}");
+    }
+}
+
+/// The control connection is the program's own; it ends with 111 while nobody listens.
+#[test]
+fn ping_pong_of_libfabrics_own_goes_over_both_libraries_and_fabrics() {
+    if !has_provider() || Command::new("fi_pingpong").arg("-h").output().is_err() {
+        return skip("no fi_pingpong");
+    }
+    let mut ways = vec![("fi_pingpong".to_owned(), "msg", 70000)];
+    if let Some(two) = Libfabric2::here() {
+        // libfabric 2.x lists efa-direct first; it has no tags, so tagged messages take the other one.
+        ways.extend([(two.tool("fi_pingpong"), "msg", 8000), (two.tool("fi_pingpong"), "tagged", 70000)]);
+    }
+    for (program, messages, bytes) in ways {
+        let port = free_port();
+        let side = |rest: &str| {
+            let line = format!("{program} -p efa -e rdm -c -I 20 -S {bytes} -m {messages} {rest}");
+            ginlab(&format!("soft-efa -p soft-efa:fast,cards=1 -- {line}"))
+        };
+        let server = Job::start(side(&format!("-B {port}")));
+        let client = loop {
+            let client = run(side(&format!("-P {port} 127.0.0.1")));
+            if client.code != 111 {
+                break client.expect(0);
+            }
+        };
+        server.finish().expect(0);
+        assert!(client.stdout.lines().nth(1).is_some_and(|line| line.contains("=20")), "{}", client.stdout);
     }
 }
 
@@ -110,16 +193,24 @@ fn two_nodes_of_the_lab_are_two_machines() {
         return;
     }
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
-    let rank = |node: usize| {
-        let args = "write -b 8 -e 256K -f 181 -n 20 -r 1 --rails 1,4 -p soft-efa:fast -d emulated --csv -";
-        let mut command = lab.ginlab(node, args);
-        command.env("FI_EFA_RX_SIZE", "1024");
-        Job::start(command)
-    };
-    let [first, second] = [rank(0), rank(1)].map(|job| job.finish().expect(0));
-    all_verified(&rows(&first.stdout));
-    assert!(!first.stderr.contains("all ranks are on one host"), "{}", first.stderr);
-    assert_eq!(second.stdout, "");
+    let two = Libfabric2::here();
+    let args = "write -b 8 -e 256K -f 181 -n 20 -r 1 --rails 1,4 -p soft-efa:fast -d emulated --csv -";
+    for (over, domains) in [(None, ""), (two.as_ref(), ""), (two.as_ref(), DIRECT)] {
+        let rank = |node: usize| {
+            Job::start(match over {
+                Some(two) => two.told(lab.program(node, &format!("{} {args} {domains}", two.words()))),
+                None => {
+                    let mut command = lab.ginlab(node, args);
+                    command.env("FI_EFA_RX_SIZE", "1024");
+                    command
+                }
+            })
+        };
+        let [first, second] = [rank(0), rank(1)].map(|job| job.finish().expect(0));
+        all_verified(&rows(&first.stdout));
+        assert!(!first.stderr.contains("all ranks are on one host"), "{}", first.stderr);
+        assert_eq!(second.stdout, "");
+    }
 }
 
 #[test]
@@ -132,75 +223,6 @@ fn what_cannot_be_is_one_line() {
         let done = run(over(cards, "write -b 8 -e 8")).expect(2);
         assert!(done.complaint().contains(part), "{}", done.stderr);
     }
-}
-
-/// A libfabric 2.x with all below it, as scripts/check-libfabric2.sh unpacks it: its loader and the folder of its libraries.
-fn libfabric2() -> Option<(String, String)> {
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{}/target", env!("CARGO_MANIFEST_DIR")));
-    let folder = format!("{target}/libfabric2/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
-    let loader = format!("{folder}/ld-linux-x86-64.so.2");
-    if std::path::Path::new(&loader).is_file() {
-        return Some((loader, folder));
-    }
-    skip("no target/libfabric2 (scripts/check-libfabric2.sh)");
-    None
-}
-
-/// Two ranks over libfabric 2.x, by its own loader: it needs a newer C library than this machine may have.
-fn two_over_libfabric2(args: &str) -> Option<[crate::common::Done; 2]> {
-    let (loader, folder) = libfabric2()?;
-    let port = free_port().to_string();
-    let rank = |rank: &str| {
-        let mut command = Command::new(&loader);
-        command.args(["--library-path", &format!("{folder}:/usr/lib/{}-linux-gnu", std::env::consts::ARCH)]);
-        command.arg(env!("CARGO_BIN_EXE_ginlab")).args(args.split_whitespace());
-        clean(&mut command);
-        command.env("RANK", rank).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
-        command.env("GINLAB_TOKEN", "two").env("GINLAB_LIBFABRIC", format!("{folder}/libfabric.so.1"));
-        command.env("FI_EFA_RX_SIZE", "1024");
-        Job::start(command)
-    };
-    let ranks = [rank("0"), rank("1")];
-    Some(ranks.map(Job::finish))
-}
-
-/// All four cards in the fabric `efa-direct`.
-const DIRECT: &str =
-    "--domain efa-direct:rdmap79s0-rdm,efa-direct:rdmap80s0-rdm,efa-direct:rdmap81s0-rdm,efa-direct:rdmap82s0-rdm";
-
-#[test]
-fn both_fabrics_of_libfabric_2_write_into_the_peers_memory() {
-    for domains in ["", DIRECT] {
-        for what in [
-            "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4",
-            "all2all -b 8 -e 100K -f 110 -n 5 --rails 1,4",
-            "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check",
-        ] {
-            let Some([first, second]) =
-                two_over_libfabric2(&format!("{what} {domains} -p soft-efa:fast -d emulated --csv -"))
-            else {
-                return;
-            };
-            let (first, second) = (first.expect(0), second.expect(0));
-            let rows = rows(&first.stdout);
-            all_verified(&rows);
-            assert!(rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
-            let said = first.stderr + &second.stderr;
-            assert!(said.contains("# libfabric: 2.") && !said.contains("soft_efa: "), "{said}");
-        }
-    }
-}
-
-#[test]
-fn messages_want_an_order_that_efa_direct_has_not() {
-    let messages = "sendrecv -b 90 -e 9000 -f 100 -n 20 -r 1 --rails 1 --window 7 -p soft-efa:fast -d emulated --csv -";
-    let Some([first, second]) = two_over_libfabric2(messages) else { return };
-    all_verified(&rows(&first.expect(0).stdout));
-    second.expect(0);
-    let Some([first, _]) = two_over_libfabric2(&format!("{messages} --domain efa-direct:rdmap79s0-rdm")) else {
-        return;
-    };
-    assert!(first.code != 0 && first.stderr.contains("FI_ORDER_SAS, which efa-direct has not"), "{}", first.stderr);
 }
 
 /// The real provider below `doctor`: each card registers, writes to itself and reads back; and rails are cards.

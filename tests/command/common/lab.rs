@@ -74,7 +74,12 @@ impl Lab {
 
     /// `ginlab` with these arguments on a node.
     pub fn ginlab(&self, node: usize, args: &str) -> Command {
-        script(&format!("exec --name {} {node} -- {} {args}", self.name, env!("CARGO_BIN_EXE_ginlab")))
+        self.program(node, &format!("{} {args}", env!("CARGO_BIN_EXE_ginlab")))
+    }
+
+    /// Any program on a node, by words separated by blanks.
+    pub fn program(&self, node: usize, words: &str) -> Command {
+        script(&format!("exec --name {} {node} -- {words}", self.name))
     }
 
     /// The namespace of a node.

@@ -1,6 +1,7 @@
 //! Running the command in tests: every process within a deadline, none left behind.
 
 pub mod lab;
+pub mod libfabric2;
 pub mod server;
 
 use std::collections::{BTreeMap, HashMap};

@@ -17,14 +17,28 @@ pub struct Server(pub Job, pub u16);
 
 impl Server {
     pub fn start(args: &str) -> Server {
-        let mut job = Job::start(with_token("secret", &format!("serve --listen 127.0.0.1:0 {args}")));
+        Server::by(ginlab, args)
+    }
+
+    /// One by another way to run the command.
+    pub fn by(program: impl Fn(&str) -> Command, args: &str) -> Server {
+        let mut command = program(&format!("serve --listen 127.0.0.1:0 {args}"));
+        command.env("GINLAB_TOKEN", "secret");
+        let mut job = Job::start(command);
         let line = job.until_line(Stream::Stdout, "listening address=127.0.0.1:");
         let port = facts(&line)["address"].rsplit_once(':').unwrap().1.parse().unwrap();
         Server(job, port)
     }
 
     pub fn join(&self, args: &str) -> Command {
-        with_token("secret", &format!("join 127.0.0.1:{} {args}", self.1))
+        self.join_by(ginlab, args)
+    }
+
+    /// A visitor by another way to run the command.
+    pub fn join_by(&self, program: impl Fn(&str) -> Command, args: &str) -> Command {
+        let mut command = program(&format!("join 127.0.0.1:{} {args}", self.1));
+        command.env("GINLAB_TOKEN", "secret");
+        command
     }
 
     /// The next event of this kind.

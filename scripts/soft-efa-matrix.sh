@@ -1,0 +1,198 @@
+#!/usr/bin/env bash
+# What ginlab does over cards in software (docs/soft-efa.md), run on one machine and between two nodes of a lab, with one rail and four, over
+# each libfabric that is here; every byte verified.
+#
+#   scripts/soft-efa-matrix.sh GINLAB FOLDER     the binary; a line per run (matrix.txt) and the log go to FOLDER
+#
+# libfabric is the machine's own (or $GINLAB_LIBFABRIC) and, where scripts/check-libfabric2.sh has unpacked it, that of Debian 13, by its own
+# loader. 2.x has two fabrics, efa and efa-direct; messages are refused on the second one, and that is a line, too. The lab wants root and
+# iproute2; without them its lines say so. Takes about three minutes on two cores. Ends with 1 when a run did not end as it should.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+if [[ $# -ne 2 || ! -x $1 ]]; then
+    echo 'usage: scripts/soft-efa-matrix.sh GINLAB FOLDER, where GINLAB is the binary (target/release/ginlab)' >&2
+    exit 2
+fi
+ginlab=$(realpath "$1")
+mkdir -p "$2" || exit 2
+out=$(realpath "$2")
+log=$out/log.txt
+matrix=$out/matrix.txt
+work=$(mktemp -d)
+lab=matrix-$$
+has_lab=
+cards=soft-efa:${CARDS:-p5}
+export FI_EFA_RX_SIZE=1024
+# shellcheck disable=SC2317  # called by the trap
+cleanup() {
+    [[ -z $has_lab ]] || scripts/rails-lab.sh down --name "$lab" >>"$log" 2>&1
+    rm -rf "$work"
+}
+trap cleanup EXIT
+: >"$log"
+for name in RANK WORLD_SIZE MASTER_ADDR MASTER_PORT GINLAB_TOKEN; do unset "$name"; done
+export GINLAB_TOKEN=matrix
+
+two=$PWD/${CARGO_TARGET_DIR:-target}/libfabric2
+arch=$(uname -m)
+failures=0
+port=$((20000 + $$ % 20000))
+
+# line LIBFABRIC FABRIC PLACE RAILS PROGRAM RESULT SECONDS
+line() { printf '%-9s %-10s %-8s %-5s %-22s %-44s %4s\n' "$@" | tee -a "$matrix"; }
+: >"$matrix"
+line libfabric fabric place rails program result s
+
+# The rails of a run: their number, and of efa-direct their names, since a domain of its name is taken in the fabric efa first.
+rails() { # RAILS
+    lanes=(--rails "$1")
+    if [[ $fabric == efa-direct ]]; then
+        local domains
+        domains=$(printf 'efa-direct:rdmap%ds0-rdm,' $(seq 79 $((78 + $1))))
+        lanes+=(--domain "${domains%,}")
+    fi
+}
+
+# What rows say: how many there are, and how many bytes are wrong.
+verdict() { # CODE CSV
+    awk -v code="$1" '
+        { split($0, field, ",") }
+        FNR == 1 { for (i in field) column[field[i]] = i; next }
+        { rows++; wrong += field[column["wrong"]]; bad += field[column["status"]] != "ok" || field[column["wrong"]] == "" }
+        END {
+            if (code != 0) printf "FAILED with %d", code
+            else if (!rows || bad || wrong) printf "FAILED: %d rows, %d not ok, %d wrong", rows, bad, wrong
+            else printf "%d rows, 0 wrong", rows
+        }' "$2" 2>/dev/null || printf 'FAILED with %d' "$1"
+}
+
+note() { # PLACE RAILS PROGRAM RESULT STARTED
+    [[ $4 != FAILED* ]] || failures=$((failures + 1))
+    line "$version" "$fabric" "$1" "$2" "$3" "$4" "$((SECONDS - $5))"
+}
+
+# A program in a place: on this machine, or on a node.
+at() { # PLACE NODE COMMAND...
+    local place=$1 node=$2 plain=(env -u RANK -u WORLD_SIZE -u MASTER_ADDR -u MASTER_PORT)
+    shift 2
+    [[ -z ${RANK:-} ]] || plain=()
+    if [[ $place == lab ]]; then
+        # exec makes a rank of what it runs; what is none takes the variables away again.
+        scripts/rails-lab.sh exec --name "$lab" "$node" -- "${plain[@]}" "$@"
+    else
+        "$@"
+    fi
+}
+rank() { # PLACE RANK COMMAND...
+    local place=$1 rank=$2 address=127.0.0.1
+    shift 2
+    [[ $place != lab ]] || address=10.99.0.1
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=$address MASTER_PORT=$port at "$place" "$rank" timeout -k 2 60 "$@"
+}
+
+# Two ranks of an experiment; the rows are rank 0's.
+pair() { # PLACE RAILS NAME ARGS...
+    local place=$1 rails=$2 name=$3 started=$SECONDS code other
+    shift 3
+    port=$((port + 1))
+    rails "$rails"
+    printf '\n## %s %s %s %s rail(s): %s\n' "$version" "$fabric" "$place" "$rails" "$*" >>"$log"
+    rank "$place" 1 "${program[@]}" "$@" "${lanes[@]}" -p "$cards" -d emulated >>"$log" 2>&1 &
+    other=$!
+    rank "$place" 0 "${program[@]}" "$@" "${lanes[@]}" -p "$cards" -d emulated --csv "$work/rows.csv" >"$work/said" 2>&1
+    code=$?
+    wait "$other" || code=$((code ? code : 1))
+    cat "$work/said" >>"$log"
+    local result
+    result=$(verdict "$code" "$work/rows.csv")
+    if [[ $fabric == efa-direct && $name == sendrecv ]] && grep -q 'FI_ORDER_SAS, which efa-direct has not' "$work/said"; then
+        result='refused by name: it has no order'
+    fi
+    note "$place" "$rails" "$name" "$result" "$started"
+    rm -f "$work"/rows.*
+}
+
+serve() { # PLACE RAILS
+    local place=$1 rails=$2 started=$SECONDS code address=127.0.0.1 server
+    [[ $place != lab ]] || address=10.99.0.1
+    port=$((port + 1))
+    rails "$rails"
+    at "$place" 0 timeout -k 2 60 "${program[@]}" serve --listen "$address:$port" -p "$cards" "${lanes[@]}" --peers 1 \
+        --bytes 1M --visits 1 >>"$log" 2>&1 &
+    server=$!
+    at "$place" 1 timeout -k 2 60 "${program[@]}" join "$address:$port" -p "$cards" "${lanes[@]:2}" -b 65537 -n 100 --csv "$work/rows.csv" >>"$log" 2>&1
+    code=$?
+    wait "$server" || code=$((code ? code : 1))
+    note "$place" "$rails" serve/join "$(verdict "$code" "$work/rows.csv")" "$started"
+    rm -f "$work"/rows.*
+}
+
+# libfabric's own ping-pong, which checks its bytes. Of 2.x it takes efa-direct, which is listed first, unless it wants tags.
+ping_pong() { # PLACE
+    local place=$1 started=$SECONDS code address=127.0.0.1 server messages=msg bytes=65536 attempt
+    [[ $place != lab ]] || address=10.99.0.1
+    if [[ $fabric == efa-direct ]]; then bytes=8192; elif [[ $version == 2.* ]]; then messages=tagged; fi
+    port=$((port + 1))
+    local line=("$ginlab" soft-efa -p "$cards,cards=1" -- "${tool[@]/%TOOL/fi_pingpong}" -p efa -e rdm -c -I 100 -S "$bytes" -m "$messages")
+    at "$place" 0 timeout -k 2 30 "${line[@]}" -B "$port" >>"$log" 2>&1 &
+    server=$!
+    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+        at "$place" 1 timeout -k 2 30 "${line[@]}" -P "$port" "$address" >"$work/said" 2>&1
+        code=$?
+        # Nobody listens there yet.
+        [[ $code == 111 ]] || break
+        sleep "0.$attempt"
+    done
+    cat "$work/said" >>"$log"
+    wait "$server" || code=$((code ? code : 1))
+    local result="FAILED with $code"
+    if [[ $code == 0 ]] && grep -q '=100' "$work/said"; then result="100 of $bytes B each way, checked ($messages)"; fi
+    note "$place" 1 fi_pingpong "$result" "$started"
+}
+
+all() { # PLACE
+    local place=$1 rails count started=$SECONDS
+    at "$place" 0 timeout -k 2 30 "${program[@]}" efa -p "$cards" --csv "$work/cards.csv" >>"$log" 2>&1
+    count=$(grep -c rdmap "$work/cards.csv" 2>/dev/null)
+    note "$place" - 'ginlab efa' "$([[ ${count:-0} -ge 4 ]] && echo "$count entries" || echo FAILED: none)" "$started"
+    rm -f "$work"/cards.*
+    started=$SECONDS
+    at "$place" 0 timeout -k 2 30 "$ginlab" soft-efa -p "$cards" -- "${tool[@]/%TOOL/fi_info}" -p efa -t FI_EP_RDM >"$work/said" 2>&1
+    count=$(grep -c "fabric: $fabric\$" "$work/said")
+    note "$place" - fi_info "$([[ $count == 4 ]] && echo '4 cards in this fabric' || echo "FAILED: $count")" "$started"
+    ping_pong "$place"
+    for rails in 1 4; do
+        pair "$place" "$rails" write write -b 8 -e 1M -f 131 -n 100 -r 3
+        pair "$place" "$rails" sendrecv sendrecv -b 0 -e 9000 -f 90 -n 100 -r 3 --window 7
+        pair "$place" "$rails" all2all all2all -b 8 -e 1M -f 131 -n 10
+        pair "$place" "$rails" proxy proxy -b 4K -e 1M -f 16 -n 20 -r 2 --mode quiet,nbi --check
+        serve "$place" "$rails"
+    done
+    pair "$place" 1 'shmem, signal-order' shmem --cases signal-order --path rails -n 200 -r 2 --grid 1 --block 33
+}
+
+# over VERSION FABRIC
+over() {
+    version=$1 fabric=$2
+    all machine
+    if [[ -n $has_lab ]]; then all lab; else line "$version" "$fabric" lab - all 'not run: no lab here' 0; fi
+}
+
+if scripts/rails-lab.sh up --name "$lab" --rails 1 --rate none >>"$log" 2>&1; then has_lab=yes; fi
+program=("$ginlab")
+tool=(TOOL)
+own=$("$ginlab" --version | grep -Eo 'libfabric +[0-9]+\.[0-9]+' | head -n 1)
+own=${own##* }
+over "${own:-unknown}" efa
+if [[ $own == 2.* ]]; then over "$own" efa-direct; fi
+folder=$two/usr/lib/$arch-linux-gnu
+if [[ $own == 1.* && -x $two/usr/bin/fi_pingpong ]]; then
+    loader=("$folder/ld-linux-${arch/_/-}.so.2" --library-path "$folder:/usr/lib/$arch-linux-gnu")
+    program=("${loader[@]}" "$ginlab")
+    tool=("${loader[@]}" "$two/usr/bin/TOOL")
+    export GINLAB_LIBFABRIC=$folder/libfabric.so.1
+    over 2.1 efa
+    over 2.1 efa-direct
+fi
+printf '%d runs did not end as they should\n' "$failures" | tee -a "$matrix"
+exit $((failures > 0))

@@ -1,0 +1,70 @@
+//! Cards in software below the EFA provider of libfabric 2.x: the fabrics `efa` and `efa-direct`, and RDMA writes.
+
+use crate::common::libfabric2::{DIRECT, Libfabric2};
+use crate::common::server::{Server, verified};
+use crate::common::{Done, Job, all_verified, free_port, rows, run};
+
+/// Two ranks over it.
+fn two_ranks(two: &Libfabric2, args: &str) -> [Done; 2] {
+    let port = free_port().to_string();
+    let rank = |rank: &str| {
+        let mut command = two.ginlab(args);
+        command.env("RANK", rank).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("GINLAB_TOKEN", "two");
+        Job::start(command)
+    };
+    [rank("0"), rank("1")].map(Job::finish)
+}
+
+#[test]
+fn both_fabrics_write_into_the_peers_memory() {
+    let Some(two) = Libfabric2::here() else { return };
+    for domains in ["", DIRECT] {
+        for what in [
+            "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4",
+            "all2all -b 8 -e 100K -f 110 -n 5 --rails 1,4",
+            "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check",
+        ] {
+            let args = format!("{what} {domains} -p soft-efa:fast -d emulated --csv -");
+            let [first, second] = two_ranks(&two, &args).map(|done| done.expect(0));
+            let rows = rows(&first.stdout);
+            all_verified(&rows);
+            assert!(rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
+            let said = first.stderr + &second.stderr;
+            assert!(said.contains("# libfabric: 2.") && !said.contains("soft_efa: "), "{said}");
+        }
+    }
+}
+
+/// What one writes the other one's provider reads, into memory that was registered for remote writes alone.
+#[test]
+fn cards_that_do_not_write_have_their_peers_read() {
+    let Some(two) = Libfabric2::here() else { return };
+    let args = "write -b 64K -e 256K -f 4 -n 10 -r 1 --rails 4 -p soft-efa:p4d -d emulated --csv -";
+    let [first, second] = two_ranks(&two, args).map(|done| done.expect(0));
+    all_verified(&rows(&first.stdout));
+    assert_eq!(second.stdout, "");
+}
+
+#[test]
+fn messages_want_an_order_that_efa_direct_has_not() {
+    let Some(two) = Libfabric2::here() else { return };
+    let messages = "sendrecv -b 90 -e 9000 -f 100 -n 20 -r 1 --rails 1 --window 7 -p soft-efa:fast -d emulated --csv -";
+    let [first, second] = two_ranks(&two, messages).map(|done| done.expect(0));
+    all_verified(&rows(&first.stdout));
+    assert_eq!(second.stdout, "");
+    let [first, _] = two_ranks(&two, &format!("{messages} --domain efa-direct:rdmap79s0-rdm"));
+    assert!(first.code != 0 && first.stderr.contains("FI_ORDER_SAS, which efa-direct has not"), "{}", first.stderr);
+}
+
+#[test]
+fn a_server_has_visitors_over_both_fabrics() {
+    let Some(two) = Libfabric2::here() else { return };
+    for domains in ["", DIRECT] {
+        let program = |args: &str| two.ginlab(&format!("{args} {domains}"));
+        let server = Server::by(program, "-p soft-efa:fast --peers 1 --bytes 100000 --rails 4 --visits 2");
+        verified(run(server.join_by(program, "-p soft-efa:fast -b 4097 -n 100 --csv -")));
+        verified(run(server.join_by(program, "-p soft-efa:fast -b 33333 -n 30 --csv -")));
+        server.finish().expect(0);
+    }
+}
