@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 /// What EFA's cards say beyond verbs.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_device(
     context: *mut ibv_context,
@@ -37,7 +37,7 @@ unsafe fn answer<T>(ours: &T, place: *mut T, bytes: u32) -> c_int {
 /// A handle's number.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, bytes: u32) -> c_int {
     // SAFETY: one of ours.
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut ef
 /// Which interconnects a registration goes over: not known.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_mr(_: *mut ibv_mr, attributes: *mut efadv_mr_attr, bytes: u32) -> c_int {
     // SAFETY: C's place, of this length; numbers.
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn efadv_query_mr(_: *mut ibv_mr, attributes: *mut efadv_m
 /// A completion queue of EFA's.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_create_cq(
     context: *mut ibv_context,
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn efadv_create_cq(
 /// EFA's face of a completion queue.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
     // SAFETY: one of ours.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut 
 /// A queue pair of EFA's.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_create_qp_ex(
     context: *mut ibv_context,

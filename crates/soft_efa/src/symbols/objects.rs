@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// A protection domain.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: one of ours.
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 /// Frees it.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
     // SAFETY: one of ours.
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
 /// Registers memory.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr(
     domain: *mut ibv_pd,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
 /// Registers memory under its own address.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     domain: *mut ibv_pd,
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
 /// Memory of a device: there is none that a process could reach.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _: *mut ibv_pd,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
 /// Takes a registration back.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
     // SAFETY: one of ours.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
 /// A handle of an address.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: one of ours, and C's.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv
 /// Destroys it.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     // SAFETY: one of ours.
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
 /// Destroys a completion queue.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     // SAFETY: one of ours.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
 /// Changes a queue pair.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: one of ours, and C's.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_q
 /// Destroys a queue pair.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: one of ours.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
 /// A queue pair's other face.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
     pair.cast()
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
 /// Which bytes of a transfer arrive in order: nothing is promised.
 ///
 /// # Safety
-/// See [`ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: c_uint, _: u32) -> c_int {
     0
