@@ -49,7 +49,7 @@ dies() {
 
 if [ "$device" = gpu ]; then
     wanted fields && run 75 fields --np "$ranks" --nx 1024,4096 -r 5
-    wanted large && run 75 large --np "$ranks" --nx 16384 -r 3 --exchange nccl,nccl-overlap,nccl-graph,host-write,p,block,row
+    wanted large && run 75 large --np "$ranks" --nx 16384 -r 2 --exchange nccl,nccl-overlap,nccl-graph,host-write,p,block,row
     if wanted scaling; then
         for count in 1 2 4 8; do
             [ "$count" -le "$ranks" ] && run 75 "scaling-$count" --np "$count" --nx 1024,2048,4096,8192,16384 -n 200 -r 3 --no-check
@@ -62,8 +62,8 @@ if [ "$device" = gpu ]; then
         run 20 rails-model-p --np "$ranks" --path rails --provider model:p5 --rails 4 --nx 1024 --exchange p -n 100 -r 3
     fi
     if wanted artefact; then
-        run 45 artefact --np 1 --nx 16384 --exchange row --norm block,thread-atomic -n 3 -r 1 --no-check
-        run 75 artefact-all --np "$ranks" --nx 16384 --exchange nccl,nccl-overlap,nccl-graph,host-write,p,block,row --norm thread-atomic,block -n 3 -r 1 --no-check
+        run 45 artefact --np 1 --nx 16384 --exchange row --norm block,thread-atomic -n 2 -r 1 --no-check
+        run 75 artefact-all --np "$ranks" --nx 16384 --exchange nccl,nccl-overlap,nccl-graph,host-write,p,block,row --norm thread-atomic,block -n 2 -r 1 --no-check
     fi
     if wanted dies; then for exchange in nccl nccl-graph block resident; do dies "$exchange"; done; fi
     [ -z "${CHECKOUT:-}" ] || { RANKS=$ranks OUT=$OUT/nvidia scripts/jacobi-nvidia.sh "$CHECKOUT" || status=1; }

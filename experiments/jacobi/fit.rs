@@ -12,11 +12,16 @@ use kernels::jacobi::resident::{JACOBI_RESIDENT, LEAST_ROWS, MOST_COLUMNS, share
 /// Rows of a tile: as many as a thread has under way at once in 64 registers. (A CUDA probe of the same kernel, one H200, 16384 x 8192 points,
 /// blocks of 256: 2, 4 and 8 rows take 299, 262 and 257 us, and 8 rows are best at 1024 x 512, too.)
 const STRIP: u32 = 6;
+/// The same where there are tiles enough: what a block does before its first rows and behind its last ones is spread over three times as many.
+const LONG_STRIP: u32 = 3 * STRIP;
+/// Tiles enough: four times as many as are on an H200 at once.
+const TILES: u32 = 4 * 4 * 132;
 
 /// Rows of a tile and blocks of a grid, for so many rows of a field.
 pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
     let (across, _) = tiles(tuple.problem().pitch(), rows, tuple.block, 1);
     let strip = match strip {
+        0 if across * rows.div_ceil(LONG_STRIP) >= TILES => LONG_STRIP,
         0 => STRIP,
         strip => strip,
     };
@@ -123,6 +128,6 @@ mod tests {
         assert_eq!((fits(1024).grid, fits(1024).block), (128, 256));
         assert_eq!((fits(4096).grid, fits(4096).block), (128, 1024));
         let launched = |n: u32| launched(&Tuple { block: 256, ..tuple(n, n, Grid::Auto) }, 0, n / 2);
-        assert_eq!([launched(1024), launched(4096), launched(16384)], [(6, 86), (6, 1368), (6, 21856)]);
+        assert_eq!([launched(1024), launched(4096), launched(16384)], [(6, 86), (6, 1368), (18, 7296)]);
     }
 }

@@ -251,6 +251,7 @@ impl Session {
             // The whole field: its last row is above its first one.
             [first.wrapping_add((part.rows as usize - 1) * part.problem.pitch() as usize), first]
         };
+        let (across, all) = part.tiles();
         let args = StepArgs {
             from: first,
             to: to.pointer(),
@@ -259,6 +260,8 @@ impl Session {
             nx: part.problem.nx,
             pitch: part.problem.pitch(),
             strip: part.strip,
+            across,
+            strips: all / across,
             first_tile: tiles.start,
             end_tile: tiles.end,
             iteration,

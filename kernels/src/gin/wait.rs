@@ -139,6 +139,8 @@ impl Limit {
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     looks: u32,
+    /// Looks at the host's word.
+    asked: u32,
     began: u64,
 }
 
@@ -150,11 +152,12 @@ impl Patience {
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Patience {
-        Patience { looks: 0, began: 0 }
+        Patience { looks: 0, asked: 0, began: 0 }
     }
 
     /// Whether to look again; otherwise the reason why not: the world's deadline, the host's word, or another call of this PE that has
-    /// failed.
+    /// failed. The host's word is asked for as seldom as a [`Limit`] does: all threads of a grid may wait at once, and when a PE is late at the
+    /// beginning, looks over the bus make it later (two H200, 32768 threads: 230 us an iteration in place of 1.6, for good).
     ///
     /// # Errors
     /// The reason.
@@ -168,6 +171,12 @@ impl Patience {
         if self.began == 0 {
             self.began = now;
         }
+        let apart = ((thread::thread_idx_x() % 32) as u64) << APART_BITS;
+        let due = ((now - self.began).saturating_sub(apart) >> ASK_BITS) as u32;
+        if due <= self.asked {
+            return Ok(());
+        }
+        self.asked = due;
         // SAFETY: the host's word is there while the grid runs.
         match load_acquire_sys_u64(unsafe { &*world.abort }) {
             0 if world.has_failed() => Err(Status::ENDED),

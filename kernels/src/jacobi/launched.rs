@@ -37,7 +37,11 @@ pub struct StepArgs {
     pub pitch: u32,
     /// Rows of a tile.
     pub strip: u32,
-    /// Tiles of this grid: from here on, and up to here. All: from 0 to the product of [`tiles`]. The first ones are those of the PE's first and
+    /// Tiles beside each other and above each other ([`tiles`]): a block would spend more time on the divisions than on loading its rows.
+    pub across: u32,
+    /// See above.
+    pub strips: u32,
+    /// Tiles of this grid: from here on, and up to here. All: from 0 to the product of the two. The first ones are those of the PE's first and
     /// last rows.
     pub first_tile: u32,
     /// See above.
@@ -211,6 +215,19 @@ fn each_by_itself(args: &StepArgs, before: &Points, after: &Points) {
     }
 }
 
+/// Rows `begin` to `end` of a tile; the squares of this thread's changes, where they are not added one by one.
+#[inline(always)]
+unsafe fn rows(args: &StepArgs, columns: &Columns, begin: u32, end: u32) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if args.norm == NORM_THREAD_ATOMIC {
+            March::<true>::rows(args, columns, begin, end);
+            return 0.0;
+        }
+        March::<false>::rows(args, columns, begin, end)
+    }
+}
+
 /// One iteration, or those of its tiles that this grid has.
 ///
 /// # Safety
@@ -219,7 +236,6 @@ fn each_by_itself(args: &StepArgs, before: &Points, after: &Points) {
 #[kernel(program)]
 pub unsafe fn jacobi_step(args: StepArgs) {
     let wide = thread::block_dim_x() * WIDTH as u32;
-    let (across, strips) = tiles(args.pitch, args.rows, thread::block_dim_x(), args.strip);
     let linked = !args.link.is_null();
     if linked {
         note(&args, TRACE_BEGAN, !thread::global_timer_ns());
@@ -229,32 +245,27 @@ pub unsafe fn jacobi_step(args: StepArgs) {
     while tile < args.end_tile {
         // The first strip, the last one, and then those between: down in one iteration and up in the next, which so begins with what is
         // still in the cache.
-        let strip = match tile / across {
+        let index = tile / args.across;
+        let strip = match index {
             0 => 0,
-            1 => strips - 1,
-            other if args.iteration.is_multiple_of(2) => strips - other,
+            1 => args.strips - 1,
+            other if args.iteration.is_multiple_of(2) => args.strips - other,
             other => other - 1,
         };
-        let first = tile % across * wide;
+        let first = (tile - index * args.across) * wide;
         let (begin, end) = (strip * args.strip, args.rows.min((strip + 1) * args.strip));
         let columns = Columns::new(first + first_of_thread(), args.nx, args.pitch);
-        // Which sides it has.
+        // Which sides it has. Most tiles have none, and code of their own: what lives across calls would take their registers.
         let sides = [linked && begin == 0, linked && end == args.rows];
-        if sides[ABOVE] || sides[BELOW] {
-            // SAFETY: contract of the kernel.
-            unsafe { wait(&args, sides) };
-        }
-        if args.norm == NORM_THREAD_ATOMIC {
-            // SAFETY: contract of the kernel: the tile's rows, and those above and below.
-            unsafe { March::<true>::rows(&args, &columns, begin, end) };
-        } else {
-            // SAFETY: as above.
-            sum += unsafe { March::<false>::rows(&args, &columns, begin, end) };
-        }
-        if sides[ABOVE] || sides[BELOW] {
-            let count = wide.min(args.pitch - first);
-            // SAFETY: contract of the kernel.
-            unsafe { send(&args, sides, columns, first, count) };
+        // SAFETY: contract of the kernel: the tile's rows, and those above and below.
+        unsafe {
+            if sides[ABOVE] || sides[BELOW] {
+                wait(&args, sides);
+                sum += rows(&args, &columns, begin, end);
+                send(&args, sides, columns, first, wide.min(args.pitch - first));
+            } else {
+                sum += rows(&args, &columns, begin, end);
+            }
         }
         tile += thread::grid_dim_x();
     }
