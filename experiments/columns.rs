@@ -52,3 +52,5 @@ pub const CEILING: Column = Column::measured(
 );
 /// In percent of it.
 pub const CEILING_PCT: Column = Column::measured("ceiling_pct", "%", "Bus bandwidth in percent of that");
+/// Into what pieces bytes are cut.
+pub const PACKET: Column = Column::chosen("packet_bytes", "B", "Bytes of one put at most; empty: as many as there are");

@@ -12,6 +12,7 @@
 #![cfg(feature = "ptx")]
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+use ginlab::cuda::for_capability;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,6 +38,11 @@ fn ptx() -> &'static str {
 /// The lowest GPU of the first module.
 fn arch() -> &'static str {
     ginlab::cuda::PTX_ARCH.unwrap()
+}
+
+/// What a module is for.
+fn target(ptx: &str) -> &str {
+    ptx.lines().find_map(|line| line.strip_prefix(".target ")).unwrap()
 }
 
 /// The second module, for compute capability 9.0.
@@ -509,7 +515,6 @@ fn between_gpus_the_rules_catch_what_they_are_for() {
 
 #[test]
 fn the_first_module_runs_on_older_gpus_and_the_second_has_nothing_else() {
-    let target = |ptx: &'static str| ptx.lines().find_map(|line| line.strip_prefix(".target ")).unwrap();
     assert!(target(ptx()).starts_with(arch()));
     assert!(!ptx().contains("cp.async.bulk") && !ptx().contains("fence.proxy"));
     assert!(target(bulk()).starts_with("sm_90"));
@@ -521,6 +526,40 @@ fn the_first_module_runs_on_older_gpus_and_the_second_has_nothing_else() {
     let is_program = |line: &&str| line.contains("collective_") || line.contains("jacobi_");
     assert!(entries(programs()).iter().all(is_program), "{:?}", entries(programs()));
     assert!(!entries(ptx()).iter().any(is_program));
+}
+
+/// Kernels that the host launches early: before the wait for the grids before they look up one other PE, which the host has uploaded, and
+/// touch nothing else; and they let the next grid come behind it.
+fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
+    for (name, list) in functions.iter().filter(|(name, _)| name.starts_with("collective_")) {
+        let list: Vec<String> = list.iter().map(|statement| mnemonic(statement)).collect();
+        let all = |wanted: &str| (0..list.len()).filter(|at| list[*at] == wanted).collect::<Vec<usize>>();
+        let (waits, lets) = (all("griddepcontrol.wait"), all("griddepcontrol.launch_dependents"));
+        assert_eq!((waits.len(), lets.len()), (1, 1), "{name}: {list:#?}");
+        assert!(waits[0] < lets[0], "{name}: the next grid behind the wait");
+        let touches = |word: &&String| {
+            let starts = ["ld.", "st.", "atom", "red.", "bar", "fence"];
+            starts.iter().any(|start| word.starts_with(start)) && !word.contains(".param") && !word.contains(".local")
+        };
+        let before: Vec<&String> = list[..waits[0]].iter().filter(touches).collect();
+        let allowed = if name.starts_with("collective_words_") { 1 } else { 0 };
+        assert!(before.len() <= allowed && before.iter().all(|word| word.starts_with("ld.")), "{name}: {before:?}");
+    }
+}
+
+#[test]
+fn programs_on_later_gpus_wait_for_the_grids_before() {
+    let later = for_capability(programs(), (9, 0));
+    early_kernels_wait_before_they_touch_anything(&functions(&later));
+    let without = later.replace("griddepcontrol.wait", "mov.b32");
+    let late = later
+        .replace("griddepcontrol.wait", "st.b64")
+        .replace("griddepcontrol.launch_dependents", "griddepcontrol.wait");
+    for spoilt in [functions(&without), functions(&late), functions(programs())] {
+        let caught = std::panic::catch_unwind(|| early_kernels_wait_before_they_touch_anything(&spoilt));
+        assert!(caught.is_err(), "a kernel that does not wait goes unnoticed");
+    }
+    assert!(!protocol(&later).is_empty() && target(&later) == "sm_90");
 }
 
 // --- the snapshot ----------------------------------------------------------------------------------------------------
@@ -601,8 +640,6 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     // Each takes some seconds of a core: all at once.
     std::thread::scope(|scope| {
         for (own, text) in [(arch(), ptx()), ("sm_90", bulk()), (arch(), programs())] {
-            let source = folder.path().join(format!("{}.ptx", text.len()));
-            std::fs::write(&source, text).unwrap();
             for arch in ["sm_80", "sm_90", "sm_100"] {
                 // What programs share with the first module is assembled for every GPU there.
                 if text == programs() && arch != "sm_90" && number(own) <= 90 {
@@ -613,6 +650,10 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
                     eprintln!("{arch}: not for PTX of {own}");
                     continue;
                 }
+                // As the host gives it to that GPU.
+                let source = folder.path().join(format!("{}-{arch}.ptx", text.len()));
+                let digits = number(arch);
+                std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();
                 for limits in REGISTERS_AND_SPILLED.into_iter().zip(SPILLED_BY_PROGRAMS) {
                     let (ptxas, source) = (ptxas.clone(), source.clone());
                     scope.spawn(move || assembles(&ptxas, &source, arch, limits, text));

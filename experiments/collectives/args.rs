@@ -73,6 +73,15 @@ pub enum Launch {
     Persistent,
 }
 
+/// Whether launches overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Overlap {
+    /// They do.
+    Yes,
+    /// Each begins when the one before has ended.
+    No,
+}
+
 /// Whether a kernel waits after each put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -113,6 +122,10 @@ pub struct Args {
     /// How an operation is started; a list
     #[arg(long, default_value = "graph", value_name = "LIST", value_delimiter = ',', value_enum)]
     launch: Vec<Launch>,
+    /// Whether a launch begins while the one before it still runs (programmatic dependent launch, GPUs of 9.0 and later): its kernel waits
+    /// for the end of that one before it touches memory; a list
+    #[arg(long, default_value = "yes", value_name = "LIST", value_delimiter = ',', value_enum)]
+    overlap: Vec<Overlap>,
     /// Whether a kernel waits after each put; a list
     #[arg(long, default_value = "nbi", value_name = "LIST", value_delimiter = ',', value_enum)]
     mode: Vec<Mode>,
@@ -191,6 +204,8 @@ pub struct Tuple {
     pub element: Element,
     pub place: Place,
     pub launch: Launch,
+    /// Never of a persistent one, which is alone.
+    pub overlap: bool,
     pub mode: Mode,
     pub scope: Scope,
     /// Asked for.
@@ -233,6 +248,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                         element,
                         place,
                         launch,
+                        overlap: true,
                         mode: Mode::Nbi,
                         scope: Scope::Block,
                         size,
@@ -246,10 +262,13 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                         }
                         continue;
                     }
-                    for &mode in &args.mode {
+                    let ways = args.overlap.iter().flat_map(|overlap| args.mode.iter().map(move |mode| (*overlap, *mode)));
+                    for (overlap, mode) in ways {
+                        // A persistent kernel is alone: once, whatever is asked of launches.
+                        let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
                         for &scope in &args.scope {
                             for (&packet, &grid) in packets.iter().flat_map(|p| grids.iter().map(move |g| (p, g))) {
-                                add(Tuple { mode, scope, packet, grid, ..first });
+                                add(Tuple { overlap, mode, scope, packet, grid, ..first });
                             }
                         }
                     }

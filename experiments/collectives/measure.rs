@@ -6,9 +6,9 @@ use super::ours::{Ours, Prepared};
 use super::pattern::{Found, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
-use super::{ALGBW, OPERATION, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, PACKET, PLACE, PROTOCOL, REDOP, ROOT, };
+use super::{ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT};
 use crate::world::Scope;
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
 use crate::values;
@@ -29,6 +29,8 @@ pub struct Collectives {
     pub gate: Gate,
     pub ours: Ours,
     pub wires: Wires,
+    /// Whether grids of this device's streams overlap at all.
+    pub overlaps: bool,
     /// Tuples so far: names their numbers.
     pub run: u32,
     /// NCCL's rows that were given: what varies on our side is nothing to it.
@@ -46,6 +48,7 @@ pub struct Outcome {
     pub mapped: u64,
     /// By rail.
     pub rails: Vec<u64>,
+    puts: u64,
 }
 
 /// Recorded work for the turns before the clock and under it.
@@ -153,7 +156,8 @@ impl Collectives {
         if let Some((row, times)) = their_row {
             // Once, whatever varies on our side.
             let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
-            let one = Tuple { ours: false, launch, mode: Mode::Nbi, scope: Scope::Block, packet: 0, grid: 0, ..*tuple };
+            let (mode, scope) = (Mode::Nbi, Scope::Block);
+            let one = Tuple { ours: false, launch, overlap: true, mode, scope, packet: 0, grid: 0, ..*tuple };
             if !self.given.contains(&one) {
                 self.given.push(one);
                 rows.push((row, times));
@@ -224,9 +228,10 @@ impl Collectives {
         let event = self.stream.event()?;
         self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
         let after = self.ours.moved()?;
-        outcome.mapped = (after.0 - before.0) / u64::from(turns);
-        outcome.rails =
-            after.1.iter().zip(&before.1).map(|(after, before)| (after - before) / u64::from(turns)).collect();
+        let each = |after: u64, before: u64| (after - before) / u64::from(turns);
+        outcome.mapped = each(after.mapped, before.mapped);
+        outcome.puts = each(after.puts, before.puts);
+        outcome.rails = after.rails.iter().zip(&before.rails).map(|(after, before)| each(*after, *before)).collect();
         if !self.args.no_check {
             self.look(pattern, prepared.to, true, outcome, ranks)?;
         }
@@ -307,6 +312,9 @@ impl Collectives {
         let mut row = self.row(tuple, shape, "gin", &self.ours.path());
         row.mode = Some(values::name(tuple.mode));
         row.set(&SCOPE, values::name(tuple.scope));
+        if tuple.launch != Launch::Persistent {
+            row.set(&OVERLAP, if tuple.overlap && self.overlaps { "yes" } else { "no" });
+        }
         if let Some(prepared) = prepared {
             (row.grid, row.block) = (Some(prepared.grid), Some(prepared.block));
             row.set(&PROTOCOL, if prepared.by_messages { "messages" } else { "puts" });
@@ -337,6 +345,10 @@ impl Collectives {
         row.verified(outcomes.iter().filter_map(|outcome| outcome.wrong).reduce(|a, b| a + b));
         row.set(&HEARD, outcomes.iter().map(|outcome| outcome.heard).min().flatten());
         if row.case.starts_with("gin-") {
+            // Of the rank that has the most: a broadcast's root.
+            let puts = outcomes.iter().map(|outcome| outcome.puts).max().unwrap_or(0);
+            let each = row.time_us_p50.filter(|_| puts > 0).map(|time| time / puts as f64);
+            row.set(&PUTS, puts).set(&PUT_US, each);
             row.set(&NVLINK_BYTES, outcomes.iter().map(|outcome| outcome.mapped).sum::<u64>());
             let rails = outcomes.iter().map(|outcome| outcome.rails.len()).max().unwrap_or(0);
             let of = |rail: usize| outcomes.iter().filter_map(|outcome| outcome.rails.get(rail)).sum::<u64>();

@@ -9,7 +9,7 @@ mod shape;
 mod sums;
 mod theirs;
 
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PROXIES, RAIL_BYTES, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
@@ -43,8 +43,12 @@ const LAUNCH: Column = Column::chosen(
     "How an operation is started: a launch each on a `stream`, recorded in a `graph`, or in the loop of a `persistent` kernel",
 )
 .shown("launch", 10);
+const OVERLAP: Column = Column::chosen(
+    "overlap",
+    "",
+    "Whether a grid comes onto the GPU while the one before still runs, and waits there for its end: `yes`, `no`",
+);
 const PROTOCOL: Column = Column::follows("protocol", "", "How our kernels move bytes: `messages` (tagged words, one trip) or `puts`");
-const PACKET: Column = Column::chosen("packet_bytes", "B", "Bytes of one put at most; empty: a block's whole slice");
 const NODES: Column = Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");
 const ALGBW: Column = Column::measured("algbw_gbytes_s", "GB/s", "The size over the time, as nccl-tests has it");
 const HEARD: Column = Column::measured(
@@ -55,6 +59,9 @@ const HEARD: Column = Column::measured(
 .shown("heard", 5);
 const NVLINK_BYTES: Column =
     Column::measured("nvlink_bytes", "B", "Bytes of one operation that all ranks' kernels stored to or loaded from other ranks' mapped heaps");
+const PUTS: Column = Column::measured("puts", "", "Puts or messages to other ranks of one operation, of the rank that has the most; of loads none");
+const PUT_US: Column = Column::measured("put_us", "us", "The time over that number: what one put or message costs a rank");
+
 impl Experiment for Collectives {
     type Args = Args;
     type Tuple = Tuple;
@@ -67,6 +74,7 @@ impl Experiment for Collectives {
             ROOT,
             PLACE,
             LAUNCH,
+            OVERLAP,
             SCOPE,
             PROTOCOL,
             PACKET,
@@ -78,6 +86,8 @@ impl Experiment for Collectives {
             CEILING,
             CEILING_PCT.shown("ceil", 5),
             HEARD,
+            PUTS,
+            PUT_US,
             NVLINK_BYTES,
             RAIL_BYTES,
             nodes::OF,
@@ -162,7 +172,8 @@ impl Experiment for Collectives {
         let gate = gate::Gate::new(world.device(), args.world.timeout())?;
         let ours = Ours::open(args, world, tuples, ranks)?;
         let wires = wires(args, &ours);
-        Ok((Collectives { args: args.clone(), nccl, stream, gate, ours, wires, run: 0, given: Vec::new() }, header))
+        let overlaps = stream.begins_early()?;
+        Ok((Collectives { args: args.clone(), nccl, stream, gate, ours, wires, overlaps, run: 0, given: Vec::new() }, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {

@@ -1,7 +1,7 @@
 //! Our side: the world, and launches of its kernels.
 
 use super::args::{Args, Launch, Mode, Place, Tuple};
-use super::shape::Shape;
+use super::shape::{Operation, Shape};
 use crate::world::{self, Scope};
 use crate::error::Failure;
 use crate::values::usage;
@@ -9,26 +9,29 @@ use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Graph, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
-use kernels::collective::{self, BLOCKING, CollectiveArgs, MUTE, SIGNALS_OF_BLOCK, State, slice_bytes};
+use kernels::collective::{self, BLOCKING, CollectiveArgs, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
 use kernels::gin::USER_SIGNALS;
 
 /// Bytes of a message from one block to another, where both are GPUs of a node: at most, and as many as one block should have where there are
 /// blocks enough: 8 for each of its threads. A block of few threads begins while the launch before still has some.
-const PART: u64 = 4096;
+const PART: u64 = 8192;
 const LEAN_PART: u64 = 1024;
 /// Most blocks for messages: two for each multiprocessor of a large GPU.
 const MOST_PARTS: u64 = 264;
 /// Threads of such a block.
 const LEAN_THREADS: u64 = 128;
 /// Bytes up to which a rank sends messages: to ranks of the node, and over rails, where one block sends each.
-const MESSAGES: u64 = 1 << 20;
+const MESSAGES: u64 = 2 << 20;
 const MESSAGES_OVER_RAILS: u64 = 64 << 10;
+/// Bytes that a second trip must save, words as often as they are: what NVLink carries in the microsecond that it takes.
+const SAVED_BY_TWO_TRIPS: u64 = 256 << 10;
 /// Bytes of a slice from which another block is worth its while: over NVLink, and over rails.
 const SLICE: u64 = 16 << 10;
 const SLICE_OF_RAILS: u64 = 256 << 10;
-/// Chunks from which few blocks store, and how many.
+/// Chunks from which few blocks store, and how many: to one other rank, and to more.
 const FEW: u64 = 16 << 20;
 const FEW_BLOCKS: u32 = 16;
+const FEW_BLOCKS_OF_MANY: u32 = 64;
 /// Chunks from which a block has all its threads, and threads below it.
 const WIDE: u64 = 16 << 20;
 const NARROW: u32 = 256;
@@ -64,9 +67,28 @@ pub struct Prepared {
     pub grid: u32,
     pub block: u32,
     pub by_messages: bool,
+    /// Whether its grid may begin while the one before still runs.
+    pub early: bool,
     pub from: Sym<u8>,
     pub to: Sym<u8>,
     args: CollectiveArgs,
+}
+
+/// What a rank has moved.
+pub struct Moved {
+    pub mapped: u64,
+    pub puts: u64,
+    pub rails: Vec<u64>,
+}
+
+/// Whether an all-reduce by words takes two trips: a chunk's sums each, then those to everyone. Of S bytes among n ranks it sends
+/// 2 (n - 1) S / n in place of (n - 1) S, twice that as words, and is a trip longer.
+fn two_trips(shape: &Shape) -> bool {
+    let n = shape.ranks;
+    // Chunks of one length alone.
+    shape.operation == Operation::AllReduce
+        && shape.chunk * n == shape.bytes
+        && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
 }
 
 /// What the tuples need.
@@ -207,15 +229,24 @@ impl Ours {
         if tuple.mode == Mode::Blocking && shape.operation.sums() && self.local == self.world.n_pes() {
             return Ok(Err("sums inside a node are made by loads: there is no put to wait for".into()));
         }
-        let message = shape.message();
-        let emulated = matches!(self.world.device(), Device::Emulated);
-        let each = each(self.inboxes[0].capacity, self.local == self.world.n_pes(), emulated);
+        let (pes, emulated) = (self.world.n_pes(), matches!(self.world.device(), Device::Emulated));
+        let mapped = self.local == pes;
+        let two_trips = mapped && two_trips(shape);
+        let message = if two_trips { shape.chunk } else { shape.message() };
+        let each = each(self.inboxes[0].capacity, mapped, emulated);
         let lean = message.div_ceil(each).clamp(1, self.parts.into()) as u32;
         let parts = if tuple.grid == 0 { lean } else { tuple.grid };
         let fits = parts <= self.parts && slice_bytes(message, parts) <= self.inboxes[0].capacity;
+        // Words count their steps in 32 bits.
+        let fits = fits && shape.chunk <= u64::from(u32::MAX);
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0;
+        // A broadcast is of one to all, and no exchange.
+        let words = mapped && shape.operation != Operation::Broadcast;
         let threads = self.asked_threads.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
         let (kernel, block) = match (tuple.scope, by_messages) {
+            (Scope::Thread, true) if words => (collective::COLLECTIVE_WORDS_THREAD, 1),
+            (Scope::Warp, true) if words => (collective::COLLECTIVE_WORDS_WARP, 32),
+            (Scope::Block, true) if words => (collective::COLLECTIVE_WORDS_BLOCK, threads),
             (Scope::Thread, true) => (collective::COLLECTIVE_MESSAGES_THREAD, 1),
             (Scope::Warp, true) => (collective::COLLECTIVE_MESSAGES_WARP, 32),
             (Scope::Block, true) => (collective::COLLECTIVE_MESSAGES_BLOCK, threads),
@@ -241,16 +272,20 @@ impl Ours {
         self.world.device().check_grid(grid, block)?;
         self.world.device().check_resident(&kernel, grid, block)?;
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
+        let whole = if by_messages { message } else { shape.chunk };
+        let trips = flag(by_messages && two_trips, TWO_TRIPS);
         let args = CollectiveArgs {
             operation: shape.operation.number(),
             element: tuple.element.number(),
-            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE),
+            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE) | trips,
             local: self.local,
             root: self.root,
             warmup: 0,
             turns: 1,
             chunk: shape.chunk,
             bytes: shape.bytes,
+            whole,
+            slice: slice_bytes(whole, grid),
             packet: if tuple.packet == 0 { 1 << 40 } else { tuple.packet },
             from,
             to,
@@ -261,14 +296,20 @@ impl Ours {
             times: self.times.pointer(),
         };
         let function = self.world.device().function(&kernel, block)?;
-        Ok(Ok(Prepared { kernel, function, grid, block, by_messages, from, to, args }))
+        let early = tuple.overlap && tuple.launch != Launch::Persistent;
+        Ok(Ok(Prepared { kernel, function, grid, block, by_messages, early, from, to, args }))
     }
 
     /// Blocks for puts within a node of GPUs, as the table of the page has it.
     fn puts_grid(&self, shape: &Shape, resident: u32) -> Result<u32, Failure> {
         let processors = self.world.device().multiprocessors()?;
-        // Sums want many loads under way. Stores both ways are fastest by few blocks, and those that also copy within the GPU most of all.
-        let most = if shape.operation.sums() || shape.chunk < FEW { processors } else { FEW_BLOCKS };
+        // Sums want many loads under way; stores both ways are faster by fewer blocks, and most of all where they also copy within the GPU.
+        let most = match (shape.operation, shape.ranks) {
+            _ if shape.operation.sums() || shape.chunk < FEW => processors,
+            (Operation::AllToAll, 2) => FEW_BLOCKS,
+            (_, 2) => processors,
+            _ => FEW_BLOCKS_OF_MANY,
+        };
         Ok((shape.chunk / SLICE).clamp(1, most.min(resident).into()) as u32)
     }
 
@@ -276,8 +317,14 @@ impl Ours {
     pub fn append(&self, prepared: &Prepared, stream: &Stream, warmup: u32, turns: u32) -> Result<(), DeviceError> {
         let args = CollectiveArgs { warmup, turns, ..prepared.args };
         let program = Program { world: self.world.description(), args };
-        // SAFETY: the arguments are of this world, with a state and stamps for every block; the stream is waited for before they go.
-        unsafe { stream.launch(&prepared.function, prepared.grid, prepared.block, program) }
+        // SAFETY: the arguments are of this world, with a state and stamps for every block; the stream is waited for before they go; all of
+        // these kernels wait for the grids before them.
+        unsafe {
+            match prepared.early {
+                true => stream.launch_early(&prepared.function, prepared.grid, prepared.block, program),
+                false => stream.launch(&prepared.function, prepared.grid, prepared.block, program),
+            }
+        }
     }
 
     /// `turns` of a launch kind, as what a stream is given: launches, a graph of them, or one launch.
@@ -305,11 +352,13 @@ impl Ours {
         Ok(last.saturating_sub(first) as f64 / 1000.0)
     }
 
-    /// Bytes so far: over mappings as the kernels count them, and over each rail as the proxies do.
-    pub fn moved(&self) -> Result<(u64, Vec<u64>), Failure> {
+    /// So far: bytes over mappings and puts as the kernels count them, and bytes over each rail as the proxies do.
+    pub fn moved(&self) -> Result<Moved, Failure> {
         let mut states = vec![State::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
-        Ok((states.iter().map(|state| state.mapped_bytes).sum(), world::rail_bytes(&self.world)?))
+        let sum = |of: fn(&State) -> u64| states.iter().map(of).sum();
+        let rails = world::rail_bytes(&self.world)?;
+        Ok(Moved { mapped: sum(|state| state.mapped_bytes), puts: sum(|state| state.puts), rails })
     }
 
     /// All ranks end together.

@@ -1,7 +1,7 @@
 //! Rows of a node and of the job.
 
 use super::measure::{Collectives, Outcome};
-use super::{ALGBW, HEARD, NVLINK_BYTES, OPERATION};
+use super::{ALGBW, HEARD, NVLINK_BYTES, OPERATION, PUT_US, PUTS};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT};
 use crate::nodes::{self, Sender};
 use crate::runner::Rows;
@@ -28,7 +28,7 @@ impl Collectives {
         let mut sums = nodes::sums(row, &senders, line, &nodes::of_ranks(ranks, self.args.node_size));
         for (sum, _) in &mut sums {
             // Of an operation, not of a node.
-            for column in [&ALGBW, &BUSBW, &CEILING, &CEILING_PCT, &HEARD, &NVLINK_BYTES] {
+            for column in [&ALGBW, &BUSBW, &CEILING, &CEILING_PCT, &HEARD, &PUTS, &PUT_US, &NVLINK_BYTES] {
                 sum.set(column, None::<f64>);
             }
             let whose = sum.case.clone();

@@ -1,6 +1,6 @@
 //! `ginlab model all2all`.
 
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, WINDOW};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, WINDOW};
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
@@ -21,6 +21,7 @@ Examples:
   ginlab model all2all                                    8, 64 and 512 machines of a p5, 64 KiB to each GPU
   ginlab model all2all -p p5en --nodes 2,4,8,16 -b 4K -e 4M -f 4 --rails 1,2
   ginlab model all2all --nodes 2,4,8,16,32 --rails 4 --total 2G    as nccl-tests counts, what stays in a machine included
+  ginlab model all2all --nodes 32 --rails 4 --total 2G --route direct,gathered --packet 128K,1G
   ginlab model all2all --nodes 64 --strategy round-robin,split --order rotated,same --csv scale.csv";
 
 /// Options of `ginlab model all2all`.
@@ -57,6 +58,12 @@ pub struct Args {
     /// In which order a GPU writes to the others, a list that is swept
     #[arg(long, value_enum, value_delimiter = ',', default_value = "rotated")]
     order: Vec<Order>,
+    /// How blocks go to the GPUs of another machine, a list that is swept
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "direct")]
+    route: Vec<Route>,
+    /// Bytes of one write at most, a list that is swept [default: a whole block, or its part on a rail]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size::parse)]
+    packet: Vec<u64>,
     /// Pieces of a GPU that are outstanding, at most
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     window: u32,
@@ -86,6 +93,14 @@ pub enum Order {
     Same,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Route {
+    /// Each GPU writes to each.
+    Direct,
+    /// By NVLink to the GPU of the machine that has the target's place, which writes all of its machine's blocks for that GPU as one.
+    Gathered,
+}
+
 impl From<Order> for all_to_all::Order {
     fn from(order: Order) -> Self {
         match order {
@@ -96,7 +111,7 @@ impl From<Order> for all_to_all::Order {
 }
 
 /// What the options ask for: a setting for each row, and its name for the order.
-fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Failure> {
+fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     let end = args.end.unwrap_or(args.begin);
     let sizes = if args.total.is_empty() { sizes(args.begin, end, args.factor)? } else { args.total.clone() };
     if args.total.iter().any(|total| *total == 0 || *total > 1 << 44) {
@@ -123,33 +138,81 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<(Setting, Order)>, Fai
     if let Some(rails) = args.rails.iter().find(|rails| **rails > cards) {
         return Err(usage("--rails", format!("{rails}; a GPU of a {} has {cards} for itself", args.profile)));
     }
+    if args.packet.contains(&0) {
+        return Err(usage("--packet", "1 B or more"));
+    }
+    let packets: Vec<Option<u64>> =
+        if args.packet.is_empty() { vec![None] } else { args.packet.iter().copied().map(Some).collect() };
+    let ways = args.order.iter().flat_map(|order| args.strategy.iter().map(move |strategy| (*order, *strategy)));
+    let ways = ways.flat_map(|way| args.route.iter().map(move |route| (way, *route)));
     let mut settings = Vec::new();
-    for &order in &args.order {
-        for &strategy in &args.strategy {
-            for &rails in args.rails.iter() {
-                for &bytes in &sizes {
-                    settings.extend(args.nodes.iter().map(|&nodes| {
-                        let setting = Setting {
-                            nodes: nodes.into(),
-                            gpus_per_node: gpus,
-                            rails,
-                            bytes: if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) },
-                            split: strategy == Strategy::Split,
-                            window: args.window,
-                            order: order.into(),
-                            seed: args.seed,
-                        };
-                        (setting, order)
-                    }));
-                }
+    for (((order, strategy), route), packet) in ways.flat_map(|way| packets.iter().map(move |packet| (way, *packet))) {
+        for &rails in args.rails.iter() {
+            for &bytes in &sizes {
+                settings.extend(args.nodes.iter().map(|&nodes| {
+                    let bytes = if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) };
+                    let setting = Setting {
+                        nodes: nodes.into(),
+                        gpus_per_node: gpus,
+                        rails,
+                        bytes,
+                        split: strategy == Strategy::Split,
+                        packet: packet.unwrap_or(u64::MAX >> 8),
+                        gathering: 0,
+                        window: args.window,
+                        order: order.into(),
+                        seed: args.seed,
+                    };
+                    Whole { setting, order, route, packet }
+                }));
             }
         }
     }
     Ok(settings)
 }
 
+/// A row: an all-to-all of blocks from every GPU to every GPU.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// As if each GPU wrote to each.
+    setting: Setting,
+    order: Order,
+    route: Route,
+    packet: Option<u64>,
+}
+
+impl Whole {
+    /// Bytes that a GPU stores to others of its machine: what stays there, and what others of it write for this one.
+    fn inside(&self) -> u64 {
+        let Setting { nodes, gpus_per_node, bytes, .. } = self.setting;
+        let relayed = if self.route == Route::Gathered { nodes - 1 } else { 0 };
+        (gpus_per_node - 1) * bytes * (1 + relayed)
+    }
+
+    /// What the cards do. Where blocks are gathered, the GPUs of one place are a world of their own, and all places are alike: those of
+    /// one are simulated.
+    fn simulated(&self, profile: &Profile) -> Setting {
+        let direct = &self.setting;
+        let local = direct.gpus_per_node;
+        match self.route {
+            Route::Direct => direct.clone(),
+            Route::Gathered => {
+                let stored = (local - 1) * direct.bytes;
+                let gathering = (stored as f64 / profile.nvlink_gbytes_s.value * 1000.0) as u64;
+                Setting { gpus_per_node: 1, bytes: local * direct.bytes, gathering, ..direct.clone() }
+            }
+        }
+    }
+}
+
 const PAIR: Column =
     Column::measured("pair_gbytes_s", "GB/s", "Bandwidth from one rank to one other").shown("pair", 7);
+
+const ROUTE: Column = Column::chosen(
+    "route",
+    "",
+    "`direct`: each GPU writes to each; `gathered`: by NVLink to the GPU of the target's place, which writes one block for its machine",
+);
 
 const TOTAL: Column =
     Column::measured("total_bytes", "B", "Blocks of a GPU for all GPUs, its own machine's and itself included: nccl-tests' size");
@@ -169,10 +232,12 @@ fn profile(args: &Args) -> Result<(String, Profile), Failure> {
 
 impl Experiment for Model {
     type Args = Args;
-    type Tuple = (Setting, Order);
+    type Tuple = Whole;
 
     const ABOUT: About = About {
         columns: &[
+            ROUTE,
+            PACKET,
             WINDOW,
             IMBALANCE.shown("imbal.", 6),
             PAIR,
@@ -196,13 +261,13 @@ impl Experiment for Model {
         &args.output
     }
 
-    fn plan(args: &mut Args) -> Result<Plan<(Setting, Order)>, Failure> {
+    fn plan(args: &mut Args) -> Result<Plan<Whole>, Failure> {
         Ok(Plan::alone(settings(args, &profile(args)?.1)?))
     }
 
     async fn open(
         args: &Args,
-        _: &mut Vec<(Setting, Order)>,
+        _: &mut Vec<Whole>,
         _: &mut Bootstrap,
     ) -> Result<(Model, Header), Failure> {
         let (name, profile) = profile(args)?;
@@ -214,13 +279,13 @@ impl Experiment for Model {
         header.note(
             "time_us is from the first post to the last acknowledgement of all, GB/s and Mops of what one GPU sends to other machines, pair \
              of one GPU to one other; busbw is of the whole, with what stays in a machine at the profile's NVLink rate, at the same time; \
-             not modelled: switches and congestion in the network, loss, what GPU and host can deliver",
+             gathered blocks are posted as NVLink brings them; not modelled: switches and congestion in the network, loss, what GPU and host can deliver",
         );
         Ok((Model { args: args.clone(), name, profile }, header))
     }
 
-    async fn tuple(&mut self, (setting, order): &(Setting, Order), _: &mut Bootstrap) -> Result<Rows, Failure> {
-        Ok(vec![measure(&self.args, &self.name, &self.profile, setting, *order)?])
+    async fn tuple(&mut self, whole: &Whole, _: &mut Bootstrap) -> Result<Rows, Failure> {
+        Ok(vec![measure(&self.args, &self.name, &self.profile, whole)?])
     }
 }
 
@@ -228,17 +293,17 @@ fn measure(
     args: &Args,
     name: &str,
     profile: &Profile,
-    setting: &Setting,
-    order: Order,
+    whole: &Whole,
 ) -> Result<(Row, Vec<f64>), Failure> {
     let look = |_| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) };
     let started = Instant::now();
     let (mut times, mut imbalance, mut events) = (Vec::new(), 0f64, 0);
+    let (setting, simulated) = (&whole.setting, whole.simulated(profile));
     for repeat in 0..args.repeats {
-        let seeded = Setting { seed: setting.seed.wrapping_add(repeat), ..setting.clone() };
+        let seeded = Setting { seed: simulated.seed.wrapping_add(repeat), ..simulated.clone() };
         let outcome = all_to_all::run(&seeded, profile, look)?;
         times.push(outcome.time as f64 / 1e6);
-        let mean = (outcome.blocks * setting.bytes) as f64 / f64::from(setting.rails);
+        let mean = (outcome.blocks * simulated.bytes) as f64 / f64::from(setting.rails);
         imbalance = imbalance.max(100.0 * (outcome.received.0 as f64 / mean - 1.0));
         events += outcome.events;
     }
@@ -249,8 +314,9 @@ fn measure(
     row.ranks = gpus as u32;
     row.rails = Some(setting.rails);
     row.strategy = Some(if setting.split { "split" } else { "round-robin" }.into());
-    row.mode = Some(format!("nodes={},{}", setting.nodes, values::name(order)));
+    row.mode = Some(format!("nodes={},{}", setting.nodes, values::name(whole.order)));
     row.size_bytes = Some(setting.bytes);
+    row.set(&ROUTE, values::name(whole.route)).set(&PACKET, whole.packet);
     row.set(&WINDOW, args.window).set(&IMBALANCE, imbalance);
     row.iterations = Some(setting.peers());
     if let Some(summary) = Summary::of(&times) {
@@ -260,7 +326,7 @@ fn measure(
         row.line_rate((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails));
         // What stays in the machine goes by NVLink meanwhile.
         let (n, local) = (gpus as f64, setting.gpus_per_node as f64);
-        let inside = (local - 1.0) * setting.bytes as f64 / profile.nvlink_gbytes_s.value / 1000.0;
+        let inside = whole.inside() as f64 / profile.nvlink_gbytes_s.value / 1000.0;
         let busbw = (n - 1.0) * setting.bytes as f64 / summary.p50.max(inside) / 1000.0;
         let rails = profile.line_rate_gbps.value / 8.0 * f64::from(setting.rails);
         let ceiling = (rails * (n - 1.0) / (n - local)).min(profile.nvlink_gbytes_s.value * (n - 1.0) / (local - 1.0));

@@ -1,6 +1,6 @@
 //! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
 
-use super::{DeviceError, Kernel, PTX, PTX_BULK, PTX_PROGRAMS, Place, Plain};
+use super::{DeviceError, Kernel, PTX, PTX_BULK, PTX_PROGRAMS, Place, Plain, for_capability};
 use cuda_std::Module as Of;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
@@ -82,7 +82,8 @@ impl Module {
 /// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
 fn load(context: &CudaContext, ptx: &str, registers: usize) -> Result<Module, DeviceError> {
     context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
-    let text = CString::new(ptx).map_err(|error| DeviceError::Refused(format!("the kernels' PTX: {error}")))?;
+    let text = CString::new(&*for_capability(ptx, capability(context)?))
+        .map_err(|error| DeviceError::Refused(format!("the kernels' PTX: {error}")))?;
     let mut log = vec![0u8; 8192];
     let mut options = [
         sys::CUjit_option::CU_JIT_MAX_REGISTERS,
@@ -104,6 +105,11 @@ fn load(context: &CudaContext, ptx: &str, registers: usize) -> Result<Module, De
     let words: String = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().replace('\n', "; ");
     status.result().map_err(failed(format!("loading the kernels' PTX {words}")))?;
     Ok(Module(module))
+}
+
+fn capability(context: &CudaContext) -> Result<(u32, u32), DeviceError> {
+    let (major, minor) = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
+    Ok((major.max(0) as u32, minor.max(0) as u32))
 }
 
 /// Refuses managed memory where CPU and GPU may not use it at the same time.
@@ -330,13 +336,18 @@ impl Gpu {
     /// The second PTX module. Its kernels take few registers, whatever the block.
     fn bulk_module(&self) -> Result<&Module, DeviceError> {
         let ptx = PTX_BULK.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
-        let (major, minor) = self.context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
+        let (major, minor) = capability(&self.context)?;
         if major < 9 {
             return Err(DeviceError::Missing(format!(
                 "bulk stores (TMA) need compute capability 9.0, and this GPU has {major}.{minor}"
             )));
         }
         self.bulk.get_or_init(|| load(&self.context, ptx, NARROW)).as_ref().map_err(Clone::clone)
+    }
+
+    /// Whether a grid may come onto the multiprocessors while the one before still runs.
+    pub(super) fn begins_early(&self) -> Result<bool, DeviceError> {
+        Ok(capability(&self.context)? >= (9, 0))
     }
 
     pub(super) fn context(&self) -> &Arc<CudaContext> {

@@ -6,10 +6,14 @@
 use super::gpu::failed;
 use super::gpu_module::Function;
 use super::{Device, DeviceError, emulated, emulated_stream, gpu};
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::sys::{
+    CUevent_flags, CUgraphInstantiate_flags, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUresult, CUstreamCaptureMode, cuLaunchKernelEx,
+};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, result};
 use std::ffi::c_void;
 use std::fmt;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// A stream. Dropping it waits for its work: every wait inside a kernel is bounded, so that ends.
@@ -103,12 +107,53 @@ impl Stream {
     ///
     /// # Errors
     /// When the device refuses the launch. What goes wrong later is an error of the next event.
-    pub unsafe fn launch<A>(
+    pub unsafe fn launch<A>(&self, function: &Function<A>, grid: u32, block: u32, args: A) -> Result<(), DeviceError>
+    where
+        A: Copy + Send + Sync + 'static,
+    {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_as(function, (grid, block), args, false) }
+    }
+
+    /// As [`launch`](Stream::launch), and the grid may come onto the multiprocessors while the one before it in the stream still runs
+    /// (programmatic dependent launch): from compute capability 9.0 on, where that one lets it. Elsewhere it is a launch as any other.
+    ///
+    /// # Safety
+    /// As there, and the kernel calls `cuda_std::grid::wait_for_grids_before` before it touches what work before it in the stream uses.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn launch_early<A>(
         &self,
         function: &Function<A>,
         grid: u32,
         block: u32,
+        args: A,
+    ) -> Result<(), DeviceError>
+    where
+        A: Copy + Send + Sync + 'static,
+    {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_as(function, (grid, block), args, true) }
+    }
+
+    /// Whether [`launch_early`](Stream::launch_early) is more than [`launch`](Stream::launch) on this device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn begins_early(&self) -> Result<bool, DeviceError> {
+        match &self.0 {
+            Kind::Emulated(_) => Ok(false),
+            Kind::Gpu(gpu, _) => gpu.begins_early(),
+        }
+    }
+
+    unsafe fn launch_as<A>(
+        &self,
+        function: &Function<A>,
+        (grid, block): (u32, u32),
         mut args: A,
+        early: bool,
     ) -> Result<(), DeviceError>
     where
         A: Copy + Send + Sync + 'static,
@@ -126,13 +171,31 @@ impl Stream {
             (Kind::Gpu(gpu, stream), Function::Gpu { function, name, shared, .. }) => {
                 gpu.bind()?;
                 let parameters = &mut [(&raw mut args).cast::<c_void>()];
-                let (grids, blocks) = ((grid, 1, 1), (block, 1, 1));
-                // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the
-                // caller's.
-                let status = unsafe {
-                    result::launch_kernel(function.0, grids, blocks, *shared, stream.cu_stream(), parameters)
+                let mut attribute = CUlaunchAttribute {
+                    id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                    pad: [0; 4],
+                    value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
                 };
-                status.map_err(|error| refused_or_failed(error, &format!("launching {name} as {grid} x {block}")))
+                let early = early && gpu.begins_early()?;
+                let config = CUlaunchConfig {
+                    gridDimX: grid,
+                    gridDimY: 1,
+                    gridDimZ: 1,
+                    blockDimX: block,
+                    blockDimY: 1,
+                    blockDimZ: 1,
+                    sharedMemBytes: *shared,
+                    hStream: stream.cu_stream(),
+                    attrs: &raw mut attribute,
+                    numAttrs: u32::from(early),
+                };
+                // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now, as the configuration and its
+                // attribute; the rest is the caller's.
+                let status =
+                    unsafe { cuLaunchKernelEx(&raw const config, function.0, parameters.as_mut_ptr(), null_mut()) };
+                status
+                    .result()
+                    .map_err(|error| refused_or_failed(error, &format!("launching {name} as {grid} x {block}")))
             }
             _ => Err(other_device("the kernel")),
         }

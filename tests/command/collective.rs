@@ -81,6 +81,21 @@ fn launches_scopes_modes_and_packets() {
     assert!(skipped.clone().count() == 4 && skipped.clone().all(|row| row.mode.as_deref() == Some("blocking")));
 }
 
+/// Among several ranks, where the bytes that a second trip saves take longer than it.
+#[test]
+fn an_all_reduce_by_words_in_two_trips() {
+    let rows = rows_of(
+        "--np 4 --path nvlink --cases gin-all-reduce --type f32,bf16 --place out-of-place,in-place --launch persistent -b 192K -e 192K --message-limit 192K",
+    );
+    assert_eq!(rows.len(), 4);
+    sound(&rows);
+    for row in &rows {
+        // Three quarters to the others, twice; each rank as a message of each block to each of three.
+        assert_eq!((text(row, "protocol"), number(row, "nvlink_bytes")), ("messages", 4.0 * 2.0 * 144.0 * 1024.0));
+        assert_eq!(number(row, "puts"), 2.0 * 3.0 * f64::from(row.grid.unwrap()));
+    }
+}
+
 #[test]
 fn over_rails_of_every_kind() {
     for (rails, size) in

@@ -22,6 +22,7 @@ pub use cuda_std_macros::kernel;
 pub mod bulk;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
+pub mod grid;
 pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;

@@ -139,3 +139,36 @@ pub fn opaque_u32(value: u32) -> u32 {
     #[cfg(not(target_arch = "nvptx64"))]
     value
 }
+
+/// The value, which the optimiser takes for another one at each call. What is made of it inside a loop is made there, where it is needed:
+/// otherwise all ways that a loop may take have their addresses computed before it, by a kernel that takes one way once.
+#[inline(always)]
+pub fn fresh_u64(value: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let same: u64;
+        // SAFETY: a copy from register to register. Not `pure`: it stays where it is written.
+        unsafe {
+            asm!("mov.b64 {same}, {value};", same = out(reg64) same, value = in(reg64) value, options(nomem, nostack))
+        };
+        same
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    value
+}
+
+/// As [`fresh_u64`].
+#[inline(always)]
+pub fn fresh_u32(value: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let same: u32;
+        // SAFETY: as above.
+        unsafe {
+            asm!("mov.b32 {same}, {value};", same = out(reg32) same, value = in(reg32) value, options(nomem, nostack))
+        };
+        same
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    value
+}

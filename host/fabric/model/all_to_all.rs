@@ -25,8 +25,12 @@ pub struct Setting {
     pub rails: u32,
     /// Bytes from each GPU to each GPU of another machine.
     pub bytes: u64,
-    /// Whether each block is cut over the rails; otherwise blocks take the rails in turn.
+    /// Whether each block is cut over the rails; otherwise blocks take the rails in turn, and so do the pieces of one.
     pub split: bool,
+    /// Bytes of a piece at most: blocks, or their parts on the rails, are cut into equal ones.
+    pub packet: u64,
+    /// From when one block is there to be posted until the next one is; of none of them the proxy waits for more than that.
+    pub gathering: Picoseconds,
     /// Pieces of a GPU that are outstanding, at most.
     pub window: u32,
     /// In which order a GPU writes.
@@ -63,12 +67,14 @@ pub struct Outcome {
 struct Event(u64);
 
 impl Event {
-    fn new(acknowledged: bool, from: u64, to: u64, rail: u32) -> Event {
-        Event(u64::from(acknowledged) << 63 | from << 28 | to << 8 | u64::from(rail))
+    /// `longer`: the piece is one of those that are a byte longer than the others of its block.
+    fn new(acknowledged: bool, longer: bool, from: u64, to: u64, rail: u32) -> Event {
+        Event(u64::from(acknowledged) << 63 | u64::from(longer) << 62 | from << 28 | to << 8 | u64::from(rail))
     }
 
-    fn parts(self) -> (bool, u64, u64, usize) {
-        (self.0 >> 63 != 0, self.0 >> 28 & (MOST_GPUS - 1), self.0 >> 8 & (MOST_GPUS - 1), (self.0 & 0xff) as usize)
+    fn parts(self) -> (bool, bool, u64, u64, usize) {
+        let gpu = |shift: u32| self.0 >> shift & (MOST_GPUS - 1);
+        (self.0 >> 63 != 0, self.0 >> 62 & 1 != 0, gpu(28), gpu(8), (self.0 & 0xff) as usize)
     }
 }
 
@@ -134,13 +140,13 @@ impl Setting {
 
     /// Pieces of a block.
     fn pieces(&self) -> u64 {
-        if self.split { u64::from(self.rails).min(self.bytes.max(1)) } else { 1 }
+        let rails = if self.split { u64::from(self.rails).min(self.bytes.max(1)) } else { 1 };
+        rails * self.bytes.div_ceil(rails * self.packet.max(1)).max(1)
     }
 
-    /// Bytes of a block's piece of this number.
-    fn piece(&self, number: u32) -> u64 {
-        let pieces = self.pieces();
-        self.bytes / pieces + u64::from(u64::from(number) < self.bytes % pieces)
+    /// Bytes of a piece, which may be one of the longer ones.
+    fn piece(&self, longer: bool) -> u64 {
+        self.bytes / self.pieces() + u64::from(longer)
     }
 
     /// The GPU that is written to in this step, unless it is of the same machine.
@@ -194,10 +200,12 @@ impl<'a> Simulation<'a> {
                 gpu.step += 1;
                 continue;
             };
-            let rail = if setting.split { gpu.piece } else { (gpu.blocks % u64::from(setting.rails)) as u32 };
-            let bytes = setting.piece(gpu.piece);
-            gpu.proxy = gpu.proxy.max(now) + self.post;
-            let course = gpu.nics[rail as usize].post(gpu.proxy, bytes);
+            let piece = u64::from(gpu.piece);
+            let turn = if setting.split { piece } else { gpu.blocks * setting.pieces() + piece };
+            let rail = (turn % u64::from(setting.rails)) as u32;
+            let longer = piece < setting.bytes % setting.pieces();
+            gpu.proxy = gpu.proxy.max(now).max((gpu.blocks + 1) * setting.gathering) + self.post;
+            let course = gpu.nics[rail as usize].post(gpu.proxy, setting.piece(longer));
             gpu.outstanding += 1;
             gpu.piece += 1;
             if u64::from(gpu.piece) == setting.pieces() {
@@ -205,26 +213,25 @@ impl<'a> Simulation<'a> {
             }
             // Its first byte is there a one-way latency after it has left.
             let arrives = course.begun + (course.delivered - course.sent);
-            self.events.push(Reverse((arrives, Event::new(false, number, to, rail))));
+            self.events.push(Reverse((arrives, Event::new(false, longer, number, to, rail))));
         }
     }
 
     fn happen(&mut self, now: Picoseconds, event: Event) {
-        let (acknowledged, from, to, rail) = event.parts();
+        let (acknowledged, longer, from, to, rail) = event.parts();
         if acknowledged {
             self.gpus[from as usize].outstanding -= 1;
             self.post(from, now);
             return;
         }
-        // Pieces of a block differ by a byte at most; a card's number is its piece's.
-        let bytes = self.setting.piece(if self.setting.split { rail as u32 } else { 0 });
+        let bytes = self.setting.piece(longer);
         let wire = self.gpus[from as usize].nics[rail].wire(bytes);
         let target = &mut self.gpus[to as usize];
         let delivered = target.receiving[rail].max(now) + wire;
         target.receiving[rail] = delivered;
         target.received[rail] += bytes;
         let back = delivered + target.nics[rail].latency();
-        self.events.push(Reverse((back, Event::new(true, from, to, rail as u32))));
+        self.events.push(Reverse((back, Event::new(true, longer, from, to, rail as u32))));
     }
 }
 
@@ -235,7 +242,19 @@ mod tests {
     use std::convert::Infallible;
 
     fn setting(nodes: u64, rails: u32, bytes: u64) -> Setting {
-        Setting { nodes, gpus_per_node: 8, rails, bytes, split: false, window: 64, order: Order::Rotated, seed: 7 }
+        let (packet, order) = (u64::MAX >> 8, Order::Rotated);
+        Setting {
+            nodes,
+            gpus_per_node: 8,
+            rails,
+            bytes,
+            split: false,
+            packet,
+            gathering: 0,
+            window: 64,
+            order,
+            seed: 7,
+        }
     }
 
     fn outcome(setting: &Setting) -> Outcome {
@@ -254,10 +273,10 @@ mod tests {
         #[test]
         fn every_block_arrives_once(
             nodes in 2u64..6, gpus in 1u64..5, rails in 1u32..5, bytes in 1u64..100_000, split: bool, window in 1u32..20,
-            same: bool, seed: u64,
+            packet in 1000u64..100_000, gathering in 0u64..1_000_000, same: bool, seed: u64,
         ) {
             let order = if same { Order::Same } else { Order::Rotated };
-            let setting = Setting { nodes, gpus_per_node: gpus, rails, bytes, split, window, order, seed };
+            let setting = Setting { nodes, gpus_per_node: gpus, rails, bytes, split, packet, gathering, window, order, seed };
             let outcome = outcome(&setting);
             let profile = Profile::named("p5").expect("known");
             let mut simulation = Simulation::new(&setting, &profile);
@@ -292,6 +311,17 @@ mod tests {
         let (few, many) = (large(4, 4) / 24.0, large(8, 4) / 56.0);
         let halved = few / many;
         assert!((2.1..=2.6).contains(&halved), "{halved}: 56 peers instead of 24");
+    }
+
+    /// What a card loses at the start of each write is lost once for each piece.
+    #[test]
+    fn small_pieces_are_slower_and_one_block_for_a_machine_is_faster() {
+        let whole = setting(8, 4, 8 << 20);
+        let cut = Setting { packet: 128 << 10, ..whole.clone() };
+        let gathered =
+            Setting { gpus_per_node: 1, bytes: 8 * whole.bytes, split: true, gathering: 150_000_000, ..whole.clone() };
+        let (direct, cut, gathered) = (rate(&whole), rate(&cut), rate(&gathered));
+        assert!(cut < 0.95 * direct && gathered > 1.005 * direct, "{cut} {direct} {gathered}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Few bytes: everyone sends to everyone, in one trip and without asking whether anybody is ready. A PE that sends the round after next
-//! has heard of everyone in between, so two slots of an inbox are enough; a broadcast, where nobody answers, acknowledges.
+//! Few bytes where a PE is reached by rails, and broadcasts: everyone sends to everyone, in one trip and without asking whether anybody is
+//! ready. A PE that sends the round after next has heard of everyone in between, so two slots of an inbox are enough; a broadcast, where
+//! nobody answers, acknowledges.
 
 use super::sum::Adds;
-use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, State};
-use super::{SIGNALS_OF_BLOCK, slice_bytes};
+use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER};
+use super::{SIGNALS_OF_BLOCK, State};
 use crate::gin::{Context, Inbox, Scope};
 use cuda_std::thread;
 
@@ -14,13 +15,10 @@ const ACKNOWLEDGED: u32 = 0;
 #[inline(always)]
 pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
     let (me, pes) = (line.world().me, line.world().pes);
-    let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
-    // What is cut into slices: a chunk, or all bytes.
+    let block = thread::block_idx_x();
     let by_chunks = args.operation <= REDUCE_SCATTER;
-    let whole = if by_chunks { args.chunk } else { args.bytes };
-    let step = slice_bytes(whole, blocks);
-    let begin = (block as u64 * step).min(whole);
-    let length = step.min(whole - begin);
+    let begin = (block as u64 * args.slice).min(args.whole);
+    let length = args.slice.min(args.whole - begin);
     let chunk = |pe: u32| pe as u64 * args.chunk + begin;
     let which = (args.operation == BROADCAST) as usize;
     let mail = args.inboxes[which];
@@ -34,13 +32,6 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
     let parity = ACKNOWLEDGED + round % 2;
     let acknowledged = args.signals.at(block * SIGNALS_OF_BLOCK + parity);
 
-    if args.operation <= ALL_GATHER && args.flags == 0 {
-        let from = |pe: u32| args.from.slice(if args.operation == ALL_TO_ALL { chunk(pe) } else { begin }, length);
-        if line.exchange(inbox, round, length, from, |pe| args.to.slice(chunk(pe), length))? {
-            state.mapped_bytes += (pes - 1) as u64 * length;
-            return Ok(());
-        }
-    }
     // What goes to PE `pe`, and the bytes of this PE that stay.
     let scatters = args.operation == ALL_TO_ALL || args.operation == REDUCE_SCATTER;
     let from = |pe: u32| args.from.slice(if scatters { chunk(pe) } else { begin }, length);
@@ -58,6 +49,7 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
             // A mute PE sends other bytes than it should.
             let sent = if args.flags & MUTE != 0 { args.to.slice(0, length) } else { sent };
             line.send(inbox, round, sent, pe)?;
+            state.puts += 1;
             if line.is_mapped(pe) {
                 state.mapped_bytes += if args.flags & MUTE != 0 { 0 } else { length };
             }

@@ -2,7 +2,9 @@
 //! or turn after turn in a persistent one. A kernel for each scope and each way that bytes travel; which operation it is stands in its arguments.
 //!
 //! ```text
-//! messages (few bytes)   everyone sends to everyone by `send`; sums are made of what arrives, in the order of PEs
+//! words (few bytes)      everyone exchanges tagged words with everyone, where all heaps are mapped; sums are made of what arrives, in the
+//!                        order of PEs
+//! messages (few bytes)   the same by `send` and `receive`, where a PE is reached by rails; broadcasts
 //! puts (many bytes)      ready?  >  scatter  >  sums inside the node  >  sums to their owners  >  sums of nodes  >
 //!                        own chunk to the other nodes  >  to the own node  >  what came, to the own node  >  arrived?
 //! ```
@@ -19,10 +21,11 @@
 mod messages;
 mod puts;
 mod sum;
+mod words;
 
 use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp};
 use crate::ring::Status;
-use cuda_std::{kernel, thread, warp};
+use cuda_std::{grid, kernel, thread, warp};
 
 /// PE `i` gets block `i` of every PE.
 pub const ALL_TO_ALL: u32 = 0;
@@ -47,6 +50,9 @@ pub const BLOCKING: u32 = 1;
 /// In [`CollectiveArgs::flags`]: what this PE puts never leaves it, and its signals do: for tests of what is reported.
 pub const MUTE: u32 = 2;
 
+/// In [`CollectiveArgs::flags`]: an all-reduce by words makes the sums of a chunk each, and sends those in a second trip.
+pub const TWO_TRIPS: u32 = 4;
+
 /// Signals of a block: ready, sums, other nodes' chunks, this node's.
 pub const SIGNALS_OF_BLOCK: u32 = 4;
 
@@ -60,8 +66,8 @@ pub struct State {
     pub counted: [u64; SIGNALS_OF_BLOCK as usize],
     /// Bytes that it has stored to or loaded from other PEs' mapped heaps.
     pub mapped_bytes: u64,
-    /// To a whole line.
-    pub rest: u64,
+    /// Puts and messages to other PEs.
+    pub puts: u64,
 }
 
 // SAFETY: words without padding.
@@ -81,7 +87,7 @@ pub struct CollectiveArgs {
     pub local: u32,
     /// Of a broadcast.
     pub root: u32,
-    /// Turns before the first stamp.
+    /// Turns before the first stamp; 0: no stamps.
     pub warmup: u32,
     /// Turns with stamps around them.
     pub turns: u32,
@@ -89,6 +95,10 @@ pub struct CollectiveArgs {
     pub chunk: u64,
     /// Bytes of all chunks.
     pub bytes: u64,
+    /// What is cut into slices: a chunk, or all bytes where these go to everyone by words or messages.
+    pub whole: u64,
+    /// Bytes from one slice to the next: [`slice_bytes`]. The host divides.
+    pub slice: u64,
     /// Bytes of one put, at most.
     pub packet: u64,
     /// A chunk for all-gather, otherwise all.
@@ -129,11 +139,14 @@ type Turn<S> = fn(&CollectiveArgs, &mut Context<S>, &mut State) -> Done;
 fn turns<S: Scope>(program: &Program<CollectiveArgs>, scope: S, turn: Turn<S>) {
     let args = &program.args;
     let block = thread::block_idx_x() as usize;
+    grid::wait_for_grids_before();
+    grid::let_next_grid_begin();
     // SAFETY: one state for each block, contract of the kernels.
     let mut state = unsafe { *args.state.add(block) };
     let mut line = program.world.context(scope);
     let stamp = |number: usize| {
-        if scope.rank() == 0 {
+        // Of a persistent kernel, which has turns before them.
+        if scope.rank() == 0 && args.warmup > 0 {
             // SAFETY: two stamps for each block, contract of the kernels.
             unsafe { *args.times.add(2 * block + number) = thread::global_timer_ns() };
         }
@@ -169,20 +182,32 @@ macro_rules! kernels {
     )*};
     (Thread $program:ident $way:ident) => {
         if thread::thread_idx_x() == 0 {
-            turns(&$program, Thread, $way::turn);
+            kernels!($program, Thread, $way);
         }
     };
     (Warp $program:ident $way:ident) => {
         if thread::thread_idx_x() < warp::SIZE {
-            turns(&$program, Warp::this(), $way::turn);
+            kernels!($program, Warp::this(), $way);
         }
     };
     (Block $program:ident $way:ident) => {
-        turns(&$program, Block, $way::turn)
+        kernels!($program, Block, $way)
+    };
+    ($program:ident, $scope:expr, words) => {
+        words::turns(&$program, $scope)
+    };
+    ($program:ident, $scope:expr, $way:ident) => {
+        turns(&$program, $scope, $way::turn)
     };
 }
 
 kernels! {
+    /// By words of one thread of each block; all heaps are mapped.
+    collective_words_thread = words by Thread;
+    /// By words of one warp of each block; all heaps are mapped.
+    collective_words_warp = words by Warp;
+    /// By words of each block; all heaps are mapped.
+    collective_words_block = words by Block;
     /// By messages of one thread of each block.
     collective_messages_thread = messages by Thread;
     /// By messages of one warp of each block.

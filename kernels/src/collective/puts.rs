@@ -2,7 +2,7 @@
 
 use super::sum::{Spread, sum};
 use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, State};
-use super::{SIGNALS_OF_BLOCK, slice_bytes};
+use super::SIGNALS_OF_BLOCK;
 use crate::gin::{Context, Scope, Signal, Sym};
 use cuda_std::thread;
 
@@ -55,7 +55,6 @@ struct Turn<'a> {
 pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
     let (me, pes, block) = (line.world().me, line.world().pes, thread::block_idx_x());
     let local = args.local;
-    let step = slice_bytes(args.chunk, thread::grid_dim_x());
     let turn = Turn {
         args,
         me,
@@ -64,12 +63,16 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
         nodes: pes / local,
         place: me % local,
         node: me / local,
-        begin: block as u64 * step,
-        step,
+        begin: block as u64 * args.slice,
+        step: args.slice,
         signals: args.signals.at(block * SIGNALS_OF_BLOCK),
     };
     turn.tell(line, READY, me, pes, 0)?;
-    turn.wait(line, state, READY, (pes - 1) as u64)?;
+    // Where everything is put, a block that begins within this PE need not wait for the others before that.
+    let mut late = args.operation <= ALL_GATHER;
+    if !late {
+        turn.wait(line, state, READY, (pes - 1) as u64)?;
+    }
     for step in 0..STEPS {
         if turn.takes(step) {
             let (signal, count) = turn.awaits(step);
@@ -81,6 +84,10 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
             let moves = turn.moves(step);
             for number in 0..moves {
                 if let Some(one) = turn.one_move(step, (number + block) % moves) {
+                    if late && one.pe != me {
+                        late = false;
+                        turn.wait(line, state, READY, (pes - 1) as u64)?;
+                    }
                     turn.put(line, state, &one, step == SCATTER)?;
                 }
             }
@@ -308,8 +315,9 @@ impl Turn<'_> {
             } else {
                 line.put_signal_nbi(to, from, self.signals.at(one.signal), 1, one.pe)?;
             }
-            if near && !own {
-                state.mapped_bytes += sent;
+            if !own {
+                state.puts += 1;
+                state.mapped_bytes += if near { sent } else { 0 };
             }
             if args.flags & BLOCKING != 0 {
                 line.quiet()?;

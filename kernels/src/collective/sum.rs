@@ -35,7 +35,7 @@ fn word(element: u32, held: Held) -> u32 {
     }
 }
 
-/// Sums of numbers of this type, two words at a time.
+/// Sums of numbers of a type, two words at a time.
 pub(super) struct Adds(pub u32);
 
 impl Fold for Adds {

@@ -1,11 +1,11 @@
 //! Messages of all PEs made into one value: sums.
 
-use super::message::{read_chunk, tagged, write_chunk};
+use super::message::{read_chunk, write_chunk};
 use super::report::{Call, Failure};
 use super::wait::Limit;
 use super::{Context, Inbox, Scope, Sym};
 use crate::ring::Status;
-use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
+use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64};
 
 /// How the messages of all PEs become one: 8 bytes at a time.
 pub trait Fold {
@@ -46,80 +46,6 @@ impl<S: Scope> Context<S> {
             (low, high) = load_relaxed_sys_v2_u64(pair);
         }
         Some(low & 0xffff_ffff | high << 32)
-    }
-
-    /// All PEs exchange, where all heaps are mapped: in one pass a thread sends its 8 bytes of each message, and takes those that come. What goes
-    /// to a PE and what comes from it begin where `from` and `to` say; all are of this length, at most the inbox's capacity. This PE's own part is
-    /// copied, unless both are the same. Every PE calls it with the same round. Returns false, with nothing done, where some PE is reached by rails.
-    ///
-    /// # Errors
-    /// As [`send`](Context::send) and [`receive`](Context::receive).
-    #[inline(always)]
-    pub fn exchange(
-        &mut self,
-        inbox: Inbox,
-        round: u32,
-        bytes: u64,
-        from: impl Fn(u32) -> Sym<u8>,
-        to: impl Fn(u32) -> Sym<u8>,
-    ) -> Result<bool, Status> {
-        if self.world.ring_count != 0 {
-            return Ok(false);
-        }
-        let (me, pes, heap) = (self.world.me, self.world.pes, self.world.heap);
-        self.begin(Call::Send, me, bytes, bytes <= inbox.capacity)?;
-        // What the scope's threads have written before is what is sent.
-        self.scope.sync();
-        let lanes = self.scope.size() as u64;
-        let first = self.scope.rank() as u64;
-        let mut limit = Limit::new(self.world.timeout_ns);
-        for step in 1..pes {
-            let pe = (me + step) % pes;
-            let target = self.heap_of(pe) + inbox.slot(me, round);
-            // SAFETY: the object is of this PE's heap.
-            let source = unsafe { heap.add(from(pe).offset() as usize) };
-            let mut chunk = first;
-            while chunk * 8 < bytes {
-                // SAFETY: the chunk begins inside the object, of which no more is read than it has.
-                let value = unsafe { read_chunk(source.add(chunk as usize * 8), bytes - chunk * 8) };
-                // SAFETY: the slot has a pair for each chunk of the capacity, and begins on a multiple of 16.
-                let pair = unsafe { &*(target as *const WordPair).add(chunk as usize) };
-                store_relaxed_sys_v2_u64(pair, tagged(value as u32, round), tagged((value >> 32) as u32, round));
-                chunk += lanes;
-            }
-        }
-        for step in 0..pes {
-            let pe = (me + pes - step) % pes;
-            // SAFETY: both are of this PE's heap.
-            let target = unsafe { heap.add(to(pe).offset() as usize) };
-            let own = if pe == me { from(me).offset() } else { inbox.slot(pe, round) };
-            if pe == me && own == to(me).offset() {
-                continue;
-            }
-            // SAFETY: as above.
-            let source = unsafe { heap.add(own as usize) };
-            let mut chunk = first;
-            while chunk * 8 < bytes {
-                let left = bytes - chunk * 8;
-                let value = if pe == me {
-                    // SAFETY: as above.
-                    unsafe { read_chunk(source.add(chunk as usize * 8), left) }
-                } else {
-                    // SAFETY: as above.
-                    let pair = unsafe { &*source.cast::<WordPair>().add(chunk as usize) };
-                    let found = load_relaxed_sys_v2_u64(pair);
-                    match self.settled(pair, found, round, &mut limit, (pe, bytes)) {
-                        Some(value) => value,
-                        None => break,
-                    }
-                };
-                // SAFETY: no more is written than the object has; this thread alone writes these bytes.
-                unsafe { write_chunk(target.add(chunk as usize * 8), value, left) };
-                chunk += lanes;
-            }
-        }
-        self.agreed()?;
-        Ok(true)
     }
 
     /// Receives every other PE's message of this round, each as long as `own`, and makes one of all: 8 bytes at a time, in the order of PEs,

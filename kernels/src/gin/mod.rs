@@ -27,6 +27,7 @@ mod atomic;
 mod barrier;
 mod context;
 mod copy;
+mod exchange;
 mod fold;
 mod message;
 mod report;
@@ -36,6 +37,7 @@ mod wait;
 
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
+pub use exchange::{Exchange, Parts};
 pub use fold::Fold;
 pub use message::Inbox;
 pub use report::{Call, Report};

@@ -7,7 +7,7 @@ use cuda_std::memory::{Word, load_acquire_sys_u64};
 use cuda_std::thread;
 
 /// Looks between two looks at the clock.
-const LOOKS: u32 = 64;
+pub(super) const LOOKS: u32 = 64;
 /// The time between two looks at the host's word, which is across the bus, and until the first one: 2^21 ns. Threads of a block look
 /// 2^16 ns apart. Some thousand threads that wait for words of a message would take all the bus has (two H200: 16384 of them, 250 us for
 /// an exchange of 4 us, since each PE's looks made the other one wait and look).
@@ -110,9 +110,18 @@ impl Limit {
     #[inline(always)]
     pub fn look(&mut self, abort: &Word) -> Result<(), Status> {
         self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS) {
-            return Ok(());
-        }
+        if self.looks.is_multiple_of(LOOKS) { self.due(abort) } else { Ok(()) }
+    }
+
+    /// After [`LOOKS`] looks in vain, by whoever counts them himself.
+    #[inline(always)]
+    pub fn ask(&mut self, abort: &Word) -> Result<(), Status> {
+        self.looks += LOOKS;
+        self.due(abort)
+    }
+
+    #[inline(always)]
+    fn due(&mut self, abort: &Word) -> Result<(), Status> {
         let now = thread::global_timer_ns();
         if self.began == 0 {
             self.began = now;
