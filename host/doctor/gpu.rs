@@ -6,6 +6,14 @@ use super::{Said, fail, ok, skipped, warn};
 /// Wrong checksums of a GPU's links from which on they matter: DCGM's limit, after what NVIDIA's driver people told its authors.
 const CHECKSUMS_PER_SECOND: f64 = 100.0;
 
+/// Whether a line of the kernel's log is about an error that NVIDIA's list of Xid puts down to a program: a fault of its kernels (13),
+/// of its addresses (31), a channel that was reset for it (43), or cleared away behind it (45).
+fn is_of_a_program(xid: &str) -> bool {
+    let number = xid.split_once("): ").map_or("", |(_, rest)| rest);
+    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
+    ["13", "31", "43", "45"].contains(&number.as_str())
+}
+
 /// Where there is no GPU.
 fn none(machine: &Machine) -> Option<Said> {
     if machine.tree().is_none() {
@@ -162,7 +170,8 @@ pub fn state(machine: &Machine) -> Said {
             "containers: --gpus all; hosts: install the driver's libcuda",
         );
     }
-    if let Some(xid) = machine.asked.xids.as_ref().and_then(|xids| xids.last()) {
+    let xids = machine.asked.xids.as_deref().unwrap_or_default();
+    if let Some(xid) = xids.iter().rfind(|xid| !is_of_a_program(xid)) {
         return fail(format!("{versions}; the kernel's log has {xid}"), "nvidia-smi -r, or replace the instance");
     }
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.ecc_uncorrected.is_some_and(|count| count > 0)) {
@@ -182,6 +191,13 @@ pub fn state(machine: &Machine) -> Said {
         return warn(
             format!("{versions}; persistence mode is off: the first use of a GPU takes seconds"),
             "nvidia-smi -pm 1",
+        );
+    }
+    if let Some(xid) = xids.last() {
+        let xid = xid.split_once("Xid").map_or(xid.as_str(), |(_, rest)| rest.trim());
+        return warn(
+            format!("{versions}; the kernel's log has a program's own fault: Xid {xid}"),
+            "none is needed for other programs; compute-sanitizer finds what that one did",
         );
     }
     ok(format!("{versions}, clocks free, no Xid or ECC error"))

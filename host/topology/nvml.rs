@@ -65,15 +65,18 @@ pub struct LinkErrors {
     pub replays: u64,
     /// Times that a link had to be trained again.
     pub recoveries: u64,
-    /// Units that came with a wrong checksum, flow control and data.
+    /// Units of flow control that came with a wrong checksum: what nvidia-smi calls CRC errors.
     pub checksums: u64,
+    /// Data that came with a wrong checksum. On H200s it grows on every link, idle ones too, beside as many corrections, while nvidia-smi
+    /// counts no error: what the links' own error correction mends.
+    pub data_checksums: u64,
 }
 
 impl LinkErrors {
     /// All of them.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.replays + self.recoveries + self.checksums
+        self.replays + self.recoveries + self.checksums + self.data_checksums
     }
 
     /// What has come since an earlier look.
@@ -83,13 +86,15 @@ impl LinkErrors {
             replays: self.replays.saturating_sub(earlier.replays),
             recoveries: self.recoveries.saturating_sub(earlier.recoveries),
             checksums: self.checksums.saturating_sub(earlier.checksums),
+            data_checksums: self.data_checksums.saturating_sub(earlier.data_checksums),
         }
     }
 }
 
 impl fmt::Display for LinkErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} replays, {} recoveries, {} checksums", self.replays, self.recoveries, self.checksums)
+        let LinkErrors { replays, recoveries, checksums, data_checksums } = self;
+        write!(f, "{replays} replays, {recoveries} recoveries, {checksums} checksums, {data_checksums} data checksums")
     }
 }
 
@@ -139,7 +144,8 @@ fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
             link_errors: LinkErrors {
                 replays: counted(|| ErrorCounter::DlReplay),
                 recoveries: counted(|| ErrorCounter::DlRecovery),
-                checksums: counted(|| ErrorCounter::DlCrcFlit) + counted(|| ErrorCounter::DlCrcData),
+                checksums: counted(|| ErrorCounter::DlCrcFlit),
+                data_checksums: counted(|| ErrorCounter::DlCrcData),
             },
         });
     }

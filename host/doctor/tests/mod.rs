@@ -86,6 +86,9 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("gpu", State::Fail, "Xid (PCI:0000:20:00): 79", |fake| {
         fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 79".into()])
     }),
+    ("gpu", State::Warn, "a program's own fault: Xid (PCI:0000:20:00): 43", |fake| {
+        fake.asked.xids = Some(vec!["NVRM: Xid (PCI:0000:20:00): 43, pid=7, name=kernels".into()])
+    }),
     ("gpu", State::Warn, "held back by power brake", |fake| {
         fake.asked.gpus = Some(Ok(vec![GpuState { held_back: Some("power brake".into()), ..gpu_state(0x20) }]));
     }),
@@ -100,11 +103,16 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         let down = |bus| GpuState { links_up: 0, ..gpu_state(bus) };
         fake.asked.gpus = Some(Ok(vec![down(0x20), down(0x21)]));
     }),
-    ("nvlink", State::Warn, "0000:21:00.0 has counted 0 replays, 1 recoveries, 0 checksums within 9.0 s", |fake| {
-        fake.asked.gpus_later =
-            Some((Duration::from_secs(9), errors(LinkErrors { recoveries: 1, ..LinkErrors::default() })));
-    }),
-    ("nvlink", State::Warn, "0 replays, 0 recoveries, 900 checksums within 9.0 s", |fake| {
+    (
+        "nvlink",
+        State::Warn,
+        "0000:21:00.0 has counted 0 replays, 1 recoveries, 0 checksums, 0 data checksums within",
+        |fake| {
+            fake.asked.gpus_later =
+                Some((Duration::from_secs(9), errors(LinkErrors { recoveries: 1, ..LinkErrors::default() })));
+        },
+    ),
+    ("nvlink", State::Warn, "900 checksums, 0 data checksums within 9.0 s", |fake| {
         fake.asked.gpus_later =
             Some((Duration::from_secs(9), errors(LinkErrors { checksums: 900, ..LinkErrors::default() })));
     }),
@@ -213,16 +221,17 @@ fn every_check_finds_what_it_looks_for() {
 #[test]
 fn link_errors_that_do_not_grow_are_no_trouble() {
     let mut fake = Fake::healthy();
-    let once = LinkErrors { checksums: 7501, ..LinkErrors::default() };
+    let once = LinkErrors { data_checksums: 7501, ..LinkErrors::default() };
     fake.asked.gpus = Some(Ok(errors(once)));
     let said_once = said(&fake, "nvlink");
     assert_eq!(said_once.state, State::Ok);
     assert!(
-        said_once.found.ends_with("once counted 0 replays, 0 recoveries, 7501 checksums; looked at once"),
+        said_once.found.ends_with("0 recoveries, 0 checksums, 7501 data checksums; looked at once"),
         "{said_once:?}"
     );
-    // A few more a second are the noise of such links.
-    fake.asked.gpus_later = Some((Duration::from_secs(9), errors(LinkErrors { checksums: 7590, ..once })));
+    // Some more a second are the noise of such links.
+    let later = LinkErrors { checksums: 80, data_checksums: 9990, ..once };
+    fake.asked.gpus_later = Some((Duration::from_secs(9), errors(later)));
     let again = said(&fake, "nvlink");
     assert_eq!(again.state, State::Ok, "{again:?}");
 }
