@@ -38,20 +38,22 @@ for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE; do
 done
 run commit -q --rm "$container" localhost/debian:bookworm >/dev/null
 commit=$(git rev-parse HEAD)
+# What is compiled lies beside the images: each layer is a copy of all files here.
+mkdir "$work/target"
 build() { # STAGE
-    run build --isolation chroot --network host --pull-never --target "$1" --tag "localhost/ginlab:$1" \
+    run build --isolation chroot --network host --pull-never --target "$1" --tag "localhost/ginlab:$1" --volume "$work/target:/src/target" \
         --build-arg DEBIAN=localhost/debian:bookworm --build-arg GINLAB_COMMIT="$commit" --layers .
 }
 build builder
 build laptop
-printf '== make demo in the builder\n'
-container=$(run from localhost/ginlab:builder)
-run run --isolation chroot "$container" -- make demo
-run rm "$container" >/dev/null
 printf '== the image laptop\n'
 container=$(run from localhost/ginlab:laptop)
 run run --isolation chroot "$container" -- ginlab --version
 run run --isolation chroot "$container" -- ginlab doctor
 run run --isolation chroot "$container" -- ginlab proxy --np 2 --rails 1,4 -b 4K -e 4M -f 32 --mode quiet,nbi --check --no-header
+run rm "$container" >/dev/null
+printf '== make demo in the builder\n'
+container=$(run from localhost/ginlab:builder)
+run run --isolation chroot --volume "$work/target:/src/target" "$container" -- make demo
 run rm "$container" >/dev/null
 run images
