@@ -13,7 +13,7 @@ use cuda_std::{kernel, thread};
 pub struct BatchedPutArgs {
     /// As for the put kernel, of whole blocks; `quiet_every` is not looked at.
     pub put: PutArgs,
-    /// Puts of a block that are published together, 1 to 32; no more than its window and its threads.
+    /// Puts of a block that are published together, 1 to 32; no more than half its window and than its threads.
     pub batch: u32,
 }
 
@@ -39,29 +39,42 @@ pub unsafe fn put_batched_kernel(args: BatchedPutArgs) {
     }
     // SAFETY: contract of the kernel.
     let mut ring = unsafe { Ring::of_block(put.rings, put.ring_count) };
-    // A slot's put is published before the slot's turn comes again.
-    let mut batch = Batch::new(args.batch.min(put.window), thread::block_dim_x());
+    // Half a window at most: when a slot's turn comes again, its put has been published.
+    let mut batch = Batch::new(args.batch.min(put.window / 2), thread::block_dim_x());
     let (mut known, mut end, mut stop) = (0, 0, 0);
     // The slot of the command that this thread holds.
     let mut held = 0u64;
+    let mut until_agreed = 0;
     for iteration in 0..put.iterations {
         let slot = iteration % put.window;
         let number = thread::block_idx_x() as u64 * put.window as u64 + slot as u64;
         let offset = number * put.stride;
-        // The source of a put that is not complete must not be rewritten.
-        if me == 0 && stop == 0 && iteration >= put.window {
-            // SAFETY: one word per slot; a thread of this block wrote it before the barrier of an earlier turn.
-            let ticket = unsafe { *put.tickets.add(number as usize) };
-            if ticket >= known {
-                match ring.wait(ticket) {
-                    Ok(watermark) => known = watermark,
-                    Err(reason) => stop = reason.0,
+        // Once for as many puts as a batch has (H200, 256 threads, the null rail: 0.28 us a put; with a barrier for each 0.35).
+        if until_agreed == 0 {
+            until_agreed = batch.capacity();
+            // The sources of puts that are not complete must not be rewritten.
+            let last = (iteration + until_agreed).min(put.iterations) - 1;
+            if last >= put.window {
+                // Tickets that other threads have written.
+                thread::sync_threads();
+                if me == 0 && stop == 0 {
+                    let before = thread::block_idx_x() as u64 * put.window as u64 + (last % put.window) as u64;
+                    // SAFETY: one word per slot; its thread wrote it before the barrier. Tickets of a block grow from put to put, and of a
+                    // batch the last one is the largest: what it waits for, the others have done.
+                    let ticket = unsafe { *put.tickets.add(before as usize) };
+                    if ticket >= known {
+                        match ring.wait(ticket) {
+                            Ok(watermark) => known = watermark,
+                            Err(reason) => stop = reason.0,
+                        }
+                    }
                 }
             }
+            if thread::sync_threads_or(stop != 0) {
+                break;
+            }
         }
-        if thread::sync_threads_or(stop != 0) {
-            break;
-        }
+        until_agreed -= 1;
         if put.fill != 0 {
             // SAFETY: the slot lies in the source region, contract of the kernel.
             unsafe { write_payload(put, offset, iteration, number as u32) };
