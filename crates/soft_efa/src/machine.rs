@@ -86,7 +86,8 @@ impl Machine {
         let spec = Spec::parse(description).map_err(|error| error.to_string())?;
         crate::share::sweep();
         let path = std::env::temp_dir().join(format!("soft-efa-{}", std::process::id()));
-        let host = spec.host.unwrap_or_else(host);
+        // A small number does not reach all of an address.
+        let host = spec.host.map_or_else(host, |number| number_of(&number.to_ne_bytes()));
         let devices = (0..spec.cards).map(|card| &*Box::leak(Box::new(Device::new(host, card, &path)))).collect();
         let moves = AtomicBool::new(spec.moves);
         // Peers reach into this process's registered memory: it agrees, also where the system asks for that (Yama).

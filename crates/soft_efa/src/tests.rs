@@ -151,6 +151,13 @@ fn a_list_needs_no_place_for_its_length() {
 }
 
 #[test]
+fn machines_of_different_numbers_have_cards_of_different_addresses() {
+    let address = |host| Machine::new(&format!("cards=1 host={host}")).unwrap().devices()[0].gid;
+    let known: std::collections::HashSet<_> = (0..64).map(address).collect();
+    assert_eq!(known.len(), 64);
+}
+
+#[test]
 fn cards_do_what_efas_cards_do() {
     let spec = Spec::parse(FAST).unwrap();
     let context = cards(FAST)[0];
