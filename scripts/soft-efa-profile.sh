@@ -86,7 +86,7 @@ instructions() { # FABRIC CHAIN COMMAND...
     timeout -k 2 100 valgrind --tool=callgrind --toggle-collect=post_window --callgrind-out-file="$out/callgrind.out" \
         "${loader[@]}" "$@" --chain "$chain" --windows "$windows" >>"$log" 2>&1
     ended "instructions of $name" $?
-    callgrind_annotate --threshold=100 "$out/callgrind.out" 2>>"$log" | awk -v name="$name" -v chain="$chain" -v posts=$((windows * 64)) '
+    callgrind_annotate --auto=no --threshold=100 "$out/callgrind.out" 2>>"$log" | awk -v name="$name" -v chain="$chain" -v posts=$((windows * 64)) '
         # 1,234 (5.6%)  file:function [object]
         # The card is a file without a name; what names no object is the program.
         $1 ~ /^[0-9,]+$/ && !/PROGRAM TOTALS/ {
@@ -113,8 +113,8 @@ if [[ -x $folder/../../bin/fi_pingpong ]]; then
     posts 2.1-efa
     posts 2.1-efa-direct "$direct"
     names+=(2.1-efa 2.1-efa-direct)
-    rows p5-2.1-efa "${p5[@]}" -b 64 -e 8M -f 2 -n 300 -r 15
-    rows p5-2.1-efa-direct "${p5[@]}" -b 64 -e 8M -f 2 -n 300 -r 15 --domain "$direct"
+    rows p5-2.1-efa "${p5[@]}" -b 64K -e 8M -f 2 -n 150 -r 60
+    rows p5-2.1-efa-direct "${p5[@]}" -b 64K -e 8M -f 2 -n 150 -r 60 --domain "$direct"
     rows p5-2.1-moved -p soft-efa:p5 -b 64K -e 8M -f 2 -n 100 -r 5 --window 64 --rails 1 --domain "${direct%%,*}"
     rows p4d-2.1-efa -p soft-efa:p4d -b 4K -e 1M -f 16 -n 64 -r 5 --window 64 --rails 1,4
     for profile in p5en p6-b200; do
