@@ -165,7 +165,7 @@ impl Patience {
     }
 
     /// Whether to look again; otherwise the reason why not: the world's deadline, the host's word, or another call of this PE that has
-    /// failed. The host's word is asked for as seldom as a [`Limit`] does: all threads of a grid may wait at once, and when a PE is late at the
+    /// failed. The host's word is asked for as seldom as calls do: all threads of a grid may wait at once, and when a PE is late at the
     /// beginning, looks over the bus make it later (two H200, 32768 threads: 230 us an iteration in place of 1.6, for good).
     ///
     /// # Errors
