@@ -96,6 +96,11 @@ for page in "${pages[@]}"; do
                 "$published" -x ranks -y time_us_p50 --series case --log x,y
             chart jacobi corrected 'the same less those additions (derived): what is left is communication' \
                 "$published" -x ranks -y exposed_us --series case --log x,y
+            four=data/2026-11-22-h200x4-jacobi
+            chart jacobi fields 'four H200: time of an iteration by field, norm of each iteration' \
+                "$four/scaling-4.csv" -x nx -y time_us_p50 --series case --where status=ok --log x,y
+            chart jacobi scaling 'one, two and four H200: speed-up at 4096 x 4096, over the launched kernel on one' \
+                "$four"/scaling-{1,2,4}.csv -x ranks -y speedup --series case --where nx=4096 --where status=ok --linear x,y
             ;;
         readme)
             draw docs/puts.svg 'puts by size over tcp on one H200, four rails: quiet after each, nbi, and CPU-initiated' \
