@@ -36,7 +36,7 @@ run() {
 # dies EXCHANGE: a rank is killed in mid-iteration; the others must end soon, and name it.
 dies() {
     local began=$SECONDS text=$OUT/dies-$1.txt job
-    timeout -k 5 40 "$ginlab" jacobi -d "$device" --np 2 --exchange "row,$1" --nx 1024 -n 2000 -r 1000 -t 10 --no-check --no-header --csv - >"$text" 2>&1 &
+    timeout -k 5 40 "$ginlab" jacobi -d "$device" --np 2 --exchange "row,$1" --nx 1024 -n 2000 -r 300 -t 10 --no-check --no-header --csv - >"$text" 2>&1 &
     job=$!
     for _ in $(seq 300); do grep -q '^jacobi,row' "$text" 2>/dev/null && break; sleep 0.1; done
     sleep 0.5
