@@ -76,8 +76,13 @@ for page in "${pages[@]}"; do
         collectives)
             published=experiments/collectives/published/p5.csv
             whole=data/2026-11-22-virtual/whole.csv
+            two=data/2026-11-22-h200-collective/gpus2
             chart collectives small 'all-to-all of two H200 in CUDA graphs, time by size' \
-                data/2026-11-22-h200x2-collective/round-2/small.csv -x size_bytes -y time_us_p50 --series case --log x --linear y
+                "$two/small.csv" -x size_bytes -y time_us_p50 --series case --where case=gin-all-to-all,nccl-all-to-all --where launch=graph \
+                --log x,y
+            chart collectives device-host 'all-to-all of two H200: inside a kernel (device) and launched on a stream (host), bus bandwidth by size' \
+                "$two/small.csv" "$two/host.csv" -x size_bytes -y busbw_gbytes_s --series launch --where case=gin-all-to-all \
+                --where launch=persistent,stream --log x,y
             chart collectives whole 'all-to-all of 2 GiB: modelled p5 (all2all) and published NCCL, bus bandwidth of a GPU' \
                 "$whole" "$published" -x ranks -y busbw_gbytes_s --series case --where case=all2all,nccl-all-to-all \
                 --where total_bytes=2147483648 --log x --linear y
