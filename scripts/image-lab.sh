@@ -38,11 +38,13 @@ for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE; do
 done
 run commit -q --rm "$container" localhost/debian:bookworm >/dev/null
 commit=$(git rev-parse HEAD)
-# What is compiled lies beside the images: each layer is a copy of all files here.
-mkdir "$work/target"
+# What is compiled lies beside the images: each layer is a copy of all files here. The context is a copy too: the second build takes the
+# first one's layers if nobody has touched a file between them.
+mkdir "$work/target" "$work/context"
+tar --exclude-from=.dockerignore -cf - . | tar -C "$work/context" -xf -
 build() { # STAGE
     run build --isolation chroot --network host --pull-never --target "$1" --tag "localhost/ginlab:$1" --volume "$work/target:/src/target" \
-        --build-arg DEBIAN=localhost/debian:bookworm --build-arg GINLAB_COMMIT="$commit" --layers .
+        --build-arg DEBIAN=localhost/debian:bookworm --build-arg GINLAB_COMMIT="$commit" --layers "$work/context"
 }
 build builder
 build laptop
