@@ -5,33 +5,15 @@
 # six minutes on two GPUs. Without two GPUs it runs the same on the emulated device, in sizes that suit it: then it checks the script and no
 # card. NVIDIA's programs beside it: scripts/jacobi-nvidia.sh.
 #
-# Environment: RANKS (default all GPUs), STEPS (a list; default all: fields large scaling factors rails artefact dies), CHECKOUT (of NVIDIA's
+# Environment: RANKS (default all GPUs), STEPS (a list; default all of: fields large scaling factors rails artefact dies), CHECKOUT (of NVIDIA's
 # multi-gpu-programming-models: its programs are built and run too).
 set -u
 cd "$(dirname "$0")/.." || exit
-ginlab=${1:-target/release/ginlab}
-OUT=${OUT:-$(mktemp -d /tmp/ginlab-jacobi.XXXXXX)}
-mkdir -p "$OUT"
-# NVLink multicast stays off.
-export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
-status=0
-note() { echo "gpu-check-jacobi: $*" >&2; }
-
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
+program=jacobi
+# shellcheck source=scripts/gpu-check-program.sh
+source scripts/gpu-check-program.sh
 ranks=${RANKS:-${gpus:-0}}
 if [ "$ranks" -ge 2 ] && [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; ranks=2; note "fewer than two GPUs: the emulated device"; fi
-steps=${STEPS:-fields large scaling factors rails artefact dies}
-wanted() { [[ " ${steps//,/ } " == *" $1 "* ]]; }
-
-# run LIMIT NAME arguments: one call, its CSV and what it said.
-run() {
-    local limit=$1 name=$2
-    shift 2
-    note "$name"
-    timeout -k 5 "$limit" "$ginlab" jacobi -d "$device" --csv "$OUT/$name.csv" "$@" >"$OUT/$name.txt" 2>&1
-    local ended=$?
-    [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
-}
 
 # dies EXCHANGE: a rank is killed in mid-iteration; the others must end soon, and name it.
 dies() {

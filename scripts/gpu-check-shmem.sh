@@ -6,13 +6,9 @@
 # Environment: NVSHMEM_HOME (a folder with include/nvshmem.h), MPIRUN.
 set -u
 cd "$(dirname "$0")/.." || exit
-ginlab=${1:-target/release/ginlab}
-OUT=${OUT:-$(mktemp -d /tmp/ginlab-shmem.XXXXXX)}
-mkdir -p "$OUT"
-status=0
-note() { echo "gpu-check-shmem: $*" >&2; }
-
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
+program=shmem
+# shellcheck source=scripts/gpu-check-program.sh
+source scripts/gpu-check-program.sh
 if [ "${gpus:-0}" -ge 2 ]; then device=gpu; else device=emulated; note "fewer than two GPUs: the emulated device"; fi
 
 # What holds NVSHMEM: a package of Python's, the system's, or what the environment names.
@@ -45,17 +41,6 @@ if [ "$device" = gpu ]; then
         note "NVSHMEM or nvcc is not here: no baseline"
     fi
 fi
-
-# run LIMIT NAME arguments: one call, its CSV and what it said.
-run() {
-    local limit=$1 name=$2
-    shift 2
-    note "$name"
-    timeout -k 5 "$limit" "$ginlab" shmem -d "$device" --csv "$OUT/$name.csv" "$@" >"$OUT/$name.txt" 2>&1
-    local ended=$?
-    [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
-    return $ended
-}
 
 if [ "$device" = gpu ]; then
     turns=(-n 1000 -w 100 -r 5)
