@@ -84,6 +84,27 @@ pub struct MeetArgs {
     pub bootstrap_if: Option<String>,
 }
 
+impl MeetArgs {
+    /// The ranks of a job whose longest wait of any other kind is this; by default two. A rank waits for the others while one of them
+    /// measures a row, whose waits are bounded by it.
+    pub fn ranks(
+        &self,
+        timeout: Duration,
+        fingerprint: Vec<(String, String)>,
+        check: impl Fn(usize) -> Result<(), Failure> + 'static,
+    ) -> Ranks {
+        Ranks {
+            kind: self.bootstrap.map(Kind::from),
+            asked: self.np,
+            default: 2,
+            check: Box::new(check),
+            timeout: timeout * 2,
+            interfaces: self.bootstrap_if.clone(),
+            fingerprint,
+        }
+    }
+}
+
 /// Options of a job: its ranks and their rails.
 #[derive(clap::Args, Clone, Debug)]
 pub struct JobArgs {
@@ -141,8 +162,10 @@ pub struct Job {
 }
 
 impl JobArgs {
-    /// The ranks of such a job. A rank waits for the others while one of them measures a row, whose waits are bounded by the
-    /// timeout.
+    /// The ranks of such a job.
+    ///
+    /// # Errors
+    /// Where there is no libfabric.
     pub fn ranks(
         &self,
         fingerprint: Vec<(String, String)>,
@@ -150,15 +173,7 @@ impl JobArgs {
     ) -> Result<Ranks, Failure> {
         // Before any process is started for nothing.
         ginlab::fabric::libfabric::require_library()?;
-        Ok(Ranks {
-            kind: self.meet.bootstrap.map(Kind::from),
-            asked: self.meet.np,
-            default: 2,
-            check: Box::new(check),
-            timeout: self.timeout() * 2,
-            interfaces: self.meet.bootstrap_if.clone(),
-            fingerprint,
-        })
+        Ok(self.meet.ranks(self.timeout(), fingerprint, check))
     }
 
     /// The longest wait of any kind.

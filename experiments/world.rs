@@ -6,7 +6,7 @@ use crate::output::DeviceKind;
 use crate::runner::Ranks;
 use crate::values::fault;
 use clap::ValueEnum;
-use ginlab::bootstrap::{Bootstrap, Kind};
+use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda;
 use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
@@ -85,15 +85,7 @@ impl WorldArgs {
         fingerprint: Vec<(String, String)>,
         check: impl Fn(usize) -> Result<(), Failure> + 'static,
     ) -> Ranks {
-        Ranks {
-            kind: self.meet.bootstrap.map(Kind::from),
-            asked: self.meet.np,
-            default: 2,
-            check: Box::new(check),
-            timeout: self.timeout() * 2,
-            interfaces: self.meet.bootstrap_if.clone(),
-            fingerprint,
-        }
+        self.meet.ranks(self.timeout(), fingerprint, check)
     }
 
     /// How the world is opened, with so many bytes of heap.

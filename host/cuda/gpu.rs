@@ -53,6 +53,8 @@ pub struct Gpu {
     /// The programs at [`ROOMY`] registers, and at [`NARROW`], each once something wants it.
     programs: [OnceLock<Result<Module, DeviceError>>; 2],
     name: String,
+    /// Compute capability. Kept, since launches ask for it.
+    capability: (u32, u32),
 }
 
 impl fmt::Debug for Gpu {
@@ -80,9 +82,9 @@ impl Module {
 
 /// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
 /// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
-fn load(context: &CudaContext, ptx: &str, registers: usize) -> Result<Module, DeviceError> {
+fn load(context: &CudaContext, capability: (u32, u32), ptx: &str, registers: usize) -> Result<Module, DeviceError> {
     context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
-    let text = CString::new(&*for_capability(ptx, capability(context)?))
+    let text = CString::new(&*for_capability(ptx, capability))
         .map_err(|error| DeviceError::Refused(format!("the kernels' PTX: {error}")))?;
     let mut log = vec![0u8; 8192];
     let mut options = [
@@ -105,11 +107,6 @@ fn load(context: &CudaContext, ptx: &str, registers: usize) -> Result<Module, De
     let words: String = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().replace('\n', "; ");
     status.result().map_err(failed(format!("loading the kernels' PTX {words}")))?;
     Ok(Module(module))
-}
-
-fn capability(context: &CudaContext) -> Result<(u32, u32), DeviceError> {
-    let (major, minor) = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
-    Ok((major.max(0) as u32, minor.max(0) as u32))
 }
 
 /// Refuses managed memory where CPU and GPU may not use it at the same time.
@@ -150,6 +147,7 @@ impl Gpu {
         let ordinal = index % count as usize;
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening GPU {ordinal}")))?;
         let name = context.name().map_err(failed("cuDeviceGetName"))?;
+        let (major, minor) = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         Ok(Gpu {
             context,
@@ -158,6 +156,7 @@ impl Gpu {
             bulk: OnceLock::new(),
             programs: Default::default(),
             name,
+            capability: (major.max(0) as u32, minor.max(0) as u32),
         })
     }
 
@@ -317,37 +316,42 @@ impl Gpu {
         let module = match kernel.module() {
             Of::First => self.module(narrow)?,
             Of::Bulk => self.bulk_module()?,
-            Of::Programs => {
-                let ptx = PTX_PROGRAMS.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
-                let compiled = || load(&self.context, ptx, [ROOMY, NARROW][narrow]);
-                self.programs[narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)?
-            }
+            Of::Programs => self.loaded(&self.programs[narrow], PTX_PROGRAMS, [ROOMY, NARROW][narrow])?,
         };
         module.function(kernel.name())
     }
 
     /// The kernels' module for large blocks (1) or small ones (0).
     fn module(&self, narrow: usize) -> Result<&Module, DeviceError> {
-        let ptx = PTX.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
-        let compiled = || load(&self.context, ptx, [ROOMY, NARROW][narrow]);
-        self.modules[narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
+        self.loaded(&self.modules[narrow], PTX, [ROOMY, NARROW][narrow])
     }
 
     /// The second PTX module. Its kernels take few registers, whatever the block.
     fn bulk_module(&self) -> Result<&Module, DeviceError> {
-        let ptx = PTX_BULK.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
-        let (major, minor) = capability(&self.context)?;
+        let (major, minor) = self.capability;
         if major < 9 {
             return Err(DeviceError::Missing(format!(
                 "bulk stores (TMA) need compute capability 9.0, and this GPU has {major}.{minor}"
             )));
         }
-        self.bulk.get_or_init(|| load(&self.context, ptx, NARROW)).as_ref().map_err(Clone::clone)
+        self.loaded(&self.bulk, PTX_BULK, NARROW)
+    }
+
+    /// The module, compiled when it is first wanted.
+    fn loaded<'a>(
+        &self,
+        module: &'a OnceLock<Result<Module, DeviceError>>,
+        ptx: Option<&str>,
+        registers: usize,
+    ) -> Result<&'a Module, DeviceError> {
+        let ptx = ptx.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
+        let compiled = || load(&self.context, self.capability, ptx, registers);
+        module.get_or_init(compiled).as_ref().map_err(Clone::clone)
     }
 
     /// Whether a grid may come onto the multiprocessors while the one before still runs.
-    pub(super) fn begins_early(&self) -> Result<bool, DeviceError> {
-        Ok(capability(&self.context)? >= (9, 0))
+    pub(super) fn begins_early(&self) -> bool {
+        self.capability >= (9, 0)
     }
 
     pub(super) fn context(&self) -> &Arc<CudaContext> {

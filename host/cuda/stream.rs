@@ -138,12 +138,9 @@ impl Stream {
     }
 
     /// Whether [`launch_early`](Stream::launch_early) is more than [`launch`](Stream::launch) on this device.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn begins_early(&self) -> Result<bool, DeviceError> {
+    pub fn begins_early(&self) -> bool {
         match &self.0 {
-            Kind::Emulated(_) => Ok(false),
+            Kind::Emulated(_) => false,
             Kind::Gpu(gpu, _) => gpu.begins_early(),
         }
     }
@@ -176,7 +173,7 @@ impl Stream {
                     pad: [0; 4],
                     value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
                 };
-                let early = early && gpu.begins_early()?;
+                let early = early && gpu.begins_early();
                 let config = CUlaunchConfig {
                     gridDimX: grid,
                     gridDimY: 1,

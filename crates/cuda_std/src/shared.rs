@@ -109,14 +109,9 @@ impl Dynamic {
             words
         }
         #[cfg(not(target_arch = "nvptx64"))]
-        // SAFETY: inside, as asserted; the rest is the caller's contract.
+        // SAFETY: the caller's contract.
         unsafe {
-            assert!(
-                address + 4 * W as u32 <= self.bytes,
-                "{W} words at {address} of {} bytes of shared memory",
-                self.bytes
-            );
-            self.first.add(address as usize).cast::<[u32; W]>().read()
+            self.words::<W>(address).read()
         }
     }
 
@@ -139,15 +134,22 @@ impl Dynamic {
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
-        // SAFETY: inside, as asserted; the rest is the caller's contract.
+        // SAFETY: the caller's contract.
         unsafe {
-            assert!(
-                address + 4 * W as u32 <= self.bytes,
-                "{W} words at {address} of {} bytes of shared memory",
-                self.bytes
-            );
-            self.first.add(address as usize).cast::<[u32; W]>().write(words);
+            self.words::<W>(address).write(words);
         }
+    }
+
+    /// Where `W` words of the block's memory lie, which are inside it.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn words<const W: usize>(self, address: u32) -> *mut [u32; W] {
+        assert!(
+            address + 4 * W as u32 <= self.bytes,
+            "{W} words at {address} of {} bytes of shared memory",
+            self.bytes
+        );
+        // SAFETY: inside, as asserted.
+        unsafe { self.first.add(address as usize).cast() }
     }
 
     /// As [`store`](Dynamic::store) of one word, where `condition` is not 0: by a predicate and no branch.

@@ -11,7 +11,7 @@
 //! with scopes of one size. One stands at the end of each exchange all the same, for whoever reads what it brought.
 
 use super::fold::Fold;
-use super::message::{read_chunk, tagged, write_chunk};
+use super::message::{is_of, joined, read_chunk, tagged, write_chunk};
 use super::report::{Call, Failure, note};
 use super::wait::{LOOKS, Limit};
 use super::{Inbox, Scope, World};
@@ -408,17 +408,17 @@ impl<S: Scope> Exchange<'_, S> {
             if chunk >= chunks {
                 break;
             }
-            let (mut low, mut high) = *held;
-            while (low >> 32) as u32 != round || (high >> 32) as u32 != round {
+            let mut found = *held;
+            while !is_of(found, round) {
                 wait.looks += 1;
                 if wait.looks.is_multiple_of(LOOKS) {
-                    wait.ask(self.world, pe, low >> 32, round)?;
+                    wait.ask(self.world, pe, found.0 >> 32, round)?;
                 }
                 cuda_std::thread::relax();
                 // SAFETY: an inbox has words for each chunk of the capacity.
-                (low, high) = load_relaxed_sys_v2_u64(unsafe { pair(words + pe as u64 * self.sender as u64, chunk) });
+                found = load_relaxed_sys_v2_u64(unsafe { pair(words + pe as u64 * self.sender as u64, chunk) });
             }
-            *value = low & 0xffff_ffff | high << 32;
+            *value = joined(found);
         }
         Ok(values)
     }

@@ -55,6 +55,18 @@ pub(super) fn tagged(half: u32, round: u32) -> u64 {
     (round as u64) << 32 | half as u64
 }
 
+/// Whether the words of a chunk are those of this round.
+#[inline(always)]
+pub(super) fn is_of((low, high): (u64, u64), round: u32) -> bool {
+    (low >> 32) as u32 == round && (high >> 32) as u32 == round
+}
+
+/// The chunk that its words carry.
+#[inline(always)]
+pub(super) fn joined((low, high): (u64, u64)) -> u64 {
+    low & 0xffff_ffff | high << 32
+}
+
 impl<S: Scope> Context<S> {
     /// Sends `from` to PE `pe` as the message of this round: rounds of an inbox count up from 1, and every PE that is sent to
     /// receives each. A sender may be one round ahead of a receiver and no more: where messages go one way only, let the receiver
@@ -139,21 +151,20 @@ impl<S: Scope> Context<S> {
                 if chunk >= chunks {
                     break;
                 }
-                let (mut low, mut high) = held;
-                while (low >> 32) as u32 != round || (high >> 32) as u32 != round {
+                let mut words = held;
+                while !is_of(words, round) {
                     // SAFETY: the host's word is there while the grid runs.
                     if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
                         let failure =
-                            Failure { call: Call::Receive, pe, detail: bytes, seen: low >> 32, wanted: round as u64 };
+                            Failure { call: Call::Receive, pe, detail: bytes, seen: words.0 >> 32, wanted: round as u64 };
                         return self.fail(stop, failure);
                     }
                     cuda_std::thread::relax();
                     // SAFETY: as above.
-                    (low, high) = load_relaxed_sys_v2_u64(unsafe { &*slot.add(chunk as usize) });
+                    words = load_relaxed_sys_v2_u64(unsafe { &*slot.add(chunk as usize) });
                 }
-                let value = low & 0xffff_ffff | high << 32;
                 // SAFETY: as above; no more is written than the target has.
-                unsafe { write_chunk(target.add(chunk as usize * 8), value, bytes - chunk * 8) };
+                unsafe { write_chunk(target.add(chunk as usize * 8), joined(words), bytes - chunk * 8) };
             }
             first += UNDER_WAY as u64 * lanes;
         }

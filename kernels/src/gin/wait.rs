@@ -91,6 +91,13 @@ fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: u64, timeout
     }
 }
 
+/// Looks at the host's word that are due to a thread that has waited so long.
+#[inline(always)]
+fn due_after(waited_ns: u64) -> u32 {
+    let apart = ((thread::thread_idx_x() % 32) as u64) << APART_BITS;
+    (waited_ns.saturating_sub(apart) >> ASK_BITS) as u32
+}
+
 /// What ends a wait that nobody answers.
 pub(super) struct Limit {
     timeout_ns: u64,
@@ -127,15 +134,13 @@ impl Limit {
             self.began = now;
         }
         let waited = now.wrapping_sub(self.began);
-        let apart = ((thread::thread_idx_x() % 32) as u64) << APART_BITS;
-        let due = (waited.saturating_sub(apart) >> ASK_BITS) as u32;
         let asked = self.looks / LOOKS - 1;
-        if due <= asked {
+        if due_after(waited) <= asked {
             self.looks -= LOOKS;
             return Ok(());
         }
         match load_acquire_sys_u64(abort) {
-            0 if now.wrapping_sub(self.began) > self.timeout_ns => Err(Status::DEADLINE),
+            0 if waited > self.timeout_ns => Err(Status::DEADLINE),
             0 => Ok(()),
             reason => Err(Status(reason)),
         }
@@ -180,8 +185,7 @@ impl Patience {
         if self.began == 0 {
             self.began = now;
         }
-        let apart = ((thread::thread_idx_x() % 32) as u64) << APART_BITS;
-        let due = ((now - self.began).saturating_sub(apart) >> ASK_BITS) as u32;
+        let due = due_after(now - self.began);
         if due <= self.asked {
             return Ok(());
         }
