@@ -145,7 +145,7 @@ fn make(input: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut R
     input.clear();
     // Mostly short pieces: more of them can be tried.
     let length = if sample.len() <= LONGEST { LONGEST } else { 64 << random.below(5) };
-    input.extend(sample[line..].iter().take(length));
+    input.extend_from_slice(&sample[line..sample.len().min(line + length)]);
     spoil(input, &samples[random.below(samples.len())], words, random);
 }
 

@@ -14,6 +14,7 @@
 
 use ginlab::cuda::for_capability;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -663,6 +664,18 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     });
 }
 
+/// What this ptxas has said of these very bytes before, when it took them; else the file to keep it in. It takes 50 s of a core for all.
+fn told_before(ptxas: &Path, source: &Path, told: &[String]) -> Result<String, PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&std::fs::read(source).unwrap());
+    let program = std::fs::metadata(ptxas).unwrap();
+    (ptxas, program.len(), program.modified().unwrap(), told).hash(&mut hasher);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptxas");
+    std::fs::create_dir_all(&folder).unwrap();
+    let kept = folder.join(format!("{:016x}.txt", hasher.finish()));
+    std::fs::read_to_string(&kept).map_err(|_| kept)
+}
+
 /// ptxas takes a module for this GPU, and each of its functions keeps to the limits.
 fn assembles(
     ptxas: &Path,
@@ -671,13 +684,15 @@ fn assembles(
     ((allowed, spills, spills_of_gin), (of_loops, around)): ((u32, u32, u32), (u32, u32)),
     ptx: &str,
 ) {
-    let output = Command::new(ptxas)
-        .args(["-v", &format!("-maxrregcount={allowed}"), &format!("-arch={arch}"), "-o", "/dev/null"])
-        .arg(source)
-        .output()
-        .unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && !text.contains("warning"), "{arch}: {text}");
+    let told =
+        ["-v".into(), format!("-maxrregcount={allowed}"), format!("-arch={arch}"), "-o".into(), "/dev/null".into()];
+    let text = told_before(ptxas, source, &told).unwrap_or_else(|kept| {
+        let output = Command::new(ptxas).args(&told).arg(source).output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !text.contains("warning"), "{arch}: {text}");
+        std::fs::write(kept, &text).unwrap();
+        text
+    });
     let found = resources(&text);
     assert_eq!(found.contains_key("put_kernel"), ptx.contains(".entry put_kernel("), "{arch}: {text}");
     for (name, (registers, spilled)) in found {

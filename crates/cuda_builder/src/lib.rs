@@ -296,6 +296,7 @@ fn assemblies(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -318,6 +319,54 @@ mod tests {
         }
         for bad in ["", "sm_", "sm_70", "90", "compute_90"] {
             assert!(check_arch(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A crate of one file.
+    fn toy(folder: &Path) {
+        fs::create_dir_all(folder.join("src")).unwrap();
+        fs::write(folder.join("Cargo.toml"), "[package]").unwrap();
+        fs::write(folder.join("src/lib.rs"), "fn kernel() {}").unwrap();
+    }
+
+    #[test]
+    fn ptx_follows_the_kernels_and_only_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (kernels, used) = (folder.path().join("kernels"), folder.path().join("used"));
+        toy(&kernels);
+        toy(&used);
+        let toolchain = Toolchain {
+            rustc: "/bin/rustc".into(),
+            cargo: "/bin/cargo".into(),
+            version: "1.96.0".into(),
+            is_the_projects: true,
+        };
+        let builder = || CudaBuilder::new(&kernels, toolchain.clone()).watch(&used);
+        let number = builder().fingerprint().unwrap();
+        // The same words, written again; a test and what git keeps beside the sources.
+        fs::create_dir_all(kernels.join("tests")).unwrap();
+        fs::write(kernels.join("tests/a.rs"), "fn test() {}").unwrap();
+        fs::create_dir_all(folder.path().join(".git")).unwrap();
+        fs::write(folder.path().join(".git/HEAD"), "another commit").unwrap();
+        assert_eq!(builder().fingerprint().unwrap(), number);
+        // A build script must say which files those are, or cargo would not ask.
+        let inputs: Vec<PathBuf> = builder().inputs().collect();
+        for edited in [kernels.join("src/lib.rs"), used.join("src/lib.rs"), kernels.join("Cargo.toml")] {
+            assert!(inputs.iter().any(|input| edited.starts_with(input)), "{}", edited.display());
+            let before = fs::read(&edited).unwrap();
+            fs::write(&edited, [before.as_slice(), b" // edited"].concat()).unwrap();
+            assert_ne!(builder().fingerprint().unwrap(), number, "{}", edited.display());
+            fs::write(&edited, before).unwrap();
+        }
+        fs::write(kernels.join("src/new.rs"), "").unwrap();
+        assert_ne!(builder().fingerprint().unwrap(), number, "a new file");
+        fs::remove_file(kernels.join("src/new.rs")).unwrap();
+        assert_eq!(builder().fingerprint().unwrap(), number);
+        // Another GPU, module or compiler is another PTX.
+        let mut other = builder();
+        other.toolchain.version = "1.97.0".into();
+        for other in [builder().arch("sm_90"), builder().isa(80), builder().feature("bulk"), other] {
+            assert_ne!(other.fingerprint().unwrap(), number, "{other:?}");
         }
     }
 }
