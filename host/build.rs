@@ -68,14 +68,18 @@ fn commit() {
     println!("cargo::rustc-env=GINLAB_COMMIT={}", if text.trim().is_empty() { "unknown" } else { text.trim() });
 }
 
-/// `GINLAB_RUSTC`: the version of the compiler of the host code.
+/// `GINLAB_RUSTC`: the version of the compiler of the host code, and the profile where it is not the one for measuring.
 fn rustc() {
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(compiler).arg("--version").output().ok().filter(|output| output.status.success());
+    // Cargo tells a script no name of a profile; its folder has it: target/PROFILE/build/NAME/out.
+    let out = std::env::var("OUT_DIR").unwrap_or_default();
+    let folder = std::path::Path::new(&out).ancestors().nth(3).and_then(|folder| folder.file_name()?.to_str());
+    let profile = folder.filter(|name| *name != "release").map(|name| format!(", profile {name}")).unwrap_or_default();
     if let Some(output) = output {
         let text = String::from_utf8_lossy(&output.stdout);
         let version = text.trim();
-        println!("cargo::rustc-env=GINLAB_RUSTC={}", version.strip_prefix("rustc ").unwrap_or(version));
+        println!("cargo::rustc-env=GINLAB_RUSTC={}{profile}", version.strip_prefix("rustc ").unwrap_or(version));
     }
 }
 
