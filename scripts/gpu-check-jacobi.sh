@@ -20,7 +20,7 @@ dies() {
     local began=$SECONDS text=$OUT/dies-$1.txt job
     timeout -k 5 40 "$ginlab" jacobi -d "$device" --np 2 --exchange "row,$1" --nx 1024 -n 2000 -r 300 -t 10 --no-check --no-header --csv - >"$text" 2>&1 &
     job=$!
-    for _ in $(seq 300); do grep -q '^jacobi,row' "$text" 2>/dev/null && break; sleep 0.1; done
+    for _ in $(seq 300); do grep -q ',jacobi,row,' "$text" 2>/dev/null && break; sleep 0.1; done
     sleep 0.5
     # ginlab is the child of timeout, its ranks are its children.
     kill -KILL "$(pgrep -P "$(pgrep -P $job | head -1)" | tail -1)" 2>/dev/null

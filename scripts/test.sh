@@ -12,8 +12,10 @@ features=("${kernel_features[@]}" --features mpi)
 target=${CARGO_TARGET_DIR:-target}
 skipped=()
 current=
+exploring=
 at_exit() {
     local code=$?
+    if [[ -n $exploring ]]; then pkill -P "$exploring" || true; fi
     if ((code)); then printf '\ntest.sh: FAILED in: %s\n' "${current:-start}" >&2; fi
 }
 trap at_exit EXIT
@@ -72,28 +74,6 @@ step 'page of data/ in a browser'
 GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
 scripts/report-check.sh "$target/report/report.html"
 
-step 'ring under loom'
-# Its own folder: another RUSTFLAGS would rebuild everything twice. Two processes of one thread each: two threads of one process share
-# what maps their stacks, and take twice as long.
-export RUSTFLAGS='--cfg loom'
-loom=(plain cargo test -p kernels --test loom --profile loom --target-dir "$target/loom")
-"${loom[@]}" --quiet --no-run
-# An exploration is the same each time: one that has been whole is not repeated for the same program.
-explored=$("${loom[@]}" --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
-explored=$(sha256sum <"$explored")
-if [[ $(cat "$target/loom/explored" 2>/dev/null) == "$explored" ]]; then
-    echo 'explored before, by this very program'
-else
-    "${loom[@]}" --quiet -- --test-threads 1 push:: >"$target/loom/push.out" 2>&1 &
-    "${loom[@]}" --quiet -- --test-threads 1 --skip push::
-    if ! wait $!; then
-        cat "$target/loom/push.out"
-        exit 1
-    fi
-    echo "$explored" >"$target/loom/explored"
-fi
-unset RUSTFLAGS
-
 step 'Miri'
 miri=()
 if cargo miri --version >/dev/null 2>&1; then
@@ -117,6 +97,27 @@ if ((${#skipped[@]})); then
     printf '  %s\n' "${skipped[@]}"
 fi
 
+# Its own folder: another RUSTFLAGS would rebuild everything twice. Two processes of one thread each: two threads of one process share
+# what maps their stacks, and take twice as long.
+explore() {
+    local loom=(plain cargo test -p kernels --test loom --profile loom --target-dir "$target/loom") program
+    renice -n 19 $BASHPID >/dev/null
+    export RUSTFLAGS='--cfg loom'
+    "${loom[@]}" --quiet --no-run
+    # An exploration is the same each time: one that has been whole is not repeated for the same program.
+    program=$("${loom[@]}" --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+    program=$(sha256sum <"$program")
+    if [[ $(cat "$target/loom/explored" 2>/dev/null) == "$program" ]]; then return; fi
+    "${loom[@]}" --quiet -- --test-threads 1 push:: &
+    "${loom[@]}" --quiet -- --test-threads 1 --skip push::
+    wait $!
+    echo "$program" >"$target/loom/explored"
+}
+step 'ring under loom, beside the tests'
+# Many tests wait for a deadline or for a peer: what they leave of the processors is enough. It says something when it fails.
+explore >"$target/loom.out" 2>&1 &
+exploring=$!
+
 step 'tests'
 # Many tests wait for a deadline or for a peer: two for each core (144 s in place of 198 on two cores).
 threads=$(($(nproc) * 2))
@@ -131,3 +132,9 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --all-targets
 fi
+current='ring under loom'
+if ! wait $exploring; then
+    cat "$target/loom.out"
+    exit 1
+fi
+exploring=
