@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # Where a Rust that was installed moments ago lies, before any shell knows of it.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
 
-# Without a GPU the demo is built by a profile that is compiled in half the time; see Cargo.toml.
+# Without a GPU the demo is built by a profile that is compiled sooner; see Cargo.toml.
 PROFILE := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),release,demo)
 GINLAB := $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/ginlab
 

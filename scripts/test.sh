@@ -15,7 +15,7 @@ current=
 exploring=
 at_exit() {
     local code=$?
-    if [[ -n $exploring ]]; then pkill -P "$exploring" || true; fi
+    if [[ -n $exploring ]]; then kill -- "-$exploring" 2>/dev/null || true; fi
     if ((code)); then printf '\ntest.sh: FAILED in: %s\n' "${current:-start}" >&2; fi
 }
 trap at_exit EXIT
@@ -58,7 +58,8 @@ else
 fi
 # What the next edit would spare costs more here than it spares.
 export CARGO_INCREMENTAL=0
-cargo test --quiet --workspace --all-targets "${features[@]}" --no-run
+# The same targets as the tests below have, the examples as programs.
+cargo test --quiet --workspace "${features[@]}" --no-run
 # The library for the emulated device alone, without MPI, as `make demo` builds it: no kernel toolchain is looked for.
 GINLAB_KERNEL_RUSTC=/nonexistent cargo test --quiet --workspace --no-default-features --example ranks --no-run
 
@@ -103,9 +104,9 @@ explore() {
     local loom=(plain cargo test -p kernels --test loom --profile loom --target-dir "$target/loom") program
     renice -n 19 $BASHPID >/dev/null
     export RUSTFLAGS='--cfg loom'
-    "${loom[@]}" --quiet --no-run
-    # An exploration is the same each time: one that has been whole is not repeated for the same program.
-    program=$("${loom[@]}" --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+    "${loom[@]}" --no-run
+    # An exploration is the same each time: one that has been whole is not repeated for the same program, which cargo has just named.
+    program=$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$target/loom.out")
     program=$(sha256sum <"$program")
     if [[ $(cat "$target/loom/explored" 2>/dev/null) == "$program" ]]; then return; fi
     "${loom[@]}" --quiet -- --test-threads 1 push:: &
@@ -115,8 +116,11 @@ explore() {
 }
 step 'ring under loom, beside the tests'
 # Many tests wait for a deadline or for a peer: what they leave of the processors is enough. It says something when it fails.
+# A process group of its own, which ends as a whole.
+set -m
 explore >"$target/loom.out" 2>&1 &
 exploring=$!
+set +m
 
 step 'tests'
 # Many tests wait for a deadline or for a peer: two for each core (144 s in place of 198 on two cores).
@@ -130,7 +134,7 @@ if unshare --mount sh -c "$hide" sh true 2>/dev/null; then run=(unshare --mount 
 if cargo nextest --version >/dev/null 2>&1; then
     "${run[@]}" cargo nextest run --workspace "${features[@]}" --test-threads "$threads"
 else
-    RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --all-targets
+    RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --tests
 fi
 current='ring under loom'
 if ! wait $exploring; then

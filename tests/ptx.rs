@@ -15,6 +15,7 @@
 use ginlab::cuda::for_capability;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -690,7 +691,10 @@ fn assembles(
         let output = Command::new(ptxas).args(&told).arg(source).output().unwrap();
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && !text.contains("warning"), "{arch}: {text}");
-        std::fs::write(kept, &text).unwrap();
+        // Under its name only when it is whole: a part of it would hold fewer functions to their limits.
+        let mut whole = tempfile::NamedTempFile::new_in(kept.parent().unwrap()).unwrap();
+        whole.write_all(text.as_bytes()).unwrap();
+        whole.persist(kept).unwrap();
         text
     });
     let found = resources(&text);

@@ -344,6 +344,7 @@ mod tests {
         let builder = || CudaBuilder::new(&kernels, toolchain.clone()).watch(&used);
         let number = builder().fingerprint().unwrap();
         // The same words, written again; a test and what git keeps beside the sources.
+        toy(&kernels);
         fs::create_dir_all(kernels.join("tests")).unwrap();
         fs::write(kernels.join("tests/a.rs"), "fn test() {}").unwrap();
         fs::create_dir_all(folder.path().join(".git")).unwrap();
