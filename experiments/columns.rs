@@ -54,3 +54,9 @@ pub const CEILING: Column = Column::measured(
 pub const CEILING_PCT: Column = Column::measured("ceiling_pct", "%", "Bus bandwidth in percent of that");
 /// Into what pieces bytes are cut.
 pub const PACKET: Column = Column::chosen("packet_bytes", "B", "Bytes of one put at most; empty: as many as there are");
+/// How an all-to-all goes to other nodes.
+pub const ROUTE: Column = Column::chosen(
+    "route",
+    "",
+    "`direct`: each GPU writes to each; `gathered`: by NVLink to the GPU of the target's place, which writes one block for its machine",
+);

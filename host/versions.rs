@@ -43,10 +43,8 @@ pub struct Versions {
 impl Versions {
     /// Asks the build, the system and the libraries.
     pub fn here() -> Self {
-        let cuda_driver = cuda::driver_version().map(|cuda| match topology::nvml::driver_version() {
-            Some(driver) => format!("{driver} (CUDA {cuda})"),
-            None => format!("supports CUDA {cuda}"),
-        });
+        let cuda_driver =
+            cuda::driver_version().map(|cuda| driver_text(topology::nvml::driver_version(), &cuda.to_string()));
         let libfabric = fabric::libfabric::library_text();
         Self::gather(Libraries { libfabric, cuda_driver, mpi: bootstrap::mpi_version() })
     }
@@ -116,6 +114,14 @@ impl fmt::Display for Versions {
     }
 }
 
+/// The CUDA driver with what it supports; its own version is known to NVML alone.
+fn driver_text(driver: Option<String>, cuda: &str) -> String {
+    match driver {
+        Some(driver) => format!("{driver} (CUDA {cuda})"),
+        None => format!("supports CUDA {cuda}"),
+    }
+}
+
 /// The model in the text of /proc/cpuinfo. Not every architecture names one.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     cpuinfo.lines().find_map(|line| {
@@ -175,6 +181,24 @@ mod tests {
     fn the_cpu_has_a_name_or_none() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: Fast CPU: X\n").as_deref(), Some("Fast CPU: X"));
         assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd40\n"), None);
+    }
+
+    #[test]
+    fn the_driver_is_named_or_what_it_supports() {
+        assert_eq!(driver_text(Some("580.159.04".into()), "13.0"), "580.159.04 (CUDA 13.0)");
+        assert_eq!(driver_text(None, "12.8"), "supports CUDA 12.8");
+    }
+
+    /// As build.rs words a compiler that is not the project's.
+    #[test]
+    fn a_header_says_which_compiler_made_the_kernels() {
+        let mut versions = Versions::gather(Libraries::default());
+        for kernels in [None, Some("1.99.0, LLVM 24 (not the project's)")] {
+            versions.kernel_rustc = kernels;
+            let mut header = Header::default();
+            versions.fill(&mut header);
+            assert_eq!(header.get(Key::KernelRustc).and_then(|value| value.as_str()), kernels);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries the two commands of the README where nobody has prepared the machine: makes a bare root file system from the distribution's
 # packages, clones HEAD into it, runs `make demo` and `make test` there, and prints their times.
-#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test|soft-efa] [--twice] [--keep] [--work FOLDER]
+#   scripts/fresh.sh [--release bookworm|trixie] [--with WHAT]... [--only demo|test|soft-efa] [--prepare] [--twice] [--keep] [--work FOLDER]
 #   --with rustup-nightly   a nightly toolchain with the sources of core, first on PATH, as rustup leaves it
 #   --with libclang-cpp     clang's C++ library without libclang, which its name resembles
 #   --with old-rust         the distribution's own, older rustc
@@ -9,6 +9,7 @@
 #   --twice                 `make test` a second time, with what the first has built
 #   --only soft-efa         neither: scripts/soft-efa-matrix.sh over the distribution's own libfabric, by the target/release/ginlab of here
 #                           (or $GINLAB); its matrix goes to FOLDER/soft-efa-RELEASE
+#   --prepare               makes the root file system alone, which later calls take; those of soft-efa need no network then
 # Needs root, debootstrap and a network. Nothing outside FOLDER (default: /var/tmp/ginlab-fresh) is changed; mounts end with the script.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,6 +20,7 @@ release=bookworm
 only=
 twice=
 keep=
+prepare=
 work=/var/tmp/ginlab-fresh
 with=()
 while (($#)); do
@@ -28,6 +30,7 @@ while (($#)); do
     --only) only=${2:?} && shift ;;
     --work) work=${2:?} && shift ;;
     --twice) twice=yes ;;
+    --prepare) prepare=yes ;;
     --keep) keep=yes ;;
     *) fail "$1? See the head of scripts/fresh.sh" ;;
     esac
@@ -52,8 +55,17 @@ fi
 
 mirror=http://deb.debian.org/debian
 name=$release$(printf -- '-%s' "${with[@]}")
-root=$work/${name%-}
+# git and make: who clones and says `make demo` has them.
+packages=git,make,ca-certificates
 base=$work/$release.tar
+if [[ $only == soft-efa ]]; then
+    # Open MPI's library for a binary that was built with it.
+    packages=libfabric1,libfabric-bin,iproute2,libopenmpi40
+    if [[ $release == bookworm ]]; then packages=${packages/openmpi40/openmpi3}; fi
+    name=soft-efa-$release-root-
+    base=$work/soft-efa-$release.tar
+fi
+root=$work/${name%-}
 log=$work/${name%-}.log
 mkdir -p "$work"
 printf 'fresh.sh: %s, log %s\n' "${name%-}" "$log"
@@ -61,16 +73,17 @@ printf 'fresh.sh: %s, log %s\n' "${name%-}" "$log"
 
 # --- the root file system --------------------------------------------------------------------------------------------
 
-# git and make: who clones and says `make demo` has them.
 if [[ ! -r $base ]]; then
     rm -rf "$root"
-    debootstrap --variant=minbase --include=git,make,ca-certificates "$release" "$root" "$mirror" >>"$log" 2>&1 ||
+    debootstrap --variant=minbase "--include=$packages" "$release" "$root" "$mirror" >>"$log" 2>&1 ||
         fail "debootstrap failed, see $log"
     printf 'deb %s %s main\ndeb %s-security %s-security main\ndeb %s %s-updates main\n' \
         "$mirror" "$release" "$mirror" "$release" "$mirror" "$release" >"$root/etc/apt/sources.list"
-    rm -f "$root"/var/cache/apt/archives/*.deb
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     tar -C "$root" -cf "$base.part" . && mv "$base.part" "$base"
+    rm -rf --one-file-system "$root"
 fi
+if [[ -n $prepare ]]; then exit; fi
 mount --make-rprivate /
 
 # --- a new root for each command, so that neither has what the other installed -----------------------------------------
@@ -101,7 +114,7 @@ make_root() {
     echo "127.0.0.1 localhost $(hostname)" >"$root/etc/hosts"
 
     # How this machine reaches the registries: its certificates and its proxies, nothing else of its environment.
-    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/fresh.crt"
+    mkdir -p "$root/etc/ssl" && cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/fresh.crt"
     environment=(HOME=/root LANG=C.UTF-8 TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
     for variable in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE PIP_CERT REQUESTS_CA_BUNDLE GIT_SSL_CAINFO; do
         environment+=("$variable=/etc/ssl/fresh.crt")
@@ -112,8 +125,8 @@ make_root() {
     if [[ -r ${CARGO_HOME:-$HOME/.cargo}/config.toml ]]; then
         mkdir -p "$root/root/.cargo" && cp "${CARGO_HOME:-$HOME/.cargo}/config.toml" "$root/root/.cargo/"
     fi
-    inside apt-get update -q >>"$log" 2>&1 || fail "apt-get update failed, see $log"
 }
+update() { inside apt-get update -q >>"$log" 2>&1 || fail "apt-get update failed, see $log"; }
 inside() { chroot "$root" /usr/bin/env -i "${environment[@]}" "$@"; }
 install() { inside env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@" >>"$log" 2>&1; }
 
@@ -174,18 +187,18 @@ if [[ $only == soft-efa ]]; then
     ginlab=${GINLAB:-target/release/ginlab}
     [[ -x $ginlab ]] || fail "not run: no $ginlab (cargo build --release)"
     make_root
-    install libfabric1 libfabric-bin iproute2 || fail "no libfabric, see $log"
     mkdir -p "$root/root/ginlab"
     cp -r scripts "$ginlab" "$root/root/ginlab/"
     # shellcheck disable=SC2016  # dpkg's own format
     say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" scripts/soft-efa-matrix.sh ./ginlab /root/matrix
     mkdir -p "$work/soft-efa-$release"
-    cp "$root"/root/matrix/* "$work/soft-efa-$release/"
+    cp "$root"/root/matrix/* "$work/soft-efa-$release/" 2>/dev/null || fail "no matrix, see $log"
     cat "$work/soft-efa-$release/matrix.txt"
 fi
 for command in demo test; do
     if [[ -n $only && $only != "$command" ]]; then continue; fi
     make_root
+    update
     dress
     say_time "make $command" make "$command"
     if [[ -n $twice ]]; then say_time "make $command, again" make "$command"; fi

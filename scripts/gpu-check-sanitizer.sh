@@ -4,11 +4,13 @@
 #   scripts/gpu-check-sanitizer.sh [FOLDER]     the tools' words go to FOLDER/sanitizer-<tool>.txt (default: $OUT, then .)
 #   GINLAB=path TOOLS="memcheck synccheck"      another binary; some of the tools
 #
-# Needs a GPU and CUDA's compute-sanitizer; without the latter it says so and does nothing. About half a minute a tool.
+# Needs a GPU and CUDA's compute-sanitizer; without the latter it says so and does nothing. About a minute a tool. The programs over NVLink
+# take two GPUs: with one they are run over rails alone.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 ginlab=${GINLAB:-target/release/ginlab}
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
 out=${1:-${OUT:-.}}
 tools=${TOOLS:-memcheck initcheck synccheck racecheck}
 failures=0
@@ -38,6 +40,12 @@ sanitize() {
     rm -f "$text.now"
 }
 
+shmem=p-latency,put-latency,get-latency,put-bandwidth,put-signal-bandwidth,get-bandwidth,signal-ping-pong,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all,signal-order
+collectives=gin-all-to-all,gin-all-gather,gin-reduce-scatter,gin-all-reduce,gin-broadcast
+paths=('rails -p tcp')
+if ((gpus >= 2)); then paths+=(nvlink); fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 for tool in $tools; do
     : >"$out/sanitizer-$tool.txt"
     sanitize "$tool" queue queue -d gpu --grid 2 --block 1,32,33,64,96,256 -n 4 -r 1 --ring-slots 64
@@ -45,8 +53,19 @@ for tool in $tools; do
     sanitize "$tool" lanes queue -d gpu -a lanes --grid 2 --block 32,33,96 -n 4 -r 1 --rings 1,3,32
     sanitize "$tool" put proxy -p null -d gpu --grid 2 --block 1,32,33,64,256,1024 -b 64 -e 64K -f 1024 -n 4 -w 1 -r 1 --window 2
     sanitize "$tool" put-thread proxy -p null -d gpu --scope thread --grid 2 --block 32,33,96 -b 64 -e 64 -n 4 -w 1 -r 1
+    sanitize "$tool" put-batch proxy -p null -d gpu --mode nbi-batch=8 --grid 2 --block 1,33,256 -b 64 -e 64K -f 1024 -n 20 -w 1 -r 1
+    sanitize "$tool" put-trace proxy -p null -d gpu --grid 2 --block 96 -b 64 -e 64 -n 20 -w 1 -r 1 --trace "$work/trace"
+    for path in "${paths[@]}"; do
+        # shellcheck disable=SC2086  # a path and its provider
+        set -- -d gpu --np 2 --path $path -r 1 -w 1
+        sanitize "$tool" shmem shmem "$@" --cases "$shmem" --scope thread,warp,block --grid 2 --block 96 -b 8 -e 4K -f 512 -n 4
+        sanitize "$tool" collective collective "$@" --cases "$collectives" --launch stream,persistent --scope thread,warp,block --block 96 \
+            -b 64 -e 64K -f 1024 --message-limit 1K -n 2
+        # shellcheck disable=SC2086
+        sanitize "$tool" jacobi jacobi -d gpu --np 2 --path $path -r 1 --exchange host-write,p,block,row,resident --nx 256 -n 4
+    done
 done
-if [[ " $tools " == *" memcheck "* && $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') -ge 2 ]]; then
+if [[ " $tools " == *" memcheck "* && $gpus -ge 2 ]]; then
     sanitize memcheck ipc ipc -d gpu -b 64K -e 64K --grid 2 --block 256 -o write,copy,read -r 1
 fi
 echo "sanitizer: $failures failed"

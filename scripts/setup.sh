@@ -77,6 +77,7 @@ if ((level >= 4)); then
     need iproute2 have ip
     need git have git
     need python3-venv has_venv
+    want debootstrap have debootstrap
 fi
 
 # --- what is missing -----------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ target=${CARGO_TARGET_DIR:-target}
 skipped=()
 current=
 exploring=
+fetching=
 at_exit() {
-    local code=$?
-    if [[ -n $exploring ]]; then kill -- "-$exploring" 2>/dev/null || true; fi
+    local code=$? group
+    for group in $exploring $fetching; do kill -- "-$group" 2>/dev/null || true; done
     if ((code)); then printf '\ntest.sh: FAILED in: %s\n' "${current:-start}" >&2; fi
 }
 trap at_exit EXIT
@@ -42,6 +43,15 @@ if have shellcheck; then shellcheck scripts/*.sh deploy/ranks.sh deploy/slurm/*.
 step 'format'
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip 'no rustfmt'; fi
 
+# The root file system of a bare Debian 13 comes meanwhile, for a test over its libfabric.
+if [[ $(id -u) == 0 ]] && have debootstrap; then
+    mkdir -p "$target/fresh"
+    set -m
+    nice scripts/fresh.sh --release trixie --only soft-efa --prepare --work "$target/fresh" >"$target/fresh/out.txt" 2>&1 &
+    fetching=$!
+    set +m
+fi
+
 # Clippy's compiler in place of rustc for our own crates: what it checks is built in the same pass (200 s of 900 from nothing on two
 # cores went into a pass of its own, with all dependencies checked for it). Clippy 0.1.96 goes with rustc 1.96 alone.
 clippy_fits() {
@@ -65,8 +75,11 @@ GINLAB_KERNEL_RUSTC=/nonexistent cargo test --quiet --workspace --no-default-fea
 
 step 'documentation'
 # Its pages and its tests from the libraries that are built by now; `cargo doc` would have all dependencies checked once more.
-RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc RUSTDOCFLAGS='-D warnings' \
-    cargo test --quiet --workspace "${features[@]}" --doc
+export RUSTDOCFLAGS='-D warnings'
+RUSTDOC=$PWD/scripts/rustdoc.sh GINLAB_PAGES=$(realpath "$target")/doc cargo test --quiet --workspace "${features[@]}" --doc
+# Which has no test in its documentation, and no dependencies.
+cargo doc --quiet --no-deps -p cuda_builder
+unset RUSTDOCFLAGS
 
 step 'libfabric 2.x headers'
 scripts/check-libfabric2.sh "${features[@]}"
@@ -74,6 +87,16 @@ scripts/check-libfabric2.sh "${features[@]}"
 step 'page of data/ in a browser'
 GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
 scripts/report-check.sh "$target/report/report.html"
+
+step 'a bare Debian 13'
+if [[ -z $fetching ]]; then
+    skip 'it takes root and debootstrap'
+elif wait "$fetching"; then
+    echo "$target/fresh/soft-efa-trixie.tar"
+else
+    skip "$(tail -n 1 "$target/fresh/out.txt")"
+fi
+fetching=
 
 step 'Miri'
 miri=()

@@ -1,6 +1,6 @@
 //! Options of `ginlab collective`, and the rows that they ask for.
 
-use super::shape::{Element, Operation};
+use super::shape::{Element, Operation, Shape};
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::values::{List, counts, sizes, usage};
@@ -14,7 +14,8 @@ Examples:
   ginlab collective                                       two PEs on this machine, every collective, NCCL in turns where there is one
   ginlab collective --cases gin-all-to-all,nccl-all-to-all --launch graph,persistent -b 8 -e 512M
   ginlab collective --cases gin-all-to-all --path rails -p model:p5 --rails 4 --mode nbi,blocking --scope thread,warp,block -b 16 -e 16M
-  ginlab collective --cases gin-all-gather --np 4 --node-size 2 -p tcp   as two nodes: NVLink inside, rails between";
+  ginlab collective --cases gin-all-gather --np 4 --node-size 2 -p tcp   as two nodes: NVLink inside, rails between
+  ginlab collective --cases gin-all-to-all --np 4 --node-size 2 -p tcp --route direct,gathered -b 64K -e 16M";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -100,6 +101,15 @@ pub enum Place {
     InPlace,
 }
 
+/// How an all-to-all's chunks go to other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Route {
+    /// Each rank writes to each.
+    Direct,
+    /// By NVLink to the rank of the node that has the target's place, which writes all of its node's chunks for that rank as one.
+    Gathered,
+}
+
 /// Options of `ginlab collective`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -132,6 +142,9 @@ pub struct Args {
     /// Who calls; a list
     #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
     scope: Vec<Scope>,
+    /// How an all-to-all's chunks go to other nodes; a list
+    #[arg(long, default_value = "direct", value_name = "LIST", value_delimiter = ',', value_enum)]
+    route: Vec<Route>,
     /// Bytes of one put at most, a list that is swept [default: a block's whole slice]
     #[arg(long, value_name = "LIST", value_parser = packets)]
     packet: Option<List<u64>>,
@@ -208,12 +221,20 @@ pub struct Tuple {
     pub overlap: bool,
     pub mode: Mode,
     pub scope: Scope,
+    /// Of an all-to-all; of others `Direct`.
+    pub route: Route,
     /// Asked for.
     pub size: u64,
     /// Bytes of a put at most; 0: a whole slice.
     pub packet: u64,
     /// Blocks; 0: by size.
     pub grid: u32,
+}
+
+impl Tuple {
+    pub fn shape(&self, ranks: u64) -> Shape {
+        Shape::new(self.operation, ranks, self.size, self.element.bytes())
+    }
 }
 
 /// Every row that the options ask for.
@@ -251,6 +272,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                         overlap: true,
                         mode: Mode::Nbi,
                         scope: Scope::Block,
+                        route: Route::Direct,
                         size,
                         packet: 0,
                         grid: 0,
@@ -268,7 +290,10 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                         let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
                         for &scope in &args.scope {
                             for (&packet, &grid) in packets.iter().flat_map(|p| grids.iter().map(move |g| (p, g))) {
-                                add(Tuple { overlap, mode, scope, packet, grid, ..first });
+                                for &route in &args.route {
+                                    let route = if operation == Operation::AllToAll { route } else { Route::Direct };
+                                    add(Tuple { overlap, mode, scope, route, packet, grid, ..first });
+                                }
                             }
                         }
                     }

@@ -1,6 +1,6 @@
 //! One tuple: both sides in turns, repeat by repeat, then a look at what arrived and by which way.
 
-use super::args::{Args, Launch, Mode, Place, Tuple};
+use super::args::{Args, Launch, Mode, Place, Route, Tuple};
 use super::gate::Gate;
 use super::ours::{Ours, Prepared};
 use super::pattern::{Found, POISON, Pattern};
@@ -8,7 +8,7 @@ use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
 use super::{ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT};
 use crate::world::Scope;
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE};
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
 use crate::values;
@@ -60,7 +60,7 @@ struct Graphs {
 impl Collectives {
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.run += 1;
-        let shape = Shape::new(tuple.operation, ranks.size() as u64, tuple.size, tuple.element.bytes());
+        let shape = tuple.shape(ranks.size() as u64);
         let iterations = (self.args.volume / shape.bytes.max(1)).clamp(1, self.args.iterations.into()) as u32;
         let prepared = if tuple.ours { Some(self.ours.prepare(tuple, &shape)?) } else { None };
         let (prepared, refused) = match prepared {
@@ -157,7 +157,7 @@ impl Collectives {
             // Once, whatever varies on our side.
             let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
             let (mode, scope) = (Mode::Nbi, Scope::Block);
-            let one = Tuple { ours: false, launch, overlap: true, mode, scope, packet: 0, grid: 0, ..*tuple };
+            let one = Tuple { ours: false, launch, overlap: true, mode, scope, route: Route::Direct, packet: 0, grid: 0, ..*tuple };
             if !self.given.contains(&one) {
                 self.given.push(one);
                 rows.push((row, times));
@@ -322,6 +322,7 @@ impl Collectives {
         row.set(&PACKET, (tuple.packet > 0).then_some(tuple.packet));
         if self.ours.local < self.ours.world.n_pes() {
             self.args.world.name_rails(&mut row);
+            row.set(&ROUTE, (tuple.operation == Operation::AllToAll).then(|| values::name(tuple.route)));
             row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
         }
         row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));

@@ -9,7 +9,7 @@ mod shape;
 mod sums;
 mod theirs;
 
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE};
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
@@ -77,6 +77,7 @@ impl Experiment for Collectives {
             OVERLAP,
             SCOPE,
             PROTOCOL,
+            ROUTE,
             PACKET,
             NODES,
             RULE,

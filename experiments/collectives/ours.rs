@@ -1,6 +1,6 @@
 //! Our side: the world, and launches of its kernels.
 
-use super::args::{Args, Launch, Mode, Place, Tuple};
+use super::args::{Args, Launch, Mode, Place, Route, Tuple};
 use super::shape::{Operation, Shape};
 use crate::world::{self, Scope};
 use crate::error::Failure;
@@ -9,7 +9,7 @@ use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Graph, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
-use kernels::collective::{self, BLOCKING, CollectiveArgs, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
+use kernels::collective::{self, BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
 use kernels::gin::USER_SIGNALS;
 
 /// Bytes of a message from one block to another, where both are GPUs of a node: at most, and as many as one block should have where there are
@@ -93,8 +93,22 @@ fn two_trips(shape: &Shape) -> bool {
 
 /// What the tuples need.
 fn most(tuples: &[Tuple], ranks: u64, what: impl Fn(&Shape) -> u64) -> u64 {
-    let shapes = tuples.iter().map(|tuple| Shape::new(tuple.operation, ranks, tuple.size, tuple.element.bytes()));
-    shapes.map(|shape| what(&shape)).max().unwrap_or(0)
+    tuples.iter().map(|tuple| what(&tuple.shape(ranks))).max().unwrap_or(0)
+}
+
+/// What the tuples need between their steps, among so many nodes: two chunks for each node, or what is gathered.
+fn scratch(tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
+    let needs = tuples.iter().map(|tuple| {
+        let shape = tuple.shape(ranks);
+        if shape.operation.sums() {
+            2 * nodes * shape.chunk
+        } else if tuple.route == Route::Gathered {
+            shape.bytes
+        } else {
+            0
+        }
+    });
+    needs.max().unwrap_or(0)
 }
 
 /// Bytes of a message that one block takes, and how many blocks there are for them.
@@ -131,9 +145,9 @@ pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
         let (part, count) = parts(args, ranks, mapped, emulated);
         2 * u64::from(count) * Inbox::bytes(part, ranks as u32)
     });
-    // Two chunks for each node: not more than two for each rank.
-    let scratch = 2 * ranks * most(tuples, ranks, |shape| if shape.operation.sums() { shape.chunk } else { 0 });
-    input + output + inbox.into_iter().max().unwrap_or(0) + if several { scratch } else { 0 } + (1 << 16)
+    // Not more nodes than ranks.
+    let scratch = if several { scratch(tuples, ranks, ranks) } else { 0 };
+    input + output + inbox.into_iter().max().unwrap_or(0) + scratch + (1 << 16)
 }
 
 /// Ranks of a node: as many as have their heaps mapped here, when that cuts all ranks into equal nodes of neighbours; otherwise each is its own.
@@ -164,7 +178,7 @@ impl Ours {
             return Err(usage("--grid", text));
         }
         let nodes = pes / u64::from(local);
-        let scratch = most(tuples, pes, |shape| if shape.operation.sums() { shape.chunk } else { 0 });
+        let scratch = if nodes > 1 { scratch(tuples, pes, nodes) } else { 0 };
         let device = world.device().clone();
         let inbox = u64::from(parts) * Inbox::bytes(part, world.n_pes());
         let room = world.alloc::<u8>(ranks, 2 * inbox)?;
@@ -178,7 +192,7 @@ impl Ours {
             local,
             from: world.alloc(ranks, most(tuples, pes, Shape::input).max(16))?,
             to: world.alloc(ranks, most(tuples, pes, |shape| shape.bytes).max(16))?,
-            scratch: world.alloc(ranks, if nodes > 1 { 2 * nodes * scratch } else { 0 }.max(16))?,
+            scratch: world.alloc(ranks, scratch.max(16))?,
             inboxes,
             signals: world.signals(ranks, blocks * SIGNALS_OF_BLOCK)?,
             blocks,
@@ -231,6 +245,10 @@ impl Ours {
         }
         let (pes, emulated) = (self.world.n_pes(), matches!(self.world.device(), Device::Emulated));
         let mapped = self.local == pes;
+        let gathered = tuple.route == Route::Gathered;
+        if gathered && (mapped || self.local == 1) {
+            return Ok(Err("gathered: it takes several nodes, of several ranks whose heaps are mapped".into()));
+        }
         let two_trips = mapped && two_trips(shape);
         let message = if two_trips { shape.chunk } else { shape.message() };
         let each = each(self.inboxes[0].capacity, mapped, emulated);
@@ -239,7 +257,7 @@ impl Ours {
         let fits = parts <= self.parts && slice_bytes(message, parts) <= self.inboxes[0].capacity;
         // Words count their steps in 32 bits.
         let fits = fits && shape.chunk <= u64::from(u32::MAX);
-        let by_messages = fits && message <= self.message_limit && tuple.packet == 0;
+        let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
         // A broadcast is of one to all, and no exchange.
         let words = mapped && shape.operation != Operation::Broadcast;
         let threads = self.asked_threads.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
@@ -274,10 +292,13 @@ impl Ours {
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
         let whole = if by_messages { message } else { shape.chunk };
         let trips = flag(by_messages && two_trips, TWO_TRIPS);
+        // Whole chunks where there are no more blocks than others to send to.
+        let (others, run) = if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
+        let parts = (grid / others.max(1)).max(1);
         let args = CollectiveArgs {
             operation: shape.operation.number(),
             element: tuple.element.number(),
-            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE) | trips,
+            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE) | flag(gathered, GATHERED) | trips,
             local: self.local,
             root: self.root,
             warmup: 0,
@@ -287,6 +308,8 @@ impl Ours {
             whole,
             slice: slice_bytes(whole, grid),
             packet: if tuple.packet == 0 { 1 << 40 } else { tuple.packet },
+            parts,
+            part: slice_bytes(run * shape.chunk, parts),
             from,
             to,
             scratch: self.scratch,

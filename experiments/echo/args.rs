@@ -107,3 +107,28 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that come from a client: nothing that passes is too much for the server to count.
+    #[test]
+    fn what_a_client_may_ask_for_is_bounded() {
+        let most = Plan { sizes: vec![LARGEST; MOST_SIZES], messages: MOST_MESSAGES, timed: MOST_MESSAGES };
+        assert_eq!(most.check(), Ok(()));
+        assert!((most.sizes.len() as u64).checked_mul(most.messages).is_some_and(|total| total == most.total()));
+        let with = |sizes: Vec<u64>, messages, timed| Plan { sizes, messages, timed };
+        for bad in [
+            with(vec![], 1, 1),
+            with(vec![0], 1, 1),
+            with(vec![LARGEST + 1], 1, 1),
+            with(vec![1; MOST_SIZES + 1], 1, 1),
+            with(vec![1], u64::MAX, 1),
+            with(vec![1], MOST_MESSAGES + 1, 1),
+            with(vec![1], 1, 2),
+        ] {
+            assert!(bad.check().is_err(), "{} sizes, {}, {}", bad.sizes.len(), bad.messages, bad.timed);
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! `ginlab model all2all`.
 
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, WINDOW};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, ROUTE, WINDOW};
 use crate::error::Failure;
 use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
@@ -207,12 +207,6 @@ impl Whole {
 
 const PAIR: Column =
     Column::measured("pair_gbytes_s", "GB/s", "Bandwidth from one rank to one other").shown("pair", 7);
-
-const ROUTE: Column = Column::chosen(
-    "route",
-    "",
-    "`direct`: each GPU writes to each; `gathered`: by NVLink to the GPU of the target's place, which writes one block for its machine",
-);
 
 const TOTAL: Column =
     Column::measured("total_bytes", "B", "Blocks of a GPU for all GPUs, its own machine's and itself included: nccl-tests' size");

@@ -453,3 +453,34 @@ async fn checksum(memory: &Buffer, bytes: usize) -> Result<u32, Failure> {
     }
     Ok(hasher.finalize())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place of many pieces is filled and summed while the other peers' tasks go on.
+    #[tokio::test]
+    async fn the_others_have_their_turn_between_two_pieces() {
+        let memory = Device::Emulated.allocate(Where::Host, 4 * PIECE + 1).expect("a few MiB");
+        let turns = Rc::new(Cell::new(0));
+        let other = {
+            let turns = Rc::clone(&turns);
+            async move {
+                loop {
+                    turns.set(turns.get() + 1);
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(other);
+        let work = async {
+            poison(&memory).await?;
+            let poisoned = turns.get();
+            Ok::<_, Failure>((poisoned, checksum(&memory, memory.bytes()).await?, turns.get()))
+        };
+        let Ok((poisoned, crc, summed)) = local.run_until(work).await else { panic!("memory of this process") };
+        assert!(poisoned >= 4 && summed >= poisoned + 4, "{poisoned}, {summed}");
+        assert_eq!(crc, crc32fast::hash(&vec![POISON; 4 * PIECE + 1]));
+    }
+}

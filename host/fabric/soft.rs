@@ -1,7 +1,8 @@
 //! Cards in software below libfabric's own EFA provider: `-p soft-efa:p5`.
 //!
 //! [`load`] brings crates/soft_efa into the process, with global scope and before libfabric, so that the EFA provider finds its
-//! functions in the place of libibverbs'. From then on `efa` has these cards and no others, and everything that a run says of
+//! functions in the place of libibverbs'. Where the command is linked with something that brings libibverbs (Open MPI 5 does), it stands
+//! before all that is loaded later: there the command starts again with the cards preloaded. From then on `efa` has these cards and no others, and everything that a run says of
 //! itself calls them [`label`]: `efa/soft:p5`.
 
 use super::FabricError;
@@ -11,10 +12,14 @@ use card_model::Spec;
 use libfabric_sys as sys;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 
 /// How providers of this kind are asked for: `soft-efa`, `soft-efa:p5`, `soft-efa:fast,seed=7`.
@@ -27,6 +32,8 @@ const PROFILE: &str = "p5";
 const FAST: &str = "fast";
 /// Names a file to load in the place of the one that the command carries.
 const VARIABLE: &str = "GINLAB_SOFT_EFA";
+/// Of a command that has been started again with the cards preloaded.
+const STARTED_AGAIN: &str = "GINLAB_SOFT_EFA_PRELOADED";
 /// Describes the cards to the library.
 const SPEC: &str = "SOFT_EFA";
 /// Keeps the EFA provider from moving the bytes between ranks of one machine by shared memory, past the cards.
@@ -37,10 +44,13 @@ static CARRIED: &[u8] = include_bytes!(env!("GINLAB_SOFT_EFA_FILE"));
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
 
+type MoveBytes = unsafe extern "C" fn(bool);
+const MOVE_BYTES: &[u8] = b"soft_efa_move_bytes";
+
 struct Loaded {
     label: String,
     spec: Spec,
-    move_bytes: unsafe extern "C" fn(bool),
+    move_bytes: MoveBytes,
 }
 
 /// Whether a provider's name asks for such cards, or is what a run with them calls its provider.
@@ -106,24 +116,60 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
         return Err(mistake(provider, "libfabric is loaded already, and has found the machine's own cards or none"));
     }
     let fail = |error: &dyn std::fmt::Display| mistake(provider, format!("loading crates/soft_efa: {error}"));
-    let file = file().map_err(|error| fail(&error))?;
+    let this = Library::this();
+    // SAFETY: of this type in the library.
+    let preloaded = unsafe { this.get::<MoveBytes>(MOVE_BYTES) }.ok().map(|symbol| *symbol);
+    // SAFETY: never called, only looked for.
+    let has_verbs = unsafe { this.get::<unsafe extern "C" fn()>(b"ibv_get_device_list") }.is_ok();
+    if preloaded.is_none() && has_verbs {
+        return Err(fail(&start_again(provider)?));
+    }
     // SAFETY: one thread, as the documentation says; nobody reads the environment meanwhile.
     unsafe {
         std::env::set_var(SPEC, spec.to_string());
         set_default(SHARED_MEMORY, "0");
     }
-    // SAFETY: the library's initialisation does nothing; what a user names is theirs to answer for.
-    let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
-    // SAFETY: of this type in the library.
-    let move_bytes = unsafe { library.get::<unsafe extern "C" fn(bool)>(b"soft_efa_move_bytes") }
-        .map(|symbol| *symbol)
-        .map_err(|error| fail(&error))?;
-    // Never unloaded: libfabric holds its functions.
-    std::mem::forget(library);
+    let move_bytes = match preloaded {
+        Some(move_bytes) => move_bytes,
+        None => {
+            let file = file().map_err(|error| fail(&error))?;
+            // SAFETY: the library's initialisation does nothing; what a user names is theirs to answer for.
+            let library =
+                unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
+            // SAFETY: of this type in the library.
+            let move_bytes = unsafe { library.get::<MoveBytes>(MOVE_BYTES) }.map(|symbol| *symbol);
+            // Never unloaded: libfabric holds its functions.
+            std::mem::forget(library);
+            move_bytes.map_err(|error| fail(&error))?
+        }
+    };
     let unmoved = if spec.moves { "" } else { "/unmoved" };
     let loaded = Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec, move_bytes };
     let _ = LOADED.set(loaded);
     Ok(())
+}
+
+/// Becomes this very command with the cards preloaded, with the words that it was started with: its own, or those of a loader that was told
+/// to run it. Returns what stood in the way.
+fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
+    let words = || -> std::io::Result<(PathBuf, Vec<OsString>)> {
+        let words = std::fs::read("/proc/self/cmdline")?;
+        let words = words.strip_suffix(&[0]).unwrap_or(&words).split(|byte| *byte == 0);
+        Ok((std::fs::read_link("/proc/self/exe")?, words.map(|word| OsStr::from_bytes(word).to_owned()).collect()))
+    };
+    let (program, words) = words().map_err(|error| mistake(provider, error))?;
+    let variables = environment(provider)?;
+    if std::env::var_os(STARTED_AGAIN).is_some() {
+        return Err(mistake(
+            provider,
+            "this process has libibverbs, and the loader does not preload the cards before it (LD_PRELOAD)",
+        ));
+    }
+    let mut command = Command::new(program);
+    if let Some((first, rest)) = words.split_first() {
+        command.arg0(first).args(rest);
+    }
+    Ok(command.envs(variables).env(STARTED_AGAIN, "1").exec())
 }
 
 /// Tells the EFA provider to use the cards between ranks of one machine, too, unless the user has said otherwise: a result of

@@ -296,6 +296,7 @@ fn the_three_outputs_agree() {
     for key in ["ginlab", "command", "date", "rustc", "libfabric", "provider", "rails", "memory", "affinity"] {
         assert!(!beside[key].is_null(), "{key}: {beside}");
     }
+    assert_eq!(beside["kernel_rustc"].is_null(), !cfg!(feature = "ptx"), "{beside}");
 
     // stdout is the table and nothing else, stderr the header and nothing else.
     assert_eq!(done.stdout.lines().count(), 2 + rows.len(), "{}", done.stdout);

@@ -138,6 +138,39 @@ fn two_nodes_on_one_machine_use_both_ways() {
     }
 }
 
+/// Three nodes of two: whole chunks by a block, parts of them by several, and what is gathered at one rank of a node before it goes over.
+#[test]
+fn an_all_to_all_goes_to_each_or_gathered_for_a_node() {
+    let rows = rows_of(
+        "--np 6 --node-size 2 -p test:unordered --rails 2 --cases gin-all-to-all --route direct,gathered --launch persistent \
+         -b 12000 -e 12000 --message-limit 0 --grid 1,4 --packet 700,1M",
+    );
+    sound(&rows);
+    assert_eq!(rows.len(), 2 * 2 * 2);
+    for row in &rows {
+        let (chunk, grid) = (row.size_bytes.unwrap() / 6, row.grid.unwrap());
+        let crossed: u64 = row.own("rail_bytes").list().unwrap().iter().sum();
+        assert_eq!(crossed, 6 * 4 * chunk, "{row:?}");
+        // To the other rank of the node its own chunk, and, gathered, one for its place in each other node.
+        let gathered = text(row, "route") == "gathered";
+        let near = if gathered { 3 } else { 1 };
+        assert_eq!(number(row, "nvlink_bytes") as u64, 6 * near * chunk, "{row:?}");
+        if number(row, "packet_bytes") > 12000.0 && grid == 1 {
+            // Gathered two are stored for the other nodes, and two go there; otherwise four.
+            assert_eq!(number(row, "puts"), 1.0 + 4.0, "{row:?}");
+        }
+    }
+    // More blocks than nodes to send to, each waiting for its puts; an all-gather has one way.
+    let rows = rows_of(
+        "--np 4 --node-size 2 -p tcp --cases gin-all-to-all,gin-all-gather --route direct,gathered --mode blocking --grid 5 \
+         --launch stream -b 12000 -e 12000 --message-limit 0",
+    );
+    sound(&rows);
+    assert_eq!(rows.len(), 2 + 1);
+    let rows = rows_of("--np 2 --path nvlink --cases gin-all-to-all --route gathered -b 8 -e 8 --launch stream");
+    assert!(rows[0].status.to_string().starts_with("skipped: gathered: it takes several nodes"), "{rows:?}");
+}
+
 #[test]
 fn a_rank_whose_bytes_never_leave_shows_in_the_columns() {
     for way in ["--path nvlink", "--path rails -p test:unordered"] {

@@ -129,3 +129,43 @@ fn without_libfabric_what_needs_none_remains() {
     let queue = run(without(ginlab("queue -d emulated -n 20 -r 1 --grid 1 --block 2 --csv -"))).expect(0);
     assert!(!rows(&queue.stdout).is_empty() && queue.stderr.contains("# libfabric: none"), "{}", queue.stderr);
 }
+
+const SETUP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/setup.sh");
+
+/// Distributions name another library so that a careless pattern takes it for libclang.
+#[test]
+fn the_setup_knows_libclang_from_libclang_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let libraries = folder.path().join("usr/lib/llvm-14/lib");
+    std::fs::create_dir_all(&libraries).unwrap();
+    // The script's own function, with a /usr of ours.
+    let script = r#"unset LIBCLANG_PATH; eval "$(sed -n '/^has_libclang() {/,/^}/p' "$1" | sed "s|/usr/|$2/usr/|g")"; has_libclang"#;
+    let found = || {
+        let root = folder.path().to_str().unwrap();
+        let status =
+            Command::new("bash").args(["-euo", "pipefail", "-c", script, "bash", SETUP, root]).status().unwrap();
+        match status.code() {
+            Some(0) => true,
+            Some(1) => false,
+            _ => panic!("{status}"),
+        }
+    };
+    assert!(!found());
+    for other in ["libclang-cpp.so.14", "libclang-cpp.so"] {
+        std::fs::write(libraries.join(other), "").unwrap();
+        assert!(!found(), "{other} is not libclang");
+    }
+    std::fs::write(libraries.join("libclang-14.so.1"), "").unwrap();
+    assert!(found());
+}
+
+#[test]
+fn a_demo_needs_a_linker_and_rust_and_goes_on_without_the_rest() {
+    let script = std::fs::read_to_string(SETUP).unwrap();
+    let (demo, _) = script.split_once("\nif ((level >= 3)); then").unwrap();
+    let packages = |word: &str| -> Vec<&str> {
+        demo.lines().filter_map(|line| line.strip_prefix(word)?.split(' ').next()).collect()
+    };
+    assert_eq!(packages("need "), ["gcc", "libc6-dev", "ca-certificates"]);
+    assert_eq!(packages("want "), ["libfabric1"]);
+}

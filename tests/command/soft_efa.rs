@@ -82,6 +82,24 @@ fn every_experiment_moves_every_byte_over_one_and_four_rails() {
     }
 }
 
+/// As where the command is linked with an MPI that is linked with libibverbs, whose functions the provider would find first.
+#[test]
+fn they_come_before_verbs_that_the_process_has_from_its_start() {
+    if !has_provider() {
+        return;
+    }
+    let mut command = over("fast", "write -b 8 -e 64K -f 8192 -n 20 -r 1 --rails 1,4 --csv -");
+    command.env("LD_PRELOAD", "libibverbs.so.1");
+    let done = run(command).expect(0);
+    let rows = rows(&done.stdout);
+    all_verified(&rows);
+    assert!(rows.len() == 4 && rows.iter().all(|row| row.fabric == "efa/soft:fast"), "{rows:?}");
+    // A loader that preloads nothing is not asked for ever.
+    let mut command = over("fast", "write -b 8 -e 8");
+    command.env("LD_PRELOAD", "libibverbs.so.1").env("GINLAB_SOFT_EFA_PRELOADED", "1");
+    assert!(run(command).expect(2).complaint().contains("does not preload the cards"));
+}
+
 #[test]
 fn a_server_has_visitors_over_them() {
     if !has_provider() {

@@ -2,7 +2,7 @@
 
 use crate::common::libfabric2::{DIRECT, Libfabric2};
 use crate::common::server::{Server, verified};
-use crate::common::{Done, Job, all_verified, free_port, rows, run};
+use crate::common::{Done, Job, all_verified, free_port, rows, run, skip};
 
 /// Two ranks over it.
 fn two_ranks(two: &Libfabric2, args: &str) -> [Done; 2] {
@@ -66,5 +66,30 @@ fn a_server_has_visitors_over_both_fabrics() {
         verified(run(server.join_by(program, "-p soft-efa:fast -b 4097 -n 100 --csv -")));
         verified(run(server.join_by(program, "-p soft-efa:fast -b 33333 -n 30 --csv -")));
         server.finish().expect(0);
+    }
+}
+
+/// Where nothing but Debian 13's packages is: its own loader, C library and libfabric. Every program, one rail and four, on one machine and
+/// between two nodes.
+#[test]
+fn in_a_bare_debian_13() {
+    let here = env!("CARGO_MANIFEST_DIR");
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{here}/target"));
+    let work = format!("{target}/fresh");
+    if !nix::unistd::Uid::effective().is_root() {
+        return skip("a root file system wants root");
+    }
+    if !std::path::Path::new(&format!("{work}/soft-efa-trixie.tar")).is_file() {
+        return skip(
+            "no root file system (scripts/fresh.sh --release trixie --only soft-efa --prepare --work target/fresh)",
+        );
+    }
+    let mut command = std::process::Command::new(format!("{here}/scripts/fresh.sh"));
+    command
+        .args(["--release", "trixie", "--only", "soft-efa", "--work", &work])
+        .env("GINLAB", env!("CARGO_BIN_EXE_ginlab"));
+    let done = Job::start(command).runs(4).finish().expect(0);
+    for expected in ["2.1", "efa-direct", "machine", "lab", "fi_pingpong", "write", "all2all", "proxy", "serve"] {
+        assert!(done.stdout.split_whitespace().any(|word| word.starts_with(expected)), "{expected}: {}", done.stdout);
     }
 }

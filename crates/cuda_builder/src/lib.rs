@@ -106,7 +106,7 @@ impl CudaBuilder {
     pub fn build_all(builders: Vec<CudaBuilder>) -> Result<Vec<PathBuf>, Error> {
         let mut waiting = builders.into_iter();
         let mut first = None;
-        if !shared_folder().join(FIRST).exists() {
+        if !shared_folder(&out_folder()).join(FIRST).exists() {
             first = waiting.next().map(CudaBuilder::build).transpose()?;
         }
         let building: Vec<_> = waiting.map(|builder| std::thread::spawn(|| builder.build())).collect();
@@ -122,16 +122,23 @@ impl CudaBuilder {
     /// # Errors
     /// See [`Error`].
     pub fn build(self) -> Result<PathBuf, Error> {
-        for path in self.inputs() {
-            println!("cargo::rerun-if-changed={}", path.display());
+        for line in self.asks_cargo_to_watch() {
+            println!("{line}");
         }
-        for variable in toolchain::VARIABLES {
-            println!("cargo::rerun-if-env-changed={variable}");
-        }
+        self.build_in(&out_folder())
+    }
+
+    fn asks_cargo_to_watch(&self) -> Vec<String> {
+        let files = self.inputs().map(|path| format!("cargo::rerun-if-changed={}", path.display()));
+        let variables = toolchain::VARIABLES.iter().map(|variable| format!("cargo::rerun-if-env-changed={variable}"));
+        files.chain(variables).collect()
+    }
+
+    fn build_in(&self, out: &Path) -> Result<PathBuf, Error> {
         check_arch(&self.arch)?;
         let suffix = self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default();
-        let destination = out_folder().join(format!("kernels{suffix}.ptx"));
-        let shared = shared_folder();
+        let destination = out.join(format!("kernels{suffix}.ptx"));
+        let shared = shared_folder(out);
         let made = shared.join(format!("kernels{suffix}-{:016x}.ptx", self.fingerprint()?));
         if !made.is_file() {
             let folder = shared.join(format!("{FIRST}{suffix}"));
@@ -251,9 +258,8 @@ fn out_folder() -> PathBuf {
 }
 
 /// Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
-fn shared_folder() -> PathBuf {
-    let out = out_folder();
-    out.ancestors().nth(4).unwrap_or(&out).join("kernels")
+fn shared_folder(out: &Path) -> PathBuf {
+    out.ancestors().nth(4).unwrap_or(out).join("kernels")
 }
 
 /// With all times, by which cargo knows what is fresh. Under its name only when it is whole.
@@ -336,8 +342,8 @@ mod tests {
         toy(&kernels);
         toy(&used);
         let toolchain = Toolchain {
-            rustc: "/bin/rustc".into(),
-            cargo: "/bin/cargo".into(),
+            rustc: "/bin/false".into(),
+            cargo: "/bin/false".into(),
             version: "1.96.0".into(),
             is_the_projects: true,
         };
@@ -350,8 +356,19 @@ mod tests {
         fs::create_dir_all(folder.path().join(".git")).unwrap();
         fs::write(folder.path().join(".git/HEAD"), "another commit").unwrap();
         assert_eq!(builder().fingerprint().unwrap(), number);
-        // A build script must say which files those are, or cargo would not ask.
         let inputs: Vec<PathBuf> = builder().inputs().collect();
+        // Or cargo would not run the build script again; and it would at each commit if git's files were among them.
+        let watched = builder().asks_cargo_to_watch();
+        let told = |input: &PathBuf| watched.contains(&format!("cargo::rerun-if-changed={}", input.display()));
+        assert!(inputs.iter().all(told) && !watched.iter().any(|line| line.contains(".git")), "{watched:?}");
+        // What is made is not made again: this compiler could not.
+        let out = folder.path().join("target/debug/build/name/out");
+        fs::create_dir_all(&out).unwrap();
+        let made = folder.path().join(format!("target/kernels/kernels-{number:016x}.ptx"));
+        fs::create_dir_all(made.parent().unwrap()).unwrap();
+        assert!(builder().build_in(&out).is_err());
+        fs::write(&made, "ptx").unwrap();
+        assert_eq!(fs::read_to_string(builder().build_in(&out).unwrap()).unwrap(), "ptx");
         for edited in [kernels.join("src/lib.rs"), used.join("src/lib.rs"), kernels.join("Cargo.toml")] {
             assert!(inputs.iter().any(|input| edited.starts_with(input)), "{}", edited.display());
             let before = fs::read(&edited).unwrap();

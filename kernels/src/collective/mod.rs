@@ -9,9 +9,14 @@
 //!                        own chunk to the other nodes  >  to the own node  >  what came, to the own node  >  arrived?
 //! ```
 //!
+//! An all-to-all by puts is two of these: [gathered within the node](GATHERED)  >  every chunk to its PE.
+//!
 //! **Chunks and slices.** The bytes are cut into a chunk for each PE, and each chunk into a slice for each block of the grid. A block
 //! works for its own slice of every chunk, and waits for blocks of its own number alone: there is no barrier of the grid, and in a
 //! persistent kernel blocks may be turns apart.
+//!
+//! What an all-to-all sends to another node is not copied by threads, and a card writes few long pieces faster than many short ones: there a
+//! block works for whole chunks, or for parts of them where there are more blocks than PEs to send to.
 //!
 //! **Nodes.** `local` PEs with neighbouring numbers are a node, whose heaps are mapped: they are read and written by loads and stores. Between
 //! nodes a PE talks to those of its own place alone, by signalled puts over rails, but for all-to-all and the scatter of a broadcast.
@@ -53,6 +58,10 @@ pub const MUTE: u32 = 2;
 /// In [`CollectiveArgs::flags`]: an all-reduce by words makes the sums of a chunk each, and sends those in a second trip.
 pub const TWO_TRIPS: u32 = 4;
 
+/// In [`CollectiveArgs::flags`]: an all-to-all between nodes gathers, over NVLink, what a node has for a PE of another one at its own PE of
+/// that place, which sends it as one.
+pub const GATHERED: u32 = 8;
+
 /// Signals of a block: ready, sums, other nodes' chunks, this node's.
 pub const SIGNALS_OF_BLOCK: u32 = 4;
 
@@ -81,7 +90,7 @@ pub struct CollectiveArgs {
     pub operation: u32,
     /// [`F32`], ...
     pub element: u32,
-    /// [`BLOCKING`], [`MUTE`].
+    /// [`BLOCKING`], [`MUTE`], [`TWO_TRIPS`], [`GATHERED`].
     pub flags: u32,
     /// PEs of a node: their numbers are neighbours, and all nodes have as many. 1: no heap is mapped.
     pub local: u32,
@@ -101,12 +110,16 @@ pub struct CollectiveArgs {
     pub slice: u64,
     /// Bytes of one put, at most.
     pub packet: u64,
+    /// Into how many parts an all-to-all cuts what it sends to a PE of another node, at least 1, and bytes from one to the next.
+    pub parts: u32,
+    /// See `parts`.
+    pub part: u64,
     /// A chunk for all-gather, otherwise all.
     pub from: Sym<u8>,
     /// A chunk for reduce-scatter, otherwise all. May be `from` in place: all-gather's own chunk of it is `from`, reduce-scatter's is the own
     /// chunk of `from`.
     pub to: Sym<u8>,
-    /// Two chunks for each node, where there are several.
+    /// Two chunks for each node, where there are several; where an all-to-all gathers, a chunk for each PE.
     pub scratch: Sym<u8>,
     /// The first block's inbox; those of the others follow. Of broadcasts, the other one: in a round of an inbox everyone sends, and there the
     /// root alone.

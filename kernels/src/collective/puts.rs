@@ -1,14 +1,14 @@
 //! Many bytes: by puts, and sums by loads. A block of a PE waits for blocks of its own number on the others, never for its neighbours.
 
 use super::sum::{Spread, sum};
-use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, State};
+use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, GATHERED, MUTE, REDUCE_SCATTER, State};
 use super::SIGNALS_OF_BLOCK;
 use crate::gin::{Context, Scope, Signal, Sym};
 use cuda_std::thread;
 
 /// Signals of a block: every PE has entered the turn: its bytes may be read, and where they go may be written.
 const READY: u32 = 0;
-/// A chunk of a broadcast, or sums of another node, have come.
+/// A chunk of a broadcast, sums of another node, or what a PE of this node gathers here have come.
 const PARTS: u32 = 1;
 /// Other nodes' chunks have come.
 const CROSS: u32 = 2;
@@ -16,14 +16,18 @@ const CROSS: u32 = 2;
 const LOCAL: u32 = 3;
 
 /// The steps of a turn, in their order.
-const SCATTER: u32 = 0;
-const REDUCE: u32 = 1;
-const PARTIAL: u32 = 2;
-const FINISH: u32 = 3;
-const GATHER: u32 = 4;
-const FORWARD: u32 = 5;
-const EXCHANGE: u32 = 6;
-const STEPS: u32 = 7;
+const ENTER: u32 = 0;
+const SCATTER: u32 = 1;
+const REDUCE: u32 = 2;
+const PARTIAL: u32 = 3;
+const FINISH: u32 = 4;
+const GATHER: u32 = 5;
+const FORWARD: u32 = 6;
+const COLLECT: u32 = 7;
+const EXCHANGE: u32 = 8;
+const LEAVE: u32 = 9;
+const ARRIVE: u32 = 10;
+const STEPS: u32 = 11;
 
 /// A put of a slice.
 struct Move {
@@ -32,6 +36,14 @@ struct Move {
     pe: u32,
     /// Raised with each of its puts, where the PE is of another node, or the step says so.
     signal: u32,
+}
+
+/// A part of what an all-to-all sends to a PE of another node: that PE's chunk, or, gathered, the chunks of all PEs of this node for it.
+struct Part {
+    pe: u32,
+    /// Of all that goes there.
+    begin: u64,
+    length: u64,
 }
 
 /// One turn of one block.
@@ -45,6 +57,7 @@ struct Turn<'a> {
     /// This PE's place and node.
     place: u32,
     node: u32,
+    block: u32,
     /// This block's slice of a chunk: its first byte, and its length at most.
     begin: u64,
     step: u64,
@@ -63,42 +76,37 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
         nodes: pes / local,
         place: me % local,
         node: me / local,
+        block,
         begin: block as u64 * args.slice,
         step: args.slice,
         signals: args.signals.at(block * SIGNALS_OF_BLOCK),
     };
-    turn.tell(line, READY, me, pes, 0)?;
     // Where everything is put, a block that begins within this PE need not wait for the others before that.
     let mut late = args.operation <= ALL_GATHER;
-    if !late {
-        turn.wait(line, state, READY, (pes - 1) as u64)?;
-    }
     for step in 0..STEPS {
-        if turn.takes(step) {
-            let (signal, count) = turn.awaits(step);
-            if count > 0 {
-                turn.wait(line, state, signal, count)?;
-            }
-            turn.sums(line, state, step);
-            // By its number a block begins at another move: some copy inside this PE while others write to the wire.
-            let moves = turn.moves(step);
-            for number in 0..moves {
-                if let Some(one) = turn.one_move(step, (number + block) % moves) {
-                    if late && one.pe != me {
-                        late = false;
-                        turn.wait(line, state, READY, (pes - 1) as u64)?;
-                    }
-                    turn.put(line, state, &one, step == SCATTER)?;
+        if !turn.takes(step) {
+            continue;
+        }
+        if let Some((signal, mine, count, base)) = turn.tells(step) {
+            turn.tell(line, signal, mine, count, base)?;
+        }
+        let (signal, count) = turn.awaits(step);
+        if count > 0 {
+            turn.wait(line, state, signal, count)?;
+        }
+        turn.sums(line, state, step);
+        // By its number a block begins at another move: some copy inside this PE while others write to the wire.
+        let moves = turn.moves(step);
+        for number in 0..moves {
+            if let Some(one) = turn.one_move(step, (number + block) % moves) {
+                if late && one.pe != me {
+                    late = false;
+                    turn.wait(line, state, READY, (pes - 1) as u64)?;
                 }
+                turn.put(line, state, &one, step == SCATTER)?;
             }
         }
     }
-    if args.operation == ALL_TO_ALL {
-        turn.wait(line, state, CROSS, (pes - local) as u64 * turn.packets(me))?;
-    }
-    // Behind a fence: whoever counts it sees what this PE has stored, and may write what it has read.
-    turn.tell(line, LOCAL, turn.place, local, turn.node * local)?;
-    turn.wait(line, state, LOCAL, (local - 1) as u64)?;
     // What went over rails may be written again.
     if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
 }
@@ -115,6 +123,46 @@ impl Turn<'_> {
     #[inline(always)]
     fn packets(&self, pe: u32) -> u64 {
         self.length(pe).div_ceil(self.args.packet)
+    }
+
+    #[inline(always)]
+    fn gathers(&self) -> bool {
+        self.args.flags & GATHERED != 0
+    }
+
+    /// Parts that an all-to-all sends to other nodes, those of other blocks included.
+    #[inline(always)]
+    fn parts(&self) -> u32 {
+        (if self.gathers() { self.nodes - 1 } else { self.pes - self.local }) * self.args.parts
+    }
+
+    /// The `number`-th of these, where it is this block's. Sender and receiver agree on whose it is: the sum of their numbers says it.
+    #[inline(always)]
+    fn part(&self, number: u32) -> Option<Part> {
+        let args = self.args;
+        let (peer, part) = (number / args.parts, number % args.parts);
+        let (pe, sum, whole) = if self.gathers() {
+            let node = (self.node + 1 + peer) % self.nodes;
+            (node * self.local + self.place, self.node + node, self.local as u64 * args.chunk)
+        } else {
+            let pe = ((self.node + 1) * self.local + peer) % self.pes;
+            (pe, self.me + pe, args.chunk)
+        };
+        let begin = part as u64 * args.part;
+        let length = whole.saturating_sub(begin).min(args.part);
+        ((sum * args.parts + part) % thread::grid_dim_x() == self.block).then_some(Part { pe, begin, length })
+    }
+
+    /// Puts of an all-to-all that come to this block from other nodes: as many as it sends there.
+    #[inline(always)]
+    fn crossing(&self) -> u64 {
+        let mut count = 0;
+        for number in 0..self.parts() {
+            if let Some(part) = self.part(number) {
+                count += part.length.div_ceil(self.args.packet);
+            }
+        }
+        count
     }
 
     /// Where the slice of a PE's chunk begins.
@@ -153,24 +201,42 @@ impl Turn<'_> {
         let operation = self.args.operation;
         let several = self.nodes > 1;
         match step {
+            ENTER | LEAVE => true,
             SCATTER => operation == BROADCAST,
             REDUCE => operation == REDUCE_SCATTER || operation == ALL_REDUCE,
             PARTIAL | FINISH => several && (operation == REDUCE_SCATTER || operation == ALL_REDUCE),
             // In one node the sums are stored to everyone where they are made.
             GATHER => operation == ALL_GATHER || operation == BROADCAST || operation == ALL_REDUCE && several,
             FORWARD => several && operation != ALL_TO_ALL && operation != REDUCE_SCATTER,
+            COLLECT => operation == ALL_TO_ALL && self.gathers(),
             _ => operation == ALL_TO_ALL,
         }
     }
 
-    /// The signal before a step, and how often it is raised until then.
+    /// The signal that a step begins with: which, this PE's number among those that raise it at one another, how many they are, and the
+    /// first of them. Behind a fence: who counts it sees what this PE has stored so far, and may send it on, or write what it has read.
+    #[inline(always)]
+    fn tells(&self, step: u32) -> Option<(u32, u32, u32, u32)> {
+        let near = (self.place, self.local, self.node * self.local);
+        let (signal, (mine, count, base)) = match step {
+            ENTER => (READY, (self.me, self.pes, 0)),
+            EXCHANGE if self.gathers() => (PARTS, near),
+            LEAVE => (LOCAL, near),
+            _ => return None,
+        };
+        Some((signal, mine, count, base))
+    }
+
+    /// The signal that a step waits for, and how often it is raised until then.
     #[inline(always)]
     fn awaits(&self, step: u32) -> (u32, u64) {
-        let root = self.args.root;
+        let (operation, root) = (self.args.operation, self.args.root);
+        let others = (self.local - 1) as u64;
         match step {
-            GATHER if self.args.operation == BROADCAST && self.me != root => (PARTS, self.packets(self.me)),
+            ENTER if operation > ALL_GATHER => (READY, (self.pes - 1) as u64),
+            GATHER if operation == BROADCAST && self.me != root => (PARTS, self.packets(self.me)),
             FINISH => (PARTS, (self.nodes - 1) as u64 * self.packets(self.me)),
-            FORWARD if self.args.operation == BROADCAST && self.me == root => (CROSS, 0),
+            FORWARD if operation == BROADCAST && self.me == root => (CROSS, 0),
             FORWARD => {
                 let mut count = 0;
                 for step in 1..self.nodes {
@@ -178,6 +244,9 @@ impl Turn<'_> {
                 }
                 (CROSS, count)
             }
+            EXCHANGE if self.gathers() => (PARTS, others),
+            LEAVE => (LOCAL, others),
+            ARRIVE => (CROSS, self.crossing()),
             _ => (READY, 0),
         }
     }
@@ -230,13 +299,15 @@ impl Turn<'_> {
             PARTIAL => nodes,
             GATHER => nodes + local,
             FORWARD => nodes * local,
-            EXCHANGE => self.pes,
+            COLLECT => self.parts() * local,
+            EXCHANGE => self.parts() + local,
             _ => 0,
         }
     }
 
-    /// The `number`-th move of a step, beginning behind this PE; none where nothing goes there.
-    #[inline(always)]
+    /// The `number`-th move of a step, beginning behind this PE; none where nothing goes there. A function of its own: what it works out takes
+    /// registers that the copy needs (of 128 it spilled 868 bytes inline, 404 so).
+    #[inline(never)]
     fn one_move(&self, step: u32, number: u32) -> Option<Move> {
         let args = self.args;
         let (local, nodes, me) = (self.local, self.nodes, self.me);
@@ -286,8 +357,32 @@ impl Turn<'_> {
                 let goes = node != self.node && pe != me && pe != root;
                 goes.then_some(Move { to, from: to, pe, signal: LOCAL })
             }
+            COLLECT => {
+                // Of each part what this PE has: its own chunk for that node's PE of each place.
+                let part = self.part(number / local)?;
+                let (place, chunk) = (number % local, args.chunk);
+                let mine = self.place as u64 * chunk;
+                let (begin, end) = (part.begin.max(mine), (part.begin + part.length).min(mine + chunk));
+                let first = (part.pe - self.place) as u64;
+                let to = slice(args.scratch, first * chunk + begin, end.saturating_sub(begin));
+                let from = slice(args.from, (first + place as u64) * chunk + begin.saturating_sub(mine), end.saturating_sub(begin));
+                (begin < end).then_some(Move { to, from, pe: self.node * local + place, signal: PARTS })
+            }
             _ => {
-                let pe = (me + number) % self.pes;
+                // The wire first, then this node.
+                let far = self.parts();
+                if number < far {
+                    let Part { pe, begin, length } = self.part(number)?;
+                    let (object, theirs, ours) = if self.gathers() {
+                        (args.scratch, pe - self.place, me - self.place)
+                    } else {
+                        (args.from, pe, me)
+                    };
+                    let to = slice(args.to, ours as u64 * args.chunk + begin, length);
+                    let from = slice(object, theirs as u64 * args.chunk + begin, length);
+                    return (length > 0).then_some(Move { to, from, pe, signal: CROSS });
+                }
+                let pe = self.node * local + (self.place + number - far) % local;
                 let length = self.length(me);
                 let (to, from) = (slice(args.to, self.at(me), length), slice(args.from, self.at(pe), length));
                 Some(Move { to, from, pe, signal: CROSS })

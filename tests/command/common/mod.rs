@@ -145,6 +145,12 @@ impl Job {
         Job { child, lines, said: Default::default(), deadline: Instant::now() + TOO_LONG }
     }
 
+    /// A job of many runs has so many times as long.
+    pub fn runs(mut self, times: u32) -> Job {
+        self.deadline += TOO_LONG * (times - 1);
+        self
+    }
+
     /// Waits for a line with this part.
     #[track_caller]
     pub fn until(&mut self, stream: Stream, part: &str) {
