@@ -28,7 +28,7 @@ const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 32), (64, 560, 20
 
 /// The same for the module of programs: of the loops that move and add bytes, and of what lies around them, where a launch of 512 threads
 /// spends some hundred nanoseconds.
-const SPILLED_BY_PROGRAMS: [(u32, u32); 2] = [(32, 700), (520, 2048)];
+const SPILLED_BY_PROGRAMS: [(u32, u32); 2] = [(64, 700), (520, 2048)];
 
 /// How the names of kernels begin that use the device API of programs.
 const OF_GIN: [&str; 6] = ["ring_shift", "signal_check_", "shmem_", "collective_", "jacobi_", "kernels::jacobi::"];

@@ -268,9 +268,12 @@ impl Ours {
             (Scope::Thread, true) => (collective::COLLECTIVE_MESSAGES_THREAD, 1),
             (Scope::Warp, true) => (collective::COLLECTIVE_MESSAGES_WARP, 32),
             (Scope::Block, true) => (collective::COLLECTIVE_MESSAGES_BLOCK, threads),
-            (Scope::Thread, false) => (collective::COLLECTIVE_PUTS_THREAD, 1),
-            (Scope::Warp, false) => (collective::COLLECTIVE_PUTS_WARP, 32),
-            (Scope::Block, false) => (collective::COLLECTIVE_PUTS_BLOCK, threads),
+            (Scope::Thread, false) if mapped => (collective::COLLECTIVE_PUTS_THREAD, 1),
+            (Scope::Warp, false) if mapped => (collective::COLLECTIVE_PUTS_WARP, 32),
+            (Scope::Block, false) if mapped => (collective::COLLECTIVE_PUTS_BLOCK, threads),
+            (Scope::Thread, false) => (collective::COLLECTIVE_NODES_THREAD, 1),
+            (Scope::Warp, false) => (collective::COLLECTIVE_NODES_WARP, 32),
+            (Scope::Block, false) => (collective::COLLECTIVE_NODES_BLOCK, threads),
         };
         let resident = self.world.device().resident_blocks(&kernel, block)?;
         let grid = match tuple.grid {

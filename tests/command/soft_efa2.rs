@@ -88,7 +88,11 @@ fn in_a_bare_debian_13() {
     command
         .args(["--release", "trixie", "--only", "soft-efa", "--work", &work])
         .env("GINLAB", env!("CARGO_BIN_EXE_ginlab"));
-    let done = Job::start(command).runs(4).finish().expect(0);
+    let done = Job::start(command).runs(4).finish();
+    if done.stderr.contains("fresh.sh: not run: ") {
+        return skip(&done.stderr);
+    }
+    let done = done.expect(0);
     for expected in ["2.1", "efa-direct", "machine", "lab", "fi_pingpong", "write", "all2all", "proxy", "serve"] {
         assert!(done.stdout.split_whitespace().any(|word| word.starts_with(expected)), "{expected}: {}", done.stdout);
     }

@@ -209,6 +209,12 @@ macro_rules! kernels {
     ($program:ident, $scope:expr, words) => {
         words::turns(&$program, $scope)
     };
+    ($program:ident, $scope:expr, puts) => {
+        turns(&$program, $scope, puts::turn::<_, false>)
+    };
+    ($program:ident, $scope:expr, puts_between_nodes) => {
+        turns(&$program, $scope, puts::turn::<_, true>)
+    };
     ($program:ident, $scope:expr, $way:ident) => {
         turns(&$program, $scope, $way::turn)
     };
@@ -227,10 +233,16 @@ kernels! {
     collective_messages_warp = messages by Warp;
     /// By messages of each block.
     collective_messages_block = messages by Block;
-    /// By puts of one thread of each block.
+    /// By puts of one thread of each block; all heaps are mapped.
     collective_puts_thread = puts by Thread;
-    /// By puts of one warp of each block.
+    /// By puts of one warp of each block; all heaps are mapped.
     collective_puts_warp = puts by Warp;
-    /// By puts of each block.
+    /// By puts of each block; all heaps are mapped.
     collective_puts_block = puts by Block;
+    /// By puts of one thread of each block.
+    collective_nodes_thread = puts_between_nodes by Thread;
+    /// By puts of one warp of each block.
+    collective_nodes_warp = puts_between_nodes by Warp;
+    /// By puts of each block.
+    collective_nodes_block = puts_between_nodes by Block;
 }

@@ -46,14 +46,14 @@ struct Part {
     length: u64,
 }
 
-/// One turn of one block.
-struct Turn<'a> {
+/// One turn of one block. Where there is one node alone (`SEVERAL` is false) a kernel has nothing of what goes between nodes: it would take
+/// registers and stack from the copies (8 MiB took 10 us longer on two H200 when a launch needed more than 1024 bytes of stack).
+struct Turn<'a, const SEVERAL: bool> {
     args: &'a CollectiveArgs,
     me: u32,
     pes: u32,
-    /// PEs of a node, and nodes.
+    /// PEs of a node.
     local: u32,
-    nodes: u32,
     /// This PE's place and node.
     place: u32,
     node: u32,
@@ -65,17 +65,16 @@ struct Turn<'a> {
 }
 
 #[inline(always)]
-pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
+pub(super) fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
     let (me, pes, block) = (line.world().me, line.world().pes, thread::block_idx_x());
-    let local = args.local;
-    let turn = Turn {
+    let local = if SEVERAL { args.local } else { pes };
+    let turn = Turn::<SEVERAL> {
         args,
         me,
         pes,
         local,
-        nodes: pes / local,
-        place: me % local,
-        node: me / local,
+        place: if SEVERAL { me % local } else { me },
+        node: if SEVERAL { me / local } else { 0 },
         block,
         begin: block as u64 * args.slice,
         step: args.slice,
@@ -98,7 +97,9 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
         // By its number a block begins at another move: some copy inside this PE while others write to the wire.
         let moves = turn.moves(step);
         for number in 0..moves {
-            if let Some(one) = turn.one_move(step, (number + block) % moves) {
+            let number = (number + block) % moves;
+            let one = if SEVERAL { turn.one_move_apart(step, number) } else { turn.one_move(step, number) };
+            if let Some(one) = one {
                 if late && one.pe != me {
                     late = false;
                     turn.wait(line, state, READY, (pes - 1) as u64)?;
@@ -111,7 +112,12 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
     if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
 }
 
-impl Turn<'_> {
+impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
+    #[inline(always)]
+    fn nodes(&self) -> u32 {
+        if SEVERAL { self.pes / self.local } else { 1 }
+    }
+
     /// Bytes of this block's slice of a PE's chunk.
     #[inline(always)]
     fn length(&self, pe: u32) -> u64 {
@@ -127,13 +133,16 @@ impl Turn<'_> {
 
     #[inline(always)]
     fn gathers(&self) -> bool {
-        self.args.flags & GATHERED != 0
+        SEVERAL && self.args.flags & GATHERED != 0
     }
 
     /// Parts that an all-to-all sends to other nodes, those of other blocks included.
     #[inline(always)]
     fn parts(&self) -> u32 {
-        (if self.gathers() { self.nodes - 1 } else { self.pes - self.local }) * self.args.parts
+        if !SEVERAL {
+            return 0;
+        }
+        (if self.gathers() { self.nodes() - 1 } else { self.pes - self.local }) * self.args.parts
     }
 
     /// The `number`-th of these, where it is this block's. Sender and receiver agree on whose it is: the sum of their numbers says it.
@@ -142,7 +151,7 @@ impl Turn<'_> {
         let args = self.args;
         let (peer, part) = (number / args.parts, number % args.parts);
         let (pe, sum, whole) = if self.gathers() {
-            let node = (self.node + 1 + peer) % self.nodes;
+            let node = (self.node + 1 + peer) % self.nodes();
             (node * self.local + self.place, self.node + node, self.local as u64 * args.chunk)
         } else {
             let pe = ((self.node + 1) * self.local + peer) % self.pes;
@@ -199,7 +208,7 @@ impl Turn<'_> {
     #[inline(always)]
     fn takes(&self, step: u32) -> bool {
         let operation = self.args.operation;
-        let several = self.nodes > 1;
+        let several = SEVERAL;
         match step {
             ENTER | LEAVE => true,
             SCATTER => operation == BROADCAST,
@@ -235,18 +244,18 @@ impl Turn<'_> {
         match step {
             ENTER if operation > ALL_GATHER => (READY, (self.pes - 1) as u64),
             GATHER if operation == BROADCAST && self.me != root => (PARTS, self.packets(self.me)),
-            FINISH => (PARTS, (self.nodes - 1) as u64 * self.packets(self.me)),
+            FINISH => (PARTS, (self.nodes() - 1) as u64 * self.packets(self.me)),
             FORWARD if operation == BROADCAST && self.me == root => (CROSS, 0),
             FORWARD => {
                 let mut count = 0;
-                for step in 1..self.nodes {
-                    count += self.packets((self.node + step) % self.nodes * self.local + self.place);
+                for step in 1..self.nodes() {
+                    count += self.packets((self.node + step) % self.nodes() * self.local + self.place);
                 }
                 (CROSS, count)
             }
             EXCHANGE if self.gathers() => (PARTS, others),
             LEAVE => (LOCAL, others),
-            ARRIVE => (CROSS, self.crossing()),
+            ARRIVE if SEVERAL => (CROSS, self.crossing()),
             _ => (READY, 0),
         }
     }
@@ -254,7 +263,7 @@ impl Turn<'_> {
     /// The sums of a step.
     #[inline(always)]
     fn sums<S: Scope>(&self, line: &mut Context<S>, state: &mut State, step: u32) {
-        let jobs = if step == REDUCE { self.nodes } else { (step == FINISH) as u32 };
+        let jobs = if step == REDUCE { self.nodes() } else { (step == FINISH) as u32 };
         if jobs == 0 {
             return;
         }
@@ -263,17 +272,17 @@ impl Turn<'_> {
         let world = *line.world();
         let to = args.to.offset() + if args.operation == ALL_REDUCE { self.at(self.me) } else { self.begin };
         // Sums of this node for the others, then those of every node for this PE.
-        let collected = args.scratch.offset() + self.nodes as u64 * chunk + self.begin;
+        let collected = args.scratch.offset() + self.nodes() as u64 * chunk + self.begin;
         for job in 0..jobs {
             let owner = job * self.local + self.place;
             let mine = Spread::own(&world, to, 0, 1);
             let (sources, targets, bytes) = if step == FINISH {
-                (Spread::own(&world, collected, chunk, self.nodes), mine, self.length(self.me))
+                (Spread::own(&world, collected, chunk, self.nodes()), mine, self.length(self.me))
             } else {
                 let first = self.node * self.local;
                 let offset = args.from.offset() + self.at(owner);
                 let sources = Spread { first, step: 1, offset, stride: 0, count: self.local };
-                let targets = match (self.nodes, args.operation) {
+                let targets = match (self.nodes(), args.operation) {
                     (1, ALL_REDUCE) => Spread { first, step: 1, offset: to, stride: 0, count: self.local },
                     (1, _) => mine,
                     _ if job == self.node => Spread::own(&world, collected + job as u64 * chunk, 0, 1),
@@ -293,7 +302,7 @@ impl Turn<'_> {
     /// Moves of a step.
     #[inline(always)]
     fn moves(&self, step: u32) -> u32 {
-        let (local, nodes) = (self.local, self.nodes);
+        let (local, nodes) = (self.local, self.nodes());
         match step {
             SCATTER if self.me == self.args.root => 2 * self.pes,
             PARTIAL => nodes,
@@ -305,12 +314,17 @@ impl Turn<'_> {
         }
     }
 
-    /// The `number`-th move of a step, beginning behind this PE; none where nothing goes there. A function of its own: what it works out takes
-    /// registers that the copy needs (of 128 it spilled 868 bytes inline, 404 so).
+    /// As [`Self::one_move`], in registers of its own (inline 868 bytes are spilled of 128 registers, so 404).
     #[inline(never)]
+    fn one_move_apart(&self, step: u32, number: u32) -> Option<Move> {
+        self.one_move(step, number)
+    }
+
+    /// The `number`-th move of a step, beginning behind this PE; none where nothing goes there.
+    #[inline(always)]
     fn one_move(&self, step: u32, number: u32) -> Option<Move> {
         let args = self.args;
-        let (local, nodes, me) = (self.local, self.nodes, self.me);
+        let (local, nodes, me) = (self.local, self.nodes(), self.me);
         let root = if args.operation == BROADCAST { args.root } else { u32::MAX };
         // A chunk may end before this block's slice begins.
         let slice = |object: Sym<u8>, at: u64, length: u64| object.slice(at.min(object.len()), length);
@@ -398,7 +412,7 @@ impl Turn<'_> {
         if own && one.to.offset() == one.from.offset() {
             return Ok(());
         }
-        let near = one.pe / self.local == self.node;
+        let near = !SEVERAL || one.pe / self.local == self.node;
         let mute = args.flags & MUTE != 0 && !own;
         let mut at = 0;
         while at < one.from.len() {
