@@ -1,7 +1,7 @@
 //! Many bytes: by puts, and sums by loads. A block of a PE waits for blocks of its own number on the others, never for its neighbours.
 
 use super::sum::{Spread, sum};
-use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, GATHERED, MUTE, REDUCE_SCATTER, State};
+use super::{ALL_GATHER, ALL_REDUCE, BLOCKING, BROADCAST, CollectiveArgs, Done, GATHERED, MUTE, REDUCE_SCATTER, State};
 use super::SIGNALS_OF_BLOCK;
 use crate::gin::{Context, Scope, Signal, Sym};
 use cuda_std::thread;
@@ -27,7 +27,16 @@ const COLLECT: u32 = 7;
 const EXCHANGE: u32 = 8;
 const LEAVE: u32 = 9;
 const ARRIVE: u32 = 10;
-const STEPS: u32 = 11;
+
+/// A bit for each of these steps, and for those that every turn has.
+const fn set_of(steps: &[u32]) -> u32 {
+    let (mut set, mut at) = (1 << ENTER | 1 << LEAVE, 0);
+    while at < steps.len() {
+        set |= 1 << steps[at];
+        at += 1;
+    }
+    set
+}
 
 /// A put of a slice.
 struct Move {
@@ -82,10 +91,10 @@ pub(super) fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &
     };
     // Where everything is put, a block that begins within this PE need not wait for the others before that.
     let mut late = args.operation <= ALL_GATHER;
-    for step in 0..STEPS {
-        if !turn.takes(step) {
-            continue;
-        }
+    let mut steps = turn.steps();
+    while steps != 0 {
+        let step = steps.trailing_zeros();
+        steps &= steps - 1;
         if let Some((signal, mine, count, base)) = turn.tells(step) {
             turn.tell(line, signal, mine, count, base)?;
         }
@@ -204,21 +213,21 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         line.signal_wait_until(self.signals.at(signal), *counted)
     }
 
-    /// Whether this operation has this step.
+    /// The steps of this operation, a bit each: to walk past the others takes a microsecond.
     #[inline(always)]
-    fn takes(&self, step: u32) -> bool {
-        let operation = self.args.operation;
-        let several = SEVERAL;
-        match step {
-            ENTER | LEAVE => true,
-            SCATTER => operation == BROADCAST,
-            REDUCE => operation == REDUCE_SCATTER || operation == ALL_REDUCE,
-            PARTIAL | FINISH => several && (operation == REDUCE_SCATTER || operation == ALL_REDUCE),
+    fn steps(&self) -> u32 {
+        match (self.args.operation, SEVERAL) {
+            (BROADCAST, false) => const { set_of(&[SCATTER, GATHER]) },
+            (REDUCE_SCATTER | ALL_REDUCE, false) => const { set_of(&[REDUCE]) },
+            (ALL_GATHER, false) => const { set_of(&[GATHER]) },
+            (_, false) => const { set_of(&[EXCHANGE]) },
+            (BROADCAST, true) => const { set_of(&[SCATTER, GATHER, FORWARD]) },
+            (REDUCE_SCATTER, true) => const { set_of(&[REDUCE, PARTIAL, FINISH]) },
             // In one node the sums are stored to everyone where they are made.
-            GATHER => operation == ALL_GATHER || operation == BROADCAST || operation == ALL_REDUCE && several,
-            FORWARD => several && operation != ALL_TO_ALL && operation != REDUCE_SCATTER,
-            COLLECT => operation == ALL_TO_ALL && self.gathers(),
-            _ => operation == ALL_TO_ALL,
+            (ALL_REDUCE, true) => const { set_of(&[REDUCE, PARTIAL, FINISH, GATHER, FORWARD]) },
+            (ALL_GATHER, true) => const { set_of(&[GATHER, FORWARD]) },
+            (_, true) if self.gathers() => const { set_of(&[COLLECT, EXCHANGE, ARRIVE]) },
+            (_, true) => const { set_of(&[EXCHANGE, ARRIVE]) },
         }
     }
 
