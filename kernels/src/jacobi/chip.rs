@@ -67,14 +67,20 @@ impl Memory {
         let shared = Dynamic::of_block(bytes);
         let here = (rows - LEAST_ROWS + 1) * row_bytes(thread::block_dim_x());
         let points = shared.at(first_of_thread() * 4);
-        // Left and right end of each warp. The first warp's left and the last one's right neighbour are other words of this memory: what
-        // they are said to be is not used, for the field's first and last points stay as they are.
-        let own = here + thread::thread_idx_x() / warp::SIZE * 8;
+        // Left and right end of each warp. The first warp has no left and the last one no right neighbour, and what these are said to be is
+        // not used, for the field's first and last points stay as they are: they read a word of their own. (Any other word may be written
+        // meanwhile, which compute-sanitizer's racecheck reports.)
+        let (own, number) = (here + thread::thread_idx_x() / warp::SIZE * 8, thread::thread_idx_x() / warp::SIZE);
+        let last = thread::block_dim_x() / warp::SIZE - 1;
+        let (left, right) = match warp::SIZE {
+            1 => (own - 4, own + 8),
+            _ => (if number == 0 { own } else { own - 4 }, if number == last { own } else { own + 8 }),
+        };
         Memory {
             shared,
             points,
             last: points + here - row_bytes(thread::block_dim_x()),
-            get: shared.at(columns.by_end(own - 4, own + 8)),
+            get: shared.at(columns.by_end(left, right)),
             put: shared.at(columns.by_end(own, own + 4)),
             tail: shared.at(here + rows * ENDS_OF_ROW),
         }
