@@ -76,8 +76,31 @@ impl Module {
     pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
         let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
         // SAFETY: the module is never unloaded, and neither is the function.
-        unsafe { result::module::get_function(self.0, text) }.map_err(failed(format!("finding kernel {name}")))
+        let function =
+            unsafe { result::module::get_function(self.0, text) }.map_err(failed(format!("finding kernel {name}")))?;
+        make_room(function).map_err(failed(format!("giving {name} its stack")))?;
+        Ok(function)
     }
+}
+
+/// A kernel that wants more stack than any before has the driver wait at its first launch until the GPU is idle. Behind a kernel that waits
+/// for the host to append something, as the gate of a measurement does, that takes as long as that one has patience (two H200: 30 s).
+/// So the stack is there before.
+fn make_room(function: sys::CUfunction) -> Result<(), cudarc::driver::DriverError> {
+    let (mut bytes, mut limit) = (0, 0);
+    let local = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+    let stack = sys::CUlimit::CU_LIMIT_STACK_SIZE;
+    // SAFETY: both write one number; the function is of a module that is never unloaded, and its context is current.
+    unsafe {
+        sys::cuFuncGetAttribute(&mut bytes, local, function).result()?;
+        sys::cuCtxGetLimit(&mut limit, stack).result()?;
+    }
+    let bytes = bytes.max(0) as usize;
+    if bytes > limit {
+        // SAFETY: a number for the current context.
+        unsafe { sys::cuCtxSetLimit(stack, bytes.next_multiple_of(16)).result()? };
+    }
+    Ok(())
 }
 
 /// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
