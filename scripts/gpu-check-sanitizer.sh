@@ -3,6 +3,7 @@
 #
 #   scripts/gpu-check-sanitizer.sh [FOLDER]     the tools' words go to FOLDER/sanitizer-<tool>.txt (default: $OUT, then .)
 #   GINLAB=path TOOLS="memcheck synccheck"      another binary; some of the tools
+#   ONLY='collective|jacobi'                    some of the sweeps, by name
 #
 # Needs a GPU and CUDA's compute-sanitizer; without the latter it says so and does nothing. About a minute a tool. The programs over NVLink
 # take two GPUs: with one they are run over rails alone.
@@ -25,6 +26,7 @@ fi
 sanitize() {
     local tool=$1 name=$2 start=$SECONDS text=$out/sanitizer-$1.txt code
     shift 2
+    if [[ -n ${ONLY:-} && ! $name =~ $ONLY ]]; then return; fi
     echo "== $tool: ginlab $*" | tee -a "$text"
     timeout 150 "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 99 "$ginlab" "$@" --no-header -t 100 \
         >"$text.now" 2>&1
