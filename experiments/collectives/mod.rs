@@ -187,6 +187,7 @@ impl Experiment for Collectives {
             communicator.close()?;
         }
         drop((stream, gate));
+        ours.check_signals()?;
         Ok(ours.close(ranks)?)
     }
 }

@@ -387,6 +387,25 @@ impl Ours {
         Ok(Moved { mapped: sum(|state| state.mapped_bytes), puts: sum(|state| state.puts), rails })
     }
 
+    /// What nobody has waited for would let a later turn begin too early, and no byte might show it.
+    ///
+    /// # Errors
+    /// Which signal of which block.
+    pub fn check_signals(&self) -> Result<(), Failure> {
+        let mut states = vec![State::default(); self.blocks as usize];
+        self.state.read(0, &mut states)?;
+        for (block, state) in (0..).zip(&states) {
+            for (number, counted) in (0..).zip(state.counted) {
+                let raised = self.world.signal(self.signals.at(block * SIGNALS_OF_BLOCK + number))?;
+                if raised != counted {
+                    let text = format!("block {block} has waited for {counted} of the {raised} times that its signal {number} was raised");
+                    return Err(Failure::Run(format!("a defect of the collective's kernels: {text}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// All ranks end together.
     pub fn close(self, ranks: &mut Bootstrap) -> Result<(), GinError> {
         let Ours { world, state, times, .. } = self;

@@ -160,6 +160,11 @@ fn an_all_to_all_goes_to_each_or_gathered_for_a_node() {
             assert_eq!(number(row, "puts"), 1.0 + 4.0, "{row:?}");
         }
     }
+    // More blocks than parts: who has none waits with the others all the same (the command counts its signals at the end).
+    sound(&rows_of(
+        "--np 4 --path rails -p test:unordered --cases gin-all-to-all,gin-all-gather --launch persistent -b 4000 -e 4000 \
+         --message-limit 0 --grid 8,5",
+    ));
     // More blocks than nodes to send to, each waiting for its puts; an all-gather has one way.
     let rows = rows_of(
         "--np 4 --node-size 2 -p tcp --cases gin-all-to-all,gin-all-gather --route direct,gathered --mode blocking --grid 5 \

@@ -117,6 +117,10 @@ pub(super) fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &
             }
         }
     }
+    // A block that had nothing for anybody else: the next turn counts from here.
+    if SEVERAL && late {
+        turn.wait(line, state, READY, (pes - 1) as u64)?;
+    }
     // What went over rails may be written again.
     if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
 }
