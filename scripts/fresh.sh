@@ -155,7 +155,7 @@ dress() {
             mkdir -p "$root/tmp/src" && chmod 777 "$root/tmp/src"
             inside sh -c 'cd /tmp/src && apt-get download -q rust-web-src && dpkg -x rust-web-src_*.deb .' >>"$log" 2>&1
             mkdir -p "$root$toolchain/lib/rustlib/src/rust"
-            cp -a "$(dirname "$(find "$root/tmp/src" -path '*/library/core/Cargo.toml' | head -n 1)")/.." "$root$toolchain/lib/rustlib/src/rust/library"
+            cp -a "$(dirname "$(find "$root/tmp/src/usr/src" -maxdepth 3 -path '*/library/Cargo.lock')")" "$root$toolchain/lib/rustlib/src/rust/library"
         fi
         for tool in cargo rustc rustdoc; do ln -s "$toolchain/bin/$tool" "$root/root/.cargo/bin/$tool"; done
         environment=("${environment[@]/#PATH=/PATH=/root/.cargo/bin:}")
