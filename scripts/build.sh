@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
-choose_kernel_compiler
+# The profile of a demo on a machine without a GPU.
+if [[ " $* " == *' --profile demo '* ]]; then choose_kernel_compiler project; else choose_kernel_compiler; fi
 profile=(--release)
 if [[ ${1:-} == --profile ]]; then profile=(); fi
 cargo build --locked "${profile[@]}" "${kernel_features[@]}" "$@"

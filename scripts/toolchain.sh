@@ -54,15 +54,16 @@ kernel_rustc() {
 }
 
 # Sets kernel_features for cargo, and GINLAB_KERNEL_RUSTC where the kernels' compiler is not to be had: with another one the
-# build and every result say so; without any there is the emulated device alone.
+# build and every result say so; without any there is the emulated device alone. `choose_kernel_compiler project` takes no other one: where
+# no kernel will run on a GPU, what another compiler may not take (a nightly of some other day) is no reason to fail.
 choose_kernel_compiler() {
-    local rustc release
+    local rustc release only=${1:-}
     # shellcheck disable=SC2034  # read by who sources this
     kernel_features=()
     if [[ -n ${GINLAB_KERNEL_RUSTC:-} ]] || kernel_rustc >/dev/null; then return; fi
     while read -r rustc; do
         release=$(release_of "$rustc")
-        if at_least "${release%%-*}" "$RUST_MIN"; then
+        if [[ $only != project ]] && at_least "${release%%-*}" "$RUST_MIN"; then
             export GINLAB_KERNEL_RUSTC=$rustc
             echo "kernels: no rustc $KERNEL_RUST here; using $rustc ($release) by GINLAB_KERNEL_RUSTC" >&2
             return
@@ -70,5 +71,5 @@ choose_kernel_compiler() {
     done < <(kernel_compilers)
     # shellcheck disable=SC2034
     kernel_features=(--no-default-features)
-    echo "kernels: no rustc with the sources of core here; building without PTX, for the emulated device alone (make build brings it)" >&2
+    echo "kernels: no rustc $KERNEL_RUST with the sources of core here; building without PTX, for the emulated device alone (make build brings it)" >&2
 }
