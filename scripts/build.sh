@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
 # The profile of a demo on a machine without a GPU.
-if [[ " $* " == *' --profile demo '* ]]; then choose_kernel_compiler project; else choose_kernel_compiler; fi
+if [[ " $* " == *' --profile demo '* ]]; then choose_kernel_compiler project; else choose_kernel_compiler any; fi
 profile=(--release)
 if [[ ${1:-} == --profile ]]; then profile=(); fi
 cargo build --locked "${profile[@]}" "${kernel_features[@]}" "$@"

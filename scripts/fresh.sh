@@ -50,8 +50,15 @@ command -v debootstrap >/dev/null || fail 'not run: no debootstrap (apt-get inst
 
 # Mounts of a namespace of our own are gone with it, however this ends; so are the processes.
 if [[ -z ${GINLAB_FRESH_INSIDE:-} ]]; then
+    unshare --mount --pid --fork true 2>/dev/null || fail 'not run: no name spaces of mounts and processes can be made here'
     GINLAB_FRESH_INSIDE=yes exec unshare --mount --pid --fork --kill-child -- scripts/fresh.sh "${arguments[@]}"
 fi
+probe=$(mktemp -d)
+for kind in proc sysfs tmpfs devpts; do
+    mount -t "$kind" "$kind" "$probe" 2>/dev/null || fail "not run: no $kind can be mounted here"
+    umount "$probe"
+done
+rmdir "$probe"
 
 mirror=http://deb.debian.org/debian
 name=$release$(printf -- '-%s' "${with[@]}")

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
-choose_kernel_compiler
+choose_kernel_compiler any
 # One set of features and one profile, so that each crate is compiled once to be checked and once to be run.
 features=("${kernel_features[@]}" --features mpi)
 target=${CARGO_TARGET_DIR:-target}

@@ -54,16 +54,16 @@ kernel_rustc() {
 }
 
 # Sets kernel_features for cargo, and GINLAB_KERNEL_RUSTC where the kernels' compiler is not to be had: with another one the
-# build and every result say so; without any there is the emulated device alone. `choose_kernel_compiler project` takes no other one: where
+# build and every result say so; without any there is the emulated device alone. With `project` in place of `any` no other one is taken: where
 # no kernel will run on a GPU, what another compiler may not take (a nightly of some other day) is no reason to fail.
 choose_kernel_compiler() {
-    local rustc release only=${1:-}
+    local rustc release which=${1:?any or project}
     # shellcheck disable=SC2034  # read by who sources this
     kernel_features=()
     if [[ -n ${GINLAB_KERNEL_RUSTC:-} ]] || kernel_rustc >/dev/null; then return; fi
     while read -r rustc; do
         release=$(release_of "$rustc")
-        if [[ $only != project ]] && at_least "${release%%-*}" "$RUST_MIN"; then
+        if [[ $which == any ]] && at_least "${release%%-*}" "$RUST_MIN"; then
             export GINLAB_KERNEL_RUSTC=$rustc
             echo "kernels: no rustc $KERNEL_RUST here; using $rustc ($release) by GINLAB_KERNEL_RUSTC" >&2
             return
