@@ -23,7 +23,11 @@ trap cleanup EXIT
 base=${1:-}
 if [[ -z $base ]]; then
     command -v debootstrap >/dev/null || skip 'no debootstrap here, and no BASE.tar was named'
-    debootstrap --variant=minbase bookworm "$work/root" http://deb.debian.org/debian >/dev/null
+    mirror=http://deb.debian.org/debian
+    debootstrap --variant=minbase bookworm "$work/root" $mirror >/dev/null
+    # As the image of Debian has them: the kernels' compiler comes with the security updates.
+    printf 'deb %s bookworm main\ndeb %s-security bookworm-security main\ndeb %s bookworm-updates main\n' $mirror $mirror $mirror \
+        >"$work/root/etc/apt/sources.list"
     tar -C "$work/root" -cf "$work/base.tar" .
     rm -rf "$work/root"
     base=$work/base.tar
