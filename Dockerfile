@@ -6,7 +6,7 @@
 #   docker run --rm ginlab:laptop
 #   docker run --rm --gpus all --device /dev/infiniband --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
 #
-# Built of it: `builder`, by scripts/image-lab.sh (buildah, a base of Debian's packages). Not built yet: laptop, cuda and efa.
+# Built of it, by scripts/image-lab.sh (buildah, a base of Debian's packages): builder and laptop. Not built yet: cuda and efa.
 # The program is built once, on Debian 12: it needs glibc 2.34 and Open MPI 4 (libmpi.so.40), which all three have. The kernel
 # modules stay on the host: the NVIDIA driver (open modules, for GPU-direct), efa, and gdrdrv if wanted.
 
