@@ -23,14 +23,9 @@ trap cleanup EXIT
 base=${1:-}
 if [[ -z $base ]]; then
     command -v debootstrap >/dev/null || skip 'no debootstrap here, and no BASE.tar was named'
-    mirror=http://deb.debian.org/debian
-    debootstrap --variant=minbase bookworm "$work/root" $mirror >/dev/null
-    # As the image of Debian has them: the kernels' compiler comes with the security updates.
-    printf 'deb %s bookworm main\ndeb %s-security bookworm-security main\ndeb %s bookworm-updates main\n' $mirror $mirror $mirror \
-        >"$work/root/etc/apt/sources.list"
-    tar -C "$work/root" -cf "$work/base.tar" .
-    rm -rf "$work/root"
-    base=$work/base.tar
+    # With Debian's security updates, where the kernels' compiler is.
+    scripts/fresh.sh --prepare --work "$work/base" >/dev/null
+    base=$work/base/bookworm.tar
 fi
 container=$(run from scratch)
 run add -q "$container" "$base" / >/dev/null

@@ -261,19 +261,20 @@ impl Ours {
         // A broadcast is of one to all, and no exchange.
         let words = mapped && shape.operation != Operation::Broadcast;
         let threads = self.asked_threads.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
-        let (kernel, block) = match (tuple.scope, by_messages) {
-            (Scope::Thread, true) if words => (collective::COLLECTIVE_WORDS_THREAD, 1),
-            (Scope::Warp, true) if words => (collective::COLLECTIVE_WORDS_WARP, 32),
-            (Scope::Block, true) if words => (collective::COLLECTIVE_WORDS_BLOCK, threads),
-            (Scope::Thread, true) => (collective::COLLECTIVE_MESSAGES_THREAD, 1),
-            (Scope::Warp, true) => (collective::COLLECTIVE_MESSAGES_WARP, 32),
-            (Scope::Block, true) => (collective::COLLECTIVE_MESSAGES_BLOCK, threads),
-            (Scope::Thread, false) if mapped => (collective::COLLECTIVE_PUTS_THREAD, 1),
-            (Scope::Warp, false) if mapped => (collective::COLLECTIVE_PUTS_WARP, 32),
-            (Scope::Block, false) if mapped => (collective::COLLECTIVE_PUTS_BLOCK, threads),
-            (Scope::Thread, false) => (collective::COLLECTIVE_NODES_THREAD, 1),
-            (Scope::Warp, false) => (collective::COLLECTIVE_NODES_WARP, 32),
-            (Scope::Block, false) => (collective::COLLECTIVE_NODES_BLOCK, threads),
+        let [by_thread, by_warp, by_block] = match (by_messages, words, mapped) {
+            (true, true, _) => [collective::COLLECTIVE_WORDS_THREAD, collective::COLLECTIVE_WORDS_WARP, collective::COLLECTIVE_WORDS_BLOCK],
+            (true, false, _) => {
+                [collective::COLLECTIVE_MESSAGES_THREAD, collective::COLLECTIVE_MESSAGES_WARP, collective::COLLECTIVE_MESSAGES_BLOCK]
+            }
+            (false, _, true) => [collective::COLLECTIVE_PUTS_THREAD, collective::COLLECTIVE_PUTS_WARP, collective::COLLECTIVE_PUTS_BLOCK],
+            (false, _, false) => {
+                [collective::COLLECTIVE_NODES_THREAD, collective::COLLECTIVE_NODES_WARP, collective::COLLECTIVE_NODES_BLOCK]
+            }
+        };
+        let (kernel, block) = match tuple.scope {
+            Scope::Thread => (by_thread, 1),
+            Scope::Warp => (by_warp, 32),
+            Scope::Block => (by_block, threads),
         };
         let resident = self.world.device().resident_blocks(&kernel, block)?;
         let grid = match tuple.grid {
