@@ -278,7 +278,7 @@ impl Job {
         ranks: &mut Bootstrap,
     ) -> Result<Job, Failure> {
         let mut notes: Vec<String> = args.why_fewer.iter().cloned().collect();
-        let (device, why_emulated) = Device::open_for_memory(args.device.into(), ranks.local_rank())?;
+        let (device, why_emulated) = Device::open(args.device.into(), ranks.local_rank())?;
         if let Some(why) = why_emulated.filter(|_| args.mem == MemoryKind::Device) {
             notes.push(format!("emulated device, whose memory is the host's: {why}"));
         }

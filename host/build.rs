@@ -1,5 +1,5 @@
-//! Compiles kernels/ to PTX and hands the paths of the modules to the host as `GINLAB_PTX`, `GINLAB_PTX_BULK` and
-//! `GINLAB_PTX_PROGRAMS`, builds the cards in software (`GINLAB_SOFT_EFA_FILE`), notes commit and compiler for `--version`.
+//! Compiles kernels/ to PTX and hands the modules to the host in a table (`ptx.rs` in `OUT_DIR`), builds the cards in software
+//! (`GINLAB_SOFT_EFA_FILE`), notes commit and compiler for `--version`.
 
 use std::process::Command;
 
@@ -106,29 +106,25 @@ fn ptx() {
         toolchain.version,
         if toolchain.is_the_projects { "" } else { " (not the project's)" }
     );
-    let builder = || {
-        let builder = cuda_builder::CudaBuilder::new("../kernels", toolchain.clone());
-        builder.watch("../crates/cuda_std").watch("../crates/cuda_std_macros")
+    let module = |name: &str| {
+        let builder = cuda_builder::CudaBuilder::new("../kernels", toolchain.clone()).feature(name);
+        let builder = builder.watch("../crates/cuda_std").watch("../crates/cuda_std_macros");
+        if name == "bulk" { builder.arch("sm_90").isa(80) } else { builder.arch(&arch) }
     };
-    // Bulk stores need compute capability 9.0: a module of their own, so that everything else runs on older GPUs. Programs have
-    // one, so that the driver compiles them for those alone who run them.
-    let (names, builders) = [
-        ("GINLAB_PTX", builder().arch(&arch)),
-        ("GINLAB_PTX_BULK", builder().arch("sm_90").isa(80).feature("bulk")),
-        ("GINLAB_PTX_PROGRAMS", builder().arch(&arch).feature("programs")),
-    ]
-    .into_iter()
-    .unzip::<_, _, Vec<_>, Vec<_>>();
-    match cuda_builder::CudaBuilder::build_all(builders) {
-        Ok(paths) => {
-            for (name, path) in names.iter().zip(paths) {
-                println!("cargo::rustc-env={name}={}", path.display());
-            }
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            std::process::exit(1);
-        }
+    // Kernels that are used together, so that the driver compiles no others for who runs them, and an edit compiles few. Bulk stores
+    // need compute capability 9.0: without them everything else runs on older GPUs.
+    let names = ["puts", "queue", "ipc", "shmem", "collective", "jacobi", "bulk"];
+    let table = cuda_builder::CudaBuilder::build_all(names.map(module).into())
+        .map_err(|error| error.to_string())
+        .and_then(|paths| {
+            let entries = names.iter().zip(&paths).map(|(name, path)| format!("({name:?}, include_str!({path:?})),\n"));
+            let file = std::path::Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("ptx.rs");
+            std::fs::write(&file, format!("[\n{}]\n", entries.collect::<String>()))
+                .map_err(|error| format!("{}: {error}", file.display()))
+        });
+    if let Err(error) = table {
+        eprintln!("{error}");
+        std::process::exit(1);
     }
 }
 

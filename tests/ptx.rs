@@ -13,7 +13,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use ginlab::cuda::for_capability;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,18 +26,25 @@ const BLESSED: &str = "1.96.0, LLVM 22.1.8";
 /// programs ([`OF_GIN`]; the most has `signal_check_warp`, which checks and measures nothing).
 const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 32), (64, 560, 2048)];
 
-/// The same for the module of programs: of the loops that move and add bytes, and of what lies around them, where a launch of 512 threads
+/// The same for the modules of programs: of the loops that move and add bytes, and of what lies around them, where a launch of 512 threads
 /// spends some hundred nanoseconds.
 const SPILLED_BY_PROGRAMS: [(u32, u32); 2] = [(64, 700), (520, 2048)];
 
 /// How the names of kernels begin that use the device API of programs.
 const OF_GIN: [&str; 6] = ["ring_shift", "signal_check_", "shmem_", "collective_", "jacobi_", "kernels::jacobi::"];
 
-fn ptx() -> &'static str {
-    ginlab::cuda::PTX.unwrap()
+/// The modules with these names, one behind another.
+fn modules(names: &[&str]) -> String {
+    let text = |name: &&str| ginlab::cuda::PTX.iter().find(|(known, _)| known == name).unwrap().1;
+    names.iter().map(text).collect()
 }
 
-/// The lowest GPU of the first module.
+/// The modules of what is measured on its own: puts, the ring, stores between GPUs, the device API.
+fn ptx() -> String {
+    modules(&["puts", "queue", "ipc", "shmem"])
+}
+
+/// The lowest GPU of all modules but `bulk`.
 fn arch() -> &'static str {
     ginlab::cuda::PTX_ARCH.unwrap()
 }
@@ -47,24 +54,37 @@ fn target(ptx: &str) -> &str {
     ptx.lines().find_map(|line| line.strip_prefix(".target ")).unwrap()
 }
 
-/// The second module, for compute capability 9.0.
-fn bulk() -> &'static str {
-    ginlab::cuda::PTX_BULK.unwrap()
+/// The module of bulk stores.
+fn bulk() -> String {
+    modules(&["bulk"])
 }
 
-/// The module of programs over the device API.
-fn programs() -> &'static str {
-    ginlab::cuda::PTX_PROGRAMS.unwrap()
+/// The modules of programs over the device API.
+const PROGRAMS: [&str; 2] = ["collective", "jacobi"];
+
+fn programs() -> String {
+    modules(&PROGRAMS)
 }
 
 /// A list for each function.
 type Protocol = BTreeMap<String, Vec<String>>;
 
-/// The instructions of each function, in order: one statement per entry, without predicate and operands' names.
+/// The instructions of each function, in order: one statement per entry, without predicate and operands' names. What several modules have
+/// is taken from the first.
 fn functions(ptx: &str) -> Protocol {
+    let mut all = Protocol::new();
+    for module in ptx.split("\n.version ") {
+        for (name, list) in functions_of(module) {
+            all.entry(name).or_insert(list);
+        }
+    }
+    all
+}
+
+fn functions_of(module: &str) -> Protocol {
     let mut functions = Protocol::new();
     let mut current: Option<String> = None;
-    for raw in ptx.lines() {
+    for raw in module.lines() {
         let line = raw.split("//").next().unwrap_or_default().trim();
         if line.starts_with(".visible .entry") || line.starts_with(".entry") || line.starts_with(".func") {
             // A declaration ends on one line; a definition that follows names it again.
@@ -190,7 +210,7 @@ const RULES: [Rule; 10] = [
 fn the_rules_hold() {
     for (name, rule) in RULES {
         eprintln!("rule: {name}");
-        rule(&protocol(ptx()));
+        rule(&protocol(&ptx()));
     }
 }
 
@@ -227,7 +247,7 @@ fn the_rules_catch_what_they_are_for() {
 
 #[test]
 fn the_barrier_before_a_full_warps_fence_cannot_go() {
-    let mut spoilt = protocol(ptx());
+    let mut spoilt = protocol(&ptx());
     let list = spoilt.get_mut("put_kernel").unwrap();
     let is_shuffle = |mnemonic: &String| mnemonic.starts_with("shfl");
     let after_shuffle = |at: usize| {
@@ -480,11 +500,11 @@ fn bulk_stores_are_fenced_and_waited_for(functions: &Protocol) {
 
 #[test]
 fn between_gpus_the_rules_hold_in_both_modules() {
-    the_accesses_between_gpus_are_wide_and_unrolled(&functions(ptx()));
-    bulk_stores_are_fenced_and_waited_for(&functions(bulk()));
-    nothing_is_weaker_than_its_name(&protocol(bulk()));
-    nothing_is_weaker_than_its_name(&protocol(programs()));
-    a_blocks_barriers_are(&protocol(programs()));
+    the_accesses_between_gpus_are_wide_and_unrolled(&functions(&ptx()));
+    bulk_stores_are_fenced_and_waited_for(&functions(&bulk()));
+    nothing_is_weaker_than_its_name(&protocol(&bulk()));
+    nothing_is_weaker_than_its_name(&protocol(&programs()));
+    a_blocks_barriers_are(&protocol(&programs()));
 }
 
 #[test]
@@ -497,7 +517,8 @@ fn between_gpus_the_rules_catch_what_they_are_for() {
         assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
     }
     // Other kernels have such stores too.
-    let (before, copy) = ptx().split_at(ptx().find(".entry ipc_copy_16").unwrap());
+    let text = ptx();
+    let (before, copy) = text.split_at(text.find(".entry ipc_copy_16").unwrap());
     let one_less = functions(&format!("{before}{}", copy.replacen("st.global.v4.b32", "mov.b32", 1)));
     assert!(std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&one_less)).is_err());
     for right in [
@@ -516,18 +537,22 @@ fn between_gpus_the_rules_catch_what_they_are_for() {
 }
 
 #[test]
-fn the_first_module_runs_on_older_gpus_and_the_second_has_nothing_else() {
-    assert!(target(ptx()).starts_with(arch()));
-    assert!(!ptx().contains("cp.async.bulk") && !ptx().contains("fence.proxy"));
-    assert!(target(bulk()).starts_with("sm_90"));
-    let names: Vec<String> = functions(bulk()).into_keys().collect();
+fn every_module_but_that_of_bulk_stores_runs_on_older_gpus() {
+    for (name, text) in ginlab::cuda::PTX.iter().filter(|(name, _)| *name != "bulk") {
+        assert!(target(text).starts_with(arch()), "{name}");
+        assert!(!text.contains("cp.async.bulk") && !text.contains("fence.proxy"), "{name}");
+    }
+    assert!(target(&bulk()).starts_with("sm_90"));
+    let names: Vec<String> = functions(&bulk()).into_keys().collect();
     assert_eq!(names, ["ipc_bulk_copy", "ipc_bulk_write"]);
-    // Programs run where the first module does, which has none of them.
-    assert!(target(programs()).starts_with(arch()));
-    let entries = |ptx: &'static str| ptx.lines().filter(|line| line.contains(".entry ")).collect::<Vec<_>>();
-    let is_program = |line: &&str| line.contains("collective_") || line.contains("jacobi_");
-    assert!(entries(programs()).iter().all(is_program), "{:?}", entries(programs()));
-    assert!(!entries(ptx()).iter().any(is_program));
+}
+
+#[test]
+fn a_kernel_is_in_one_module() {
+    let entries = ginlab::cuda::PTX.iter().flat_map(|(_, text)| text.lines()).filter(|line| line.contains(".entry "));
+    let mut seen = HashSet::new();
+    assert_eq!(entries.filter(|line| !seen.insert(*line)).collect::<Vec<_>>(), Vec::<&str>::new());
+    assert!(seen.len() > 50, "{seen:?}");
 }
 
 /// Kernels that the host launches early: before the wait for the grids before they look up one other PE, which the host has uploaded, and
@@ -551,13 +576,14 @@ fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
 
 #[test]
 fn programs_on_later_gpus_wait_for_the_grids_before() {
-    let later = for_capability(programs(), (9, 0));
+    let programs = programs();
+    let later = for_capability(&programs, (9, 0));
     early_kernels_wait_before_they_touch_anything(&functions(&later));
     let without = later.replace("griddepcontrol.wait", "mov.b32");
     let late = later
         .replace("griddepcontrol.wait", "st.b64")
         .replace("griddepcontrol.launch_dependents", "griddepcontrol.wait");
-    for spoilt in [functions(&without), functions(&late), functions(programs())] {
+    for spoilt in [functions(&without), functions(&late), functions(&programs)] {
         let caught = std::panic::catch_unwind(|| early_kernels_wait_before_they_touch_anything(&spoilt));
         assert!(caught.is_err(), "a kernel that does not wait goes unnoticed");
     }
@@ -598,9 +624,9 @@ fn the_protocols_instructions_are_the_blessed_ones() {
         return;
     }
     let mut text = String::new();
-    // What programs share with the first module stands there.
-    let of_programs = protocol(programs()).into_iter().filter(|(name, _)| name.starts_with("collective"));
-    for (name, mut list) in protocol(ptx()).into_iter().chain(protocol(bulk())).chain(of_programs) {
+    // What programs share with other modules stands there.
+    let of_programs = protocol(&programs()).into_iter().filter(|(name, _)| name.starts_with("collective"));
+    for (name, mut list) in protocol(&ptx()).into_iter().chain(protocol(&bulk())).chain(of_programs) {
         // How often the payload's loop is unrolled is the compiler's affair.
         list.retain(|mnemonic| !is_payload(mnemonic));
         if !list.is_empty() {
@@ -641,10 +667,11 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
     // Each takes some seconds of a core: all at once.
     std::thread::scope(|scope| {
-        for (own, text) in [(arch(), ptx()), ("sm_90", bulk()), (arch(), programs())] {
+        for &(name, text) in ginlab::cuda::PTX {
+            let own = if name == "bulk" { "sm_90" } else { arch() };
             for arch in ["sm_80", "sm_90", "sm_100"] {
-                // What programs share with the first module is assembled for every GPU there.
-                if text == programs() && arch != "sm_90" && number(own) <= 90 {
+                // What programs share with other modules is assembled for every GPU there.
+                if PROGRAMS.contains(&name) && arch != "sm_90" && number(own) <= 90 {
                     continue;
                 }
                 // PTX runs on its own target and on later ones.
@@ -653,12 +680,12 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
                     continue;
                 }
                 // As the host gives it to that GPU.
-                let source = folder.path().join(format!("{}-{arch}.ptx", text.len()));
+                let source = folder.path().join(format!("{name}-{arch}.ptx"));
                 let digits = number(arch);
                 std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();
                 for limits in REGISTERS_AND_SPILLED.into_iter().zip(SPILLED_BY_PROGRAMS) {
                     let (ptxas, source) = (ptxas.clone(), source.clone());
-                    scope.spawn(move || assembles(&ptxas, &source, arch, limits, text));
+                    scope.spawn(move || assembles(&ptxas, &source, arch, limits, (name, text)));
                 }
             }
         }
@@ -683,7 +710,7 @@ fn assembles(
     source: &Path,
     arch: &str,
     ((allowed, spills, spills_of_gin), (of_loops, around)): ((u32, u32, u32), (u32, u32)),
-    ptx: &str,
+    (module, ptx): (&str, &str),
 ) {
     let told =
         ["-v".into(), format!("-maxrregcount={allowed}"), format!("-arch={arch}"), "-o".into(), "/dev/null".into()];
@@ -700,7 +727,7 @@ fn assembles(
     let found = resources(&text);
     assert_eq!(found.contains_key("put_kernel"), ptx.contains(".entry put_kernel("), "{arch}: {text}");
     for (name, (registers, spilled)) in found {
-        let limit = match ptx == programs() {
+        let limit = match PROGRAMS.contains(&module) {
             true if ["::copy", "::sum"].iter().any(|end| name.ends_with(end)) => of_loops,
             true => around,
             false if is_of_gin(&name) => spills_of_gin,

@@ -18,7 +18,7 @@ const MOST_RAILS: usize = 64;
 pub fn try_out(args: &Args, machine: &mut Machine) {
     let timeout = args.job.timeout().min(Duration::from_secs(10));
     let choice = if args.job.device == DeviceKind::Emulated { Choice::Emulated } else { Choice::Auto };
-    let device = machine.took.of("a GPU's context", || Device::open_for_memory(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
+    let device = machine.took.of("a GPU's context", || Device::open(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
     if matches!(device, Device::Gpu(_)) && wants(args, "gdrcopy") {
         machine.asked.gdrcopy = Some(machine.took.of("GDRCopy", || trial::gdrcopy(&device)));
     }

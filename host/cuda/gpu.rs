@@ -1,7 +1,7 @@
 //! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
 
-use super::{DeviceError, Kernel, PTX, PTX_BULK, PTX_PROGRAMS, Place, Plain, for_capability};
-use cuda_std::Module as Of;
+use super::ptx::{PTX, capability_of, for_capability, module_of};
+use super::{DeviceError, Kernel, Place, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::collections::VecDeque;
@@ -46,12 +46,8 @@ pub fn driver_version() -> Option<String> {
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// The kernels at [`ROOMY`] registers, and at [`NARROW`].
-    modules: [OnceLock<Result<Module, DeviceError>>; 2],
-    /// The second PTX module, once something wants it.
-    bulk: OnceLock<Result<Module, DeviceError>>,
-    /// The programs at [`ROOMY`] registers, and at [`NARROW`], each once something wants it.
-    programs: [OnceLock<Result<Module, DeviceError>>; 2],
+    /// Those of [`PTX`] at [`ROOMY`] registers, and at [`NARROW`], each once a kernel of it is wanted.
+    modules: Vec<[OnceLock<Result<Module, DeviceError>>; 2]>,
     name: String,
     /// Compute capability. Kept, since launches ask for it.
     capability: (u32, u32),
@@ -145,17 +141,7 @@ fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
 
 impl Gpu {
     pub(super) fn open(index: usize) -> Result<Gpu, DeviceError> {
-        let gpu = Gpu::open_for_memory(index)?;
-        // The driver compiles the PTX here; loading at once keeps that out of the first launch.
-        for narrow in [0, 1] {
-            gpu.module(narrow)?;
-        }
-        Ok(gpu)
-    }
-
-    /// Without the kernels, which a first launch then has to wait for.
-    pub(super) fn open_for_memory(index: usize) -> Result<Gpu, DeviceError> {
-        if PTX.is_none() {
+        if PTX.is_empty() {
             return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
         }
         if !is_there() {
@@ -175,9 +161,7 @@ impl Gpu {
         Ok(Gpu {
             context,
             stream,
-            modules: Default::default(),
-            bulk: OnceLock::new(),
-            programs: Default::default(),
+            modules: PTX.iter().map(|_| Default::default()).collect(),
             name,
             capability: (major.max(0) as u32, minor.max(0) as u32),
         })
@@ -336,40 +320,26 @@ impl Gpu {
     pub(super) fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<sys::CUfunction, DeviceError> {
         self.bind()?;
         let narrow = usize::from(block > ROOMY_THREADS);
-        let module = match kernel.module() {
-            Of::First => self.module(narrow)?,
-            Of::Bulk => self.bulk_module()?,
-            Of::Programs => self.loaded(&self.programs[narrow], PTX_PROGRAMS, [ROOMY, NARROW][narrow])?,
-        };
-        module.function(kernel.name())
+        let name = kernel.name();
+        let module = module_of(name)
+            .ok_or_else(|| DeviceError::Missing(format!("the kernel {name} is in no PTX module of this build")))?;
+        self.module(module, narrow)?.function(name)
     }
 
-    /// The kernels' module for large blocks (1) or small ones (0).
-    fn module(&self, narrow: usize) -> Result<&Module, DeviceError> {
-        self.loaded(&self.modules[narrow], PTX, [ROOMY, NARROW][narrow])
-    }
-
-    /// The second PTX module. Its kernels take few registers, whatever the block.
-    fn bulk_module(&self) -> Result<&Module, DeviceError> {
+    /// A module for large blocks (1) or small ones (0), compiled when it is first wanted.
+    fn module(&self, module: usize, narrow: usize) -> Result<&Module, DeviceError> {
+        let ptx = PTX[module].1;
         let (major, minor) = self.capability;
-        if major < 9 {
+        if let Some(wanted) = capability_of(ptx).filter(|wanted| *wanted > major * 10 + minor) {
             return Err(DeviceError::Missing(format!(
-                "bulk stores (TMA) need compute capability 9.0, and this GPU has {major}.{minor}"
+                "the kernels of {} need compute capability {}.{}, and this GPU has {major}.{minor}",
+                PTX[module].0,
+                wanted / 10,
+                wanted % 10
             )));
         }
-        self.loaded(&self.bulk, PTX_BULK, NARROW)
-    }
-
-    /// The module, compiled when it is first wanted.
-    fn loaded<'a>(
-        &self,
-        module: &'a OnceLock<Result<Module, DeviceError>>,
-        ptx: Option<&str>,
-        registers: usize,
-    ) -> Result<&'a Module, DeviceError> {
-        let ptx = ptx.ok_or_else(|| DeviceError::Missing("this build has no PTX".into()))?;
-        let compiled = || load(&self.context, self.capability, ptx, registers);
-        module.get_or_init(compiled).as_ref().map_err(Clone::clone)
+        let compiled = || load(&self.context, self.capability, ptx, [ROOMY, NARROW][narrow]);
+        self.modules[module][narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
     }
 
     /// Whether a grid may come onto the multiprocessors while the one before still runs.

@@ -1,4 +1,4 @@
-//! Kernels ready to be launched, and where they come from: ginlab's own PTX, its second module for compute capability 9.0 and
+//! Kernels ready to be launched, and where they come from: ginlab's own PTX, its module for compute capability 9.0 and
 //! later, or a module that somebody else has compiled.
 
 use super::gpu::{Gpu, Module, failed};

@@ -11,18 +11,18 @@ mod features;
 mod gdr;
 mod gpu;
 mod gpu_module;
-mod later;
 mod mapped;
 mod peer;
+mod ptx;
 mod stream;
 
 pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
 pub use gpu::{CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
-pub use later::for_capability;
 pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, PeerHandle, PeerMemory};
+pub use ptx::{PTX, PTX_ARCH, PTX_RUSTC, for_capability};
 pub use stream::{Event, Graph, Stream};
 
 pub use cuda_std::{Kernel, Plain};
@@ -32,33 +32,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// The PTX of `kernels/`, when this build has it.
-#[cfg(feature = "ptx")]
-pub const PTX: Option<&str> = Some(include_str!(env!("GINLAB_PTX")));
-/// The PTX of `kernels/`, when this build has it.
-#[cfg(not(feature = "ptx"))]
-pub const PTX: Option<&str> = None;
-
-/// The PTX of the kernels that need compute capability 9.0, when this build has it.
-#[cfg(feature = "ptx")]
-pub const PTX_BULK: Option<&str> = Some(include_str!(env!("GINLAB_PTX_BULK")));
-/// The PTX of the kernels that need compute capability 9.0, when this build has it.
-#[cfg(not(feature = "ptx"))]
-pub const PTX_BULK: Option<&str> = None;
-
-/// The PTX of programs over the device API, when this build has it.
-#[cfg(feature = "ptx")]
-pub const PTX_PROGRAMS: Option<&str> = Some(include_str!(env!("GINLAB_PTX_PROGRAMS")));
-/// The PTX of programs over the device API, when this build has it.
-#[cfg(not(feature = "ptx"))]
-pub const PTX_PROGRAMS: Option<&str> = None;
-
-/// The lowest GPU that [`PTX`] and [`PTX_PROGRAMS`] run on, as `sm_80`, when this build has them.
-pub const PTX_ARCH: Option<&str> = option_env!("GINLAB_PTX_ARCH");
-
-/// The compiler that wrote the PTX and its LLVM, as `1.96.0, LLVM 22.1.8`, when this build has any.
-pub const PTX_RUSTC: Option<&str> = option_env!("GINLAB_PTX_RUSTC");
 
 /// An error of a device: what was asked, what came back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,31 +93,16 @@ pub enum Device {
 
 impl Device {
     /// Opens the device for the `index`-th rank of this host; several ranks share a GPU when there are fewer. The second
-    /// value says why an automatic choice fell on the emulated device.
+    /// value says why an automatic choice fell on the emulated device. The driver compiles a module of kernels when one of them is
+    /// first wanted.
     ///
     /// # Errors
     /// When a GPU was asked for and there is none.
     pub fn open(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
-        Device::opened(choice, || gpu::Gpu::open(index))
-    }
-
-    /// As [`open`](Device::open), for who wants the device's memory and its place: the driver compiles no kernel, which at a first
-    /// use takes seconds.
-    ///
-    /// # Errors
-    /// When a GPU was asked for and there is none.
-    pub fn open_for_memory(choice: Choice, index: usize) -> Result<(Device, Option<String>), DeviceError> {
-        Device::opened(choice, || gpu::Gpu::open_for_memory(index))
-    }
-
-    fn opened(
-        choice: Choice,
-        open: impl FnOnce() -> Result<gpu::Gpu, DeviceError>,
-    ) -> Result<(Device, Option<String>), DeviceError> {
         if choice == Choice::Emulated {
             return Ok((Device::Emulated, None));
         }
-        match open() {
+        match gpu::Gpu::open(index) {
             Ok(gpu) => Ok((Device::Gpu(Arc::new(gpu)), None)),
             Err(DeviceError::Missing(why)) if choice == Choice::Auto => Ok((Device::Emulated, Some(why))),
             Err(error) => Err(error),

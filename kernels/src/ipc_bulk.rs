@@ -1,5 +1,5 @@
 //! Writing into another GPU's memory by bulk stores (TMA): the threads fill a stage in shared memory, and the multiprocessor's
-//! copy unit carries it away while they fill the next one. The second PTX module, for compute capability 9.0 and later.
+//! copy unit carries it away while they fill the next one. A PTX module of its own, for compute capability 9.0 and later.
 //!
 //! ```text
 //!   threads: fill stage k   fill k+1   fill k+2   (wait until k was read)  fill k ...

@@ -13,19 +13,17 @@
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`], and
-//!   [`ring_shift`], [`signal_check`], [`shmem`]; [`ipc_bulk`], which is a PTX module of its own (feature `bulk`); and programs over
-//!   [`gin`], which have one too (feature `programs`): [`collective`], [`jacobi`]. A new one is a file and its name in a list below
-//!   (docs/add-a-kernel.md).
+//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`],
+//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
+//!   is a file and its name in a list below (docs/add-a-kernel.md).
+//!
+//! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, and the driver compiles a module
+//! when one of its kernels is first launched.
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
-pub mod ipc;
-#[cfg(any(not(target_arch = "nvptx64"), feature = "bulk"))]
-pub mod ipc_bulk;
-
-/// What the first module and that of programs are made of: no kernels.
+/// What modules are made of: no kernels. Bulk stores use nothing of it but [`ipc`].
 macro_rules! shared {
     ($($name:ident)*) => {$(
         #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
@@ -33,22 +31,21 @@ macro_rules! shared {
     )*};
 }
 
-/// The first PTX module.
-macro_rules! first_module {
-    ($($name:ident)*) => {$(
-        #[cfg(not(all(target_arch = "nvptx64", any(feature = "bulk", feature = "programs"))))]
+/// A PTX module, by the feature that makes it, and its files.
+macro_rules! module {
+    ($feature:literal: $($name:ident)*) => {$(
+        #[cfg(any(not(target_arch = "nvptx64"), feature = $feature))]
         pub mod $name;
     )*};
 }
 
-/// The PTX module of programs.
-macro_rules! programs {
-    ($($name:ident)*) => {$(
-        #[cfg(any(not(target_arch = "nvptx64"), feature = "programs"))]
-        pub mod $name;
-    )*};
-}
-
+pub mod ipc;
 shared! { batch block command gin pattern ring }
-first_module! { clock ipc_kernel ipc_wait ping_pong put put_batch put_kernel put_trace queue_kernel ring_shift shmem signal_check vyukov }
-programs! { collective jacobi }
+
+module! { "puts": clock ping_pong put put_batch put_kernel put_trace }
+module! { "queue": queue_kernel vyukov }
+module! { "ipc": ipc_kernel ipc_wait }
+module! { "bulk": ipc_bulk }
+module! { "shmem": ring_shift shmem signal_check }
+module! { "collective": collective }
+module! { "jacobi": jacobi }

@@ -10,7 +10,8 @@
 //!
 //! A nested cargo compiles `core` and the kernel crate for the GPU, with its own target directory. It needs a toolchain
 //! that has the sources of `core`; [`Toolchain::find`] says where it looks. PTX is kept by the contents of what it was made
-//! from: the same sources are compiled once, whichever profile asks and however often.
+//! from: the same sources are compiled once, whichever profile asks and however often. Of the kernel crate that is what the compiler
+//! has read for the module, so an edit compiles the modules that have the file and no other.
 
 mod toolchain;
 
@@ -24,9 +25,6 @@ use std::{env, fs, io};
 
 /// The target's name, to rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
-
-/// The target folder of the module without a feature.
-const FIRST: &str = "nvptx";
 
 /// Why there is no PTX.
 #[derive(Debug)]
@@ -59,6 +57,8 @@ pub struct CudaBuilder {
     isa: Option<u32>,
     feature: Option<String>,
     watch: Vec<PathBuf>,
+    /// The target folder of another module, which has `core` compiled.
+    seed: Option<String>,
 }
 
 impl CudaBuilder {
@@ -71,6 +71,7 @@ impl CudaBuilder {
             isa: None,
             feature: None,
             watch: Vec::new(),
+            seed: None,
         }
     }
 
@@ -104,9 +105,10 @@ impl CudaBuilder {
     /// # Errors
     /// See [`Error`].
     pub fn build_all(builders: Vec<CudaBuilder>) -> Result<Vec<PathBuf>, Error> {
-        let mut waiting = builders.into_iter();
+        let seed = builders.first().map(CudaBuilder::folder);
+        let mut waiting = builders.into_iter().map(|builder| CudaBuilder { seed: seed.clone(), ..builder });
         let mut first = None;
-        if !shared_folder(&out_folder()).join(FIRST).exists() {
+        if seed.as_ref().is_some_and(|seed| !shared_folder(&out_folder()).join(seed).exists()) {
             first = waiting.next().map(CudaBuilder::build).transpose()?;
         }
         let building: Vec<_> = waiting.map(|builder| std::thread::spawn(|| builder.build())).collect();
@@ -136,24 +138,39 @@ impl CudaBuilder {
 
     fn build_in(&self, out: &Path) -> Result<PathBuf, Error> {
         check_arch(&self.arch)?;
-        let suffix = self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default();
+        let suffix = self.suffix();
         let destination = out.join(format!("kernels{suffix}.ptx"));
         let shared = shared_folder(out);
-        let made = shared.join(format!("kernels{suffix}-{:016x}.ptx", self.fingerprint()?));
+        // The files of the crate that the compiler read when it made this module last. As long as none of them has changed, it would
+        // read the same ones: what names another file is one of them.
+        let list = shared.join(format!("kernels{suffix}.d"));
+        let named = |number: u64| shared.join(format!("kernels{suffix}-{number:016x}.ptx"));
+        let mut made = named(self.fingerprint(fs::read_to_string(&list).ok().as_deref())?);
         if !made.is_file() {
-            let folder = shared.join(format!("{FIRST}{suffix}"));
+            let folder = shared.join(self.folder());
             // `core` and the macros are the same for all modules, and compiling them takes longer than the kernels.
-            if !folder.exists() && shared.join(FIRST).is_dir() {
-                copy_folder(&shared.join(FIRST), &folder)?;
+            let seed = self.seed.as_ref().map(|seed| shared.join(seed)).filter(|seed| seed.is_dir());
+            if let Some(seed) = seed.filter(|_| !folder.exists()) {
+                copy_folder(&seed, &folder)?;
             }
             let assembly = self.compile(&folder)?;
-            // Under its name only when it is whole: another build may look for it.
-            let whole = made.with_extension(std::process::id().to_string());
-            fs::copy(&assembly, &whole).map_err(|error| Error::Io(whole.clone(), error))?;
-            fs::rename(&whole, &made).map_err(|error| Error::Io(made.clone(), error))?;
+            let read = assembly.with_extension("d");
+            let text = fs::read_to_string(&read).map_err(|error| Error::Io(read.clone(), error))?;
+            made = named(self.fingerprint(Some(&text))?);
+            copy_file(&assembly, &made)?;
+            copy_file(&read, &list)?;
         }
         fs::copy(&made, &destination).map_err(|error| Error::Io(destination.clone(), error))?;
         Ok(destination)
+    }
+
+    fn suffix(&self) -> String {
+        self.feature.as_ref().map(|feature| format!("_{feature}")).unwrap_or_default()
+    }
+
+    /// The nested cargo's target folder.
+    fn folder(&self) -> String {
+        format!("nvptx{}", self.suffix())
     }
 
     /// The sources of each crate; its tests do not make PTX.
@@ -161,12 +178,21 @@ impl CudaBuilder {
         self.watch.iter().chain([&self.krate]).flat_map(|krate| ["Cargo.toml", "src"].map(|part| krate.join(part)))
     }
 
-    /// A number of everything that the PTX depends on: sources, compiler, target.
-    fn fingerprint(&self) -> Result<u64, Error> {
+    /// A number of everything that the PTX depends on: sources, compiler, target. Of the kernel crate's sources only those that the
+    /// compiler's list `read` names, where there is one (`TARGET: FILE FILE...`, by paths from wherever it ran).
+    fn fingerprint(&self, read: Option<&str>) -> Result<u64, Error> {
         let mut files = Vec::new();
         for path in self.inputs() {
             list_files(&path, &mut files)?;
         }
+        let sources = self.krate.join("src");
+        let is_read = |path: &PathBuf| match (read, path.strip_prefix(&self.krate)) {
+            (Some(read), Ok(name)) if path.starts_with(&sources) => {
+                read.split_whitespace().any(|file| Path::new(file).ends_with(name))
+            }
+            _ => true,
+        };
+        files.retain(is_read);
         files.sort();
         let mut hasher = DefaultHasher::new();
         for path in &files {
@@ -262,6 +288,13 @@ fn shared_folder(out: &Path) -> PathBuf {
     out.ancestors().nth(4).unwrap_or(out).join("kernels")
 }
 
+/// Under its name only when it is whole: another build may look for it.
+fn copy_file(from: &Path, to: &Path) -> Result<(), Error> {
+    let part = to.with_extension(std::process::id().to_string());
+    fs::copy(from, &part).map_err(|error| Error::Io(from.into(), error))?;
+    fs::rename(&part, to).map_err(|error| Error::Io(to.into(), error))
+}
+
 /// With all times, by which cargo knows what is fresh. Under its name only when it is whole.
 fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
     let part = to.with_extension(std::process::id().to_string());
@@ -348,14 +381,14 @@ mod tests {
             is_the_projects: true,
         };
         let builder = || CudaBuilder::new(&kernels, toolchain.clone()).watch(&used);
-        let number = builder().fingerprint().unwrap();
+        let number = builder().fingerprint(None).unwrap();
         // The same words, written again; a test and what git keeps beside the sources.
         toy(&kernels);
         fs::create_dir_all(kernels.join("tests")).unwrap();
         fs::write(kernels.join("tests/a.rs"), "fn test() {}").unwrap();
         fs::create_dir_all(folder.path().join(".git")).unwrap();
         fs::write(folder.path().join(".git/HEAD"), "another commit").unwrap();
-        assert_eq!(builder().fingerprint().unwrap(), number);
+        assert_eq!(builder().fingerprint(None).unwrap(), number);
         let inputs: Vec<PathBuf> = builder().inputs().collect();
         // Or cargo would not run the build script again; and it would at each commit if git's files were among them.
         let watched = builder().asks_cargo_to_watch();
@@ -373,18 +406,37 @@ mod tests {
             assert!(inputs.iter().any(|input| edited.starts_with(input)), "{}", edited.display());
             let before = fs::read(&edited).unwrap();
             fs::write(&edited, [before.as_slice(), b" // edited"].concat()).unwrap();
-            assert_ne!(builder().fingerprint().unwrap(), number, "{}", edited.display());
+            assert_ne!(builder().fingerprint(None).unwrap(), number, "{}", edited.display());
             fs::write(&edited, before).unwrap();
         }
         fs::write(kernels.join("src/new.rs"), "").unwrap();
-        assert_ne!(builder().fingerprint().unwrap(), number, "a new file");
+        assert_ne!(builder().fingerprint(None).unwrap(), number, "a new file");
         fs::remove_file(kernels.join("src/new.rs")).unwrap();
-        assert_eq!(builder().fingerprint().unwrap(), number);
+        assert_eq!(builder().fingerprint(None).unwrap(), number);
+        // Where the compiler has said what it read, another module's file is none of this one's.
+        let read = "/target/kernels.s: kernels/src/lib.rs kernels/src/gin/mod.rs\n";
+        fs::create_dir_all(kernels.join("src/gin")).unwrap();
+        let (mut earlier, mut edits) = (builder().fingerprint(Some(read)).unwrap(), 0);
+        let files = [
+            ("src/mod.rs", false),
+            ("src/gin/mod.rs", true),
+            ("src/gin/lib.rs", false),
+            ("src/lib.rs", true),
+            ("Cargo.toml", true),
+        ];
+        for (file, counts) in files {
+            fs::write(kernels.join(file), "edited").unwrap();
+            let now = builder().fingerprint(Some(read)).unwrap();
+            assert_eq!(now != earlier, counts, "{file}");
+            (earlier, edits) = (now, edits + u32::from(counts));
+        }
+        assert_eq!(edits, 3);
         // Another GPU, module or compiler is another PTX.
+        let last = builder().fingerprint(None).unwrap();
         let mut other = builder();
         other.toolchain.version = "1.97.0".into();
         for other in [builder().arch("sm_90"), builder().isa(80), builder().feature("bulk"), other] {
-            assert_ne!(other.fingerprint().unwrap(), number, "{other:?}");
+            assert_ne!(other.fingerprint(None).unwrap(), last, "{other:?}");
         }
     }
 }

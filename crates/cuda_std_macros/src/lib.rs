@@ -18,9 +18,8 @@ use syn::{Error, FnArg, Ident, ItemFn, ReturnType, Token, parse::Parser, parse_m
 /// `#[kernel(resident)]`: the kernel's blocks wait for one another or for those of other devices (a barrier of the grid, a signal
 /// that another block's work brings about). A grid that the device cannot hold whole is then refused, where it would hang.
 ///
-/// `#[kernel(program)]`: the kernel is in the PTX module of programs over the device API, which is loaded when one is launched.
-///
-/// `#[kernel(bulk)]`: the kernel uses bulk stores and is in the second PTX module. There is no native function, only the handle.
+/// `#[kernel(bulk)]`: the kernel uses bulk stores, which GPUs from compute capability 9.0 on have. There is no native function, only the
+/// handle.
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
@@ -31,7 +30,6 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
 #[derive(Default)]
 struct Options {
     bulk: bool,
-    program: bool,
     resident: bool,
 }
 
@@ -41,10 +39,9 @@ impl Options {
         for word in Punctuated::<Ident, Token![,]>::parse_terminated.parse2(attribute)? {
             match word.to_string().as_str() {
                 "bulk" => options.bulk = true,
-                "program" => options.program = true,
                 "resident" => options.resident = true,
                 other => {
-                    let text = format!("#[kernel] knows `bulk`, `program` and `resident`, not `{other}`");
+                    let text = format!("#[kernel] knows `bulk` and `resident`, not `{other}`");
                     return Err(Error::new(word.span(), text));
                 }
             }
@@ -82,7 +79,6 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
     let handle = format_ident!("{}", name.to_string().to_uppercase());
     let text = name.to_string();
     let made = if options.bulk { quote!(bulk(#text)) } else { quote!(new(#text, #name)) };
-    let made = if options.program { quote!(#made.program()) } else { made };
     let made = if options.resident { quote!(#made.resident()) } else { made };
     let doc = format!("The handle of [`{name}`], to launch it.");
     let doc = if options.bulk { format!("The handle of `{name}`, to launch it.") } else { doc };
@@ -151,12 +147,6 @@ mod tests {
     fn a_resident_kernel_says_so_in_its_handle() {
         let text = expanded(quote!(resident), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
         assert!(text.contains("Kernel :: new (\"my_k\" , my_k) . resident () ;"), "{text}");
-    }
-
-    #[test]
-    fn a_program_says_so_in_its_handle() {
-        let text = expanded(quote!(program, resident), "pub unsafe fn my_k(a: Args) { let _ = a; }").expect("a kernel");
-        assert!(text.contains("Kernel :: new (\"my_k\" , my_k) . program () . resident () ;"), "{text}");
     }
 
     #[test]

@@ -188,7 +188,7 @@ macro_rules! kernels {
         /// # Safety
         /// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for
         /// every block.
-        #[kernel(program, resident)]
+        #[kernel(resident)]
         pub unsafe fn $name(program: Program<CollectiveArgs>) {
             kernels!($scope program $way);
         }

@@ -233,7 +233,7 @@ unsafe fn rows(args: &StepArgs, columns: &Columns, begin: u32, end: u32) -> f32 
 /// # Safety
 /// The pointers are valid for what they say while the grid runs, nobody else uses the fields, and blocks are whole warps with
 /// [`SHARED_BYTES`] of shared memory.
-#[kernel(program)]
+#[kernel]
 pub unsafe fn jacobi_step(args: StepArgs) {
     let wide = thread::block_dim_x() * WIDTH as u32;
     let linked = !args.link.is_null();

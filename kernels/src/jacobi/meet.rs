@@ -41,7 +41,7 @@ unsafe impl Sync for MeetArgs {}
 ///
 /// # Safety
 /// The arguments are of the world, `totals` has room for `count`, and all PEs launch it with the same round.
-#[kernel(program, resident)]
+#[kernel(resident)]
 pub unsafe fn jacobi_meet(program: Program<MeetArgs>) {
     // The failure itself is in the report.
     // SAFETY: contract of the kernel.

@@ -87,7 +87,7 @@ unsafe impl Sync for ResidentArgs {}
 /// # Safety
 /// The pointers are valid for what they say while the grid runs, nobody else uses them, blocks are whole warps of the same number on all
 /// PEs, and each PE's grid runs the same iterations.
-#[kernel(program, resident)]
+#[kernel(resident)]
 pub unsafe fn jacobi_resident(args: ResidentArgs) {
     // SAFETY: contract of the kernel.
     unsafe { run::<false>(&args) };
@@ -97,7 +97,7 @@ pub unsafe fn jacobi_resident(args: ResidentArgs) {
 ///
 /// # Safety
 /// As [`jacobi_resident`].
-#[kernel(program, resident)]
+#[kernel(resident)]
 pub unsafe fn jacobi_resident_rails(args: ResidentArgs) {
     // SAFETY: contract of the kernel.
     unsafe { run::<true>(&args) };
