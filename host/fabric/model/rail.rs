@@ -26,6 +26,8 @@ pub(super) struct Poster {
     debt: Cell<Picoseconds>,
     /// Transfers that its rails have not reported.
     in_flight: Cell<usize>,
+    /// When one of its rails looked at the clock last: to look takes as long as to poll four cards where nothing has happened.
+    clock: Cell<Picoseconds>,
 }
 
 /// See [`Model`].
@@ -48,6 +50,8 @@ pub struct ModelRail<R: Rail> {
     last_due: Picoseconds,
     /// Since when the card has nothing left to do and only the bytes are missing.
     waits_since: Option<Picoseconds>,
+    /// What the poster's clock showed at the last poll.
+    polled_at: Picoseconds,
     polls: u32,
     arrived: Vec<Completion>,
 }
@@ -107,6 +111,7 @@ impl<R: Rail> ModelRail<R> {
             refused: Vec::new(),
             last_due: 0,
             waits_since: None,
+            polled_at: 0,
             polls: 0,
             arrived: Vec::new(),
             model,
@@ -114,6 +119,15 @@ impl<R: Rail> ModelRail<R> {
             card,
             inner,
         }
+    }
+
+    /// The time for a poll: what the poster's clock shows, unless nobody has looked at it since this rail's last poll.
+    fn time(&mut self) -> Picoseconds {
+        if self.poster.clock.get() == self.polled_at {
+            self.poster.clock.set(self.model.now());
+        }
+        self.polled_at = self.poster.clock.get();
+        self.polled_at
     }
 
     fn is_full(&self) -> bool {
@@ -137,9 +151,14 @@ impl<R: Rail> ModelRail<R> {
         }
         self.events.push(Reverse((course.completed, key, Event::Complete)));
         self.poster.in_flight.update(|count| count + 1);
-        while self.model.now() < done {
+        let mut now = self.model.now();
+        while now < done {
             std::hint::spin_loop();
+            now = self.model.now();
         }
+        // To see that the time is over takes time too.
+        self.poster.debt.update(|debt| debt + (now - done));
+        self.poster.clock.set(now);
     }
 
     fn insert(&mut self, token: u64, late: Option<(Rc<R::Region>, Transfer)>) -> usize {
@@ -299,20 +318,20 @@ impl<R: Rail> Rail for ModelRail<R> {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         self.polls = self.polls.wrapping_add(1);
+        if self.flights.is_empty() {
+            // Nothing of ours is under way: only peers may have something for us.
+            return if self.polls.is_multiple_of(IDLE_POLLS) { self.poll_inner(completions) } else { Ok(()) };
+        }
+        let (now, had) = (self.time(), (self.below, self.events.len()));
         if self.below > 0 || self.polls.is_multiple_of(IDLE_POLLS) {
             self.poll_inner(completions)?;
         }
         for key in std::mem::take(&mut self.refused) {
             self.advance(key, completions);
         }
-        if self.events.is_empty() {
-            return Ok(());
-        }
-        let now = self.model.now();
-        while let Some(&Reverse((due, key, event))) = self.events.peek() {
-            if due > now {
-                return Ok(());
-            }
+        while let Some(&Reverse((due, key, event))) = self.events.peek()
+            && due <= now
+        {
             self.events.pop();
             self.last_due = due;
             if let Some(flight) = self.flights.get_mut(key) {
@@ -324,8 +343,14 @@ impl<R: Rail> Rail for ModelRail<R> {
             self.advance(key, completions);
         }
         // A card would be idle now.
-        if self.below > 0 {
+        if self.below > 0 && had.1 > 0 && self.events.is_empty() {
             self.waits_since = Some(self.last_due);
+        }
+        if (self.below, self.events.len()) != had {
+            // A card moves bytes and delivers immediates by itself, and a request's modelled cost has its completion in it.
+            let end = self.model.now();
+            self.poster.debt.update(|debt| debt + end.saturating_sub(now));
+            self.poster.clock.set(end);
         }
         Ok(())
     }
