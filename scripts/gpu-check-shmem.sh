@@ -53,7 +53,7 @@ if [ "$device" = gpu ]; then
     run 60 nvlink-small --path nvlink "${turns[@]}" "${baseline[@]}" \
         --cases p-latency,signal-ping-pong,atomic-latency,barrier-all,put-latency,get-latency -b 8 -e 4K -f 8 --block 1024
     run 60 nvlink-put-signal --path nvlink "${turns[@]}" "${baseline[@]}" --volume 2G \
-        --cases put-signal-ping-pong,message-ping-pong -b 8 -e 8M -f 8 --block 1024
+        --cases put-signal-ping-pong,message-ping-pong -b 8 -e 8M -f 4 --block 256,1024
     run 45 nvlink-all-to-all --path nvlink "${turns[@]}" "${baseline[@]}" --cases all-to-all -b 8 -e 1M -f 8 --block 256
     run 45 nvlink-scopes --path nvlink "${turns[@]}" "${baseline[@]}" --scope thread,warp,block \
         --cases barrier-all,put-signal-ping-pong,message-ping-pong -b 8 -e 512 -f 8 --block 256

@@ -22,7 +22,7 @@ use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -188,6 +188,8 @@ struct Grid {
     iterations: u32,
     quiet_every: u32,
     peer: u32,
+    /// Payloads that a block writes between two barriers.
+    ahead: u32,
     /// Puts that go out together; 0: the put kernel.
     batch: u32,
 }
@@ -231,6 +233,7 @@ impl Grid {
             first_iteration: 0,
             quiet_every: self.quiet_every,
             fill: 1,
+            ahead: self.ahead,
             tickets: tickets.pointer(),
             results: results.pointer(),
         };
@@ -284,6 +287,7 @@ const GRID: Grid = Grid {
     iterations: 40,
     quiet_every: 0,
     peer: 0,
+    ahead: 1,
     batch: 0,
 };
 
@@ -743,6 +747,15 @@ fn puts_over_tcp_survive_faults_byte_for_byte() {
         assert_eq!(stops(&results), [0; 2], "{:?}", a.proxy.failure());
         assert_eq!(grid.wrong(&b), 0, "{strategy}");
     }
+    // Payloads that are written before earlier ones have gone out, by a block of warps that are not all full.
+    for (window, ahead, batch) in [(2, 1, 0), (8, 3, 0), (8, 4, 0), (8, 1, 3), (8, 1, 4), (64, 1, 32)] {
+        a.proxy.configure(2, Strategy::Auto { threshold: 4096 }).unwrap();
+        let grid = Grid { bytes: 131, block: 70, window, ahead, batch, iterations: window * 3, peer: 1, ..GRID };
+        // SAFETY: nothing is in flight between launches.
+        unsafe { b.destination.host_bytes() }.unwrap().fill(0xEE);
+        assert_eq!(stops(&grid.run(&[&a])), [0; 4], "{:?}", a.proxy.failure());
+        assert_eq!(grid.wrong(&b), 0, "{window} {ahead} {batch}");
+    }
     assert!(a.proxy.snapshot().unwrap().counters.again > 50);
 }
 
@@ -894,6 +907,75 @@ fn puts_that_go_out_together_arrive_once_each() {
         let puts = grid.producers() * u64::from(grid.iterations);
         let counted = world.proxy.snapshot().unwrap().null.unwrap();
         assert_eq!(counted, (puts, puts * 48, grid.checksum()), "{batch} {window} {block}");
+    }
+}
+
+/// Looks at a put's bytes when it is posted and when it is complete: they are those of its own iteration.
+struct Unchanged {
+    grid: Grid,
+    source: Option<usize>,
+    /// How often a slot has been put.
+    turns: HashMap<u64, u32>,
+    under_way: HashMap<u64, (u64, u64)>,
+    /// Completions, and how often bytes were another iteration's.
+    seen: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Unchanged {
+    fn is_of(&self, slot: u64, seed: u64) -> bool {
+        let start = self.source.expect("registered before it is posted") as *const u8;
+        let byte = |at: u64| {
+            // SAFETY: of the world's source, which outlives its proxy.
+            unsafe { start.add((slot * self.grid.stride() + at) as usize).read_volatile() }
+        };
+        (0..self.grid.bytes).all(|at| byte(at) == kernels::pattern::byte(seed, at))
+    }
+}
+
+impl Layer for Unchanged {
+    fn before_register(&mut self, _: &str, memory: Memory) -> Result<(), FabricError> {
+        self.source.get_or_insert(memory.address as usize);
+        Ok(())
+    }
+
+    fn after_post(&mut self, posting: Posting<'_>) {
+        if let Posting::Write(transfer) = posting {
+            let (slot, window) = (transfer.local_offset / self.grid.stride(), self.grid.window);
+            let turn = self.turns.entry(slot).or_default();
+            let iteration = *turn * window + (slot % u64::from(window)) as u32;
+            *turn += 1;
+            let seed = kernels::pattern::seed(0, iteration, slot as u32);
+            self.under_way.insert(transfer.token, (slot, seed));
+            self.seen.lock().unwrap().1 += usize::from(!self.is_of(slot, seed));
+        }
+    }
+
+    fn after_poll(&mut self, _: &str, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        for completion in completions.iter() {
+            let Completion::Done { token } = completion else { continue };
+            let (slot, seed) = self.under_way.remove(token).expect("posted");
+            let mut seen = self.seen.lock().unwrap();
+            seen.0 += 1;
+            seen.1 += usize::from(!self.is_of(slot, seed));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_payload_is_not_rewritten_before_its_put_is_complete() {
+    for (window, ahead, batch) in [(1, 1, 0), (2, 1, 0), (8, 3, 0), (8, 4, 0), (8, 1, 4), (7, 1, 3), (64, 1, 32)] {
+        let grid = Grid { block: 40, window, ahead, batch, iterations: window * 6, ..GRID };
+        let seen = Arc::new(Mutex::new((0, 0)));
+        let of_rail = seen.clone();
+        let world = World::alone(USUAL, move || {
+            let late = faulty(Faults { delay_polls: 20, reverse: true, ..Default::default() });
+            let (turns, under_way) = Default::default();
+            vec![Layered::over(late, Unchanged { grid, source: None, turns, under_way, seen: of_rail.clone() })]
+        });
+        assert_eq!(stops(&grid.run(&[&world])), [0; 4], "{:?}", world.proxy.failure());
+        let puts = (grid.producers() * u64::from(grid.iterations)) as usize;
+        assert_eq!(*seen.lock().unwrap(), (puts, 0), "{window} {ahead} {batch}");
     }
 }
 

@@ -108,6 +108,10 @@ pub struct Args {
     /// The kernel puts what is there
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "fill")]
     pub no_fill: bool,
+    /// Emulated device, nbi mode: payloads that a block writes between two barriers [default: as many as fit 256 KiB, at most 16 and
+    /// half the window]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub fill_ahead: Option<u32>,
     /// Verify every byte in a pass of its own [the default]
     #[arg(short = 'c', long, action = ArgAction::SetTrue, overrides_with = "no_check")]
     pub check: bool,
@@ -441,6 +445,7 @@ impl Args {
             text("modes", joined(&mut self.mode.iter().map(Mode::to_string))),
             text("iterations", format!("{}+{}x{}", self.warmup, self.iterations, self.repeats)),
             text("window", self.window.to_string()),
+            text("fill-ahead", format!("{:?}", self.fill_ahead)),
             text("volume", self.volume.to_string()),
             text("memory limit", self.memory_limit().to_string()),
             text(

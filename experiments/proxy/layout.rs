@@ -14,6 +14,11 @@ pub const PLACEHOLDER: u64 = 4096;
 /// Slots begin at multiples of this: the largest store of a kernel, and whole cache lines.
 const SLOT_ALIGNMENT: u64 = 256;
 
+/// Payloads that a block of the emulated device writes between two barriers are as many as these, and no more bytes: the barrier's time is
+/// divided by their number, and what was written first should still be in a cache when it is sent. (On a GPU the kernel writes one.)
+const MOST_AHEAD: u64 = 16;
+const MOST_BYTES_AHEAD: u64 = 256 << 10;
+
 /// How one tuple lies in memory, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -23,6 +28,8 @@ pub struct Layout {
     pub window: u64,
     /// Bytes from one slot to the next.
     pub stride: u64,
+    /// Payloads that a block writes between two barriers, where it does not wait for each put.
+    pub ahead: u64,
     /// Timed puts per producer and repeat.
     pub iterations: u64,
     /// Untimed ones before.
@@ -31,7 +38,7 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of a tuple with this many threads per block, or why it does not fit.
-    pub fn new(args: &Args, tuple: &Tuple, block: u32) -> Result<Layout, String> {
+    pub fn new(args: &Args, tuple: &Tuple, block: u32, device: &Device) -> Result<Layout, String> {
         let producers = match args.scope {
             Scope::Block => u64::from(tuple.grid),
             Scope::Thread => u64::from(tuple.grid) * u64::from(block),
@@ -47,10 +54,15 @@ impl Layout {
         };
         let window = u64::from(args.window).min(args.memory_limit() / one_slot_each);
         let most = (args.volume / (producers * tuple.bytes)).max(1);
+        let ahead = match device {
+            Device::Emulated => args.fill_ahead.map_or((MOST_BYTES_AHEAD / tuple.bytes).min(MOST_AHEAD), u64::from),
+            Device::Gpu(_) => 1,
+        };
         Ok(Layout {
             producers,
             window,
             stride,
+            ahead: ahead.min(window / 2).max(1),
             iterations: u64::from(args.iterations).min(most),
             warmup: u64::from(args.warmup).min(most),
         })
@@ -92,12 +104,13 @@ mod tests {
             let scope = if thread { "thread" } else { "block" };
             let args = parsed(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
             let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block: Some(block) };
-            match Layout::new(&args, &tuple, block) {
+            match Layout::new(&args, &tuple, block, &Device::Emulated) {
                 Err(why) => prop_assert!(why.contains("--memory-limit")),
                 Ok(layout) => {
                     prop_assert!(layout.bytes() <= 256 << 20);
                     prop_assert!(layout.stride >= bytes && layout.stride % 16 == 0);
                     prop_assert!(layout.window >= 1 && layout.iterations >= 1);
+                    prop_assert!(layout.ahead >= 1 && (layout.ahead == 1 || layout.ahead * 2 <= layout.window));
                     let moved = layout.iterations * layout.producers * bytes;
                     prop_assert!(layout.iterations == 1 || moved <= 64 << 20);
                 }
@@ -106,7 +119,7 @@ mod tests {
 
         #[test]
         fn the_last_writer_of_a_slot(window in 1u64..20, iterations in 0u64..100, slot in 0u64..20) {
-            let layout = Layout { producers: 1, window, stride: 16, iterations: 1, warmup: 0 };
+            let layout = Layout { producers: 1, window, stride: 16, ahead: 1, iterations: 1, warmup: 0 };
             let expected = (0..iterations).filter(|iteration| iteration % window == slot % window).max();
             prop_assert_eq!(layout.last_writer(slot, iterations), expected);
         }

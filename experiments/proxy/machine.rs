@@ -88,7 +88,7 @@ impl Needs {
             let block = tuple.block.unwrap_or(DEFAULT_BLOCK);
             device.check_grid(tuple.grid, block)?;
             // A tuple that does not fit becomes a skipped row.
-            if let Ok(layout) = Layout::new(args, &tuple, block) {
+            if let Ok(layout) = Layout::new(args, &tuple, block, device) {
                 needs.payload = needs.payload.max(layout.bytes());
                 needs.slots = needs.slots.max(layout.producers * layout.window);
             }

@@ -7,7 +7,7 @@ use super::rank::Rank;
 use super::run::{Case, Sample, Shape, run};
 use super::trace::{Traces, trace};
 use super::verify;
-use super::{FILL, POST_RATE, PROXY_THREADS, RING_MEMORY};
+use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
 use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
 use crate::nodes::{self, Sender};
@@ -41,7 +41,7 @@ pub fn measure(
     traces: &mut Traces,
 ) -> Result<Rows, Failure> {
     let block = rank.block(tuple);
-    let layout = match Layout::new(args, tuple, block) {
+    let layout = match Layout::new(args, tuple, block, rank.device()) {
         Ok(layout) => layout,
         Err(why) => return Ok(skipped(args, tuple, block, rank, ranks, &why)),
     };
@@ -203,6 +203,9 @@ fn rows(
         let samples = slowest(|sample| Some(sample.done));
         let operations = if case == Case::PingPong { 1 } else { pairs * shape.layout.producers };
         row.iterations = Some(iterations);
+        if case == Case::Put(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
+            row.set(&FILL_AHEAD, shape.layout.ahead);
+        }
         row.set(&WINDOW, shape.layout.window).set(&AGAIN, of_ranks.iter().map(|found| found.again).sum::<u64>());
         row.set(&RAIL_BYTES, sum_by_rail(&of_ranks, shape.tuple.rails));
         timed(&mut row, &samples, operations * shape.tuple.bytes, operations);

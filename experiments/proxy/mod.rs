@@ -34,6 +34,8 @@ pub const PROGRAMS: &[Program] = &[program::<Proxy>()];
 pub use trace::ABOUT as STAGES;
 
 const FILL: Column = Column::follows("fill", "", "Whether the kernel wrote the payload before each put");
+const FILL_AHEAD: Column =
+    Column::follows("fill_ahead", "", "Payloads that a block wrote between two barriers, where it did not wait for each put");
 const PROXY_THREADS: Column = Column::follows("proxy_threads", "", "Proxy threads per device");
 const RING_MEMORY: Column = Column::chosen("ring_memory", "", "Where the rings are: `pinned`, `managed`, `gdr`");
 const POST_RATE: Column =
@@ -55,7 +57,7 @@ impl Experiment for Proxy {
 
     const ABOUT: About = About {
         columns: &[
-            POST, POST_RATE, FILL, SCOPE, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
+            POST, POST_RATE, FILL, FILL_AHEAD, SCOPE, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
             nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX,
         ],
         headlines: &[

@@ -119,6 +119,7 @@ pub fn put_args(
         first_iteration,
         quiet_every: mode.quiet_every(),
         fill: fill.into(),
+        ahead: shape.layout.ahead as u32,
         tickets: rank.tickets.pointer(),
         results: rank.results.pointer(),
     }

@@ -75,23 +75,35 @@ impl Batch {
         now - self.opened > LONGEST
     }
 
-    /// Pushes what waits; every thread of the group calls this, and those that hold a command push together. Returns the ticket of
-    /// this thread's own command, and what [`Ring::wait`] must pass for all of them (one more than the largest ticket; of threads
-    /// of one warp the first one alone is told, the others 0).
+    /// Pushes what waits; every thread of the group calls this, and those that hold a command push together. Returns what [`Ring::wait`]
+    /// must pass for all of them, in those threads; 0 in the others.
     ///
     /// # Errors
     /// As [`Ring::push`], in the threads whose command could not be pushed.
     #[inline(always)]
-    pub fn publish(&mut self, ring: &mut Ring, rank: u32) -> Result<(Option<u64>, u64), Status> {
+    pub fn publish(&mut self, ring: &mut Ring, rank: u32) -> Result<u64, Status> {
         let count = core::mem::take(&mut self.pending);
-        if rank >= count {
-            return Ok((None, 0));
-        }
-        let pushed = push(ring, self.words, Behind::Payload);
-        let own = pushed.as_ref().map_or(0, |ticket| ticket + 1);
-        let end = if warp::SIZE == 1 { own } else { largest(own, rank, count) };
-        pushed.map(|ticket| (Some(ticket), end))
+        if rank >= count { Ok(0) } else { push_together(ring, self.words, rank, count) }
     }
+}
+
+/// Pushes a command of each of a group's first `count` threads behind one fence; those threads call it, and nobody else. Returns
+/// what [`Ring::wait`] must pass for all of them: one more than the largest ticket. (Lanes that do not come together push one after
+/// another, in any order.)
+///
+/// # Errors
+/// As [`Ring::push`], in the threads whose command could not be pushed.
+#[inline(always)]
+pub(crate) fn push_together(
+    ring: &mut Ring,
+    words: [u64; COMMAND_WORDS as usize],
+    rank: u32,
+    count: u32,
+) -> Result<u64, Status> {
+    let pushed = push(ring, words, Behind::Payload);
+    let own = pushed.as_ref().map_or(0, |ticket| ticket + 1);
+    let end = if warp::SIZE == 1 { own } else { largest(own, rank, count) };
+    pushed.map(|_| end)
 }
 
 /// Pushes a command of each active lane, out of line, and on a copy of the ring that comes back with what it knows of free slots: a
@@ -113,7 +125,7 @@ fn push_copy(mut ring: Ring, words: [u64; COMMAND_WORDS as usize], payload: bool
     (pushed, ring.free_below)
 }
 
-/// The largest of the first `count` lanes' values, in the first of them; 0 in the others.
+/// The largest of the first `count` lanes' values, in all of them.
 #[inline(always)]
 fn largest(value: u64, rank: u32, count: u32) -> u64 {
     let mask = u32::MAX >> (u32::BITS - count);
@@ -125,5 +137,5 @@ fn largest(value: u64, rank: u32, count: u32) -> u64 {
         largest = largest.max(warp::shuffle_u64(mask, largest, source));
         step /= 2;
     }
-    if rank == 0 { largest } else { 0 }
+    warp::broadcast_u64(mask, largest, 0)
 }

@@ -25,7 +25,7 @@ pub struct Put {
 
 impl Put {
     #[inline(always)]
-    fn command(&self, opcode: Opcode, immediate: u32) -> Command {
+    pub(crate) fn command(&self, opcode: Opcode, immediate: u32) -> Command {
         Command {
             opcode,
             source_region: self.source_region,

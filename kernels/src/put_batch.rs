@@ -1,8 +1,9 @@
-//! The put kernel with batches: each block's non-blocking puts wait for each other and are published behind one fence.
+//! The put kernel with batches: a block writes the payloads of several puts, and lanes of its first warp put them together, behind one
+//! fence.
 
-use crate::batch::Batch;
+use crate::batch;
 use crate::block::block_maximum;
-use crate::command::{Command, Opcode};
+use crate::command::Opcode;
 use crate::put_kernel::{PutArgs, write_payload};
 use crate::ring::Ring;
 use cuda_std::{kernel, thread};
@@ -11,7 +12,7 @@ use cuda_std::{kernel, thread};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BatchedPutArgs {
-    /// As for the put kernel, of whole blocks; `quiet_every` is not looked at.
+    /// As for the put kernel, of whole blocks; `quiet_every` and `ahead` are not looked at.
     pub put: PutArgs,
     /// Puts of a block that are published together, 1 to 32; no more than half its window and than its threads.
     pub batch: u32,
@@ -39,82 +40,64 @@ pub unsafe fn put_batched_kernel(args: BatchedPutArgs) {
     }
     // SAFETY: contract of the kernel.
     let mut ring = unsafe { Ring::of_block(put.rings, put.ring_count) };
-    // Half a window at most: when a slot's turn comes again, its put has been published.
-    let mut batch = Batch::new(args.batch.min(put.window / 2), thread::block_dim_x());
-    let (mut known, mut end, mut stop) = (0, 0, 0);
-    // The slot of the command that this thread holds.
-    let mut held = 0u64;
-    let mut until_agreed = 0;
-    for iteration in 0..put.iterations {
-        let slot = iteration % put.window;
-        let number = thread::block_idx_x() as u64 * put.window as u64 + slot as u64;
-        let offset = number * put.stride;
-        // Once for as many puts as a batch has (H200, 256 threads, the null rail: 0.28 us a put; with a barrier for each 0.35).
-        if until_agreed == 0 {
-            until_agreed = batch.capacity();
-            // The sources of puts that are not complete must not be rewritten.
-            let last = (iteration + until_agreed).min(put.iterations) - 1;
-            if last >= put.window {
-                // Tickets that other threads have written.
-                thread::sync_threads();
-                if me == 0 && stop == 0 {
-                    let before = thread::block_idx_x() as u64 * put.window as u64 + (last % put.window) as u64;
-                    // SAFETY: one word per slot; its thread wrote it before the barrier. Tickets of a block grow from put to put, and of a
-                    // batch the last one is the largest: what it waits for, the others have done.
-                    let ticket = unsafe { *put.tickets.add(before as usize) };
-                    if ticket >= known {
-                        match ring.wait(ticket) {
-                            Ok(watermark) => known = watermark,
-                            Err(reason) => stop = reason.0,
-                        }
+    let (block, threads) = (thread::block_idx_x(), thread::block_dim_x());
+    // Half a window at most: when a slot's turn comes again, its put has been published. One command for each lane of a warp.
+    let batch = args.batch.min(put.window / 2).min(threads).clamp(1, u32::BITS);
+    // Threads that write one of the payloads: each thread has a part of one, and they meet once for all.
+    let team = threads / batch;
+    let (mut known, mut stop) = (0, 0);
+    let mut first = 0;
+    while first < put.iterations {
+        let count = batch.min(put.iterations - first);
+        let last = first + count - 1;
+        // The sources of puts that are not complete must not be rewritten.
+        if last >= put.window {
+            // Tickets that other threads have written.
+            thread::sync_threads();
+            if me == 0 && stop == 0 {
+                // SAFETY: one word per slot; its thread wrote it before the barrier. It says when all puts of its batch are done, and
+                // so those before.
+                let ticket = unsafe { *put.ticket(block, last) };
+                if ticket >= known {
+                    match ring.wait(ticket) {
+                        Ok(watermark) => known = watermark,
+                        Err(reason) => stop = reason.0,
                     }
                 }
             }
-            if thread::sync_threads_or(stop != 0) {
-                break;
-            }
         }
-        until_agreed -= 1;
+        if thread::sync_threads_or(stop != 0) {
+            break;
+        }
         if put.fill != 0 {
-            // SAFETY: the slot lies in the source region, contract of the kernel.
-            unsafe { write_payload(put, offset, iteration, number as u32) };
+            if me / team < count {
+                // SAFETY: contract of the kernel.
+                unsafe { write_payload(put, block, first + me / team, ((me % team) as u64, team as u64)) };
+            }
             // All payload writes happen before the fences of those that publish.
             thread::sync_threads();
         }
-        if me == batch.pending() {
-            held = number;
-        }
-        let command = Command {
-            opcode: Opcode::Put,
-            source_region: put.source_region,
-            source_offset: offset,
-            destination_region: put.destination_region,
-            destination_offset: offset,
-            bytes: put.bytes,
-            peer: put.peer,
-            immediate: 0,
-        };
-        if batch.add(me, &command) || iteration + 1 == put.iterations {
-            match batch.publish(&mut ring, me) {
-                Ok((ticket, last)) => {
-                    end = last.max(end);
-                    if let Some(ticket) = ticket {
-                        // SAFETY: as above, and the slot is that of this thread's command.
-                        unsafe { *put.tickets.add(held as usize) = ticket };
-                    }
-                }
+        if me < count {
+            let words = put.put(block, first + me).command(Opcode::Put, 0).encode();
+            match batch::push_together(&mut ring, words, me, count) {
+                // SAFETY: as above, and the slot is that of this thread's command.
+                Ok(end) => unsafe { *put.ticket(block, first + me) = end - 1 },
                 Err(reason) => stop = reason.0,
             }
         }
+        first += count;
     }
+    // The last tickets, too, are there behind the barriers of this.
     stop = block_maximum(stop);
     if me == 0 {
         // SAFETY: as above.
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
-    if stop == 0
-        && end > known
-        && let Err(reason) = ring.wait(end - 1)
+    if me == 0
+        && stop == 0
+        && put.iterations > 0
+        // SAFETY: as above; the last batch has the largest tickets.
+        && let Err(reason) = ring.wait(unsafe { *put.ticket(block, put.iterations - 1) })
     {
         stop = reason.0;
     }

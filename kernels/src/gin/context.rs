@@ -280,7 +280,9 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     fn publish(&mut self, call: Call) {
         match self.batch.publish(&mut self.ring, self.scope.rank()) {
-            Ok((_, end)) => self.last = self.last.max(end),
+            // One thread of the scope waits for all.
+            Ok(end) if self.scope.rank() == 0 => self.last = self.last.max(end),
+            Ok(_) => {}
             Err(stop) => self.fail(stop, Failure::of(call, NO_PE, 0)),
         }
     }
