@@ -132,6 +132,7 @@ impl From<RoundTripError> for Failure {
     fn from(error: RoundTripError) -> Failure {
         match error {
             RoundTripError::Device(error) => error.into(),
+            RoundTripError::Proxy(error) => error.into(),
             RoundTripError::Ended(_) => Failure::Timeout(error.to_string()),
         }
     }

@@ -12,6 +12,7 @@ use ginlab::fabric::layer::{Layer, Layered, Posting};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullRail, transfer_checksum};
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
+use ginlab::measure::ping_pong::{Flag, RoundTripError, round_trip};
 use ginlab::proxy::engine::{Engine, EngineError, Opened};
 use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout};
 use ginlab::rails::strategy::Strategy;
@@ -977,6 +978,23 @@ fn a_payload_is_not_rewritten_before_its_put_is_complete() {
         let puts = (grid.producers() * u64::from(grid.iterations)) as usize;
         assert_eq!(*seen.lock().unwrap(), (puts, 0), "{window} {ahead} {batch}");
     }
+}
+
+#[test]
+fn a_proxys_thread_answers_flags_and_then_serves_its_ring_again() {
+    let world = World::alone(USUAL, || vec![NullRail::new()]);
+    for payload in [None, Some((&world.source, 64))] {
+        let flag = Flag { payload, first_poll_ns: 0 };
+        let time = round_trip(&Device::Emulated, 3, 100, AMPLE, flag, Some(&world.proxy)).unwrap();
+        assert!(time > 0.0);
+        assert_eq!(stops(&GRID.run(&[&world])), [0; 4], "{:?}", world.proxy.failure());
+    }
+    // One that has ended does not keep anybody waiting.
+    let dead = World::alone(USUAL, || vec![faulty(Faults { fail_completions: vec![1], ..Default::default() })]);
+    GRID.run(&[&dead]);
+    let flag = Flag { payload: None, first_poll_ns: 0 };
+    let error = round_trip(&Device::Emulated, 1, 10, SHORT, flag, Some(&dead.proxy)).unwrap_err();
+    assert!(matches!(error, RoundTripError::Proxy(_) | RoundTripError::Ended(_)), "{error}");
 }
 
 #[test]

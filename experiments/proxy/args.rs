@@ -71,9 +71,10 @@ pub struct Args {
     /// Who puts: one thread for its block, or every thread for itself
     #[arg(long, value_enum, default_value_t = Scope::Block)]
     pub scope: Scope,
-    /// Source slots per producer; in nbi mode a slot is rewritten when its put has completed
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub window: u32,
+    /// Source slots per producer; in nbi mode a slot is rewritten when its put has completed [default: 64, of large puts as many as take
+    /// 64 MiB, but 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub window: Option<u32>,
     /// Rails per rank, a list that is swept [default: 4, and no more than there are cards]
     #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
     pub rails: Option<List<Rails>>,
@@ -444,7 +445,7 @@ impl Args {
             text("rows", format!("{tuples:?}")),
             text("modes", joined(&mut self.mode.iter().map(Mode::to_string))),
             text("iterations", format!("{}+{}x{}", self.warmup, self.iterations, self.repeats)),
-            text("window", self.window.to_string()),
+            text("window", format!("{:?}", self.window)),
             text("fill-ahead", format!("{:?}", self.fill_ahead)),
             text("volume", self.volume.to_string()),
             text("memory limit", self.memory_limit().to_string()),

@@ -415,7 +415,7 @@ impl Bench<'_> {
             for _ in 0..self.args.repeats {
                 for (late, samples) in samples.iter_mut().enumerate() {
                     let flag = Flag { payload: None, first_poll_ns: late as u64 * 250 };
-                    samples.push(round_trip(&self.device, 1, iterations, self.timeout(), flag)?);
+                    samples.push(round_trip(&self.device, 1, iterations, self.timeout(), flag, None)?);
                 }
             }
             for (name, samples) in ["ping-pong", "ping-pong-late"].into_iter().zip(samples) {

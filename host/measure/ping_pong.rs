@@ -1,6 +1,7 @@
 //! The floor under every acknowledged push: a flag to the CPU and its answer, the CPU's side.
 
-use crate::cuda::{Buffer, Device, DeviceError, Place};
+use crate::cuda::{Buffer, Device, DeviceError, Launch, Place};
+use crate::proxy::{Proxy, ProxyError};
 use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
 use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
@@ -11,8 +12,7 @@ use std::time::Duration;
 const LOOK_EVERY: u32 = 1 << 20;
 /// The same on the emulated device, where this thread gives way in between.
 const LOOK_EVERY_EMULATED: u32 = 1 << 12;
-/// Spins there before this thread gives way: about the time of the empty polls after which a proxy does, since what is the floor of
-/// puts must not give its core away more often than they do.
+/// Spins there before this thread gives way.
 const SPINS_BEFORE_YIELD: u32 = 1 << 8;
 
 /// What goes with the flag.
@@ -31,12 +31,16 @@ pub enum RoundTripError {
     /// The device's.
     #[error("{0}")]
     Device(#[from] DeviceError),
+    /// The proxy's, which was to answer.
+    #[error("{0}")]
+    Proxy(#[from] ProxyError),
     /// The kernel gave up.
     #[error("the ping-pong kernel ended early: {}", .0.text())]
     Ended(Status),
 }
 
-/// Microseconds of one round trip from a block of this many threads to this thread and back.
+/// Microseconds of one round trip from a block of this many threads to the thread that answers and back: the proxy's, so that a floor has
+/// the puts' own thread, core and neighbours, or this one.
 ///
 /// # Errors
 /// See [`RoundTripError`].
@@ -46,6 +50,7 @@ pub fn round_trip(
     iterations: u64,
     timeout: Duration,
     flag: Flag<'_>,
+    proxy: Option<&Proxy>,
 ) -> Result<f64, RoundTripError> {
     let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
     let results = device.allocate(Place::Device, 16)?;
@@ -61,10 +66,27 @@ pub fn round_trip(
         stop: (results.address() + 8) as *mut u64,
     };
     // SAFETY: flags, results and the borrowed payload live until the launch has ended.
-    let mut launch = unsafe { device.launch(&PING_PONG, 1, block, args) }?;
+    let launch = || unsafe { device.launch(&PING_PONG, 1, block, args) };
+    match proxy {
+        Some(proxy) => {
+            let run = || launch()?.wait(|| Ok::<(), DeviceError>(()));
+            // SAFETY: the flags are freed below, or not at all: after an error the thread may still use them.
+            let ran = unsafe { proxy.answer_flags(flags.pointer::<HostWords>(), run) };
+            ran.inspect_err(|_| crate::cuda::keep_buffers())??;
+        }
+        None => answer_here(launch()?, &flags, matches!(device, Device::Emulated))?,
+    }
+    let mut found = [0u64; 2];
+    results.read(0, &mut found)?;
+    match found {
+        [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
+        [_, stop] => Err(RoundTripError::Ended(Status(stop))),
+    }
+}
+
+fn answer_here(mut launch: Launch, flags: &Buffer, emulated: bool) -> Result<(), DeviceError> {
     // SAFETY: zeroed memory of this size and alignment; all parties use atomic accesses.
     let words = unsafe { &*flags.pointer::<HostWords>() };
-    let emulated = matches!(device, Device::Emulated);
     let look_every = if emulated { LOOK_EVERY_EMULATED } else { LOOK_EVERY };
     let (mut answered, mut spins) = (0, 0u32);
     loop {
@@ -76,16 +98,10 @@ pub fn round_trip(
         }
         spins = spins.wrapping_add(1);
         if spins.is_multiple_of(look_every) && launch.is_done()? {
-            break;
+            return Ok(());
         }
         if emulated && spins.is_multiple_of(SPINS_BEFORE_YIELD) {
             std::thread::yield_now();
         }
-    }
-    let mut found = [0u64; 2];
-    results.read(0, &mut found)?;
-    match found {
-        [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
-        [_, stop] => Err(RoundTripError::Ended(Status(stop))),
     }
 }

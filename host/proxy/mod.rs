@@ -24,6 +24,7 @@ use crate::rails::strategy::Strategy;
 use crossbeam_utils::CachePadded;
 use engine::{DRAIN, EngineError};
 use kernels::command::Command;
+use kernels::ring::HostWords;
 use serve::serve;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +55,15 @@ struct ThreadState {
     stop: AtomicBool,
     /// An order that does not wait for the next look at orders: somebody's time is measured.
     urgent: AtomicBool,
+    /// The thread answers flags, and nothing else, until this is false.
+    answering: AtomicBool,
 }
+
+/// The words of flags, on their way to the thread.
+struct Flags(*const HostWords);
+
+// SAFETY: atomic words, which their owner keeps until the thread has said that it is done with them.
+unsafe impl Send for Flags {}
 
 /// What can be asked of a proxy thread while it runs.
 enum Request {
@@ -74,6 +83,7 @@ enum Request {
         count: u64,
     },
     Put(Vec<Command>),
+    AnswerFlags(Flags),
     Snapshot,
     Trace(Option<Sampling>),
     Stop,
@@ -327,6 +337,27 @@ impl Proxy {
             Answer::BareWritten(time) => Ok(time),
             _ => Err(ProxyError::Gone),
         }
+    }
+
+    /// Has the thread answer flags while something else is done: it stores what it finds in `tail` to `completion`, and serves neither ring
+    /// nor rails. The floor under every put and its quiet, by the thread that serves those.
+    ///
+    /// # Safety
+    /// The words stay valid until this returns; when it returns an error, until the process ends.
+    ///
+    /// # Errors
+    /// When the thread has failed or does not answer.
+    pub unsafe fn answer_flags<T>(
+        &self,
+        words: *const HostWords,
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<T, ProxyError> {
+        self.shared.answering.store(true, Ordering::Relaxed);
+        let number = self.send(Request::AnswerFlags(Flags(words)))?;
+        self.shared.urgent.store(true, Ordering::Release);
+        let value = meanwhile();
+        self.shared.answering.store(false, Ordering::Relaxed);
+        self.answer(number, self.timeout).map(|_| value)
     }
 
     /// The counters now.

@@ -2,8 +2,9 @@
 
 use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Trace, Watch};
-use super::{Answer, Numbered, Offer, ProxyError, Request, Snapshot, ThreadState, Writes};
+use super::{Answer, Flags, Numbered, Offer, ProxyError, Request, Snapshot, ThreadState, Writes};
 use crate::fabric::{FabricError, Rail, RemoteRegion};
+use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
 use kernels::command::{Command, Opcode};
 use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
@@ -264,6 +265,10 @@ impl<R: Rail> Server<'_, R> {
                 }
                 Answer::Done
             }
+            Request::AnswerFlags(flags) => {
+                self.answer_flags(&flags);
+                Answer::Done
+            }
             Request::BareWrite { route, bytes, count } => {
                 if !self.settle()? {
                     return Ok(None);
@@ -330,6 +335,26 @@ impl<R: Rail> Server<'_, R> {
         let settled = posted.and_then(|()| self.settle());
         self.engine.resume(ring_tickets);
         settled
+    }
+
+    fn answer_flags(&self, flags: &Flags) {
+        // SAFETY: contract of `Proxy::answer_flags`, which waits for our answer.
+        let words = unsafe { &*flags.0 };
+        let (mut answered, mut empty) = (0, 0);
+        while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
+            let asked = load_acquire_host_u64(&words.tail.0);
+            if asked != answered {
+                // Release: what the device wrote before its flag, this thread has acquired, and whoever acquires the answer has too.
+                store_release_host_u64(&words.completion.0.0, asked);
+                (answered, empty) = (asked, 0);
+                continue;
+            }
+            empty += 1;
+            if self.yields && empty == EMPTY_POLLS_BEFORE_YIELD {
+                empty = 0;
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// False when told to stop meanwhile.
