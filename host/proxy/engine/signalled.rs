@@ -161,7 +161,7 @@ impl Signals {
 /// The buffer of the values that stand in commands, one word for each ticket in flight; it is registered, and the NIC reads it.
 pub(super) struct Values<R: Rail> {
     pub on_rail: Vec<R::Region>,
-    words: Box<[u64]>,
+    pub words: Box<[u64]>,
 }
 
 impl<R: Rail> Engine<R> {

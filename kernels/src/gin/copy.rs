@@ -33,15 +33,13 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
     }
 }
 
-/// Whole vectors of `W` words; all loads of a round before its stores. What has been stored makes room for a load of the next round at
-/// once, so that neither loads nor stores ever pause: one block has one SM's path to NVLink, and that is what should be full.
+/// Whole vectors of `W` words; all loads of a round before its stores.
 #[inline(always)]
 unsafe fn vectors<const W: usize>(to: *mut u8, from: *const u8, count: u64, rank: u64, lanes: u64) {
     let width = 4 * W as u64;
     let step = opaque_u64(lanes * width);
-    let is_whole = |index: u64| index + (UNROLL as u64 - 1) * lanes < count;
     let mut index = rank;
-    if is_whole(index) {
+    while index + (UNROLL as u64 - 1) * lanes < count {
         let mut held = [[0; W]; UNROLL];
         let mut source = from as u64 + index * width;
         for held in &mut held {
@@ -50,24 +48,12 @@ unsafe fn vectors<const W: usize>(to: *mut u8, from: *const u8, count: u64, rank
             source = opaque_u64(source + step);
         }
         let mut target = to as u64 + index * width;
-        index += UNROLL as u64 * lanes;
-        while is_whole(index) {
-            for held in &mut held {
-                // SAFETY: as above: this round's vector, and the next round's.
-                unsafe {
-                    store_words(target as *mut u32, *held);
-                    *held = load_words(source as *const u32);
-                }
-                target = opaque_u64(target + step);
-                source = opaque_u64(source + step);
-            }
-            index += UNROLL as u64 * lanes;
-        }
         for held in &held {
             // SAFETY: as above.
             unsafe { store_words(target as *mut u32, *held) };
             target = opaque_u64(target + step);
         }
+        index += UNROLL as u64 * lanes;
     }
     // What is left is one more round, each access behind a condition: one wait for memory and not seven.
     if index < count {

@@ -5,6 +5,7 @@
 mod bytes;
 mod end;
 mod posting;
+mod signals;
 mod staging;
 
 use super::{Engine, EngineError};

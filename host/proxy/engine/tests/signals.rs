@@ -1,0 +1,300 @@
+//! Signals of puts under each rule, and values that stand in commands: which transfers are posted, and when.
+
+use super::{Bench, SOON, put};
+use crate::fabric::{Completion, Transfer};
+use crate::proxy::engine::{EngineError, SignalRule};
+use crate::proxy::order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, head, part};
+use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
+
+/// Signal 7, 3000 times: some of what it adds travels with the parts, the rest with the head.
+const SEVEN: u32 = signal_immediate(7, 3000);
+const SIGNAL: Option<u32> = Some(SEVEN);
+
+/// One rail in use of so many; the last of them has the shortest limit, 2^(21 - rails) bytes.
+fn bench(rails: usize, window: usize, rule: Rule) -> Bench {
+    let mut bench = Bench::new(rails, window, SOON);
+    bench.engine.set_signals(SignalRule { rule, me: 1, ranks: 2, ..SignalRule::default() }).unwrap();
+    bench.engine.configure(1, crate::rails::strategy::Strategy::Single);
+    bench
+}
+
+fn signalled(bytes: u64) -> Command {
+    Command { opcode: Opcode::PutSignal, immediate: SEVEN, ..put(0, 0, bytes) }
+}
+
+impl Bench {
+    /// Bytes and immediate of what has been posted on rail 0.
+    fn sent(&mut self) -> Vec<(u64, Option<u32>)> {
+        self.pump();
+        self.written(0).iter().map(|transfer: &Transfer| (transfer.bytes, transfer.immediate)).collect()
+    }
+
+    /// A transfer of each of these tickets is complete, and what follows is posted.
+    fn done(&mut self, tokens: &[u64]) {
+        self.complete(tokens);
+        self.progress().unwrap();
+        self.pump();
+    }
+
+    fn arrives(&mut self, immediate: u32) {
+        self.rails[0].borrow_mut().ready.push(Completion::Immediate { value: immediate });
+        self.progress().unwrap();
+    }
+}
+
+#[test]
+fn by_count_a_put_of_one_transfer_carries_its_signal() {
+    let mut bench = bench(1, 8, Rule::Count);
+    bench.submit(signalled(64));
+    assert_eq!(bench.sent(), [(64, SIGNAL)]);
+    assert!(!bench.engine.signals.has_more());
+    bench.done(&[0]);
+    assert_eq!(bench.engine.watermark(), 1);
+    // Empty: the signal alone.
+    bench.submit(signalled(0));
+    assert_eq!(bench.sent()[1..], [(0, SIGNAL)]);
+    bench.done(&[1]);
+    assert_eq!((bench.engine.watermark(), bench.sent().len()), (2, 2));
+}
+
+#[test]
+fn by_count_the_parts_of_a_put_name_its_slot() {
+    // 2 KiB a transfer.
+    for (pieces, counted) in [(2, true), (MOST_PARTS, true), (MOST_PARTS + 1, false)] {
+        let mut bench = bench(10, 8, Rule::Count);
+        bench.submit(signalled(2048 * pieces as u64 - 1));
+        let sent: Vec<Option<u32>> = bench.sent().iter().map(|(_, immediate)| *immediate).collect();
+        assert_eq!(sent.len(), pieces);
+        let slot = 256; // The first of rank 1.
+        match counted {
+            true => {
+                assert_eq!(sent[0], Some(head(slot, SEVEN)));
+                assert!(sent[1..].iter().all(|immediate| *immediate == Some(part(slot, pieces, SEVEN))));
+            }
+            false => assert!(sent.iter().all(Option::is_none), "more than an account has numbers for"),
+        }
+        bench.done(&vec![0; pieces - 1]);
+        assert_eq!((bench.engine.watermark(), bench.sent().len()), (0, pieces));
+        bench.done(&[0]);
+        if !counted {
+            assert_eq!(bench.engine.watermark(), 0);
+            assert_eq!(bench.sent()[pieces..], [(0, SIGNAL)]);
+            bench.done(&[0]);
+        }
+        assert_eq!(bench.engine.watermark(), 1);
+    }
+}
+
+#[test]
+fn an_own_signal_follows_the_last_transfer_of_its_put() {
+    for early in [false, true] {
+        let mut bench = Bench::new(10, 8, SOON);
+        let rule = SignalRule { rule: Rule::Own, me: 1, ranks: 2, early, words: None };
+        bench.engine.set_signals(rule).unwrap();
+        bench.engine.configure(1, crate::rails::strategy::Strategy::Single);
+        bench.submit(put(0, 0, 64));
+        bench.submit(signalled(4096));
+        let puts = [(64, None), (2048, None), (2048, None)];
+        if early {
+            // The fault does not wait.
+            bench.pump();
+            assert_eq!(bench.sent(), [&puts[..], &[(0, SIGNAL)]].concat());
+            continue;
+        }
+        assert_eq!(bench.sent(), puts);
+        // Another put's completion is none of this one's.
+        bench.done(&[0]);
+        bench.done(&[1]);
+        assert_eq!((bench.sent().len(), bench.engine.watermark()), (3, 1));
+        bench.done(&[1]);
+        assert_eq!(bench.sent()[3..], [(0, SIGNAL)]);
+        assert_eq!(bench.engine.watermark(), 1);
+        bench.done(&[1]);
+        assert_eq!((bench.sent().len(), bench.engine.watermark()), (4, 2));
+        assert!(!bench.engine.signals.has_more());
+    }
+}
+
+#[test]
+fn a_drained_signal_waits_for_everything_to_its_peer_and_holds_everything_back() {
+    let mut bench = bench(10, 8, Rule::Drain);
+    assert!(!bench.engine.signals.has_more());
+    bench.submit(put(0, 0, 4096));
+    bench.submit(Command { peer: 1, ..put(0, 0, 64) });
+    let room = bench.engine.room();
+    bench.submit(signalled(64));
+    assert!(room > 0 && bench.engine.room() == 0 && bench.engine.signals.hold_back());
+    bench.submit(put(0, 0, 8));
+    let state = bench.engine.signals.state().unwrap();
+    assert_eq!(state, "1 commands wait behind a signal for peer 0, and that for its puts to drain");
+    let before = [(2048, None), (2048, None), (64, None), (64, None)];
+    assert_eq!(bench.sent(), before);
+    bench.done(&[0]);
+    bench.done(&[2]);
+    assert_eq!(bench.sent(), before, "one transfer to the peer is under way");
+    // That of the other peer does not count.
+    bench.done(&[0]);
+    assert_eq!(bench.sent()[4..], [(0, SIGNAL), (8, None)]);
+    assert_eq!((bench.engine.signals.state(), bench.engine.signals.hold_back()), (None, false));
+    assert_eq!(bench.engine.watermark(), 1);
+    bench.done(&[1, 2, 3]);
+    assert_eq!(bench.engine.watermark(), 4);
+    // An empty put has nothing to send but its signal, and waits all the same.
+    bench.submit(put(0, 0, 16));
+    bench.submit(signalled(0));
+    assert_eq!(bench.sent()[6..], [(16, None)]);
+    bench.done(&[4]);
+    assert_eq!(bench.sent()[7..], [(0, SIGNAL)]);
+    bench.done(&[5]);
+    assert_eq!(bench.engine.watermark(), 6);
+}
+
+#[test]
+fn the_tickets_of_a_drain_come_round() {
+    let mut bench = bench(1, 4, Rule::Drain);
+    for round in 0..3u64 {
+        // Both peers in turn, so that a ticket's peer is looked up under its own number.
+        for ticket in round * 4..round * 4 + 3 {
+            bench.submit(Command { peer: (ticket % 2) as u32, ..put(0, 0, 8) });
+        }
+        bench.submit(Command { peer: (round % 2) as u32, ..signalled(8) });
+        let sent = bench.sent().len();
+        for ticket in (round * 4..round * 4 + 4).filter(|ticket| ticket % 4 != 3 && ticket % 2 == round % 2) {
+            assert_eq!(bench.sent().len(), sent, "round {round}");
+            bench.done(&[ticket]);
+        }
+        assert_eq!(bench.sent().len(), sent, "its own put");
+        bench.done(&[round * 4 + 3]);
+        assert_eq!(bench.sent().len(), sent + 1, "round {round}");
+        let others: Vec<u64> =
+            (round * 4..round * 4 + 3).filter(|ticket| ticket % 2 != round % 2).chain([round * 4 + 3]).collect();
+        bench.done(&others);
+        assert_eq!(bench.engine.watermark(), round * 4 + 4);
+    }
+}
+
+#[test]
+fn in_sequence_a_transfer_of_its_own_says_what_is_signalled() {
+    let slot = 256;
+    for (pieces, counted) in [(1, true), (MOST_PARTS - 1, true), (MOST_PARTS, false)] {
+        let mut bench = bench(10, 8, Rule::Sequence);
+        bench.submit(signalled(2048 * pieces as u64));
+        let mut expected = vec![(2048, counted.then(|| part(slot, pieces + 1, SEVEN))); pieces];
+        if counted {
+            expected.push((0, Some(head(slot, SEVEN))));
+        }
+        assert_eq!(bench.sent(), expected);
+        bench.done(&vec![0; expected.len() - 1]);
+        assert_eq!((bench.engine.watermark(), bench.sent().len()), (0, expected.len()));
+        bench.done(&[0]);
+        if !counted {
+            // More transfers than the account has numbers for: behind them two that are counted.
+            let mut behind: Vec<Option<u32>> = bench.sent()[pieces..].iter().map(|(_, immediate)| *immediate).collect();
+            behind.sort_unstable();
+            assert_eq!(behind, [Some(part(slot, 2, SEVEN)), Some(head(slot, SEVEN))]);
+            bench.done(&[0]);
+            assert_eq!(bench.engine.watermark(), 0);
+            bench.done(&[0]);
+        }
+        assert_eq!(bench.engine.watermark(), 1);
+    }
+}
+
+#[test]
+fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
+    let mut bench = bench(1, 1024, Rule::Sequence);
+    for ticket in 0..256 {
+        assert_eq!(bench.submit(signalled(0)), ticket);
+    }
+    assert!(!bench.engine.signals.hold_back() && bench.engine.room() > 0);
+    bench.submit(signalled(0));
+    bench.submit(put(0, 0, 8));
+    let state = bench.engine.signals.state().unwrap();
+    assert_eq!(
+        state,
+        "2 commands wait behind a signal for peer 0, and that for it to say that it is done with earlier puts"
+    );
+    let sent = bench.sent().len();
+    bench.pump();
+    assert_eq!((bench.sent().len(), bench.engine.room()), (sent, 0));
+    bench.arrives(Immediate::Credit { rank: 0, count: 1 }.encode());
+    // The slot is the first one's again.
+    let first = bench.sent()[0].1;
+    assert_eq!(bench.sent()[sent].1, first);
+    assert_eq!(bench.sent().last(), Some(&(8, None)));
+    assert_eq!(bench.engine.signals.state(), None);
+}
+
+#[test]
+fn signals_that_arrive_are_counted_and_their_senders_told() {
+    let mut bench = bench(1, 8, Rule::Count);
+    for _ in 0..2 {
+        bench.arrives(Immediate::Signal(SEVEN).encode());
+    }
+    assert_eq!(bench.engine.signals()[7], 6000);
+    // Half a window of puts of two transfers each by rank 0.
+    for slot in 0..128 {
+        bench.arrives(part(slot, 2, SEVEN));
+        bench.arrives(head(slot, SEVEN));
+    }
+    assert_eq!(bench.engine.signals()[7], 6000 + 128 * 3000);
+    assert!(bench.engine.signals.has_more());
+    assert_eq!(bench.sent(), [(0, Some(Immediate::Credit { rank: 1, count: 128 }.encode()))]);
+    // No command asked for it.
+    let token = bench.written(0)[0].token;
+    bench.done(&[token]);
+    assert_eq!((bench.engine.watermark(), bench.engine.in_flight()), (0, 0));
+}
+
+#[test]
+fn a_signal_alone_and_what_is_none() {
+    let mut bench = bench(1, 8, Rule::Count);
+    bench.submit(Command { opcode: Opcode::Signal, immediate: SEVEN, ..put(0, 0, 0) });
+    assert_eq!(bench.sent(), [(0, SIGNAL)]);
+    bench.done(&[0]);
+    assert_eq!(bench.engine.watermark(), 1);
+    for opcode in [Opcode::Signal, Opcode::PutSignal] {
+        let most = Command { opcode, immediate: signal_immediate(SIGNALS - 1, MOST_ADDED), ..put(0, 0, 8) };
+        assert!(bench.engine.submit(&most).is_ok());
+        let too_much = Command { immediate: most.immediate + 1, ..most };
+        assert!(matches!(bench.engine.submit(&too_much), Err(EngineError::Refused(_))), "{opcode:?}");
+    }
+    let ranks = |ranks| bench.engine.set_signals(SignalRule { ranks, ..SignalRule::default() });
+    let [fits, too_many] = [MOST_RANKS, MOST_RANKS + 1].map(ranks);
+    assert_eq!(fits, Ok(()));
+    assert!(matches!(too_many, Err(EngineError::Refused(text)) if text.contains("at most")));
+}
+
+#[test]
+fn a_value_is_sent_from_a_word_of_its_ticket() {
+    let mut bench = bench(1, 3, Rule::Count);
+    // Its bytes stand where a put has its source: no offset.
+    let value = |bytes| Command {
+        opcode: Opcode::PutValue,
+        source_offset: (1 << 48) - 1,
+        immediate: 0x1234,
+        ..put(0, 40, bytes)
+    };
+    assert!(matches!(bench.engine.submit(&value(8)), Err(EngineError::Refused(_))), "before they are accepted");
+    let mut bench = self::bench(1, 3, Rule::Count);
+    bench.engine.accept_values().unwrap();
+    // Four words for a window of three.
+    for (ticket, word) in [(0u64, 0u64), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1)] {
+        let command = Command { immediate: ticket as u32, ..value(1 + ticket) };
+        assert_eq!(bench.submit(command), ticket);
+        let sent = {
+            bench.pump();
+            bench.written(0)[ticket as usize]
+        };
+        assert_eq!(
+            (sent.local_offset, sent.remote_offset, sent.bytes, sent.immediate),
+            (word * 8, 40, 1 + ticket, None)
+        );
+        assert_eq!(bench.engine.values.as_ref().unwrap().words[word as usize], command.value());
+        bench.done(&[ticket]);
+        assert_eq!(bench.engine.watermark(), ticket + 1);
+    }
+    for bytes in [0, 9] {
+        assert!(matches!(bench.engine.submit(&value(bytes)), Err(EngineError::Refused(_))), "{bytes}");
+    }
+}
