@@ -2,7 +2,6 @@
 
 use crate::error::Failure;
 use crate::job::{JobArgs, USUAL_RAILS};
-use crate::output::OutputArgs;
 use crate::values::{List, Rails, counts, sizes, usage};
 use ginlab::fabric::pairs::Start;
 use ginlab::measure::size;
@@ -57,8 +56,6 @@ pub struct Args {
     pub per_node: bool,
     #[command(flatten)]
     pub job: JobArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
     /// Rank 0 sends one wrong byte in the first verified round of each row
     #[arg(long, hide = true)]
     pub corrupt: bool,

@@ -1,6 +1,6 @@
 //! The options of `ginlab ipc`.
 
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::DeviceKind;
 use crate::values::{List, counts};
 use clap::ValueEnum;
 use ginlab::measure::size;
@@ -80,8 +80,6 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
     /// Spoil a byte of every payload before it is checked
     #[arg(long, hide = true)]
     pub spoil: bool,

@@ -68,10 +68,6 @@ impl Experiment for Ipc {
         )
     };
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<runner::Plan<(usize, Tuple)>, Failure> {
         let plan = Plan::new(args)?;
         let count = plan.ranks;
@@ -136,7 +132,7 @@ impl Experiment for Ipc {
         format!("{} of pair {}", row.case, row.own(PAIR.name).text().unwrap_or_default())
     }
 
-    async fn close(self, _: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         self.rank.close(ranks)
     }
 }

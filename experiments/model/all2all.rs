@@ -2,7 +2,6 @@
 
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, ROUTE, WINDOW};
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{self, List, counts, sizes, usage};
 use clap::ValueEnum;
@@ -73,8 +72,6 @@ pub struct Args {
     /// Of the first run; each following one takes the next
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -250,10 +247,6 @@ impl Experiment for Model {
         ],
         ..About::new("model", "Modelled cards in virtual time: an all-to-all of many machines")
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Whole>, Failure> {
         Ok(Plan::alone(settings(args, &profile(args)?.1)?))

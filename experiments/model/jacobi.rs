@@ -1,7 +1,6 @@
 //! `ginlab model jacobi`.
 
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{List, counts, usage};
 use clap::ValueEnum;
@@ -42,8 +41,6 @@ pub struct Args {
     /// Iterations
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -134,10 +131,6 @@ impl Experiment for Model {
         }],
         ..About::new("model-jacobi", "Modelled cards in virtual time: Jacobi iterations of many machines")
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let mut tuples = Vec::new();

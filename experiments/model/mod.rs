@@ -6,7 +6,7 @@ mod jacobi;
 
 use crate::error::Failure;
 use crate::program::{Program, program};
-use crate::runner::{self, Experiment};
+use crate::runner::{self, Experiment, WithOutput};
 use clap::Subcommand;
 use ginlab::report::About;
 
@@ -36,9 +36,9 @@ enum What {
     /// The figures of each profile: value, and where it comes from or what is assumed
     Figures(figures::Args),
     /// An all-to-all of many machines in virtual time: no rank is started, no byte moved, and each run gives the same
-    All2all(Box<all2all::Args>),
+    All2all(Box<WithOutput<all2all::Args>>),
     /// Jacobi iterations of many machines in virtual time: what of the exchange of rows and of the norm is not hidden
-    Jacobi(Box<jacobi::Args>),
+    Jacobi(Box<WithOutput<jacobi::Args>>),
 }
 
 fn run(args: &Args) -> Result<(), Failure> {

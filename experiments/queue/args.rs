@@ -1,6 +1,6 @@
 //! The options of `ginlab queue`.
 
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::DeviceKind;
 use crate::values::{List, Pin, RingPlace, counts, slots};
 use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use clap::ValueEnum;
@@ -88,8 +88,6 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// A queue to compare.

@@ -6,7 +6,6 @@ mod prototype;
 
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{Pin, RingPlace, usage};
@@ -145,10 +144,6 @@ impl Experiment for Queue {
             "The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run",
         )
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let large = args.payload.iter().max_by_key(|payload| payload.0).map_or(0, |payload| payload.0);

@@ -3,7 +3,6 @@
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
 use crate::values::{self, List, Rails, counts, sizes, usage};
@@ -69,8 +68,6 @@ pub struct Args {
     no_check: bool,
     #[command(flatten)]
     job: JobArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// What is measured.
@@ -142,10 +139,6 @@ impl Experiment for Sendrecv {
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATE],
         ..About::new("sendrecv", "Two-sided messages through the fabric layer: round trips and windows")
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.job.usual_rails(&mut args.rails);

@@ -7,7 +7,6 @@ use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
 use crate::values::{sizes, usage};
@@ -85,10 +84,6 @@ impl Experiment for Write {
             "CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop",
         )
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         if args.begin == 0 {

@@ -229,14 +229,10 @@ fn split(records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) -> (Vec<&
 
 /// The combinations of values in these columns, each once, in the order of the rows.
 fn distinct(records: &Records, columns: &[&str]) -> Vec<Vec<String>> {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut found = Vec::new();
-    for row in records.rows() {
-        let values: Vec<String> = columns.iter().map(|column| records.field(row, column).to_owned()).collect();
-        if seen.insert(values.clone()) {
-            found.push(values);
-        }
-    }
+    let values = |row| columns.iter().map(|column| records.field(row, column).to_owned()).collect();
+    let mut seen = BTreeSet::new();
+    let mut found: Vec<Vec<String>> = records.rows().iter().map(values).collect();
+    found.retain(|values| seen.insert(values.clone()));
     if found.is_empty() { vec![Vec::new()] } else { found }
 }
 

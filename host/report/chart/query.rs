@@ -3,6 +3,7 @@
 use super::records::{Column, Record};
 use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
 use crate::measure::size;
+use crate::report::each_once;
 
 /// Values that span more than this factor are shown on a logarithmic axis, unless it is said how.
 const WIDE: f64 = 50.0;
@@ -58,7 +59,7 @@ impl Filter {
                 column: column.trim().into(),
                 values: values.split(',').map(|value| value.trim().into()).collect(),
             }),
-            _ => Err(ChartError::Query(format!("a condition is COLUMN=VALUE[,VALUE...], not {text:?}"))),
+            _ => Err(ChartError::Refused(format!("a condition is COLUMN=VALUE[,VALUE...], not {text:?}"))),
         }
     }
 
@@ -114,7 +115,9 @@ impl Query {
     pub fn chart(&self, records: &Records) -> Result<Picture, ChartError> {
         if let Some(side) = [self.width, self.height].into_iter().find(|side| !SIDES.contains(side)) {
             let (least, most) = (SIDES.start(), SIDES.end());
-            return Err(ChartError::Query(format!("a picture of {side} pixels; from {least} to {most} are possible")));
+            return Err(ChartError::Refused(format!(
+                "a picture of {side} pixels; from {least} to {most} are possible"
+            )));
         }
         let columns = self.columns(records)?;
         let passed = self.passed(records)?;
@@ -128,7 +131,10 @@ impl Query {
         let (kind, places) = self.places(&columns, &rows)?;
         let (names, members) = self.series_of(&columns, &rows);
         if names.len() > MOST_SERIES {
-            return Err(ChartError::TooMany(names.len()));
+            return Err(ChartError::Refused(format!(
+                "{} series are more than a reader can tell apart ({MOST_SERIES}); name fewer columns, or narrow the rows",
+                names.len()
+            )));
         }
         let mut drawn = Vec::new();
         for ((row, x), series) in rows.iter().zip(places).zip(members) {
@@ -136,7 +142,8 @@ impl Query {
             if self.stacked && y < 0.0 {
                 // A stage between two clocks may come out below nothing, by less than they are uncertain.
                 if number(records.field(row, "clock_uncertainty_us")).is_none_or(|most| y < -most) {
-                    return Err(ChartError::Pile { column: self.y.clone(), place: row.place(), found: y });
+                    let text = format!("bars cannot lie on each other: {} is {y} in {}", self.y, row.place());
+                    return Err(ChartError::Refused(text));
                 }
                 notes.push(format!("{} is {y} in {}, within the clocks' uncertainty: drawn as 0", self.y, row.place()));
                 y = 0.0;
@@ -198,7 +205,7 @@ impl Query {
 
     fn columns(&self, records: &Records) -> Result<Columns, ChartError> {
         if self.x.is_empty() || self.x.len() > 2 {
-            return Err(ChartError::Query(format!("the x axis is one column or two, not {}", self.x.len())));
+            return Err(ChartError::Refused(format!("the x axis is one column or two, not {}", self.x.len())));
         }
         let find = |names: &[String]| names.iter().map(|name| records.column(name)).collect::<Result<Vec<_>, _>>();
         let range = match &self.range {
@@ -223,7 +230,7 @@ impl Query {
         }
         for filter in &self.filters {
             let column = records.column(&filter.column)?;
-            let found = distinct(rows.iter().map(|row| row.get(column)));
+            let found = each_once(rows.iter().map(|row| row.get(column)));
             rows.retain(|row| filter.passes(row.get(column)));
             if rows.is_empty() {
                 let values: Vec<String> = found.iter().map(|value| shown(value)).collect();
@@ -254,11 +261,8 @@ impl Query {
                 for (column, name) in numbers {
                     let found = row.get(*column);
                     if !found.is_empty() && number(found).is_none() {
-                        return Err(ChartError::NotNumber {
-                            column: name.clone(),
-                            place: row.place(),
-                            found: found.into(),
-                        });
+                        let what = format!("{name} is not a number in {}: {found:?}", row.place());
+                        return Err(ChartError::Refused(format!("{what}; it cannot stand on the y axis")));
                     }
                 }
                 usable.push(*row);
@@ -290,7 +294,7 @@ impl Query {
             return Ok((kind('x', self.x_log, &numbers)?, numbers));
         }
         if self.x_log == Some(true) {
-            return Err(ChartError::Log { axis: 'x', why: format!("{} makes categories", self.x.join(",")) });
+            return Err(no_log('x', &format!("{} makes categories", self.x.join(","))));
         }
         let name = |row: &&Record| {
             let parts = columns.x.iter().zip(&self.x).map(|(column, name)| value(name, row.get(*column)));
@@ -320,7 +324,7 @@ impl Query {
 
     fn y_kind(&self, drawn: &[Drawn]) -> Result<Kind, ChartError> {
         if self.in_bars() && self.y_log == Some(true) {
-            return Err(ChartError::Log { axis: 'y', why: "bars stand on zero".into() });
+            return Err(no_log('y', "bars stand on zero"));
         }
         let spread = |point: Point| [Some(point.y), point.range.map(|range| range.0), point.range.map(|range| range.1)];
         let values: Vec<f64> = drawn.iter().flat_map(|drawn| spread(drawn.point)).flatten().collect();
@@ -335,7 +339,7 @@ impl Query {
         let groups: Vec<&[&Drawn]> = order.chunk_by(same).filter(|group| group.len() > 1).collect();
         let first = groups.first()?;
         let differs = |column: Column| {
-            groups.iter().any(|group| distinct(group.iter().map(|drawn| drawn.row.get(column))).len() > 1)
+            groups.iter().any(|group| each_once(group.iter().map(|drawn| drawn.row.get(column))).len() > 1)
         };
         // Times and rates are written with a point: what is whole or a text was chosen, not measured.
         let measured = |column: Column| {
@@ -391,28 +395,11 @@ fn value(column: &str, field: &str) -> String {
     }
 }
 
-/// The values, each once, in their order.
-fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut distinct = Vec::new();
-    for value in values {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    distinct
-}
-
 /// The names, each once, in their order, and the index of each of the values among them.
 fn grouped(values: impl Iterator<Item = String>) -> (Vec<String>, Vec<usize>) {
-    let mut names = Vec::new();
-    let members = values
-        .map(|value| {
-            names.iter().position(|name| *name == value).unwrap_or_else(|| {
-                names.push(value);
-                names.len() - 1
-            })
-        })
-        .collect();
+    let values: Vec<String> = values.collect();
+    let names = each_once(values.iter().cloned());
+    let members = values.iter().filter_map(|value| names.iter().position(|name| name == value)).collect();
     (names, members)
 }
 
@@ -432,7 +419,12 @@ fn shown(value: &str) -> String {
 
 fn values_of(records: &Records, rows: &[&Record], name: &str) -> Vec<String> {
     let Ok(column) = records.column(name) else { return Vec::new() };
-    distinct(rows.iter().map(|row| row.get(column))).into_iter().map(shown).collect()
+    each_once(rows.iter().map(|row| row.get(column))).into_iter().map(shown).collect()
+}
+
+/// A logarithmic axis was asked for values that have no logarithm.
+fn no_log(axis: char, why: &str) -> ChartError {
+    ChartError::Refused(format!("the {axis} axis cannot be logarithmic: {why}"))
 }
 
 /// Linear or logarithmic, as asked, or as the values want it.
@@ -440,7 +432,7 @@ fn kind(axis: char, asked: Option<bool>, values: &[f64]) -> Result<Kind, ChartEr
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match asked {
-        Some(true) if low <= 0.0 => Err(ChartError::Log { axis, why: format!("there is a value of {low}") }),
+        Some(true) if low <= 0.0 => Err(no_log(axis, &format!("there is a value of {low}"))),
         Some(true) => Ok(Kind::Log),
         None if low > 0.0 && high / low > WIDE => Ok(Kind::Log),
         _ => Ok(Kind::Linear),

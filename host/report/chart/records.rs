@@ -71,12 +71,16 @@ impl Record {
 pub struct Column(usize);
 
 impl Records {
+    fn empty() -> Self {
+        Self { columns: vec![FILE.into()], rows: Vec::new() }
+    }
+
     /// Reads files, in this order.
     pub fn read(paths: &[PathBuf]) -> Result<Self, ChartError> {
-        let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        let mut records = Self::empty();
         for (path, name) in paths.iter().zip(names(paths)) {
-            let kind = records.read_file(path, &name)?;
-            if kind == Kind::Listing {
+            let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
+            if records.add(file, path, &name)? == Kind::Listing {
                 let known = |needed: &&str| !records.columns.iter().any(|column| column == needed);
                 let missing: Vec<&str> = NEEDED.into_iter().filter(known).collect();
                 return Err(ChartError::Foreign { path: path.clone(), missing: missing.join(", ") });
@@ -85,21 +89,10 @@ impl Records {
         Ok(records)
     }
 
-    /// Reads one file of any kind, under this name.
-    pub fn of_file(path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
-        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-        Self::of_text(file, path, name)
-    }
-
     /// Reads a text of any kind, under this name; `path` is what errors call it.
     pub fn of_text(text: impl Read, path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
-        let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        let mut records = Self::empty();
         Ok((records.add(text, path, name)?, records))
-    }
-
-    fn read_file(&mut self, path: &Path, name: &str) -> Result<Kind, ChartError> {
-        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-        self.add(file, path, name)
     }
 
     fn add(&mut self, text: impl Read, path: &Path, name: &str) -> Result<Kind, ChartError> {
@@ -124,7 +117,10 @@ impl Records {
             if let Some(found) = schema.map(|schema| record.get(schema))
                 && found.parse() != Ok(SCHEMA)
             {
-                return Err(ChartError::Schema { path: path.into(), line, found: found.into() });
+                let place = format!("{}, line {line}", path.display());
+                return Err(ChartError::Refused(format!(
+                    "{place}: schema {found:?}; this ginlab reads schema {SCHEMA}"
+                )));
             }
             self.rows.push(record);
         }
@@ -133,7 +129,7 @@ impl Records {
 
     /// All of these, one after the other. Their names of files are as they were read.
     pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
-        let mut joined = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        let mut joined = Self::empty();
         for part in parts {
             let places: Vec<usize> = part.columns.iter().map(|column| joined.add_column(column)).collect();
             for row in &part.rows {
@@ -184,11 +180,9 @@ impl Records {
         self.columns.iter().position(|known| known == name).map(Column).ok_or_else(|| {
             let nearness = |known: &String| strsim::jaro_winkler(known, name);
             let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
-            ChartError::Column {
-                name: name.into(),
-                nearest: nearest.filter(|known| nearness(known) > 0.7).cloned(),
-                known: self.columns.join(", "),
-            }
+            let nearest = nearest.filter(|known| nearness(known) > 0.7).map(|near| format!(", did you mean {near}?"));
+            let (nearest, known) = (nearest.unwrap_or_default(), self.columns.join(", "));
+            ChartError::Refused(format!("there is no column {name:?}{nearest}; columns: {known}"))
         })
     }
 

@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::{Section, picture};
-use crate::report::chart::{Record, label};
+use crate::report::chart::{Record, few, label};
 use crate::report::figures::Figure;
 use crate::report::run::Run;
-use crate::report::{Best, Catalog, Headline, Key};
+use crate::report::{Best, Catalog, Headline, Key, each_once};
 
 /// Pictures at the beginning.
 pub const SHOWN: usize = 8;
@@ -83,13 +83,7 @@ pub fn section(catalog: Catalog, runs: &[Run], sections: &[Section], shown: &[Fi
 
 /// The values of a fact over all runs.
 fn values(runs: &[Run], key: Key) -> String {
-    let mut values: Vec<String> = Vec::new();
-    for value in runs.iter().filter_map(|run| run.fact(key)) {
-        if !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    crate::report::chart::few(&values)
+    few(&each_once(runs.iter().filter_map(|run| run.fact(key))))
 }
 
 /// A headline with its figure.
