@@ -9,7 +9,6 @@ use crate::program::Program;
 use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow};
-use ginlab::measure::stats::Summary;
 use ginlab::report::{About, Column, Header, Row};
 use ginlab::signals;
 use std::fmt::Debug;
@@ -234,9 +233,7 @@ pub fn slowest<T>(parts: &[T], times: impl Fn(&T) -> &[f64]) -> Vec<f64> {
 
 /// A row with the times of its repeats, in each of which `operations` moved `bytes`.
 pub fn timed(row: &mut Row, times: &[f64], bytes: u64, operations: u64) {
-    if let Some(summary) = Summary::of(times) {
-        row.times(&summary).throughput(bytes, operations);
-    }
+    row.times(times).throughput(bytes, operations);
 }
 
 /// Sets columns of one quantity, its 50th, 99th and 99.9th percentile, by nearest rank.

@@ -10,7 +10,6 @@ use crate::values::{self, RingPlace};
 use cuda_std::memory::Word;
 use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place};
 use ginlab::measure::ping_pong::{Flag, round_trip};
-use ginlab::measure::stats::Summary;
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::RingMemory;
@@ -315,7 +314,7 @@ impl Bench<'_> {
                     .map(|ring| self.producers_of(case.algorithm, ring as u32) * u64::from(pushes))
                     .collect();
                 let slots = self.tuple.slots as u64;
-                let duty = Duty { expected, slots, check, pause: self.args.pause.map(|pause| (pause.0, pause.1)), yields: cores.is_empty() };
+                let duty = Duty { expected, slots, check, pause: self.args.pause, yields: cores.is_empty() };
                 let stop = &stop;
                 threads.push(scope.spawn(move || {
                     if let Some(core) = cores.get(index) {
@@ -360,7 +359,7 @@ impl Bench<'_> {
         QueueArgs {
             queues,
             queue_count: self.tuple.rings,
-            scope: self.tuple.scope.number(),
+            scope: self.tuple.scope as u32,
             words: self.tuple.words,
             pushes,
             blocking: 0,
@@ -422,9 +421,7 @@ impl Bench<'_> {
                 let mut row = one.blank(name);
                 row.size_bytes = Some(8);
                 row.set(&SLOT_BYTES, None::<u32>).set(&RING_SLOTS, None::<u32>);
-                if let Some(summary) = Summary::of(&samples) {
-                    row.times(&summary);
-                }
+                row.times(&samples);
                 rows.push((row, samples));
             }
         }
@@ -434,9 +431,7 @@ impl Bench<'_> {
         let mut row = Row::new("queue", "empty-poll", "cpu", "none");
         row.memory = Some(values::name(self.tuple.place));
         row.size_bytes = Some(WORDS as u64 * 8);
-        if let Some(summary) = Summary::of(&samples) {
-            row.times(&summary);
-        }
+        row.times(&samples);
         rows.push((row, samples));
         Ok(rows)
     }

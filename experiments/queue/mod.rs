@@ -17,6 +17,7 @@ use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row, Shape};
 use ginlab::versions::Versions;
+use itertools::iproduct;
 use measure::{Bench, floors, measure};
 use prototype::Prototype;
 use std::path::Path;
@@ -71,29 +72,16 @@ pub struct Queue {
 
 /// All tuples, which the device must take.
 fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
-    let usual: &[u32] = &[1, 32];
-    let blocks = args.block.as_deref().unwrap_or(usual);
-    let mut tuples = Vec::new();
-    for &place in &args.memory {
-        for words in args.payload.iter() {
-            for &slots in &args.ring_slots {
-                for &scope in &args.scope {
-                    for &rings in args.rings.iter() {
-                        for &grid in args.grid.iter() {
-                            for &block in blocks {
-                                device.check_grid(grid, block)?;
-                                if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
-                                    return Err(usage("--grid", format!("{grid} x {block}: more than 2^31 producers")));
-                                }
-                                tuples.push(Tuple { place, words: words.0, slots, scope, rings, grid, block });
-                            }
-                        }
-                    }
-                }
+    let Args { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
+    iproduct!(memory, &payload[..], ring_slots, scope, &rings[..], &grid[..], &block[..])
+        .map(|(&place, words, &slots, &scope, &rings, &grid, &block)| {
+            device.check_grid(grid, block)?;
+            if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
+                return Err(usage("--grid", format!("{grid} x {block}: more than 2^31 producers")));
             }
-        }
-    }
-    Ok(tuples)
+            Ok(Tuple { place, words: words.0, slots, scope, rings, grid, block })
+        })
+        .collect()
 }
 
 /// Cores near the GPU. None where the grid needs them, or too few.

@@ -12,6 +12,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::report::{About, Header, Headline, Plot, Row};
+use itertools::iproduct;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -101,18 +102,14 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
         return Err(usage("-e", "messages of more than 1 TiB"));
     }
     let sizes = sizes(args.begin, args.end, args.factor)?;
-    let mut tuples = Vec::new();
-    for &mode in &args.mode {
-        for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
-            for &bytes in &sizes {
-                let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
-                let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
-                let messages = u64::from(args.iterations).min(most).max(1);
-                tuples.push(Tuple { mode, bytes, rails: rails.0, window, messages });
-            }
-        }
-    }
-    Ok(tuples)
+    let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
+    let tuple = |(&mode, rails, &bytes): (&Mode, &Rails, &u64)| {
+        let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
+        let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
+        let messages = u64::from(args.iterations).min(most).max(1);
+        Tuple { mode, bytes, rails: rails.0, window, messages }
+    };
+    Ok(iproduct!(&args.mode, rails, &sizes).map(tuple).collect())
 }
 
 /// A rank that sends or receives.

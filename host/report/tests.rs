@@ -1,7 +1,6 @@
 //! Rows through every output.
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::measure::stats::Summary;
 
 const OWN: [Column; 3] = [
     Column::measured("post_us_p50", "us", "posting").shown("post", 7),
@@ -21,7 +20,7 @@ pub(super) fn rows() -> Vec<Row> {
     put.grid = Some(1);
     put.block = Some(32);
     put.iterations = Some(20);
-    put.times(&Summary::of(&[12.5, 10.0, 11.0]).unwrap());
+    put.times(&[12.5, 10.0, 11.0]);
     put.throughput(4096 * 32, 32);
     put.set(&OWN[0], 1.0 / 3.0);
     put.baseline = Some("cpu-write".into());

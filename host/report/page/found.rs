@@ -19,8 +19,7 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     let mut shown = Vec::new();
     for round in 0..SHOWN {
         for section in sections.iter_mut() {
-            let runs = section.runs.iter_mut().map(|(_, figures)| &mut figures.drawn);
-            let lists: Vec<&mut Vec<Figure>> = std::iter::once(&mut section.several.drawn).chain(runs).collect();
+            let lists: Vec<&mut Vec<Figure>> = section.lists().collect();
             // What stays below is still to be seen there.
             if shown.len() == SHOWN || lists.iter().map(|list| list.len()).sum::<usize>() < 2 {
                 continue;
@@ -115,11 +114,8 @@ fn best(catalog: Catalog, section: &Section, headline: &Headline) -> Option<Foun
     let key = |value: f64| if headline.best == Best::Least { value } else { -value };
     let (unreal, value, run, row) =
         candidates.min_by(|one, two| one.0.cmp(&two.0).then(key(one.1).total_cmp(&key(two.1))))?;
-    let unit = catalog
-        .columns()
-        .iter()
-        .find(|(column, _)| column.name == headline.column)
-        .map_or("", |(column, _)| column.unit);
+    let columns = catalog.columns();
+    let unit = columns.iter().find(|(column, _)| column.name == headline.column).map_or("", |(column, _)| column.unit);
     let said = |name: &str| name == "experiment" || headline.only.iter().any(|(column, _)| *column == name);
     let named = catalog.chosen().into_iter().filter(|name| !said(name));
     let named = named.map(|name| (name, field((run, row), name))).filter(|(_, value)| !value.is_empty());
