@@ -117,12 +117,12 @@ impl Figures {
                 && !records.field(row, plot.y).is_empty()
                 && x.iter().all(|column| !records.field(row, column).is_empty())
         };
-        let records = records.only(drawn);
+        let (all, records) = (records, records.only(drawn));
         if records.rows().is_empty() {
             self.notes.push(format!("{}: no row that is ok has {}", plot.title, plot.y));
             return;
         }
-        let (series, apart) = split(&records, plot, x, catalog);
+        let (series, apart) = split(all, &records, plot, x, catalog);
         // Rows without a value, as of a baseline that has no grid, stand in every picture.
         let mut facets = distinct(&records, &apart);
         let full = |facet: &Vec<String>| facet.iter().all(|value| !value.is_empty());
@@ -192,8 +192,15 @@ fn filter(records: &Records, column: &str, value: &str) -> Filter {
     Filter::one_of(column, if empty && !value.is_empty() { &values } else { &values[..1] })
 }
 
-/// The columns that keep series apart, and those that keep pictures apart.
-fn split(records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) -> (Vec<&'static str>, Vec<&'static str>) {
+/// The columns that keep series apart, and those that keep pictures apart. What all rows need to be told apart stands in the names
+/// also where the rows that are drawn could do without: a series has one name and one colour in all pictures.
+fn split(
+    all: &Records,
+    records: &Records,
+    plot: &Plot,
+    x: &[&str],
+    catalog: Catalog,
+) -> (Vec<&'static str>, Vec<&'static str>) {
     let mut series: Vec<&'static str> = Vec::new();
     // A row for each file: nothing else is needed to tell them apart.
     if x == ["file"] {
@@ -208,7 +215,7 @@ fn split(records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) -> (Vec<&
             before.extend(x);
         }
         let with: Vec<&str> = before.iter().copied().chain([column]).collect();
-        let needed = distinct(records, &with).len() > distinct(records, &before).len();
+        let needed = distinct(all, &with).len() > distinct(all, &before).len();
         if needed {
             series.push(column);
         }

@@ -109,10 +109,11 @@ impl Header {
     }
 }
 
-/// A value for people: texts without quotes, lists with commas, nothing for null.
+/// A value for people: texts without quotes, lists with commas, nothing for what holds nothing.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
+        Value::Object(map) if map.is_empty() => String::new(),
         Value::String(text) => text.clone(),
         Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
         other => other.to_string(),

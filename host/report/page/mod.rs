@@ -76,7 +76,7 @@ impl Page<'_> {
                 count += 1;
                 figure.name = format!("{first}-{count}");
             }
-            figure.svg = figure.chart.svg(&palette, &figure.name);
+            figure.svg = figure.chart.svg(&palette);
         }
         let figures = all.into_iter().map(|figure| figure.clone()).collect();
         Built { html: self.document(&sections, &shown).into_string(), figures }
