@@ -1,6 +1,7 @@
 //! `ginlab queue`: the GPU-to-CPU queue alone, algorithms and memories side by side, with the floors of the same run.
 
 mod args;
+mod floors;
 mod measure;
 mod prototype;
 
@@ -11,6 +12,7 @@ use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{Pin, RingPlace, usage};
 use args::{Algorithm, Args, Mode, Scope};
 use cuda_std::emulation;
+use floors::floors;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
@@ -18,7 +20,7 @@ use ginlab::cuda::Device;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row, Shape};
 use ginlab::versions::Versions;
 use itertools::iproduct;
-use measure::{Bench, floors, measure};
+use measure::{Bench, measure};
 use prototype::Prototype;
 use std::path::Path;
 

@@ -9,6 +9,7 @@
 //! says so in the picture itself, because pictures travel without their files.
 
 mod draw;
+mod filter;
 pub(in crate::report) mod label;
 mod palette;
 mod query;
@@ -19,10 +20,11 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+pub use self::filter::Filter;
 pub use self::palette::Palette;
 pub(in crate::report) use self::query::few;
-pub use self::query::{Filter, Picture, Query};
-pub use self::records::{Column, Kind as FileKind, Record, Records};
+pub use self::query::{Picture, Query};
+pub use self::records::{Kind as FileKind, Record, Records};
 
 /// The most series that colours, dashes and markers keep apart.
 pub const MOST_SERIES: usize = 24;

@@ -55,20 +55,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// The field of a column, without blanks around it.
-    pub fn get(&self, column: Column) -> &str {
-        self.fields.get(column.0).map_or("", |field| field.trim())
+    /// The field at this place, without blanks around it.
+    fn get(&self, place: usize) -> &str {
+        self.fields.get(place).map_or("", |field| field.trim())
     }
 
     /// The file and the line, for errors.
     pub fn place(&self) -> String {
-        format!("{}, line {}", self.get(Column(0)), self.line)
+        format!("{}, line {}", self.get(0), self.line)
     }
 }
-
-/// A column of [`Records`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Column(usize);
 
 impl Records {
     fn empty() -> Self {
@@ -104,7 +100,7 @@ impl Records {
         let header = reader.headers().map_err(broken)?.clone();
         let kind = Kind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
         let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();
-        let schema = header.iter().any(|column| column == "schema").then(|| self.column("schema")).transpose()?;
+        let schema = header.iter().any(|column| column == "schema");
         for row in reader.into_records() {
             let row = row.map_err(broken)?;
             let line = row.position().map_or(0, |position| position.line());
@@ -114,9 +110,8 @@ impl Records {
                 fields[*place] = field.into();
             }
             let record = Record { line, fields };
-            if let Some(found) = schema.map(|schema| record.get(schema))
-                && found.parse() != Ok(SCHEMA)
-            {
+            let found = self.field(&record, "schema");
+            if schema && found.parse() != Ok(SCHEMA) {
                 let place = format!("{}, line {line}", path.display());
                 return Err(ChartError::Refused(format!(
                     "{place}: schema {found:?}; this ginlab reads schema {SCHEMA}"
@@ -160,12 +155,22 @@ impl Records {
 
     /// The field of a row by the name of the column; empty where there is none.
     pub fn field<'a>(&self, row: &'a Record, name: &str) -> &'a str {
-        self.columns.iter().position(|known| known == name).map_or("", |place| row.get(Column(place)))
+        self.columns.iter().position(|known| known == name).map_or("", |place| row.get(place))
     }
 
     /// The field as a number, if it is one.
     pub fn number(&self, row: &Record, name: &str) -> Option<f64> {
-        self.field(row, name).parse().ok().filter(|value: &f64| value.is_finite())
+        number(self.field(row, name))
+    }
+
+    /// What of a row was not measured on the hardware that it speaks of.
+    pub fn unreal(&self, row: &Record) -> Option<&'static str> {
+        match (self.field(row, "device") == "emulated", self.field(row, "fabric").starts_with("model:")) {
+            (true, true) => Some("emulated, modelled"),
+            (true, false) => Some("emulated"),
+            (false, true) => Some("modelled"),
+            (false, false) => None,
+        }
     }
 
     fn add_column(&mut self, name: &str) -> usize {
@@ -175,26 +180,32 @@ impl Records {
         })
     }
 
-    /// The column of this name.
-    pub fn column(&self, name: &str) -> Result<Column, ChartError> {
-        self.columns.iter().position(|known| known == name).map(Column).ok_or_else(|| {
-            let nearness = |known: &String| strsim::jaro_winkler(known, name);
-            let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
-            let nearest = nearest.filter(|known| nearness(known) > 0.7).map(|near| format!(", did you mean {near}?"));
-            let (nearest, known) = (nearest.unwrap_or_default(), self.columns.join(", "));
-            ChartError::Refused(format!("there is no column {name:?}{nearest}; columns: {known}"))
-        })
+    /// Refuses a name that no column has.
+    pub fn column(&self, name: &str) -> Result<(), ChartError> {
+        if self.columns().any(|known| known == name) {
+            return Ok(());
+        }
+        let nearness = |known: &String| strsim::jaro_winkler(known, name);
+        let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
+        let nearest = nearest.filter(|known| nearness(known) > 0.7).map(|near| format!(", did you mean {near}?"));
+        let (nearest, known) = (nearest.unwrap_or_default(), self.columns.join(", "));
+        Err(ChartError::Refused(format!("there is no column {name:?}{nearest}; columns: {known}")))
     }
 
-    /// Every column, with its name.
-    pub fn columns(&self) -> impl Iterator<Item = (Column, &str)> {
-        self.columns.iter().enumerate().map(|(index, name)| (Column(index), name.as_str()))
+    /// The names of all columns.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(String::as_str)
     }
 
     /// Every row, in the order of the files.
     pub fn rows(&self) -> &[Record] {
         &self.rows
     }
+}
+
+/// The field as a number, if it is one.
+pub(super) fn number(field: &str) -> Option<f64> {
+    field.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
 /// What files are called in the picture: by their last part, unless that would make two of them one.
@@ -233,7 +244,7 @@ mod tests {
         let shown: Vec<String> = records
             .rows()
             .iter()
-            .map(|row| records.columns().map(|(column, name)| format!("{name}={} ", row.get(column))).collect())
+            .map(|row| records.columns().map(|name| format!("{name}={} ", records.field(row, name))).collect())
             .collect();
         insta::assert_snapshot!(shown.join("\n"), @r"
         file=0.csv schema=1 device=emulated fabric=null status=ok grid=8 warps= 

@@ -108,8 +108,7 @@ fn best(catalog: Catalog, section: &Section, headline: &Headline) -> Option<Foun
             && headline.only.iter().all(|(column, value)| records.field(row, column) == *value)
     };
     let candidates = rows.filter(counts).filter_map(|(run, row)| {
-        let unreal = field((run, row), "device") == "emulated" || field((run, row), "fabric").starts_with("model:");
-        Some((unreal, run.records.number(row, headline.column)?, run, row))
+        Some((run.records.unreal(row).is_some(), run.records.number(row, headline.column)?, run, row))
     });
     let key = |value: f64| if headline.best == Best::Least { value } else { -value };
     let (unreal, value, run, row) =
