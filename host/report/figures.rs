@@ -192,8 +192,8 @@ fn filter(records: &Records, column: &str, value: &str) -> Filter {
     Filter::one_of(column, if empty && !value.is_empty() { &values } else { &values[..1] })
 }
 
-/// The columns that keep series apart, and those that keep pictures apart. What all rows need to be told apart stands in the names
-/// also where the rows that are drawn could do without: a series has one name and one colour in all pictures.
+/// The columns that keep series apart, and those that keep pictures apart. Case and mode stand in the names also where the rows that
+/// are drawn could do without: a series has one name and one colour in all pictures.
 fn split(
     all: &Records,
     records: &Records,
@@ -215,7 +215,9 @@ fn split(
             before.extend(x);
         }
         let with: Vec<&str> = before.iter().copied().chain([column]).collect();
-        let needed = distinct(all, &with).len() > distinct(all, &before).len();
+        // What is compared is named wherever rows of the run differ in it.
+        let rows = if matches!(column, "case" | "mode") { all } else { records };
+        let needed = distinct(rows, &with).len() > distinct(rows, &before).len();
         if needed {
             series.push(column);
         }
