@@ -8,7 +8,6 @@
 use ginlab::fabric::discover::{Reach, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, LibfabricRegion, RailOptions};
 use ginlab::fabric::{Access, Completion, Memory, Post, Rail, RemoteRegion, Transfer, soft};
-use ginlab::measure::stats::Summary;
 use ginlab::report::{About, Ending, Key, Options, Report, Row};
 use ginlab::versions::Versions;
 use std::error::Error;
@@ -119,9 +118,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut row = Row::new("post", "post", "cpu", label);
         (row.ranks, row.rails, row.size_bytes) = (1, Some(1), Some(BYTES));
         (row.mode, row.iterations) = (Some(format!("chain={chain}")), Some(WINDOW));
-        if let Some(summary) = Summary::of(&times) {
-            row.times(&summary).throughput(BYTES, 1);
-        }
+        row.times(&times).throughput(BYTES, 1);
         report.row(&row, &times)?;
     }
     Ok(report.finish(Ending::Complete)?)

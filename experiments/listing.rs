@@ -1,10 +1,12 @@
 //! What experiments share that list and do not measure: their options, and rows as table, CSV and one JSON document.
 
 use crate::error::Failure;
-use ginlab::report::{Header, Target, WholeFile};
+use ginlab::report::{Header, Key, Target, WholeFile};
 use ginlab::signals;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use std::io::Write;
+use std::path::Path;
 
 /// Where the list goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -18,6 +20,24 @@ pub struct ListingArgs {
     /// Leave the header off stderr
     #[arg(long)]
     no_header: bool,
+}
+
+/// What CSV and JSON say of a thing: a key, and the value below it. What is not known is null in JSON and empty in CSV.
+pub type Field<T> = (&'static str, fn(&T) -> Value);
+
+/// A thing as JSON has it.
+pub struct Entry(Vec<(&'static str, Value)>);
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+/// The things with these keys.
+pub fn entries<T>(fields: &[Field<T>], things: &[T]) -> Vec<Entry> {
+    let entry = |thing| Entry(fields.iter().map(|(key, value)| (*key, value(thing))).collect());
+    things.iter().map(entry).collect()
 }
 
 /// A heading in two lines, and what stands below.
@@ -81,7 +101,7 @@ fn unwritable(error: impl std::fmt::Display) -> Failure {
 }
 
 /// A line of column names and a line per row: lists joined by `;`.
-fn csv<T: Serialize>(columns: &[&str], rows: &[T]) -> csv::Result<Vec<u8>> {
+pub fn csv<T: Serialize>(columns: &[&str], rows: &[T]) -> csv::Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(columns)?;
     for row in rows {
@@ -92,13 +112,32 @@ fn csv<T: Serialize>(columns: &[&str], rows: &[T]) -> csv::Result<Vec<u8>> {
     writer.into_inner().map_err(|error| error.into_error().into())
 }
 
-fn cell(value: &serde_json::Value) -> String {
+fn cell(value: &Value) -> String {
     match value {
-        serde_json::Value::Null => String::new(),
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(";"),
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(";"),
         other => other.to_string(),
     }
+}
+
+/// For a table.
+pub fn yes(value: Option<bool>) -> String {
+    value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
+}
+
+/// The header of what was read from a file or folder: nothing of this machine, for the figures are another one's.
+pub fn recorded(from: &Path) -> Header {
+    let mut header = described();
+    header.note(format!("read from {}; nothing was asked of this machine", from.display()));
+    header
+}
+
+/// The header of what asks nothing of this machine.
+pub fn described() -> Header {
+    let mut header = Header::default();
+    header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
+    header
 }
 
 /// The rows for people, and only the columns in which a row has something; nothing where there is no row.
@@ -125,7 +164,7 @@ pub fn table_of(columns: Vec<(String, String, Vec<String>)>) -> String {
             (cells, width)
         })
         .collect();
-    let bold = crate::output::color().on_stdout();
+    let bold = crate::output::color();
     let line = |index: usize| {
         let cells = columns.iter().map(|(cells, width)| format!("{:<width$}", cells[index]));
         let text = cells.collect::<Vec<_>>().join("  ");

@@ -5,7 +5,7 @@
 //! of them moved in that time: never more than the sum of what each would show alone.
 
 use crate::columns::RAIL_BYTES;
-use crate::runner::timed;
+use crate::runner::{slowest, timed};
 use ginlab::bootstrap::{Bootstrap, Member};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Column, Row};
@@ -96,10 +96,7 @@ pub fn sums(base: &Row, senders: &[Sender], line: Option<u64>, of_rank: &[Node])
 fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>) -> (Row, Vec<f64>) {
     let mut row = base.clone();
     (row.baseline, row.baseline_ratio, row.wrong) = (None, None, None);
-    let repeats = senders.iter().map(|sender| sender.times.len()).max().unwrap_or_default();
-    let slowest =
-        |repeat: usize| senders.iter().filter_map(|sender| sender.times.get(repeat)).fold(0.0, |a, b| f64::max(a, *b));
-    let times: Vec<f64> = (0..repeats).map(slowest).collect();
+    let times = slowest(senders, |sender| &sender.times);
     let total = |of: fn(&Sender) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
     timed(&mut row, &times, total(|sender| sender.bytes), total(|sender| sender.operations));
     if let Some(line) = line {

@@ -3,10 +3,11 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use ginlab::cuda::Choice;
-use ginlab::report::{self, About, Ending, Header, Key, Options, Report, Row};
+use ginlab::report::{About, Ending, Header, Key, Options, Report, Row};
 use ginlab::signals;
 use ginlab::surroundings::{self, Counters};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -37,24 +38,27 @@ pub enum Color {
 }
 
 /// Set once, by the command line.
-static COLOR: OnceLock<report::Color> = OnceLock::new();
+static COLOR: OnceLock<Color> = OnceLock::new();
 
 impl Color {
     /// Decides for all tables of this process.
     pub fn choose(self) {
-        let color = match self {
-            Color::Auto => report::Color::Auto,
-            Color::Always => report::Color::Always,
-            Color::Never => report::Color::Never,
-        };
         // The first choice stands; there is one command line.
-        let _ = COLOR.set(color);
+        let _ = COLOR.set(self);
     }
 }
 
-/// What was chosen for tables.
-pub fn color() -> report::Color {
-    COLOR.get().copied().unwrap_or_default()
+/// Whether tables on stdout have colours.
+pub fn color() -> bool {
+    match COLOR.get() {
+        Some(Color::Always) => true,
+        Some(Color::Never) => false,
+        Some(Color::Auto) | None => {
+            std::io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+        }
+    }
 }
 
 impl OutputArgs {

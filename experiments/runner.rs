@@ -9,7 +9,6 @@ use crate::program::Program;
 use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{self, Flow};
-use ginlab::measure::stats::Summary;
 use ginlab::report::{About, Column, Header, Row};
 use ginlab::signals;
 use std::fmt::Debug;
@@ -26,9 +25,6 @@ pub trait Experiment: Sized {
     type Tuple;
     /// Its name, columns, headline figures and pictures.
     const ABOUT: About;
-
-    /// Where rows go.
-    fn output(args: &Self::Args) -> &OutputArgs;
 
     /// Checks the options, and says what will be measured by which ranks.
     fn plan(args: &mut Self::Args) -> Result<Plan<Self::Tuple>, Failure>;
@@ -53,9 +49,18 @@ pub trait Experiment: Sized {
     }
 
     /// The end, when all went well: what must be done while the other ranks are still here.
-    async fn close(self, _header: &Header, _ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, _header: &Header, _output: &OutputArgs, _ranks: &mut Bootstrap) -> Result<(), Failure> {
         Ok(())
     }
+}
+
+/// The options of an experiment, and where its rows go.
+#[derive(clap::Args, Clone, Debug)]
+pub struct WithOutput<A: clap::Args> {
+    #[command(flatten)]
+    pub own: A,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// What will be measured, and by whom.
@@ -117,8 +122,8 @@ impl Ranks {
 }
 
 /// Runs an experiment on this rank.
-pub fn run<E: Experiment>(mut args: E::Args) -> Result<(), Failure> {
-    let Plan { tuples, ranks, keep_going } = E::plan(&mut args)?;
+pub fn run<E: Experiment>(mut args: WithOutput<E::Args>) -> Result<(), Failure> {
+    let Plan { tuples, ranks, keep_going } = E::plan(&mut args.own)?;
     with_ranks(ranks, |ranks| in_event_loop(rank::<E>(&args, tuples, keep_going, ranks)))
 }
 
@@ -154,14 +159,14 @@ pub fn drive(flow: &Flow<LibfabricRail>) -> tokio::task::JoinHandle<()> {
 }
 
 async fn rank<E: Experiment>(
-    args: &E::Args,
+    args: &WithOutput<E::Args>,
     mut tuples: Vec<E::Tuple>,
     keep_going: bool,
     ranks: &mut Bootstrap,
 ) -> Result<(), Failure> {
-    let (mut experiment, header) = E::open(args, &mut tuples, ranks).await?;
+    let (mut experiment, header) = E::open(&args.own, &mut tuples, ranks).await?;
     let mut output = match ranks.rank() {
-        0 => Some(Output::open(E::output(args), &header, &E::ABOUT, tuples.len() as u64)?),
+        0 => Some(Output::open(&args.output, &header, &E::ABOUT, tuples.len() as u64)?),
         _ => None,
     };
     let mut wrong = None;
@@ -184,7 +189,7 @@ async fn rank<E: Experiment>(
         Some(output) => output.close(result),
         None => result,
     }?;
-    experiment.close(&header, ranks).await?;
+    experiment.close(&header, &args.output, ranks).await?;
     wrong.map_or(Ok(()), Err)
 }
 
@@ -228,9 +233,7 @@ pub fn slowest<T>(parts: &[T], times: impl Fn(&T) -> &[f64]) -> Vec<f64> {
 
 /// A row with the times of its repeats, in each of which `operations` moved `bytes`.
 pub fn timed(row: &mut Row, times: &[f64], bytes: u64, operations: u64) {
-    if let Some(summary) = Summary::of(times) {
-        row.times(&summary).throughput(bytes, operations);
-    }
+    row.times(times).throughput(bytes, operations);
 }
 
 /// Sets columns of one quantity, its 50th, 99th and 99.9th percentile, by nearest rank.
@@ -247,8 +250,8 @@ pub const fn program<E: Experiment>() -> Program {
     Program {
         name: E::ABOUT.name,
         question: E::ABOUT.question,
-        augment: <E::Args as clap::Args>::augment_args,
-        run: |matches| run::<E>(<E::Args as clap::FromArgMatches>::from_arg_matches(matches).map_err(Failure::from)?),
+        augment: <WithOutput<E::Args> as clap::Args>::augment_args,
+        run: |matches| run::<E>(<WithOutput<E::Args> as clap::FromArgMatches>::from_arg_matches(matches)?),
         about: Some(E::ABOUT),
     }
 }

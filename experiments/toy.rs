@@ -1,7 +1,6 @@
 //! `ginlab toy`: what it costs to ask the clock.
 
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program, timed};
 use crate::values::{List, counts};
@@ -18,8 +17,6 @@ pub struct Args {
     /// Questions per repeat, a list that is swept
     #[arg(short = 'n', long, default_value = "10,100,1000", value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
     calls: List<u32>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// A column of its own, also in the table.
@@ -39,10 +36,6 @@ impl Experiment for Toy {
         plots: &[Plot::TIME.by("calls", "time of a question by their number", &["calls"])],
         ..About::new("toy", "What it costs to ask the clock")
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<u32>, Failure> {
         Ok(Plan::alone(args.calls.to_vec()))

@@ -255,7 +255,7 @@ fn rows(bytes: &[u8]) -> bool {
     let drawn = if bytes.len().is_multiple_of(8) { 2 } else { 0 };
     for query in [query("size_bytes", "time_us_p50", false), query("case", "p50_us", true)].into_iter().take(drawn) {
         if let Ok(picture) = query.chart(&run.records) {
-            let _ = picture.chart.svg(&Palette::of([&picture.chart]), "fuzz");
+            let _ = picture.chart.svg(&Palette::of([&picture.chart]));
         }
     }
     let runs = [run];

@@ -3,10 +3,10 @@
 mod row;
 
 use crate::error::Failure;
-use crate::listing::{ListingArgs, table};
+use crate::listing::{ListingArgs, recorded, table};
 use crate::program::{Program, program};
 use ginlab::cuda;
-use ginlab::report::{Header, Key, Target, WholeFile};
+use ginlab::report::{Header, Target, WholeFile};
 use ginlab::topology::tree::{Kind, Tree};
 use ginlab::topology::{nccl, nvlink};
 use row::{Asked, Row};
@@ -43,18 +43,15 @@ pub struct Args {
 /// Lists.
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
-    let mut header = Header::default();
-    let (tree, asked) = match &args.from {
+    let (mut header, tree, asked) = match &args.from {
         Some(folder) => {
-            // Nothing of this machine: the figures are another one's.
-            header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
-            header.note(format!("read from {}; nothing was asked of this machine", folder.display()));
             let tree = Tree::recorded(folder).map_err(|error| Failure::Usage(format!("--from {error}")))?;
-            (tree, Asked::default())
+            (recorded(folder), tree, Asked::default())
         }
         None => {
-            Versions::here().fill(&mut header);
-            (Tree::here(), ask(&mut header)?)
+            let mut header = Versions::header();
+            let asked = ask(&mut header)?;
+            (header, Tree::here(), asked)
         }
     };
     let rows = Row::all(&tree, &asked);
@@ -68,7 +65,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         write_for_nccl(path, &tree)?;
     }
     let text = format!("{}{}", table(&row::TABLE, &rows), row::matrix(&rows));
-    args.output.write(&header, &row::COLUMNS, &rows, &row::document(&header, &tree, &rows), &text)
+    let document = row::document(&header, &tree, &rows);
+    args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.gpus, &document, &text)
 }
 
 fn write_for_nccl(path: &Path, tree: &Tree) -> Result<(), Failure> {

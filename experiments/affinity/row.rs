@@ -1,6 +1,6 @@
 //! A GPU as a row.
 
-use crate::listing::Column;
+use crate::listing::{Column, Entry, Field, entries, yes};
 use ginlab::cuda::VisibleGpu;
 use ginlab::pci::PciAddress;
 use ginlab::report::Header;
@@ -23,83 +23,64 @@ pub struct Asked {
     pub gdrcopy: Option<bool>,
 }
 
-/// One GPU. What is not known is null in JSON and empty in CSV.
-#[derive(Clone, Debug, Serialize)]
+/// One GPU.
 pub struct Row {
-    pub schema: u32,
-    /// PCI address.
-    pub gpu: String,
-    /// CUDA's number for it under CUDA_VISIBLE_DEVICES; null where CUDA does not show it.
-    pub ordinal: Option<i32>,
-    pub name: Option<String>,
-    pub numa_node: Option<u32>,
-    /// Cores near it.
-    pub cores: Option<String>,
-    /// PCI addresses of the network cards that are nearest.
-    pub nics: Vec<String>,
-    /// What the system calls them, in the same order.
-    pub nic_names: Vec<String>,
-    /// The PCIe link as it runs now.
-    pub pcie: Option<String>,
-    /// NVLinks that are up, and the rate of all of them in one direction.
-    pub nvlinks: Option<u32>,
-    pub nvlink_gbytes_s: Option<f64>,
+    address: Option<PciAddress>,
+    /// Its place in the tree, where it has one.
+    gpu: Option<Function>,
+    /// What CUDA says, where it shows the GPU.
+    visible: Option<VisibleGpu>,
+    /// The network cards that are nearest, and by what.
+    nics: Vec<Function>,
+    nics_by: Option<Way>,
+    links: Option<Links>,
     /// The way to each GPU, in the order of the rows: `NV18`, or over PCI `switch`, `root`, `host`, `nodes`; `-` for itself.
-    pub ways: Vec<String>,
-    /// Its memory can be given to a NIC's driver as a dma-buf.
-    pub dma_buf: Option<bool>,
-    /// NICs may reach its memory.
-    pub gpu_direct_rdma: Option<bool>,
-    /// libgdrapi is installed.
-    pub gdrcopy: Option<bool>,
-    /// CPU and GPU may use managed memory at the same time.
-    pub concurrent_managed: Option<bool>,
-    /// By what these cards are nearest: below one `switch`, on one `root` bus, or in one NUMA node (`host`).
-    pub nics_by: Option<&'static str>,
+    ways: Vec<String>,
+    /// Whether libgdrapi is installed.
+    gdrcopy: Option<bool>,
 }
 
 /// The columns of the CSV, which are the keys of a GPU in the JSON document.
-pub const COLUMNS: [&str; 17] = [
-    "schema",
-    "gpu",
-    "ordinal",
-    "name",
-    "numa_node",
-    "cores",
-    "nics",
-    "nic_names",
-    "pcie",
-    "nvlinks",
-    "nvlink_gbytes_s",
-    "ways",
-    "dma_buf",
-    "gpu_direct_rdma",
-    "gdrcopy",
-    "concurrent_managed",
-    "nics_by",
+pub const FIELDS: [Field<Row>; 17] = [
+    ("schema", |_| SCHEMA.into()),
+    ("gpu", |row| row.gpu().into()),
+    // CUDA's number for it under CUDA_VISIBLE_DEVICES.
+    ("ordinal", |row| row.ordinal().into()),
+    ("name", |row| row.name().into()),
+    ("numa_node", |row| row.numa_node().into()),
+    ("cores", |row| row.cores().into()),
+    ("nics", |row| row.nics.iter().map(|nic| nic.address.to_string()).collect()),
+    // What the system calls them, in the same order.
+    ("nic_names", |row| row.nics.iter().map(|nic| nic.name.clone()).collect()),
+    ("pcie", |row| row.pcie().into()),
+    ("nvlinks", |row| row.nvlinks().into()),
+    ("nvlink_gbytes_s", |row| row.nvlink_gbytes_s().into()),
+    ("ways", |row| row.ways.clone().into()),
+    ("dma_buf", |row| row.visible(|gpu| gpu.dma_buf).into()),
+    ("gpu_direct_rdma", |row| row.visible(|gpu| gpu.gpu_direct_rdma).into()),
+    ("gdrcopy", |row| row.gdrcopy.into()),
+    ("concurrent_managed", |row| row.visible(|gpu| gpu.concurrent_managed).into()),
+    // Below one `switch`, on one `root` bus, or in one NUMA node (`host`).
+    ("nics_by", |row| row.nics_by.map(Way::name).into()),
 ];
 
 /// The columns of the table; the ways stand in a table of their own.
 pub const TABLE: [Column<Row>; 14] = [
-    ("CUDA", "", |row| row.ordinal.map(|ordinal| ordinal.to_string()).unwrap_or_default()),
-    ("GPU", "PCI address", |row| row.gpu.clone()),
-    ("name", "", |row| row.name.clone().unwrap_or_default()),
-    ("NUMA", "node", |row| row.numa_node.map(|node| node.to_string()).unwrap_or_default()),
-    ("cores", "", |row| row.cores.clone().unwrap_or_default()),
-    ("nearest NICs", "", |row| row.nics.join(" ")),
-    ("NICs", "by", |row| row.nics_by.unwrap_or_default().to_owned()),
-    ("PCIe", "now", |row| row.pcie.clone().unwrap_or_default()),
-    ("NVLinks", "", |row| row.nvlinks.map(|links| links.to_string()).unwrap_or_default()),
-    ("NVLink", "GB/s", |row| row.nvlink_gbytes_s.map(|rate| format!("{rate:.1}")).unwrap_or_default()),
-    ("dma-buf", "", |row| yes(row.dma_buf)),
-    ("GPUDirect", "RDMA", |row| yes(row.gpu_direct_rdma)),
+    ("CUDA", "", |row| row.ordinal().map(|ordinal| ordinal.to_string()).unwrap_or_default()),
+    ("GPU", "PCI address", |row| row.gpu()),
+    ("name", "", |row| row.name().unwrap_or_default().to_owned()),
+    ("NUMA", "node", |row| row.numa_node().map(|node| node.to_string()).unwrap_or_default()),
+    ("cores", "", |row| row.cores().unwrap_or_default().to_owned()),
+    ("nearest NICs", "", |row| row.nics.iter().map(|nic| nic.address.to_string()).collect::<Vec<_>>().join(" ")),
+    ("NICs", "by", |row| row.nics_by.map_or("", Way::name).to_owned()),
+    ("PCIe", "now", |row| row.pcie().unwrap_or_default()),
+    ("NVLinks", "", |row| row.nvlinks().map(|links| links.to_string()).unwrap_or_default()),
+    ("NVLink", "GB/s", |row| row.nvlink_gbytes_s().map(|rate| format!("{rate:.1}")).unwrap_or_default()),
+    ("dma-buf", "", |row| yes(row.visible(|gpu| gpu.dma_buf))),
+    ("GPUDirect", "RDMA", |row| yes(row.visible(|gpu| gpu.gpu_direct_rdma))),
     ("GDRCopy", "", |row| yes(row.gdrcopy)),
-    ("managed", "at once", |row| yes(row.concurrent_managed)),
+    ("managed", "at once", |row| yes(row.visible(|gpu| gpu.concurrent_managed))),
 ];
-
-fn yes(value: Option<bool>) -> String {
-    value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
-}
 
 /// A card, for the JSON document.
 #[derive(Serialize)]
@@ -117,12 +98,12 @@ struct Nic<'a> {
 pub struct Document<'a> {
     schema: u32,
     header: &'a Header,
-    gpus: &'a [Row],
+    pub gpus: Vec<Entry>,
     nics: Vec<Nic<'a>>,
 }
 
 /// The document of these rows.
-pub fn document<'a>(header: &'a Header, tree: &'a Tree, gpus: &'a [Row]) -> Document<'a> {
+pub fn document<'a>(header: &'a Header, tree: &'a Tree, gpus: &[Row]) -> Document<'a> {
     let nic = |nic: &'a Function| Nic {
         nic: nic.address.to_string(),
         name: &nic.name,
@@ -131,7 +112,7 @@ pub fn document<'a>(header: &'a Header, tree: &'a Tree, gpus: &'a [Row]) -> Docu
         numa_node: nic.numa_node,
         cores: nic.cores.as_deref(),
     };
-    Document { schema: SCHEMA, header, gpus, nics: tree.of(Kind::Nic).map(nic).collect() }
+    Document { schema: SCHEMA, header, gpus: entries(&FIELDS, gpus), nics: tree.of(Kind::Nic).map(nic).collect() }
 }
 
 impl Row {
@@ -149,9 +130,6 @@ impl Row {
 
     fn of(place: Option<(&Near<'_>, &[Near<'_>])>, visible: Option<&VisibleGpu>, asked: &Asked) -> Row {
         let address = place.map(|(near, _)| near.gpu.address).or(visible.and_then(|gpu| gpu.address));
-        let gpu = place.map(|(near, _)| near.gpu);
-        let nics = place.map_or(&[][..], |(near, _)| &near.nics);
-        let links = asked.links.as_ref().and_then(|all| all.iter().find(|links| Some(links.gpu) == address));
         let to = |other: &Function, gpu: &Function| {
             if other.address == gpu.address {
                 return "-".to_owned();
@@ -159,27 +137,60 @@ impl Row {
             let nvlinks = asked.links.as_ref().map_or(0, |links| between(links, gpu.address, other.address));
             if nvlinks > 0 { format!("NV{nvlinks}") } else { way(gpu, other).name().to_owned() }
         };
+        let links = asked.links.as_ref().and_then(|all| all.iter().find(|links| Some(links.gpu) == address));
         Row {
-            schema: SCHEMA,
-            gpu: address.map(|address| address.to_string()).unwrap_or_default(),
-            ordinal: visible.map(|gpu| gpu.ordinal),
-            name: visible.map(|gpu| gpu.name.clone()).or_else(|| gpu.map(|gpu| gpu.name.clone())),
-            numa_node: gpu.and_then(|gpu| gpu.numa_node),
-            cores: gpu.and_then(|gpu| gpu.cores.clone()),
-            nics: nics.iter().map(|nic| nic.address.to_string()).collect(),
-            nic_names: nics.iter().map(|nic| nic.name.clone()).collect(),
-            pcie: gpu
-                .and_then(|gpu| gpu.link.as_ref())
-                .map(|(speed, lanes)| format!("{} x{lanes}", speed.trim_end_matches(" PCIe"))),
-            nvlinks: links.map(|links| links.active),
-            nvlink_gbytes_s: links.and_then(|links| links.bytes_per_second).map(|rate| rate / 1e9),
+            address,
+            gpu: place.map(|(near, _)| near.gpu.clone()),
+            visible: visible.cloned(),
+            nics: place.map_or(Vec::new(), |(near, _)| near.nics.iter().copied().cloned().collect()),
+            nics_by: place.and_then(|(near, _)| near.way),
+            links: links.cloned(),
             ways: place.map_or(Vec::new(), |(near, all)| all.iter().map(|other| to(other.gpu, near.gpu)).collect()),
-            dma_buf: visible.map(|gpu| gpu.dma_buf),
-            gpu_direct_rdma: visible.map(|gpu| gpu.gpu_direct_rdma),
             gdrcopy: visible.and(asked.gdrcopy),
-            concurrent_managed: visible.map(|gpu| gpu.concurrent_managed),
-            nics_by: place.and_then(|(near, _)| near.way).map(Way::name),
         }
+    }
+
+    fn visible<T>(&self, of: impl Fn(&VisibleGpu) -> T) -> Option<T> {
+        self.visible.as_ref().map(of)
+    }
+
+    /// The PCI address.
+    fn gpu(&self) -> String {
+        self.address.map(|address| address.to_string()).unwrap_or_default()
+    }
+
+    fn ordinal(&self) -> Option<i32> {
+        self.visible(|gpu| gpu.ordinal)
+    }
+
+    fn name(&self) -> Option<&str> {
+        let visible = self.visible.as_ref().map(|gpu| gpu.name.as_str());
+        visible.or(self.gpu.as_ref().map(|gpu| gpu.name.as_str()))
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.gpu.as_ref()?.numa_node
+    }
+
+    /// Cores near it.
+    fn cores(&self) -> Option<&str> {
+        self.gpu.as_ref()?.cores.as_deref()
+    }
+
+    /// The PCIe link as it runs now.
+    fn pcie(&self) -> Option<String> {
+        let (speed, lanes) = self.gpu.as_ref()?.link.as_ref()?;
+        Some(format!("{} x{lanes}", speed.trim_end_matches(" PCIe")))
+    }
+
+    /// NVLinks that are up.
+    fn nvlinks(&self) -> Option<u32> {
+        self.links.as_ref().map(|links| links.active)
+    }
+
+    /// The rate of all of them in one direction.
+    fn nvlink_gbytes_s(&self) -> Option<f64> {
+        Some(self.links.as_ref()?.bytes_per_second? / 1e9)
     }
 }
 
@@ -190,9 +201,10 @@ pub fn matrix(rows: &[Row]) -> String {
         return String::new();
     }
     let mut columns =
-        vec![("way between".to_owned(), String::new(), placed.iter().map(|row| row.gpu.clone()).collect())];
+        vec![("way between".to_owned(), String::new(), placed.iter().map(|row| row.gpu()).collect())];
     for (index, row) in placed.iter().enumerate() {
-        let (_, bus) = row.gpu.split_once(':').unwrap_or_default();
+        let gpu = row.gpu();
+        let (_, bus) = gpu.split_once(':').unwrap_or_default();
         columns.push((bus.to_owned(), String::new(), placed.iter().map(|row| row.ways[index].clone()).collect()));
     }
     format!("\n{}", crate::listing::table_of(columns))

@@ -2,11 +2,11 @@
 
 use crate::error::Failure;
 use crate::job::{JobArgs, USUAL_RAILS};
-use crate::output::OutputArgs;
 use crate::values::{List, Rails, counts, sizes, usage};
 use ginlab::fabric::pairs::Start;
 use ginlab::measure::size;
 use ginlab::rails::strategy::Strategy;
+use itertools::iproduct;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,8 +57,6 @@ pub struct Args {
     pub per_node: bool,
     #[command(flatten)]
     pub job: JobArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
     /// Rank 0 sends one wrong byte in the first verified round of each row
     #[arg(long, hide = true)]
     pub corrupt: bool,
@@ -97,18 +95,11 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
         return Err(usage("-e", "blocks of 1 TiB and more"));
     }
     let sizes = sizes(args.begin, args.end, args.factor)?;
-    let mut tuples = Vec::new();
-    for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
-        for &strategy in args.strategy.iter() {
-            for &bytes in &sizes {
-                for &start in args.rail_start.iter() {
-                    let (iterations, volume) = (u64::from(args.iterations), args.volume);
-                    tuples.push(Tuple { bytes, rails: rails.0, strategy, start, iterations, volume });
-                }
-            }
-        }
-    }
-    Ok(tuples)
+    let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
+    let (iterations, volume) = (u64::from(args.iterations), args.volume);
+    let tuples = iproduct!(rails, &args.strategy[..], &sizes, &args.rail_start[..]);
+    let tuple = |(rails, &strategy, &bytes, &start): (&Rails, &_, &_, &_)| Tuple { bytes, rails: rails.0, strategy, start, iterations, volume };
+    Ok(tuples.map(tuple).collect())
 }
 
 #[cfg(test)]

@@ -32,8 +32,7 @@ pub struct All2all {
 /// What a rank tells of its part of a row.
 #[derive(Serialize, Deserialize)]
 struct Part {
-    times: Vec<f64>,
-    rail_bytes: Vec<u64>,
+    sender: Sender,
     again: u64,
     wrong: Option<u64>,
 }
@@ -66,23 +65,18 @@ impl All2all {
         }
         let after = self.circle.job.flow.counters();
         let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &cut, all).await?) };
+        let others = ranks as u64 - 1;
         let rail_bytes = moved(&before, &after, tuple.rails);
-        let mine = Part { times, rail_bytes, again: after.again - before.again, wrong };
+        let sender = Sender { rank: all.rank(), times, bytes: tuple.bytes * others, operations: others, rail_bytes };
+        let mine = Part { sender, again: after.again - before.again, wrong };
         // Nothing is under way any more: all of this rank's writes are complete, and the completions that it owes the others
         // left with what it has received.
         let parts = all.gather_values(&mine, "times of a row")?;
         let Some(parts) = parts else { return Ok(Rows::new()) };
         let (row, times) = self.row(tuple, &parts);
-        let sender = |(rank, part): (usize, &Part)| Sender {
-            rank,
-            times: part.times.clone(),
-            bytes: tuple.bytes * (ranks as u64 - 1),
-            operations: ranks as u64 - 1,
-            rail_bytes: part.rail_bytes.clone(),
-        };
         let mut rows = vec![(row, times)];
         if self.args.per_node {
-            let senders: Vec<Sender> = parts.iter().enumerate().map(sender).collect();
+            let senders: Vec<Sender> = parts.into_iter().map(|part| part.sender).collect();
             rows.extend(nodes::sums(&rows[0].0, &senders, self.circle.job.line_rate(tuple.rails), &nodes::of_ranks(all, None)));
         }
         Ok(rows)
@@ -99,7 +93,7 @@ impl All2all {
             row.set(&RECEIVED, tuple.start.received_imbalance_pct(tuple.rounds(all.len()), all.len(), tuple.rails));
         }
         // The slowest rank of each round is the round's time.
-        let times = slowest(all, |part| &part.times);
+        let times = slowest(all, |part| &part.sender.times);
         // What a rank sends to the others; it receives as much at the same time.
         timed(&mut row, &times, tuple.bytes * (ranks - 1), ranks - 1);
         let busbw = row.bandwidth_gbytes_s;
@@ -107,8 +101,8 @@ impl All2all {
         if let Some(line) = job.line_rate(tuple.rails) {
             row.line_rate(line);
         }
-        row.set(&IMBALANCE, all.iter().map(|part| pairs::imbalance_pct(&part.rail_bytes)).reduce(f64::max));
-        let of_rail = |rail: usize| all.iter().filter_map(|part| part.rail_bytes.get(rail)).sum();
+        row.set(&IMBALANCE, all.iter().map(|part| pairs::imbalance_pct(&part.sender.rail_bytes)).reduce(f64::max));
+        let of_rail = |rail: usize| all.iter().filter_map(|part| part.sender.rail_bytes.get(rail)).sum();
         row.set(&RAIL_BYTES, (0..tuple.rails).map(of_rail).collect::<Vec<u64>>());
         row.set(&AGAIN, all.iter().map(|part| part.again).sum::<u64>());
         row.verified(all.iter().map(|part| part.wrong).sum());

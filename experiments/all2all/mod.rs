@@ -8,7 +8,6 @@ use crate::columns::{AGAIN, COMPLETION, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
 use crate::job::{Job, rails_text};
 use crate::nodes;
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
 use crate::values::usage;
@@ -55,10 +54,6 @@ impl Experiment for All2all {
             "CPU-initiated all-to-all: every rank writes a block to every other one, by rails that all carry the same",
         )
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.job.usual_rails(&mut args.rails);

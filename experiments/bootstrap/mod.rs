@@ -6,7 +6,7 @@ mod row;
 
 use crate::error::Failure;
 use crate::job::{Job, JobArgs};
-use crate::listing::ListingArgs;
+use crate::listing::{ListingArgs, table};
 use crate::program::{Program, program};
 use crate::runner::with_ranks;
 use card::Card;
@@ -98,7 +98,7 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
     }
     let rows = Row::all(&job.provider, &cards, ranks.members(), &times, exchange_bytes);
     let document = Document::new(&header, ranks.kind().to_string(), &cards, &times, &rows);
-    args.output.write(&header, &row::COLUMNS, &rows, &document, &row::table(&rows))
+    args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.rails, &document, &table(&row::TABLE, &rows))
 }
 
 /// What a reader wants to know first.

@@ -1,9 +1,9 @@
 //! A rail of a rank as a row, and the whole as a document and as a table.
 
-use super::card::Card;
-use crate::listing::{self, Column};
+use super::card::{Card, RailCard};
+use crate::listing::{Column, Entry, Field, entries};
 use ginlab::bootstrap::Member;
-use ginlab::fabric::pairs;
+use ginlab::fabric::{RemoteRegion, pairs};
 use ginlab::measure::stats::Summary;
 use ginlab::report::Header;
 use serde::{Deserialize, Serialize};
@@ -22,55 +22,47 @@ pub struct Times {
     pub exchanges: Vec<f64>,
 }
 
-/// The columns of a rail of a rank. What is not known is null in JSON and empty in CSV.
-#[derive(Clone, Debug, Serialize)]
+/// A rail of a rank.
 pub struct Row {
-    schema: u32,
     rank: usize,
-    host: String,
-    pid: u32,
+    member: Member,
     local_rank: usize,
-    rail: usize,
+    number: usize,
     provider: String,
-    provider_version: String,
-    fabric: String,
-    domain: String,
-    address: String,
-    link_gbits_s: Option<f64>,
-    key: u64,
-    base: u64,
+    rail: RailCard,
+    /// Of the registered memory.
+    page: RemoteRegion,
     /// The ranks to which this rank's first whole message goes by this rail.
     writes_to: Vec<usize>,
-    meet_us: f64,
-    open_us: f64,
+    times: Times,
+    /// Bytes and times of the exchanges.
     exchange_bytes: usize,
-    exchange_us_min: f64,
-    exchange_us_p50: f64,
-    exchange_us_p99: f64,
+    exchange: Option<Summary>,
 }
 
-pub const COLUMNS: [&str; 21] = [
-    "schema",
-    "rank",
-    "host",
-    "pid",
-    "local_rank",
-    "rail",
-    "provider",
-    "provider_version",
-    "fabric",
-    "domain",
-    "address",
-    "link_gbits_s",
-    "key",
-    "base",
-    "writes_to",
-    "meet_us",
-    "open_us",
-    "exchange_bytes",
-    "exchange_us_min",
-    "exchange_us_p50",
-    "exchange_us_p99",
+/// The columns of the CSV, which are the keys of a rail in the JSON document.
+pub const FIELDS: [Field<Row>; 21] = [
+    ("schema", |_| SCHEMA.into()),
+    ("rank", |row| row.rank.into()),
+    ("host", |row| row.member.host.clone().into()),
+    ("pid", |row| row.member.pid.into()),
+    ("local_rank", |row| row.local_rank.into()),
+    ("rail", |row| row.number.into()),
+    ("provider", |row| row.provider.clone().into()),
+    ("provider_version", |row| row.rail.provider_version.clone().into()),
+    ("fabric", |row| row.rail.fabric.clone().into()),
+    ("domain", |row| row.rail.domain.clone().into()),
+    ("address", |row| row.rail.address_text.clone().into()),
+    ("link_gbits_s", |row| row.gbits_s().into()),
+    ("key", |row| row.page.key.into()),
+    ("base", |row| row.page.base.into()),
+    ("writes_to", |row| row.writes_to.clone().into()),
+    ("meet_us", |row| tenths(row.times.meet).into()),
+    ("open_us", |row| tenths(row.times.open).into()),
+    ("exchange_bytes", |row| row.exchange_bytes.into()),
+    ("exchange_us_min", |row| row.exchange_us(|summary| summary.min).into()),
+    ("exchange_us_p50", |row| row.exchange_us(|summary| summary.p50).into()),
+    ("exchange_us_p99", |row| row.exchange_us(|summary| summary.p99).into()),
 ];
 
 /// Tenths of a microsecond: the clock tells more, the network does not.
@@ -83,38 +75,33 @@ impl Row {
     pub fn all(provider: &str, cards: &[Card], members: &[Member], times: &[Times], exchange_bytes: usize) -> Vec<Row> {
         let ranks = cards.len();
         let of_rank = |(rank, ((card, member), times)): (usize, ((&Card, &Member), &Times))| {
-            let exchange = Summary::of(&times.exchanges);
-            let (meet_us, open_us) = (tenths(times.meet), tenths(times.open));
-            let part = |part: fn(&Summary) -> f64| tenths(exchange.as_ref().map_or(0.0, part));
-            let page = |rail: usize| card.offer.regions.first().and_then(|rails| rails.get(rail)).copied();
-            let row = |(number, rail): (usize, &super::card::RailCard)| Row {
-                schema: SCHEMA,
+            let pages = card.offer.regions.first().map_or(&[][..], Vec::as_slice);
+            let row = |(number, rail): (usize, &RailCard)| Row {
                 rank,
-                host: member.host.clone(),
-                pid: member.pid,
+                member: member.clone(),
                 local_rank: card.local_rank,
-                rail: number,
+                number,
                 provider: provider.to_owned(),
-                provider_version: rail.provider_version.clone(),
-                fabric: rail.fabric.clone(),
-                domain: rail.domain.clone(),
-                address: rail.address_text.clone(),
-                link_gbits_s: rail.link_bits_per_second.map(|bits| bits as f64 / 1e9),
-                key: page(number).map_or(0, |page| page.key),
-                base: page(number).map_or(0, |page| page.base),
+                rail: rail.clone(),
+                page: pages.get(number).copied().unwrap_or_default(),
                 writes_to: pairs::targets(rank, ranks)
                     .filter(|to| pairs::rail(0, rank, *to, ranks, card.rails.len()) == number)
                     .collect(),
-                meet_us,
-                open_us,
+                times: times.clone(),
                 exchange_bytes,
-                exchange_us_min: part(|summary| summary.min),
-                exchange_us_p50: part(|summary| summary.p50),
-                exchange_us_p99: part(|summary| summary.p99),
+                exchange: Summary::of(&times.exchanges),
             };
             card.rails.iter().enumerate().map(row).collect::<Vec<_>>()
         };
         cards.iter().zip(members).zip(times).enumerate().flat_map(of_rank).collect()
+    }
+
+    fn gbits_s(&self) -> Option<f64> {
+        self.rail.link_bits_per_second.map(|bits| bits as f64 / 1e9)
+    }
+
+    fn exchange_us(&self, part: fn(&Summary) -> f64) -> f64 {
+        tenths(self.exchange.as_ref().map_or(0.0, part))
     }
 }
 
@@ -133,14 +120,14 @@ pub struct Document<'a> {
     header: &'a Header,
     bootstrap: String,
     ranks: usize,
-    rails: &'a [Row],
+    pub rails: Vec<Entry>,
     pairs: Vec<Pair>,
     /// Every exchange of every rank.
     exchanges_us: Vec<Vec<f64>>,
 }
 
 impl<'a> Document<'a> {
-    pub fn new(header: &'a Header, bootstrap: String, cards: &[Card], times: &[Times], rails: &'a [Row]) -> Self {
+    pub fn new(header: &'a Header, bootstrap: String, cards: &[Card], times: &[Times], rails: &[Row]) -> Self {
         let ranks = cards.len();
         let of_rank = |from: usize| {
             pairs::targets(from, ranks).map(move |to| {
@@ -153,35 +140,31 @@ impl<'a> Document<'a> {
             header,
             bootstrap,
             ranks,
-            rails,
+            rails: entries(&FIELDS, rails),
             pairs: (0..ranks).flat_map(of_rank).collect(),
             exchanges_us: times.iter().map(|times| times.exchanges.iter().map(|us| tenths(*us)).collect()).collect(),
         }
     }
 }
 
-const TABLE: [Column<Row>; 13] = [
+/// The columns of the table.
+pub const TABLE: [Column<Row>; 13] = [
     ("rank", "", |row| row.rank.to_string()),
-    ("host", "", |row| row.host.clone()),
-    ("pid", "", |row| row.pid.to_string()),
-    ("rail", "", |row| row.rail.to_string()),
+    ("host", "", |row| row.member.host.clone()),
+    ("pid", "", |row| row.member.pid.to_string()),
+    ("rail", "", |row| row.number.to_string()),
     ("provider", "", |row| row.provider.clone()),
-    ("fabric", "", |row| row.fabric.clone()),
-    ("domain", "", |row| row.domain.clone()),
-    ("address", "", |row| row.address.clone()),
-    ("Gb/s", "", |row| row.link_gbits_s.map(|rate| rate.to_string()).unwrap_or_default()),
-    ("key", "", |row| format!("{:#x}", row.key)),
+    ("fabric", "", |row| row.rail.fabric.clone()),
+    ("domain", "", |row| row.rail.domain.clone()),
+    ("address", "", |row| row.rail.address_text.clone()),
+    ("Gb/s", "", |row| row.gbits_s().map(|rate| rate.to_string()).unwrap_or_default()),
+    ("key", "", |row| format!("{:#x}", row.page.key)),
     ("writes to", "rank", |row| row.writes_to.iter().map(usize::to_string).collect::<Vec<_>>().join(",")),
-    ("opened in", "us", |row| once(row, row.open_us)),
-    ("exchange", "us", |row| once(row, row.exchange_us_p50)),
+    ("opened in", "us", |row| once(row, tenths(row.times.open))),
+    ("exchange", "us", |row| once(row, row.exchange_us(|summary| summary.p50))),
 ];
 
 /// What is the same for all rails of a rank stands beside its first one.
 fn once(row: &Row, us: f64) -> String {
-    if row.rail == 0 { us.to_string() } else { String::new() }
-}
-
-/// The table.
-pub fn table(rows: &[Row]) -> String {
-    listing::table(&TABLE, rows)
+    if row.number == 0 { us.to_string() } else { String::new() }
 }

@@ -24,7 +24,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     let query = query(args)?;
     let records = Records::read(&args.files).map_err(refused)?;
     let picture = query.chart(&records).map_err(refused)?;
-    let svg = picture.chart.svg(&Palette::of([&picture.chart]), "chart");
+    let svg = picture.chart.svg(&Palette::of([&picture.chart]));
     for note in &picture.notes {
         eprintln!("# {note}");
     }

@@ -2,7 +2,6 @@
 
 use super::shape::{Element, Operation, Shape};
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::values::{List, counts, sizes, usage};
 use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
@@ -195,8 +194,6 @@ pub struct Args {
     pub no_check: bool,
     #[command(flatten)]
     pub world: WorldArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
     /// What this rank puts never leaves it, and its signals do
     #[arg(long, hide = true, value_name = "RANK")]
     pub mute: Option<u32>,

@@ -15,7 +15,6 @@ use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Event, Graph, Stream};
 use ginlab::gin::{Sym, World};
-use ginlab::measure::stats::Summary;
 use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
@@ -331,9 +330,7 @@ impl Collectives {
 
     fn fill(&self, row: &mut Row, shape: &Shape, outcomes: &[Outcome], times: &[f64], iterations: u32) {
         row.iterations = Some(u64::from(iterations));
-        if let Some(summary) = Summary::of(times) {
-            row.times(&summary).throughput(shape.bytes, 1);
-        }
+        row.times(times).throughput(shape.bytes, 1);
         let algbw = row.bandwidth_gbytes_s;
         let busbw = algbw.map(|algbw| algbw * shape.operation.factor(shape.ranks));
         row.set(&ALGBW, algbw).set(&BUSBW, busbw);

@@ -118,10 +118,6 @@ impl Experiment for Collectives {
 
     const WRONG: &'static str = "numbers";
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let tuples = tuples(args)?;
         let fingerprint = vec![
@@ -181,7 +177,7 @@ impl Experiment for Collectives {
         self.measure(tuple, ranks)
     }
 
-    async fn close(self, _header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let Collectives { nccl, stream, gate, ours, .. } = self;
         if let Some(Ok(communicator)) = nccl {
             communicator.close()?;

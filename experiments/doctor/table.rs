@@ -24,7 +24,7 @@ struct Document<'a> {
 /// Writes what was asked for.
 pub fn write(args: &Args, header: &Header, findings: &[Finding]) -> Result<(), Failure> {
     let document = Document { schema: SCHEMA, header, worst: worst(findings), findings };
-    args.output.write(header, &COLUMNS, findings, &document, &lines(findings, crate::output::color().on_stdout()))
+    args.output.write(header, &COLUMNS, findings, &document, &lines(findings, crate::output::color()))
 }
 
 /// A line per check; the host stands before them where there are several. What mends it stands at the end.

@@ -7,7 +7,7 @@ use crate::output::Output;
 use crate::rails::Wanted;
 use ginlab::bootstrap::visit::Visit;
 use ginlab::measure::pattern;
-use ginlab::measure::stats::{Micros, Summary};
+use ginlab::measure::stats::Micros;
 use ginlab::report::{About, Headline, Key, Plot, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
@@ -108,9 +108,7 @@ async fn measure(
         let mut row = Row::new("echo", case, "cpu", fabric);
         (row.ranks, row.size_bytes, row.wrong) = (2, Some(bytes), Some(wrong));
         row.iterations = Some(1);
-        if let Some(summary) = Summary::of(times) {
-            row.times(&summary);
-        }
+        row.times(times);
         row
     };
     let socket_row = row("socket", "socket", &by_socket, wrong_socket);

@@ -4,10 +4,9 @@ mod row;
 mod table;
 
 use crate::error::Failure;
-use crate::listing::{ListingArgs, table};
+use crate::listing::{ListingArgs, recorded, table};
 use crate::program::{Program, program};
 use ginlab::fabric::listing::Listing;
-use ginlab::report::{Header, Key};
 use row::Row;
 use ginlab::versions::Versions;
 use std::path::PathBuf;
@@ -43,18 +42,11 @@ pub struct Args {
 /// Lists.
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
-    let mut header = Header::default();
-    let mut listing = match &args.from {
+    let (mut header, mut listing) = match &args.from {
         Some(path) => {
-            // Nothing of this machine: the figures are another one's.
-            header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
-            header.note(format!("read from {}; nothing was asked of this machine", path.display()));
-            Listing::from_dump(path).map_err(|error| Failure::Usage(format!("--from {error}")))?
+            (recorded(path), Listing::from_dump(path).map_err(|error| Failure::Usage(format!("--from {error}")))?)
         }
-        None => {
-            Versions::here().fill(&mut header);
-            Listing::here()?
-        }
+        None => (Versions::header(), Listing::here()?),
     };
     for note in findings(&listing, args.from.is_some()) {
         header.note(note);
@@ -81,7 +73,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
 
     let document = row::document(&header, &listing, &rows);
-    args.output.write(&header, &row::COLUMNS, &rows, &document, &table(&table::COLUMNS, &rows))
+    args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.domains, &document, &table(&table::COLUMNS, &rows))
 }
 
 /// What a reader wants to know first.

@@ -1,40 +1,36 @@
 //! Rows for people: one line per domain, and only the columns in which a domain has something.
 
 use super::row::Row;
-use crate::listing::Column;
+use crate::listing::{Column, yes};
 
 /// The columns of the table.
 pub const COLUMNS: [Column<Row>; 18] = [
-    ("provider", "", |row| row.provider.clone()),
-    ("fabric", "", |row| row.fabric.clone()),
-    ("domain", "", |row| row.domain.clone()),
+    ("provider", "", |row| row.listed.domain.provider.clone()),
+    ("fabric", "", |row| row.listed.domain.fabric.clone()),
+    ("domain", "", |row| row.listed.domain.name.clone()),
     ("rails", "", |row| row.rails.unwrap_or_default().to_owned()),
-    ("address", "", |row| row.address.clone().unwrap_or_default()),
-    ("Gb/s", "", |row| row.link_gbits_s.map(|rate| rate.to_string()).unwrap_or_default()),
-    ("PCI", "address", |row| row.pci.clone().unwrap_or_default()),
-    ("NUMA", "node", |row| row.numa_node.map(|node| node.to_string()).unwrap_or_default()),
-    ("nearest", "GPU", |row| row.gpu.clone().unwrap_or_default()),
-    ("RMA", "write", |row| yes(Some(row.rma_write))),
-    ("imm.", "bytes", |row| row.immediate_bytes.to_string()),
-    ("HMEM", "", |row| yes(row.hmem)),
-    ("delivery", "complete", |row| yes(row.delivery_complete)),
-    ("max message", "bytes", |row| row.max_message_bytes.map(message).unwrap_or_default()),
+    ("address", "", |row| row.listed.address.clone().unwrap_or_default()),
+    ("Gb/s", "", |row| row.gbits_s().map(|rate| rate.to_string()).unwrap_or_default()),
+    ("PCI", "address", |row| row.listed.domain.pci.map(|address| address.to_string()).unwrap_or_default()),
+    ("NUMA", "node", |row| row.listed.numa_node.map(|node| node.to_string()).unwrap_or_default()),
+    ("nearest", "GPU", |row| row.listed.gpu.map(|address| address.to_string()).unwrap_or_default()),
+    ("RMA", "write", |row| yes(Some(row.listed.has_rma()))),
+    ("imm.", "bytes", |row| row.listed.domain.immediate_bytes.to_string()),
+    ("HMEM", "", |row| yes(row.listed.cuda_memory)),
+    ("delivery", "complete", |row| yes(row.listed.delivery_complete)),
+    ("max message", "bytes", |row| row.listed.max_message_bytes.map(message).unwrap_or_default()),
     ("threads,", "progress", |row| {
         let word = |text: &Option<String>, prefix| short(text.as_deref().unwrap_or_default(), prefix);
-        format!("{},{}", word(&row.threading, "FI_THREAD_"), word(&row.progress, "FI_PROGRESS_"))
+        format!("{},{}", word(&row.listed.threading, "FI_THREAD_"), word(&row.listed.progress, "FI_PROGRESS_"))
     }),
-    ("in order", "", |row| row.order.as_deref().map(order).unwrap_or_default()),
+    ("in order", "", |row| row.listed.order.as_deref().map(order).unwrap_or_default()),
     ("mr mode", "", |row| {
-        let words: Vec<_> = row.mr_mode.iter().map(|word| short(word, "FI_MR_")).collect();
+        let words: Vec<_> = row.listed.mr_mode.iter().map(|word| short(word, "FI_MR_")).collect();
         words.join(" ")
     }),
     // Only --all shows such rows.
     ("hidden because", "", |row| row.hidden.clone().unwrap_or_default()),
 ];
-
-fn yes(value: Option<bool>) -> String {
-    value.map_or("", |value| if value { "yes" } else { "no" }).to_owned()
-}
 
 fn short(word: &str, prefix: &str) -> String {
     word.trim_start_matches(prefix).to_lowercase()

@@ -1,10 +1,11 @@
 //! The options of `ginlab ipc`.
 
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::DeviceKind;
 use crate::values::{List, counts};
 use clap::ValueEnum;
 use ginlab::measure::size;
 use std::path::PathBuf;
+use strum::IntoStaticStr;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,8 +43,8 @@ pub struct Args {
     #[arg(short = 'g', long, value_name = "LIST", value_parser = grid)]
     pub grid: Option<Grid>,
     /// Threads per block [default: 256]
-    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
-    pub block: Option<List<u32>>,
+    #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub block: List<u32>,
     /// How work gets to the device: stream (a launch each), graph (recorded, launched as a whole)
     #[arg(long, default_value = "stream", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
     pub launch: Vec<Launch>,
@@ -80,15 +81,14 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
     /// Spoil a byte of every payload before it is checked
     #[arg(long, hide = true)]
     pub spoil: bool,
 }
 
 /// What is done with the other's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, ValueEnum)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Operation {
     Write,
     Copy,
@@ -98,11 +98,7 @@ pub enum Operation {
 impl Operation {
     /// The name of its cases.
     pub fn name(self) -> &'static str {
-        match self {
-            Operation::Write => "write",
-            Operation::Copy => "copy",
-            Operation::Read => "read",
-        }
+        self.into()
     }
 }
 

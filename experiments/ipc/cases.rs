@@ -1,5 +1,6 @@
 //! The cases that are run in turn for one tuple: ours, the copy engine, the predecessor's loop, and nvcc's twins.
 
+use super::args::Store;
 use super::plan::{Operation, Plan, Tuple};
 use crate::error::Failure;
 use ginlab::cuda::{Device, DeviceError, ForeignModule, Function, Kernel};
@@ -23,13 +24,11 @@ pub struct Case {
     pub received: bool,
 }
 
-/// A case that cannot be run here.
-pub struct Missing {
-    pub name: &'static str,
-    pub width: Option<u32>,
-    pub store: Option<&'static str>,
-    pub why: String,
-}
+/// The width and the way of stores of a bulk case.
+pub const BULK: (u32, &str) = (16, "bulk");
+
+/// The bulk case that this device has not, and why.
+pub type Missing = (&'static str, String);
 
 impl Case {
     /// Whether it takes the bytes from memory, instead of writing a pattern that it knows.
@@ -66,18 +65,18 @@ fn bulk(operation: Operation) -> Option<(&'static str, &'static Kernel<IpcArgs>)
     }
 }
 
-/// The cases of a tuple, and those that are not to be had.
+/// The cases of a tuple, and the one that is not to be had.
 pub fn cases(
     plan: &Plan,
     device: &Device,
     cuda: Option<&ForeignModule>,
     tuple: &Tuple,
-) -> Result<(Vec<Case>, Vec<Missing>), Failure> {
+) -> Result<(Vec<Case>, Option<Missing>), Failure> {
     let operation = tuple.operation;
     let engine = Some((COPY_ENGINE, None));
     let mut cases =
         vec![Case { name: COPY_ENGINE, width: None, store: None, baseline: None, function: None, received: false }];
-    let mut missing = Vec::new();
+    let mut missing = None;
     let ours = |name, width, store, function| Case {
         name,
         width: Some(width),
@@ -86,18 +85,17 @@ pub fn cases(
         function: Some(function),
         received: operation != Operation::Read,
     };
-    if plan.plain {
-        for &width in &plan.widths {
+    let plain = plan.args.store.contains(&Store::Plain);
+    if plain {
+        for &width in &plan.args.width {
             let function = device.function(kernel(operation, width), tuple.block)?;
             cases.push(ours(operation.name(), width, "plain", function));
         }
     }
-    if let Some((name, kernel)) = bulk(operation).filter(|_| plan.bulk) {
+    if let Some((name, kernel)) = bulk(operation).filter(|_| plan.args.store.contains(&Store::Bulk)) {
         match device.function(kernel, tuple.block) {
-            Ok(function) => cases.push(ours(name, 16, "bulk", function)),
-            Err(DeviceError::Missing(why)) => {
-                missing.push(Missing { name, width: Some(16), store: Some("bulk"), why });
-            }
+            Ok(function) => cases.push(ours(name, BULK.0, BULK.1, function)),
+            Err(DeviceError::Missing(why)) => missing = Some((name, why)),
             Err(error) => return Err(error.into()),
         }
     }
@@ -117,7 +115,7 @@ pub fn cases(
         // SAFETY: experiments/ipc/baseline says that these kernels take IpcArgs; a file that is something else has no
         // kernels of these names.
         let twin = |name| unsafe { cuda.function::<IpcArgs>(name) };
-        for &width in plan.widths.iter().filter(|_| plan.plain) {
+        for &width in plan.args.width.iter().filter(|_| plain) {
             let against = Some((operation.name(), Some(width)));
             cases.push(baseline("cuda-c++", width, against, twin(kernel(operation, width).name())?));
         }

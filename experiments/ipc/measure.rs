@@ -48,28 +48,26 @@ pub struct Setup {
 
 impl Bench<'_> {
     /// Every rank gets what all ranks have found.
-    pub fn run(mut self) -> Result<(Measured, Vec<Missing>), Failure> {
+    pub fn run(mut self) -> Result<(Measured, Option<Missing>), Failure> {
         let (setup, missing) = self.setup()?;
         let mut outcome = Outcome::default();
-        if self.plan.warmup > 0 {
+        if self.plan.args.warmup > 0 {
             for case in 0..setup.cases.len() {
-                self.batch(&setup, case, self.plan.warmup, false)?;
+                self.batch(&setup, case, self.plan.args.warmup, false)?;
             }
         }
-        for _ in 0..self.plan.repeats {
+        for _ in 0..self.plan.args.repeats {
             // Nobody waits for the others longer than for one repeat.
             self.ranks.barrier("a repeat")?;
             for case in 0..setup.cases.len() {
-                for sample in self.batch(&setup, case, setup.iterations, false)? {
-                    outcome.times.push(sample);
-                }
+                outcome.times.extend(self.batch(&setup, case, setup.iterations, false)?);
             }
         }
         for case in 0..setup.cases.len() {
             if setup.cases[case].received && self.tuple.launch == Launch::Stream {
                 self.received(&setup, case, &mut outcome)?;
             }
-            if self.plan.check {
+            if !self.plan.args.no_check {
                 self.verify(&setup, case, &mut outcome)?;
             }
         }
@@ -77,7 +75,7 @@ impl Bench<'_> {
         Ok((Measured { cases: setup.cases, outcome: Outcome::merged(outcomes), iterations: setup.iterations }, missing))
     }
 
-    fn setup(&self) -> Result<(Setup, Vec<Missing>), Failure> {
+    fn setup(&self) -> Result<(Setup, Option<Missing>), Failure> {
         let device = &self.rank.device;
         let (cases, missing) = cases(self.plan, device, self.cuda, &self.tuple)?;
         let me = self.rank.me;

@@ -68,10 +68,6 @@ impl Experiment for Ipc {
         )
     };
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<runner::Plan<(usize, Tuple)>, Failure> {
         let plan = Plan::new(args)?;
         let count = plan.ranks;
@@ -102,7 +98,7 @@ impl Experiment for Ipc {
         }
         let plan = Plan::new(args)?;
         let rank = Rank::open(&plan, ranks)?;
-        let cuda = plan.cuda_module.as_deref().map(|path| ForeignModule::load(&rank.device, path)).transpose()?;
+        let cuda = plan.args.cuda_module.as_deref().map(|path| ForeignModule::load(&rank.device, path)).transpose()?;
         let header = header(&plan, ranks, &rank);
         Ok((Ipc { plan, cuda, rank, alone: HashMap::new(), held: Rows::new(), number: 0 }, header))
     }
@@ -113,15 +109,15 @@ impl Experiment for Ipc {
         let mut writer = Writer { rank, ranks: plan.ranks, emulated: plan.emulated, alone };
         if let Some((flow, why)) = scene.flows.iter().find_map(|flow| Some((*flow, rank.unreachable(*flow)?))) {
             // Once for each operation.
-            let first = [plan.sizes[0], plan.blocks[0].into(), plan.grids[0].into()];
-            let is_first = [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.launches[0];
+            let first = [plan.sizes[0], plan.args.block[0].into(), plan.grids[0].into()];
+            let is_first = [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.args.launch[0];
             return Ok(is_first.then(|| writer.unreachable(tuple.operation.name(), scene, flow, why)).into_iter().collect());
         }
         *number += 1;
         let bench = Bench { plan, scene, tuple: *tuple, number: *number, rank, ranks, cuda: cuda.as_ref() };
         let (measured, missing) = bench.run()?;
         held.extend(writer.rows(scene, tuple, &measured));
-        held.extend(missing.iter().map(|missing| writer.missing(missing, scene, tuple)));
+        held.extend(missing.map(|missing| writer.missing(missing, scene, tuple)));
         // The knee is known once all grids are.
         if plan.knee && plan.grids.last() != Some(&tuple.grid) {
             return Ok(Rows::new());
@@ -136,7 +132,7 @@ impl Experiment for Ipc {
         format!("{} of pair {}", row.case, row.own(PAIR.name).text().unwrap_or_default())
     }
 
-    async fn close(self, _: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         self.rank.close(ranks)
     }
 }
@@ -149,7 +145,7 @@ fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
         let rate = link.bits_per_second.map(|rate| format!(", {} GB/s one way", rate as f64 / 8e9)).unwrap_or_default();
         header.set(Key::Provider, format!("{}{count}{rate}", link.fabric()));
     }
-    if let Some(path) = &plan.cuda_module {
+    if let Some(path) = &plan.args.cuda_module {
         header.note(format!("cuda-c++: {}", path.display()));
     }
     for note in &rank.notes {

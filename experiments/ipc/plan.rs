@@ -1,14 +1,14 @@
 //! The options, checked: what will be run, or one line that says why not.
 
 pub use super::args::{Launch, Operation};
-use super::args::{Args, Direction, Grid, Pairs, Store};
+use super::args::{Args, Direction, Grid, Pairs};
 use crate::error::Failure;
 use crate::output::DeviceKind;
 use crate::values::usage;
 use ginlab::cuda::{Choice, Device, visible_gpus};
 use ginlab::measure::size;
+use itertools::iproduct;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Bytes from one rank's GPU to another's; `from` does the work.
@@ -52,31 +52,17 @@ pub struct Tuple {
     pub grid: u32,
 }
 
-/// Everything that will be run.
+/// Everything that will be run: the options, and what follows from them and from the GPUs that are here.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    pub args: Args,
     pub ranks: usize,
-    pub device: Choice,
     pub emulated: bool,
     pub scenes: Vec<Scene>,
-    pub operations: Vec<Operation>,
     pub sizes: Vec<u64>,
-    pub widths: Vec<u32>,
-    pub plain: bool,
-    pub bulk: bool,
-    pub launches: Vec<Launch>,
-    pub blocks: Vec<u32>,
     pub grids: Vec<u32>,
     /// Whether the grids are a sweep of which the knee is wanted.
     pub knee: bool,
-    pub cuda_module: Option<PathBuf>,
-    iterations: u32,
-    volume: u64,
-    pub warmup: u32,
-    pub repeats: u32,
-    pub check: bool,
-    /// Spoil what is checked: a test of the check.
-    pub spoil: bool,
     pub timeout: Duration,
 }
 
@@ -104,51 +90,31 @@ impl Plan {
             None => (if emulated { vec![1, 4] } else { vec![1, 8, 32, 128] }, false),
         };
         Ok(Plan {
+            args: args.clone(),
             ranks,
-            device: if emulated { Choice::Emulated } else { Choice::Gpu },
             emulated,
             scenes: scenes(args.pairs, ranks, &args.direction),
-            operations: args.operation.clone(),
             sizes: size::sweep(args.begin, end, args.factor).map_err(|why| usage("--begin, --end, --factor", why))?,
-            widths: args.width.clone(),
-            plain: args.store.contains(&Store::Plain),
-            bulk: args.store.contains(&Store::Bulk),
-            launches: args.launch.clone(),
-            blocks: args.block.as_deref().map_or_else(|| vec![256], <[u32]>::to_vec),
             grids,
             knee,
-            cuda_module: args.cuda_module.clone(),
-            iterations: args.iterations.unwrap_or(if emulated { 4 } else { 100 }),
-            volume: args.volume.max(1),
-            warmup: args.warmup,
-            repeats: args.repeats,
-            check: !args.no_check,
-            spoil: args.spoil,
             timeout: Duration::from_secs(args.timeout),
         })
     }
 
     /// Launches of a repeat.
     pub fn iterations(&self, bytes: u64) -> u32 {
-        u64::from(self.iterations).min(self.volume / bytes).max(1) as u32
+        let asked = self.args.iterations.unwrap_or(if self.emulated { 4 } else { 100 });
+        u64::from(asked).min(self.args.volume / bytes).max(1) as u32
     }
 
     /// Every tuple of every scene. Those that differ in their grid alone are side by side.
     pub fn tuples(&self) -> Vec<(usize, Tuple)> {
-        let mut tuples = Vec::new();
-        for scene in 0..self.scenes.len() {
-            for &operation in &self.operations {
-                for &bytes in &self.sizes {
-                    for &launch in &self.launches {
-                        for &block in &self.blocks {
-                            let tuple = |&grid: &u32| (scene, Tuple { operation, bytes, launch, block, grid });
-                            tuples.extend(self.grids.iter().map(tuple));
-                        }
-                    }
-                }
-            }
-        }
-        tuples
+        let Args { operation, launch, block, .. } = &self.args;
+        iproduct!(0..self.scenes.len(), operation, &self.sizes, launch, &block[..], &self.grids)
+            .map(|(scene, &operation, &bytes, &launch, &block, &grid)| {
+                (scene, Tuple { operation, bytes, launch, block, grid })
+            })
+            .collect()
     }
 
     /// What all ranks must have the same.
@@ -188,7 +154,7 @@ fn devices(args: &Args) -> Result<(bool, usize), Failure> {
 }
 
 fn scenes(pairs: Pairs, ranks: usize, directions: &[Direction]) -> Vec<Scene> {
-    let every = || (0..ranks).flat_map(|from| (0..ranks).map(move |to| Flow { from, to }));
+    let every = || iproduct!(0..ranks, 0..ranks).map(|(from, to)| Flow { from, to });
     let mut scenes = Vec::new();
     if pairs == Pairs::All {
         let flows = every().filter(|flow| flow.from != flow.to).collect();

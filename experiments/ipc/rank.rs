@@ -11,9 +11,10 @@ use cuda_std::emulation;
 use cuda_std::memory::{Word, store_release_host_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
-use ginlab::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
+use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
 use ginlab::pci::PciAddress;
 use ginlab::topology::nvlink::{self, Links};
+use itertools::iproduct;
 use kernels::ring::Status;
 use std::cell::Cell;
 
@@ -79,10 +80,10 @@ struct Card {
 impl Rank {
     /// Allocates, and opens what the others have.
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
-        let (device, _) = Device::open(plan.device, ranks.local_rank())?;
+        let (device, _) = Device::open(if plan.emulated { Choice::Emulated } else { Choice::Gpu }, ranks.local_rank())?;
         // Every rank runs kernels, and nobody else is busy.
         emulation::set_workers((cores::allowed().len() / ranks.local_size()).max(1));
-        for (grid, block) in plan.grids.iter().flat_map(|grid| plan.blocks.iter().map(move |block| (*grid, *block))) {
+        for (&grid, &block) in iproduct!(&plan.grids, &plan.args.block[..]) {
             device.check_grid(grid, block)?;
         }
         let most = plan.sizes.iter().copied().max().unwrap_or(1).next_multiple_of(ALIGNMENT);

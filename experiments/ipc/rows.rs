@@ -1,11 +1,11 @@
 //! From what all ranks have found to rows.
 
-use super::cases::{Case, Missing};
+use super::cases::{BULK, Case, Missing};
 use super::plan::{Flow, Scene, Tuple};
 use super::rank::Rank;
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use crate::columns::POST;
-use crate::runner::{Rows, timed};
+use crate::runner::{Rows, slowest, timed};
 use crate::values;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
@@ -83,10 +83,10 @@ impl Writer<'_> {
     }
 
     /// A case that is not to be had.
-    pub fn missing(&self, missing: &Missing, scene: &Scene, tuple: &Tuple) -> (Row, Vec<f64>) {
-        let mut row = self.blank(missing.name, scene, scene.pair(), scene.flows[0]);
-        fill_variables(&mut row, tuple, missing.width, missing.store, true);
-        row.status = Status::Skipped(missing.why.clone());
+    pub fn missing(&self, (name, why): Missing, scene: &Scene, tuple: &Tuple) -> (Row, Vec<f64>) {
+        let mut row = self.blank(name, scene, scene.pair(), scene.flows[0]);
+        fill_variables(&mut row, tuple, Some(BULK.0), Some(BULK.1), true);
+        row.status = Status::Skipped(why);
         (row, Vec::new())
     }
 
@@ -133,15 +133,8 @@ impl Writer<'_> {
         fill_variables(&mut row, tuple, case.width, case.store, case.function.is_some());
         row.iterations = Some(measured.iterations.into());
         // All together are done when the last one is.
-        let mut samples: Vec<f64> = Vec::new();
-        let mut posted: Vec<f64> = Vec::new();
-        for &flow in &flows {
-            let (times, posts) = outcome.samples(number, flow);
-            samples.resize(times.len().max(samples.len()), 0.0);
-            posted.resize(posts.len().max(posted.len()), 0.0);
-            samples.iter_mut().zip(times).for_each(|(all, one)| *all = all.max(one));
-            posted.iter_mut().zip(posts).for_each(|(all, one)| *all = all.max(one));
-        }
+        let parts: Vec<_> = flows.iter().map(|flow| outcome.samples(number, *flow)).collect();
+        let (samples, posted) = (slowest(&parts, |(times, _)| times), slowest(&parts, |(_, posts)| posts));
         timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);
         row.set(&POST, Summary::of(&posted).map(|summary| summary.p50));
         // Towards several at once, a rank has its own links once.

@@ -23,7 +23,7 @@ impl Bench<'_> {
                 let (_, other) = self.holder(*flow);
                 self.help(&setup.fill, self.rank.slot(me, other), self.seed(case, self.owner(*flow)), POISON)?;
             }
-        } else if self.plan.spoil {
+        } else if self.plan.args.spoil {
             self.rank.spoil(None, self.tuple.bytes / 2)?;
         }
         self.ranks.barrier("poisoned")?;
@@ -33,7 +33,7 @@ impl Bench<'_> {
             let (_, other) = self.holder(flow);
             let seed = self.seed(case, self.owner(flow));
             let wrong = if in_memory {
-                if self.plan.spoil {
+                if self.plan.args.spoil {
                     self.rank.spoil(Some(other), self.tuple.bytes / 2)?;
                 }
                 self.rank.reset_counter(None)?;

@@ -1,7 +1,6 @@
 //! Options of `ginlab jacobi`, and the rows that they ask for.
 
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::values::{List, counts, name, usage};
 use crate::world::WorldArgs;
 use clap::ValueEnum;
@@ -164,8 +163,6 @@ pub struct Args {
     pub no_check: bool,
     #[command(flatten)]
     pub world: WorldArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 fn threads(text: &str) -> Result<List<u32>, String> {

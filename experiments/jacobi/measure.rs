@@ -180,10 +180,7 @@ impl Jacobi {
         let grid = self.grid(tuple)?;
         let mut row = self.row(tuple, grid.1)?;
         row.grid = Some(grid.0);
-        if let Some(summary) = Summary::of(&times) {
-            row.times(&summary);
-        }
-        row.verified(all.iter().filter_map(|told| told.wrong).reduce(|a, b| a + b));
+        row.times(&times).verified(all.iter().filter_map(|told| told.wrong).reduce(|a, b| a + b));
         let largest = |index: usize| all.iter().filter_map(|told| told.trace[index]).reduce(f64::max);
         if let Some(beside) = &beside {
             row.against(&self.row(beside, beside.block)?, &times, &slowest(&all, |told| &told.theirs));

@@ -73,10 +73,6 @@ impl Experiment for Jacobi {
 
     const WRONG: &'static str = "points";
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         // By the device, which is not known yet; bad options are told now.
         let planned = tuples(args, ON_GPU)?;
@@ -130,7 +126,7 @@ impl Experiment for Jacobi {
         row.case.clone()
     }
 
-    async fn close(self, _header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         Jacobi::close(self, ranks)
     }
 }

@@ -1,19 +1,18 @@
 //! `ginlab model all2all`.
 
+use super::Cards;
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, ROUTE, WINDOW};
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{self, List, counts, sizes, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::model::Profile;
 use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Setting};
-use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::measure::size;
-use ginlab::measure::stats::Summary;
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use ginlab::signals;
-use ginlab::versions::Versions;
+use itertools::iproduct;
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -73,8 +72,6 @@ pub struct Args {
     /// Of the first run; each following one takes the next
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -99,15 +96,6 @@ pub enum Route {
     Direct,
     /// By NVLink to the GPU of the machine that has the target's place, which writes all of its machine's blocks for that GPU as one.
     Gathered,
-}
-
-impl From<Order> for all_to_all::Order {
-    fn from(order: Order) -> Self {
-        match order {
-            Order::Rotated => all_to_all::Order::Rotated,
-            Order::Same => all_to_all::Order::Same,
-        }
-    }
 }
 
 /// What the options ask for: a setting for each row, and its name for the order.
@@ -143,32 +131,27 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     }
     let packets: Vec<Option<u64>> =
         if args.packet.is_empty() { vec![None] } else { args.packet.iter().copied().map(Some).collect() };
-    let ways = args.order.iter().flat_map(|order| args.strategy.iter().map(move |strategy| (*order, *strategy)));
-    let ways = ways.flat_map(|way| args.route.iter().map(move |route| (way, *route)));
-    let mut settings = Vec::new();
-    for (((order, strategy), route), packet) in ways.flat_map(|way| packets.iter().map(move |packet| (way, *packet))) {
-        for &rails in args.rails.iter() {
-            for &bytes in &sizes {
-                settings.extend(args.nodes.iter().map(|&nodes| {
-                    let bytes = if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) };
-                    let setting = Setting {
-                        nodes: nodes.into(),
-                        gpus_per_node: gpus,
-                        rails,
-                        bytes,
-                        split: strategy == Strategy::Split,
-                        packet: packet.unwrap_or(u64::MAX >> 8),
-                        gathering: 0,
-                        window: args.window,
-                        order: order.into(),
-                        seed: args.seed,
-                    };
-                    Whole { setting, order, route, packet }
-                }));
-            }
-        }
-    }
-    Ok(settings)
+    let Args { order, strategy, route, rails, nodes, .. } = args;
+    let setting = |(&order, &strategy, &route, &packet, &rails, &bytes, &nodes): (&_, &_, &_, &Option<u64>, &_, &u64, &u32)| {
+        let bytes = if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) };
+        let setting = Setting {
+            nodes: nodes.into(),
+            gpus_per_node: gpus,
+            rails,
+            bytes,
+            split: strategy == Strategy::Split,
+            packet: packet.unwrap_or(u64::MAX >> 8),
+            gathering: 0,
+            window: args.window,
+            order: match order {
+                Order::Rotated => all_to_all::Order::Rotated,
+                Order::Same => all_to_all::Order::Same,
+            },
+            seed: args.seed,
+        };
+        Whole { setting, order, route, packet }
+    };
+    Ok(iproduct!(order, strategy, route, &packets, &rails[..], &sizes, &nodes[..]).map(setting).collect())
 }
 
 /// A row: an all-to-all of blocks from every GPU to every GPU.
@@ -214,14 +197,7 @@ const TOTAL: Column =
 /// The simulation.
 pub struct Model {
     args: Args,
-    name: String,
-    profile: Profile,
-}
-
-fn profile(args: &Args) -> Result<(String, Profile), Failure> {
-    let name = args.profile.strip_prefix(PREFIX).unwrap_or(&args.profile);
-    let profile = Profile::named(name).map_err(|why| usage("--profile", why))?;
-    Ok((name.to_owned(), profile))
+    cards: Cards,
 }
 
 impl Experiment for Model {
@@ -251,44 +227,28 @@ impl Experiment for Model {
         ..About::new("model", "Modelled cards in virtual time: an all-to-all of many machines")
     };
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<Plan<Whole>, Failure> {
-        Ok(Plan::alone(settings(args, &profile(args)?.1)?))
+        Ok(Plan::alone(settings(args, &Cards::named(&args.profile)?.profile)?))
     }
 
-    async fn open(
-        args: &Args,
-        _: &mut Vec<Whole>,
-        _: &mut Bootstrap,
-    ) -> Result<(Model, Header), Failure> {
-        let (name, profile) = profile(args)?;
-        let mut header = Versions::header();
-        header.note(format!(
-            "MODELLED cards of a {name} in virtual time; assumed: {}",
-            profile.assumed().collect::<Vec<_>>().join(", ")
-        ));
+    async fn open(args: &Args, _: &mut Vec<Whole>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
+        let cards = Cards::named(&args.profile)?;
+        let mut header = cards.header("");
         header.note(
             "time_us is from the first post to the last acknowledgement of all, GB/s and Mops of what one GPU sends to other machines, pair \
              of one GPU to one other; busbw is of the whole, with what stays in a machine at the profile's NVLink rate, at the same time; \
              gathered blocks are posted as NVLink brings them; not modelled: switches and congestion in the network, loss, what GPU and host can deliver",
         );
-        Ok((Model { args: args.clone(), name, profile }, header))
+        Ok((Model { args: args.clone(), cards }, header))
     }
 
     async fn tuple(&mut self, whole: &Whole, _: &mut Bootstrap) -> Result<Rows, Failure> {
-        Ok(vec![measure(&self.args, &self.name, &self.profile, whole)?])
+        Ok(vec![measure(&self.args, &self.cards, whole)?])
     }
 }
 
-fn measure(
-    args: &Args,
-    name: &str,
-    profile: &Profile,
-    whole: &Whole,
-) -> Result<(Row, Vec<f64>), Failure> {
+fn measure(args: &Args, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>), Failure> {
+    let profile = &cards.profile;
     let look = |_| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) };
     let started = Instant::now();
     let (mut times, mut imbalance, mut events) = (Vec::new(), 0f64, 0);
@@ -303,7 +263,7 @@ fn measure(
     }
     // For whoever wonders how long the next one will take; never part of a row, which is the same on each run.
     eprintln!("# {} machines: {events} events in {:.1} s", setting.nodes, started.elapsed().as_secs_f64());
-    let mut row = Row::new("model", "all2all", "virtual", format!("{PREFIX}{name}"));
+    let mut row = Row::new("model", "all2all", "virtual", cards.fabric());
     let gpus = setting.nodes * setting.gpus_per_node;
     row.ranks = gpus as u32;
     row.rails = Some(setting.rails);
@@ -313,15 +273,14 @@ fn measure(
     row.set(&ROUTE, values::name(whole.route)).set(&PACKET, whole.packet);
     row.set(&WINDOW, args.window).set(&IMBALANCE, imbalance);
     row.iterations = Some(setting.peers());
-    if let Some(summary) = Summary::of(&times) {
-        let bytes = setting.bytes * setting.peers();
-        row.times(&summary).throughput(bytes, setting.peers());
-        row.set(&PAIR, setting.bytes as f64 / summary.p50 / 1000.0);
+    row.times(&times).throughput(setting.bytes * setting.peers(), setting.peers());
+    if let Some(time) = row.time_us_p50 {
+        row.set(&PAIR, setting.bytes as f64 / time / 1000.0);
         row.line_rate((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails));
         // What stays in the machine goes by NVLink meanwhile.
         let (n, local) = (gpus as f64, setting.gpus_per_node as f64);
         let inside = whole.inside() as f64 / profile.nvlink_gbytes_s.value / 1000.0;
-        let busbw = (n - 1.0) * setting.bytes as f64 / summary.p50.max(inside) / 1000.0;
+        let busbw = (n - 1.0) * setting.bytes as f64 / time.max(inside) / 1000.0;
         let rails = profile.line_rate_gbps.value / 8.0 * f64::from(setting.rails);
         let ceiling = (rails * (n - 1.0) / (n - local)).min(profile.nvlink_gbytes_s.value * (n - 1.0) / (local - 1.0));
         row.set(&TOTAL, setting.bytes * gpus).set(&BUSBW, busbw);

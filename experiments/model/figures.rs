@@ -1,9 +1,8 @@
 //! `ginlab model figures`.
 
 use crate::error::Failure;
-use crate::listing::{Column, ListingArgs, table};
+use crate::listing::{Column, ListingArgs, described, table};
 use ginlab::fabric::model::{PREFIX, Profile};
-use ginlab::report::{Header, Key};
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -60,11 +59,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             assumption: known.assumption.clone(),
         }));
     }
-    let mut header = Header::default();
-    header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
     let document = serde_json::json!({ "figures": rows });
     args.output.write(
-        &header,
+        &described(),
         &["profile", "figure", "value", "source", "assumption"],
         &rows,
         &document,

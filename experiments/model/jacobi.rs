@@ -1,16 +1,14 @@
 //! `ginlab model jacobi`.
 
+use super::Cards;
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::runner::{Experiment, Plan, Rows};
-use crate::values::{List, counts, usage};
+use crate::values::{List, counts, name, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::halo::{self, Between, Setting};
-use ginlab::fabric::model::{PREFIX, Profile};
-use ginlab::measure::stats::Summary;
 use ginlab::report::{About, Column, Header, Plot, Row, Shape};
-use ginlab::versions::Versions;
+use itertools::iproduct;
 
 /// Options of `ginlab model jacobi`.
 #[derive(clap::Args, Clone, Debug)]
@@ -42,8 +40,6 @@ pub struct Args {
     /// Iterations
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -109,8 +105,7 @@ const RESIDUAL: Column = Column::measured(
 /// The simulation.
 pub struct Model {
     args: Args,
-    name: String,
-    profile: Profile,
+    cards: Cards,
 }
 
 impl Experiment for Model {
@@ -135,41 +130,27 @@ impl Experiment for Model {
         ..About::new("model-jacobi", "Modelled cards in virtual time: Jacobi iterations of many machines")
     };
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
-        let mut tuples = Vec::new();
         if args.nodes.contains(&1) {
             return Err(usage("--nodes", "2 machines or more"));
         }
-        for &exchange in &args.exchange {
-            for &sync in &args.sync {
-                for &when in &args.norm_when {
-                    tuples.extend(args.nodes.iter().map(|&nodes| Tuple { nodes, exchange, sync, when }));
-                }
-            }
-        }
-        Ok(Plan::alone(tuples))
+        let tuples = iproduct!(&args.exchange, &args.sync, &args.norm_when, &args.nodes[..])
+            .map(|(&exchange, &sync, &when, &nodes)| Tuple { nodes, exchange, sync, when });
+        Ok(Plan::alone(tuples.collect()))
     }
 
     async fn open(args: &Args, _: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Model, Header), Failure> {
-        let name = args.profile.strip_prefix(PREFIX).unwrap_or(&args.profile);
-        let profile = Profile::named(name).map_err(|why| usage("--profile", why))?;
-        let mut header = Versions::header();
-        header.note(format!(
-            "MODELLED cards of a {name} in virtual time; assumed: {}; {} GB/s of memory for the stencil, {NEAR_US} us one way within a \
-             machine, no time between kernels",
-            profile.assumed().collect::<Vec<_>>().join(", "),
+        let cards = Cards::named(&args.profile)?;
+        let mut header = cards.header(&format!(
+            "; {} GB/s of memory for the stencil, {NEAR_US} us one way within a machine, no time between kernels",
             args.memory
         ));
         header.note("published_us is derived: published times of one seed of runs less the atomic additions that they contain");
-        Ok((Model { args: args.clone(), name: name.to_owned(), profile }, header))
+        Ok((Model { args: args.clone(), cards }, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, _: &mut Bootstrap) -> Result<Rows, Failure> {
-        let gpus = self.profile.gpus.value as u64;
+        let gpus = self.cards.profile.gpus.value as u64;
         let all = u64::from(tuple.nodes) * gpus;
         let n = f64::from(self.args.n);
         let compute_us = 2.0 * 4.0 * n * n / all as f64 / self.args.memory / 1000.0;
@@ -194,19 +175,16 @@ impl Experiment for Model {
             iterations: self.args.iterations,
             seed: 1,
         };
-        let time = halo::run(&setting, &self.profile) as f64 / 1e6;
-        let case = format!("jacobi-{}", crate::values::name(tuple.exchange));
-        let mut row = Row::new("model-jacobi", case, "virtual", format!("{PREFIX}{}", self.name));
+        let time = halo::run(&setting, &self.cards.profile) as f64 / 1e6;
+        let case = format!("jacobi-{}", name(tuple.exchange));
+        let mut row = Row::new("model-jacobi", case, "virtual", self.cards.fabric());
         row.ranks = all as u32;
         row.rails = Some(self.args.rails);
         row.size_bytes = Some(bytes);
         row.iterations = Some(u64::from(self.args.iterations));
-        if let Some(summary) = Summary::of(&[time]) {
-            row.times(&summary);
-        }
-        row.set(&SYNC, crate::values::name(tuple.sync)).set(&NORM_WHEN, crate::values::name(tuple.when));
+        row.times(&[time]).set(&SYNC, name(tuple.sync)).set(&NORM_WHEN, name(tuple.when));
         row.set(&COMPUTE, compute_us).set(&EXPOSED, time - compute_us);
-        row.set(&RESIDUAL, published(tuple, all, &self.name, self.args.n));
+        row.set(&RESIDUAL, published(tuple, all, &self.cards.name, self.args.n));
         Ok(vec![(row, vec![time])])
     }
 }

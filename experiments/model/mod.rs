@@ -6,9 +6,12 @@ mod jacobi;
 
 use crate::error::Failure;
 use crate::program::{Program, program};
-use crate::runner::{self, Experiment};
+use crate::runner::{self, Experiment, WithOutput};
 use clap::Subcommand;
-use ginlab::report::About;
+use crate::values::usage;
+use ginlab::fabric::model::{PREFIX, Profile};
+use ginlab::report::{About, Header};
+use ginlab::versions::Versions;
 
 pub const PROGRAMS: &[Program] = &[Program {
     about: Some(all2all::Model::ABOUT),
@@ -36,9 +39,37 @@ enum What {
     /// The figures of each profile: value, and where it comes from or what is assumed
     Figures(figures::Args),
     /// An all-to-all of many machines in virtual time: no rank is started, no byte moved, and each run gives the same
-    All2all(Box<all2all::Args>),
+    All2all(Box<WithOutput<all2all::Args>>),
     /// Jacobi iterations of many machines in virtual time: what of the exchange of rows and of the norm is not hidden
-    Jacobi(Box<jacobi::Args>),
+    Jacobi(Box<WithOutput<jacobi::Args>>),
+}
+
+/// The modelled cards of a profile.
+struct Cards {
+    /// Without the prefix that a provider has.
+    name: String,
+    profile: Profile,
+}
+
+impl Cards {
+    fn named(name: &str) -> Result<Cards, Failure> {
+        let name = name.strip_prefix(PREFIX).unwrap_or(name);
+        let profile = Profile::named(name).map_err(|why| usage("--profile", why))?;
+        Ok(Cards { name: name.to_owned(), profile })
+    }
+
+    /// As rows name them.
+    fn fabric(&self) -> String {
+        format!("{PREFIX}{}", self.name)
+    }
+
+    /// The header of a simulation; `more` are further assumptions.
+    fn header(&self, more: &str) -> Header {
+        let assumed = self.profile.assumed().collect::<Vec<_>>().join(", ");
+        let mut header = Versions::header();
+        header.note(format!("MODELLED cards of a {} in virtual time; assumed: {assumed}{more}", self.name));
+        header
+    }
 }
 
 fn run(args: &Args) -> Result<(), Failure> {

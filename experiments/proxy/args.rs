@@ -2,7 +2,7 @@
 
 use crate::error::Failure;
 use crate::job::{self, Completion, MeetArgs, MemoryKind};
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::DeviceKind;
 use crate::values::{self, List, Pin, Rails, RingPlace, counts, fault, sizes, slots, usage};
 use clap::{ArgAction, ValueEnum};
 use ginlab::fabric::FabricError;
@@ -157,8 +157,6 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
     /// Inject a fault: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true, value_parser = fault)]
     pub fault: Option<Fault>,

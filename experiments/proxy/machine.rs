@@ -16,12 +16,14 @@ use ginlab::fabric::{Access, Rail};
 use ginlab::measure::size;
 use ginlab::{cores, memory};
 use std::sync::Arc;
+use strum::IntoStaticStr;
 
 /// More threads than this copy no faster: the memory is the limit.
 const MOST_MOVERS: usize = 8;
 
 /// How the rails reach the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum MemoryPath {
     /// Plain host memory (emulated device).
     Host,
@@ -30,8 +32,10 @@ pub enum MemoryPath {
     /// GPU memory that the NIC reads and writes itself.
     Device,
     /// GPU memory that modelled cards read themselves while no bytes are moved; copied by the proxy in the pass that is verified.
+    #[strum(serialize = "device-modelled")]
     Modelled,
     /// GPU memory that the proxy copies into pinned host memory before the write; it arrives in pinned host memory.
+    #[strum(serialize = "device-staged")]
     Staged,
 }
 
@@ -43,13 +47,7 @@ impl MemoryPath {
 
     /// For rows.
     pub fn name(self) -> &'static str {
-        match self {
-            MemoryPath::Host => "host",
-            MemoryPath::Pinned => "pinned",
-            MemoryPath::Device => "device",
-            MemoryPath::Modelled => "device-modelled",
-            MemoryPath::Staged => "device-staged",
-        }
+        self.into()
     }
 
     /// For the header.

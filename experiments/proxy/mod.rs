@@ -78,10 +78,6 @@ impl Experiment for Proxy {
         )
     };
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.check()?;
         if args.needs_library()
@@ -123,9 +119,9 @@ impl Experiment for Proxy {
         row.mode.clone().unwrap_or_else(|| row.case.clone())
     }
 
-    async fn close(self, header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, header: &Header, output: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         match self.args.trace.as_ref().filter(|_| ranks.rank() == 0) {
-            Some(to) => self.traces.finish(to, header, self.args.output.takes_stdout()),
+            Some(to) => self.traces.finish(to, header, output.takes_stdout()),
             None => Ok(()),
         }
     }

@@ -3,20 +3,21 @@
 use super::machine::{MemoryPath, Needs, DEFAULT_BLOCK, choose_domains, memory_path, movers, pins};
 use super::args::{Args, Tuple};
 use super::layout::{PLACEHOLDER, memory_of};
-use super::setup::{Common, LibfabricSetup, ModelSetup, NullSetup};
+use super::setup::{Common, Setup};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, CopyQueue, Device, Place};
 use ginlab::fabric::discover::Domain;
-use ginlab::fabric::libfabric::RailOptions;
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::Model;
+use ginlab::fabric::near::NearRail;
+use ginlab::fabric::null::NullRail;
 use ginlab::fabric::{Memory, RemoteRegion, card};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Offer, Proxy, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// See the module. Fields are dropped in this order: the proxies let go of the memory before it is freed.
@@ -44,13 +45,8 @@ pub struct Rank {
     pub next_iteration: u32,
 }
 
-/// What ranks tell each other about one proxy thread.
-#[derive(Serialize, Deserialize)]
-struct Card {
-    addresses: Vec<Vec<u8>>,
-    /// Key, base and length by region and rail.
-    regions: Vec<Vec<(u64, u64, u64)>>,
-}
+/// What ranks tell each other about one proxy thread: its address on each rail, and its regions by region and rail.
+type Card = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 
 impl Rank {
     /// Opens everything and connects to all ranks.
@@ -137,24 +133,30 @@ impl Rank {
             rings.push(ring);
             setups.push(shared);
         }
-        let mut proxies = Vec::new();
-        for shared in setups {
-            let proxy = if args.is_null() {
-                Proxy::start(NullSetup { shared, rails: most_rails }, args.timeout())
-            } else if let Some(model) = &model {
-                let (model, movers) = (model.clone(), movers.clone());
-                Proxy::start(ModelSetup { shared, rails: most_rails, model, movers }, args.timeout())
-            } else {
-                let options = RailOptions {
-                    level: args.completion.into(),
-                    cuda_memory: path == MemoryPath::Device,
-                    messages: false,
-                    max_outstanding: None,
+        let options = RailOptions {
+            level: args.completion.into(),
+            cuda_memory: path == MemoryPath::Device,
+            messages: false,
+            max_outstanding: None,
+        };
+        let start = |shared: Common| {
+            if args.is_null() {
+                let open = move || Ok((0..most_rails).map(|_| NullRail::new()).collect());
+                return Proxy::start(Setup::new(shared, open), args.timeout());
+            }
+            if let Some(model) = model.clone() {
+                let movers = movers.clone();
+                let open = move || {
+                    let below = (0..most_rails).map(|_| NearRail::open("shared memory", movers.clone()));
+                    Ok(model.rails(below.collect::<Result<Vec<_>, _>>()?))
                 };
-                Proxy::start(LibfabricSetup { shared, domains: domains.clone(), options }, args.timeout())
-            };
-            proxies.push(proxy?);
-        }
+                return Proxy::start(Setup::new(shared, open), args.timeout());
+            }
+            let (domains, options) = (domains.clone(), options.clone());
+            let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
+            Proxy::start(Setup::new(shared, open), args.timeout())
+        };
+        let proxies = setups.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let table = RingTable::new(&device, &rings)?;
         let rank = Rank {
             table,
@@ -181,17 +183,16 @@ impl Rank {
 
     /// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
     fn connect(&self, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let cards: Vec<Card> = self.proxies.iter().map(|proxy| Card::of(proxy.offer())).collect();
+        let card = |proxy: &Proxy| (proxy.offer().addresses.clone(), proxy.offer().regions.clone());
+        let cards: Vec<Card> = self.proxies.iter().map(card).collect();
         let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
         for (thread, proxy) in self.proxies.iter().enumerate() {
-            let of_thread: Vec<&Card> = all.iter().filter_map(|cards| cards.get(thread)).collect();
-            if of_thread.len() != ranks.size() {
+            let of_thread = all.iter().filter_map(|cards| cards.get(thread).cloned());
+            let (addresses, regions): (Vec<_>, Vec<_>) = of_thread.unzip();
+            if addresses.len() != ranks.size() {
                 return Err(Failure::Run("ranks differ in their number of proxy threads".into()));
             }
-            proxy.connect(
-                of_thread.iter().map(|card| card.addresses.clone()).collect(),
-                of_thread.iter().map(|card| card.regions()).collect(),
-            )?;
+            proxy.connect(addresses, regions)?;
         }
         Ok(ranks.barrier("connected")?)
     }
@@ -264,21 +265,6 @@ impl Rank {
     /// Threads per block of a tuple.
     pub fn block(&self, tuple: &Tuple) -> u32 {
         tuple.block.unwrap_or(DEFAULT_BLOCK)
-    }
-}
-
-impl Card {
-    fn of(offer: &Offer) -> Card {
-        let plain = |region: &RemoteRegion| (region.key, region.base, region.bytes);
-        Card {
-            addresses: offer.addresses.clone(),
-            regions: offer.regions.iter().map(|rails| rails.iter().map(plain).collect()).collect(),
-        }
-    }
-
-    fn regions(&self) -> Vec<Vec<RemoteRegion>> {
-        let region = |&(key, base, bytes): &(u64, u64, u64)| RemoteRegion { key, base, bytes };
-        self.regions.iter().map(|rails| rails.iter().map(region).collect()).collect()
     }
 }
 

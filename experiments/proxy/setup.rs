@@ -1,23 +1,17 @@
 //! What a proxy thread opens on its own core: rails, registrations, its end of the ring.
 
 use super::layout::SOURCE;
-use ginlab::fabric::discover::Domain;
-use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::fabric::model::{Model, ModelRail};
-use ginlab::fabric::near::{Movers, NearRail};
-use ginlab::fabric::null::NullRail;
-use ginlab::fabric::{Access, Memory, Rail};
+use ginlab::fabric::{Access, FabricError, Memory, Rail};
 use ginlab::proxy::engine::{Engine, EngineError, Opened};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Fault, ProxySetup};
 use kernels::ring::consumer::Consumer;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Commands in flight per proxy thread.
 const IN_FLIGHT: usize = 16384;
 
-/// What both kinds of rails need.
+/// What all kinds of rails need.
 pub struct Common {
     pub memories: [Memory; 2],
     pub stage: Option<Stage>,
@@ -44,70 +38,42 @@ impl Common {
     }
 }
 
-pub struct LibfabricSetup {
-    pub shared: Common,
-    pub domains: Vec<Domain>,
-    pub options: RailOptions,
+/// How a proxy thread opens its rails, and what all kinds of rails need.
+pub struct Setup<F> {
+    shared: Common,
+    open: F,
 }
 
-pub struct ModelSetup {
-    pub shared: Common,
-    pub rails: usize,
-    pub model: Model,
-    pub movers: Option<Arc<Movers>>,
-}
-
-pub struct NullSetup {
-    pub shared: Common,
-    pub rails: usize,
-}
-
-/// The part of a setup that does not depend on the kind of rail.
-macro_rules! common_setup {
-    ($shared:ident) => {
-        fn cpu(&self) -> Option<usize> {
-            self.$shared.cpu
-        }
-        fn shares_core(&self) -> bool {
-            self.$shared.shares_core
-        }
-        fn fault(&self) -> Option<Fault> {
-            self.$shared.fault
-        }
-        fn take_consumer(&mut self) -> Option<Consumer> {
-            self.$shared.consumer.take()
-        }
-    };
-}
-
-impl ProxySetup for LibfabricSetup {
-    type Rail = LibfabricRail;
-    common_setup!(shared);
-
-    fn open(&mut self) -> Result<Opened<LibfabricRail>, EngineError> {
-        let rails = self.domains.iter().map(|domain| LibfabricRail::open(domain, &self.options));
-        let rails = rails.collect::<Result<_, _>>()?;
-        self.shared.engine(rails)
+impl<F> Setup<F> {
+    pub fn new<R>(shared: Common, open: F) -> Setup<F>
+    where
+        F: FnMut() -> Result<Vec<R>, FabricError>,
+    {
+        Setup { shared, open }
     }
 }
 
-impl ProxySetup for ModelSetup {
-    type Rail = ModelRail<NearRail>;
-    common_setup!(shared);
+impl<R: Rail, F: FnMut() -> Result<Vec<R>, FabricError> + Send + 'static> ProxySetup for Setup<F> {
+    type Rail = R;
 
-    fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError> {
-        let below = (0..self.rails).map(|_| NearRail::open("shared memory", self.movers.clone()));
-        let rails = self.model.rails(below.collect::<Result<Vec<_>, _>>()?);
-        self.shared.engine(rails)
+    fn cpu(&self) -> Option<usize> {
+        self.shared.cpu
     }
-}
 
-impl ProxySetup for NullSetup {
-    type Rail = NullRail;
-    common_setup!(shared);
+    fn shares_core(&self) -> bool {
+        self.shared.shares_core
+    }
 
-    fn open(&mut self) -> Result<Opened<NullRail>, EngineError> {
-        let rails = (0..self.rails).map(|_| NullRail::new()).collect();
+    fn fault(&self) -> Option<Fault> {
+        self.shared.fault
+    }
+
+    fn take_consumer(&mut self) -> Option<Consumer> {
+        self.shared.consumer.take()
+    }
+
+    fn open(&mut self) -> Result<Opened<R>, EngineError> {
+        let rails = (self.open)()?;
         self.shared.engine(rails)
     }
 }

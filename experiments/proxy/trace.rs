@@ -5,6 +5,7 @@ use super::args::{Mode, TraceTo};
 use super::run::{Shape, put_args, run_grid, run_kernel};
 use super::rank::Rank;
 use crate::error::Failure;
+use crate::listing::{Field, csv, entries};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Place;
 use ginlab::measure::clocks::{self, Alignment};
@@ -13,7 +14,6 @@ use ginlab::proxy::trace::{Sampling, Times};
 use ginlab::report::{About, Column, Header, Plot, Row, Shape as Drawn, Target, WholeFile};
 use kernels::put_kernel::PUT_TRACED_KERNEL;
 use kernels::put_trace::{PutStamps, TracedPutArgs};
-use serde::Serialize;
 use std::fmt::Write;
 
 /// Sampled puts per ring, at most.
@@ -90,32 +90,42 @@ pub struct Lives {
 }
 
 /// One line of the table and of the CSV.
-#[derive(Clone, Debug, Serialize)]
 struct StageRow {
-    kind: &'static str,
-    case: String,
-    size_bytes: Option<u64>,
-    rails: Option<u32>,
-    strategy: Option<String>,
-    mode: Option<String>,
-    grid: Option<u32>,
-    block: Option<u32>,
-    device: String,
-    fabric: String,
+    /// What was traced, as it was timed without.
+    timed: Row,
     stage: &'static str,
-    samples: usize,
-    mean_us: f64,
-    p50_us: f64,
-    p99_us: f64,
+    summary: Summary,
     /// Of the mean total.
     share_pct: f64,
     /// How far the two stages that cross from one clock to the other may be off, one way what the other is the other way.
     clock_uncertainty_us: f64,
-    /// Per put, of the timed repeats.
-    untraced_us: Option<f64>,
     /// Per put, of the traced pass.
     traced_us: f64,
 }
+
+/// The columns of the CSV.
+const FIELDS: [Field<StageRow>; 19] = [
+    ("kind", |_| ABOUT.name.into()),
+    ("case", |row| row.timed.case.clone().into()),
+    ("size_bytes", |row| row.timed.size_bytes.into()),
+    ("rails", |row| row.timed.rails.into()),
+    ("strategy", |row| row.timed.strategy.clone().into()),
+    ("mode", |row| row.timed.mode.clone().into()),
+    ("grid", |row| row.timed.grid.into()),
+    ("block", |row| row.timed.block.into()),
+    ("device", |row| row.timed.device.clone().into()),
+    ("fabric", |row| row.timed.fabric.clone().into()),
+    ("stage", |row| row.stage.into()),
+    ("samples", |row| row.summary.count.into()),
+    ("mean_us", |row| row.summary.mean.into()),
+    ("p50_us", |row| row.summary.p50.into()),
+    ("p99_us", |row| row.summary.p99.into()),
+    ("share_pct", |row| row.share_pct.into()),
+    ("clock_uncertainty_us", |row| row.clock_uncertainty_us.into()),
+    // Per put, of the timed repeats.
+    ("untraced_us", |row| row.timed.time_us_p50.into()),
+    ("traced_us", |row| row.traced_us.into()),
+];
 
 /// Traces one mode of a tuple; nothing where this rank does not report.
 pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mode) -> Result<Option<Lives>, Failure> {
@@ -193,24 +203,11 @@ impl Traces {
         };
         let stages = (0..found.stages).filter_map(of_stage).chain([("total", total)]);
         self.rows.extend(stages.map(|(stage, summary)| StageRow {
-            kind: "stages",
-            case: row.case.clone(),
-            size_bytes: row.size_bytes,
-            rails: row.rails,
-            strategy: row.strategy.clone(),
-            mode: row.mode.clone(),
-            grid: row.grid,
-            block: row.block,
-            device: row.device.clone(),
-            fabric: row.fabric.clone(),
+            timed: row.clone(),
             stage,
-            samples: summary.count,
-            mean_us: summary.mean,
-            p50_us: summary.p50,
-            p99_us: summary.p99,
             share_pct: 100.0 * summary.mean / total.mean,
+            summary,
             clock_uncertainty_us: found.alignment.uncertainty_ns() / 1000.0,
-            untraced_us: row.time_us_p50,
             traced_us: found.traced,
         }));
         self.draw(row, found);
@@ -256,9 +253,7 @@ impl Traces {
         let unwritable =
             |error: &dyn std::fmt::Display| Failure::Run(format!("cannot put the trace into words: {error}"));
         let target = |extension: &str| Target::File(to.with(extension));
-        let mut csv = csv::Writer::from_writer(Vec::new());
-        self.rows.iter().try_for_each(|row| csv.serialize(row)).map_err(|error| unwritable(&error))?;
-        let csv = csv.into_inner().map_err(|error| unwritable(&error))?;
+        let csv = csv(&FIELDS.map(|(key, _)| key), &entries(&FIELDS, &self.rows)).map_err(|error| unwritable(&error))?;
         WholeFile::create("stages", &target("csv"))?.write(&csv)?;
         let drawing = serde_json::json!({ "displayTimeUnit": "ns", "traceEvents": self.events });
         WholeFile::create("trace", &target("json"))?.write(drawing.to_string().as_bytes())?;
@@ -276,23 +271,24 @@ impl Traces {
         let mut text = String::new();
         for lines in self.rows.chunk_by(|_, next| next.stage != STAGES[0].0) {
             let Some(total) = lines.last() else { continue };
-            let bottleneck = lines[..lines.len() - 1].iter().max_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
+            let timed = &total.timed;
+            let bottleneck = lines[..lines.len() - 1].iter().max_by(|a, b| a.summary.mean.total_cmp(&b.summary.mean));
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
                 "\nlife of a put: {} of {} B over {} rails ({}), {} x {} on {}; {} samples; the clocks are aligned to {:.2} us; \
                  {:.2} us per put traced{}",
-                total.mode.as_deref().unwrap_or_default(),
-                total.size_bytes.unwrap_or_default(),
-                total.rails.unwrap_or_default(),
-                total.fabric,
-                total.grid.unwrap_or_default(),
-                total.block.unwrap_or_default(),
-                total.device,
-                total.samples,
+                timed.mode.as_deref().unwrap_or_default(),
+                timed.size_bytes.unwrap_or_default(),
+                timed.rails.unwrap_or_default(),
+                timed.fabric,
+                timed.grid.unwrap_or_default(),
+                timed.block.unwrap_or_default(),
+                timed.device,
+                total.summary.count,
                 total.clock_uncertainty_us,
                 total.traced_us,
-                total.untraced_us.map(|time| format!(", {time:.2} untraced")).unwrap_or_default(),
+                timed.time_us_p50.map(|time| format!(", {time:.2} untraced")).unwrap_or_default(),
             );
             let _ = writeln!(text, "{:<8} {:>10} {:>10} {:>10} {:>6}", "stage", "mean us", "p50 us", "p99 us", "share");
             for line in lines {
@@ -301,7 +297,7 @@ impl Traces {
                 let _ = writeln!(
                     text,
                     "{:<8} {:>10.3} {:>10.3} {:>10.3} {:>5.1}%  {most}{what}",
-                    line.stage, line.mean_us, line.p50_us, line.p99_us, line.share_pct
+                    line.stage, line.summary.mean, line.summary.p50, line.summary.p99, line.share_pct
                 );
             }
         }

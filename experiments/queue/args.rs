@@ -1,6 +1,6 @@
 //! The options of `ginlab queue`.
 
-use crate::output::{DeviceKind, OutputArgs};
+use crate::output::DeviceKind;
 use crate::values::{List, Pin, RingPlace, counts, slots};
 use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use clap::ValueEnum;
@@ -47,8 +47,8 @@ pub struct Args {
     #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
     /// Threads per block [default: 1,32]
-    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
-    pub block: Option<List<u32>>,
+    #[arg(long, default_value = "1,32", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub block: List<u32>,
     /// Emulated device: lanes take turns in an order, and come together in groups, drawn from this number [default: in turn]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -74,8 +74,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH.so")]
     pub prototype: Option<PathBuf>,
     /// The consumer stands still for so many microseconds after every so many elements
-    #[arg(long, value_name = "ELEMENTS:US")]
-    pub pause: Option<Pause>,
+    #[arg(long, value_name = "ELEMENTS:US", value_parser = pause)]
+    pub pause: Option<(u64, Duration)>,
     /// Do not check each element in a pass of its own (counts and sums are checked all the same)
     #[arg(long)]
     pub no_check: bool,
@@ -88,8 +88,6 @@ pub struct Args {
     /// Longest wait of any kind, in seconds
     #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// A queue to compare.
@@ -129,23 +127,14 @@ pub enum Mode {
     Nbi,
 }
 
-/// Who pushes.
+/// Who pushes, by the number that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[repr(u32)]
 pub enum Scope {
     /// Each thread its own element.
-    Thread,
+    Thread = SCOPE_THREAD,
     /// A warp one element together.
-    Warp,
-}
-
-impl Scope {
-    /// As kernels take it.
-    pub fn number(self) -> u32 {
-        match self {
-            Scope::Thread => SCOPE_THREAD,
-            Scope::Warp => SCOPE_WARP,
-        }
-    }
+    Warp = SCOPE_WARP,
 }
 
 /// Bytes as words of 8: a power of two, up to so many bytes.
@@ -164,19 +153,12 @@ impl<const MOST: u64> FromStr for Words<MOST> {
     }
 }
 
-/// The consumer stands still for so long after every so many elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pause(pub u64, pub Duration);
-
-impl FromStr for Pause {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Pause, String> {
-        let parsed = text.split_once(':').and_then(|(every, micros)| {
-            let every = every.parse().ok().filter(|every| *every > 0)?;
-            let micros = micros.parse().ok().filter(|micros| *micros <= 1_000_000)?;
-            Some(Pause(every, Duration::from_micros(micros)))
-        });
-        parsed.ok_or_else(|| format!("{text:?}; ELEMENTS:MICROSECONDS, as 1000:50, at most a second"))
-    }
+/// After how many elements the consumer stands still, and for how long.
+fn pause(text: &str) -> Result<(u64, Duration), String> {
+    let parsed = text.split_once(':').and_then(|(every, micros)| {
+        let every = every.parse().ok().filter(|every| *every > 0)?;
+        let micros = micros.parse().ok().filter(|micros| *micros <= 1_000_000)?;
+        Some((every, Duration::from_micros(micros)))
+    });
+    parsed.ok_or_else(|| format!("{text:?}; ELEMENTS:MICROSECONDS, as 1000:50, at most a second"))
 }

@@ -6,23 +6,21 @@ use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
 use crossbeam_utils::CachePadded;
 use crate::runner::{Rows, percentiles, timed};
-use crate::values::{self, RingPlace};
+use crate::values;
 use cuda_std::memory::Word;
-use ginlab::cuda::{Buffer, Device, DeviceError, Kernel, Place};
-use ginlab::measure::ping_pong::{Flag, round_trip};
-use ginlab::measure::stats::Summary;
+use ginlab::cuda::{Buffer, DeviceError, Kernel, Place};
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::RingMemory;
 use ginlab::signals;
-use kernels::queue_kernel::{QUEUE_STORES, QueueArgs, QueueResult};
+use kernels::queue_kernel::{QueueArgs, QueueResult};
 use kernels::ring::Status as DeviceStatus;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Elements that one repeat pushes at most.
-const MOST_ELEMENTS: u64 = 1 << 25;
+pub(super) const MOST_ELEMENTS: u64 = 1 << 25;
 /// Samples of single pushes that one watched pass keeps at most.
 const MOST_SAMPLES: u64 = 1 << 20;
 
@@ -75,19 +73,15 @@ macro_rules! by_words {
         }
     };
 }
+pub(super) use by_words;
 
 /// The rows of a tuple.
 pub fn measure(bench: &Bench<'_>) -> Result<Rows, Failure> {
     by_words!(bench, rows())
 }
 
-/// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
-pub fn floors(bench: &Bench<'_>) -> Result<Rows, Failure> {
-    by_words!(bench, measured_floors())
-}
-
 impl Bench<'_> {
-    fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(self.args.timeout)
     }
 
@@ -95,7 +89,7 @@ impl Bench<'_> {
         self.args.slot_bytes.map_or(self.tuple.words, |slot| slot.0)
     }
 
-    fn producers(&self) -> u64 {
+    pub(super) fn producers(&self) -> u64 {
         let warp = self.device.warp_size();
         let each = if self.tuple.scope == Scope::Warp { self.tuple.block.div_ceil(warp) } else { self.tuple.block };
         u64::from(self.tuple.grid) * u64::from(each)
@@ -115,7 +109,7 @@ impl Bench<'_> {
         RingMemory::of(&self.device, self.tuple.place.into(), self.tuple.slots, words, self.timeout())
     }
 
-    fn queues(&self, algorithm: Algorithm) -> Result<Queues, DeviceError> {
+    pub(super) fn queues(&self, algorithm: Algorithm) -> Result<Queues, DeviceError> {
         let memory = |_| match algorithm {
             Algorithm::Vyukov => {
                 let Tuple { place, slots, words, .. } = self.tuple;
@@ -126,7 +120,7 @@ impl Bench<'_> {
         Queues::new(&self.device, (0..self.tuple.rings).map(memory).collect::<Result<_, _>>()?)
     }
 
-    fn blank(&self, case: &str) -> Row {
+    pub(super) fn blank(&self, case: &str) -> Row {
         let mut row = Row::new("queue", case, self.device.name(), "none");
         row.memory = Some(values::name(self.tuple.place));
         row.size_bytes = Some(u64::from(self.tuple.words) * 8);
@@ -315,7 +309,7 @@ impl Bench<'_> {
                     .map(|ring| self.producers_of(case.algorithm, ring as u32) * u64::from(pushes))
                     .collect();
                 let slots = self.tuple.slots as u64;
-                let duty = Duty { expected, slots, check, pause: self.args.pause.map(|pause| (pause.0, pause.1)), yields: cores.is_empty() };
+                let duty = Duty { expected, slots, check, pause: self.args.pause, yields: cores.is_empty() };
                 let stop = &stop;
                 threads.push(scope.spawn(move || {
                     if let Some(core) = cores.get(index) {
@@ -356,11 +350,11 @@ impl Bench<'_> {
         Ok(Run { us, ns_per_cycle, taken: sum })
     }
 
-    fn args(&self, queues: *const u8, pushes: u32, results: &Buffer) -> QueueArgs {
+    pub(super) fn args(&self, queues: *const u8, pushes: u32, results: &Buffer) -> QueueArgs {
         QueueArgs {
             queues,
             queue_count: self.tuple.rings,
-            scope: self.tuple.scope.number(),
+            scope: self.tuple.scope as u32,
             words: self.tuple.words,
             pushes,
             blocking: 0,
@@ -372,7 +366,7 @@ impl Bench<'_> {
     }
 
     /// From the first block's start to the last one's end; nanoseconds of a cycle.
-    fn elapsed(&self, results: &Buffer, queues: &Queues) -> Result<(f64, f64), Failure> {
+    pub(super) fn elapsed(&self, results: &Buffer, queues: &Queues) -> Result<(f64, f64), Failure> {
         let mut blocks = vec![QueueResult::default(); self.tuple.grid as usize];
         results.read(0, &mut blocks)?;
         if let Some(stop) = blocks.iter().map(|block| DeviceStatus(block.stop)).find(|stop| stop.0 != 0) {
@@ -385,59 +379,5 @@ impl Bench<'_> {
         let longest = blocks.iter().max_by_key(|block| block.done - block.started).copied().unwrap_or_default();
         let ns_per_cycle = (longest.done - longest.started) as f64 / longest.cycles.max(1) as f64;
         Ok(((done.saturating_sub(started)) as f64 / 1000.0, ns_per_cycle))
-    }
-
-    /// The bare stores, which nobody takes: the floor of every push. Nothing where the memory is not to be had.
-    fn stores(&self, results: &Buffer) -> Result<Option<(Row, Vec<f64>)>, Failure> {
-        let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(None) };
-        let pushes = (MOST_ELEMENTS / 4 / self.producers()).clamp(1, 200_000) as u32;
-        let args = self.args(queues.pointer(), pushes, results);
-        let mut samples = Vec::new();
-        for _ in 0..self.args.repeats {
-            // SAFETY: the queues and the results outlive the launch, which ends here.
-            let launch = unsafe { self.device.launch(&QUEUE_STORES, self.tuple.grid, self.tuple.block, args) }?;
-            launch.wait(|| if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(()) })?;
-            samples.push(self.elapsed(results, &queues)?.0 / f64::from(pushes));
-        }
-        let mut row = self.blank("stores");
-        row.iterations = Some(pushes.into());
-        timed(&mut row, &samples, self.producers() * u64::from(self.tuple.words) * 8, self.producers());
-        Ok(Some((row, samples)))
-    }
-
-    fn measured_floors<const WORDS: usize>(&self) -> Result<Rows, Failure> {
-        let Ok(queues) = self.queues(Algorithm::Ticket) else { return Ok(Rows::new()) };
-        let one = Bench { tuple: Tuple { grid: 1, rings: 1, block: 1, ..self.tuple }, ..*self };
-        let mut rows = Rows::new();
-        if self.tuple.place == RingPlace::Pinned {
-            let iterations = if matches!(self.queue.device, Device::Emulated) { 200 } else { 5000 };
-            let mut samples = [Vec::new(), Vec::new()];
-            for _ in 0..self.args.repeats {
-                for (late, samples) in samples.iter_mut().enumerate() {
-                    let flag = Flag { payload: None, first_poll_ns: late as u64 * 250 };
-                    samples.push(round_trip(&self.device, 1, iterations, self.timeout(), flag, None)?);
-                }
-            }
-            for (name, samples) in ["ping-pong", "ping-pong-late"].into_iter().zip(samples) {
-                let mut row = one.blank(name);
-                row.size_bytes = Some(8);
-                row.set(&SLOT_BYTES, None::<u32>).set(&RING_SLOTS, None::<u32>);
-                if let Some(summary) = Summary::of(&samples) {
-                    row.times(&summary);
-                }
-                rows.push((row, samples));
-            }
-        }
-        // SAFETY: elements of WORDS words by the dispatch above; the queues live on.
-        let mut consumers = unsafe { queues.consumers::<WORDS>() };
-        let samples: Vec<f64> = (0..self.args.repeats).map(|_| consumers[0].empty_poll_ns() / 1000.0).collect();
-        let mut row = Row::new("queue", "empty-poll", "cpu", "none");
-        row.memory = Some(values::name(self.tuple.place));
-        row.size_bytes = Some(WORDS as u64 * 8);
-        if let Some(summary) = Summary::of(&samples) {
-            row.times(&summary);
-        }
-        rows.push((row, samples));
-        Ok(rows)
     }
 }

@@ -1,24 +1,26 @@
 //! `ginlab queue`: the GPU-to-CPU queue alone, algorithms and memories side by side, with the floors of the same run.
 
 mod args;
+mod floors;
 mod measure;
 mod prototype;
 
 use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
 use crate::values::{Pin, RingPlace, usage};
 use args::{Algorithm, Args, Mode, Scope};
 use cuda_std::emulation;
+use floors::floors;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row, Shape};
 use ginlab::versions::Versions;
-use measure::{Bench, floors, measure};
+use itertools::iproduct;
+use measure::{Bench, measure};
 use prototype::Prototype;
 use std::path::Path;
 
@@ -72,29 +74,16 @@ pub struct Queue {
 
 /// All tuples, which the device must take.
 fn tuples(args: &Args, device: &Device) -> Result<Vec<Tuple>, Failure> {
-    let usual: &[u32] = &[1, 32];
-    let blocks = args.block.as_deref().unwrap_or(usual);
-    let mut tuples = Vec::new();
-    for &place in &args.memory {
-        for words in args.payload.iter() {
-            for &slots in &args.ring_slots {
-                for &scope in &args.scope {
-                    for &rings in args.rings.iter() {
-                        for &grid in args.grid.iter() {
-                            for &block in blocks {
-                                device.check_grid(grid, block)?;
-                                if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
-                                    return Err(usage("--grid", format!("{grid} x {block}: more than 2^31 producers")));
-                                }
-                                tuples.push(Tuple { place, words: words.0, slots, scope, rings, grid, block });
-                            }
-                        }
-                    }
-                }
+    let Args { memory, payload, ring_slots, scope, rings, grid, block, .. } = args;
+    iproduct!(memory, &payload[..], ring_slots, scope, &rings[..], &grid[..], &block[..])
+        .map(|(&place, words, &slots, &scope, &rings, &grid, &block)| {
+            device.check_grid(grid, block)?;
+            if u64::from(grid) * u64::from(block) > u64::from(u32::MAX) / 2 {
+                return Err(usage("--grid", format!("{grid} x {block}: more than 2^31 producers")));
             }
-        }
-    }
-    Ok(tuples)
+            Ok(Tuple { place, words: words.0, slots, scope, rings, grid, block })
+        })
+        .collect()
 }
 
 /// Cores near the GPU. None where the grid needs them, or too few.
@@ -145,10 +134,6 @@ impl Experiment for Queue {
             "The queue from GPU to CPU alone: algorithms, memories and grids side by side, with the floors of the same run",
         )
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let large = args.payload.iter().max_by_key(|payload| payload.0).map_or(0, |payload| payload.0);

@@ -3,7 +3,6 @@
 use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
 use crate::values::{self, List, Rails, counts, sizes, usage};
@@ -13,6 +12,7 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::{Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::report::{About, Header, Headline, Plot, Row};
+use itertools::iproduct;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -69,8 +69,6 @@ pub struct Args {
     no_check: bool,
     #[command(flatten)]
     job: JobArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// What is measured.
@@ -104,18 +102,14 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
         return Err(usage("-e", "messages of more than 1 TiB"));
     }
     let sizes = sizes(args.begin, args.end, args.factor)?;
-    let mut tuples = Vec::new();
-    for &mode in &args.mode {
-        for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
-            for &bytes in &sizes {
-                let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
-                let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
-                let messages = u64::from(args.iterations).min(most).max(1);
-                tuples.push(Tuple { mode, bytes, rails: rails.0, window, messages });
-            }
-        }
-    }
-    Ok(tuples)
+    let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
+    let tuple = |(&mode, rails, &bytes): (&Mode, &Rails, &u64)| {
+        let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
+        let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
+        let messages = u64::from(args.iterations).min(most).max(1);
+        Tuple { mode, bytes, rails: rails.0, window, messages }
+    };
+    Ok(iproduct!(&args.mode, rails, &sizes).map(tuple).collect())
 }
 
 /// A rank that sends or receives.
@@ -142,10 +136,6 @@ impl Experiment for Sendrecv {
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATE],
         ..About::new("sendrecv", "Two-sided messages through the fabric layer: round trips and windows")
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         args.job.usual_rails(&mut args.rails);

@@ -1,7 +1,6 @@
 //! Options of `ginlab shmem`, and the rows that they ask for.
 
 use crate::error::Failure;
-use crate::output::OutputArgs;
 use crate::values::{List, counts, sizes};
 use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
@@ -138,8 +137,6 @@ pub struct Args {
     pub per_node: bool,
     #[command(flatten)]
     pub world: WorldArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// One row.

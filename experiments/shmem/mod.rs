@@ -53,10 +53,6 @@ impl Experiment for Shmem {
         )
     };
 
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
-
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         let tuples = tuples(args)?;
         order::check(&tuples)?;
@@ -95,7 +91,7 @@ impl Experiment for Shmem {
         row.case.clone()
     }
 
-    async fn close(self, _header: &Header, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
         Ok(self.end(ranks)?)
     }
 }

@@ -1,7 +1,6 @@
 //! The options of `ginlab write`.
 
 use crate::job::JobArgs;
-use crate::output::OutputArgs;
 use crate::values::{List, Rails, counts};
 use clap::ValueEnum;
 use ginlab::measure::size;
@@ -69,8 +68,6 @@ pub struct Args {
     pub per_node: bool,
     #[command(flatten)]
     pub job: JobArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// Who is written to.

@@ -21,13 +21,12 @@ const DONE: u32 = 1;
 /// Single writes that are timed.
 const SINGLES: u64 = 1000;
 
-/// What a rank tells of its part of a row: microseconds per write by repeat, ours and the bare loop's; wrong bytes.
+/// What a rank tells of its part of a row: what it has sent, microseconds per write of the bare loop, wrong bytes.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Part {
-    times: Vec<f64>,
+    sender: Sender,
     bare: Vec<f64>,
     wrong: Option<u64>,
-    rail_bytes: Vec<u64>,
 }
 
 /// A rank that writes.
@@ -65,11 +64,19 @@ impl Write {
         let singles = self.singles(tuple, &targets, writers, ranks).await?;
         let wrong =
             if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers, ranks).await?) };
-        let Some(all) = ranks.gather_values(&Part { times, bare, wrong, rail_bytes: moved(&before, &after, tuple.rails) }, "results of a row")? else {
+        let operations = if tuple.targets == Targets::Turn { 1 } else { targets.len() as u64 };
+        let sender = Sender {
+            rank,
+            times: if targets.is_empty() { Vec::new() } else { times },
+            bytes: tuple.bytes * operations,
+            operations,
+            rail_bytes: moved(&before, &after, tuple.rails),
+        };
+        let Some(all) = ranks.gather_values(&Part { sender, bare, wrong }, "results of a row")? else {
             return Ok(Rows::new());
         };
         // The slowest writer of each repeat is the repeat's time.
-        let (times, bare) = (slowest(&all, |part| &part.times), slowest(&all, |part| &part.bare));
+        let (times, bare) = (slowest(&all, |part| &part.sender.times), slowest(&all, |part| &part.bare));
 
         let pairs = match tuple.targets {
             Targets::One => size as u64 / 2,
@@ -87,7 +94,11 @@ impl Write {
         self.job.counted(&mut row, &before, &after, tuple.rails);
         percentiles(&mut row, &ACK, singles);
         row.verified(all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b));
-        let sums = if self.args.per_node { self.sums(tuple, &row, &all, ranks) } else { Rows::new() };
+        let mut sums = Rows::new();
+        if self.args.per_node {
+            let senders: Vec<Sender> = all.into_iter().map(|part| part.sender).collect();
+            sums = nodes::sums(&row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(ranks, None));
+        }
         if !measures_bare {
             return Ok([vec![(row, times)], sums].concat());
         }
@@ -95,23 +106,6 @@ impl Write {
         timed(&mut bare_row, &bare, tuple.bytes * pairs, pairs);
         row.against(&bare_row, &times, &bare);
         Ok([vec![(row, times), (bare_row, bare)], sums].concat())
-    }
-
-    /// Rows per node, of ranks that write at the same time.
-    fn sums(&self, tuple: &Tuple, row: &Row, all: &[Part], ranks: &Bootstrap) -> Rows {
-        let sender = |(rank, part): (usize, &Part)| {
-            let targets = tuple.targets.of(rank, &self.pairing).len() as u64;
-            let operations = if tuple.targets == Targets::Turn { 1 } else { targets };
-            (targets > 0).then(|| Sender {
-                rank,
-                times: part.times.clone(),
-                bytes: tuple.bytes * operations,
-                operations,
-                rail_bytes: part.rail_bytes.clone(),
-            })
-        };
-        let senders: Vec<Sender> = all.iter().enumerate().filter_map(sender).collect();
-        nodes::sums(row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(ranks, None))
     }
 
     fn row(&self, tuple: &Tuple, case: &str) -> Row {

@@ -7,15 +7,15 @@ use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, SLOT_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
-use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
-use crate::values::{sizes, usage};
+use crate::values::{Rails, sizes, usage};
 use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{About, Header, Headline, Plot, Row};
+use itertools::iproduct;
 use measure::Write;
 
 pub const PROGRAMS: &[Program] = &[program::<Write>()];
@@ -43,22 +43,13 @@ impl Tuple {
 /// Every combination of what is swept.
 fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = sizes(args.begin, args.end, args.factor)?;
-    let mut tuples = Vec::new();
-    for &targets in &args.targets {
-        for rails in args.rails.as_deref().unwrap_or(&USUAL_RAILS) {
-            for &strategy in args.strategy.iter() {
-                for &window in args.window.iter() {
-                    for &bytes in &sizes {
-                        let buffers = args.buffers.unwrap_or(window);
-                        let most = (args.volume / bytes).max(u64::from(window.min(4)));
-                        let writes = u64::from(args.iterations).min(most).max(1);
-                        tuples.push(Tuple { bytes, rails: rails.0, strategy, window, buffers, targets, writes });
-                    }
-                }
-            }
-        }
-    }
-    Ok(tuples)
+    let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
+    let tuple = |(&targets, rails, &strategy, &window, &bytes): (&_, &Rails, &_, &u32, &u64)| {
+        let most = (args.volume / bytes).max(u64::from(window.min(4)));
+        let writes = u64::from(args.iterations).min(most).max(1);
+        Tuple { bytes, rails: rails.0, strategy, window, buffers: args.buffers.unwrap_or(window), targets, writes }
+    };
+    Ok(iproduct!(&args.targets, rails, &args.strategy[..], &args.window[..], &sizes).map(tuple).collect())
 }
 
 /// Bytes of the source, and of the destination.
@@ -85,10 +76,6 @@ impl Experiment for Write {
             "CPU-initiated writes through the fabric layer: windows, rails, strategies, one target or many, beside the plainest loop",
         )
     };
-
-    fn output(args: &Args) -> &OutputArgs {
-        &args.output
-    }
 
     fn plan(args: &mut Args) -> Result<Plan<Tuple>, Failure> {
         if args.begin == 0 {

@@ -4,8 +4,8 @@
 //! stand beside each experiment. Files of experiments that nobody declares any more are still read: their columns then count
 //! as measured, and their pictures are the usual ones.
 
-use super::Row;
 use super::column::{Column, Role};
+use super::{Row, each_once};
 
 /// An experiment, declared.
 #[derive(Clone, Copy, Debug)]
@@ -200,13 +200,7 @@ impl<'a> Catalog<'a> {
     /// The columns that were chosen, in the order in which they are worth being named. Two rows with the same values in all of
     /// them are two measurements of one thing. Columns that nobody declares, as of a later version, count as measured.
     pub fn chosen(&self) -> Vec<&'static str> {
-        let mut names: Vec<&str> = Vec::new();
-        for name in FIRST.into_iter().chain(self.own(Role::Chosen)).chain(self.own(Role::Follows)).chain(LAST) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
+        each_once(FIRST.into_iter().chain(self.own(Role::Chosen)).chain(self.own(Role::Follows)).chain(LAST))
     }
 
     /// Whether a column often follows from others: it parts rows that nothing else does.

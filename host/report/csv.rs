@@ -2,15 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
 
-use super::{Column, Header, Place, ReportError, Row, Target, write_stdout};
+use super::{Column, Header, ReportError, Row, Target, write_stdout};
 
 /// Writes rows as CSV and flushes each, so that the file is intact whenever the run ends.
 #[derive(Debug)]
 pub struct CsvSink {
     file: Option<File>,
-    place: Place,
+    target: Target,
     /// A header that replaces the one beside the file when it is closed.
     amended: Option<Header>,
     /// The columns behind the common ones.
@@ -20,18 +19,13 @@ pub struct CsvSink {
 impl CsvSink {
     /// Opens the target and writes the column names, and the header beside a regular file as `<stem>.header.json`.
     pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
-        let place = Place::from(target);
         let file = match target {
             Target::Stdout => None,
-            Target::File(path) => Some(File::create(path).map_err(|source| ReportError::write("CSV", &place, source))?),
+            Target::File(path) => Some(File::create(path).map_err(|source| ReportError::write("CSV", target, source))?),
         };
-        let mut sink = Self { file, place, amended: None, own };
+        let mut sink = Self { file, target: target.clone(), amended: None, own };
         sink.record(|line| line.write_record(Row::COMMON.iter().chain(own).map(|column| column.name)))?;
-        if let Target::File(path) = target
-            && path.is_file()
-        {
-            write_beside(path, header)?;
-        }
+        sink.write_beside(header)?;
         Ok(sink)
     }
 
@@ -48,16 +42,14 @@ impl CsvSink {
 
     /// Closes the output, and makes sure that the file system really took it.
     pub fn finish(self) -> Result<(), ReportError> {
-        if let (Place::Path(path), Some(header)) = (&self.place, &self.amended)
-            && path.is_file()
-        {
-            write_beside(path, header)?;
+        if let Some(header) = &self.amended {
+            self.write_beside(header)?;
         }
         match &self.file {
             // Devices and pipes refuse to be synced; they have nothing to lose.
             Some(file) => match file.sync_all() {
                 Err(error) if error.raw_os_error() != Some(nix::libc::EINVAL) => {
-                    Err(ReportError::write("CSV", &self.place, error))
+                    Err(ReportError::write("CSV", &self.target, error))
                 }
                 _ => Ok(()),
             },
@@ -76,17 +68,20 @@ impl CsvSink {
             Some(file) => file.write_all(&line),
             None => write_stdout(&line),
         });
-        written.map_err(|source| ReportError::write("CSV", &self.place, source))
+        written.map_err(|source| ReportError::write("CSV", &self.target, source))
+    }
+
+    /// The header in a file of its own, where the rows are in one: a comment before them would break readers of CSV.
+    fn write_beside(&self, header: &Header) -> Result<(), ReportError> {
+        let Target::File(path) = &self.target else { return Ok(()) };
+        if !path.is_file() {
+            return Ok(());
+        }
+        let beside = path.with_extension("header.json");
+        let text = serde_json::to_string_pretty(header).map_err(io::Error::from);
+        let written = text.and_then(|text| std::fs::write(&beside, text + "\n"));
+        written.map_err(|source| ReportError::write("the header", &Target::File(beside), source))
     }
 }
 
 type LineWriter = ::csv::Writer<Vec<u8>>;
-
-/// The header's own file: a comment before the rows would break readers of CSV.
-fn write_beside(csv: &Path, header: &Header) -> Result<(), ReportError> {
-    let path = csv.with_extension("header.json");
-    let written = serde_json::to_string_pretty(header).map_err(io::Error::from);
-    written
-        .and_then(|text| std::fs::write(&path, text + "\n"))
-        .map_err(|source| ReportError::write("the header", &Place::Path(path.clone()), source))
-}

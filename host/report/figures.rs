@@ -117,12 +117,12 @@ impl Figures {
                 && !records.field(row, plot.y).is_empty()
                 && x.iter().all(|column| !records.field(row, column).is_empty())
         };
-        let records = records.only(drawn);
+        let (all, records) = (records, records.only(drawn));
         if records.rows().is_empty() {
             self.notes.push(format!("{}: no row that is ok has {}", plot.title, plot.y));
             return;
         }
-        let (series, apart) = split(&records, plot, x, catalog);
+        let (series, apart) = split(all, &records, plot, x, catalog);
         // Rows without a value, as of a baseline that has no grid, stand in every picture.
         let mut facets = distinct(&records, &apart);
         let full = |facet: &Vec<String>| facet.iter().all(|value| !value.is_empty());
@@ -192,8 +192,15 @@ fn filter(records: &Records, column: &str, value: &str) -> Filter {
     Filter::one_of(column, if empty && !value.is_empty() { &values } else { &values[..1] })
 }
 
-/// The columns that keep series apart, and those that keep pictures apart.
-fn split(records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) -> (Vec<&'static str>, Vec<&'static str>) {
+/// The columns that keep series apart, and those that keep pictures apart. Case and mode stand in the names also where the rows that
+/// are drawn could do without: a series has one name and one colour in all pictures.
+fn split(
+    all: &Records,
+    records: &Records,
+    plot: &Plot,
+    x: &[&str],
+    catalog: Catalog,
+) -> (Vec<&'static str>, Vec<&'static str>) {
     let mut series: Vec<&'static str> = Vec::new();
     // A row for each file: nothing else is needed to tell them apart.
     if x == ["file"] {
@@ -208,7 +215,9 @@ fn split(records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) -> (Vec<&
             before.extend(x);
         }
         let with: Vec<&str> = before.iter().copied().chain([column]).collect();
-        let needed = distinct(records, &with).len() > distinct(records, &before).len();
+        // What is compared is named wherever rows of the run differ in it.
+        let rows = if matches!(column, "case" | "mode") { all } else { records };
+        let needed = distinct(rows, &with).len() > distinct(rows, &before).len();
         if needed {
             series.push(column);
         }
@@ -229,14 +238,10 @@ fn split(records: &Records, plot: &Plot, x: &[&str], catalog: Catalog) -> (Vec<&
 
 /// The combinations of values in these columns, each once, in the order of the rows.
 fn distinct(records: &Records, columns: &[&str]) -> Vec<Vec<String>> {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut found = Vec::new();
-    for row in records.rows() {
-        let values: Vec<String> = columns.iter().map(|column| records.field(row, column).to_owned()).collect();
-        if seen.insert(values.clone()) {
-            found.push(values);
-        }
-    }
+    let values = |row| columns.iter().map(|column| records.field(row, column).to_owned()).collect();
+    let mut seen = BTreeSet::new();
+    let mut found: Vec<Vec<String>> = records.rows().iter().map(values).collect();
+    found.retain(|values| seen.insert(values.clone()));
     if found.is_empty() { vec![Vec::new()] } else { found }
 }
 

@@ -5,11 +5,13 @@ use std::io::{self, Write};
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
+use strum::{EnumCount, EnumIter, IntoEnumIterator, IntoStaticStr};
 
 use super::row::one_line;
 
 /// The keys of a header, in the order they are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumCount, EnumIter, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Key {
     /// Version of ginlab.
     Ginlab,
@@ -61,60 +63,9 @@ pub enum Key {
 }
 
 impl Key {
-    /// Every key, in order.
-    pub const ALL: [Self; 23] = [
-        Self::Ginlab,
-        Self::Commit,
-        Self::Command,
-        Self::Date,
-        Self::Hostname,
-        Self::Cpu,
-        Self::Cores,
-        Self::Kernel,
-        Self::Rustc,
-        Self::KernelRustc,
-        Self::Gpu,
-        Self::Driver,
-        Self::Libfabric,
-        Self::Mpi,
-        Self::Provider,
-        Self::Rails,
-        Self::Completion,
-        Self::Affinity,
-        Self::Memory,
-        Self::Environment,
-        Self::GpuClocks,
-        Self::GpuClocksAfter,
-        Self::NicCounters,
-    ];
-
     /// The key as it is written.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Ginlab => "ginlab",
-            Self::Commit => "commit",
-            Self::Command => "command",
-            Self::Date => "date",
-            Self::Hostname => "hostname",
-            Self::Cpu => "cpu",
-            Self::Cores => "cores",
-            Self::Kernel => "kernel",
-            Self::Rustc => "rustc",
-            Self::KernelRustc => "kernel_rustc",
-            Self::Gpu => "gpu",
-            Self::Driver => "driver",
-            Self::Libfabric => "libfabric",
-            Self::Mpi => "mpi",
-            Self::Provider => "provider",
-            Self::Rails => "rails",
-            Self::Completion => "completion",
-            Self::Affinity => "affinity",
-            Self::Memory => "memory",
-            Self::Environment => "environment",
-            Self::GpuClocks => "gpu_clocks",
-            Self::GpuClocksAfter => "gpu_clocks_after",
-            Self::NicCounters => "nic_counters",
-        }
+        self.into()
     }
 }
 
@@ -146,7 +97,7 @@ impl Header {
     /// Writes `# key: value` lines, for stderr.
     pub fn write_talk(&self, out: &mut impl Write) -> io::Result<()> {
         let mut text = String::new();
-        for key in Key::ALL {
+        for key in Key::iter() {
             if let Some(value) = self.get(key) {
                 text += &format!("# {}: {}\n", key.name(), one_line(&plain(value)));
             }
@@ -158,9 +109,11 @@ impl Header {
     }
 }
 
-/// A value for people: texts without quotes, lists with commas.
-fn plain(value: &Value) -> String {
+/// A value for people: texts without quotes, lists with commas, nothing for what holds nothing.
+pub(super) fn plain(value: &Value) -> String {
     match value {
+        Value::Null => String::new(),
+        Value::Object(map) if map.is_empty() => String::new(),
         Value::String(text) => text.clone(),
         Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
@@ -169,8 +122,8 @@ fn plain(value: &Value) -> String {
 
 impl Serialize for Header {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(Key::ALL.len() + 1))?;
-        for key in Key::ALL {
+        let mut map = serializer.serialize_map(Some(Key::COUNT + 1))?;
+        for key in Key::iter() {
             map.serialize_entry(key.name(), self.entries.get(&key).unwrap_or(&Value::Null))?;
         }
         map.serialize_entry("notes", &self.notes)?;
@@ -185,7 +138,7 @@ mod tests {
 
     #[test]
     fn keys_are_ordered_as_declared() {
-        assert!(Key::ALL.is_sorted());
+        assert!(Key::iter().is_sorted());
     }
 
     #[test]

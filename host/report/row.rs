@@ -177,8 +177,9 @@ impl Row {
         self.own.get(name).unwrap_or(&Value::None)
     }
 
-    /// Takes the times from a summary in microseconds.
-    pub fn times(&mut self, summary: &Summary) -> &mut Self {
+    /// Takes what these times in microseconds come to; nothing where there are none.
+    pub fn times(&mut self, times: &[f64]) -> &mut Self {
+        let Some(summary) = Summary::of(times) else { return self };
         self.time_us_min = Some(summary.min);
         self.time_us_p50 = Some(summary.p50);
         self.time_us_p99 = Some(summary.p99);
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn figures_follow_from_the_times() {
         let mut row = Row::new("e", "c", "d", "f");
-        row.times(&Summary::of(&[10.0]).unwrap()).throughput(100_000, 20).line_rate(100_000_000_000);
+        row.times(&[10.0]).throughput(100_000, 20).line_rate(100_000_000_000);
         assert_eq!((row.bandwidth_gbytes_s, row.bandwidth_gbits_s, row.rate_mops), (Some(10.0), Some(80.0), Some(2.0)));
         assert_eq!((row.line_rate_pct, &row.suspect), (Some(80.0), &None));
         row.line_rate(40_000_000_000);

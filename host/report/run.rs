@@ -6,9 +6,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use strum::IntoEnumIterator;
 
 use super::chart::{ChartError, FileKind, Records};
-use super::{Key, headers};
+use super::header::plain;
+use super::{Key, each_once, headers};
 
 /// One CSV file.
 #[derive(Clone, Debug)]
@@ -68,7 +70,7 @@ impl Run {
 
     /// Every key of the header that is set, in order, for people.
     pub fn header(&self) -> Vec<(&'static str, String)> {
-        let known = Key::ALL.into_iter().map(Key::name);
+        let known = Key::iter().map(Key::name);
         known.filter_map(|key| Some((key, plain(self.header.get(key)?)))).filter(|(_, text)| !text.is_empty()).collect()
     }
 
@@ -84,13 +86,8 @@ impl Run {
 
     /// The values of a column, each once, in their order, without the empty one.
     pub fn values(&self, column: &str) -> Vec<&str> {
-        let mut values = Vec::new();
-        for value in self.records.rows().iter().map(|row| self.records.field(row, column)) {
-            if !value.is_empty() && !values.contains(&value) {
-                values.push(value);
-            }
-        }
-        values
+        let values = self.records.rows().iter().map(|row| self.records.field(row, column));
+        each_once(values.filter(|value| !value.is_empty()))
     }
 
     /// The experiment whose rows these are; what lists has none, and is called by its file.
@@ -111,16 +108,6 @@ impl Run {
         let models = self.values("fabric").into_iter().filter(|fabric| fabric.starts_with("model:"));
         ways.extend(models.map(|fabric| format!("modelled network {fabric}")));
         ways
-    }
-}
-
-/// A value of a header for people.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
-        other => other.to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::{Place, ReportError, Target, write_stdout};
+use super::{ReportError, Target, write_stdout};
 
 /// A target that takes one document. A file is written under a temporary name that nobody can foresee, and then renamed: a
 /// reader never sees half a document, an older one stays until then, and a link that somebody has put in the way is not
@@ -38,7 +38,7 @@ impl WholeFile {
     pub fn create(what: &'static str, target: &Target) -> Result<Self, ReportError> {
         let output = match target {
             Target::Stdout => Output::Stdout,
-            Target::File(path) => open(path).map_err(|source| ReportError::write(what, &target.into(), source))?,
+            Target::File(path) => open(path).map_err(|source| ReportError::write(what, target, source))?,
         };
         Ok(Self { what, output })
     }
@@ -46,14 +46,14 @@ impl WholeFile {
     /// Writes the document and closes the target.
     pub fn write(self, document: &[u8]) -> Result<(), ReportError> {
         let (place, written) = match self.output {
-            Output::Stdout => (Place::Stdout, write_stdout(document)),
-            Output::Stream { mut file, path } => (Place::Path(path), file.write_all(document)),
+            Output::Stdout => (Target::Stdout, write_stdout(document)),
+            Output::Stream { mut file, path } => (Target::File(path), file.write_all(document)),
             Output::File { mut temporary, path } => {
                 let file = temporary.as_file_mut();
                 let written = file.write_all(document).and_then(|()| file.sync_all());
                 // What is not renamed is removed when it is dropped.
                 let renamed = written.and_then(|()| Ok(temporary.persist(&path).map(drop)?));
-                (Place::Path(path), renamed)
+                (Target::File(path), renamed)
             }
         };
         written.map_err(|source| ReportError::write(self.what, &place, source))

@@ -25,7 +25,8 @@ pub struct Near<'a> {
 }
 
 /// How two devices reach each other over PCI, nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Way {
     /// Below one switch or bridge.
     Switch,
@@ -40,12 +41,7 @@ pub enum Way {
 impl Way {
     /// One word, as a table shows it.
     pub fn name(self) -> &'static str {
-        match self {
-            Way::Switch => "switch",
-            Way::Root => "root",
-            Way::Host => "host",
-            Way::Nodes => "nodes",
-        }
+        self.into()
     }
 }
 

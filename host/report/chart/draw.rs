@@ -142,6 +142,8 @@ impl Chart {
             .with_y_label(self.y.label.as_str());
         let shown = |binary: bool| move |value: f64| if binary { label::binary(value) } else { label::plain(value) };
         let (shown_x, shown_y) = (shown(self.x.binary), shown(self.y.binary));
+        let places = || self.series.iter().flat_map(|series| &series.points).map(|point| self.place(point.x));
+        let (low, high) = places().fold((f64::MAX, f64::MIN), |(low, high), at| (low.min(at), high.max(at)));
         match &self.x.kind {
             Kind::Categories(names) => {
                 layout = layout.with_x_categories(names.clone());
@@ -150,8 +152,6 @@ impl Chart {
                 }
             }
             Kind::Log => {
-                let places = self.series.iter().flat_map(|series| &series.points).map(|point| self.place(point.x));
-                let (low, high) = places.fold((f64::MAX, f64::MIN), |(low, high), at| (low.min(at), high.max(at)));
                 let step = ((high - low) / POWERS).ceil().max(1.0);
                 layout = layout
                     .with_x_axis_min((low / step).floor() * step)
@@ -159,7 +159,13 @@ impl Chart {
                     .with_x_tick_step(step)
                     .with_x_tick_format(TickFormat::Custom(Arc::new(move |at| shown_x(at.exp2().round()))));
             }
-            Kind::Linear => layout = layout.with_x_tick_format(TickFormat::Custom(Arc::new(shown_x))),
+            Kind::Linear => {
+                layout = layout.with_x_tick_format(TickFormat::Custom(Arc::new(shown_x)));
+                // Between two ranks there is nothing.
+                if high - low <= POWERS && places().all(|at| at.fract() == 0.0) {
+                    layout = layout.with_x_tick_step(1.0);
+                }
+            }
         }
         if self.y.kind == Kind::Log {
             layout = layout.with_log_y();
@@ -169,29 +175,32 @@ impl Chart {
         layout.with_y_tick_format(TickFormat::Custom(Arc::new(shown_y)))
     }
 
-    /// Draws it as an SVG document. A series has the colour that the palette gives its name. `id` is no other picture's of
-    /// the same page.
-    pub fn svg(&self, palette: &Palette, id: &str) -> String {
+    /// Draws it as an SVG document. A series has the colour that the palette gives its name.
+    pub fn svg(&self, palette: &Palette) -> String {
         let plots = self.plots(palette);
         let layout = self.layout(&plots);
         let drawn = kuva::render_to_svg(plots, layout);
         let (tag, body) = drawn.split_once('>').unwrap_or(("<svg", &drawn));
-        // A remark about the library, and names of its own that count all pictures of a process.
-        let (before, body) = body.split_once("<!--").unwrap_or(("", body));
-        let body = body.split_once("-->").map_or(body, |(_, body)| body);
-        let known = body.split_once("id=\"").and_then(|(_, rest)| rest.split_once('"')).map_or("", |(name, _)| name);
-        let body = if known.is_empty() { body.to_owned() } else { body.replace(known, &format!("clip-{id}")) };
+        // A remark about the library, and an area outside which nothing is drawn: it would cut the markers on the axes in halves.
+        let body = without(&without(body, "<!--", "-->"), "<defs>", "</defs>");
+        let body = without(&body, " clip-path=\"", "\"");
         let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let (title, about) = (escaped(&self.title), escaped(&self.description()));
         let (width, height) = (self.width, self.height);
         let mut svg = format!(
             "{tag} viewBox=\"0 0 {width} {height}\" class=\"ginlab-chart\" role=\"img\">\n<title>{title}</title>\n\
-             <desc>{about}</desc>\n{before}{body}\n"
+             <desc>{about}</desc>\n{body}\n"
         );
         // XML has no way to write these; a name from a file may hold them.
         svg.retain(|char| char == '\n' || !(char.is_control() || matches!(char, '\u{FFFE}' | '\u{FFFF}')));
         svg
     }
+}
+
+/// The text without what stands from the first one to the next other one, both included.
+fn without(text: &str, from: &str, to: &str) -> String {
+    let parts = text.split_once(from).and_then(|(before, rest)| Some((before, rest.split_once(to)?.1)));
+    parts.map_or_else(|| text.to_owned(), |(before, after)| format!("{before}{after}"))
 }
 
 impl Point {

@@ -9,6 +9,7 @@
 //! says so in the picture itself, because pictures travel without their files.
 
 mod draw;
+mod filter;
 pub(in crate::report) mod label;
 mod palette;
 mod query;
@@ -19,10 +20,11 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+pub use self::filter::Filter;
 pub use self::palette::Palette;
 pub(in crate::report) use self::query::few;
-pub use self::query::{Filter, Picture, Query};
-pub use self::records::{Column, Kind as FileKind, Record, Records};
+pub use self::query::{Picture, Query};
+pub use self::records::{Kind as FileKind, Record, Records};
 
 /// The most series that colours, dashes and markers keep apart.
 pub const MOST_SERIES: usize = 24;
@@ -149,50 +151,9 @@ pub enum ChartError {
         /// The columns that every file of ginlab has and this one has not.
         missing: String,
     },
-    /// A CSV file of another version.
-    #[error("{}, line {line}: schema {found:?}; this ginlab reads schema {}", .path.display(), super::SCHEMA)]
-    Schema {
-        /// The file.
-        path: PathBuf,
-        /// The line.
-        line: u64,
-        /// What stands there.
-        found: String,
-    },
-    /// A column that no file has.
-    #[error("there is no column {name:?}{}; columns: {known}", .nearest.as_ref().map(|near| format!(", did you mean {near}?")).unwrap_or_default())]
-    Column {
-        /// What was asked for.
-        name: String,
-        /// What may have been meant.
-        nearest: Option<String>,
-        /// All there are.
-        known: String,
-    },
     /// Nothing remains to be drawn.
     #[error("no rows are left to draw: {0}")]
     Empty(String),
-    /// A field that must hold a number holds something else.
-    #[error("{column} is not a number in {place}: {found:?}; it cannot stand on the y axis")]
-    NotNumber {
-        /// The column.
-        column: String,
-        /// File and line.
-        place: String,
-        /// What stands there.
-        found: String,
-    },
-    /// A logarithmic axis was asked for values that have no logarithm.
-    #[error("the {axis} axis cannot be logarithmic: {why}")]
-    Log {
-        /// `x` or `y`.
-        axis: char,
-        /// What is in the way.
-        why: String,
-    },
-    /// More series than can be told apart.
-    #[error("{0} series are more than a reader can tell apart ({MOST_SERIES}); name fewer columns, or narrow the rows")]
-    TooMany(usize),
     /// Names and labels leave no room for the picture.
     #[error("{side} {given} is too small for what is to be shown; at least {least} is needed")]
     TooSmall {
@@ -203,20 +164,10 @@ pub enum ChartError {
         /// What would do.
         least: u32,
     },
-    /// Parts that cannot lie on each other.
-    #[error("bars cannot lie on each other: {column} is {found} in {place}")]
-    Pile {
-        /// The column.
-        column: String,
-        /// File and line.
-        place: String,
-        /// What stands there.
-        found: f64,
-    },
     /// Bars would hide each other.
     #[error("bars would hide each other: {0}")]
     Overlap(String),
-    /// A question that makes no sense.
+    /// A question that makes no sense, or none of these rows.
     #[error("{0}")]
-    Query(String),
+    Refused(String),
 }

@@ -5,6 +5,7 @@ use kuva::plot::scatter::MarkerShape;
 
 use super::Chart;
 use super::draw::MARKERS;
+use crate::report::each_once;
 
 /// Colours that stay apart for people with colour-blindness (after Okabe and Ito, darkened until each has a contrast of 3 to a
 /// white background).
@@ -18,13 +19,7 @@ pub struct Palette(Vec<String>);
 impl Palette {
     /// The palette of these pictures: names are numbered as they come.
     pub fn of<'a>(charts: impl IntoIterator<Item = &'a Chart>) -> Self {
-        let mut names: Vec<String> = Vec::new();
-        for series in charts.into_iter().flat_map(|chart| &chart.series) {
-            if !names.contains(&series.name) {
-                names.push(series.name.clone());
-            }
-        }
-        Self(names)
+        Self(each_once(charts.into_iter().flat_map(|chart| &chart.series).map(|series| series.name.clone())))
     }
 
     fn number(&self, name: &str) -> usize {

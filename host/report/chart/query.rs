@@ -1,8 +1,9 @@
 //! Which rows and columns make a chart.
 
-use super::records::{Column, Record};
+use super::filter::{Filter, shown};
+use super::records::{Record, number};
 use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
-use crate::measure::size;
+use crate::report::each_once;
 
 /// Values that span more than this factor are shown on a logarithmic axis, unless it is said how.
 const WIDE: f64 = 50.0;
@@ -43,47 +44,6 @@ pub struct Query {
     pub height: u32,
 }
 
-/// The values that a column may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
-    column: String,
-    values: Vec<String>,
-}
-
-impl Filter {
-    /// Parses `COLUMN=VALUE[,VALUE...]`. No value at all means that the field is empty.
-    pub fn parse(text: &str) -> Result<Self, ChartError> {
-        match text.split_once('=') {
-            Some((column, values)) if !column.trim().is_empty() => Ok(Self {
-                column: column.trim().into(),
-                values: values.split(',').map(|value| value.trim().into()).collect(),
-            }),
-            _ => Err(ChartError::Query(format!("a condition is COLUMN=VALUE[,VALUE...], not {text:?}"))),
-        }
-    }
-
-    /// Rows with exactly one of these in the column; an empty one means nothing.
-    pub fn one_of(column: &str, values: &[&str]) -> Self {
-        Self { column: column.into(), values: values.iter().map(|value| value.to_string()).collect() }
-    }
-
-    fn passes(&self, field: &str) -> bool {
-        self.values
-            .iter()
-            .any(|value| value == field || number(value).is_some_and(|value| number(field) == Some(value)))
-            || label::is_binary(&self.column)
-                && self.values.iter().any(|value| size::parse(value) == size::parse(field))
-    }
-
-    fn text(&self) -> String {
-        let values = match &self.values[..] {
-            [only] => only.clone(),
-            several => several.iter().map(|value| shown(value)).collect::<Vec<_>>().join(","),
-        };
-        format!("{}={values}", self.column)
-    }
-}
-
 /// A chart, and what there is to say about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
@@ -91,15 +51,6 @@ pub struct Picture {
     pub chart: Chart,
     /// Lines for people: how many rows were left out, and why.
     pub notes: Vec<String>,
-}
-
-/// The columns of a query.
-struct Columns {
-    x: Vec<Column>,
-    y: Column,
-    series: Vec<Column>,
-    range: Option<[Column; 2]>,
-    status: Option<Column>,
 }
 
 /// A row that is drawn.
@@ -114,37 +65,44 @@ impl Query {
     pub fn chart(&self, records: &Records) -> Result<Picture, ChartError> {
         if let Some(side) = [self.width, self.height].into_iter().find(|side| !SIDES.contains(side)) {
             let (least, most) = (SIDES.start(), SIDES.end());
-            return Err(ChartError::Query(format!("a picture of {side} pixels; from {least} to {most} are possible")));
+            return Err(ChartError::Refused(format!(
+                "a picture of {side} pixels; from {least} to {most} are possible"
+            )));
         }
-        let columns = self.columns(records)?;
+        self.check(records)?;
         let passed = self.passed(records)?;
         let mut notes = Vec::new();
-        let mut rows = self.usable(&columns, &passed, &mut notes)?;
+        let mut rows = self.usable(records, &passed, &mut notes)?;
         if self.stacked {
             // What the pile comes to is no part of it.
             rows.retain(|row| records.field(row, "stage") != "total");
         }
 
-        let (kind, places) = self.places(&columns, &rows)?;
-        let (names, members) = self.series_of(&columns, &rows);
+        let (kind, places) = self.places(records, &rows)?;
+        let (names, members) = self.series_of(records, &rows);
         if names.len() > MOST_SERIES {
-            return Err(ChartError::TooMany(names.len()));
+            return Err(ChartError::Refused(format!(
+                "{} series are more than a reader can tell apart ({MOST_SERIES}); name fewer columns, or narrow the rows",
+                names.len()
+            )));
         }
         let mut drawn = Vec::new();
         for ((row, x), series) in rows.iter().zip(places).zip(members) {
-            let mut y = number(row.get(columns.y)).unwrap_or_default();
+            let mut y = records.number(row, &self.y).unwrap_or_default();
             if self.stacked && y < 0.0 {
                 // A stage between two clocks may come out below nothing, by less than they are uncertain.
-                if number(records.field(row, "clock_uncertainty_us")).is_none_or(|most| y < -most) {
-                    return Err(ChartError::Pile { column: self.y.clone(), place: row.place(), found: y });
+                if records.number(row, "clock_uncertainty_us").is_none_or(|most| y < -most) {
+                    let text = format!("bars cannot lie on each other: {} is {y} in {}", self.y, row.place());
+                    return Err(ChartError::Refused(text));
                 }
                 notes.push(format!("{} is {y} in {}, within the clocks' uncertainty: drawn as 0", self.y, row.place()));
                 y = 0.0;
             }
-            let range = columns.range.and_then(|[low, high]| Some((number(row.get(low))?, number(row.get(high))?)));
+            let range =
+                self.range.as_ref().and_then(|[low, high]| records.number(row, low).zip(records.number(row, high)));
             drawn.push(Drawn { row, series, point: Point { x, y, range } });
         }
-        let text_on_x = matches!(kind, Kind::Categories(_)) && columns.x.len() == 1;
+        let text_on_x = matches!(kind, Kind::Categories(_)) && self.x.len() == 1;
         let mark = match (self.in_bars(), text_on_x) {
             (true, _) if self.stacked => Mark::Stacked,
             (true, _) => Mark::Bars,
@@ -152,7 +110,7 @@ impl Query {
             (false, true) => Mark::Points,
             (false, false) => Mark::Lines,
         };
-        if let Some(note) = self.shared(records, &columns, &names, &drawn) {
+        if let Some(note) = self.shared(records, &names, &drawn) {
             if self.in_bars() {
                 return Err(ChartError::Overlap(note));
             }
@@ -196,23 +154,13 @@ impl Query {
         self.bars || self.stacked
     }
 
-    fn columns(&self, records: &Records) -> Result<Columns, ChartError> {
+    /// Refuses columns that there are not.
+    fn check(&self, records: &Records) -> Result<(), ChartError> {
         if self.x.is_empty() || self.x.len() > 2 {
-            return Err(ChartError::Query(format!("the x axis is one column or two, not {}", self.x.len())));
+            return Err(ChartError::Refused(format!("the x axis is one column or two, not {}", self.x.len())));
         }
-        let find = |names: &[String]| names.iter().map(|name| records.column(name)).collect::<Result<Vec<_>, _>>();
-        let range = match &self.range {
-            Some([low, high]) => Some([records.column(low)?, records.column(high)?]),
-            None => None,
-        };
-        Ok(Columns {
-            x: find(&self.x)?,
-            y: records.column(&self.y)?,
-            series: find(&self.series)?,
-            range,
-            // What was not measured by ginlab itself may have none.
-            status: records.column("status").ok(),
-        })
+        let mut asked = self.range.iter().flatten().chain(&self.x).chain([&self.y]).chain(&self.series);
+        asked.try_for_each(|name| records.column(name))
     }
 
     /// The rows that pass the filters.
@@ -222,9 +170,9 @@ impl Query {
             return Err(ChartError::Empty("the files hold none".into()));
         }
         for filter in &self.filters {
-            let column = records.column(&filter.column)?;
-            let found = distinct(rows.iter().map(|row| row.get(column)));
-            rows.retain(|row| filter.passes(row.get(column)));
+            records.column(&filter.column)?;
+            let found = each_once(rows.iter().map(|row| records.field(row, &filter.column)));
+            rows.retain(|row| filter.passes(records.field(row, &filter.column)));
             if rows.is_empty() {
                 let values: Vec<String> = found.iter().map(|value| shown(value)).collect();
                 return Err(ChartError::Empty(format!("none has {}; there is {}", filter.text(), few(&values))));
@@ -236,29 +184,25 @@ impl Query {
     /// The rows that can be drawn. What is left out is counted by its reason.
     fn usable<'a>(
         &self,
-        columns: &Columns,
+        records: &Records,
         rows: &[&'a Record],
         notes: &mut Vec<String>,
     ) -> Result<Vec<&'a Record>, ChartError> {
         let (mut not_ok, mut without) = (0, 0);
         let mut usable = Vec::new();
+        // What was not measured by ginlab itself may have none.
+        let has_status = records.column("status").is_ok();
         for row in rows {
-            let y = row.get(columns.y);
-            if columns.status.is_some_and(|status| row.get(status) != "ok") {
+            if has_status && records.field(row, "status") != "ok" {
                 not_ok += 1;
-            } else if columns.x.iter().any(|x| row.get(*x).is_empty()) || y.is_empty() {
+            } else if self.x.iter().chain([&self.y]).any(|name| records.field(row, name).is_empty()) {
                 without += 1;
             } else {
-                let range = columns.range.iter().flatten().zip(self.range.iter().flatten());
-                let numbers = std::iter::once((&columns.y, &self.y)).chain(range);
-                for (column, name) in numbers {
-                    let found = row.get(*column);
+                for name in self.range.iter().flatten().chain([&self.y]) {
+                    let found = records.field(row, name);
                     if !found.is_empty() && number(found).is_none() {
-                        return Err(ChartError::NotNumber {
-                            column: name.clone(),
-                            place: row.place(),
-                            found: found.into(),
-                        });
+                        let what = format!("{name} is not a number in {}: {found:?}", row.place());
+                        return Err(ChartError::Refused(format!("{what}; it cannot stand on the y axis")));
                     }
                 }
                 usable.push(*row);
@@ -281,20 +225,20 @@ impl Query {
     }
 
     /// What the horizontal axis is, and where each row stands on it.
-    fn places(&self, columns: &Columns, rows: &[&Record]) -> Result<(Kind, Vec<f64>), ChartError> {
-        let numbers: Option<Vec<f64>> = match columns.x[..] {
-            [x] if !self.in_bars() => rows.iter().map(|row| number(row.get(x))).collect(),
+    fn places(&self, records: &Records, rows: &[&Record]) -> Result<(Kind, Vec<f64>), ChartError> {
+        let numbers: Option<Vec<f64>> = match &self.x[..] {
+            [x] if !self.in_bars() => rows.iter().map(|row| records.number(row, x)).collect(),
             _ => None,
         };
         if let Some(numbers) = numbers {
             return Ok((kind('x', self.x_log, &numbers)?, numbers));
         }
         if self.x_log == Some(true) {
-            return Err(ChartError::Log { axis: 'x', why: format!("{} makes categories", self.x.join(",")) });
+            return Err(no_log('x', &format!("{} makes categories", self.x.join(","))));
         }
         let name = |row: &&Record| {
-            let parts = columns.x.iter().zip(&self.x).map(|(column, name)| value(name, row.get(*column)));
-            let numbers = columns.x.iter().all(|column| number(row.get(*column)).is_some());
+            let parts = self.x.iter().map(|name| value(name, records.field(row, name)));
+            let numbers = self.x.iter().all(|name| records.number(row, name).is_some());
             parts.collect::<Vec<_>>().join(if numbers { "x" } else { " " })
         };
         let (names, members) = grouped(rows.iter().map(name));
@@ -302,9 +246,9 @@ impl Query {
     }
 
     /// The names of the series, and to which of them each row belongs.
-    fn series_of(&self, columns: &Columns, rows: &[&Record]) -> (Vec<String>, Vec<usize>) {
+    fn series_of(&self, records: &Records, rows: &[&Record]) -> (Vec<String>, Vec<usize>) {
         grouped(rows.iter().map(|row| {
-            let parts = columns.series.iter().zip(&self.series).map(|(column, name)| (name, row.get(*column)));
+            let parts = self.series.iter().map(|name| (name, records.field(row, name)));
             // A number alone says nothing: `rails=4`.
             let bare = |field: &str| number(field).is_none() && !matches!(field, "true" | "false");
             let parts: Vec<String> = parts
@@ -320,7 +264,7 @@ impl Query {
 
     fn y_kind(&self, drawn: &[Drawn]) -> Result<Kind, ChartError> {
         if self.in_bars() && self.y_log == Some(true) {
-            return Err(ChartError::Log { axis: 'y', why: "bars stand on zero".into() });
+            return Err(no_log('y', "bars stand on zero"));
         }
         let spread = |point: Point| [Some(point.y), point.range.map(|range| range.0), point.range.map(|range| range.1)];
         let values: Vec<f64> = drawn.iter().flat_map(|drawn| spread(drawn.point)).flatten().collect();
@@ -328,33 +272,28 @@ impl Query {
     }
 
     /// Which points of a series share one place, and the columns that would keep them apart.
-    fn shared(&self, records: &Records, columns: &Columns, names: &[String], drawn: &[Drawn]) -> Option<String> {
+    fn shared(&self, records: &Records, names: &[String], drawn: &[Drawn]) -> Option<String> {
         let mut order: Vec<&Drawn> = drawn.iter().collect();
         order.sort_by(|one, two| one.series.cmp(&two.series).then(one.point.x.total_cmp(&two.point.x)));
         let same = |one: &&Drawn, two: &&Drawn| one.series == two.series && one.point.x == two.point.x;
         let groups: Vec<&[&Drawn]> = order.chunk_by(same).filter(|group| group.len() > 1).collect();
         let first = groups.first()?;
-        let differs = |column: Column| {
-            groups.iter().any(|group| distinct(group.iter().map(|drawn| drawn.row.get(column))).len() > 1)
+        let differs = |name: &str| {
+            groups.iter().any(|group| each_once(group.iter().map(|drawn| records.field(drawn.row, name))).len() > 1)
         };
         // Times and rates are written with a point: what is whole or a text was chosen, not measured.
-        let measured = |column: Column| {
-            let field = |drawn: &Drawn| drawn.row.get(column).to_owned();
-            drawn.iter().map(field).any(|field| field.parse::<i64>().is_err() && number(&field).is_some())
+        let measured = |name: &str| {
+            let mut fields = drawn.iter().map(|drawn| records.field(drawn.row, name));
+            fields.any(|field| field.parse::<i64>().is_err() && number(field).is_some())
         };
-        let asked = |column| column == columns.y || columns.x.contains(&column) || columns.series.contains(&column);
-        let apart: Vec<&str> = records
-            .columns()
-            .filter(|(column, name)| !asked(*column) && !MEASURED.contains(name) && differs(*column))
-            .filter(|(column, _)| !measured(*column))
-            .map(|(_, name)| name)
-            .collect();
+        let asked = |name: &str| self.x.iter().chain([&self.y]).chain(&self.series).any(|asked| asked == name);
+        let tells = |name: &&str| !asked(name) && !MEASURED.contains(name) && differs(name) && !measured(name);
+        let apart: Vec<&str> = records.columns().filter(tells).collect();
         let of = match names[first[0].series].as_str() {
             "" => String::new(),
             name => format!(" of {name:?}"),
         };
-        let x: Vec<String> =
-            columns.x.iter().zip(&self.x).map(|(column, name)| value(name, first[0].row.get(*column))).collect();
+        let x: Vec<String> = self.x.iter().map(|name| value(name, records.field(first[0].row, name))).collect();
         let place = format!("{} rows{of} share {} {}", first.len(), self.x.join(","), x.join("x"));
         Some(match apart.is_empty() {
             true => format!("{place}: they are repeats of one measurement"),
@@ -378,11 +317,6 @@ impl Query {
     }
 }
 
-/// The field as a number, if it is one.
-fn number(field: &str) -> Option<f64> {
-    field.parse().ok().filter(|value: &f64| value.is_finite())
-}
-
 /// The field for people.
 fn value(column: &str, field: &str) -> String {
     match number(field) {
@@ -391,28 +325,11 @@ fn value(column: &str, field: &str) -> String {
     }
 }
 
-/// The values, each once, in their order.
-fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut distinct = Vec::new();
-    for value in values {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    distinct
-}
-
 /// The names, each once, in their order, and the index of each of the values among them.
 fn grouped(values: impl Iterator<Item = String>) -> (Vec<String>, Vec<usize>) {
-    let mut names = Vec::new();
-    let members = values
-        .map(|value| {
-            names.iter().position(|name| *name == value).unwrap_or_else(|| {
-                names.push(value);
-                names.len() - 1
-            })
-        })
-        .collect();
+    let values: Vec<String> = values.collect();
+    let names = each_once(values.iter().cloned());
+    let members = values.iter().filter_map(|value| names.iter().position(|name| name == value)).collect();
     (names, members)
 }
 
@@ -425,14 +342,16 @@ pub fn few(values: &[String]) -> String {
     }
 }
 
-/// A value in a list of values.
-fn shown(value: &str) -> String {
-    if value.is_empty() { "(empty)".into() } else { value.into() }
+fn values_of(records: &Records, rows: &[&Record], name: &str) -> Vec<String> {
+    if records.column(name).is_err() {
+        return Vec::new();
+    }
+    each_once(rows.iter().map(|row| records.field(row, name))).into_iter().map(shown).collect()
 }
 
-fn values_of(records: &Records, rows: &[&Record], name: &str) -> Vec<String> {
-    let Ok(column) = records.column(name) else { return Vec::new() };
-    distinct(rows.iter().map(|row| row.get(column))).into_iter().map(shown).collect()
+/// A logarithmic axis was asked for values that have no logarithm.
+fn no_log(axis: char, why: &str) -> ChartError {
+    ChartError::Refused(format!("the {axis} axis cannot be logarithmic: {why}"))
 }
 
 /// Linear or logarithmic, as asked, or as the values want it.
@@ -440,7 +359,7 @@ fn kind(axis: char, asked: Option<bool>, values: &[f64]) -> Result<Kind, ChartEr
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match asked {
-        Some(true) if low <= 0.0 => Err(ChartError::Log { axis, why: format!("there is a value of {low}") }),
+        Some(true) if low <= 0.0 => Err(no_log(axis, &format!("there is a value of {low}"))),
         Some(true) => Ok(Kind::Log),
         None if low > 0.0 && high / low > WIDE => Ok(Kind::Log),
         _ => Ok(Kind::Linear),
@@ -456,14 +375,12 @@ fn default_title(records: &Records, rows: &[&Record], x: &str, y: &str) -> Strin
 
 /// What keeps these figures from being measurements of the hardware.
 fn notice(records: &Records, rows: &[&Record]) -> Option<String> {
-    let count = |name: &str, unreal: &dyn Fn(&str) -> bool| {
-        let Ok(column) = records.column(name) else { return 0 };
-        rows.iter().filter(|row| unreal(row.get(column))).count()
-    };
+    let count =
+        |name: &str, unreal: fn(&str) -> bool| rows.iter().filter(|row| unreal(records.field(row, name))).count();
     let reasons = [
-        ("emulated device", count("device", &|device| device == "emulated")),
-        ("modelled network", count("fabric", &|fabric| fabric.starts_with("model:"))),
-        ("marked as suspect", count("suspect", &|why| !why.is_empty())),
+        ("emulated device", count("device", |device| device == "emulated")),
+        ("modelled network", count("fabric", |fabric| fabric.starts_with("model:"))),
+        ("marked as suspect", count("suspect", |why| !why.is_empty())),
     ];
     let some = |(reason, count): (&str, usize)| match count {
         0 => None,

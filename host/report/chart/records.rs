@@ -55,28 +55,28 @@ pub struct Record {
 }
 
 impl Record {
-    /// The field of a column, without blanks around it.
-    pub fn get(&self, column: Column) -> &str {
-        self.fields.get(column.0).map_or("", |field| field.trim())
+    /// The field at this place, without blanks around it.
+    fn get(&self, place: usize) -> &str {
+        self.fields.get(place).map_or("", |field| field.trim())
     }
 
     /// The file and the line, for errors.
     pub fn place(&self) -> String {
-        format!("{}, line {}", self.get(Column(0)), self.line)
+        format!("{}, line {}", self.get(0), self.line)
     }
 }
 
-/// A column of [`Records`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Column(usize);
-
 impl Records {
+    fn empty() -> Self {
+        Self { columns: vec![FILE.into()], rows: Vec::new() }
+    }
+
     /// Reads files, in this order.
     pub fn read(paths: &[PathBuf]) -> Result<Self, ChartError> {
-        let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        let mut records = Self::empty();
         for (path, name) in paths.iter().zip(names(paths)) {
-            let kind = records.read_file(path, &name)?;
-            if kind == Kind::Listing {
+            let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
+            if records.add(file, path, &name)? == Kind::Listing {
                 let known = |needed: &&str| !records.columns.iter().any(|column| column == needed);
                 let missing: Vec<&str> = NEEDED.into_iter().filter(known).collect();
                 return Err(ChartError::Foreign { path: path.clone(), missing: missing.join(", ") });
@@ -85,21 +85,10 @@ impl Records {
         Ok(records)
     }
 
-    /// Reads one file of any kind, under this name.
-    pub fn of_file(path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
-        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-        Self::of_text(file, path, name)
-    }
-
     /// Reads a text of any kind, under this name; `path` is what errors call it.
     pub fn of_text(text: impl Read, path: &Path, name: &str) -> Result<(Kind, Self), ChartError> {
-        let mut records = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        let mut records = Self::empty();
         Ok((records.add(text, path, name)?, records))
-    }
-
-    fn read_file(&mut self, path: &Path, name: &str) -> Result<Kind, ChartError> {
-        let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-        self.add(file, path, name)
     }
 
     fn add(&mut self, text: impl Read, path: &Path, name: &str) -> Result<Kind, ChartError> {
@@ -111,7 +100,7 @@ impl Records {
         let header = reader.headers().map_err(broken)?.clone();
         let kind = Kind::of(&header).map_err(|missing| ChartError::Foreign { path: path.into(), missing })?;
         let places: Vec<usize> = header.iter().map(|column| self.add_column(column)).collect();
-        let schema = header.iter().any(|column| column == "schema").then(|| self.column("schema")).transpose()?;
+        let schema = header.iter().any(|column| column == "schema");
         for row in reader.into_records() {
             let row = row.map_err(broken)?;
             let line = row.position().map_or(0, |position| position.line());
@@ -121,10 +110,12 @@ impl Records {
                 fields[*place] = field.into();
             }
             let record = Record { line, fields };
-            if let Some(found) = schema.map(|schema| record.get(schema))
-                && found.parse() != Ok(SCHEMA)
-            {
-                return Err(ChartError::Schema { path: path.into(), line, found: found.into() });
+            let found = self.field(&record, "schema");
+            if schema && found.parse() != Ok(SCHEMA) {
+                let place = format!("{}, line {line}", path.display());
+                return Err(ChartError::Refused(format!(
+                    "{place}: schema {found:?}; this ginlab reads schema {SCHEMA}"
+                )));
             }
             self.rows.push(record);
         }
@@ -133,7 +124,7 @@ impl Records {
 
     /// All of these, one after the other. Their names of files are as they were read.
     pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
-        let mut joined = Self { columns: vec![FILE.into()], rows: Vec::new() };
+        let mut joined = Self::empty();
         for part in parts {
             let places: Vec<usize> = part.columns.iter().map(|column| joined.add_column(column)).collect();
             for row in &part.rows {
@@ -164,12 +155,22 @@ impl Records {
 
     /// The field of a row by the name of the column; empty where there is none.
     pub fn field<'a>(&self, row: &'a Record, name: &str) -> &'a str {
-        self.columns.iter().position(|known| known == name).map_or("", |place| row.get(Column(place)))
+        self.columns.iter().position(|known| known == name).map_or("", |place| row.get(place))
     }
 
     /// The field as a number, if it is one.
     pub fn number(&self, row: &Record, name: &str) -> Option<f64> {
-        self.field(row, name).parse().ok().filter(|value: &f64| value.is_finite())
+        number(self.field(row, name))
+    }
+
+    /// What of a row was not measured on the hardware that it speaks of.
+    pub fn unreal(&self, row: &Record) -> Option<&'static str> {
+        match (self.field(row, "device") == "emulated", self.field(row, "fabric").starts_with("model:")) {
+            (true, true) => Some("emulated, modelled"),
+            (true, false) => Some("emulated"),
+            (false, true) => Some("modelled"),
+            (false, false) => None,
+        }
     }
 
     fn add_column(&mut self, name: &str) -> usize {
@@ -179,28 +180,32 @@ impl Records {
         })
     }
 
-    /// The column of this name.
-    pub fn column(&self, name: &str) -> Result<Column, ChartError> {
-        self.columns.iter().position(|known| known == name).map(Column).ok_or_else(|| {
-            let nearness = |known: &String| strsim::jaro_winkler(known, name);
-            let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
-            ChartError::Column {
-                name: name.into(),
-                nearest: nearest.filter(|known| nearness(known) > 0.7).cloned(),
-                known: self.columns.join(", "),
-            }
-        })
+    /// Refuses a name that no column has.
+    pub fn column(&self, name: &str) -> Result<(), ChartError> {
+        if self.columns().any(|known| known == name) {
+            return Ok(());
+        }
+        let nearness = |known: &String| strsim::jaro_winkler(known, name);
+        let nearest = self.columns.iter().max_by(|one, two| nearness(one).total_cmp(&nearness(two)));
+        let nearest = nearest.filter(|known| nearness(known) > 0.7).map(|near| format!(", did you mean {near}?"));
+        let (nearest, known) = (nearest.unwrap_or_default(), self.columns.join(", "));
+        Err(ChartError::Refused(format!("there is no column {name:?}{nearest}; columns: {known}")))
     }
 
-    /// Every column, with its name.
-    pub fn columns(&self) -> impl Iterator<Item = (Column, &str)> {
-        self.columns.iter().enumerate().map(|(index, name)| (Column(index), name.as_str()))
+    /// The names of all columns.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(String::as_str)
     }
 
     /// Every row, in the order of the files.
     pub fn rows(&self) -> &[Record] {
         &self.rows
     }
+}
+
+/// The field as a number, if it is one.
+pub(super) fn number(field: &str) -> Option<f64> {
+    field.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
 /// What files are called in the picture: by their last part, unless that would make two of them one.
@@ -239,7 +244,7 @@ mod tests {
         let shown: Vec<String> = records
             .rows()
             .iter()
-            .map(|row| records.columns().map(|(column, name)| format!("{name}={} ", row.get(column))).collect())
+            .map(|row| records.columns().map(|name| format!("{name}={} ", records.field(row, name))).collect())
             .collect();
         insta::assert_snapshot!(shown.join("\n"), @r"
         file=0.csv schema=1 device=emulated fabric=null status=ok grid=8 warps= 

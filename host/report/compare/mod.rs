@@ -20,40 +20,14 @@ use super::{Catalog, Key};
 
 /// Why two runs cannot be compared, in one line for people.
 #[derive(Debug, thiserror::Error)]
-pub enum CompareError {
-    /// Files of different kinds.
-    #[error("{a} holds {a_kind} and {b} holds {b_kind}: these cannot be compared")]
-    Kinds {
-        /// The first file.
-        a: String,
-        /// What it holds.
-        a_kind: String,
-        /// The second file.
-        b: String,
-        /// What it holds.
-        b_kind: String,
-    },
+#[error("{0}")]
+pub struct CompareError(String);
+
+impl CompareError {
     /// A file without measurements.
-    #[error("{0} holds a listing: there is nothing to compare")]
-    Listing(String),
-    /// No file of one run is in the other.
-    #[error("no file of A has its name in B: A has {a_names}; B has {b_names}")]
-    NoFile {
-        /// The files of the first.
-        a_names: String,
-        /// The files of the second.
-        b_names: String,
-    },
-    /// No row of one run is in the other.
-    #[error("no row of {a} is in {b}: {differences}")]
-    NoRow {
-        /// The first file.
-        a: String,
-        /// The second file.
-        b: String,
-        /// In which columns no value is common, and what to do.
-        differences: String,
-    },
+    fn listing(name: &str) -> Self {
+        Self(format!("{name} holds a listing: there is nothing to compare"))
+    }
 }
 
 /// Two runs, file by file.
@@ -81,7 +55,7 @@ impl Comparison {
         let (mut first, mut second) = (measured(a), measured(b));
         for (all, left) in [(a, &first), (b, &second)] {
             if let (true, Some(run)) = (left.is_empty(), all.first()) {
-                return Err(CompareError::Listing(run.name.clone()));
+                return Err(CompareError::listing(&run.name));
             }
         }
         let mut comparison = Self { chosen: catalog.chosen(), ..Self::default() };
@@ -96,7 +70,8 @@ impl Comparison {
             comparison.files_only_in_a = apart(&mut first, b);
             comparison.files_only_in_b = apart(&mut second, a);
             if first.is_empty() {
-                return Err(CompareError::NoFile { a_names, b_names });
+                let text = format!("no file of A has its name in B: A has {a_names}; B has {b_names}");
+                return Err(CompareError(text));
             }
         }
         for (index, run) in first.iter().enumerate() {
@@ -113,8 +88,8 @@ impl Comparison {
         }
         if comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::OnlyA | Verdict::OnlyB)) {
             let (a, b) = (&first[0], &second[0]);
-            let differences = comparison.differences();
-            return Err(CompareError::NoRow { a: a.name.clone(), b: b.name.clone(), differences });
+            let text = format!("no row of {} is in {}: {}", a.name, b.name, comparison.differences());
+            return Err(CompareError(text));
         }
         Ok(comparison)
     }

@@ -147,12 +147,13 @@ pub fn verdict(a: Times, b: Times) -> Verdict {
 /// Compares two files. Rows are told apart by the `chosen` columns that both have.
 pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared>, CompareError> {
     if let Some(listing) = [a, b].into_iter().find(|run| run.kind == FileKind::Listing) {
-        return Err(CompareError::Listing(listing.name.clone()));
+        return Err(CompareError::listing(&listing.name));
     }
     let (a_kind, b_kind) = (a.experiment(), b.experiment());
     let empty = a.records.rows().is_empty() || b.records.rows().is_empty();
     if a_kind != b_kind && !empty {
-        return Err(CompareError::Kinds { a: a.name.clone(), a_kind, b: b.name.clone(), b_kind });
+        let text = format!("{} holds {a_kind} and {} holds {b_kind}: these cannot be compared", a.name, b.name);
+        return Err(CompareError(text));
     }
     let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.column(column).is_ok());
     let columns: Vec<&'static str> = chosen.iter().filter(both).copied().collect();

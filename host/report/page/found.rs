@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::{Section, picture};
-use crate::report::chart::{Record, label};
+use crate::report::chart::{Record, few, label};
 use crate::report::figures::Figure;
 use crate::report::run::Run;
-use crate::report::{Best, Catalog, Headline, Key};
+use crate::report::{Best, Catalog, Headline, Key, each_once};
 
 /// Pictures at the beginning.
 pub const SHOWN: usize = 8;
@@ -19,8 +19,7 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     let mut shown = Vec::new();
     for round in 0..SHOWN {
         for section in sections.iter_mut() {
-            let runs = section.runs.iter_mut().map(|(_, figures)| &mut figures.drawn);
-            let lists: Vec<&mut Vec<Figure>> = std::iter::once(&mut section.several.drawn).chain(runs).collect();
+            let lists: Vec<&mut Vec<Figure>> = section.lists().collect();
             // What stays below is still to be seen there.
             if shown.len() == SHOWN || lists.iter().map(|list| list.len()).sum::<usize>() < 2 {
                 continue;
@@ -83,13 +82,7 @@ pub fn section(catalog: Catalog, runs: &[Run], sections: &[Section], shown: &[Fi
 
 /// The values of a fact over all runs.
 fn values(runs: &[Run], key: Key) -> String {
-    let mut values: Vec<String> = Vec::new();
-    for value in runs.iter().filter_map(|run| run.fact(key)) {
-        if !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    crate::report::chart::few(&values)
+    few(&each_once(runs.iter().filter_map(|run| run.fact(key))))
 }
 
 /// A headline with its figure.
@@ -115,17 +108,13 @@ fn best(catalog: Catalog, section: &Section, headline: &Headline) -> Option<Foun
             && headline.only.iter().all(|(column, value)| records.field(row, column) == *value)
     };
     let candidates = rows.filter(counts).filter_map(|(run, row)| {
-        let unreal = field((run, row), "device") == "emulated" || field((run, row), "fabric").starts_with("model:");
-        Some((unreal, run.records.number(row, headline.column)?, run, row))
+        Some((run.records.unreal(row).is_some(), run.records.number(row, headline.column)?, run, row))
     });
     let key = |value: f64| if headline.best == Best::Least { value } else { -value };
     let (unreal, value, run, row) =
         candidates.min_by(|one, two| one.0.cmp(&two.0).then(key(one.1).total_cmp(&key(two.1))))?;
-    let unit = catalog
-        .columns()
-        .iter()
-        .find(|(column, _)| column.name == headline.column)
-        .map_or("", |(column, _)| column.unit);
+    let columns = catalog.columns();
+    let unit = columns.iter().find(|(column, _)| column.name == headline.column).map_or("", |(column, _)| column.unit);
     let said = |name: &str| name == "experiment" || headline.only.iter().any(|(column, _)| *column == name);
     let named = catalog.chosen().into_iter().filter(|name| !said(name));
     let named = named.map(|name| (name, field((run, row), name))).filter(|(_, value)| !value.is_empty());

@@ -51,8 +51,11 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn pictures(&self) -> usize {
-        self.several.drawn.len() + self.runs.iter().map(|(_, figures)| figures.drawn.len()).sum::<usize>()
+    /// The pictures of several runs together, and those of each run.
+    fn lists(&mut self) -> impl Iterator<Item = &mut Vec<Figure>> {
+        std::iter::once(&mut self.several)
+            .chain(self.runs.iter_mut().map(|(_, figures)| figures))
+            .map(|figures| &mut figures.drawn)
     }
 }
 
@@ -60,15 +63,10 @@ impl Page<'_> {
     /// Draws the pictures and writes the document.
     pub fn build(&self) -> Built {
         let mut sections = self.sections();
-        let few = sections.iter().map(Section::pictures).sum::<usize>() <= found::SHOWN;
-        let mut all = if few { Vec::new() } else { found::most_telling(&mut sections) };
-        let shown = all.len();
-        for section in &mut sections {
-            let runs = section.runs.iter_mut().map(|(_, figures)| figures);
-            for figures in std::iter::once(&mut section.several).chain(runs) {
-                all.append(&mut figures.drawn.clone());
-            }
-        }
+        let few = sections.iter_mut().flat_map(Section::lists).map(|list| list.len()).sum::<usize>() <= found::SHOWN;
+        let mut shown = if few { Vec::new() } else { found::most_telling(&mut sections) };
+        let below = sections.iter_mut().flat_map(Section::lists).flatten();
+        let mut all: Vec<&mut Figure> = shown.iter_mut().chain(below).collect();
         let palette = Palette::of(all.iter().map(|figure| &figure.chart));
         let mut names = BTreeSet::new();
         for figure in &mut all {
@@ -78,17 +76,10 @@ impl Page<'_> {
                 count += 1;
                 figure.name = format!("{first}-{count}");
             }
-            figure.svg = figure.chart.svg(&palette, &figure.name);
+            figure.svg = figure.chart.svg(&palette);
         }
-        // Back to where they stand, in the same order.
-        let mut drawn = all[shown..].iter().cloned();
-        for section in &mut sections {
-            let runs = section.runs.iter_mut().map(|(_, figures)| figures);
-            for figure in std::iter::once(&mut section.several).chain(runs).flat_map(|figures| &mut figures.drawn) {
-                *figure = drawn.next().unwrap_or_else(|| figure.clone());
-            }
-        }
-        Built { html: self.document(&sections, &all[..shown]).into_string(), figures: all }
+        let figures = all.into_iter().map(|figure| figure.clone()).collect();
+        Built { html: self.document(&sections, &shown).into_string(), figures }
     }
 
     /// The runs by experiment, in the order of the catalog, others last.

@@ -12,21 +12,11 @@ pub fn rows(run: &Run) -> Markup {
     let derived = |name: &str| name.ends_with("_low") || name.ends_with("_high");
     let columns: Vec<_> = records
         .columns()
-        .filter(|(_, name)| !matches!(*name, "file" | "schema") && !derived(name))
-        .filter(|(column, _)| records.rows().iter().any(|row| !row.get(*column).is_empty()))
+        .filter(|name| !matches!(*name, "file" | "schema") && !derived(name))
+        .filter(|name| records.rows().iter().any(|row| !records.field(row, name).is_empty()))
         .collect();
     let count = records.rows().len();
-    let way = |row| {
-        let emulated = records.field(row, "device") == "emulated";
-        let modelled = records.field(row, "fabric").starts_with("model:");
-        match (emulated, modelled) {
-            (true, true) => Some("emulated, modelled"),
-            (true, false) => Some("emulated"),
-            (false, true) => Some("modelled"),
-            (false, false) => None,
-        }
-    };
-    let unreal = records.rows().iter().any(|row| way(row).is_some());
+    let unreal = records.rows().iter().any(|row| records.unreal(row).is_some());
     html! {
         details {
             summary {
@@ -36,13 +26,13 @@ pub fn rows(run: &Run) -> Markup {
                 table {
                     thead { tr {
                         @if unreal { th scope="col" { "real?" } }
-                        @for (_, name) in &columns { th scope="col" title=(name) { (label::column(name)) } }
+                        @for name in &columns { th scope="col" title=(name) { (label::column(name)) } }
                     } }
                     tbody {
                         @for row in records.rows() {
-                            tr.unreal[way(row).is_some()] {
-                                @if unreal { td { @if let Some(way) = way(row) { strong.unreal { (way) } } } }
-                                @for (column, _) in &columns { (cell(row.get(*column))) }
+                            tr.unreal[records.unreal(row).is_some()] {
+                                @if unreal { td { @if let Some(way) = records.unreal(row) { strong.unreal { (way) } } } }
+                                @for name in &columns { (cell(records.field(row, name))) }
                             }
                         }
                     }
