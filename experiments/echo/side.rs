@@ -4,6 +4,7 @@ use super::args::Plan;
 use crate::error::Failure;
 use crate::rails::{Rails, Wanted};
 use crate::runner::drive;
+use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::Access;
@@ -17,9 +18,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
-
-/// How long an error of the fabric waits for what the socket has to say about it.
-const HINDSIGHT: Duration = Duration::from_millis(200);
 
 /// What the two sides tell each other over the socket.
 #[derive(Debug, Serialize, Deserialize)]

@@ -17,7 +17,7 @@
 //! What others on the network can do:
 //!
 //! - *Whoever connects* without the token gets random bytes and a refusal. He can take up the places of
-//!   [`guard`](super::guard) for others who are no further than he is, and nothing else.
+//!   [`door`](super::door) for others who are no further than he is, and nothing else.
 //! - *Whoever listens in* learns what is said behind the handshake: host names, addresses of rails, keys of registered
 //!   memory, immediates. He cannot use a recorded handshake again, since both numbers are fresh. With a key that he saw he can
 //!   write where its holder can, as long as that registration lives, if he reaches the rail. From a recorded handshake he can
@@ -48,7 +48,7 @@ pub(super) const MAX_TOKEN_BYTES: usize = 256;
 /// A Hello is small; whoever announces more is no rank.
 pub(super) const MAX_HELLO_BYTES: usize = 4096;
 
-const NONCE_BYTES: usize = 32;
+pub(super) const NONCE_BYTES: usize = 32;
 const PREFIX_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
 
 /// What a connector says of itself.
@@ -76,7 +76,7 @@ impl Refusal {
 }
 
 /// A number that is used once.
-type Nonce = [u8; NONCE_BYTES];
+pub(super) type Nonce = [u8; NONCE_BYTES];
 
 fn nonce() -> io::Result<Nonce> {
     let mut bytes = [0; NONCE_BYTES];
@@ -85,7 +85,7 @@ fn nonce() -> io::Result<Nonce> {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+pub(super) enum Side {
     Connector,
     Listener,
 }
@@ -104,7 +104,7 @@ fn mac(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Hmac<Sha
     mac
 }
 
-fn proof(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Vec<u8> {
+pub(super) fn proof(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Vec<u8> {
     frame::encode(FrameKind::Proof, 0, "start", &mac(token, side, connector, listener).finalize().into_bytes())
 }
 
@@ -139,7 +139,7 @@ impl Gate {
         Ok(Gate::with(nonce()?))
     }
 
-    fn with(ours: Nonce) -> Gate {
+    pub(super) fn with(ours: Nonce) -> Gate {
         Gate { ours, theirs: None }
     }
 
@@ -213,7 +213,11 @@ pub(super) enum Answer {
 impl Opening {
     /// For a connection that has just been opened.
     pub fn new() -> io::Result<Opening> {
-        Ok(Opening { ours: nonce()?, theirs: None, proven: false })
+        Ok(Opening::with(nonce()?))
+    }
+
+    pub(super) fn with(ours: Nonce) -> Opening {
+        Opening { ours, theirs: None, proven: false }
     }
 
     /// What to send first.
@@ -226,11 +230,10 @@ impl Opening {
 
     /// Takes a frame of the listener's, and appends to `answer` what is to be sent: the proof, and the greeting behind it.
     pub fn step(&mut self, frame: &Frame, token: &str, greeting: &[u8], answer: &mut Vec<u8>) -> Answer {
-        let foreign = |text: String| Answer::Foreign(format!("not a ginlab of this job: {text}"));
         match (frame.kind, self.theirs, self.proven) {
             (FrameKind::Challenge, None, _) => {
                 let Ok(theirs) = Nonce::try_from(&*frame.payload) else {
-                    return foreign(format!("a challenge of {} bytes", frame.payload.len()));
+                    return Answer::Foreign(format!("a challenge of {} bytes", frame.payload.len()));
                 };
                 self.theirs = Some(theirs);
                 answer.extend(proof(token, Side::Connector, &self.ours, &theirs));
@@ -239,7 +242,7 @@ impl Opening {
             }
             (FrameKind::Proof, Some(theirs), false) => {
                 self.proven = proves(frame, token, Side::Listener, &self.ours, &theirs);
-                if self.proven { Answer::Wait } else { foreign("it does not know the job's token".into()) }
+                if self.proven { Answer::Wait } else { Answer::Foreign("it does not know the job's token".into()) }
             }
             (FrameKind::Welcome, _, true) => Answer::Welcome(frame.payload.clone()),
             (FrameKind::Refuse, _, proven) => match Refusal::parse(&frame.payload) {
@@ -247,94 +250,24 @@ impl Opening {
                     let last_word = refusal.last_word && proven;
                     Answer::Refused(Refusal { last_word, ..refusal })
                 }
-                Err(error) => foreign(format!("unreadable Refuse: {}", printable(&error.to_string()))),
+                Err(error) => Answer::Foreign(format!("unreadable Refuse: {}", printable(&error.to_string()))),
             },
-            (other, ..) => foreign(format!("{other:?} out of turn")),
+            (other, ..) => Answer::Foreign(format!("{other:?} out of turn")),
         }
     }
 }
 
-/// What tests/fuzz.rs feeds: both sides of the handshake, with numbers that are known beforehand.
-pub(crate) mod fuzzed {
-    use super::{Answer, FrameKind, Gate, Hello, Knock, NONCE_BYTES, Nonce, Opening, Refusal, Side};
-    use super::{Member, frame, json, proof, read_hello};
-
-    const OURS: Nonce = [1; NONCE_BYTES];
-    const THEIRS: Nonce = [2; NONCE_BYTES];
-    const TOKEN: &str = "a token";
-
-    /// Everything that a connector sends, first a visitor's and then a rank's.
-    pub fn connectors() -> Vec<Vec<u8>> {
-        let opening = Opening { ours: OURS, theirs: None, proven: false };
-        let hello = Hello { rank: 1, size: 2, member: Member::here() };
-        let start = [opening.prefix(), proof(TOKEN, Side::Connector, &OURS, &THEIRS)].concat();
-        let greeting = |kind| frame::encode(kind, 0, "start", &json(&hello));
-        [FrameKind::Visit, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
-    }
-
-    /// Everything that a listener sends: one that welcomes and one that refuses.
-    pub fn listeners() -> Vec<Vec<u8>> {
-        let challenge = frame::encode(FrameKind::Challenge, 0, "start", &THEIRS);
-        let start = [challenge, proof(TOKEN, Side::Listener, &OURS, &THEIRS)].concat();
-        let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
-        let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
-        ends.map(|(kind, payload)| [&start[..], &frame::encode(kind, 0, "start", &payload)].concat()).to_vec()
-    }
-
-    /// What the listener makes of a connector's bytes; whether it let it in.
-    pub fn listen(bytes: &[u8]) -> bool {
-        let (mut gate, mut buffer, mut answer) = (Gate::with(THEIRS), bytes.to_vec(), Vec::new());
-        let ours = gate.step(&mut buffer, TOKEN, &mut answer) == Knock::Ours;
-        let _ = ours.then(|| read_hello(&buffer));
-        ours
-    }
-
-    /// What the connector makes of a listener's bytes; whether it took it for its own.
-    pub fn connect(mut bytes: &[u8]) -> bool {
-        let mut opening = Opening { ours: OURS, theirs: None, proven: false };
-        while let Ok(Some((frame, used))) = frame::decode(bytes, super::MAX_HELLO_BYTES) {
-            bytes = &bytes[used..];
-            match opening.step(&frame, TOKEN, b"", &mut Vec::new()) {
-                Answer::Wait => {}
-                Answer::Welcome(payload) => return serde_json::from_slice::<Member>(&payload).is_ok(),
-                Answer::Refused(refusal) => return refusal.last_word,
-                Answer::Foreign(_) => return false,
-            }
+impl Hello {
+    /// From the first frame behind the proof, or why it is none; its words are fit to be shown.
+    pub fn of(frame: &Frame) -> Result<Hello, String> {
+        match frame.kind {
+            FrameKind::Hello => match serde_json::from_slice::<Hello>(&frame.payload) {
+                Ok(hello) => Ok(Hello { member: hello.member.printable(), ..hello }),
+                Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
+            },
+            FrameKind::Visit => Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into()),
+            other => Err(format!("{other:?} before Hello")),
         }
-        false
-    }
-
-    /// Frames of a job under way, and the parts in them; whether all bytes were frames.
-    pub fn frames(mut bytes: &[u8]) -> bool {
-        while let Ok(Some((frame, used))) = frame::decode(bytes, frame::MAX_BYTES) {
-            bytes = &bytes[used..];
-            let _ = frame::split_parts(&frame.payload, 3);
-            let _ = serde_json::from_slice::<Vec<usize>>(&frame.payload);
-        }
-        bytes.is_empty()
-    }
-
-    /// A step of a job of three ranks.
-    pub fn steps() -> Vec<Vec<u8>> {
-        let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
-        let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
-        let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
-        vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "failed", b"rail 2 is down")]
-    }
-}
-
-/// Reads the Hello that follows the proof: it and its length, `None` while incomplete.
-pub(super) fn read_hello(buffer: &[u8]) -> Result<Option<(Hello, usize)>, String> {
-    let Some((frame, used)) = frame::decode(buffer, MAX_HELLO_BYTES)? else { return Ok(None) };
-    match frame {
-        Frame { kind: FrameKind::Hello, payload, .. } => match serde_json::from_slice::<Hello>(&payload) {
-            Ok(hello) => Ok(Some((Hello { member: hello.member.printable(), ..hello }, used))),
-            Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
-        },
-        Frame { kind: FrameKind::Visit, .. } => {
-            Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
-        }
-        other => Err(format!("{:?} before Hello", other.kind)),
     }
 }
 

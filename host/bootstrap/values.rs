@@ -63,9 +63,8 @@ impl Bootstrap {
         spread: usize,
         what: &str,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        let too_large = |bytes| BootstrapError::TooLarge { what: what.to_owned(), bytes };
         if bytes.len() > MAX_PART_BYTES {
-            return Err(too_large(bytes.len()));
+            return Err(BootstrapError::too_large(what, bytes.len()));
         }
         // All ranks' pieces fit into one message, with their lengths and the byte before each.
         let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(8)).max(1);
@@ -85,7 +84,7 @@ impl Bootstrap {
                 more |= *follows != 0;
                 part.extend_from_slice(piece);
                 if part.len() > MAX_PART_BYTES {
-                    return Err(too_large(part.len()));
+                    return Err(BootstrapError::too_large(what, part.len()));
                 }
             }
             if !more {
