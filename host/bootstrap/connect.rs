@@ -8,10 +8,9 @@ use nix::poll::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 
 use super::error::{BootstrapError, Ending, human};
-use super::hello::{Answer, Opening, Refusal};
+use super::hello::{Failure, Opening, Refusal};
 use super::link::Link;
 use super::wait::Clock;
-use crate::text::printable;
 
 /// One connection attempt. A lost SYN is better repeated than waited for.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -32,17 +31,6 @@ pub(super) struct Search<'a> {
     /// A rank goes on searching while something else answers than it looks for: the address may be wrong, or another job's for
     /// the moment. A visitor knows one address and ends.
     pub rank: Option<usize>,
-}
-
-enum Failure {
-    /// May be better next time.
-    Retry(String),
-    /// A ginlab does not want us.
-    Refused(Refusal),
-    /// It is not what was looked for.
-    Foreign(String),
-    /// The wait is over.
-    End(BootstrapError),
 }
 
 impl Search<'_> {
@@ -88,7 +76,7 @@ impl Search<'_> {
                 };
             }
             if clock.interrupted() {
-                return Err(self.interrupted());
+                return Err(BootstrapError::Interrupted("start".into()));
             }
             if clock.expired() {
                 let text = format!(
@@ -104,16 +92,8 @@ impl Search<'_> {
         }
     }
 
-    fn interrupted(&self) -> BootstrapError {
-        BootstrapError::Interrupted(match self.rank {
-            Some(_) => "start".to_owned(),
-            None => format!("connection to {}", self.place),
-        })
-    }
-
     fn attempt<W: DeserializeOwned>(&self, address: SocketAddr, clock: &Clock) -> Result<(Link, W), Failure> {
         let retry = |error: std::io::Error| Failure::Retry(error.to_string());
-        let foreign = |why: String| Failure::Foreign(format!("not a ginlab of this job: {why}"));
         // The limit must not be zero, and the time may run out just now.
         let limit = clock.remaining().clamp(Duration::from_millis(1), ATTEMPT);
         let stream = TcpStream::connect_timeout(&address, limit).map_err(retry)?;
@@ -125,26 +105,20 @@ impl Search<'_> {
         let mut opening = Opening::new().map_err(retry)?;
         link.send(opening.prefix());
         loop {
-            link.fill().map_err(foreign)?;
+            link.fill().map_err(|why| Failure::Foreign(format!("not a ginlab of this job: {why}")))?;
             while let Some(frame) = link.frames.pop_front() {
                 let mut words = Vec::new();
-                match opening.step(&frame, self.token, &self.greeting, &mut words) {
-                    Answer::Wait => link.send(words),
-                    Answer::Welcome(payload) => {
-                        let welcome = serde_json::from_slice(&payload).map_err(|error| {
-                            foreign(format!("unreadable Welcome: {}", printable(&error.to_string())))
-                        })?;
-                        return Ok((link, welcome));
-                    }
-                    Answer::Refused(refusal) => return Err(Failure::Refused(refusal)),
-                    Answer::Foreign(why) => return Err(foreign(why)),
+                if let Some(payload) = opening.step(&frame, self.token, &self.greeting, &mut words)? {
+                    let unreadable = |error| Failure::Foreign(format!("unreadable Welcome: {error}"));
+                    return Ok((link, serde_json::from_slice(&payload).map_err(unreadable)?));
                 }
+                link.send(words);
             }
             if link.closed {
                 return Err(Failure::Retry("it closed the connection without an answer".into()));
             }
             if clock.interrupted() {
-                return Err(Failure::End(self.interrupted()));
+                return Err(Failure::End(BootstrapError::Interrupted("start".into())));
             }
             if clock.expired() {
                 return Err(Failure::Retry("it took the connection, but did not answer".into()));

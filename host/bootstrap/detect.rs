@@ -189,8 +189,8 @@ pub(super) fn first_difference(fingerprints: &[Vec<(String, String)>]) -> Option
         let ours = value(0, key);
         let Some(rank) = (1..fingerprints.len()).find(|&rank| value(rank, key) != ours) else { continue };
         let other = value(rank, key);
-        let ranks = (1..fingerprints.len()).filter(|&rank| value(rank, key) == other).collect();
-        return Some(BootstrapError::Differ { key: key.clone(), first: ours, other, ranks });
+        let ranks: Vec<usize> = (1..fingerprints.len()).filter(|&rank| value(rank, key) == other).collect();
+        return Some(BootstrapError::differ(key, &ours, &other, &ranks));
     }
     None
 }

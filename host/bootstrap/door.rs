@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{BootstrapError, human};
 use super::frame::{self, Frame, FrameKind};
-use super::hello::{self, Gate, Knock, Refusal};
+use super::hello::{self, Gate, Refusal, Unwanted};
 use super::link::Link;
 use crate::text::printable;
 
@@ -58,14 +58,6 @@ enum Stage {
     Leaving,
 }
 
-enum Step {
-    Wait,
-    /// Without an answer.
-    Drop(String),
-    Refuse(String),
-    Come(Frame),
-}
-
 impl Door {
     /// For `expected` connections that will have proved themselves and may not be looked for yet.
     pub fn new(listener: TcpListener, token: &str, expected: usize) -> Result<Self, BootstrapError> {
@@ -91,11 +83,11 @@ impl Door {
         let mut come = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
             match caller.advance(&self.token, self.patience) {
-                Step::Wait => self.callers.push(caller),
-                Step::Drop(_) if matches!(caller.stage, Stage::Leaving) => {}
-                Step::Drop(why) => self.notices.tell(caller.link.from, &why),
-                Step::Refuse(why) => self.turn_away(caller.link, why, false),
-                Step::Come(frame) => come.push((caller.link, frame)),
+                Ok(None) => self.callers.push(caller),
+                Ok(Some(frame)) => come.push((caller.link, frame)),
+                Err(Unwanted::Stranger(_)) if matches!(caller.stage, Stage::Leaving) => {}
+                Err(Unwanted::Stranger(why)) => self.notices.tell(caller.link.from, &why),
+                Err(Unwanted::Other(why)) => self.turn_away(caller.link, why, false),
             }
         }
         Ok(come)
@@ -153,7 +145,8 @@ impl Door {
 }
 
 impl Caller {
-    fn advance(&mut self, token: &str, patience: Duration) -> Step {
+    /// The frame that says who it is, when it has come and the token is known.
+    fn advance(&mut self, token: &str, patience: Duration) -> Result<Option<Frame>, Unwanted> {
         // Before the bytes are looked at: what has come in time counts.
         let late = self.since.elapsed() >= patience;
         let link = &mut self.link;
@@ -165,30 +158,25 @@ impl Caller {
             Stage::Leaving => link.buffer.clear(),
             Stage::Stranger(gate) => {
                 let mut answer = Vec::new();
-                let knock = gate.step(&mut link.buffer, token, &mut answer);
+                let known = gate.step(&mut link.buffer, token, &mut answer);
                 link.send(answer);
-                match knock {
-                    Knock::Stranger => return Step::Drop("it is not a ginlab".into()),
-                    Knock::Other(why) => return Step::Refuse(why),
-                    Knock::Incomplete => {}
-                    Knock::Ours => self.stage = Stage::Proven,
+                if known? {
+                    self.stage = Stage::Proven;
                 }
             }
         }
         if let Stage::Proven = self.stage {
-            if let Err(why) = link.fill() {
-                return Step::Refuse(why);
-            }
+            link.fill().map_err(Unwanted::Other)?;
             if let Some(frame) = link.frames.pop_front() {
-                return Step::Come(frame);
+                return Ok(Some(frame));
             }
         }
         if link.closed {
-            Step::Drop("it closed before it said who it is".into())
+            Err(Unwanted::Stranger("it closed before it said who it is".into()))
         } else if late {
-            Step::Drop(format!("it did not say who it is within {}", human(patience)))
+            Err(Unwanted::Stranger(format!("it did not say who it is within {}", human(patience))))
         } else {
-            Step::Wait
+            Ok(None)
         }
     }
 }

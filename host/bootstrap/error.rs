@@ -41,20 +41,6 @@ impl Ending {
 /// An error among ranks, or of a visit. It can be cloned, because the first error of a job is also the answer to every later call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
-    /// The time limit passed before everybody arrived.
-    #[error("timed out after {} waiting for {} at {what:?} (arrived: {}){note}", human(*.after), rank_list(.missing), numbers(.arrived))]
-    TimedOut {
-        /// The limit.
-        after: Duration,
-        /// The ranks that did not arrive, as far as this rank knows.
-        missing: Vec<usize>,
-        /// The ranks that did.
-        arrived: Vec<usize>,
-        /// The step that waited.
-        what: String,
-        /// A further clause for people, with its own leading `; `, or nothing.
-        note: String,
-    },
     /// Ctrl-C or SIGTERM ended a wait at this step.
     #[error("interrupted at {0:?}")]
     Interrupted(String),
@@ -80,26 +66,6 @@ pub enum BootstrapError {
         /// What kind of end it is there, and so here.
         ending: Ending,
         /// Its words.
-        text: String,
-    },
-    /// The ranks were started with different options, versions or hardware.
-    #[error("ranks differ: {key} is {first} on rank 0 but {other} on {}", rank_list(.ranks))]
-    Differ {
-        /// The first key that differs.
-        key: String,
-        /// Rank 0's value, in quotes, or `not given`.
-        first: String,
-        /// The other value, in quotes, or `not given`.
-        other: String,
-        /// The ranks with the other value.
-        ranks: Vec<usize>,
-    },
-    /// A peer sent something that is not this protocol.
-    #[error("{from} sent something that is not ginlab's bootstrap protocol: {text}")]
-    Garbage {
-        /// Who.
-        from: String,
-        /// What was wrong.
         text: String,
     },
     /// A child process failed at the end.
@@ -132,6 +98,19 @@ pub enum BootstrapError {
 }
 
 impl BootstrapError {
+    /// The ranks were started with different options, versions or hardware: `key` is `first` on rank 0 and `other` on `ranks`.
+    pub fn differ(key: &str, first: &str, other: &str, ranks: &[usize]) -> Self {
+        let ranks = rank_list(ranks);
+        BootstrapError::usage(format!("ranks differ: {key} is {first} on rank 0 but {other} on {ranks}"))
+    }
+
+    /// The time limit passed before everybody arrived at `what`. `note` has its own leading `; `, or is empty.
+    pub(super) fn timed_out(after: Duration, missing: &[usize], arrived: &[usize], what: &str, note: &str) -> Self {
+        let (after, missing, arrived) = (human(after), rank_list(missing), numbers(arrived));
+        let text = format!("timed out after {after} waiting for {missing} at {what:?} (arrived: {arrived}){note}");
+        BootstrapError::Other(Ending::TimedOut, text)
+    }
+
     pub(super) fn failed(text: impl Into<String>) -> Self {
         BootstrapError::Other(Ending::Failed, text.into())
     }
@@ -143,6 +122,11 @@ impl BootstrapError {
     pub(super) fn too_large(what: &str, bytes: usize) -> Self {
         let most = super::frame::MAX_PART_BYTES;
         BootstrapError::failed(format!("{what:?} needs {bytes} bytes of one rank; at most {most} are allowed"))
+    }
+
+    /// A rank sent something that is not this protocol.
+    pub(super) fn garbage(from: impl Display, text: impl Display) -> Self {
+        BootstrapError::failed(format!("{from} sent something that is not ginlab's bootstrap protocol: {text}"))
     }
 
     /// The other side of a visit speaks otherwise than it should.
@@ -165,10 +149,9 @@ impl BootstrapError {
         use BootstrapError as Error;
         match self {
             Error::Aborted { ending, .. } | Error::Other(ending, _) => *ending,
-            Error::TimedOut { .. } => Ending::TimedOut,
             Error::Interrupted(_) => Ending::Interrupted,
-            Error::Differ { .. } | Error::NoToken | Error::BadSize { .. } => Ending::Usage,
-            Error::Left { .. } | Error::ChildFailed { .. } | Error::Garbage { .. } => Ending::Failed,
+            Error::NoToken | Error::BadSize { .. } => Ending::Usage,
+            Error::Left { .. } | Error::ChildFailed { .. } => Ending::Failed,
         }
     }
 }
@@ -203,13 +186,7 @@ mod tests {
 
     #[test]
     fn lines_read_well() {
-        let late = BootstrapError::TimedOut {
-            after: Duration::from_secs(60),
-            missing: vec![1, 3],
-            arrived: vec![0, 2],
-            what: "row 4 barrier".into(),
-            note: String::new(),
-        };
+        let late = BootstrapError::timed_out(Duration::from_secs(60), &[1, 3], &[0, 2], "row 4 barrier", "");
         assert_eq!(
             late.to_string(),
             "timed out after 60 s waiting for ranks 1, 3 at \"row 4 barrier\" (arrived: 0, 2)"

@@ -1,7 +1,7 @@
 //! What tests/fuzz.rs feeds: both sides of the handshake, with numbers that are known beforehand.
 
 use super::frame::{self, FrameKind};
-use super::hello::{Answer, Gate, Hello, Knock, MAX_HELLO_BYTES, NONCE_BYTES, Nonce, Opening, Refusal, Side};
+use super::hello::{Failure, Gate, Hello, MAX_HELLO_BYTES, NONCE_BYTES, Nonce, Opening, Refusal, Side};
 use super::hello::{json, proof};
 use super::identity::Member;
 
@@ -30,7 +30,7 @@ pub fn listeners() -> Vec<Vec<u8>> {
 /// What the listener makes of a connector's bytes; whether it let it in.
 pub fn listen(bytes: &[u8]) -> bool {
     let (mut gate, mut buffer, mut answer) = (Gate::with(THEIRS), bytes.to_vec(), Vec::new());
-    let ours = gate.step(&mut buffer, TOKEN, &mut answer) == Knock::Ours;
+    let ours = gate.step(&mut buffer, TOKEN, &mut answer) == Ok(true);
     if let (true, Ok(Some((frame, _)))) = (ours, frame::decode(&buffer, MAX_HELLO_BYTES)) {
         let _ = Hello::of(&frame);
     }
@@ -43,10 +43,10 @@ pub fn connect(mut bytes: &[u8]) -> bool {
     while let Ok(Some((frame, used))) = frame::decode(bytes, MAX_HELLO_BYTES) {
         bytes = &bytes[used..];
         match opening.step(&frame, TOKEN, b"", &mut Vec::new()) {
-            Answer::Wait => {}
-            Answer::Welcome(payload) => return serde_json::from_slice::<Member>(&payload).is_ok(),
-            Answer::Refused(refusal) => return refusal.last_word,
-            Answer::Foreign(_) => return false,
+            Ok(None) => {}
+            Ok(Some(payload)) => return serde_json::from_slice::<Member>(&payload).is_ok(),
+            Err(Failure::Refused(refusal)) => return refusal.last_word,
+            Err(_) => return false,
         }
     }
     false

@@ -246,12 +246,8 @@ impl Bootstrap {
         // Nobody is expected any more: the port closes.
         drop(door);
         for (rank, info) in infos.iter().enumerate() {
-            opened.members.push(
-                serde_json::from_slice(info).map_err(|error| BootstrapError::Garbage {
-                    from: format!("rank {rank}"),
-                    text: error.to_string(),
-                })?,
-            );
+            let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
+            opened.members.push(serde_json::from_slice::<Member>(info).map_err(garbage)?);
         }
         let mut options = vec![("ginlab version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         options.extend(fingerprint);
@@ -271,17 +267,12 @@ impl Bootstrap {
 
     /// This process's place among the ranks of its host, from 0.
     pub fn local_rank(&self) -> usize {
-        self.neighbours().position(|rank| rank == self.rank()).unwrap_or(0)
+        self.on_this_host().iter().position(|rank| *rank == self.rank()).unwrap_or(0)
     }
 
     /// The number of ranks on this host.
     pub fn local_size(&self) -> usize {
-        self.neighbours().count()
-    }
-
-    fn neighbours(&self) -> impl Iterator<Item = usize> {
-        let here = &self.members[self.star.rank].identity;
-        self.members.iter().enumerate().filter(move |(_, member)| member.identity == *here).map(|(rank, _)| rank)
+        self.on_this_host().len()
     }
 
     /// Whether all ranks run on one host, in one network namespace.
@@ -308,7 +299,8 @@ impl Bootstrap {
 
     /// The ranks on this host: on this machine, and in this network namespace.
     pub fn on_this_host(&self) -> Vec<usize> {
-        self.neighbours().collect()
+        let here = &self.members[self.star.rank].identity;
+        (0..self.size()).filter(|rank| self.members[*rank].identity == *here).collect()
     }
 
     /// How the ranks found each other.
@@ -344,7 +336,7 @@ impl Bootstrap {
         let parsed: Result<Vec<Vec<(String, String)>>, _> = all.iter().map(|one| serde_json::from_slice(one)).collect();
         let difference = match parsed {
             Ok(fingerprints) => detect::first_difference(&fingerprints),
-            Err(error) => Some(BootstrapError::Garbage { from: "a rank".into(), text: error.to_string() }),
+            Err(error) => Some(BootstrapError::garbage("a rank", error)),
         };
         match difference {
             Some(error) => {

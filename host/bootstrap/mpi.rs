@@ -182,12 +182,11 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
         if clock.interrupted() || clock.expired() {
             // A request that is dropped before its end panics.
             std::mem::forget(request);
-            let what = "MPI broadcast of rank 0's address".to_owned();
+            let what = "MPI broadcast of rank 0's address";
             if clock.interrupted() {
-                return Err(BootstrapError::Interrupted(what));
+                return Err(BootstrapError::Interrupted(what.to_owned()));
             }
-            let (after, missing, arrived) = (clock.timeout, vec![0], vec![world.rank() as usize]);
-            return Err(BootstrapError::TimedOut { after, missing, arrived, what, note: String::new() });
+            return Err(BootstrapError::timed_out(clock.timeout, &[0], &[world.rank() as usize], what, ""));
         }
         clock.pause(LOOK_EVERY);
     }

@@ -145,15 +145,13 @@ impl Star {
             if missing.is_empty() {
                 return Ok(parts.into_iter().flatten().collect());
             }
-            let arrived: Vec<usize> = (0..self.size).filter(|&rank| parts[rank].is_some()).collect();
-            self.check_clock(what, clock, &missing, &arrived, || {
-                door.as_ref().map(|d| d.notices.clause()).unwrap_or_default()
-            })?;
+            self.check_clock(what, clock, &missing, || door.as_ref().map(|d| d.notices.clause()).unwrap_or_default())?;
             if Instant::now() >= next_news {
                 // So that those who wait can name the missing too, and know that rank 0 is here.
                 next_news = Instant::now() + news_every;
                 let news = frame::encode(FrameKind::Missing, self.step, what, &hello::json(&missing));
-                self.send(&arrived[1..], news, what, &clock.within(LAST_WORDS))?;
+                let arrived: Vec<usize> = (1..self.size).filter(|&rank| parts[rank].is_some()).collect();
+                self.send(&arrived, news, what, &clock.within(LAST_WORDS))?;
             }
             let mut fds: Vec<PollFd> = self.readable();
             if let Some(door) = door.as_deref() {
@@ -186,12 +184,7 @@ impl Star {
                 }
             }
             look?;
-            let arrived: Vec<usize> = if missing == [0] {
-                vec![self.rank]
-            } else {
-                (0..self.size).filter(|rank| !missing.contains(rank)).collect()
-            };
-            self.check_clock(what, clock, &missing, &arrived, || match missing[..] {
+            self.check_clock(what, clock, &missing, || match missing[..] {
                 [0] => "; rank 0 has not come to this step, so the other ranks are not known here".into(),
                 _ => String::new(),
             })?;
@@ -204,20 +197,16 @@ impl Star {
         what: &str,
         clock: &Clock,
         missing: &[usize],
-        arrived: &[usize],
         note: impl Fn() -> String,
     ) -> Result<(), BootstrapError> {
         if clock.interrupted() {
             return Err(BootstrapError::Interrupted(what.to_owned()));
         }
         if clock.expired() {
-            return Err(BootstrapError::TimedOut {
-                after: clock.timeout,
-                missing: missing.to_vec(),
-                arrived: arrived.to_vec(),
-                what: what.to_owned(),
-                note: note(),
-            });
+            // A rank that waits for rank 0 knows of nobody but itself.
+            let here = |rank: &usize| if missing == [0] { *rank == self.rank } else { !missing.contains(rank) };
+            let arrived: Vec<usize> = (0..self.size).filter(here).collect();
+            return Err(BootstrapError::timed_out(clock.timeout, missing, &arrived, what, &note()));
         }
         Ok(())
     }
@@ -270,7 +259,7 @@ impl Star {
             Some(Link { member, .. }) => format!("rank {rank} (host {}, pid {})", member.host, member.pid),
             None => format!("rank {rank}"),
         };
-        BootstrapError::Garbage { from, text }
+        BootstrapError::garbage(from, text)
     }
 
     /// Sends the same bytes to several ranks, to all of them at once.
@@ -294,8 +283,7 @@ impl Star {
             if late.is_empty() {
                 return Ok(());
             }
-            let arrived: Vec<usize> = (0..self.size).filter(|rank| !late.contains(rank)).collect();
-            self.check_clock(what, clock, &late, &arrived, || "; they do not read".into())?;
+            self.check_clock(what, clock, &late, || "; they do not read".into())?;
             let links = late.iter().filter_map(|&rank| self.links[rank].as_ref());
             let mut fds: Vec<PollFd> = links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLOUT)).collect();
             clock.poll(&mut fds)?;

@@ -53,7 +53,7 @@ impl Bootstrap {
     }
 
     fn unreadable(&self, rank: usize, what: &str, error: &postcard::Error) -> BootstrapError {
-        BootstrapError::Garbage { from: format!("rank {rank}"), text: format!("{what}: {error}") }
+        BootstrapError::garbage(format_args!("rank {rank}"), format_args!("{what}: {error}"))
     }
 
     /// Gathers parts piece by piece; ranks other than 0 get the first `spread` bytes of each piece (1: nothing of the parts).
@@ -79,7 +79,7 @@ impl Bootstrap {
             for (rank, (part, piece)) in all.iter_mut().zip(&pieces).enumerate() {
                 let Some((follows, piece)) = piece.split_first() else {
                     let text = format!("a piece of {what:?} without its first byte");
-                    return Err(BootstrapError::Garbage { from: format!("rank {rank}"), text });
+                    return Err(BootstrapError::garbage(format_args!("rank {rank}"), text));
                 };
                 more |= *follows != 0;
                 part.extend_from_slice(piece);
