@@ -79,7 +79,7 @@ impl Door {
     /// Moves every connection as far as it goes without waiting; those who have proved that they know the token, with the
     /// frame that says who they are.
     pub fn step(&mut self) -> Result<Vec<(Link, Frame)>, BootstrapError> {
-        self.accept()?;
+        let accepted = self.accept();
         let mut come = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
             match caller.advance(&self.token, self.patience) {
@@ -90,7 +90,11 @@ impl Door {
                 Err(Unwanted::Other(why)) => self.turn_away(caller.link, why, false),
             }
         }
-        Ok(come)
+        // Where no more can be accepted, those who have come still count.
+        match accepted {
+            Err(error) if come.is_empty() => Err(error),
+            _ => Ok(come),
+        }
     }
 
     /// Refuses one, and tells of it on stderr.

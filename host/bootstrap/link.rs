@@ -61,6 +61,8 @@ impl Link {
 
     /// Reads so many bytes of what is there, at most; whether there may be more.
     pub fn read(&mut self, most: usize) -> bool {
+        // Room for a handshake; more grows with what comes.
+        self.buffer.reserve(most.min(512));
         match (&self.stream).take(most as u64).read_to_end(&mut self.buffer) {
             Ok(count) if count == most => true,
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
@@ -98,8 +100,11 @@ impl Link {
 
     /// Sends behind what has not gone yet, as much as the socket takes now.
     pub fn send(&mut self, bytes: impl Into<Arc<[u8]>>) {
-        self.unsent.push_back(bytes.into());
-        self.flush();
+        let bytes = bytes.into();
+        if !bytes.is_empty() {
+            self.unsent.push_back(bytes);
+            self.flush();
+        }
     }
 
     /// Sends on; whether all has gone. It has nowhere to go when the connection is closed.

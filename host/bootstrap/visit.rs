@@ -2,7 +2,7 @@
 //!
 //! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::hello` has the
 //! protocol, and what others on the network can do), and ranks and visitors who come to the wrong door are told so. Behind
-//! that the two sides speak in words: labelled JSON. The sockets are tokio's, for programs that drive a fabric in the same loop
+//! that the two sides speak in words: labelled JSON. They wait by tokio, for programs that drive a fabric in the same loop
 //! ([`crate::flow`]). Every wait is bounded, and ends on Ctrl-C.
 //!
 //! A server takes its visitors from an [`Entrance`], which keeps those who have not proved anything away from it: few at a
@@ -31,18 +31,13 @@ use super::frame::{self, Frame, FrameKind};
 use super::hello::{self, Refusal};
 use super::identity::Member;
 use super::link::Link;
-use super::wait::Clock;
+use super::wait::{Clock, SLICE};
 use crate::signals;
 use crate::text::printable;
 
-/// Waits look at the interrupt flag this often.
-const SLICE: Duration = Duration::from_millis(20);
-
-/// Time limits of connections that have not proved anything are looked at this often.
+/// What no socket tells of is looked at this often: time limits of connections that have not proved anything, and whether there is
+/// room for one more after one could not be accepted.
 const MOMENT: Duration = Duration::from_millis(100);
-
-/// After a connection could not be accepted.
-const BACKOFF: Duration = Duration::from_millis(100);
 
 /// How long the other side may take to close, and the system to come back from looking a name up.
 const GRACE: Duration = Duration::from_secs(1);
@@ -156,17 +151,17 @@ impl Entrance {
     /// Nobody is lost when the future is dropped.
     pub async fn next(&mut self) -> Visit {
         loop {
+            if let Some(visit) = self.come.pop_front() {
+                return visit;
+            }
             match self.door.step() {
+                Ok(come) if come.is_empty() => ready(self.door.descriptors(), Interest::READABLE).await,
                 Ok(come) => come.into_iter().for_each(|(link, frame)| self.let_in(link, &frame)),
                 Err(error) => {
                     // Too many open files, say: the end of others may help.
                     eprintln!("ginlab: {error}");
-                    tokio::time::sleep(BACKOFF).await;
+                    tokio::time::sleep(MOMENT).await;
                 }
-            }
-            match self.come.pop_front() {
-                Some(visit) => return visit,
-                None => ready(self.door.descriptors(), Interest::READABLE).await,
             }
         }
     }
