@@ -1,7 +1,6 @@
 //! How a run can end other than well, and the exit code of each way.
 
 use clap::error::{ContextKind, ErrorKind};
-use ginlab::bootstrap::visit::VisitError;
 use ginlab::bootstrap::{BootstrapError, Ending};
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
@@ -106,16 +105,6 @@ impl From<clap::Error> for Failure {
 impl From<BootstrapError> for Failure {
     fn from(error: BootstrapError) -> Failure {
         if signals::interrupted() { Failure::Interrupted } else { Failure::of(error.ending(), error.to_string()) }
-    }
-}
-
-impl From<VisitError> for Failure {
-    fn from(error: VisitError) -> Failure {
-        match error {
-            VisitError::Interrupted(_) => Failure::Interrupted,
-            _ if error.is_timeout() => Failure::Timeout(error.to_string()),
-            _ => Failure::Run(error.to_string()),
-        }
     }
 }
 

@@ -14,6 +14,7 @@ mod runner;
 #[cfg(test)]
 mod toy;
 mod values;
+mod visitors;
 mod world;
 
 use clap::FromArgMatches;

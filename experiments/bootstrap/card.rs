@@ -67,12 +67,9 @@ pub fn crossed(cards: &[Card]) -> Option<BootstrapError> {
         Some((number, card.rails[number].place()))
     })?;
     let has_it = |card: &Card| card.rails.get(number).is_some_and(|rail| rail.place() == other);
-    Some(BootstrapError::Differ {
-        key: format!("rail {number}"),
-        first: format!("{:?}", first.get(number).map(RailCard::place).unwrap_or_default()),
-        other: format!("{other:?}"),
-        ranks: (0..cards.len()).filter(|rank| has_it(&cards[*rank])).collect(),
-    })
+    let ours = first.get(number).map(RailCard::place).unwrap_or_default();
+    let ranks: Vec<usize> = (0..cards.len()).filter(|rank| has_it(&cards[*rank])).collect();
+    Some(BootstrapError::differ(&format!("rail {number}"), &format!("{ours:?}"), &format!("{other:?}"), &ranks))
 }
 
 /// The first rail whose network is not that of rank 0's rail of the same number, with both networks and the rank.

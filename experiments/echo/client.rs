@@ -1,11 +1,12 @@
 //! The client: sends every message twice at once, measures both ways and prints the rows.
 
-use super::side::{self, Card, Fabric, Opened, Socket};
+use super::side::{self, Card, Opened, Socket};
 use super::args::{Args, Plan};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::rails::Wanted;
 use ginlab::bootstrap::visit::Visit;
+use ginlab::flow::Peer;
 use ginlab::measure::pattern;
 use ginlab::measure::stats::Micros;
 use ginlab::report::{About, Headline, Key, Plot, Row};
@@ -28,7 +29,7 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wa
     let opened = Opened::new(rail, plan, visit.same_host())?;
     visit.say("fabric address", &opened.card()?).await?;
     let theirs: Card = visit.hear("fabric address").await?;
-    let fabric = opened.fabric(&theirs)?;
+    let peer = opened.peer(&theirs)?;
 
     let mut header = Versions::header();
     header.set(Key::Provider, opened.rails.provider.clone()).set(Key::Rails, opened.rails.names.clone());
@@ -42,33 +43,25 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wa
     );
     let mut output = Output::open(&args.output, &header, &ABOUT, plan.sizes.len() as u64)?;
     let mut socket = Socket::new(visit, rail.timeout)?;
-    let mut result = Ok(());
-    for bytes in &plan.sizes {
-        result = match measure(plan, *bytes, &opened, &fabric, &mut socket).await {
-            Ok(rows) => {
-                let wrong = wrong_data(&rows);
-                output.rows(&rows).and(wrong)
-            }
-            Err(failure) => Err(failure),
-        };
-        output.step();
-        if result.is_err() {
-            break;
+    let result = async {
+        for bytes in &plan.sizes {
+            let rows = measure(plan, *bytes, &opened, peer, &mut socket).await?;
+            output.rows(&rows)?;
+            output.step();
+            wrong_data(&rows)?;
         }
-    }
+        Ok(())
+    };
+    let result = result.await;
     output.close(result)
 }
 
 fn wrong_data(rows: &[(Row, Vec<f64>)]) -> Result<(), Failure> {
-    match rows.iter().find(|(row, _)| row.wrong.is_some_and(|wrong| wrong > 0)) {
-        Some((row, _)) => Err(Failure::WrongData(format!(
-            "verification failed: {} wrong bytes by the {} in echoes of {} B",
-            row.wrong.unwrap_or_default(),
-            row.case,
-            row.size_bytes.unwrap_or_default()
-        ))),
-        None => Ok(()),
-    }
+    let wrong = rows.iter().find_map(|(row, _)| Some((row, row.wrong.filter(|wrong| *wrong > 0)?)));
+    let Some((row, wrong)) = wrong else { return Ok(()) };
+    let size = row.size_bytes.unwrap_or_default();
+    let text = format!("verification failed: {wrong} wrong bytes by the {} in echoes of {size} B", row.case);
+    Err(Failure::WrongData(text))
 }
 
 /// All messages of one size: a row for the socket and one for the fabric.
@@ -76,7 +69,7 @@ async fn measure(
     plan: &Plan,
     bytes: u64,
     opened: &Opened,
-    fabric: &Fabric<'_>,
+    peer: Peer,
     socket: &mut Socket,
 ) -> Result<Vec<(Row, Vec<f64>)>, Failure> {
     let mut message = vec![0; bytes as usize];
@@ -90,14 +83,14 @@ async fn measure(
         let seed = pattern::seed(0, number as u32, 0);
         pattern::fill(&mut message, seed);
         pattern::poison(&mut echo, seed);
-        fabric.set(&message, &echo)?;
+        opened.set(&message, &echo)?;
         let began = Instant::now();
         let since = || Micros::from(began.elapsed()).0;
         let by_socket_now = async |socket: &mut Socket| socket.round_trip(&message, &mut echo).await.map(|()| since());
-        let by_fabric_now = async { fabric.round_trip(bytes).await.map(|()| since()) };
+        let by_fabric_now = async { opened.round_trip(peer, bytes).await.map(|()| since()) };
         let (socket_us, fabric_us) = side::both(socket, by_socket_now, by_fabric_now).await?;
         wrong_socket += pattern::check(&echo, seed) as u64;
-        fabric.arrived(&mut echo)?;
+        opened.arrived(&mut echo)?;
         wrong_fabric += pattern::check(&echo, seed) as u64;
         if number >= plan.messages - plan.timed {
             by_socket.push(socket_us);

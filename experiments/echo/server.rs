@@ -5,53 +5,32 @@ use super::side::{self, Card, Opened, Socket};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::Wanted;
-use ginlab::bootstrap::visit::{Ended, Entrance, Visit, bounded};
-use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::task::JoinSet;
-
-/// The server itself waits for nobody in particular: no wait of its is longer than this.
-const PATIENCE: Duration = Duration::from_secs(3600);
+use crate::visitors;
+use ginlab::bootstrap::visit::{Entrance, Visit, bounded};
 
 /// Clients at a time: each has rails and memory of its own here.
 const MOST_CLIENTS: usize = 64;
 
 /// Serves until so many clients have come and gone, or until Ctrl-C. What becomes of them is told on stdout when `tell`.
-pub async fn serve(mut entrance: Entrance, rail: &Wanted, clients: Option<u64>, tell: bool) -> Result<(), Failure> {
+pub async fn serve(entrance: Entrance, rail: &Wanted, clients: Option<u64>, tell: bool) -> Result<(), Failure> {
     if tell {
         events::print("listening", &[("address", entrance.address()?.to_string())]);
     }
-    let mut tasks = JoinSet::new();
-    let mut visited = 0;
-    while clients.is_none_or(|clients| visited < clients) {
-        let next = async {
-            tokio::select! {
-                come = entrance.next() => Some(come),
-                Some(_) = tasks.join_next() => {
-                    visited += 1;
-                    None
-                }
-            }
-        };
-        match bounded(PATIENCE, next).await {
-            Ok(Some((from, visit))) if tasks.len() >= MOST_CLIENTS => {
-                entrance.turn_away(from, visit, &format!("{MOST_CLIENTS} clients are here already"));
-            }
-            Ok(Some((from, visit))) => {
-                let rail = rail.clone();
-                tasks.spawn_local(async move { client(visit, from, &rail, tell).await });
-            }
-            Ok(None) | Err(Ended::TimedOut) => {}
-            Err(Ended::Interrupted) => return Err(Failure::Interrupted),
+    let visitor = |visit| {
+        let rail = rail.clone();
+        async move {
+            client(visit, &rail, tell).await;
+            true
         }
-    }
-    Ok(())
+    };
+    let crowded = format!("{MOST_CLIENTS} clients are here already");
+    visitors::hear(entrance, clients, (MOST_CLIENTS, &crowded), visitor, || Ok(())).await
 }
 
 /// One client, from its coming to its leaving. Its failure is its own: the server goes on.
-async fn client(visit: Visit, from: SocketAddr, rail: &Wanted, tell: bool) {
-    let who =
-        [("host", visit.member().host.clone()), ("pid", visit.member().pid.to_string()), ("from", from.to_string())];
+async fn client(visit: Visit, rail: &Wanted, tell: bool) {
+    let (member, from) = (visit.member(), visit.from());
+    let who = [("host", member.host.clone()), ("pid", member.pid.to_string()), ("from", from.to_string())];
     let event = |what: &str, more: &[(&str, String)]| {
         if tell {
             events::print(what, &[&who[..], more].concat());
@@ -88,10 +67,10 @@ async fn echo(mut visit: Visit, rail: &Wanted) -> Result<u64, Failure> {
         );
         return Err(visit.refuse(why).await.into());
     }
-    let fabric = opened.fabric(&theirs)?;
+    let peer = opened.peer(&theirs)?;
     visit.say("fabric address", &opened.card()?).await?;
     let mut socket = Socket::new(visit, rail.timeout)?;
-    side::both(&mut socket, async |socket| socket.echo(&plan).await, fabric.echo(&plan)).await?;
+    side::both(&mut socket, async |socket| socket.echo(&plan).await, opened.echo(peer, &plan)).await?;
     // The last echo may still be under way to the client, who closes when it has it.
     let _ = bounded(rail.timeout, socket.until_closed()).await;
     Ok(2 * plan.total())

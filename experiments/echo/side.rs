@@ -4,6 +4,7 @@ use super::args::Plan;
 use crate::error::Failure;
 use crate::rails::{Rails, Wanted};
 use crate::runner::drive;
+use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::Access;
@@ -15,11 +16,7 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
-
-/// How long an error of the fabric waits for what the socket has to say about it.
-const HINDSIGHT: Duration = Duration::from_millis(200);
 
 /// What the two sides tell each other over the socket.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,36 +59,27 @@ impl Opened {
         Ok(Card { provider: self.rails.provider.clone(), offer: self.rails.flow.offer(&[&self.region])? })
     }
 
-    /// The way to the other side, once its card is known.
-    pub fn fabric(&self, theirs: &Card) -> Result<Fabric<'_>, Failure> {
-        Ok(Fabric { opened: self, peer: self.rails.flow.add_peer(&theirs.offer)? })
+    /// The other side, once its card is known.
+    pub fn peer(&self, theirs: &Card) -> Result<Peer, Failure> {
+        Ok(self.rails.flow.add_peer(&theirs.offer)?)
     }
-}
 
-/// Messages by the fabric.
-pub struct Fabric<'a> {
-    opened: &'a Opened,
-    peer: Peer,
-}
-
-impl Fabric<'_> {
-    /// Puts bytes where [`round_trip`](Fabric::round_trip) sends from, and `poison` where the echo arrives.
+    /// Puts bytes where [`round_trip`](Opened::round_trip) sends from, and `poison` where the echo arrives.
     pub fn set(&self, message: &[u8], poison: &[u8]) -> Result<(), Failure> {
-        let buffer = self.opened.region.buffer();
-        buffer.write(0, message)?;
-        Ok(buffer.write(self.opened.slot as usize, poison)?)
+        self.region.buffer().write(0, message)?;
+        Ok(self.region.buffer().write(self.slot as usize, poison)?)
     }
 
     /// What has arrived.
     pub fn arrived(&self, into: &mut [u8]) -> Result<(), Failure> {
-        Ok(self.opened.region.buffer().read(self.opened.slot as usize, into)?)
+        Ok(self.region.buffer().read(self.slot as usize, into)?)
     }
 
     /// Sends the message and waits for its echo.
-    pub async fn round_trip(&self, bytes: u64) -> Result<(), Failure> {
-        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self.opened;
+    pub async fn round_trip(&self, peer: Peer, bytes: u64) -> Result<(), Failure> {
+        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self;
         let echo = flow.recv(0, region, *slot, bytes);
-        let sent = flow.send(0, self.peer, region, 0, bytes);
+        let sent = flow.send(0, peer, region, 0, bytes);
         let length = echo.await?;
         sent.await?;
         if length != bytes {
@@ -101,8 +89,8 @@ impl Fabric<'_> {
     }
 
     /// Sends back every message of the plan; there is room for the next one before the echo of the last one leaves.
-    pub async fn echo(&self, plan: &Plan) -> Result<(), Failure> {
-        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self.opened;
+    pub async fn echo(&self, peer: Peer, plan: &Plan) -> Result<(), Failure> {
+        let Opened { rails: Rails { flow, .. }, region, slot, .. } = self;
         let total = plan.total();
         let room = |number: u64| flow.recv(0, region, number % 2 * slot, *slot);
         let mut next = Some(room(0));
@@ -110,7 +98,7 @@ impl Fabric<'_> {
             let Some(message) = next.take() else { break };
             let bytes = message.await?;
             next = (number + 1 < total).then(|| room(number + 1));
-            flow.send(0, self.peer, region, number % 2 * slot, bytes).await?;
+            flow.send(0, peer, region, number % 2 * slot, bytes).await?;
         }
         Ok(())
     }
@@ -118,8 +106,7 @@ impl Fabric<'_> {
 
 /// Messages by the socket.
 pub struct Socket {
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    stream: TcpStream,
     peer: String,
     limit: Duration,
 }
@@ -127,13 +114,12 @@ pub struct Socket {
 impl Socket {
     pub fn new(visit: Visit, limit: Duration) -> Result<Socket, Failure> {
         let peer = visit.to_string();
-        let (reader, writer) = TcpStream::into_split(visit.into_stream()?);
-        Ok(Socket { reader, writer, peer, limit })
+        Ok(Socket { stream: visit.into_stream()?, peer, limit })
     }
 
     /// Sends the message and waits for its echo.
     pub async fn round_trip(&mut self, message: &[u8], echo: &mut [u8]) -> Result<(), Failure> {
-        let (reader, writer) = (&mut self.reader, &mut self.writer);
+        let (mut reader, mut writer) = self.stream.split();
         // At the same time: neither side could take a long message while it waits for the other to take one.
         let both = async { tokio::try_join!(writer.write_all(message), reader.read_exact(echo)) };
         let what = format!("a message of {} B was on its way by the socket", message.len());
@@ -148,8 +134,8 @@ impl Socket {
             for number in 0..plan.messages {
                 let what = format!("message {number} of {bytes} B was on its way by the socket");
                 let one = async {
-                    self.reader.read_exact(message).await?;
-                    self.writer.write_all(message).await
+                    self.stream.read_exact(message).await?;
+                    self.stream.write_all(message).await
                 };
                 judged(bounded(self.limit, one).await, &self.peer, &what, self.limit)?;
             }
@@ -159,11 +145,7 @@ impl Socket {
 
     /// Waits until the other side has closed, or speaks out of turn.
     pub async fn until_closed(&mut self) {
-        let _ = self.reader.peek(&mut [0; 1]).await;
-    }
-
-    fn left(&self) -> String {
-        format!("{} left while a message was on its way by the fabric", self.peer)
+        let _ = self.stream.peek(&mut [0; 1]).await;
     }
 }
 
@@ -175,33 +157,33 @@ pub async fn both<A, B>(
     by_fabric: impl Future<Output = Result<B, Failure>>,
 ) -> Result<(A, B), Failure> {
     let mut by_fabric = pin!(by_fabric);
-    let mut early = None;
+    let mut second = None;
     let first = {
         let mut by_socket = pin!(by_socket(socket));
-        tokio::select! {
-            first = &mut by_socket => first?,
-            second = &mut by_fabric => match second {
-                Ok(second) => {
-                    early = Some(second);
-                    by_socket.await?
-                }
-                // The socket may know why, a moment later.
-                Err(failure) => match bounded(HINDSIGHT, by_socket).await {
-                    Ok(Err(cause)) => return Err(cause),
-                    _ => return Err(failure),
+        loop {
+            tokio::select! {
+                first = &mut by_socket => break first?,
+                done = &mut by_fabric, if second.is_none() => match done {
+                    Ok(done) => second = Some(done),
+                    // The socket may know why, a moment later.
+                    Err(failure) => match bounded(HINDSIGHT, by_socket).await {
+                        Ok(Err(cause)) => return Err(cause),
+                        _ => return Err(failure),
+                    },
                 },
-            },
+            }
         }
     };
-    let second = match early {
-        Some(second) => second,
-        None => tokio::select! {
-            biased;
-            second = &mut by_fabric => second?,
-            () = socket.until_closed() => return Err(Failure::Run(socket.left())),
-        },
-    };
-    Ok((first, second))
+    if let Some(second) = second {
+        return Ok((first, second));
+    }
+    tokio::select! {
+        biased;
+        second = &mut by_fabric => Ok((first, second?)),
+        () = socket.until_closed() => {
+            Err(Failure::Run(format!("{} left while a message was on its way by the fabric", socket.peer)))
+        }
+    }
 }
 
 fn judged<T>(ended: Result<std::io::Result<T>, Ended>, peer: &str, what: &str, limit: Duration) -> Result<T, Failure> {

@@ -6,8 +6,9 @@ use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::rails::Wanted;
 use crate::runner::{drive, in_event_loop, timed};
-use ginlab::bootstrap::visit::{Visit, VisitError, bounded};
-use ginlab::bootstrap::{process_env, token_for};
+use crate::visitors::HINDSIGHT;
+use ginlab::bootstrap::visit::{Visit, bounded};
+use ginlab::bootstrap::{Ending, process_env, token_for};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
@@ -32,9 +33,6 @@ pub const ABOUT: About = About {
     plots: &[Plot::BANDWIDTH],
     ..About::new("serve", "Writes into the memory of a server by peers that join and leave")
 };
-
-/// How long an error of the fabric waits for what the socket has to say about it.
-const HINDSIGHT: Duration = Duration::from_millis(200);
 
 /// Options of `ginlab join`.
 #[derive(clap::Args, Debug)]
@@ -205,7 +203,7 @@ async fn writes(
         loop {
             match visit.hear::<()>(words::DONE).await {
                 // It has nothing to say meanwhile, for as long as they take.
-                Err(VisitError::Silent { .. }) => {}
+                Err(error) if error.ending() == Ending::TimedOut => {}
                 Err(error) => return Failure::from(error),
                 Ok(()) => return Failure::Run("the server speaks out of turn".to_owned()),
             }

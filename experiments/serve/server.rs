@@ -5,8 +5,9 @@ use crate::error::Failure;
 use crate::events;
 use crate::rails::{Rails, Wanted};
 use crate::runner::{drive, in_event_loop};
-use ginlab::bootstrap::visit::{Ended, Entrance, Visit, VisitError, bounded};
-use ginlab::bootstrap::{process_env, token_for};
+use crate::visitors;
+use ginlab::bootstrap::visit::{Entrance, Visit};
+use ginlab::bootstrap::{Ending, process_env, token_for};
 use ginlab::cuda::{Buffer, Choice, Device, Place as Where};
 use ginlab::fabric::Access;
 use ginlab::fabric::discover::Reach;
@@ -14,12 +15,10 @@ use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::flow::Region;
 use ginlab::measure::size;
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +30,6 @@ Examples:
 const POISON: u8 = 0xA5;
 /// How often a peer's task looks for what has arrived.
 const LOOK: Duration = Duration::from_millis(2);
-/// The server itself waits for nobody in particular: no wait of its is longer than this.
-const PATIENCE: Duration = Duration::from_secs(3600);
 /// Visitors without a place that are heard at a time.
 const MOST_WAITING: usize = 64;
 
@@ -71,7 +68,8 @@ struct Slot {
     memory: Rc<Buffer>,
     /// Its registration, as long as a peer is there: each peer gets one of its own, with keys of its own.
     region: Option<Region<LibfabricRail>>,
-    taken: bool,
+    /// What the peer that has the place raises behind its writes; none where the place is free.
+    tag: Option<u32>,
     /// Whoever had it died: what was under way may still come in.
     rests_until: Option<Instant>,
 }
@@ -83,8 +81,6 @@ struct Shared {
     slots: RefCell<Vec<Slot>>,
     /// Number of the last peer that joined.
     last: Cell<u32>,
-    /// What the peers that are here raise behind their writes.
-    tags: RefCell<HashSet<u32>>,
     driver: RefCell<Option<JoinHandle<()>>>,
     /// A peer has gone in the middle of its writes, or was cut off.
     torn: Cell<bool>,
@@ -131,7 +127,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let memories = (0..args.peers).map(memory).collect::<Result<Vec<_>, Failure>>()?;
         let tried = memories.iter().map(|memory| rails.flow.register(memory.clone(), Access::REMOTE_WRITE));
         drop(tried.collect::<Result<Vec<_>, _>>()?);
-        let slot = |memory| Slot { memory, region: None, taken: false, rests_until: None };
+        let slot = |memory| Slot { memory, region: None, tag: None, rests_until: None };
         let slots = memories.into_iter().map(slot).collect();
         for note in &rails.notes {
             eprintln!("# note: {note}");
@@ -151,13 +147,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             slots: RefCell::new(slots),
             last: Cell::new(0),
             driver: RefCell::new(None),
-            tags: RefCell::new(HashSet::new()),
             torn: Cell::new(false),
             strays_to_tell: Cell::new(1),
             timeout: wanted.timeout,
         });
-        let result = accept(entrance, &shared, args).await;
-        if shared.torn.get() || shared.slots.borrow().iter().any(|slot| slot.taken) {
+        let visitor = |visit| {
+            let shared = shared.clone();
+            async move { shared.peer(visit).await }
+        };
+        let most = (args.peers as usize + MOST_WAITING, "more visitors are here than the server hears at a time");
+        let health = || shared.rails.flow.failure().map_or(Ok(()), |error| Err(error.into()));
+        let result = visitors::hear(entrance, args.visits, most, visitor, health).await;
+        if shared.torn.get() || shared.slots.borrow().iter().any(|slot| slot.tag.is_some()) {
             // Closing an endpoint in the middle of an incoming write crashes the tcp provider of libfabric 1.17, and whether
             // it has seen the end of the connection cannot be asked. The process ends here: the system closes what is left.
             std::mem::forget(shared.clone());
@@ -165,47 +166,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         result
     };
     in_event_loop(program)
-}
-
-async fn accept(mut entrance: Entrance, shared: &Rc<Shared>, args: &Args) -> Result<(), Failure> {
-    let mut tasks = JoinSet::new();
-    let mut ended = 0;
-    while args.visits.is_none_or(|visits| ended < visits) {
-        let next = async {
-            tokio::select! {
-                come = entrance.next() => Some(come),
-                Some(visited) = tasks.join_next() => {
-                    ended += u64::from(matches!(visited, Ok(true)));
-                    None
-                }
-            }
-        };
-        match bounded(PATIENCE, next).await {
-            Ok(Some((from, visit))) if tasks.len() >= args.peers as usize + MOST_WAITING => {
-                entrance.turn_away(from, visit, "more visitors are here than the server hears at a time");
-            }
-            Ok(Some((from, visit))) => {
-                let shared = shared.clone();
-                tasks.spawn_local(async move { shared.peer(visit, from).await });
-            }
-            Ok(None) | Err(Ended::TimedOut) => {}
-            Err(Ended::Interrupted) => return Err(Failure::Interrupted),
-        }
-        if let Some(error) = shared.rails.flow.failure() {
-            return Err(error.into());
-        }
-    }
-    Ok(())
-}
-
-/// A random value that no peer here has, so that none of them knows another's.
-fn fresh_tag(tags: &mut HashSet<u32>) -> Result<u32, Failure> {
-    loop {
-        let tag = getrandom::u32().map_err(|error| Failure::Run(format!("no random numbers: {error}")))?;
-        if tags.insert(tag) {
-            return Ok(tag);
-        }
-    }
 }
 
 /// A peer that has joined. Dropping it frees its place, or lets it rest when the peer has not left by itself.
@@ -224,7 +184,7 @@ struct Joined<'a> {
 
 impl Shared {
     /// One peer, from its coming to its leaving; whether it had joined.
-    async fn peer(&self, mut visit: Visit, from: SocketAddr) -> bool {
+    async fn peer(&self, mut visit: Visit) -> bool {
         let mut joined = match self.admit(&mut visit).await {
             Ok(joined) => joined,
             Err(failure) => {
@@ -233,13 +193,9 @@ impl Shared {
                 return false;
             }
         };
-        let number = joined.number;
-        let who = [
-            ("peer", number.to_string()),
-            ("host", visit.member().host.clone()),
-            ("pid", visit.member().pid.to_string()),
-        ];
-        events::print("joined", &[&who[..], &[("from", from.to_string())]].concat());
+        let (number, member) = (joined.number, visit.member());
+        let who = [("peer", number.to_string()), ("host", member.host.clone()), ("pid", member.pid.to_string())];
+        events::print("joined", &[&who[..], &[("from", visit.from().to_string())]].concat());
         let served = joined.serve(&mut visit, &who).await;
         joined.collect();
         let arrived = [("writes", joined.writes.to_string()), ("bytes", joined.bytes().to_string())];
@@ -273,9 +229,7 @@ impl Shared {
             let why = format!("a write of {} B does not fit into a place of {bytes} B", joining.write_bytes);
             return Err(visit.refuse(why).await.into());
         }
-        let tag = fresh_tag(&mut self.tags.borrow_mut())?;
-        let Some((slot, memory)) = self.take_slot() else {
-            self.tags.borrow_mut().remove(&tag);
+        let Some((slot, memory, tag)) = self.take_slot()? else {
             let count = self.slots.borrow().len();
             let why = format!(
                 "all {count} places are taken, or rest after a death; try again later, or give the server more --peers"
@@ -299,15 +253,26 @@ impl Shared {
         Ok(joined)
     }
 
-    /// A place that is free; last of all one that rests, and only when its rest is over.
-    fn take_slot(&self) -> Option<(usize, Rc<Buffer>)> {
+    /// A place that is free; last of all one that rests, and only when its rest is over. The tag is random and no other peer's
+    /// here, so that none of them knows another's.
+    fn take_slot(&self) -> Result<Option<(usize, Rc<Buffer>, u32)>, Failure> {
         let mut slots = self.slots.borrow_mut();
-        let rested = |slot: &Slot| slot.rests_until.is_none_or(|until| Instant::now() >= until);
-        let fresh = slots.iter().position(|slot| !slot.taken && slot.rests_until.is_none());
-        let found = fresh.or_else(|| slots.iter().position(|slot| !slot.taken && rested(slot)))?;
+        let free = |slot: &(usize, &Slot)| {
+            let rested = slot.1.rests_until.is_none_or(|until| Instant::now() >= until);
+            slot.1.tag.is_none() && rested
+        };
+        // One that nobody died in comes first.
+        let found = slots.iter().enumerate().filter(free).min_by_key(|(_, slot)| slot.rests_until.is_some());
+        let Some((found, _)) = found else { return Ok(None) };
+        let tag = loop {
+            let tag = getrandom::u32().map_err(|error| Failure::Run(format!("no random numbers: {error}")))?;
+            if slots.iter().all(|slot| slot.tag != Some(tag)) {
+                break tag;
+            }
+        };
         let slot = &mut slots[found];
-        (slot.taken, slot.rests_until) = (true, None);
-        Some((found, slot.memory.clone()))
+        (slot.tag, slot.rests_until) = (Some(tag), None);
+        Ok(Some((found, slot.memory.clone(), tag)))
     }
 
     /// Takes the key to a place away from whoever had it, and frees the place.
@@ -315,7 +280,7 @@ impl Shared {
         let mut slots = self.slots.borrow_mut();
         let slot = &mut slots[slot];
         match slot.region.take().map(|region| self.rails.flow.unregister(region)) {
-            None | Some(Ok(_)) => (slot.taken, slot.rests_until) = (false, rests_until),
+            None | Some(Ok(_)) => (slot.tag, slot.rests_until) = (None, rests_until),
             // Something of ours is in flight on it, which this server never posts. The place stays taken.
             Some(Err(region)) => slot.region = Some(region),
         }
@@ -340,7 +305,7 @@ impl Shared {
             (true, false) => {
                 *driver = Some(drive(&self.rails.flow));
             }
-            (false, true) if self.slots.borrow().iter().all(|slot| !slot.taken) => {
+            (false, true) if self.slots.borrow().iter().all(|slot| slot.tag.is_none()) => {
                 driver.take().inspect(JoinHandle::abort);
             }
             _ => {}
@@ -397,7 +362,8 @@ impl Joined<'_> {
             }
             match word {
                 Ok(Ok(word)) => (done, moved) = (Some(word), Instant::now()),
-                Ok(Err(VisitError::Silent { .. })) | Err(_) => {}
+                Err(_) => {}
+                Ok(Err(error)) if error.ending() == Ending::TimedOut => {}
                 Ok(Err(error)) => return Err(error.into()),
             }
             if moved.elapsed() >= self.shared.timeout {
@@ -418,7 +384,6 @@ impl Drop for Joined<'_> {
         // Dead or not: its key is worth nothing from here on, and its tag neither.
         let rest = (!self.left).then(|| Instant::now() + self.shared.timeout);
         self.shared.revoke(self.slot, rest);
-        self.shared.tags.borrow_mut().remove(&self.tag);
         self.shared.rails.flow.forget_immediates(self.tag);
         self.shared.drive(false);
     }

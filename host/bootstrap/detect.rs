@@ -140,7 +140,6 @@ fn several_skypilot_nodes(env: Env) -> bool {
 /// An error when a launcher started several ranks but this kind of bootstrap sees one.
 pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
     let Some(launcher) = Launcher::detect(env).filter(Launcher::started_several) else { return Ok(()) };
-    let launched = (launcher.name.to_owned(), launcher.started());
     let (side, cause) = match kind {
         Kind::Mpi => (
             "MPI",
@@ -150,8 +149,8 @@ pub(super) fn refuse_alone(env: Env, kind: Kind) -> Result<(), BootstrapError> {
         Kind::Tcp => ("WORLD_SIZE", "set RANK and WORLD_SIZE for all of them, or launch one"),
         Kind::Local => ("the local bootstrap", "start ginlab once, it starts its own ranks; or use `--bootstrap mpi`"),
     };
-    let (side, cause) = (side.to_owned(), cause.to_owned());
-    Err(BootstrapError::Alone { launcher: launched.0, started: launched.1, side, cause })
+    let (name, started) = (launcher.name, launcher.started());
+    Err(BootstrapError::usage(format!("{name} started {started} but {side} says 1: {cause}")))
 }
 
 /// The error of a ginlab without MPI where MPI is asked for.
@@ -161,26 +160,21 @@ pub(super) fn no_mpi(env: Env) -> BootstrapError {
         Some(launcher) => format!("{} started {}", launcher.name, launcher.started()),
         None => "the mpi bootstrap was asked for".to_owned(),
     };
-    BootstrapError::NoMpi { why }
+    BootstrapError::usage(format!(
+        "{why}, but this ginlab was built without MPI: build it with `--features mpi`, or use the tcp bootstrap (set RANK, \
+         WORLD_SIZE, MASTER_ADDR and GINLAB_TOKEN on every rank)"
+    ))
 }
 
 /// A variable that must be there.
 pub(super) fn required(env: Env, name: &str, needed_by: &str, fix: &str) -> Result<String, BootstrapError> {
-    env(name).ok_or_else(|| BootstrapError::MissingVariable {
-        name: name.to_owned(),
-        needed_by: needed_by.to_owned(),
-        fix: fix.to_owned(),
-    })
+    env(name).ok_or_else(|| BootstrapError::usage(format!("{name} is not set, and {needed_by}; {fix}")))
 }
 
 /// A number that must be there.
 pub(super) fn number<T: FromStr>(env: Env, name: &str, needed_by: &str, fix: &str) -> Result<T, BootstrapError> {
     let value = required(env, name, needed_by, fix)?;
-    value.trim().parse().map_err(|_| BootstrapError::BadVariable {
-        name: name.to_owned(),
-        value,
-        allowed: "it must be a whole number in range".to_owned(),
-    })
+    value.trim().parse().map_err(|_| BootstrapError::bad_variable(name, value, "it must be a whole number in range"))
 }
 
 /// The first difference to rank 0, in rank 0's order, with all ranks that have that other value.
@@ -195,8 +189,8 @@ pub(super) fn first_difference(fingerprints: &[Vec<(String, String)>]) -> Option
         let ours = value(0, key);
         let Some(rank) = (1..fingerprints.len()).find(|&rank| value(rank, key) != ours) else { continue };
         let other = value(rank, key);
-        let ranks = (1..fingerprints.len()).filter(|&rank| value(rank, key) == other).collect();
-        return Some(BootstrapError::Differ { key: key.clone(), first: ours, other, ranks });
+        let ranks: Vec<usize> = (1..fingerprints.len()).filter(|&rank| value(rank, key) == other).collect();
+        return Some(BootstrapError::differ(key, &ours, &other, &ranks));
     }
     None
 }

@@ -1,114 +1,114 @@
-//! Rank 0's listening socket: many connections at once, none of which can hold up the others.
+//! A listening socket, of rank 0 or of a server for visits: many connections at once, none of which can hold up the others.
+//!
+//! Before the other side has proved anything, a connection has [`HANDSHAKE_LIMIT`] in all, however many bytes it dribbles; no
+//! more than [`MAX_STRANGERS`] are kept, and when a further one comes the oldest goes, so that idle ones cannot keep the others
+//! out; and stderr gets a few lines however many are turned away.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::error::BootstrapError;
-use super::frame::{self, FrameKind};
-use super::guard::{CROWDED_OUT, HANDSHAKE_LIMIT, MAX_STRANGERS, Notices, shown};
-use super::hello::{self, Gate, Hello, Knock, Refusal};
-use super::identity::Member;
+use super::error::{BootstrapError, human};
+use super::frame::{self, Frame, FrameKind};
+use super::hello::{self, Gate, Refusal, Unwanted};
 use super::link::Link;
+use crate::text::printable;
 
-/// Bytes kept of a connection that is not a link yet.
+/// A connection must have proved that it knows the token, and said who it is, within this time.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Connections that have not, at most (of a job: beyond its own).
+const MAX_STRANGERS: usize = 64;
+
+/// Bytes kept of a connection that has not proved anything.
 const MAX_UNREAD: usize = 16 << 10;
 
-/// Accepts the ranks of one job.
+/// What the oldest is told off for when it goes for a newer one.
+const CROWDED_OUT: &str = "it said nothing for longest, and more came than are kept waiting";
+
+/// Accepts those who know the token.
+#[derive(Debug)]
 pub(super) struct Door {
     listener: TcpListener,
     token: String,
-    size: usize,
-    welcome: Vec<u8>,
+    /// How many are kept.
+    room: usize,
+    /// Each has this time.
+    pub patience: Duration,
     /// In the order of their coming.
     callers: Vec<Caller>,
-    notices: Notices,
+    pub notices: Notices,
 }
 
+#[derive(Debug)]
 struct Caller {
-    stream: TcpStream,
-    from: SocketAddr,
-    gate: Gate,
-    /// It knows the token.
-    proven: bool,
-    buffer: Vec<u8>,
-    deadline: Instant,
-    closed: bool,
-    /// Refused: only waits for the other side to read the answer and close.
-    leaving: bool,
+    link: Link,
+    stage: Stage,
+    /// When it came, or was refused.
+    since: Instant,
 }
 
-enum Step {
-    Wait,
-    Stranger(String),
-    Refuse(String),
-    Join(Hello, usize),
+#[derive(Debug)]
+enum Stage {
+    Stranger(Gate),
+    /// It knows the token.
+    Proven,
+    /// Refused: only waits for the other side to read the answer and close.
+    Leaving,
 }
 
 impl Door {
-    pub fn new(listener: TcpListener, token: &str, size: usize, me: &Member) -> Result<Self, BootstrapError> {
-        listener.set_nonblocking(true).map_err(|e| BootstrapError::system("listen for the other ranks", e))?;
-        let welcome = frame::encode(FrameKind::Welcome, 0, "start", &hello::json(me));
-        Ok(Door { listener, token: token.to_owned(), size, welcome, callers: Vec::new(), notices: Notices::default() })
+    /// For `expected` connections that will have proved themselves and may not be looked for yet.
+    pub fn new(listener: TcpListener, token: &str, expected: usize) -> Result<Self, BootstrapError> {
+        listener.set_nonblocking(true).map_err(|error| BootstrapError::system("listen", error))?;
+        let (token, room, patience) = (token.to_owned(), expected + MAX_STRANGERS, HANDSHAKE_LIMIT);
+        Ok(Door { listener, token, room, patience, callers: Vec::new(), notices: Notices::default() })
     }
 
-    /// What to wait for.
+    /// Where it listens.
+    pub fn address(&self) -> Result<SocketAddr, BootstrapError> {
+        self.listener.local_addr().map_err(|error| BootstrapError::system("read the port of a socket", error))
+    }
+
+    /// What to wait for, for a while: there are time limits too.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.listener.as_fd()).chain(self.callers.iter().map(|caller| caller.stream.as_fd()))
+        std::iter::once(self.listener.as_fd()).chain(self.callers.iter().map(|caller| caller.link.as_fd()))
     }
 
-    /// For the error of a wait that ended without everybody.
-    pub fn note(&self) -> String {
-        self.notices.clause()
-    }
-
-    /// Moves every connection as far as it goes without waiting, and puts those that are ranks into `links`. Strangers are
-    /// turned away; a rank of this job that cannot be is an error, since the job cannot become whole.
-    pub fn step(&mut self, links: &mut [Option<Link>]) -> Result<(), BootstrapError> {
-        self.accept()?;
+    /// Moves every connection as far as it goes without waiting; those who have proved that they know the token, with the
+    /// frame that says who they are.
+    pub fn step(&mut self) -> Result<Vec<(Link, Frame)>, BootstrapError> {
+        let accepted = self.accept();
+        let mut come = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
-            match caller.advance(&self.token) {
-                Step::Wait => self.callers.push(caller),
-                Step::Stranger(why) => {
-                    if !caller.leaving {
-                        self.notices.tell(caller.from, &why);
-                    }
-                }
-                Step::Refuse(why) => {
-                    self.notices.tell(caller.from, &why);
-                    caller.refuse(why, false);
-                    self.callers.push(caller);
-                }
-                Step::Join(hello, used) => {
-                    let Hello { rank, ref member, .. } = hello;
-                    if let Some(why) = self.objection(&hello, links) {
-                        let from = shown(caller.from);
-                        let peer = format!("rank {rank} (host {}, pid {}, {from})", member.host, member.pid);
-                        caller.refuse(why.clone(), true);
-                        return Err(BootstrapError::BadPeer { peer, why });
-                    }
-                    match caller.into_link(&self.welcome, &hello, used) {
-                        Ok(link) => links[rank] = Some(link),
-                        // It will come again, or be missed by name.
-                        Err(error) => self.notices.note(format!("rank {rank}: {error}")),
-                    }
-                }
+            match caller.advance(&self.token, self.patience) {
+                Ok(None) => self.callers.push(caller),
+                Ok(Some(frame)) => come.push((caller.link, frame)),
+                Err(Unwanted::Stranger(_)) if matches!(caller.stage, Stage::Leaving) => {}
+                Err(Unwanted::Stranger(why)) => self.notices.tell(caller.link.from, &why),
+                Err(Unwanted::Other(why)) => self.turn_away(caller.link, why, false),
             }
         }
-        Ok(())
+        // Where no more can be accepted, those who have come still count.
+        match accepted {
+            Err(error) if come.is_empty() => Err(error),
+            _ => Ok(come),
+        }
     }
 
-    fn objection(&self, hello: &Hello, links: &[Option<Link>]) -> Option<String> {
-        let Hello { rank, size, member } = hello;
-        if *size != self.size {
-            Some(format!("it counts {size} ranks, rank 0 counts {}", self.size))
-        } else if *rank == 0 || *rank >= self.size {
-            Some(format!("the ranks beside rank 0 are 1 to {}", self.size.saturating_sub(1)))
-        } else {
-            let first = &links[*rank].as_ref()?.member.host;
-            Some(format!("two processes claim rank {rank}, on host {first} and host {}", member.host))
-        }
+    /// Refuses one, and tells of it on stderr.
+    pub fn turn_away(&mut self, link: Link, why: String, last_word: bool) {
+        self.notices.tell(link.from, &why);
+        self.refuse(link, why, last_word);
+    }
+
+    /// Answers with the reason, and closes when the other side has read it. [`Refusal`] says what a last word is.
+    pub fn refuse(&mut self, mut link: Link, why: String, last_word: bool) {
+        let refusal = hello::json(&Refusal { why, last_word });
+        link.send(frame::encode(FrameKind::Refuse, 0, "start", &refusal));
+        link.shut();
+        self.callers.push(Caller { link, stage: Stage::Leaving, since: Instant::now() });
     }
 
     fn accept(&mut self) -> Result<(), BootstrapError> {
@@ -116,13 +116,11 @@ impl Door {
         for _ in 0..MAX_STRANGERS {
             match self.listener.accept() {
                 Ok((stream, from)) => {
-                    if self.callers.len() >= self.size + MAX_STRANGERS {
+                    if self.callers.len() >= self.room {
                         self.let_oldest_go();
                     }
-                    if let (Ok(()), Ok(gate)) = (stream.set_nonblocking(true), Gate::new()) {
-                        let (deadline, buffer) = (Instant::now() + HANDSHAKE_LIMIT, Vec::new());
-                        let (proven, closed, leaving) = (false, false, false);
-                        self.callers.push(Caller { stream, from, gate, proven, buffer, deadline, closed, leaving });
+                    if let (Ok(link), Ok(gate)) = (Link::new(stream, from), Gate::new()) {
+                        self.callers.push(Caller { link, stage: Stage::Stranger(gate), since: Instant::now() });
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -140,79 +138,81 @@ impl Door {
 
     /// Drops the oldest connection that has not proved the token, or is refused; whether there was one.
     fn let_oldest_go(&mut self) -> bool {
-        let Some(oldest) = self.callers.iter().position(|caller| !caller.proven) else { return false };
+        let unproven = |caller: &Caller| !matches!(caller.stage, Stage::Proven);
+        let Some(oldest) = self.callers.iter().position(unproven) else { return false };
         let caller = self.callers.remove(oldest);
-        if !caller.leaving {
-            self.notices.tell(caller.from, CROWDED_OUT);
+        if let Stage::Stranger(_) = caller.stage {
+            self.notices.tell(caller.link.from, CROWDED_OUT);
         }
         true
     }
 }
 
 impl Caller {
-    fn advance(&mut self, token: &str) -> Step {
-        if let Err(error) = self.read() {
-            return Step::Stranger(format!("the connection broke: {error}"));
+    /// The frame that says who it is, when it has come and the token is known.
+    fn advance(&mut self, token: &str, patience: Duration) -> Result<Option<Frame>, Unwanted> {
+        // Before the bytes are looked at: what has come in time counts.
+        let late = self.since.elapsed() >= patience;
+        let link = &mut self.link;
+        if !matches!(self.stage, Stage::Proven) {
+            link.read(MAX_UNREAD.saturating_sub(link.buffer.len()));
         }
-        let late = Instant::now() >= self.deadline;
-        if self.leaving {
-            self.buffer.clear();
-            return if self.closed || late { Step::Stranger(String::new()) } else { Step::Wait };
-        }
-        if !self.proven {
-            let mut answer = Vec::new();
-            let knock = self.gate.step(&mut self.buffer, token, &mut answer);
-            // It fits into the socket's buffer; when it does not, the other side takes nothing and is no rank.
-            if let Err(error) = self.stream.write_all(&answer) {
-                return Step::Stranger(format!("the connection broke: {error}"));
-            }
-            match knock {
-                Knock::Stranger => return Step::Stranger("it is not a ginlab rank".into()),
-                Knock::Other(why) => return Step::Refuse(why),
-                Knock::Incomplete => {}
-                Knock::Ours => self.proven = true,
+        match &mut self.stage {
+            Stage::Proven => {}
+            Stage::Leaving => link.buffer.clear(),
+            Stage::Stranger(gate) => {
+                let mut answer = Vec::new();
+                let known = gate.step(&mut link.buffer, token, &mut answer);
+                link.send(answer);
+                if known? {
+                    self.stage = Stage::Proven;
+                }
             }
         }
-        if self.proven {
-            match hello::read_hello(&self.buffer) {
-                Ok(Some((hello, used))) => return Step::Join(hello, used),
-                Ok(None) => {}
-                Err(why) => return Step::Refuse(why),
+        if let Stage::Proven = self.stage {
+            link.fill().map_err(Unwanted::Other)?;
+            if let Some(frame) = link.frames.pop_front() {
+                return Ok(Some(frame));
             }
         }
-        if self.closed {
-            Step::Stranger("it closed before it said who it is".into())
+        if link.closed {
+            Err(Unwanted::Stranger("it closed before it said who it is".into()))
         } else if late {
-            Step::Stranger(format!("it did not say who it is within {} s", HANDSHAKE_LIMIT.as_secs()))
+            Err(Unwanted::Stranger(format!("it did not say who it is within {}", human(patience))))
         } else {
-            Step::Wait
+            Ok(None)
+        }
+    }
+}
+
+/// Refusals told one by one; after these, only at 16, 32, 64, ... of them.
+const MAX_NOTICES: usize = 8;
+
+/// Tells of connections that were turned away.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    refused: usize,
+    last: String,
+}
+
+impl Notices {
+    /// Notes one, and tells of it on stderr if it is due.
+    pub fn tell(&mut self, from: SocketAddr, why: &str) {
+        self.refused += 1;
+        self.last = format!("{from}: {}", printable(why));
+        if self.refused <= MAX_NOTICES {
+            eprintln!("ginlab: refused a connection from {}", self.last);
+        } else if self.refused.is_power_of_two() {
+            eprintln!("ginlab: refused {} connections so far, the last from {}", self.refused, self.last);
         }
     }
 
-    fn read(&mut self) -> io::Result<()> {
-        let mut chunk = [0u8; 4096];
-        while !self.closed && self.buffer.len() < MAX_UNREAD {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => self.closed = true,
-                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
+    /// For the error of a wait that ended without everybody.
+    pub fn clause(&self) -> String {
+        match self.refused {
+            0 => String::new(),
+            1 => format!("; refused one connection: {}", self.last),
+            n => format!("; refused {n} connections, the last: {}", self.last),
         }
-        Ok(())
-    }
-
-    /// Answers with the reason. It fits into the socket's buffer; when it does not, the other side sees a closed socket.
-    fn refuse(&mut self, why: String, last_word: bool) {
-        let bytes = frame::encode(FrameKind::Refuse, 0, "start", &hello::json(&Refusal { why, last_word }));
-        let _ = self.stream.write_all(&bytes);
-        let _ = self.stream.shutdown(Shutdown::Write);
-        self.leaving = true;
-    }
-
-    fn into_link(mut self, welcome: &[u8], hello: &Hello, used: usize) -> io::Result<Link> {
-        self.stream.write_all(welcome)?;
-        Link::new(self.stream, hello.member.clone(), self.buffer.split_off(used))
     }
 }

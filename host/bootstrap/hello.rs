@@ -17,7 +17,7 @@
 //! What others on the network can do:
 //!
 //! - *Whoever connects* without the token gets random bytes and a refusal. He can take up the places of
-//!   [`guard`](super::guard) for others who are no further than he is, and nothing else.
+//!   [`door`](super::door) for others who are no further than he is, and nothing else.
 //! - *Whoever listens in* learns what is said behind the handshake: host names, addresses of rails, keys of registered
 //!   memory, immediates. He cannot use a recorded handshake again, since both numbers are fresh. With a key that he saw he can
 //!   write where its holder can, as long as that registration lives, if he reaches the rail. From a recorded handshake he can
@@ -33,6 +33,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
+use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
 use super::identity::Member;
 use crate::text::printable;
@@ -48,7 +49,7 @@ pub(super) const MAX_TOKEN_BYTES: usize = 256;
 /// A Hello is small; whoever announces more is no rank.
 pub(super) const MAX_HELLO_BYTES: usize = 4096;
 
-const NONCE_BYTES: usize = 32;
+pub(super) const NONCE_BYTES: usize = 32;
 const PREFIX_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
 
 /// What a connector says of itself.
@@ -76,7 +77,7 @@ impl Refusal {
 }
 
 /// A number that is used once.
-type Nonce = [u8; NONCE_BYTES];
+pub(super) type Nonce = [u8; NONCE_BYTES];
 
 fn nonce() -> io::Result<Nonce> {
     let mut bytes = [0; NONCE_BYTES];
@@ -85,7 +86,7 @@ fn nonce() -> io::Result<Nonce> {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+pub(super) enum Side {
     Connector,
     Listener,
 }
@@ -104,7 +105,7 @@ fn mac(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Hmac<Sha
     mac
 }
 
-fn proof(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Vec<u8> {
+pub(super) fn proof(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Vec<u8> {
     frame::encode(FrameKind::Proof, 0, "start", &mac(token, side, connector, listener).finalize().into_bytes())
 }
 
@@ -120,17 +121,13 @@ pub(super) struct Gate {
     theirs: Option<Nonce>,
 }
 
-/// What a connection has told so far.
+/// Somebody who is not let in, and why.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Knock {
-    /// More bytes are needed.
-    Incomplete,
-    /// Not a rank at all: gets no answer.
-    Stranger,
+pub(super) enum Unwanted {
+    /// It may be no ginlab at all: gets no answer.
+    Stranger(String),
     /// A ginlab, but not one of this job: gets this answer.
     Other(String),
-    /// It knows the token.
-    Ours,
 }
 
 impl Gate {
@@ -139,52 +136,53 @@ impl Gate {
         Ok(Gate::with(nonce()?))
     }
 
-    fn with(ours: Nonce) -> Gate {
+    pub(super) fn with(ours: Nonce) -> Gate {
         Gate { ours, theirs: None }
     }
 
-    /// Takes what has arrived from the front of `buffer`, and appends to `answer` what is to be sent. Not called again after
-    /// [`Knock::Ours`]: what is left in the buffer then are ordinary frames.
-    pub fn step(&mut self, buffer: &mut Vec<u8>, token: &str, answer: &mut Vec<u8>) -> Knock {
+    /// Takes what has arrived from the front of `buffer`, and appends to `answer` what is to be sent; whether the other side knows
+    /// the token, for which more bytes may be needed. Not called again then: what is left in the buffer are ordinary frames.
+    pub fn step(&mut self, buffer: &mut Vec<u8>, token: &str, answer: &mut Vec<u8>) -> Result<bool, Unwanted> {
         let theirs = match self.theirs {
             Some(theirs) => theirs,
-            None => match prefix(buffer) {
-                Ok(Some(theirs)) => {
-                    buffer.drain(..PREFIX_BYTES);
-                    answer.extend(frame::encode(FrameKind::Challenge, 0, "start", &self.ours));
-                    *self.theirs.insert(theirs)
-                }
-                Ok(None) => return Knock::Incomplete,
-                Err(knock) => return knock,
-            },
+            None => {
+                let Some(theirs) = prefix(buffer)? else { return Ok(false) };
+                buffer.drain(..PREFIX_BYTES);
+                answer.extend(frame::encode(FrameKind::Challenge, 0, "start", &self.ours));
+                *self.theirs.insert(theirs)
+            }
         };
         match frame::decode(buffer, NONCE_BYTES) {
-            Ok(None) => Knock::Incomplete,
+            Ok(None) => Ok(false),
             Ok(Some((frame, used))) if proves(&frame, token, Side::Connector, &theirs, &self.ours) => {
                 buffer.drain(..used);
                 answer.extend(proof(token, Side::Listener, &theirs, &self.ours));
-                Knock::Ours
+                Ok(true)
             }
-            Ok(Some((Frame { kind: FrameKind::Proof, .. }, _))) => Knock::Other(
+            Ok(Some((Frame { kind: FrameKind::Proof, .. }, _))) => Err(Unwanted::Other(
                 "it has another job token: set GINLAB_TOKEN to the same secret on every rank of the job".into(),
-            ),
-            Ok(Some(_)) | Err(_) => Knock::Stranger,
+            )),
+            Ok(Some(_)) | Err(_) => Err(stranger()),
         }
     }
 }
 
+fn stranger() -> Unwanted {
+    Unwanted::Stranger("it is not a ginlab".to_owned())
+}
+
 /// The connector's number, from the first bytes of a connection; `None` while they are incomplete.
-fn prefix(buffer: &[u8]) -> Result<Option<Nonce>, Knock> {
+fn prefix(buffer: &[u8]) -> Result<Option<Nonce>, Unwanted> {
     let known = buffer.len().min(MAGIC.len());
     if buffer[..known] != MAGIC[..known] {
-        return Err(Knock::Stranger);
+        return Err(stranger());
     }
     let Some((version, rest)) = buffer[known..].split_first_chunk::<4>() else { return Ok(None) };
     let version = u32::from_le_bytes(*version);
     if version != PROTOCOL {
         let why =
             format!("it speaks bootstrap protocol {version}, this side {PROTOCOL}: run the same ginlab everywhere");
-        return Err(Knock::Other(why));
+        return Err(Unwanted::Other(why));
     }
     Ok(rest.first_chunk().copied())
 }
@@ -197,23 +195,27 @@ pub(super) struct Opening {
     proven: bool,
 }
 
-/// What the listener has said.
+/// Why a connection to a listener came to nothing.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// There is more to come.
-    Wait,
-    /// The payload of its Welcome.
-    Welcome(Vec<u8>),
-    /// It does not want us.
+pub(super) enum Failure {
+    /// May be better next time.
+    Retry(String),
+    /// A ginlab does not want us.
     Refused(Refusal),
     /// It is not what was looked for.
     Foreign(String),
+    /// The wait is over.
+    End(BootstrapError),
 }
 
 impl Opening {
     /// For a connection that has just been opened.
     pub fn new() -> io::Result<Opening> {
-        Ok(Opening { ours: nonce()?, theirs: None, proven: false })
+        Ok(Opening::with(nonce()?))
+    }
+
+    pub(super) fn with(ours: Nonce) -> Opening {
+        Opening { ours, theirs: None, proven: false }
     }
 
     /// What to send first.
@@ -224,9 +226,16 @@ impl Opening {
         out
     }
 
-    /// Takes a frame of the listener's, and appends to `answer` what is to be sent: the proof, and the greeting behind it.
-    pub fn step(&mut self, frame: &Frame, token: &str, greeting: &[u8], answer: &mut Vec<u8>) -> Answer {
-        let foreign = |text: String| Answer::Foreign(format!("not a ginlab of this job: {text}"));
+    /// Takes a frame of the listener's, and appends to `answer` what is to be sent: the proof, and the greeting behind it. The
+    /// payload of its Welcome is the end; before, there is more to come.
+    pub fn step(
+        &mut self,
+        frame: &Frame,
+        token: &str,
+        greeting: &[u8],
+        answer: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let foreign = |why: String| Err(Failure::Foreign(format!("not a ginlab of this job: {why}")));
         match (frame.kind, self.theirs, self.proven) {
             (FrameKind::Challenge, None, _) => {
                 let Ok(theirs) = Nonce::try_from(&*frame.payload) else {
@@ -235,17 +244,17 @@ impl Opening {
                 self.theirs = Some(theirs);
                 answer.extend(proof(token, Side::Connector, &self.ours, &theirs));
                 answer.extend(greeting);
-                Answer::Wait
+                Ok(None)
             }
             (FrameKind::Proof, Some(theirs), false) => {
                 self.proven = proves(frame, token, Side::Listener, &self.ours, &theirs);
-                if self.proven { Answer::Wait } else { foreign("it does not know the job's token".into()) }
+                if self.proven { Ok(None) } else { foreign("it does not know the job's token".into()) }
             }
-            (FrameKind::Welcome, _, true) => Answer::Welcome(frame.payload.clone()),
+            (FrameKind::Welcome, _, true) => Ok(Some(frame.payload.clone())),
             (FrameKind::Refuse, _, proven) => match Refusal::parse(&frame.payload) {
                 Ok(refusal) => {
                     let last_word = refusal.last_word && proven;
-                    Answer::Refused(Refusal { last_word, ..refusal })
+                    Err(Failure::Refused(Refusal { last_word, ..refusal }))
                 }
                 Err(error) => foreign(format!("unreadable Refuse: {}", printable(&error.to_string()))),
             },
@@ -254,87 +263,17 @@ impl Opening {
     }
 }
 
-/// What tests/fuzz.rs feeds: both sides of the handshake, with numbers that are known beforehand.
-pub(crate) mod fuzzed {
-    use super::{Answer, FrameKind, Gate, Hello, Knock, NONCE_BYTES, Nonce, Opening, Refusal, Side};
-    use super::{Member, frame, json, proof, read_hello};
-
-    const OURS: Nonce = [1; NONCE_BYTES];
-    const THEIRS: Nonce = [2; NONCE_BYTES];
-    const TOKEN: &str = "a token";
-
-    /// Everything that a connector sends, first a visitor's and then a rank's.
-    pub fn connectors() -> Vec<Vec<u8>> {
-        let opening = Opening { ours: OURS, theirs: None, proven: false };
-        let hello = Hello { rank: 1, size: 2, member: Member::here() };
-        let start = [opening.prefix(), proof(TOKEN, Side::Connector, &OURS, &THEIRS)].concat();
-        let greeting = |kind| frame::encode(kind, 0, "start", &json(&hello));
-        [FrameKind::Visit, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
-    }
-
-    /// Everything that a listener sends: one that welcomes and one that refuses.
-    pub fn listeners() -> Vec<Vec<u8>> {
-        let challenge = frame::encode(FrameKind::Challenge, 0, "start", &THEIRS);
-        let start = [challenge, proof(TOKEN, Side::Listener, &OURS, &THEIRS)].concat();
-        let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
-        let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
-        ends.map(|(kind, payload)| [&start[..], &frame::encode(kind, 0, "start", &payload)].concat()).to_vec()
-    }
-
-    /// What the listener makes of a connector's bytes; whether it let it in.
-    pub fn listen(bytes: &[u8]) -> bool {
-        let (mut gate, mut buffer, mut answer) = (Gate::with(THEIRS), bytes.to_vec(), Vec::new());
-        let ours = gate.step(&mut buffer, TOKEN, &mut answer) == Knock::Ours;
-        let _ = ours.then(|| read_hello(&buffer));
-        ours
-    }
-
-    /// What the connector makes of a listener's bytes; whether it took it for its own.
-    pub fn connect(mut bytes: &[u8]) -> bool {
-        let mut opening = Opening { ours: OURS, theirs: None, proven: false };
-        while let Ok(Some((frame, used))) = frame::decode(bytes, super::MAX_HELLO_BYTES) {
-            bytes = &bytes[used..];
-            match opening.step(&frame, TOKEN, b"", &mut Vec::new()) {
-                Answer::Wait => {}
-                Answer::Welcome(payload) => return serde_json::from_slice::<Member>(&payload).is_ok(),
-                Answer::Refused(refusal) => return refusal.last_word,
-                Answer::Foreign(_) => return false,
-            }
+impl Hello {
+    /// From the first frame behind the proof, or why it is none; its words are fit to be shown.
+    pub fn of(frame: &Frame) -> Result<Hello, String> {
+        match frame.kind {
+            FrameKind::Hello => match serde_json::from_slice::<Hello>(&frame.payload) {
+                Ok(hello) => Ok(Hello { member: hello.member.printable(), ..hello }),
+                Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
+            },
+            FrameKind::Visit => Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into()),
+            other => Err(format!("{other:?} before Hello")),
         }
-        false
-    }
-
-    /// Frames of a job under way, and the parts in them; whether all bytes were frames.
-    pub fn frames(mut bytes: &[u8]) -> bool {
-        while let Ok(Some((frame, used))) = frame::decode(bytes, frame::MAX_BYTES) {
-            bytes = &bytes[used..];
-            let _ = frame::split_parts(&frame.payload, 3);
-            let _ = serde_json::from_slice::<Vec<usize>>(&frame.payload);
-        }
-        bytes.is_empty()
-    }
-
-    /// A step of a job of three ranks.
-    pub fn steps() -> Vec<Vec<u8>> {
-        let all = frame::join_parts(&[b"first".to_vec(), Vec::new(), vec![7; 40]]);
-        let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
-        let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
-        vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "failed", b"rail 2 is down")]
-    }
-}
-
-/// Reads the Hello that follows the proof: it and its length, `None` while incomplete.
-pub(super) fn read_hello(buffer: &[u8]) -> Result<Option<(Hello, usize)>, String> {
-    let Some((frame, used)) = frame::decode(buffer, MAX_HELLO_BYTES)? else { return Ok(None) };
-    match frame {
-        Frame { kind: FrameKind::Hello, payload, .. } => match serde_json::from_slice::<Hello>(&payload) {
-            Ok(hello) => Ok(Some((Hello { member: hello.member.printable(), ..hello }, used))),
-            Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
-        },
-        Frame { kind: FrameKind::Visit, .. } => {
-            Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
-        }
-        other => Err(format!("{:?} before Hello", other.kind)),
     }
 }
 
@@ -360,17 +299,17 @@ mod tests {
     }
 
     /// Both sides with these tokens: what each has sent, and how the listener judges.
-    fn meet(connector: &str, listener: &str) -> (Vec<u8>, Vec<u8>, Knock, Opening) {
+    fn meet(connector: &str, listener: &str) -> (Vec<u8>, Vec<u8>, Result<bool, Unwanted>, Opening) {
         let (mut gate, mut opening) = (Gate::new().unwrap(), Opening::new().unwrap());
         let (mut sent, mut answered) = (opening.prefix(), Vec::new());
         let mut buffer = sent.clone();
-        assert_eq!(gate.step(&mut buffer, listener, &mut answered), Knock::Incomplete);
+        assert_eq!(gate.step(&mut buffer, listener, &mut answered), Ok(false));
         let mut answer = Vec::new();
-        assert_eq!(opening.step(&frames(&answered)[0], connector, b"greeting", &mut answer), Answer::Wait);
+        assert_eq!(opening.step(&frames(&answered)[0], connector, b"greeting", &mut answer), Ok(None));
         sent.extend(&answer);
         buffer.extend(&answer);
         let knock = gate.step(&mut buffer, listener, &mut answered);
-        if knock == Knock::Ours {
+        if knock == Ok(true) {
             assert_eq!(buffer, b"greeting");
         }
         (sent, answered, knock, opening)
@@ -379,7 +318,7 @@ mod tests {
     #[test]
     fn both_sides_prove_the_token_and_neither_sends_it() {
         let (sent, answered, knock, mut opening) = meet("a secret", "a secret");
-        assert_eq!(knock, Knock::Ours);
+        assert_eq!(knock, Ok(true));
         for bytes in [&sent, &answered] {
             assert!(!bytes.windows(8).any(|window| window == b"a secret"));
         }
@@ -387,10 +326,12 @@ mod tests {
         let proof = &frames(&answered)[1];
         let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "a secret", b"", &mut Vec::new());
         // Not before the proof.
-        assert!(matches!(step(&mut opening, &frames(&welcome)[0]), Answer::Foreign(_)));
-        assert_eq!(step(&mut opening, proof), Answer::Wait);
-        assert_eq!(step(&mut opening, &frames(&welcome)[0]), Answer::Welcome(b"me".to_vec()));
-        assert!(matches!(meet("another", "a secret").2, Knock::Other(why) if why.contains("another job token")));
+        assert!(matches!(step(&mut opening, &frames(&welcome)[0]), Err(Failure::Foreign(_))));
+        assert_eq!(step(&mut opening, proof), Ok(None));
+        assert_eq!(step(&mut opening, &frames(&welcome)[0]), Ok(Some(b"me".to_vec())));
+        assert!(
+            matches!(meet("another", "a secret").2, Err(Unwanted::Other(why)) if why.contains("another job token"))
+        );
     }
 
     #[test]
@@ -398,17 +339,17 @@ mod tests {
         let (sent, answered, ..) = meet("t", "t");
         // The connector's whole part again, to a listener that chooses another number.
         let (mut gate, mut answer) = (Gate::new().unwrap(), Vec::new());
-        assert!(matches!(gate.step(&mut sent.clone(), "t", &mut answer), Knock::Other(_)));
+        assert!(matches!(gate.step(&mut sent.clone(), "t", &mut answer), Err(Unwanted::Other(_))));
         assert_eq!(frames(&answer).len(), 1, "a challenge, and no proof of the listener's");
         // The listener's whole part again.
         let mut opening = Opening::new().unwrap();
         let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "t", b"", &mut Vec::new());
-        assert_eq!(step(&mut opening, &frames(&answered)[0]), Answer::Wait);
-        assert!(matches!(step(&mut opening, &frames(&answered)[1]), Answer::Foreign(_)));
+        assert_eq!(step(&mut opening, &frames(&answered)[0]), Ok(None));
+        assert!(matches!(step(&mut opening, &frames(&answered)[1]), Err(Failure::Foreign(_))));
         // The connector's own proof, handed back to it.
         let (mut opening, mut own) = (Opening::new().unwrap(), Vec::new());
-        assert_eq!(opening.step(&frames(&answered)[0], "t", b"", &mut own), Answer::Wait);
-        assert!(matches!(step(&mut opening, &frames(&own)[0]), Answer::Foreign(_)));
+        assert_eq!(opening.step(&frames(&answered)[0], "t", b"", &mut own), Ok(None));
+        assert!(matches!(step(&mut opening, &frames(&own)[0]), Err(Failure::Foreign(_))));
     }
 
     #[test]
@@ -417,9 +358,9 @@ mod tests {
         let refuse = &frames(&frame::encode(FrameKind::Refuse, 0, "start", &json(&refusal)))[0];
         let (_, answered, _, mut opening) = meet("t", "t");
         let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "t", b"", &mut Vec::new());
-        let expected = |last_word| Answer::Refused(Refusal { why: "no?[2J".into(), last_word });
+        let expected = |last_word| Err(Failure::Refused(Refusal { why: "no?[2J".into(), last_word }));
         assert_eq!(step(&mut opening, refuse), expected(false));
-        assert_eq!(step(&mut opening, &frames(&answered)[1]), Answer::Wait);
+        assert_eq!(step(&mut opening, &frames(&answered)[1]), Ok(None));
         assert_eq!(step(&mut opening, refuse), expected(true));
     }
 
@@ -429,26 +370,26 @@ mod tests {
         let last = sent.len() - b"greeting".len();
         for cut in 0..last {
             let mut gate = Gate::new().unwrap();
-            assert_eq!(gate.step(&mut sent[..cut].to_vec(), "secret", &mut Vec::new()), Knock::Incomplete, "{cut}");
+            assert_eq!(gate.step(&mut sent[..cut].to_vec(), "secret", &mut Vec::new()), Ok(false), "{cut}");
         }
     }
 
     #[test]
     fn strangers_and_other_versions() {
         let knock = |bytes: &[u8]| Gate::new().unwrap().step(&mut bytes.to_vec(), "t", &mut Vec::new());
-        assert_eq!(knock(b"GET / HTTP/1.1\r\n"), Knock::Stranger);
-        assert_eq!(knock(b"g\0"), Knock::Stranger);
+        assert_eq!(knock(b"GET / HTTP/1.1\r\n"), Err(stranger()));
+        assert_eq!(knock(b"g\0"), Err(stranger()));
         let mut newer = Opening::new().unwrap().prefix();
         newer[8] = 9;
-        assert!(matches!(knock(&newer), Knock::Other(why) if why.contains("protocol 9")));
+        assert!(matches!(knock(&newer), Err(Unwanted::Other(why)) if why.contains("protocol 9")));
         // Behind the prefix: another frame than a proof, one that is too long, and none at all.
         let prefix = Opening::new().unwrap().prefix();
         let hello = frame::encode(FrameKind::Hello, 0, "start", b"{}");
         let long = frame::encode(FrameKind::Proof, 0, "start", &[0; 33]);
         for garbage in [&hello[..], &long, &[0xff; 16]] {
-            assert_eq!(knock(&[&prefix, garbage].concat()), Knock::Stranger);
+            assert_eq!(knock(&[&prefix, garbage].concat()), Err(stranger()));
         }
         let short = frame::encode(FrameKind::Proof, 0, "start", &[0; 31]);
-        assert!(matches!(knock(&[&prefix[..], &short].concat()), Knock::Other(_)));
+        assert!(matches!(knock(&[&prefix[..], &short].concat()), Err(Unwanted::Other(_))));
     }
 }

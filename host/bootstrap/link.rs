@@ -1,65 +1,91 @@
-//! One connection of the star: a non-blocking socket and the frames that arrived on it.
+//! One connection, of a rank or of a visitor: a socket that never waits, the messages that have come by it, and those that it
+//! has not taken yet. Whoever has it does the waiting: ranks by poll(2), visits by tokio.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use super::error::{BootstrapError, Ending};
-use super::frame::{self, Frame, FrameKind, MAX_BYTES};
+use super::frame::{self, Frame, FrameKind};
+use super::hello::MAX_HELLO_BYTES;
 use super::identity::Member;
+use crate::text::printable;
 
 /// A peer that follows the protocol never has more frames under way than this; reading stops here.
 const MAX_QUEUED: usize = 16;
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// The error that a frame of last words tells.
 pub(super) fn last_words_of(frame: &Frame) -> BootstrapError {
     BootstrapError::Aborted {
         rank: frame.step as usize,
         ending: Ending::of_label(&frame.label),
-        text: crate::text::printable(&String::from_utf8_lossy(&frame.payload)),
+        text: printable(&String::from_utf8_lossy(&frame.payload)),
     }
 }
 
-/// A connection to a rank.
+/// See the module.
+#[derive(Debug)]
 pub(super) struct Link {
-    stream: TcpStream,
+    pub stream: TcpStream,
+    /// The other side's address.
+    pub from: SocketAddr,
     pub member: Member,
-    buffer: Vec<u8>,
-    /// The largest payload that is read.
+    /// What has come and is no whole frame yet, or the beginning of a handshake.
+    pub buffer: Vec<u8>,
+    /// The largest payload that is read: little, until the other side has proved itself.
     pub longest: usize,
     pub frames: VecDeque<Frame>,
     /// The peer has closed, or the connection broke.
     pub closed: bool,
-    /// A frame was left half sent: nothing more may be sent, the peer could not tell where it begins.
-    pub torn: bool,
+    unsent: VecDeque<Arc<[u8]>>,
+    /// Bytes of the first of them that have gone.
+    gone: usize,
 }
 
 impl Link {
-    /// Takes over a connected socket; `buffer` is what was read from it already.
-    pub fn new(stream: TcpStream, member: Member, buffer: Vec<u8>) -> io::Result<Self> {
+    /// Takes over a connected socket.
+    pub fn new(stream: TcpStream, from: SocketAddr) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Link { stream, member, buffer, longest: MAX_BYTES, frames: VecDeque::new(), closed: false, torn: false })
+        // Without the IPv6 spelling of an IPv4 address.
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let (member, longest) = (Member::nobody(), MAX_HELLO_BYTES);
+        let (buffer, frames, unsent) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        Ok(Link { stream, from, member, buffer, longest, frames, closed: false, unsent, gone: 0 })
+    }
+
+    /// Reads so many bytes of what is there, at most; whether there may be more.
+    pub fn read(&mut self, most: usize) -> bool {
+        // Room for a handshake; more grows with what comes.
+        self.buffer.reserve(most.min(512));
+        match (&self.stream).take(most as u64).read_to_end(&mut self.buffer) {
+            Ok(count) if count == most => true,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            _ => {
+                self.closed = true;
+                false
+            }
+        }
     }
 
     /// Reads what is there. An error is garbage; a closed connection is not an error but [`Link::closed`].
     pub fn fill(&mut self) -> Result<(), String> {
-        self.parse()?;
-        let mut chunk = [0u8; 64 << 10];
-        while !self.closed && self.wants_more() {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => self.closed = true,
-                Ok(count) => {
-                    self.buffer.extend_from_slice(&chunk[..count]);
-                    self.parse()?;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => self.closed = true,
+        let mut more = true;
+        loop {
+            while let Some((frame, used)) = frame::decode(&self.buffer, self.longest)? {
+                self.buffer.drain(..used);
+                self.frames.push_back(frame);
             }
+            if !more || !self.wants_more() {
+                return Ok(());
+            }
+            more = self.read(CHUNK_BYTES);
         }
-        Ok(())
     }
 
     /// Whether reading further makes sense.
@@ -67,24 +93,54 @@ impl Link {
         self.frames.len() < MAX_QUEUED
     }
 
-    fn parse(&mut self) -> Result<(), String> {
-        while let Some((frame, used)) = frame::decode(&self.buffer, self.longest)? {
-            self.buffer.drain(..used);
-            self.frames.push_back(frame);
-        }
-        Ok(())
-    }
-
     /// The error that the peer reported, if it did: it goes before everything else in the queue.
     pub fn abort(&self) -> Option<BootstrapError> {
         self.frames.iter().find(|frame| frame.kind == FrameKind::Abort).map(last_words_of)
     }
 
-    /// Sends as much as the socket takes now; the count, 0 when it is full.
-    pub fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.stream.write(bytes) {
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
-            other => other,
+    /// Sends behind what has not gone yet, as much as the socket takes now.
+    pub fn send(&mut self, bytes: impl Into<Arc<[u8]>>) {
+        let bytes = bytes.into();
+        if !bytes.is_empty() {
+            self.unsent.push_back(bytes);
+            self.flush();
+        }
+    }
+
+    /// Sends on; whether all has gone. It has nowhere to go when the connection is closed.
+    pub fn flush(&mut self) -> bool {
+        while let Some(first) = self.unsent.front() {
+            match (&self.stream).write(&first[self.gone..]) {
+                Ok(count) => self.gone += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.closed = true;
+                    self.unsent.clear();
+                }
+            }
+            if self.unsent.front().is_none_or(|first| self.gone == first.len()) {
+                self.unsent.pop_front();
+                self.gone = 0;
+            }
+        }
+        true
+    }
+
+    /// Sends nothing more.
+    pub fn shut(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Closes so that what was sent last still arrives: a socket closed with unread data resets the connection, and a
+    /// reset may overtake the last frame.
+    pub fn close(mut self) {
+        self.shut();
+        for _ in 0..16 {
+            self.buffer.clear();
+            if !self.read(CHUNK_BYTES) {
+                break;
+            }
         }
     }
 }
@@ -92,19 +148,5 @@ impl Link {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
-    }
-}
-
-impl Drop for Link {
-    /// Closes so that what was sent last still arrives: a socket closed with unread data resets the connection, and a
-    /// reset may overtake the last frame.
-    fn drop(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
-        let mut chunk = [0u8; 4096];
-        for _ in 0..256 {
-            if !matches!(self.stream.read(&mut chunk), Ok(1..)) {
-                break;
-            }
-        }
     }
 }

@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use super::children::Children;
 use super::detect::{Env, RANK, number, process_env, required, was_spawned};
 use super::error::BootstrapError;
+use super::star::Star;
+use super::{Bootstrap, Kind, Options};
 
 const SIZE: &str = "GINLAB_WORLD_SIZE";
 const MASTER: &str = "GINLAB_MASTER";
@@ -36,14 +38,36 @@ impl Place {
         let token = required(env, TOKEN, by, fix)?;
         if rank == 0 || rank >= size {
             let allowed = format!("children of a job of {size} ranks are 1 to {}", size.saturating_sub(1));
-            return Err(BootstrapError::BadVariable { name: RANK.into(), value: rank.to_string(), allowed });
+            return Err(BootstrapError::bad_variable(RANK, rank, allowed));
         }
-        let master = master.parse().map_err(|_| BootstrapError::BadVariable {
-            name: MASTER.into(),
-            value: master.clone(),
-            allowed: "an address and a port such as 127.0.0.1:4711".into(),
-        })?;
+        let allowed = "an address and a port such as 127.0.0.1:4711";
+        let master = master.parse().map_err(|_| BootstrapError::bad_variable(MASTER, master, allowed))?;
         Ok(Place { rank, size, master, token })
+    }
+}
+
+impl Bootstrap {
+    /// Joins a star whose rank 0 started this process.
+    pub(super) fn child(options: Options) -> Result<Self, BootstrapError> {
+        let place = Place::from_env(&process_env)?;
+        let master = place.master;
+        let candidates = || Ok(vec![master]);
+        Bootstrap::leaf(Kind::Local, (place.rank, place.size), candidates, &master.to_string(), &place.token, options)
+    }
+
+    /// Starts `ranks - 1` copies of this program on this machine, with the same arguments, and becomes rank 0. In the
+    /// copies [`Bootstrap::auto`] joins; their stdout is closed, and they end when the thread that called this ends.
+    pub fn local(ranks: usize, options: Options) -> Result<Self, BootstrapError> {
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            return Err(BootstrapError::BadSize { asked: ranks, limit: MAX_RANKS });
+        }
+        if ranks == 1 {
+            return Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, options);
+        }
+        let mut children = Children::default();
+        let (listener, token) = start(ranks, &mut children)?;
+        let star = Star::new(0, ranks, Some(children));
+        Bootstrap::centre(Kind::Local, star, Some((listener, &token)), options)
     }
 }
 

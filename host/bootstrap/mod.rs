@@ -23,7 +23,7 @@ mod detect;
 mod door;
 mod error;
 mod frame;
-mod guard;
+pub(crate) mod fuzzed;
 mod hello;
 mod identity;
 mod link;
@@ -47,11 +47,10 @@ pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
 pub use tcp::{TcpSettings, token_for};
 
-pub(crate) use hello::fuzzed;
-
 use crate::pairing::Pairing;
-use children::Children;
+use connect::Search;
 use door::Door;
+use frame::FrameKind;
 use hello::Hello;
 use star::Star;
 use wait::Clock;
@@ -151,7 +150,10 @@ impl Bootstrap {
         };
         match ranks {
             Some(asked) if asked != opened.size() => {
-                let error = BootstrapError::SizeMismatch { asked, kind, size: opened.size() };
+                let size = opened.size();
+                let error = BootstrapError::usage(format!(
+                    "{asked} ranks were asked for, but the {kind} bootstrap has {size}; leave the number out, or start that many"
+                ));
                 opened.abort(error.ending(), &error.to_string());
                 Err(error)
             }
@@ -191,7 +193,7 @@ impl Bootstrap {
         let clock = Clock::new(options.timeout, options.interrupt);
         let door = match listening {
             Some((listener, token)) if star.size > 1 => {
-                Some(Door::new(listener, tcp::checked_token(token)?, star.size, &Member::here())?)
+                Some(Door::new(listener, tcp::checked_token(token)?, star.size)?)
             }
             _ => None,
         };
@@ -208,8 +210,11 @@ impl Bootstrap {
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let mut star = Star::new(rank, checked_size(size)?, None);
-        let hello = Hello { rank, size, member: Member::here() };
-        let link = connect::connect(candidates, master, tcp::checked_token(token)?, &hello, &clock)?;
+        let hello = hello::json(&Hello { rank, size, member: Member::here() });
+        let greeting = frame::encode(FrameKind::Hello, 0, "start", &hello);
+        let search = Search { place: master, token: tcp::checked_token(token)?, greeting, rank: Some(rank) };
+        let (mut link, member) = search.connect::<Member>(candidates, &clock)?;
+        (link.member, link.longest) = (member.printable(), frame::MAX_BYTES);
         star.links[0] = Some(link);
         // Rank 0 is there: the time spent on finding it does not count against the other ranks.
         let clock = Clock::new(options.timeout, options.interrupt);
@@ -237,16 +242,12 @@ impl Bootstrap {
             session: None,
         };
         let mine = hello::json(&Member::here());
-        let infos = opened.guard(|star| star.all_gather(&mine, "start", &mut clock, door.as_mut()))?;
+        let infos = opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, door.as_mut()))?;
         // Nobody is expected any more: the port closes.
         drop(door);
         for (rank, info) in infos.iter().enumerate() {
-            opened.members.push(
-                serde_json::from_slice(info).map_err(|error| BootstrapError::Garbage {
-                    from: format!("rank {rank}"),
-                    text: error.to_string(),
-                })?,
-            );
+            let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
+            opened.members.push(serde_json::from_slice::<Member>(info).map_err(garbage)?);
         }
         let mut options = vec![("ginlab version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         options.extend(fingerprint);
@@ -266,17 +267,12 @@ impl Bootstrap {
 
     /// This process's place among the ranks of its host, from 0.
     pub fn local_rank(&self) -> usize {
-        self.neighbours().position(|rank| rank == self.rank()).unwrap_or(0)
+        self.on_this_host().iter().position(|rank| *rank == self.rank()).unwrap_or(0)
     }
 
     /// The number of ranks on this host.
     pub fn local_size(&self) -> usize {
-        self.neighbours().count()
-    }
-
-    fn neighbours(&self) -> impl Iterator<Item = usize> {
-        let here = &self.members[self.star.rank].identity;
-        self.members.iter().enumerate().filter(move |(_, member)| member.identity == *here).map(|(rank, _)| rank)
+        self.on_this_host().len()
     }
 
     /// Whether all ranks run on one host, in one network namespace.
@@ -303,7 +299,8 @@ impl Bootstrap {
 
     /// The ranks on this host: on this machine, and in this network namespace.
     pub fn on_this_host(&self) -> Vec<usize> {
-        self.neighbours().collect()
+        let here = &self.members[self.star.rank].identity;
+        (0..self.size()).filter(|rank| self.members[*rank].identity == *here).collect()
     }
 
     /// How the ranks found each other.
@@ -339,7 +336,7 @@ impl Bootstrap {
         let parsed: Result<Vec<Vec<(String, String)>>, _> = all.iter().map(|one| serde_json::from_slice(one)).collect();
         let difference = match parsed {
             Ok(fingerprints) => detect::first_difference(&fingerprints),
-            Err(error) => Some(BootstrapError::Garbage { from: "a rank".into(), text: error.to_string() }),
+            Err(error) => Some(BootstrapError::garbage("a rank", error)),
         };
         match difference {
             Some(error) => {
@@ -364,7 +361,7 @@ impl Bootstrap {
     /// order. Every rank calls it.
     pub fn finish(mut self) -> Result<(), BootstrapError> {
         self.barrier("end")?;
-        self.star.links.clear();
+        self.star.leave();
         if let Some(children) = self.star.children.as_mut() {
             children.finish(self.timeout)?;
         }
@@ -397,45 +394,6 @@ impl Bootstrap {
             BootstrapError::Left { rank: 0, .. } => {}
             other => self.star.last_words(me, other.ending(), &other.to_string()),
         }
-    }
-
-    /// Joins a star whose rank 0 started this process.
-    fn child(options: Options) -> Result<Self, BootstrapError> {
-        let place = local::Place::from_env(&process_env)?;
-        let master = place.master;
-        let candidates = || Ok(vec![master]);
-        Bootstrap::leaf(Kind::Local, (place.rank, place.size), candidates, &master.to_string(), &place.token, options)
-    }
-
-    /// Starts `ranks - 1` copies of this program on this machine, with the same arguments, and becomes rank 0. In the
-    /// copies [`Bootstrap::auto`] joins; their stdout is closed, and they end when the thread that called this ends.
-    pub fn local(ranks: usize, options: Options) -> Result<Self, BootstrapError> {
-        if !(1..=local::MAX_RANKS).contains(&ranks) {
-            return Err(BootstrapError::BadSize { asked: ranks, limit: local::MAX_RANKS });
-        }
-        if ranks == 1 {
-            return Bootstrap::centre(Kind::Local, Star::new(0, 1, None), None, options);
-        }
-        let mut children = Children::default();
-        let (listener, token) = local::start(ranks, &mut children)?;
-        let star = Star::new(0, ranks, Some(children));
-        Bootstrap::centre(Kind::Local, star, Some((listener, &token)), options)
-    }
-
-    /// Takes the rank and rank 0's address from `settings`, see [`TcpSettings::from_env`].
-    pub fn tcp(settings: &TcpSettings, options: Options) -> Result<Self, BootstrapError> {
-        let &TcpSettings { rank, size, ref master, port, ref token } = settings;
-        if size == 0 || rank >= size {
-            let allowed = format!("the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
-            return Err(BootstrapError::BadVariable { name: "RANK".into(), value: rank.to_string(), allowed });
-        }
-        if rank > 0 {
-            let resolve = || tcp::resolve(master, port);
-            return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
-        }
-        checked_size(size)?;
-        let listener = if size > 1 { Some((tcp::listen(master, port)?, token.as_str())) } else { None };
-        Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
     }
 }
 

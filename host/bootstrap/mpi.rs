@@ -43,6 +43,10 @@ impl Session {
     }
 }
 
+fn failed(text: impl std::fmt::Display) -> BootstrapError {
+    BootstrapError::failed(format!("MPI: {text}"))
+}
+
 /// Where rank 0 listens. What is broadcast is this, or the kind and the text of rank 0's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
@@ -59,9 +63,7 @@ impl Bootstrap {
         let initialized =
             bounded("MPI_Init", options.timeout, || ::mpi::initialize_with_threading(Threading::Funneled));
         let Some((universe, _)) = initialized else {
-            return Err(BootstrapError::Mpi(
-                "it is initialised already; the mpi bootstrap opens once in a process".into(),
-            ));
+            return Err(failed("it is initialised already; the mpi bootstrap opens once in a process"));
         };
         let session = Session(std::mem::ManuallyDrop::new(universe));
         let world = session.0.world();
@@ -82,7 +84,7 @@ impl Bootstrap {
         } else {
             let bytes = broadcast(&world, None, &clock)?;
             let offer: Result<Offer, (Ending, String)> = serde_json::from_slice(&bytes)
-                .map_err(|error| BootstrapError::Mpi(format!("rank 0's addresses are unreadable: {error}")))?;
+                .map_err(|error| failed(format_args!("rank 0's addresses are unreadable: {error}")))?;
             let offer = offer.map_err(|(ending, text)| BootstrapError::Aborted { rank: 0, ending, text })?;
             let candidates = candidates(&offer, &Member::here().identity);
             let master = candidates.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
@@ -137,7 +139,8 @@ fn interfaces(pattern: Option<&str>) -> Result<Vec<IpAddr>, BootstrapError> {
     match pattern {
         Some(pattern) if addresses.is_empty() => {
             let available = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            Err(BootstrapError::NoInterface { pattern: pattern.to_owned(), available })
+            let text = format!("no network interface matches {pattern:?}; this host has: {available}");
+            Err(BootstrapError::usage(text))
         }
         _ => Ok(addresses),
     }
@@ -155,7 +158,7 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
     let mut message = vec![0u8; OFFER_BYTES];
     if let Some(bytes) = mine {
         let Some(place) = message.get_mut(4..4 + bytes.len()) else {
-            return Err(BootstrapError::Mpi(format!(
+            return Err(failed(format_args!(
                 "this host's addresses take {} bytes, at most {} fit; choose interfaces with --bootstrap-if",
                 bytes.len(),
                 OFFER_BYTES - 4
@@ -172,19 +175,18 @@ fn broadcast(world: &impl Communicator, mine: Option<Vec<u8>>, clock: &Clock) ->
             Ok((_, message)) => {
                 let length = u32::from_le_bytes([message[0], message[1], message[2], message[3]]) as usize;
                 let bytes = message.get(4..4 + length);
-                return bytes.map(<[u8]>::to_vec).ok_or_else(|| BootstrapError::Mpi("a torn broadcast".into()));
+                return bytes.map(<[u8]>::to_vec).ok_or_else(|| failed("a torn broadcast"));
             }
             Err(pending) => request = pending,
         }
         if clock.interrupted() || clock.expired() {
             // A request that is dropped before its end panics.
             std::mem::forget(request);
-            let what = "MPI broadcast of rank 0's address".to_owned();
+            let what = "MPI broadcast of rank 0's address";
             if clock.interrupted() {
-                return Err(BootstrapError::Interrupted { what });
+                return Err(BootstrapError::Interrupted(what.to_owned()));
             }
-            let (after, missing, arrived) = (clock.timeout, vec![0], vec![world.rank() as usize]);
-            return Err(BootstrapError::TimedOut { after, missing, arrived, what, note: String::new() });
+            return Err(BootstrapError::timed_out(clock.timeout, &[0], &[world.rank() as usize], what, ""));
         }
         clock.pause(LOOK_EVERY);
     }

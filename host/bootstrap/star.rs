@@ -2,6 +2,8 @@
 //! part to rank 0, rank 0 sends all parts back.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
@@ -10,6 +12,7 @@ use super::children::Children;
 use super::door::Door;
 use super::error::{BootstrapError, Ending};
 use super::frame::{self, FrameKind, MAX_BYTES};
+use super::hello::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
 use super::wait::Clock;
@@ -38,18 +41,8 @@ impl Star {
         Star { rank, size, links: (0..size).map(|_| None).collect(), children, step: 0 }
     }
 
-    /// All ranks' bytes, by rank. While `door` is given, ranks may still connect.
-    pub fn all_gather(
-        &mut self,
-        bytes: &[u8],
-        what: &str,
-        clock: &mut Clock,
-        door: Option<&mut Door>,
-    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        self.exchange(bytes, usize::MAX, what, clock, door)
-    }
-
-    /// As [`Star::all_gather`], but ranks other than 0 get only the first `spread` bytes of each part back.
+    /// All ranks' bytes, by rank; ranks other than 0 get only the first `spread` bytes of each part back. While `door` is given,
+    /// ranks may still connect.
     pub fn exchange(
         &mut self,
         bytes: &[u8],
@@ -58,29 +51,60 @@ impl Star {
         clock: &mut Clock,
         door: Option<&mut Door>,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        if bytes.len() > MAX_BYTES {
-            return Err(BootstrapError::TooLarge { what: what.to_owned(), bytes: bytes.len() });
-        }
         let all = if self.rank == 0 {
             let parts = self.collect(bytes, what, clock, door)?;
-            let total = frame::joined_bytes(&parts);
-            if total > MAX_BYTES {
-                return Err(BootstrapError::TooLarge { what: what.to_owned(), bytes: total });
-            }
             if self.size > 1 {
-                let told: Vec<Vec<u8>> = parts.iter().map(|part| part[..part.len().min(spread)].to_vec()).collect();
-                let all = frame::encode(FrameKind::All, self.step, what, &frame::join_parts(&told));
+                let told: Vec<&[u8]> = parts.iter().map(|part| &part[..part.len().min(spread)]).collect();
+                let told = frame::join_parts(&told);
+                if told.len() > MAX_BYTES {
+                    return Err(BootstrapError::too_large(what, told.len()));
+                }
                 let others: Vec<usize> = (1..self.size).collect();
-                self.send(&others, &all, what, clock)?;
+                self.send(&others, frame::encode(FrameKind::All, self.step, what, &told), what, clock)?;
             }
             parts
         } else {
-            let part = frame::encode(FrameKind::Part, self.step, what, bytes);
-            self.send(&[0], &part, what, clock)?;
+            self.send(&[0], frame::encode(FrameKind::Part, self.step, what, bytes), what, clock)?;
             self.receive_all(what, clock)?
         };
         self.step += 1;
         Ok(all)
+    }
+
+    /// Takes those who have come and are ranks. Others are turned away; a rank of this job that cannot be is an error, since the
+    /// job cannot become whole.
+    fn let_in(&mut self, door: &mut Door) -> Result<(), BootstrapError> {
+        for (mut link, frame) in door.step()? {
+            let hello = match Hello::of(&frame) {
+                Ok(hello) => hello,
+                Err(why) => {
+                    door.turn_away(link, why, false);
+                    continue;
+                }
+            };
+            let Hello { rank, ref member, .. } = hello;
+            if let Some(why) = self.objection(&hello) {
+                let peer = format!("rank {rank} (host {}, pid {}, {})", member.host, member.pid, link.from);
+                door.refuse(link, why.clone(), true);
+                return Err(BootstrapError::failed(format!("{peer} cannot join: {why}")));
+            }
+            link.send(frame::encode(FrameKind::Welcome, 0, "start", &hello::json(&Member::here())));
+            (link.member, link.longest) = (hello.member, MAX_BYTES);
+            self.links[rank] = Some(link);
+        }
+        Ok(())
+    }
+
+    fn objection(&self, hello: &Hello) -> Option<String> {
+        let Hello { rank, size, member } = hello;
+        if *size != self.size {
+            Some(format!("it counts {size} ranks, rank 0 counts {}", self.size))
+        } else if *rank == 0 || *rank >= self.size {
+            Some(format!("the ranks beside rank 0 are 1 to {}", self.size.saturating_sub(1)))
+        } else {
+            let first = &self.links[*rank].as_ref()?.member.host;
+            Some(format!("two processes claim rank {rank}, on host {first} and host {}", member.host))
+        }
     }
 
     /// Rank 0: waits for every other rank's part of this step.
@@ -97,7 +121,7 @@ impl Star {
         let mut next_news = Instant::now() + news_every;
         loop {
             if let Some(door) = door.as_deref_mut() {
-                door.step(&mut self.links)?;
+                self.let_in(door)?;
             }
             self.look(what)?;
             for (rank, part) in parts.iter_mut().enumerate().skip(1) {
@@ -108,9 +132,11 @@ impl Star {
                         return Err(self.garbage(rank, format!("{:?} instead of Part", frame.kind)));
                     }
                     if frame.step != self.step || frame.label != frame::label(what) {
-                        let (theirs, their_step) = (frame.label, frame.step);
-                        let (ours, our_step) = (what.to_owned(), self.step);
-                        return Err(BootstrapError::OutOfStep { rank, theirs, their_step, ours, our_step });
+                        return Err(BootstrapError::failed(format!(
+                            "ranks are out of step: rank {rank} is at {:?} (step {}), rank 0 at {what:?} (step {}); every rank \
+                             must make the same calls in the same order",
+                            frame.label, frame.step, self.step
+                        )));
                     }
                     *part = Some(frame.payload);
                 }
@@ -119,13 +145,13 @@ impl Star {
             if missing.is_empty() {
                 return Ok(parts.into_iter().flatten().collect());
             }
-            let arrived: Vec<usize> = (0..self.size).filter(|&rank| parts[rank].is_some()).collect();
-            self.check_clock(what, clock, &missing, &arrived, || door.as_ref().map(|d| d.note()).unwrap_or_default())?;
+            self.check_clock(what, clock, &missing, || door.as_ref().map(|d| d.notices.clause()).unwrap_or_default())?;
             if Instant::now() >= next_news {
                 // So that those who wait can name the missing too, and know that rank 0 is here.
                 next_news = Instant::now() + news_every;
-                let news = frame::encode(FrameKind::Missing, self.step, what, &super::hello::json(&missing));
-                self.send(&arrived[1..], &news, what, &clock.within(LAST_WORDS))?;
+                let news = frame::encode(FrameKind::Missing, self.step, what, &hello::json(&missing));
+                let arrived: Vec<usize> = (1..self.size).filter(|&rank| parts[rank].is_some()).collect();
+                self.send(&arrived, news, what, &clock.within(LAST_WORDS))?;
             }
             let mut fds: Vec<PollFd> = self.readable();
             if let Some(door) = door.as_deref() {
@@ -158,12 +184,7 @@ impl Star {
                 }
             }
             look?;
-            let arrived: Vec<usize> = if missing == [0] {
-                vec![self.rank]
-            } else {
-                (0..self.size).filter(|rank| !missing.contains(rank)).collect()
-            };
-            self.check_clock(what, clock, &missing, &arrived, || match missing[..] {
+            self.check_clock(what, clock, &missing, || match missing[..] {
                 [0] => "; rank 0 has not come to this step, so the other ranks are not known here".into(),
                 _ => String::new(),
             })?;
@@ -176,20 +197,16 @@ impl Star {
         what: &str,
         clock: &Clock,
         missing: &[usize],
-        arrived: &[usize],
         note: impl Fn() -> String,
     ) -> Result<(), BootstrapError> {
         if clock.interrupted() {
-            return Err(BootstrapError::Interrupted { what: what.to_owned() });
+            return Err(BootstrapError::Interrupted(what.to_owned()));
         }
         if clock.expired() {
-            return Err(BootstrapError::TimedOut {
-                after: clock.timeout,
-                missing: missing.to_vec(),
-                arrived: arrived.to_vec(),
-                what: what.to_owned(),
-                note: note(),
-            });
+            // A rank that waits for rank 0 knows of nobody but itself.
+            let here = |rank: &usize| if missing == [0] { *rank == self.rank } else { !missing.contains(rank) };
+            let arrived: Vec<usize> = (0..self.size).filter(here).collect();
+            return Err(BootstrapError::timed_out(clock.timeout, missing, &arrived, what, &note()));
         }
         Ok(())
     }
@@ -242,63 +259,58 @@ impl Star {
             Some(Link { member, .. }) => format!("rank {rank} (host {}, pid {})", member.host, member.pid),
             None => format!("rank {rank}"),
         };
-        BootstrapError::Garbage { from, text }
+        BootstrapError::garbage(from, text)
     }
 
     /// Sends the same bytes to several ranks, to all of them at once.
-    fn send(&mut self, ranks: &[usize], bytes: &[u8], what: &str, clock: &Clock) -> Result<(), BootstrapError> {
-        let mut sent = vec![0; ranks.len()];
-        let outcome = loop {
-            let mut broken = None;
-            for (&rank, sent) in ranks.iter().zip(&mut sent) {
+    fn send(&mut self, ranks: &[usize], bytes: Vec<u8>, what: &str, clock: &Clock) -> Result<(), BootstrapError> {
+        let bytes: Arc<[u8]> = bytes.into();
+        for &rank in ranks {
+            if let Some(link) = self.links[rank].as_mut() {
+                link.send(bytes.clone());
+            }
+        }
+        loop {
+            let mut late = Vec::new();
+            for &rank in ranks {
                 let Some(link) = self.links[rank].as_mut() else { continue };
-                match link.send_some(&bytes[*sent..]) {
-                    Ok(count) => *sent += count,
-                    Err(_) => {
-                        link.closed = true;
-                        broken = Some(rank);
-                    }
+                if !link.flush() {
+                    late.push(rank);
+                } else if link.closed {
+                    return Err(self.lost(rank, what));
                 }
             }
-            if let Some(rank) = broken {
-                break Err(self.lost(rank, what));
-            }
-            let unsent = |(rank, sent): (&usize, &usize)| (*sent < bytes.len()).then_some(*rank);
-            let late: Vec<usize> = ranks.iter().zip(&sent).filter_map(unsent).collect();
             if late.is_empty() {
                 return Ok(());
             }
-            let arrived: Vec<usize> = (0..self.size).filter(|rank| !late.contains(rank)).collect();
-            if let Err(error) = self.check_clock(what, clock, &late, &arrived, || "; they do not read".into()) {
-                break Err(error);
-            }
+            self.check_clock(what, clock, &late, || "; they do not read".into())?;
             let links = late.iter().filter_map(|&rank| self.links[rank].as_ref());
             let mut fds: Vec<PollFd> = links.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLOUT)).collect();
-            if let Err(error) = clock.poll(&mut fds) {
-                break Err(error);
-            }
-        };
-        for (&rank, &sent) in ranks.iter().zip(&sent) {
-            if sent > 0
-                && sent < bytes.len()
-                && let Some(link) = self.links[rank].as_mut()
-            {
-                link.torn = true;
-            }
+            clock.poll(&mut fds)?;
         }
-        outcome
     }
 
     /// Tells the others why this rank stops. Never fails and never waits long: it is the last thing a broken job does.
     pub fn last_words(&mut self, origin: usize, ending: Ending, text: &str) {
-        static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-        let bytes = frame::encode(FrameKind::Abort, origin as u64, ending.label(), text.as_bytes());
+        static NEVER: AtomicBool = AtomicBool::new(false);
         let clock = Clock::new(LAST_WORDS, &NEVER);
-        for rank in 0..self.size {
+        for rank in (0..self.size).filter(|rank| *rank != origin) {
             // One at a time: a rank that has gone must not keep the others from hearing it.
-            if rank != origin && self.links[rank].as_ref().is_some_and(|link| !link.torn && !link.closed) {
-                let _ = self.send(&[rank], &bytes, "abort", &clock);
+            if self.links[rank].as_ref().is_some_and(|link| !link.closed) {
+                let words = frame::encode(FrameKind::Abort, origin as u64, ending.label(), text.as_bytes());
+                let _ = self.send(&[rank], words, "abort", &clock);
             }
         }
+    }
+
+    /// Closes all connections, in order.
+    pub fn leave(&mut self) {
+        self.links.drain(..).flatten().for_each(Link::close);
+    }
+}
+
+impl Drop for Star {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

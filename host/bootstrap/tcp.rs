@@ -6,6 +6,8 @@ use super::detect::{Env, number, required};
 use super::error::BootstrapError;
 use super::hello::MAX_TOKEN_BYTES;
 use super::local::TOKEN;
+use super::star::Star;
+use super::{Bootstrap, Kind, Options, checked_size};
 
 /// torchrun's default.
 const DEFAULT_PORT: u16 = 29400;
@@ -53,21 +55,38 @@ impl TcpSettings {
     }
 }
 
+impl Bootstrap {
+    /// Takes the rank and rank 0's address from `settings`, see [`TcpSettings::from_env`].
+    pub fn tcp(settings: &TcpSettings, options: Options) -> Result<Self, BootstrapError> {
+        let &TcpSettings { rank, size, ref master, port, ref token } = settings;
+        if size == 0 || rank >= size {
+            let allowed = format!("the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+            return Err(BootstrapError::bad_variable("RANK", rank, allowed));
+        }
+        if rank > 0 {
+            let resolve = || resolve(master, port);
+            return Bootstrap::leaf(Kind::Tcp, (rank, size), resolve, &format!("{master}:{port}"), token, options);
+        }
+        checked_size(size)?;
+        let listener = if size > 1 { Some((listen(master, port)?, token.as_str())) } else { None };
+        Bootstrap::centre(Kind::Tcp, Star::new(0, size, None), listener, options)
+    }
+}
+
 /// The secret for meeting at `host` (a name or an address, with or without a port): from GINLAB_TOKEN or the file that
 /// GINLAB_TOKEN_FILE names. On the loopback a launcher's job id will do as well.
 ///
 /// # Errors
-/// [`BootstrapError::NoToken`] when there is none, and [`BootstrapError::PublicToken`] when there is only a job id.
+/// [`BootstrapError::NoToken`] when there is none, and another one when there is only a job id.
 pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, BootstrapError> {
     if let Some(token) = env(TOKEN) {
         return Ok(checked_token(&token)?.to_owned());
     }
     if let Some(path) = env(TOKEN_FILE) {
-        let bad =
-            |allowed: String| BootstrapError::BadVariable { name: TOKEN_FILE.into(), value: path.clone(), allowed };
-        let text = std::fs::read_to_string(&path).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        let bad = |why: &str| BootstrapError::bad_variable(TOKEN_FILE, &path, why);
+        let text = std::fs::read_to_string(&path).map_err(|error| bad(&format!("it cannot be read: {error}")))?;
         return match text.trim() {
-            "" => Err(bad("the file is empty; it must hold the token".into())),
+            "" => Err(bad("the file is empty; it must hold the token")),
             token => Ok(checked_token(token)?.to_owned()),
         };
     }
@@ -75,7 +94,11 @@ pub fn token_for(host: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Str
     let found = JOB_IDS.iter().find_map(|name| Some((*name, env(name).filter(|id| id != "none")?)));
     match found {
         Some((_, id)) if is_loopback(host) => Ok(checked_token(&id)?.to_owned()),
-        Some((name, _)) => Err(BootstrapError::PublicToken { name: name.to_owned() }),
+        Some((name, _)) => Err(BootstrapError::usage(format!(
+            "{name} is no secret: everybody on the cluster can see it, so it is a job token on the loopback only; set \
+             GINLAB_TOKEN to the same secret on every rank (`export GINLAB_TOKEN=$(openssl rand -hex 16)` before srun or \
+             mpirun), or GINLAB_TOKEN_FILE to a file that holds it"
+        ))),
         None => Err(BootstrapError::NoToken),
     }
 }
@@ -106,7 +129,7 @@ fn skypilot(env: Env) -> Result<(usize, usize, String), BootstrapError> {
         number(env, "SKYPILOT_NUM_GPUS_PER_NODE", "LOCAL_RANK is", "unset LOCAL_RANK for one rank per node")?;
     if local >= each {
         let allowed = format!("SKYPILOT_NUM_GPUS_PER_NODE is {each}");
-        return Err(BootstrapError::BadVariable { name: "LOCAL_RANK".into(), value: local.to_string(), allowed });
+        return Err(BootstrapError::bad_variable("LOCAL_RANK", local, allowed));
     }
     Ok((node.saturating_mul(each).saturating_add(local), nodes.saturating_mul(each), master))
 }
@@ -120,11 +143,8 @@ fn port(env: Env) -> Result<u16, BootstrapError> {
         () => return Ok(DEFAULT_PORT),
     };
     let port: u16 = number(env, name, "", "")?;
-    port.checked_add(step).filter(|&port| port > 0).ok_or_else(|| BootstrapError::BadVariable {
-        name: name.to_owned(),
-        value: port.to_string(),
-        allowed: "allowed are 1 to 65535".to_owned(),
-    })
+    let bad = || BootstrapError::bad_variable(name, port, "allowed are 1 to 65535");
+    port.checked_add(step).filter(|&port| port > 0).ok_or_else(bad)
 }
 
 /// The token, or why it cannot be one.
@@ -132,11 +152,10 @@ pub(super) fn checked_token(token: &str) -> Result<&str, BootstrapError> {
     match token.len() {
         0 => Err(BootstrapError::NoToken),
         1..=MAX_TOKEN_BYTES => Ok(token),
-        _ => Err(BootstrapError::BadVariable {
-            name: TOKEN.to_owned(),
-            value: format!("{}...", super::frame::label(token)),
-            allowed: format!("at most {MAX_TOKEN_BYTES} bytes are allowed"),
-        }),
+        _ => {
+            let (shown, allowed) = (super::frame::label(token), format!("at most {MAX_TOKEN_BYTES} bytes are allowed"));
+            Err(BootstrapError::bad_variable(TOKEN, format!("{shown}..."), allowed))
+        }
     }
 }
 
@@ -162,10 +181,8 @@ pub(super) fn listen_on_all(port: u16) -> Result<TcpListener, BootstrapError> {
 }
 
 fn cannot_listen(port: u16, error: &std::io::Error) -> BootstrapError {
-    BootstrapError::System {
-        action: format!("listen on port {port} as rank 0"),
-        text: format!("{error}; if another program holds it, set GINLAB_PORT to a free port on every rank"),
-    }
+    let text = format!("{error}; if another program holds it, set GINLAB_PORT to a free port on every rank");
+    BootstrapError::system(format_args!("listen on port {port} as rank 0"), text)
 }
 
 /// The addresses of rank 0. The system's resolver has its own time limit.

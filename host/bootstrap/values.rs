@@ -53,7 +53,7 @@ impl Bootstrap {
     }
 
     fn unreadable(&self, rank: usize, what: &str, error: &postcard::Error) -> BootstrapError {
-        BootstrapError::Garbage { from: format!("rank {rank}"), text: format!("{what}: {error}") }
+        BootstrapError::garbage(format_args!("rank {rank}"), format_args!("{what}: {error}"))
     }
 
     /// Gathers parts piece by piece; ranks other than 0 get the first `spread` bytes of each piece (1: nothing of the parts).
@@ -63,9 +63,8 @@ impl Bootstrap {
         spread: usize,
         what: &str,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        let too_large = |bytes| BootstrapError::TooLarge { what: what.to_owned(), bytes };
         if bytes.len() > MAX_PART_BYTES {
-            return Err(too_large(bytes.len()));
+            return Err(BootstrapError::too_large(what, bytes.len()));
         }
         // All ranks' pieces fit into one message, with their lengths and the byte before each.
         let most = self.piece_bytes.min((MAX_BYTES / self.size()).saturating_sub(8)).max(1);
@@ -80,12 +79,12 @@ impl Bootstrap {
             for (rank, (part, piece)) in all.iter_mut().zip(&pieces).enumerate() {
                 let Some((follows, piece)) = piece.split_first() else {
                     let text = format!("a piece of {what:?} without its first byte");
-                    return Err(BootstrapError::Garbage { from: format!("rank {rank}"), text });
+                    return Err(BootstrapError::garbage(format_args!("rank {rank}"), text));
                 };
                 more |= *follows != 0;
                 part.extend_from_slice(piece);
                 if part.len() > MAX_PART_BYTES {
-                    return Err(too_large(part.len()));
+                    return Err(BootstrapError::too_large(what, part.len()));
                 }
             }
             if !more {

@@ -8,8 +8,8 @@ use nix::poll::{PollFd, PollTimeout, poll};
 
 use super::BootstrapError;
 
-/// A wait looks at the interrupt flag and at its children this often. Data and closed connections wake it at once.
-const SLICE: Duration = Duration::from_millis(20);
+/// A wait looks at the interrupt flag (and rank 0 at its children) this often. Data and closed connections wake it at once.
+pub(super) const SLICE: Duration = Duration::from_millis(20);
 
 /// One wait's limit.
 pub(super) struct Clock {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::server::{Server, verified, with_token};
 use crate::common::{TOO_LONG, run, skip};
-use ginlab::bootstrap::visit::{Visit, VisitError};
-use ginlab::bootstrap::{Bootstrap, Options};
+use ginlab::bootstrap::visit::Visit;
+use ginlab::bootstrap::{Bootstrap, BootstrapError, Options};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
@@ -260,7 +260,7 @@ struct Verdict {
 }
 
 /// Joins as any peer does.
-async fn join(port: u16) -> Result<(Visit, Place), VisitError> {
+async fn join(port: u16) -> Result<(Visit, Place), BootstrapError> {
     let mut visit = Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
     let hall: Hall = visit.hear("server").await?;
     visit.say("joining", &Joining { write_bytes: hall.bytes.min(8) }).await?;
