@@ -149,6 +149,19 @@ fn a_drained_signal_waits_for_everything_to_its_peer_and_holds_everything_back()
     assert_eq!(bench.engine.watermark(), 6);
 }
 
+/// The fault that checks of the order must find.
+#[test]
+fn an_early_drain_waits_for_nothing() {
+    for bytes in [0, 8] {
+        let mut bench = Bench::new(1, 8, SOON);
+        bench.engine.set_signals(SignalRule { rule: Rule::Drain, me: 1, ranks: 2, early: true, words: None }).unwrap();
+        bench.submit(put(0, 0, 16));
+        bench.submit(signalled(bytes));
+        assert_eq!(bench.sent().last(), Some(&(0, SIGNAL)));
+        assert!(!bench.engine.signals.hold_back());
+    }
+}
+
 #[test]
 fn the_tickets_of_a_drain_come_round() {
     let mut bench = bench(1, 4, Rule::Drain);
