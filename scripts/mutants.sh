@@ -28,7 +28,7 @@ declare -A BROKEN=(
 declare -A NEEDED=(
     [engine]='host/rails host/proxy/engine host/proxy/order.rs host/proxy/order host/proxy/trace.rs host/fabric/mod.rs host/fabric/layer.rs host/fabric/null.rs host/fabric/faulty.rs host/fabric/scripted.rs'
     [flow]='host/rails host/flow host/fabric/mod.rs host/fabric/layer.rs host/fabric/null.rs host/fabric/faulty.rs host/fabric/scripted.rs'
-    [wire]='host/bootstrap/identity.rs host/text.rs'
+    [wire]='host/bootstrap/error.rs host/bootstrap/identity.rs host/text.rs'
     [printed]='host/fabric host/pci host/text.rs'
 )
 # What stands in host/lib.rs.
@@ -36,7 +36,7 @@ FABRIC='pub mod fabric; pub mod rails; pub mod cuda;'
 declare -A MODULES=(
     [engine]="$FABRIC pub mod proxy { pub mod engine; pub mod order; pub mod stage; pub mod trace; pub mod tracker; }"
     [flow]="$FABRIC pub mod flow;"
-    [wire]='pub mod text; pub mod fabric { pub mod pairs; } pub mod bootstrap { mod frame; mod hello; mod identity; }'
+    [wire]='pub mod text; pub mod fabric { pub mod pairs; } pub mod bootstrap { pub mod error; mod frame; mod hello; mod identity; }'
     [printed]='pub mod text; pub mod pci; pub mod fabric;'
 )
 # The modules that stay in host/fabric/mod.rs.
@@ -76,6 +76,9 @@ out=${MUTANTS_OUT:-target/mutants}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 root=$PWD
+
+# Fixtures, as seen from a room.
+ln -sfn "$root/tests" "$out/tests"
 
 # Makes the crate of a room.
 make_crate() {

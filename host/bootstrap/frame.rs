@@ -159,7 +159,25 @@ mod tests {
     #[test]
     fn a_length_above_the_limit_is_refused_before_its_bytes_come() {
         let mut bytes = encode(FrameKind::Part, 0, "x", b"");
-        bytes[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(decode(&bytes, MAX_BYTES).is_err());
+        for (length, good) in [(MAX_BYTES as u32, true), (MAX_BYTES as u32 + 1, false), (u32::MAX, false)] {
+            bytes[4..8].copy_from_slice(&length.to_le_bytes());
+            assert_eq!(decode(&bytes, MAX_BYTES).is_ok(), good, "{length}");
+        }
+        assert_eq!(MAX_BYTES, 67_108_864);
+        let mut bytes = encode(FrameKind::Part, 0, "x", b"");
+        for (length, good) in [(MAX_LABEL_BYTES as u16, true), (MAX_LABEL_BYTES as u16 + 1, false)] {
+            bytes[2..4].copy_from_slice(&length.to_le_bytes());
+            assert_eq!(decode(&bytes, MAX_BYTES).is_ok(), good, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_long_label_is_cut_between_characters() {
+        assert_eq!((label("step 3"), label("")), ("step 3", ""));
+        let plain = "x".repeat(MAX_LABEL_BYTES);
+        assert_eq!((label(&plain), label(&format!("{plain}y"))), (plain.as_str(), plain.as_str()));
+        // The last character would end two bytes behind the limit.
+        let wide = format!("{}\u{20ac}y", "x".repeat(MAX_LABEL_BYTES - 1));
+        assert_eq!(label(&wide), "x".repeat(MAX_LABEL_BYTES - 1));
     }
 }

@@ -316,6 +316,16 @@ mod tests {
     }
 
     #[test]
+    fn the_words_of_a_greeting_are_fit_to_be_shown() {
+        let member = Member { host: "a\u{1b}[31mb".into(), pid: 7, identity: "c".into() };
+        let hello = Hello { rank: 1, size: 2, member };
+        let payload = serde_json::to_vec(&hello).unwrap();
+        let frame = Frame { kind: FrameKind::Hello, step: 0, label: String::new(), payload };
+        let read = Hello::of(&frame).unwrap();
+        assert!(!read.member.host.contains('\u{1b}') && read.member.pid == 7, "{read:?}");
+    }
+
+    #[test]
     fn both_sides_prove_the_token_and_neither_sends_it() {
         let (sent, answered, knock, mut opening) = meet("a secret", "a secret");
         assert_eq!(knock, Ok(true));

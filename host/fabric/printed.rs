@@ -163,6 +163,39 @@ mod tests {
         }
     }
 
+    /// An entry with these lines beside what every domain must say.
+    fn read(lines: &str) -> Listed {
+        let text = format!(
+            "above: [ it ]\n  fi_info: [ no entry ]\nfi_info:\n    caps: [ FI_RMA, FI_SEND ]\n    addr_format: FI_ADDR_EFA\n  fi_tx_attr:\n    \
+             op_flags: [ FI_DELIVERY_COMPLETE ]\n  fi_domain_attr:\n    name: card\n    cq_data_size: 4\n{lines}  fi_fabric_attr:\n    \
+             name: f\n    prov_name: efa\n"
+        );
+        let found = entries(&text);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 3, "as an editor counts");
+        found[0].listed().expect("a domain")
+    }
+
+    #[test]
+    fn what_is_not_known_is_nothing() {
+        let link = |speed: &str| read(&format!("  fi_link_attr:\n{speed}"));
+        let known = link("    speed: 100\n    mtu: 8928\n    state: FI_LINK_UP\n");
+        assert_eq!((known.domain.link_bits_per_second, known.mtu_bytes), (Some(100), Some(8928)));
+        assert_eq!(known.link_state.as_deref(), Some("FI_LINK_UP"));
+        let one = link("    speed: 1\n    mtu: 1\n");
+        assert_eq!((one.domain.link_bits_per_second, one.mtu_bytes), (Some(1), Some(1)));
+        let unknown = link("    speed: 0\n    mtu: 0\n    state: FI_LINK_UNKNOWN\n");
+        assert_eq!((unknown.domain.link_bits_per_second, unknown.mtu_bytes, unknown.link_state), (None, None, None));
+    }
+
+    #[test]
+    fn flags_are_looked_for_by_name() {
+        let read = read("");
+        assert_eq!((read.delivery_complete, read.cuda_memory), (Some(true), None));
+        assert_eq!(read.capabilities, ["FI_RMA", "FI_SEND"]);
+        assert_eq!(read.domain.family, AddressFamily::Efa);
+    }
+
     proptest! {
         #[test]
         fn any_text_is_read_or_passed_over(text in "((fi_info:|  nic:|    a_b: \\[ X, Y|name: |\\PC{0,12})\n?){0,30}") {
