@@ -163,7 +163,7 @@ mod tests {
             bytes[4..8].copy_from_slice(&length.to_le_bytes());
             assert_eq!(decode(&bytes, MAX_BYTES).is_ok(), good, "{length}");
         }
-        assert_eq!(MAX_BYTES, 67_108_864);
+        assert_eq!((MAX_BYTES, MAX_PART_BYTES), (67_108_864, 1_073_741_824));
         let mut bytes = encode(FrameKind::Part, 0, "x", b"");
         for (length, good) in [(MAX_LABEL_BYTES as u16, true), (MAX_LABEL_BYTES as u16 + 1, false)] {
             bytes[2..4].copy_from_slice(&length.to_le_bytes());
