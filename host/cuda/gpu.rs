@@ -328,17 +328,18 @@ impl Gpu {
 
     /// A module for large blocks (1) or small ones (0), compiled when it is first wanted.
     fn module(&self, module: usize, narrow: usize) -> Result<&Module, DeviceError> {
-        let ptx = PTX[module].1;
-        let (major, minor) = self.capability;
-        if let Some(wanted) = capability_of(ptx).filter(|wanted| *wanted > major * 10 + minor) {
-            return Err(DeviceError::Missing(format!(
-                "the kernels of {} need compute capability {}.{}, and this GPU has {major}.{minor}",
-                PTX[module].0,
-                wanted / 10,
-                wanted % 10
-            )));
-        }
-        let compiled = || load(&self.context, self.capability, ptx, [ROOMY, NARROW][narrow]);
+        let compiled = || {
+            let (name, ptx) = PTX[module];
+            let (major, minor) = self.capability;
+            if let Some(wanted) = capability_of(ptx).filter(|wanted| *wanted > major * 10 + minor) {
+                return Err(DeviceError::Missing(format!(
+                    "the kernels of {name} need compute capability {}.{}, and this GPU has {major}.{minor}",
+                    wanted / 10,
+                    wanted % 10
+                )));
+            }
+            load(&self.context, self.capability, ptx, [ROOMY, NARROW][narrow])
+        };
         self.modules[module][narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
     }
 
