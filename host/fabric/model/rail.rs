@@ -130,6 +130,16 @@ impl<R: Rail> ModelRail<R> {
         self.polled_at
     }
 
+    /// Whether something of ours may move now.
+    fn has_work(&mut self) -> bool {
+        if self.flights.is_empty() {
+            return false;
+        }
+        let now = self.time();
+        let is_due = |Reverse((due, ..)): &Reverse<(Picoseconds, usize, Event)>| *due <= now;
+        self.below > 0 || !self.refused.is_empty() || self.events.peek().is_some_and(is_due)
+    }
+
     fn is_full(&self) -> bool {
         self.flights.len() >= self.limits.max_outstanding
     }
@@ -318,12 +328,14 @@ impl<R: Rail> Rail for ModelRail<R> {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         self.polls = self.polls.wrapping_add(1);
-        if self.flights.is_empty() {
-            // Nothing of ours is under way: only peers may have something for us.
-            return if self.polls.is_multiple_of(IDLE_POLLS) { self.poll_inner(completions) } else { Ok(()) };
+        let looks_at_peers = self.polls.is_multiple_of(IDLE_POLLS);
+        if !self.has_work() {
+            // Only peers may have something for us.
+            return if looks_at_peers { self.poll_inner(completions) } else { Ok(()) };
         }
-        let (now, had) = (self.time(), (self.below, self.events.len()));
-        if self.below > 0 || self.polls.is_multiple_of(IDLE_POLLS) {
+        // A fresh look: what has passed since the last one, as between a post and this poll, is the poster's own time.
+        let (now, had) = (self.model.now(), (self.below, self.events.len()));
+        if self.below > 0 || looks_at_peers {
             self.poll_inner(completions)?;
         }
         for key in std::mem::take(&mut self.refused) {
