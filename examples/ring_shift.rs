@@ -15,6 +15,8 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     signals::install()?;
+    // The kernels for a GPU; the emulated device has its own.
+    ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     let mut words = std::env::args().skip(1);
     let pes = words.next().map(|text| text.parse()).transpose()?;
     let path = words.next().map_or(Ok(Default::default()), |text| text.parse())?;

@@ -69,6 +69,7 @@ fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
 }
 
 fn run() -> Result<(), Failure> {
+    ginlab::cuda::set_ptx(&kernels_ptx::PTX);
     register();
     let matches = cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;

@@ -71,7 +71,7 @@ impl WorldArgs {
 
     /// Whether kernels will run on CPU threads; asked without opening a device.
     pub fn is_emulated(&self) -> bool {
-        let no_gpu = || cuda::PTX.is_empty() || cuda::visible_gpus().is_ok_and(|gpus| gpus.is_empty());
+        let no_gpu = || cuda::ptx().modules.is_empty() || cuda::visible_gpus().is_ok_and(|gpus| gpus.is_empty());
         match self.device {
             DeviceKind::Emulated => true,
             DeviceKind::Gpu => false,

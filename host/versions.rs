@@ -61,10 +61,9 @@ impl Versions {
         let read = |path| std::fs::read_to_string(path).ok();
         Self {
             ginlab: env!("CARGO_PKG_VERSION"),
-            // Set by build.rs, which may find no git.
-            commit: option_env!("GINLAB_COMMIT").filter(|commit| !commit.is_empty()),
-            rustc: option_env!("GINLAB_RUSTC").filter(|rustc| !rustc.is_empty()),
-            kernel_rustc: crate::cuda::PTX_RUSTC,
+            commit: build_info::commit(),
+            rustc: build_info::rustc(),
+            kernel_rustc: crate::cuda::ptx().rustc,
             libraries,
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
             cores: Some(crate::cores::allowed().len()).filter(|cores| *cores > 0),

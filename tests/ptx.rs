@@ -35,18 +35,18 @@ const OF_GIN: [&str; 6] = ["ring_shift", "signal_check_", "shmem_", "collective_
 
 /// The modules with these names, one behind another.
 fn modules(names: &[&str]) -> String {
-    let text = |name: &&str| ginlab::cuda::PTX.iter().find(|(known, _)| known == name).unwrap().1;
+    let text = |name: &&str| kernels_ptx::PTX.modules.iter().find(|(known, _)| known == name).unwrap().1;
     names.iter().map(text).collect()
 }
 
 /// The modules of what is measured on its own: puts, the ring, stores between GPUs, the device API.
 fn ptx() -> String {
-    modules(&["puts", "queue", "ipc", "shmem"])
+    modules(&["puts", "queue", "ipc", "shmem", "shmem_exchange", "signals"])
 }
 
 /// The lowest GPU of all modules but `bulk`.
 fn arch() -> &'static str {
-    ginlab::cuda::PTX_ARCH.unwrap()
+    kernels_ptx::PTX.arch.unwrap()
 }
 
 /// What a module is for.
@@ -60,7 +60,7 @@ fn bulk() -> String {
 }
 
 /// The modules of programs over the device API.
-const PROGRAMS: [&str; 2] = ["collective", "jacobi"];
+const PROGRAMS: [&str; 3] = ["collective_words", "collective_puts", "jacobi"];
 
 fn programs() -> String {
     modules(&PROGRAMS)
@@ -538,7 +538,7 @@ fn between_gpus_the_rules_catch_what_they_are_for() {
 
 #[test]
 fn every_module_but_that_of_bulk_stores_runs_on_older_gpus() {
-    for (name, text) in ginlab::cuda::PTX.iter().filter(|(name, _)| *name != "bulk") {
+    for (name, text) in kernels_ptx::PTX.modules.iter().filter(|(name, _)| *name != "bulk") {
         assert!(target(text).starts_with(arch()), "{name}");
         assert!(!text.contains("cp.async.bulk") && !text.contains("fence.proxy"), "{name}");
     }
@@ -549,7 +549,8 @@ fn every_module_but_that_of_bulk_stores_runs_on_older_gpus() {
 
 #[test]
 fn a_kernel_is_in_one_module() {
-    let entries = ginlab::cuda::PTX.iter().flat_map(|(_, text)| text.lines()).filter(|line| line.contains(".entry "));
+    let entries =
+        kernels_ptx::PTX.modules.iter().flat_map(|(_, text)| text.lines()).filter(|line| line.contains(".entry "));
     let mut seen = HashSet::new();
     assert_eq!(entries.filter(|line| !seen.insert(*line)).collect::<Vec<_>>(), Vec::<&str>::new());
     assert!(seen.len() > 50, "{seen:?}");
@@ -615,7 +616,7 @@ fn the_readmes_example_of_an_edit_is_there_to_be_made() {
 
 #[test]
 fn the_protocols_instructions_are_the_blessed_ones() {
-    let compiler = ginlab::cuda::PTX_RUSTC.unwrap();
+    let compiler = kernels_ptx::PTX.rustc.unwrap();
     if compiler != BLESSED {
         eprintln!(
             "not compared: rustc {compiler} wrote this PTX, rustc {BLESSED} the snapshot. The order of each function's \
@@ -667,7 +668,7 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
     // Each takes some seconds of a core: all at once.
     std::thread::scope(|scope| {
-        for &(name, text) in ginlab::cuda::PTX {
+        for &(name, text) in kernels_ptx::PTX.modules {
             let own = if name == "bulk" { "sm_90" } else { arch() };
             for arch in ["sm_80", "sm_90", "sm_100"] {
                 // What programs share with other modules is assembled for every GPU there.

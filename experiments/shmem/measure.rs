@@ -310,9 +310,9 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         (Case::AllToAll, Block) => shmem::SHMEM_ALL_TO_ALL_BLOCK,
         // `signal-order` has kernels of its own.
         (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder, scope) => match scope {
-            Thread => shmem::SHMEM_BANDWIDTH_THREAD,
-            Warp => shmem::SHMEM_BANDWIDTH_WARP,
-            Block => shmem::SHMEM_BANDWIDTH_BLOCK,
+            Thread => shmem::bandwidth::SHMEM_BANDWIDTH_THREAD,
+            Warp => shmem::bandwidth::SHMEM_BANDWIDTH_WARP,
+            Block => shmem::bandwidth::SHMEM_BANDWIDTH_BLOCK,
         },
     }
 }

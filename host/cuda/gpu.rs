@@ -1,6 +1,6 @@
 //! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
 
-use super::ptx::{PTX, capability_of, for_capability, module_of};
+use super::ptx::{capability_of, for_capability, module_of, ptx};
 use super::{DeviceError, Kernel, Place, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
@@ -141,8 +141,10 @@ fn check_concurrent(gpu: &str, concurrent: bool) -> Result<(), DeviceError> {
 
 impl Gpu {
     pub(super) fn open(index: usize) -> Result<Gpu, DeviceError> {
-        if PTX.is_empty() {
-            return Err(DeviceError::Missing("this build has no PTX: build without --no-default-features".into()));
+        if ptx().modules.is_empty() {
+            return Err(DeviceError::Missing(
+                "this program has no PTX: build it without --no-default-features, and with `ginlab::cuda::set_ptx` in its main".into(),
+            ));
         }
         if !is_there() {
             return Err(DeviceError::Missing("no CUDA driver (libcuda.so) on this machine".into()));
@@ -161,7 +163,7 @@ impl Gpu {
         Ok(Gpu {
             context,
             stream,
-            modules: PTX.iter().map(|_| Default::default()).collect(),
+            modules: ptx().modules.iter().map(|_| Default::default()).collect(),
             name,
             capability: (major.max(0) as u32, minor.max(0) as u32),
         })
@@ -329,16 +331,16 @@ impl Gpu {
     /// A module for large blocks (1) or small ones (0), compiled when it is first wanted.
     fn module(&self, module: usize, narrow: usize) -> Result<&Module, DeviceError> {
         let compiled = || {
-            let (name, ptx) = PTX[module];
+            let (name, text) = ptx().modules[module];
             let (major, minor) = self.capability;
-            if let Some(wanted) = capability_of(ptx).filter(|wanted| *wanted > major * 10 + minor) {
+            if let Some(wanted) = capability_of(text).filter(|wanted| *wanted > major * 10 + minor) {
                 return Err(DeviceError::Missing(format!(
                     "the kernels of {name} need compute capability {}.{}, and this GPU has {major}.{minor}",
                     wanted / 10,
                     wanted % 10
                 )));
             }
-            load(&self.context, self.capability, ptx, [ROOMY, NARROW][narrow])
+            load(&self.context, self.capability, text, [ROOMY, NARROW][narrow])
         };
         self.modules[module][narrow].get_or_init(compiled).as_ref().map_err(Clone::clone)
     }

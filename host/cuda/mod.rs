@@ -22,7 +22,7 @@ pub use gpu::{CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, PeerHandle, PeerMemory};
-pub use ptx::{PTX, PTX_ARCH, PTX_RUSTC, for_capability};
+pub use ptx::{for_capability, ptx, set_ptx};
 pub use stream::{Event, Graph, Stream};
 
 pub use cuda_std::{Kernel, Plain};

@@ -1,23 +1,25 @@
 //! The PTX of the kernels: which module has one, and what it has for later GPUs than it is for: instructions behind a mark that makes
 //! them comments.
 
+use cuda_std::Ptx;
 use cuda_std::grid::LATER;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
-/// The PTX of `kernels/` by module, with the modules' names; empty in a build without it.
-#[cfg(feature = "ptx")]
-pub const PTX: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
-/// The PTX of `kernels/` by module, with the modules' names; empty in a build without it.
-#[cfg(not(feature = "ptx"))]
-pub const PTX: &[(&str, &str)] = &[];
+static PTX: OnceLock<&'static Ptx> = OnceLock::new();
 
-/// The lowest GPU that the modules run on, as `sm_80`, when this build has them; `bulk` needs compute capability 9.0.
-pub const PTX_ARCH: Option<&str> = option_env!("GINLAB_PTX_ARCH");
+/// The kernels that this program has for GPUs (`kernels_ptx::PTX`); to be said before a GPU is opened, and once: later calls change
+/// nothing. The emulated device needs none.
+pub fn set_ptx(ptx: &'static Ptx) {
+    PTX.get_or_init(|| ptx);
+}
 
-/// The compiler that wrote the PTX and its LLVM, as `1.96.0, LLVM 22.1.8`, when this build has any.
-pub const PTX_RUSTC: Option<&str> = option_env!("GINLAB_PTX_RUSTC");
+/// What [`set_ptx`] was given; otherwise no modules.
+#[must_use]
+pub fn ptx() -> &'static Ptx {
+    PTX.get().copied().unwrap_or(&Ptx { modules: &[], arch: None, rustc: None })
+}
 
 /// The entry points, and the number of the module that has each.
 static MODULE_OF: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
@@ -25,7 +27,7 @@ static MODULE_OF: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
         let name = |line: &'static str| line.split_once(".entry ").and_then(|(_, rest)| rest.split('(').next());
         text.lines().filter_map(name).map(move |name| (name, number)).collect::<Vec<_>>()
     };
-    PTX.iter().enumerate().flat_map(entries).collect()
+    ptx().modules.iter().enumerate().flat_map(entries).collect()
 });
 
 /// Which of the modules has this kernel.
@@ -76,11 +78,17 @@ mod tests {
 
     #[test]
     fn a_kernels_module_is_found_by_its_entry() {
-        for (name, capability) in [("put_kernel", 80), ("jacobi_step", 80), ("ipc_bulk_write", 90)] {
-            let found = module_of(name).map(|number| PTX[number].1);
-            assert_eq!(found.and_then(capability_of), (!PTX.is_empty()).then_some(capability), "{name}");
+        let modules = &[
+            ("small", ".target sm_80\n.visible .entry one(\n.visible .entry two("),
+            ("late", ".target sm_90a\n.entry three("),
+        ];
+        set_ptx(Box::leak(Box::new(Ptx { modules, arch: Some("sm_80"), rustc: None })));
+        for (name, capability) in
+            [("one", Some(80)), ("two", Some(80)), ("three", Some(90)), ("thre", None), ("", None)]
+        {
+            let found = module_of(name).map(|number| ptx().modules[number].1);
+            assert_eq!(found.and_then(capability_of), capability, "{name}");
         }
-        assert_eq!((module_of("put_kern"), module_of("")), (None, None));
         assert_eq!((capability_of(".target sm_100a, debug"), capability_of("")), (Some(100), None));
     }
 

@@ -124,7 +124,7 @@ impl Machine {
             gdrcopy: None,
             addresses: Some(took.of("this host's name", || addresses(&host))),
             xids: took.of("the kernel's log", xids),
-            ptx: Some(crate::cuda::PTX_RUSTC.unwrap_or_default().to_owned()),
+            ptx: Some(crate::cuda::ptx().rustc.unwrap_or_default().to_owned()),
             trials: None,
         };
         Machine {

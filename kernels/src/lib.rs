@@ -17,8 +17,8 @@
 //!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
-//! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, and the driver compiles a module
-//! when one of its kernels is first launched.
+//! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
+//! compiles a module when one of its kernels is first launched. A file with many kernels is in several.
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
@@ -31,12 +31,21 @@ macro_rules! shared {
     )*};
 }
 
-/// A PTX module, by the feature that makes it, and its files.
+/// Files of a PTX module (or of several: `"a" | "b"`), by the feature that makes it; behind `=>` items.
 macro_rules! module {
-    ($feature:literal: $($name:ident)*) => {$(
-        #[cfg(any(not(target_arch = "nvptx64"), feature = $feature))]
-        pub mod $name;
-    )*};
+    ($($feature:literal)|+: $($name:ident)+) => {
+        module! { $($feature)|+ => $(pub mod $name;)+ }
+    };
+    ($($feature:literal)|+ => $($item:item)+) => {
+        module! { @each ($($feature)+) $($item)+ }
+    };
+    (@each $features:tt $($item:item)+) => {$(
+        module! { @one $features $item }
+    )+};
+    (@one ($($feature:literal)+) $item:item) => {
+        #[cfg(any(not(target_arch = "nvptx64"), $(feature = $feature),+))]
+        $item
+    };
 }
 
 pub mod ipc;
@@ -46,6 +55,7 @@ module! { "puts": clock ping_pong put put_batch put_kernel put_trace }
 module! { "queue": queue_kernel vyukov }
 module! { "ipc": ipc_kernel ipc_wait }
 module! { "bulk": ipc_bulk }
-module! { "shmem": ring_shift shmem signal_check }
-module! { "collective": collective }
+module! { "shmem" | "shmem_exchange": shmem }
+module! { "signals": ring_shift signal_check }
+module! { "collective_words" | "collective_puts": collective }
 module! { "jacobi": jacobi }

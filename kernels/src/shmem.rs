@@ -221,7 +221,7 @@ macro_rules! latencies {
     };
 }
 
-latencies! {
+module! { "shmem" => pub mod bandwidth; latencies! {
     /// `p` of one value and `quiet`.
     shmem_p = p by Thread;
     /// `fetch_add`.
@@ -246,18 +246,21 @@ latencies! {
     shmem_put_signal_warp = put_signal by Warp;
     /// A put with a signal there and back, by one block.
     shmem_put_signal_block = put_signal by Block;
-    /// A message there and back, by one thread.
-    shmem_message_thread = message by Thread;
-    /// A message there and back, by one warp.
-    shmem_message_warp = message by Warp;
-    /// A message there and back, by one block.
-    shmem_message_block = message by Block;
     /// The barrier of all PEs, by one thread.
     shmem_barrier_thread = barrier by Thread;
     /// The barrier of all PEs, by one warp.
     shmem_barrier_warp = barrier by Warp;
     /// The barrier of all PEs, by one block.
     shmem_barrier_block = barrier by Block;
+} }
+
+module! { "shmem_exchange" => latencies! {
+    /// A message there and back, by one thread.
+    shmem_message_thread = message by Thread;
+    /// A message there and back, by one warp.
+    shmem_message_warp = message by Warp;
+    /// A message there and back, by one block.
+    shmem_message_block = message by Block;
     /// All PEs exchange, by messages of one thread.
     shmem_all_to_all_thread = all_to_all by Thread;
     /// All PEs exchange, by messages of one warp.
@@ -266,72 +269,4 @@ latencies! {
     shmem_all_to_all_block = all_to_all by Block;
     /// All PEs exchange, by puts with signals of one block.
     shmem_all_to_all_puts_block = all_to_all_puts by Block;
-}
-
-/// Bandwidth of a grid of blocks: each puts or gets its own part of the bytes, over and over, and then waits for all.
-///
-/// # Safety
-/// The arguments are of the world's heap; `times` has two words for each block.
-#[kernel(resident)]
-pub unsafe fn shmem_bandwidth_block(program: Program<ShmemArgs>) {
-    timed(&program, || stream(&program, program.world.context(Block).batched(32), thread::block_idx_x(), 1));
-}
-
-/// As [`shmem_bandwidth_block`], each warp its own part.
-///
-/// # Safety
-/// As [`shmem_bandwidth_block`].
-#[kernel(resident)]
-pub unsafe fn shmem_bandwidth_warp(program: Program<ShmemArgs>) {
-    let warps = thread::block_dim_x().div_ceil(warp::SIZE);
-    let number = thread::block_idx_x() * warps + thread::thread_idx_x() / warp::SIZE;
-    timed(&program, || stream(&program, program.world.context(Warp::this()), number, warps));
-}
-
-/// As [`shmem_bandwidth_block`], each thread its own part.
-///
-/// # Safety
-/// As [`shmem_bandwidth_block`].
-#[kernel(resident)]
-pub unsafe fn shmem_bandwidth_thread(program: Program<ShmemArgs>) {
-    timed(&program, || stream(&program, program.world.context(Thread), thread::index(), thread::block_dim_x()));
-}
-
-/// A block's work between its two stamps.
-#[inline(always)]
-fn timed(program: &Program<ShmemArgs>, work: impl FnOnce()) {
-    // SAFETY: two words for each block, contract of the kernels.
-    let times = unsafe { program.args.times.add(2 * thread::block_idx_x() as usize) };
-    if thread::thread_idx_x() == 0 {
-        // SAFETY: as above.
-        unsafe { *times = thread::global_timer_ns() };
-    }
-    work();
-    thread::sync_threads();
-    if thread::thread_idx_x() == 0 {
-        // SAFETY: as above.
-        unsafe { *times.add(1) = thread::global_timer_ns() };
-    }
-}
-
-#[inline(always)]
-fn stream<S: Scope>(program: &Program<ShmemArgs>, mut line: Context<S>, number: u32, in_block: u32) {
-    let args = &program.args;
-    let all = thread::grid_dim_x() as u64 * in_block as u64;
-    // The last one takes what is left.
-    let part = args.from.len() / all;
-    let first = number as u64 * part;
-    let length = if number as u64 + 1 == all { args.from.len() - first } else { part };
-    let (to, from) = (args.to.slice(first, length), args.from.slice(first, length));
-    for _ in 0..args.iterations {
-        let moved = match args.moves {
-            MOVES_GETS => line.get_nbi(to, from, args.peer),
-            MOVES_PUT_SIGNALS => line.put_signal_nbi(to, from, args.streamed, 1, args.peer),
-            _ => line.put_nbi(to, from, args.peer),
-        };
-        if moved.is_err() {
-            return;
-        }
-    }
-    let _ = line.quiet();
-}
+} }

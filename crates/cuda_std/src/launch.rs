@@ -2,6 +2,17 @@
 
 use core::fmt;
 
+/// The PTX of a kernel crate, as a program carries it.
+#[derive(Debug)]
+pub struct Ptx {
+    /// The modules: name and text. A kernel is in one of them.
+    pub modules: &'static [(&'static str, &'static str)],
+    /// The lowest GPU that they run on, as `sm_80`; the text of one may say a later one.
+    pub arch: Option<&'static str>,
+    /// The compiler that wrote them and its LLVM, as `1.96.0, LLVM 22.1.8`.
+    pub rustc: Option<&'static str>,
+}
+
 /// A kernel in both its forms: the entry point in the PTX, and the native function. [`kernel`](crate::kernel) makes one for
 /// each kernel; `A` is the kernel's argument.
 pub struct Kernel<A> {

@@ -37,7 +37,7 @@ pub mod vector;
 pub mod warp;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::Kernel;
+pub use launch::{Kernel, Ptx};
 pub use plain::Plain;
 
 #[cfg(target_arch = "nvptx64")]

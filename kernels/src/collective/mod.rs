@@ -23,10 +23,9 @@
 //!
 //! **State.** What a block has sent and waited for so far stands in device memory ([`State`]), not in the arguments: a graph replays them.
 
-mod messages;
-mod puts;
 mod sum;
-mod words;
+module! { "collective_words" => mod messages; mod words; }
+module! { "collective_puts" => mod puts; }
 
 use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp};
 use crate::ring::Status;
@@ -220,7 +219,7 @@ macro_rules! kernels {
     };
 }
 
-kernels! {
+module! { "collective_words" => kernels! {
     /// By words of one thread of each block; all heaps are mapped.
     collective_words_thread = words by Thread;
     /// By words of one warp of each block; all heaps are mapped.
@@ -233,6 +232,9 @@ kernels! {
     collective_messages_warp = messages by Warp;
     /// By messages of each block.
     collective_messages_block = messages by Block;
+} }
+
+module! { "collective_puts" => kernels! {
     /// By puts of one thread of each block; all heaps are mapped.
     collective_puts_thread = puts by Thread;
     /// By puts of one warp of each block; all heaps are mapped.
@@ -245,4 +247,4 @@ kernels! {
     collective_nodes_warp = puts_between_nodes by Warp;
     /// By puts of each block.
     collective_nodes_block = puts_between_nodes by Block;
-}
+} }

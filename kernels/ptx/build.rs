@@ -1,0 +1,71 @@
+//! Compiles the kernels to PTX; a table of the modules goes to `ptx.rs` in `OUT_DIR`.
+
+use cuda_builder::{CudaBuilder, Toolchain};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Kernels that are used together (src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
+/// stores need compute capability 9.0: without them everything else runs on older GPUs.
+const MODULES: [&str; 10] = [
+    "puts",
+    "queue",
+    "ipc",
+    "shmem",
+    "shmem_exchange",
+    "signals",
+    "collective_words",
+    "collective_puts",
+    "jacobi",
+    "bulk",
+];
+
+fn main() -> ExitCode {
+    println!("cargo::rerun-if-changed=build.rs");
+    if !cfg!(feature = "ptx") {
+        return ExitCode::SUCCESS;
+    }
+    match ptx() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ptx() -> Result<(), String> {
+    println!("cargo::rerun-if-env-changed=GINLAB_ARCH");
+    let arch = std::env::var("GINLAB_ARCH").unwrap_or_else(|_| "sm_80".into());
+    let toolchain = kernel_compiler()?;
+    println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
+    println!(
+        "cargo::rustc-env=GINLAB_PTX_RUSTC={}{}",
+        toolchain.version,
+        if toolchain.is_the_projects { "" } else { " (not the project's)" }
+    );
+    let module = |name: &str| {
+        let builder = CudaBuilder::new("..", toolchain.clone()).feature(name);
+        let builder = builder.watch("../../crates/cuda_std").watch("../../crates/cuda_std_macros");
+        if name == "bulk" { builder.arch("sm_90").isa(80) } else { builder.arch(&arch) }
+    };
+    let paths = CudaBuilder::build_all(MODULES.map(module).into()).map_err(|error| error.to_string())?;
+    let entries = MODULES.iter().zip(&paths).map(|(name, path)| format!("({name:?}, include_str!({path:?})),\n"));
+    let file = Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("ptx.rs");
+    std::fs::write(&file, format!("[\n{}]\n", entries.collect::<String>()))
+        .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// The compiler that kernels/rustc-version names, or the one that was asked for instead.
+fn kernel_compiler() -> Result<Toolchain, String> {
+    let file = "../rustc-version";
+    println!("cargo::rerun-if-changed={file}");
+    let release = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let toolchain = Toolchain::find(release.trim()).map_err(|error| error.to_string())?;
+    if !toolchain.is_the_projects {
+        println!(
+            "cargo::warning=GINLAB_KERNEL_RUSTC: the kernels are compiled by {toolchain}, the project's compiler is {}; results say so",
+            release.trim()
+        );
+    }
+    Ok(toolchain)
+}
