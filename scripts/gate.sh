@@ -32,7 +32,7 @@ if ((gpus >= 2)); then steps+=(ipc); fi
 arguments() { # arguments STEP
     case $1 in
     queue) echo "queue -d $device -a ticket -m nbi $grids -r 5" ;;
-    null) echo proxy -d "$device" -p null -b 64 -e 64 --grid 1,132 --block 32 --mode quiet,nbi --no-fill --no-check -r 10 ;;
+    null) echo proxy -d "$device" -p null -b 64 -e 64 --grid 1,132 --block 32 --mode quiet,nbi --window 16 --no-fill --no-check -r 10 ;;
     write) echo write -d emulated -p tcp -b 64 -e 64K -f 8 --rails 1 --strategy single --window 64 --buffers 1 --bare -r 9 -n 20000 --volume 256M --pin ;;
     ipc) echo ipc -b 64K -e 1G -f 128 --grid 8,128 -o write -r 5 ;;
     esac

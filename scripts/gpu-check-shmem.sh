@@ -42,6 +42,17 @@ if [ "$device" = gpu ]; then
     fi
 fi
 
+if [ "$device" = gpu ] && [ -n "${nvcc:-}" ]; then
+    # How fast one block can copy at all.
+    if timeout 60 "$nvcc" -arch=sm_90 -O3 -std=c++17 experiments/shmem/baseline/one_block_copy.cu -o "$OUT/one-block-copy" 2>"$OUT/nvcc-copy.txt" &&
+        timeout 60 "$OUT/one-block-copy" >"$OUT/one-block-copy.txt" 2>>"$OUT/nvcc-copy.txt"; then
+        rm -f "$OUT/nvcc-copy.txt"
+    else
+        note "one_block_copy.cu did not run: $OUT/nvcc-copy.txt"
+    fi
+    rm -f "$OUT/one-block-copy"
+fi
+
 if [ "$device" = gpu ]; then
     turns=(-n 1000 -w 100 -r 5)
     # Without its baseline when that does not run here.
