@@ -5,7 +5,7 @@
 
 use super::shape::{Element, Operation, Shape};
 use half::{bf16, f16};
-use kernels::pattern::{seed, word};
+use kernels::pattern::{mixed, seed};
 
 /// Numbers after which a rank's repeat: the largest prime below 2^16.
 const PERIOD: u64 = 65521;
@@ -26,7 +26,7 @@ pub struct Found {
 fn numbers(element: Element, rank: u64, run: u32) -> Vec<f32> {
     let seed = seed(rank as u32, run, 0);
     let number = |index| {
-        let bits = word(seed, index);
+        let bits = mixed(seed, index);
         // Of several magnitudes, so that a sum in another order is another one.
         let value = ((bits & 0xf_ffff) as f32 - 524_288.0) / (65_536u32 << (bits >> 20 & 7)) as f32;
         rounded(element, value)

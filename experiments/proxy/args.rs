@@ -52,12 +52,13 @@ pub struct Args {
     /// Timed puts per producer and repeat; fewer where a repeat would move more than --volume
     #[arg(short = 'n', long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
-    /// Untimed puts per producer before the first repeat
+    /// Untimed puts per producer before the first repeat; fewer in proportion where --volume leaves fewer timed ones
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
     pub warmup: u32,
-    /// Repeats of each measurement; times are given as median, min and p99 over them
-    #[arg(short = 'r', long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub repeats: u32,
+    /// Repeats of each measurement; times are given as median, min and p99 over them [default: 10, but no more than 3 of what has
+    /// taken 10 s by then]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: Option<u32>,
     /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K; nbi-batch=K: once at the end, and K puts of
     /// a block go out together, behind one fence
     #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST")]
@@ -109,7 +110,7 @@ pub struct Args {
     /// The kernel puts what is there
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "fill")]
     pub no_fill: bool,
-    /// Emulated device, nbi mode: payloads that a block writes between two barriers [default: as many as fit 256 KiB, at most 16 and
+    /// Emulated device, nbi mode: payloads that a block writes between two barriers [default: as many as fit 1 MiB, at most 16 and
     /// half the window]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub fill_ahead: Option<u32>,
@@ -442,7 +443,7 @@ impl Args {
             text("sizes", joined(&mut sizes.iter().map(u64::to_string))),
             text("rows", format!("{tuples:?}")),
             text("modes", joined(&mut self.mode.iter().map(Mode::to_string))),
-            text("iterations", format!("{}+{}x{}", self.warmup, self.iterations, self.repeats)),
+            text("iterations", format!("{}+{}x{:?}", self.warmup, self.iterations, self.repeats)),
             text("window", format!("{:?}", self.window)),
             text("fill-ahead", format!("{:?}", self.fill_ahead)),
             text("volume", self.volume.to_string()),

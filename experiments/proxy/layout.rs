@@ -23,7 +23,7 @@ const MOST_WINDOW_BYTES: u64 = 64 << 20;
 /// Payloads that a block of the emulated device writes between two barriers are as many as these, and no more bytes: the barrier's time is
 /// divided by their number, and what was written first should still be in a cache when it is sent. (On a GPU the kernel writes one.)
 const MOST_AHEAD: u64 = 16;
-const MOST_BYTES_AHEAD: u64 = 256 << 10;
+const MOST_BYTES_AHEAD: u64 = 1 << 20;
 
 /// How one tuple lies in memory, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,9 @@ impl Layout {
             ));
         };
         let usual = (MOST_WINDOW_BYTES / stride).clamp(LEAST_WINDOW, MOST_WINDOW);
-        let window = args.window.map_or(usual, u64::from).min(args.memory_limit() / one_slot_each);
         let most = (args.volume / (producers * tuple.bytes)).max(1);
+        // No repeat has more puts than `most`, and the verifying pass has two for each slot.
+        let window = args.window.map_or(usual, u64::from).min(args.memory_limit() / one_slot_each).min(most);
         let ahead = match device {
             Device::Emulated => args.fill_ahead.map_or((MOST_BYTES_AHEAD / tuple.bytes).min(MOST_AHEAD), u64::from),
             Device::Gpu(_) => 1,
@@ -71,7 +72,7 @@ impl Layout {
             stride,
             ahead: ahead.min(window / 2).max(1),
             iterations: u64::from(args.iterations).min(most),
-            warmup: u64::from(args.warmup).min(most),
+            warmup: u64::from(args.warmup).min(u64::from(args.warmup) * most / u64::from(args.iterations)),
         })
     }
 

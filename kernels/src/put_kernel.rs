@@ -185,9 +185,21 @@ unsafe fn put_loop(
                 }
             }
             trace.begins();
-            for iteration in first..end {
-                // SAFETY: contract of the kernel.
-                unsafe { write_payload(args, producer, iteration, args.writers()) };
+            let (me, threads) = args.writers();
+            let team = threads / group as u64;
+            if group > 1 && team > 0 {
+                // A part of one payload for each thread, not of each payload: where threads run one after another, so many beginnings
+                // take as long as the words (256 threads, 64 KiB, EPYC).
+                let (payload, rank) = ((me / team) as u32, me % team);
+                if payload < end - first {
+                    // SAFETY: contract of the kernel.
+                    unsafe { write_payload(args, producer, first + payload, (rank, team)) };
+                }
+            } else {
+                for iteration in first..end {
+                    // SAFETY: contract of the kernel.
+                    unsafe { write_payload(args, producer, iteration, (me, threads)) };
+                }
             }
             // All payload writes happen before the leader's fence.
             if ahead {

@@ -54,7 +54,7 @@ pub const SCOPE_BLOCK: u32 = 2;
 /// Bytes of a put: none, a few, some KiB or all there is room for.
 #[inline(always)]
 pub fn bytes(args: &SignalCheck, producer: u32, slot: u32, round: u32) -> u64 {
-    let draw = pattern::word(pattern::seed(producer, round, slot), args.seed as u64);
+    let draw = pattern::mixed(pattern::seed(producer, round, slot), args.seed as u64);
     let most = match draw % 8 {
         0 => 1,
         1..=4 => 256,
