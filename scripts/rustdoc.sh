@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # In place of rustdoc where cargo runs the tests of a crate's documentation: first its pages, from the same libraries, into
-# $GINLAB_PAGES, so that what only a page shows (a broken link) is found too.
+# $GINLAB_PAGES, so that what only a page shows (a broken link) is found too. Pages of the same libraries, the crate's own among them, are
+# not made again.
 set -euo pipefail
 pages=()
 is_test=
@@ -13,5 +14,18 @@ while (($#)); do
     esac
     shift
 done
-if [[ $is_test ]]; then rustdoc "${pages[@]}" --out-dir "$GINLAB_PAGES"; fi
+if [[ $is_test ]]; then
+    made_of() {
+        printf '%s\n' "${pages[@]}" "${RUSTDOCFLAGS-}"
+        for word in "${pages[@]}"; do
+            if [[ $word == *=*.@(rlib|rmeta|so) ]]; then stat -c '%n %s %y' "${word#*=}"; fi
+        done
+    }
+    stamp=$GINLAB_PAGES/.made-of-$(printf '%s\n' "${pages[@]}" | cksum | cut -d ' ' -f 1)
+    key=$(made_of | cksum)
+    if [[ $key != "$(cat "$stamp" 2>/dev/null)" ]]; then
+        rustdoc "${pages[@]}" --out-dir "$GINLAB_PAGES"
+        echo "$key" >"$stamp"
+    fi
+fi
 exec rustdoc "${arguments[@]}"
