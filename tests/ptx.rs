@@ -60,7 +60,7 @@ fn bulk() -> String {
 }
 
 /// The modules of programs over the device API.
-const PROGRAMS: [&str; 3] = ["collective_words", "collective_puts", "jacobi"];
+const PROGRAMS: [&str; 4] = ["collective_words", "collective_messages", "collective_puts", "jacobi"];
 
 fn programs() -> String {
     modules(&PROGRAMS)

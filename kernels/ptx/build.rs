@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Kernels that are used together (src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
 /// stores need compute capability 9.0: without them everything else runs on older GPUs.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 11] = [
     "puts",
     "queue",
     "ipc",
@@ -14,6 +14,7 @@ const MODULES: [&str; 10] = [
     "shmem_exchange",
     "signals",
     "collective_words",
+    "collective_messages",
     "collective_puts",
     "jacobi",
     "bulk",

@@ -57,5 +57,5 @@ module! { "ipc": ipc_kernel ipc_wait }
 module! { "bulk": ipc_bulk }
 module! { "shmem" | "shmem_exchange": shmem }
 module! { "signals": ring_shift signal_check }
-module! { "collective_words" | "collective_puts": collective }
+module! { "collective_words" | "collective_messages" | "collective_puts": collective }
 module! { "jacobi": jacobi }

@@ -2,9 +2,9 @@
 //!
 //! The shapes are those of NVSHMEM's perftest; experiments/shmem/baseline has the same in its API.
 
-use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp};
+use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
 use crate::ring::Status;
-use cuda_std::{kernel, thread, warp};
+use cuda_std::thread;
 
 /// `put_nbi`.
 pub const MOVES_PUTS: u32 = 0;
@@ -94,32 +94,6 @@ fn turns<S: Scope>(program: &Program<ShmemArgs>, scope: S, turn: Turn<S>) {
     let _ = line.quiet();
 }
 
-#[inline(always)]
-fn p(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(), Status> {
-    line.p(args.word, turn as u64, args.peer)?;
-    line.quiet()
-}
-
-#[inline(always)]
-fn atomic(args: &ShmemArgs, line: &mut Context<Thread>, _turn: u32) -> Result<(), Status> {
-    match line.fetch_add(args.word, 1, args.peer)? {
-        // No count comes that far. A value that nobody looks at is not waited for, and the turn would be the instruction's alone.
-        u64::MAX => Err(Status::REFUSED),
-        _ => Ok(()),
-    }
-}
-
-#[inline(always)]
-fn put<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, _turn: u32) -> Result<(), Status> {
-    line.put_nbi(args.to, args.from, args.peer)?;
-    line.quiet()
-}
-
-#[inline(always)]
-fn get<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, _turn: u32) -> Result<(), Status> {
-    line.get(args.to, args.from, args.peer)
-}
-
 /// There and back: whoever begins calls `there` before its wait, the other one behind.
 #[inline(always)]
 fn ping_pong<S: Scope>(
@@ -135,63 +109,6 @@ fn ping_pong<S: Scope>(
     // One place for both sides: the code of a put stands here once.
     there(line)?;
     if begins { wait(line) } else { Ok(()) }
-}
-
-#[inline(always)]
-fn signal(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(), Status> {
-    let count = args.counted + turn as u64 + 1;
-    ping_pong(
-        args,
-        line,
-        |line| line.signal_op(args.signal, 1, args.peer),
-        |line| line.signal_wait_until(args.signal, count),
-    )
-}
-
-#[inline(always)]
-fn put_signal<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    let count = args.counted + turn as u64 + 1;
-    ping_pong(
-        args,
-        line,
-        |line| line.put_signal_nbi(args.to, args.from, args.signal, 1, args.peer),
-        |line| line.signal_wait_until(args.signal, count),
-    )
-}
-
-#[inline(always)]
-fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    let round = args.rounds + turn + 1;
-    ping_pong(
-        args,
-        line,
-        |line| line.send(args.inbox, round, args.from, args.peer),
-        |line| line.receive(args.inbox, round, args.to, args.peer),
-    )
-}
-
-#[inline(always)]
-fn barrier<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turn: u32) -> Result<(), Status> {
-    line.barrier_all()
-}
-
-#[inline(always)]
-fn all_to_all<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    line.all_to_all(args.inbox, args.rounds + turn + 1, args.to, args.from)
-}
-
-/// The exchange of blocks that are too long for messages.
-#[inline(always)]
-fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    let (me, pes) = (line.world().me, line.world().pes);
-    let block = args.from.len() / pes as u64;
-    for step in 0..pes {
-        let pe = (me + step) % pes;
-        let (to, from) = (args.to.slice(me as u64 * block, block), args.from.slice(pe as u64 * block, block));
-        line.put_signal_nbi(to, from, args.signal, 1, pe)?;
-    }
-    line.signal_wait_until(args.signal, args.counted + (turn as u64 + 1) * pes as u64)?;
-    line.quiet()
 }
 
 /// Defines the kernels of latencies: a case and the scope that calls, each by one block.
@@ -221,52 +138,5 @@ macro_rules! latencies {
     };
 }
 
-module! { "shmem" => pub mod bandwidth; latencies! {
-    /// `p` of one value and `quiet`.
-    shmem_p = p by Thread;
-    /// `fetch_add`.
-    shmem_atomic = atomic by Thread;
-    /// A signal there and back.
-    shmem_signal = signal by Thread;
-    /// `put` and `quiet`, by one thread.
-    shmem_put_thread = put by Thread;
-    /// `put` and `quiet`, by one warp.
-    shmem_put_warp = put by Warp;
-    /// `put` and `quiet`, by one block.
-    shmem_put_block = put by Block;
-    /// `get`, by one thread.
-    shmem_get_thread = get by Thread;
-    /// `get`, by one warp.
-    shmem_get_warp = get by Warp;
-    /// `get`, by one block.
-    shmem_get_block = get by Block;
-    /// A put with a signal there and back, by one thread.
-    shmem_put_signal_thread = put_signal by Thread;
-    /// A put with a signal there and back, by one warp.
-    shmem_put_signal_warp = put_signal by Warp;
-    /// A put with a signal there and back, by one block.
-    shmem_put_signal_block = put_signal by Block;
-    /// The barrier of all PEs, by one thread.
-    shmem_barrier_thread = barrier by Thread;
-    /// The barrier of all PEs, by one warp.
-    shmem_barrier_warp = barrier by Warp;
-    /// The barrier of all PEs, by one block.
-    shmem_barrier_block = barrier by Block;
-} }
-
-module! { "shmem_exchange" => latencies! {
-    /// A message there and back, by one thread.
-    shmem_message_thread = message by Thread;
-    /// A message there and back, by one warp.
-    shmem_message_warp = message by Warp;
-    /// A message there and back, by one block.
-    shmem_message_block = message by Block;
-    /// All PEs exchange, by messages of one thread.
-    shmem_all_to_all_thread = all_to_all by Thread;
-    /// All PEs exchange, by messages of one warp.
-    shmem_all_to_all_warp = all_to_all by Warp;
-    /// All PEs exchange, by messages of one block.
-    shmem_all_to_all_block = all_to_all by Block;
-    /// All PEs exchange, by puts with signals of one block.
-    shmem_all_to_all_puts_block = all_to_all_puts by Block;
-} }
+module! { "shmem" => pub mod bandwidth; pub mod latency; }
+module! { "shmem_exchange" => pub mod exchange; }

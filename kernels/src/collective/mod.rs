@@ -24,8 +24,9 @@
 //! **State.** What a block has sent and waited for so far stands in device memory ([`State`]), not in the arguments: a graph replays them.
 
 mod sum;
-module! { "collective_words" => mod messages; mod words; }
+module! { "collective_messages" => mod messages; }
 module! { "collective_puts" => mod puts; }
+module! { "collective_words" => mod words; }
 
 use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp};
 use crate::ring::Status;
@@ -226,6 +227,9 @@ module! { "collective_words" => kernels! {
     collective_words_warp = words by Warp;
     /// By words of each block; all heaps are mapped.
     collective_words_block = words by Block;
+} }
+
+module! { "collective_messages" => kernels! {
     /// By messages of one thread of each block.
     collective_messages_thread = messages by Thread;
     /// By messages of one warp of each block.
