@@ -66,13 +66,14 @@ impl Layout {
             Device::Emulated => args.fill_ahead.map_or((MOST_BYTES_AHEAD / tuple.bytes).min(MOST_AHEAD), u64::from),
             Device::Gpu(_) => 1,
         };
+        let iterations = u64::from(args.iterations).min(most);
         Ok(Layout {
             producers,
             window,
             stride,
             ahead: ahead.min(window / 2).max(1),
-            iterations: u64::from(args.iterations).min(most),
-            warmup: u64::from(args.warmup).min(u64::from(args.warmup) * most / u64::from(args.iterations)),
+            iterations,
+            warmup: u64::from(args.warmup) * iterations / u64::from(args.iterations),
         })
     }
 

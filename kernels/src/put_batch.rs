@@ -4,7 +4,7 @@
 use crate::batch;
 use crate::block::block_maximum;
 use crate::command::Opcode;
-use crate::put_kernel::{PutArgs, write_payload};
+use crate::put_kernel::{PutArgs, write_in_teams};
 use crate::ring::Ring;
 use cuda_std::{kernel, thread};
 
@@ -70,10 +70,8 @@ pub unsafe fn put_batched_kernel(args: BatchedPutArgs) {
             break;
         }
         if put.fill != 0 {
-            if me / team < count {
-                // SAFETY: contract of the kernel.
-                unsafe { write_payload(put, block, first + me / team, ((me % team) as u64, team as u64)) };
-            }
+            // SAFETY: contract of the kernel.
+            unsafe { write_in_teams(put, block, first..first + count, team) };
             // All payload writes happen before the fences of those that publish.
             thread::sync_threads();
         }

@@ -11,6 +11,7 @@ use crate::pattern;
 use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
 use crate::ring::{Ring, Status};
+use core::ops::Range;
 use cuda_std::{kernel, thread};
 
 /// A block is one producer.
@@ -185,20 +186,16 @@ unsafe fn put_loop(
                 }
             }
             trace.begins();
-            let (me, threads) = args.writers();
-            let team = threads / group as u64;
+            let team = thread::block_dim_x() / group;
             if group > 1 && team > 0 {
-                // A part of one payload for each thread, not of each payload: where threads run one after another, so many beginnings
-                // take as long as the words (256 threads, 64 KiB, EPYC).
-                let (payload, rank) = ((me / team) as u32, me % team);
-                if payload < end - first {
-                    // SAFETY: contract of the kernel.
-                    unsafe { write_payload(args, producer, first + payload, (rank, team)) };
-                }
+                // Not a part of each payload: where threads run one after another, so many beginnings take as long as the words (256
+                // threads, 64 KiB, EPYC).
+                // SAFETY: contract of the kernel.
+                unsafe { write_in_teams(args, producer, first..end, team) };
             } else {
                 for iteration in first..end {
                     // SAFETY: contract of the kernel.
-                    unsafe { write_payload(args, producer, iteration, (me, threads)) };
+                    unsafe { write_payload(args, producer, iteration, args.writers()) };
                 }
             }
             // All payload writes happen before the leader's fence.
@@ -286,7 +283,7 @@ impl PutArgs {
 /// # Safety
 /// The slot lies in the source region.
 #[inline(always)]
-pub(crate) unsafe fn write_payload(args: &PutArgs, producer: u32, iteration: u32, (me, threads): (u64, u64)) {
+unsafe fn write_payload(args: &PutArgs, producer: u32, iteration: u32, (me, threads): (u64, u64)) {
     let slot = args.slot(producer, iteration);
     let seed = pattern::seed(args.rank, args.first_iteration.wrapping_add(iteration), slot as u32);
     // SAFETY: the slot begins inside the source region.
@@ -305,6 +302,21 @@ pub(crate) unsafe fn write_payload(args: &PutArgs, producer: u32, iteration: u32
         // SAFETY: `byte` is below the payload's length.
         unsafe { start.add(byte as usize).write(pattern::byte(seed, byte)) };
         byte += threads;
+    }
+}
+
+/// Writes the payloads of several iterations of a block, each by a team of so many of its threads: a thread writes a part of one. There are
+/// threads for all.
+///
+/// # Safety
+/// The slots lie in the source region.
+#[inline(always)]
+pub(crate) unsafe fn write_in_teams(args: &PutArgs, block: u32, iterations: Range<u32>, team: u32) {
+    let me = thread::thread_idx_x();
+    let (payload, rank) = (me / team, me % team);
+    if payload < iterations.end - iterations.start {
+        // SAFETY: the caller's contract.
+        unsafe { write_payload(args, block, iterations.start + payload, (rank as u64, team as u64)) };
     }
 }
 
