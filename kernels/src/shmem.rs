@@ -117,7 +117,7 @@ macro_rules! latencies {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The arguments are of the world's heap; `times` has [`latency_words`].
+        /// The arguments are of the world's heap; `times` has [`latency_words`](crate::shmem::latency_words).
         #[kernel(resident)]
         pub unsafe fn $name(program: Program<ShmemArgs>) {
             latencies!($scope program $case);
