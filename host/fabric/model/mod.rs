@@ -5,10 +5,10 @@
 //! below, as fast as that can; where memory cannot follow the modelled rate, moving can be turned off
 //! ([`Model::move_bytes`]) for the passes that are timed, and left on for the pass that is verified.
 //!
-//! **Time.** What this machine needs for a post beyond the modelled cost is a debt, which the poster pays back by waiting less in
-//! its next posts; to be late for a card that is busy anyway costs nothing. Where the card would have waited all the same, for a
-//! poster in debt or for bytes that were not there when all else was done, that time is counted: [`Model::behind`]. A figure in
-//! which it is a large share is this machine's and not the card's.
+//! **Time.** What this machine needs for a post beyond the modelled cost is a debt of the thread, which it pays back by waiting less
+//! in its next posts, on whichever card; a thread that has nothing to do owes nothing any more. Where a card would have waited all the
+//! same, for a poster in debt or for bytes that were not there when all else was done, that time is counted: [`Model::behind`]. A
+//! figure in which it is a large share is this machine's and not the card's.
 //!
 //! Not in the model: the receiving card (writes of several senders to one target do not meet), other traffic, loss,
 //! congestion, the host's memory bus beyond what the machine itself has.
@@ -16,13 +16,14 @@
 pub mod all_to_all;
 pub mod halo;
 mod nic;
+mod poster;
 mod profile;
 mod rail;
 
 pub use card_model::{Course, Nic, Picoseconds};
+use poster::Poster;
 pub use profile::{Figure, Profile};
 pub use rail::ModelRail;
-use rail::Poster;
 
 use super::Rail;
 use std::rc::Rc;

@@ -43,6 +43,8 @@ pub(super) struct Outbox {
     file: MemoryFile,
     queue: usize,
     sent: u64,
+    /// What the receiver had taken when we looked last. Its count lies in a line that it writes at each look of its own.
+    taken: u64,
 }
 
 /// The memory of an inbox, as both ends see it.
@@ -97,15 +99,18 @@ impl Outbox {
         if queue >= SENDERS {
             return Err(io::Error::other(format!("{SENDERS} rails send to it already")));
         }
-        Ok(Outbox { file, queue, sent: 0 })
+        Ok(Outbox { file, queue, sent: 0, taken: 0 })
     }
 
     /// Sends; false when the receiver has not taken enough of the earlier ones.
     #[inline]
     pub fn send(&mut self, value: u32) -> bool {
         let queue = &page(&self.file).queues[self.queue];
-        if self.sent.wrapping_sub(queue.taken.load(Ordering::Acquire)) >= SLOTS as u64 {
-            return false;
+        if self.sent.wrapping_sub(self.taken) >= SLOTS as u64 {
+            self.taken = queue.taken.load(Ordering::Acquire);
+            if self.sent.wrapping_sub(self.taken) >= SLOTS as u64 {
+                return false;
+            }
         }
         queue.slots[self.sent as usize % SLOTS].store(value, Ordering::Relaxed);
         self.sent += 1;

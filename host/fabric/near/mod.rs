@@ -134,14 +134,13 @@ impl NearRail {
         Ok(Peer { process, inbox, has_ended: false, outbox: None, memory: Vec::new() })
     }
 
-    /// The peer's bytes, mapped, and the file that keeps them so.
+    /// The peer's bytes, mapped, and the number of the file that keeps them so.
     #[inline]
-    fn reach(&mut self, region: &NearRegion, t: &Transfer) -> Result<(*mut u8, Arc<MemoryFile>), FabricError> {
+    fn reach(&mut self, region: &NearRegion, t: &Transfer) -> Result<(*mut u8, usize), FabricError> {
         let inside = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
         let peer = peer_of(&mut self.peers, &self.name, t)?;
-        let known = peer.memory.iter().find(|(key, _)| *key == t.remote.key).map(|(_, file)| file.clone());
-        let file = match known {
-            Some(file) => file,
+        let number = match peer.memory.iter().position(|(key, _)| *key == t.remote.key) {
+            Some(number) => number,
             None if t.remote.key == 0 => {
                 let text = "the peer's region is not in memory that other processes map".to_owned();
                 return Err(refused(&self.name, operation(t), text));
@@ -153,11 +152,11 @@ impl NearRail {
                     number: (t.remote.key >> 32) as u32,
                 };
                 let opened = MemoryFile::open(name).map_err(|error| failed(&self.name, operation(t), &error))?;
-                let file = Arc::new(opened);
-                peer.memory.push((t.remote.key, file.clone()));
-                file
+                peer.memory.push((t.remote.key, Arc::new(opened)));
+                peer.memory.len() - 1
             }
         };
+        let file = &peer.memory[number].1;
         let at = t.remote.base.checked_add(t.remote_offset);
         let fits = inside(t.local_offset, region.bytes)
             && inside(t.remote_offset, t.remote.bytes)
@@ -169,7 +168,7 @@ impl NearRail {
             );
             return Err(refused(&self.name, operation(t), text));
         };
-        Ok(((file.address() + at) as *mut u8, file))
+        Ok(((file.address() + at) as *mut u8, number))
     }
 
     /// Copies now or soon; false when too much is under way.
@@ -177,14 +176,14 @@ impl NearRail {
     /// # Safety
     /// Both stretches are valid and stay so until the token's completion.
     #[inline]
-    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: &Arc<MemoryFile>) -> bool {
-        match &self.movers {
-            Some(movers) if t.bytes > SMALL => {
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: usize) -> bool {
+        match (&self.movers, self.peers.get(t.peer)) {
+            (Some(movers), Some(Some(Peer { memory, .. }))) if t.bytes > SMALL => {
                 if self.jobs.len() >= OUTSTANDING {
                     return false;
                 }
                 // SAFETY: the caller's contract; the job is reported only when it is done, and `drop` waits for it.
-                let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, file) };
+                let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &memory[file].1) };
                 self.jobs.push_back((t.token, job));
             }
             _ => {
@@ -314,7 +313,7 @@ impl Rail for NearRail {
         let source = (region.address + t.local_offset) as *const u8;
         let Some(immediate) = t.immediate else {
             // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target.
-            let taken = unsafe { self.copy(source, target, t, &file) };
+            let taken = unsafe { self.copy(source, target, t, file) };
             return Ok(if taken { Post::Accepted } else { Post::Again });
         };
         // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
@@ -331,7 +330,7 @@ impl Rail for NearRail {
         let (source, file) = self.reach(region, t)?;
         let target = (region.address + t.local_offset) as *mut u8;
         // SAFETY: checked by `reach`; the caller's contract for the target, and the file keeps the source.
-        Ok(if unsafe { self.copy(source, target, t, &file) } { Post::Accepted } else { Post::Again })
+        Ok(if unsafe { self.copy(source, target, t, file) } { Post::Accepted } else { Post::Again })
     }
 
     #[inline]
