@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
     pub warmup: u32,
     /// Repeats of each measurement; times are given as median, min and p99 over them [default: 10, but no more than 3 of what has
-    /// taken 10 s by then]
+    /// taken 5 s by then]
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: Option<u32>,
     /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K; nbi-batch=K: once at the end, and K puts of

@@ -25,7 +25,7 @@ const TOLERATED: f64 = 0.15;
 /// Repeats where nobody says how many, and how many are enough of what takes long.
 const REPEATS: u32 = 10;
 const ENOUGH: u32 = 3;
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(5);
 
 /// What one rank knows of one case.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

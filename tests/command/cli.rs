@@ -232,12 +232,12 @@ fn shared_memory_rails_are_verified() {
 
 #[test]
 fn verification_finds_one_missing_byte() {
-    // Tickets: 1 timed put; 2 windows of 4 that prepare the source of cpu-write, on rails that move bytes; then the 2
-    // windows that are verified, of which the second is what stays.
-    let args = "-n 1 -w 0 -r 1 --window 4 --mode nbi --rails 2 -b 64 -e 64 --csv run.csv --json -";
-    for (provider, ticket) in [("tcp", 1 + 8 + 4), ("null", 1 + 4)] {
+    // Tickets: the timed puts; then the verified ones: one window of 4 where the timed puts fill no more, else 2, of which the second is
+    // what stays. Null rails count 2 in any case.
+    let args = "-w 0 -r 1 --window 4 --mode nbi --rails 2 -b 64 -e 64 --csv run.csv --json -";
+    for (provider, timed, ticket) in [("tcp", 1, 1 + 3), ("tcp", 9, 9 + 4), ("null", 1, 1 + 4)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = proxy(&format!("{args} -p {provider} --fault corrupt={ticket}"));
+        let mut command = proxy(&format!("{args} -n {timed} -p {provider} --fault corrupt={ticket}"));
         command.current_dir(folder.path());
         let done = run(command).expect(1);
         assert!(done.complaints()[0].contains("verification failed: 1 wrong bytes in nbi of 64 B"), "{}", done.stderr);

@@ -101,7 +101,7 @@ fn modelled_cards_move_every_byte_and_say_what_they_are() {
 fn a_wrong_byte_behind_modelled_cards_is_found() {
     for options in ["", "--no-move"] {
         let done = run(ginlab(&format!(
-            "proxy -d emulated -p model:p5 {options} -b 4K -e 4K -n 4 -r 1 -w 0 --rails 1 --mode nbi --window 2 --fault corrupt=11"
+            "proxy -d emulated -p model:p5 {options} -b 4K -e 4K -n 4 -r 1 -w 0 --rails 1 --mode nbi --window 2 --fault corrupt=7"
         )));
         assert_eq!(done.code, 1, "{done:?}");
         assert!(done.complaint().contains("verification failed"), "{done:?}");

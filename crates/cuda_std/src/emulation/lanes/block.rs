@@ -11,6 +11,7 @@ use super::{SIZE, become_lane};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::any::Any;
 use std::cell::{Cell, OnceCell, UnsafeCell};
+use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::{io, ptr};
@@ -204,6 +205,8 @@ pub struct Running {
     coroutines: Vec<Option<Coroutine<(), Stop, (), Place>>>,
     /// Counted, and not boxed: the lanes have its address too.
     block: Rc<Block>,
+    /// Warps that have not had their turn in this round.
+    left: u32,
 }
 
 impl Running {
@@ -258,25 +261,32 @@ impl Running {
             })
         };
         let coroutines = places.into_iter().zip(&block.lanes).map(begin).collect();
-        Ok(Running { coroutines, block })
+        Ok(Running { coroutines, block, left: 0 })
     }
 
-    /// Gives each lane that can go on a turn or more. True when one of them did more than spin.
+    /// Gives each lane that can go on a turn or more, up to about so many lanes; the next visit begins with the others.
     ///
     /// # Errors
     /// A bug of the kernel, with block and thread.
-    pub fn visit(&mut self, stacks: &mut Stacks) -> Result<bool, String> {
-        let mut ready = self.block.ready.get();
-        if ready == 0 {
-            return Err(self.block.stuck());
+    pub fn visit(&mut self, most: u32, stacks: &mut Stacks) -> Result<Visit, String> {
+        if self.left == 0 {
+            self.left = self.block.ready.get();
+            if self.left == 0 {
+                return Err(self.block.stuck());
+            }
         }
-        let mut moved = false;
-        while ready != 0 {
-            let index = self.block.pick(ready);
-            ready &= !(1 << index);
-            moved |= self.visit_warp(index, stacks)?;
+        let mut visit = Visit::default();
+        while self.left != 0 && visit.lanes < most {
+            let index = self.block.pick(self.left);
+            self.left &= !(1 << index);
+            visit += self.visit_warp(index, stacks)?;
         }
-        Ok(moved)
+        Ok(visit)
+    }
+
+    /// Whether every lane that can go on has had its turn.
+    pub fn is_round_over(&self) -> bool {
+        self.left == 0
     }
 
     /// Whether all lanes have returned.
@@ -284,7 +294,7 @@ impl Running {
         self.block.alive.get() == 0
     }
 
-    fn visit_warp(&mut self, index: u32, stacks: &mut Stacks) -> Result<bool, String> {
+    fn visit_warp(&mut self, index: u32, stacks: &mut Stacks) -> Result<Visit, String> {
         let block = &*self.block;
         let warp = &block.warps[index as usize];
         warp.spinning.set(0);
@@ -327,7 +337,8 @@ impl Running {
         if warp.runnable.get() == 0 && warp.asking.get() == 0 {
             block.ready.set(block.ready.get() & !(1 << index));
         }
-        Ok(seen & !warp.spinning.get() != 0)
+        let spun = seen & warp.spinning.get();
+        Ok(Visit { lanes: seen.count_ones(), spun: spun.count_ones() })
     }
 
     /// Ends the lanes that have not returned: unwinds their stacks.
@@ -339,6 +350,22 @@ impl Running {
                 stacks.give_back(coroutine.into_stack());
             }
         }
+    }
+}
+
+/// What a visit to a block, or to several, has found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Visit {
+    /// Lanes that had a turn.
+    pub lanes: u32,
+    /// Of these, the ones that spin.
+    pub spun: u32,
+}
+
+impl AddAssign for Visit {
+    fn add_assign(&mut self, other: Visit) {
+        self.lanes += other.lanes;
+        self.spun += other.spun;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::{Grid, Orders};
 use super::WATCHED;
-use super::block::Running;
+use super::block::{Running, Visit};
 use super::stacks::Stacks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,9 +25,14 @@ pub struct Launch<'a> {
     why: Mutex<Option<io::Error>>,
 }
 
-/// Passes in which all lanes of a worker only spun, before it offers its core to others. A pass over one lane is some 50 ns, an
-/// offer that nobody takes some 300.
-const PASSES_BEFORE_YIELD: u32 = 4;
+/// Turns in which lanes of a worker only spun, before it offers its core to others. A turn is some 50 ns, an offer that nobody takes
+/// some 300.
+const TURNS_BEFORE_YIELD: u32 = 4;
+/// A pass is of spinning lanes with so many of them for each other one. Of thousands of lanes that wait for their own puts, some go on in each pass.
+const MANY: u32 = 8;
+/// Lanes after which a pass is over although there are more: those of a whole wave take milliseconds, which a proxy on the same core
+/// would lack.
+const LONGEST_PASS: u32 = 256;
 
 impl Launch<'_> {
     fn fail(&self, error: io::Error) {
@@ -51,7 +56,7 @@ impl Launch<'_> {
     }
 
     fn run_blocks(&self, most: u32, blocks: &mut Vec<Running>, stacks: &mut Stacks) -> io::Result<()> {
-        let mut idle = 0;
+        let (mut idle, mut at) = (0, 0);
         let mut left = true;
         loop {
             while left && blocks.len() < most as usize {
@@ -65,18 +70,22 @@ impl Launch<'_> {
             if blocks.is_empty() || self.failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let mut moved = false;
-            let mut index = 0;
-            while let Some(block) = blocks.get_mut(index) {
-                moved |= block.visit(stacks).map_err(io::Error::other)?;
+            let mut pass = Visit::default();
+            while pass.lanes < LONGEST_PASS
+                && let Some(block) = blocks.get_mut(at)
+            {
+                pass += block.visit(LONGEST_PASS - pass.lanes, stacks).map_err(io::Error::other)?;
                 if block.is_done() {
-                    blocks.swap_remove(index);
-                } else {
-                    index += 1;
+                    blocks.swap_remove(at);
+                } else if block.is_round_over() {
+                    at += 1;
                 }
             }
-            idle = if moved { 0 } else { idle + 1 };
-            if idle >= PASSES_BEFORE_YIELD {
+            if at >= blocks.len() {
+                at = 0;
+            }
+            idle = if pass.spun > MANY * (pass.lanes - pass.spun) { pass.spun.saturating_add(idle) } else { 0 };
+            if idle >= TURNS_BEFORE_YIELD {
                 // Whom they wait for may want this core: a proxy, another rank.
                 thread::yield_now();
             }
