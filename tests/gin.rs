@@ -169,6 +169,8 @@ unsafe fn values(program: Program<Values>) {
             line.fetch_add(args.words.at(20), 1, next)?;
             let before = line.compare_swap(args.words.at(21 + thread as u64), 0, 9, next)?;
             assert_eq!((before, line.atomic_fetch(args.words.at(21 + thread as u64), next)?), (0, 9));
+            line.signal_set(args.signals.at(8 + thread), 100, next)?;
+            line.signal_wait_until(args.signals.at(8 + thread), 100)?;
         }
         Ok(())
     };
@@ -180,11 +182,43 @@ fn single_values_go_by_the_command_and_atomics_by_mapping() {
     for options in both_paths() {
         pes(2, &options, |world, ranks| {
             let (words, bytes) = (world.alloc::<u64>(ranks, 40).unwrap(), world.alloc::<u8>(ranks, 40).unwrap());
-            let (signals, atomics) = (world.signals(ranks, 8).unwrap(), options.path == Path::NvLink);
+            let (signals, atomics) = (world.signals(ranks, 16).unwrap(), options.path == Path::NvLink);
             launch(world, ranks, values, (2, 4), Values { words, bytes, signals, atomics }).unwrap();
             // The other PE's atomics too.
             world.barrier(ranks).unwrap();
             assert_eq!(world.read(words).unwrap()[20], if atomics { 16 } else { 0 });
+        });
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Anyone {
+    signals: Signal,
+    found: Sym<u32>,
+}
+
+/// Signals the next PE under this one's number, and waits for whichever comes.
+unsafe fn whoever_comes(program: Program<Anyone>) {
+    let Program { world, args } = program;
+    let mut line = world.context(Thread);
+    let mut run = || -> Result<(), Status> {
+        line.signal_op(args.signals.at(world.my_pe()), 4, (world.my_pe() + 1) % world.n_pes())?;
+        let found = line.signal_wait_until_any(args.signals, world.n_pes(), 4)?;
+        // To itself, as a way to the host.
+        line.p(args.found.at(0), found, world.my_pe())?;
+        line.quiet()
+    };
+    run().unwrap();
+}
+
+#[test]
+fn a_wait_for_any_signal_names_the_one_that_came() {
+    for options in both_paths() {
+        pes(3, &options, |world, ranks| {
+            let (me, all) = (world.my_pe(), world.n_pes());
+            let (found, signals) = (world.alloc::<u32>(ranks, 1).unwrap(), world.signals(ranks, all).unwrap());
+            launch(world, ranks, whoever_comes, (1, 1), Anyone { signals, found }).unwrap();
+            assert_eq!(world.read(found).unwrap(), [(me + all - 1) % all]);
         });
     }
 }
@@ -292,6 +326,8 @@ unsafe fn one_call(program: Program<Calls>) {
         11 => (0..MANY).try_for_each(|_| line.get(words, words, next)),
         12 => (0..MANY).try_for_each(|_| line.g(words.at(0), next).map(drop)),
         13 => block.barrier_all(),
+        15 => line.signal_wait_until_any(signal, 0, 1).map(drop),
+        16 => line.signal_wait_until_any(signal, 2, 9).map(drop),
         // SAFETY: over rails a proxy looks at the command and takes no such region; nothing is accessed.
         _ => line.put(unsafe { Sym::from_parts(1 << 40, 64) }, words, next),
     };
@@ -319,9 +355,12 @@ fn failing(call: u32, options: &Options) -> String {
 fn what_cannot_be_is_refused_by_name() {
     for options in both_paths() {
         let path = if options.path == Path::NvLink { "memory" } else { "test:unordered" };
-        for (call, said) in
-            [(0, "put of 512 B with PE 2"), (1, "put of 512 B with PE 1"), (2, "signal_op of signal 4294967295")]
-        {
+        for (call, said) in [
+            (0, "put of 512 B with PE 2"),
+            (1, "put of 512 B with PE 1"),
+            (2, "signal_op of signal 4294967295"),
+            (15, "signal_wait_until of signal 0"),
+        ] {
             let text = failing(call, &options);
             assert!(text.contains(said) && text.contains("refused"), "{call}: {text}");
         }
@@ -372,10 +411,17 @@ fn bytes_outside_the_heap_are_refused_by_the_proxy() {
 
 #[test]
 fn a_wait_for_nobody_ends_at_its_deadline() {
-    for options in both_paths() {
-        let text = failing(7, &Options { timeout: Duration::from_millis(50), ..options });
-        assert!(text.contains("signal_wait_until of signal 0, which had reached 0 of 9: deadline passed"), "{text}");
-    }
+    let waits = both_paths().into_iter().flat_map(|options| [(options.clone(), 7), (options, 16)]);
+    // Beside each other: each lasts as long as the device's own margin.
+    std::thread::scope(|scope| {
+        for (options, call) in waits {
+            scope.spawn(move || {
+                let text = failing(call, &Options { timeout: Duration::from_millis(50), ..options });
+                let said = "signal_wait_until of signal 0, which had reached 0 of 9: deadline passed";
+                assert!(text.contains(said), "{text}");
+            });
+        }
+    });
 }
 
 #[test]
