@@ -3,7 +3,7 @@
 //! The protocol itself stands in [`kernels::ring`], both parties beside each other.
 
 use crate::cuda::{Buffer, Device, DeviceError, MappedBuffer, Place};
-use cuda_std::memory::{load_acquire_host_u64, load_acquire_sys_v2_u64};
+use cuda_std::memory::{load_acquire_host_u64, load_acquire_sys_v2_u64, store_release_host_u64};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
 use std::time::Duration;
@@ -195,4 +195,17 @@ impl RingTable {
     pub fn count(&self) -> u32 {
         self.count
     }
+}
+
+/// Answers a ping-pong's flag that is newer than the last one; false when there is none.
+#[inline(always)]
+pub(crate) fn answer_flag(words: &HostWords, answered: &mut u64) -> bool {
+    let asked = load_acquire_host_u64(&words.tail.0);
+    if asked == *answered {
+        return false;
+    }
+    // Release: what the device wrote before its flag, this thread has acquired, and whoever acquires the answer has too.
+    store_release_host_u64(&words.completion.0.0, asked);
+    *answered = asked;
+    true
 }

@@ -2,7 +2,7 @@
 
 use crate::cuda::{Buffer, Device, DeviceError, Launch, Place};
 use crate::proxy::{Proxy, ProxyError};
-use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
+use crate::ring::answer_flag;
 use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
 use std::time::Duration;
@@ -90,10 +90,7 @@ fn answer_here(mut launch: Launch, flags: &Buffer, emulated: bool) -> Result<(),
     let look_every = if emulated { LOOK_EVERY_EMULATED } else { LOOK_EVERY };
     let (mut answered, mut spins) = (0, 0u32);
     loop {
-        let asked = load_acquire_host_u64(&words.tail.0);
-        if asked != answered {
-            store_release_host_u64(&words.completion.0.0, asked);
-            answered = asked;
+        if answer_flag(words, &mut answered) {
             continue;
         }
         spins = spins.wrapping_add(1);

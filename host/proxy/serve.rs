@@ -4,7 +4,7 @@ use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Trace, Watch};
 use super::{Answer, Flags, Numbered, Offer, ProxyError, Request, Snapshot, ThreadState, Writes};
 use crate::fabric::{FabricError, Rail, RemoteRegion};
-use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
+use crate::ring::answer_flag;
 use kernels::command::{Command, Opcode};
 use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
@@ -342,11 +342,8 @@ impl<R: Rail> Server<'_, R> {
         let words = unsafe { &*flags.0 };
         let (mut answered, mut empty) = (0, 0);
         while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
-            let asked = load_acquire_host_u64(&words.tail.0);
-            if asked != answered {
-                // Release: what the device wrote before its flag, this thread has acquired, and whoever acquires the answer has too.
-                store_release_host_u64(&words.completion.0.0, asked);
-                (answered, empty) = (asked, 0);
+            if answer_flag(words, &mut answered) {
+                empty = 0;
                 continue;
             }
             empty += 1;
