@@ -393,14 +393,18 @@ fn a_proxy_that_is_gone_ends_every_call() {
 #[test]
 fn a_proxy_that_vanishes_or_stalls_ends_every_call() {
     use ginlab::proxy::Fault;
-    for (fault, why) in [(Fault::Vanish(1), "ended without a reason"), (Fault::Silent(1), "no progress")] {
-        for call in 8..14 {
-            let fault = Some(fault);
-            let timeout = Duration::from_millis(300);
-            let text = failing(call, &Options { fault, timeout, ring_slots: 16, ..emulated(Path::Rails) });
-            assert!(text.contains(why) && text.contains("a test's kernel: block 0"), "{call}: {text}");
+    // Both faults beside each other: they wait for their deadlines.
+    std::thread::scope(|scope| {
+        for (fault, why) in [(Fault::Vanish(1), "ended without a reason"), (Fault::Silent(1), "no progress")] {
+            scope.spawn(move || {
+                for call in 8..14 {
+                    let (fault, timeout) = (Some(fault), Duration::from_millis(300));
+                    let text = failing(call, &Options { fault, timeout, ring_slots: 16, ..emulated(Path::Rails) });
+                    assert!(text.contains(why) && text.contains("a test's kernel: block 0"), "{call}: {text}");
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn a_peer_that_is_killed_is_named() {
     if !has_provider() {
         return;
     }
-    let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 --csv -"));
+    let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
     job.until(Stream::Stderr, "# rails");
     kill(job.rank(1), Signal::SIGKILL).unwrap();
     let done = job.finish().expect(1);
