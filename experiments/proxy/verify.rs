@@ -22,8 +22,10 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
     if shape.args.is_null() {
         return verify_counts(shape, rank, ranks, case).map(Some);
     }
-    // Twice around the window: slots are reused, and what must be found is the second payload. Once where a timed pass does not reuse
-    // any either: there are so many producers that a pass takes a second.
+    // A target is here as soon as the last timed pass has begun: what it writes now would meet that pass's puts, and take its time.
+    ranks.barrier("timed passes complete")?;
+    // Twice around the window: slots are reused, and what must be found is the second payload. Once where a timed pass reuses none
+    // either, as with a full grid of producers, of which one pass takes a second.
     let rounds = if shape.layout.iterations > shape.layout.window { 2 } else { 1 };
     let iterations = shape.layout.window * rounds;
     let first = rank.next_iteration;
