@@ -21,7 +21,7 @@ pub(super) struct Poster {
 
 impl Poster {
     /// A post, or something that a poll has found.
-    pub fn is_busy(&self) {
+    pub fn was_busy(&self) {
         self.quiet_polls.set(0);
     }
 

@@ -159,11 +159,11 @@ impl<R: Rail> ModelRail<R> {
         // To see that the time is over takes time too.
         self.poster.debt.set(debt + (now - done));
         self.poster.clock.set(now);
-        self.poster.is_busy();
+        self.poster.was_busy();
     }
 
-    fn insert(&mut self, token: u64, late: Option<(Rc<R::Region>, Transfer)>) -> usize {
-        let flight = Flight { token, late, delivered: false, moving: false, acknowledged: false, error: None };
+    fn insert(&mut self, token: u64) -> usize {
+        let flight = Flight { token, late: None, delivered: false, moving: false, acknowledged: false, error: None };
         self.flights.insert(flight)
     }
 
@@ -277,7 +277,7 @@ impl<R: Rail> Rail for ModelRail<R> {
         let moves = self.model.0.moves.load(Ordering::Relaxed);
         let (bytes, token, immediate) = (transfer.bytes, transfer.token, transfer.immediate);
         let late = |key: usize| Transfer { bytes: 0, token: OURS | key as u64, more: false, ..*transfer };
-        let key = self.insert(token, None);
+        let key = self.insert(token);
         if immediate.is_some() {
             self.flights[key].late = Some((region.clone(), late(key)));
         }
@@ -305,7 +305,7 @@ impl<R: Rail> Rail for ModelRail<R> {
             return Ok(Post::Again);
         }
         let begun = self.model.now();
-        let key = self.insert(transfer.token, None);
+        let key = self.insert(transfer.token);
         // SAFETY: the caller's contract; our completion follows the inner one's.
         match unsafe { self.inner.read(region, &Transfer { token: OURS | key as u64, more: false, ..*transfer }) } {
             Ok(Post::Accepted) => {
@@ -359,7 +359,7 @@ impl<R: Rail> Rail for ModelRail<R> {
             let end = self.model.now();
             self.poster.debt.update(|debt| debt + end.saturating_sub(now));
             self.poster.clock.set(end);
-            self.poster.is_busy();
+            self.poster.was_busy();
         } else {
             self.poster.was_quiet();
         }

@@ -134,9 +134,9 @@ impl NearRail {
         Ok(Peer { process, inbox, has_ended: false, outbox: None, memory: Vec::new() })
     }
 
-    /// The peer's bytes, mapped, and the number of the file that keeps them so.
+    /// The peer's bytes, mapped, and for a mover the file that keeps them so: a copy made here and now needs none.
     #[inline]
-    fn reach(&mut self, region: &NearRegion, t: &Transfer) -> Result<(*mut u8, usize), FabricError> {
+    fn reach(&mut self, region: &NearRegion, t: &Transfer) -> Result<(*mut u8, Option<Arc<MemoryFile>>), FabricError> {
         let inside = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
         let peer = peer_of(&mut self.peers, &self.name, t)?;
         let number = match peer.memory.iter().position(|(key, _)| *key == t.remote.key) {
@@ -168,7 +168,8 @@ impl NearRail {
             );
             return Err(refused(&self.name, operation(t), text));
         };
-        Ok(((file.address() + at) as *mut u8, number))
+        let kept = (self.movers.is_some() && t.bytes > SMALL).then(|| file.clone());
+        Ok(((file.address() + at) as *mut u8, kept))
     }
 
     /// Copies now or soon; false when too much is under way.
@@ -176,14 +177,14 @@ impl NearRail {
     /// # Safety
     /// Both stretches are valid and stay so until the token's completion.
     #[inline]
-    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: usize) -> bool {
-        match (&self.movers, self.peers.get(t.peer)) {
-            (Some(movers), Some(Some(Peer { memory, .. }))) if t.bytes > SMALL => {
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> bool {
+        match (&self.movers, file) {
+            (Some(movers), Some(file)) => {
                 if self.jobs.len() >= OUTSTANDING {
                     return false;
                 }
                 // SAFETY: the caller's contract; the job is reported only when it is done, and `drop` waits for it.
-                let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &memory[file].1) };
+                let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &file) };
                 self.jobs.push_back((t.token, job));
             }
             _ => {

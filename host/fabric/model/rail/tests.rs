@@ -126,7 +126,7 @@ fn a_debt_is_forgiven_once_there_is_nothing_to_do_on_any_rail_and_not_before() {
     // One turn of a thread that has posted before it.
     (0..4).for_each(&mut poll);
     assert_eq!(poster.debt.get(), 500);
-    poster.is_busy();
+    poster.was_busy();
     (0..4).for_each(&mut poll);
     assert_eq!(poster.debt.get(), 500);
     poll(0);

@@ -28,7 +28,8 @@ pub struct Launch<'a> {
 /// Turns in which lanes of a worker only spun, before it offers its core to others. A turn is some 50 ns, an offer that nobody takes
 /// some 300.
 const TURNS_BEFORE_YIELD: u32 = 4;
-/// A pass is of spinning lanes with so many of them for each other one. Of thousands of lanes that wait for their own puts, some go on in each pass.
+/// A pass is one of spinning lanes if there are more than so many of them for each other lane: of thousands that wait for their own
+/// puts, some go on in each pass.
 const MANY: u32 = 8;
 /// Lanes after which a pass is over although there are more: those of a whole wave take milliseconds, which a proxy on the same core
 /// would lack.
