@@ -1,8 +1,8 @@
-//! The verification pass: separate from the timing, with a payload that differs by rank, iteration, slot and offset.
+//! What a pass has written, checked byte by byte: the payload differs by rank, iteration, slot and offset.
 
 use super::layout::Layout;
 use super::rank::Rank;
-use super::run::{Case, Shape, cpu_write, run_kernel};
+use super::run::{Case, Sample, Shape, run};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::null::transfer_checksum;
@@ -13,23 +13,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What lies between the slots; a write beyond its slot changes it.
 const GAP: u8 = 0x5e;
 
-/// Runs one case once more and returns what is wrong on this rank: bytes at the target, puts on null rails. `None` where
-/// there is nothing to verify on this rank, or for a case that moves nothing.
+/// Whether a timed pass is the one that is verified: every slot gets one payload, so what the pass leaves is all that it wrote.
+/// With a full grid of producers a pass takes a second, and another one would show nothing else.
+pub fn is_timed(shape: &Shape<'_>, case: Case) -> bool {
+    let moves = !shape.args.is_null() && shape.args.moves() && case != Case::BareWrite;
+    !shape.args.no_check && moves && shape.layout.iterations == shape.layout.window
+}
+
+/// A pass of its own. Twice around the window: slots are reused, and what must be found is the second payload. Once for what the
+/// CPU puts, whose payload stays.
 pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<Option<u64>, Failure> {
+    let rounds = if matches!(case, Case::Put(_)) { 2 } else { 1 };
+    Ok(verified(shape, rank, ranks, case, shape.layout.window * rounds)?.1)
+}
+
+/// Runs a case once; returns its times, on a rank that puts, and what is wrong on this rank: bytes at the target, puts on null
+/// rails. `None` where there is nothing to verify on this rank, or for a case that moves nothing.
+pub fn verified(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    case: Case,
+    iterations: u64,
+) -> Result<(Option<Sample>, Option<u64>), Failure> {
     if matches!(case, Case::PingPong | Case::BareWrite) {
-        return Ok(None);
+        return Ok((None, None));
     }
     if shape.args.is_null() {
-        return verify_counts(shape, rank, ranks, case).map(Some);
+        return verify_counts(shape, rank, ranks, case, iterations).map(|wrong| (None, Some(wrong)));
     }
     // A target is here as soon as the last timed pass has begun: what it writes now would meet that pass's puts, and take its time.
-    ranks.barrier("timed passes complete")?;
-    // Twice around the window: slots are reused, and what must be found is the second payload. Once where a timed pass reuses none
-    // either, as with a full grid of producers, of which one pass takes a second.
-    let rounds = if shape.layout.iterations > shape.layout.window { 2 } else { 1 };
-    let iterations = shape.layout.window * rounds;
+    ranks.barrier("earlier passes complete")?;
+    // Behind the iterations of timed passes: what one of them left is not what must be found.
+    rank.next_iteration = rank.next_iteration.wrapping_add(shape.layout.iterations as u32);
     let first = rank.next_iteration;
-    rank.next_iteration = first.wrapping_add(iterations as u32);
     let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, iterations, first };
     // Who does not write the payload itself puts what is in the source.
     let prepared = !matches!(case, Case::Put(_)) || shape.args.no_fill;
@@ -40,21 +57,13 @@ pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: C
         expected.poison(rank, source as u32)?;
     }
     ranks.barrier("destination poisoned")?;
-    if rank.target.is_some() {
-        match case {
-            Case::Put(mode) => {
-                run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
-            }
-            _ => {
-                cpu_write(shape, rank, shape.layout.window, case.quiet_every())?;
-            }
-        }
-    }
-    ranks.barrier("verification pass complete")?;
+    let sample = if rank.target.is_some() { Some(run(shape, rank, ranks, case, iterations)?) } else { None };
+    rank.next_iteration = first.wrapping_add(iterations as u32);
+    ranks.barrier("verified pass complete")?;
     let wrong = rank.source.map(|source| expected.count_wrong(rank, source as u32)).transpose()?;
     // The next pass writes into what is being read here.
     ranks.barrier("destination checked")?;
-    Ok(wrong)
+    Ok((sample, wrong))
 }
 
 /// What a target must find after a pass.
@@ -136,19 +145,16 @@ impl Expected {
 
 /// On null rails: every put must have arrived once, none twice, none changed. The rails' counts and an order-independent
 /// checksum are compared with those of the puts that the grid had to make.
-fn verify_counts(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<u64, Failure> {
+fn verify_counts(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    case: Case,
+    iterations: u64,
+) -> Result<u64, Failure> {
     let layout = shape.layout;
-    let iterations = layout.window * 2;
     let before = counts(rank)?;
-    match case {
-        Case::Put(mode) => {
-            let first = rank.next_iteration;
-            run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
-        }
-        _ => {
-            cpu_write(shape, rank, iterations, case.quiet_every())?;
-        }
-    }
+    run(shape, rank, ranks, case, iterations)?;
     let after = counts(rank)?;
     let mut scheduler = Scheduler::new(shape.tuple.strategy, shape.tuple.rails);
     let mut expected = (0u64, 0u64, 0u64);

@@ -27,11 +27,13 @@ fn every_exchange_gives_the_same_field_to_the_last_bit() {
     for row in &found {
         let number = |name: &str| row.own(name).number();
         let (time, alone) = (row.time_us_p50.unwrap(), number("t1_us").unwrap());
+        // Figures are written with six digits: a difference of two of them is as exact as they are.
         let near =
             |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() <= 1e-3 * expected.abs().max(1.0);
+        let near_in_time = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() <= 1e-4 * time;
         assert!(near(number("speedup"), alone / time), "{row:?}");
         assert!(near(number("efficiency_pct"), 100.0 * alone / time / 3.0), "{row:?}");
-        assert!(near(number("exposed_us"), time - alone / 3.0), "{row:?}");
+        assert!(near_in_time(number("exposed_us"), time - alone / 3.0), "{row:?}");
         assert_eq!(number("norm_value").is_some(), row.own("norm").text() == Some("block"), "{row:?}");
         assert!(number("wait_us").is_some(), "{row:?}");
     }
