@@ -5,8 +5,7 @@ use ginlab::bootstrap::{BootstrapError, Ending};
 use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
-use ginlab::measure::clocks::ClockError;
-use ginlab::measure::ping_pong::RoundTripError;
+use ginlab::measure::MeasureError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
 use ginlab::signals;
@@ -117,21 +116,12 @@ impl From<DeviceError> for Failure {
     }
 }
 
-impl From<RoundTripError> for Failure {
-    fn from(error: RoundTripError) -> Failure {
+impl From<MeasureError> for Failure {
+    fn from(error: MeasureError) -> Failure {
         match error {
-            RoundTripError::Device(error) => error.into(),
-            RoundTripError::Proxy(error) => error.into(),
-            RoundTripError::Ended(_) => Failure::Timeout(error.to_string()),
-        }
-    }
-}
-
-impl From<ClockError> for Failure {
-    fn from(error: ClockError) -> Failure {
-        match error {
-            ClockError::Device(error) => error.into(),
-            ClockError::Ended(_) => Failure::Timeout(error.to_string()),
+            MeasureError::Device(error) => error.into(),
+            MeasureError::Proxy(error) => error.into(),
+            MeasureError::Ended(..) => Failure::Timeout(error.to_string()),
         }
     }
 }

@@ -12,9 +12,10 @@ use ginlab::fabric::layer::{Layer, Layered, Posting};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullRail, transfer_checksum};
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
-use ginlab::measure::ping_pong::{Flag, RoundTripError, round_trip};
-use ginlab::proxy::engine::{Engine, EngineError, Opened};
-use ginlab::proxy::{Fault, Proxy, ProxyError, ProxySetup, Writes, device_timeout};
+use ginlab::measure::MeasureError;
+use ginlab::measure::ping_pong::{Flag, round_trip};
+use ginlab::proxy::engine::Engine;
+use ginlab::proxy::{Fault, Proxy, ProxyError, Setup, Writes, device_timeout};
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
@@ -38,41 +39,20 @@ const KIB: usize = 1024;
 
 // --- setting up ------------------------------------------------------------------------------------------------------
 
-/// A proxy over whatever rails a closure opens.
-struct Setup<F> {
-    open: F,
-    memories: Vec<Memory>,
-    consumer: Option<Consumer>,
-    window: usize,
-    timeout: Duration,
-    fault: Option<Fault>,
-}
-
-impl<R: Rail, F: FnMut() -> Vec<R> + Send + 'static> ProxySetup for Setup<F>
+/// A proxy over whatever rails a closure opens, on a core that it shares.
+fn start<R, F>(options: Options, consumer: Consumer, memories: Vec<Memory>, open: F) -> Result<Proxy, ProxyError>
 where
-    R: 'static,
+    R: Rail + 'static,
+    F: FnOnce() -> Vec<R> + Send + 'static,
 {
-    type Rail = R;
-
-    fn cpu(&self) -> Option<usize> {
-        None
-    }
-    fn shares_core(&self) -> bool {
-        true
-    }
-    fn fault(&self) -> Option<Fault> {
-        self.fault
-    }
-    fn take_consumer(&mut self) -> Option<Consumer> {
-        self.consumer.take()
-    }
-    fn open(&mut self) -> Result<Opened<R>, EngineError> {
-        let mut engine = Engine::new((self.open)(), self.window, self.timeout);
+    let setup = Setup { shares_core: true, fault: options.fault, consumer: Some(consumer), ..Setup::default() };
+    Proxy::start(setup, options.timeout, move || {
+        let mut engine = Engine::new(open(), options.window, options.timeout);
         // SAFETY: the `World` keeps the buffers longer than its proxy.
-        let regions = self.memories.iter().map(|&memory| unsafe { engine.register(memory, Access::ALL, None) });
+        let regions = memories.iter().map(|&memory| unsafe { engine.register(memory, Access::ALL, None) });
         let regions = regions.collect::<Result<_, _>>()?;
         Ok((engine, regions))
-    }
+    })
 }
 
 /// How a world is made.
@@ -107,23 +87,16 @@ impl World {
     fn start<R, F>(options: Options, open: F) -> World
     where
         R: Rail + 'static,
-        F: FnMut() -> Vec<R> + Send + 'static,
+        F: FnOnce() -> Vec<R> + Send + 'static,
     {
         let device = Device::Emulated;
         let ring = RingMemory::new(&device, options.slots, options.deadline).unwrap();
         let source = device.allocate(Place::Device, options.bytes).unwrap();
         let destination = device.allocate(Place::Host, options.bytes).unwrap();
         let memory = |buffer: &Buffer| Memory { address: buffer.address(), bytes: buffer.bytes(), cuda_device: None };
-        let setup = Setup {
-            open,
-            memories: vec![memory(&source), memory(&destination)],
-            // SAFETY: taken once, and the world keeps the ring longer than its proxy.
-            consumer: Some(unsafe { ring.consumer() }),
-            window: options.window,
-            timeout: options.timeout,
-            fault: options.fault,
-        };
-        let proxy = Proxy::start(setup, options.timeout).unwrap();
+        // SAFETY: taken once, and the world keeps the ring longer than its proxy.
+        let consumer = unsafe { ring.consumer() };
+        let proxy = start(options, consumer, vec![memory(&source), memory(&destination)], open).unwrap();
         World { proxy, ring, source, destination }
     }
 
@@ -131,7 +104,7 @@ impl World {
     fn alone<R, F>(options: Options, open: F) -> World
     where
         R: Rail + 'static,
-        F: FnMut() -> Vec<R> + Send + 'static,
+        F: FnOnce() -> Vec<R> + Send + 'static,
     {
         let world = World::start(options, open);
         connect(&[&world]);
@@ -593,16 +566,10 @@ fn a_rail_that_panics_ends_the_kernel_and_the_proxy_is_gone() {
 fn a_rail_that_panics_while_it_opens_is_an_error() {
     let device = Device::Emulated;
     let ring = RingMemory::new(&device, 2, DEADLINE).unwrap();
-    let setup = Setup {
-        open: || -> Vec<NullRail> { panic!("expected by the test: this rail does not open") },
-        memories: Vec::new(),
-        // SAFETY: taken once, and the ring outlives the proxy, which never starts.
-        consumer: Some(unsafe { ring.consumer() }),
-        window: 2,
-        timeout: AMPLE,
-        fault: None,
-    };
-    assert_eq!(Proxy::start(setup, AMPLE).unwrap_err(), ProxyError::Gone);
+    // SAFETY: taken once, and the ring outlives the proxy, which never starts.
+    let consumer = unsafe { ring.consumer() };
+    let open = || -> Vec<NullRail> { panic!("expected by the test: this rail does not open") };
+    assert_eq!(start(Options { window: 2, ..USUAL }, consumer, Vec::new(), open).unwrap_err(), ProxyError::Gone);
 }
 
 // --- order -----------------------------------------------------------------------------------------------------------
@@ -994,7 +961,7 @@ fn a_proxys_thread_answers_flags_and_then_serves_its_ring_again() {
     GRID.run(&[&dead]);
     let flag = Flag { payload: None, first_poll_ns: 0 };
     let error = round_trip(&Device::Emulated, 1, 10, SHORT, flag, Some(&dead.proxy)).unwrap_err();
-    assert!(matches!(error, RoundTripError::Proxy(_) | RoundTripError::Ended(_)), "{error}");
+    assert!(matches!(error, MeasureError::Proxy(_) | MeasureError::Ended(..)), "{error}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::machine::{MemoryPath, Needs, DEFAULT_BLOCK, choose_domains, memory_path, movers, pins};
 use super::args::{Args, Tuple};
 use super::layout::{PLACEHOLDER, memory_of};
-use super::setup::{Common, Setup};
+use super::setup;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, CopyQueue, Device, Place};
@@ -14,7 +14,7 @@ use ginlab::fabric::near::NearRail;
 use ginlab::fabric::null::NullRail;
 use ginlab::fabric::{Memory, RemoteRegion, card};
 use ginlab::proxy::stage::Stage;
-use ginlab::proxy::{Offer, Proxy, device_timeout};
+use ginlab::proxy::{Offer, Proxy, Setup, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
@@ -120,18 +120,15 @@ impl Rank {
                 (true, false) => [source, placeholder],
                 (false, _) => [placeholder, source],
             };
-            let shared = Common {
-                memories,
-                stage,
-                // SAFETY: taken once per ring; the Rank keeps the ring behind its proxies.
-                consumer: Some(unsafe { ring.consumer() }),
+            let setup = Setup {
                 cpu: pins.cpus.get(thread).copied(),
                 shares_core: pins.shared,
-                timeout: args.timeout(),
                 fault: args.fault.filter(|_| initiates),
+                // SAFETY: taken once per ring; the Rank keeps the ring behind its proxies.
+                consumer: Some(unsafe { ring.consumer() }),
             };
             rings.push(ring);
-            setups.push(shared);
+            setups.push((setup, memories, stage));
         }
         let options = RailOptions {
             level: args.completion.into(),
@@ -139,10 +136,10 @@ impl Rank {
             messages: false,
             max_outstanding: None,
         };
-        let start = |shared: Common| {
+        let start = |(own, memories, stage)| {
             if args.is_null() {
                 let open = move || Ok((0..most_rails).map(|_| NullRail::new()).collect());
-                return Proxy::start(Setup::new(shared, open), args.timeout());
+                return setup::start(own, memories, stage, args.timeout(), open);
             }
             if let Some(model) = model.clone() {
                 let movers = movers.clone();
@@ -150,11 +147,11 @@ impl Rank {
                     let below = (0..most_rails).map(|_| NearRail::open("shared memory", movers.clone()));
                     Ok(model.rails(below.collect::<Result<Vec<_>, _>>()?))
                 };
-                return Proxy::start(Setup::new(shared, open), args.timeout());
+                return setup::start(own, memories, stage, args.timeout(), open);
             }
             let (domains, options) = (domains.clone(), options.clone());
             let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
-            Proxy::start(Setup::new(shared, open), args.timeout())
+            setup::start(own, memories, stage, args.timeout(), open)
         };
         let proxies = setups.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let table = RingTable::new(&device, &rings)?;

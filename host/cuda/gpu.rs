@@ -410,6 +410,25 @@ impl Drop for GpuLaunch {
     }
 }
 
+/// Copies from device to host memory that finish in the order they were started. A trait, so that tests need no GPU.
+pub trait Copies: fmt::Debug + Send {
+    /// Starts one copy.
+    ///
+    /// # Safety
+    /// `source` is device memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
+    /// [`finished`](Copies::finished).
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError>;
+
+    /// How many copies have finished since the last call.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn finished(&mut self) -> Result<usize, DeviceError>;
+}
+
 /// Copies from GPU memory to pinned host memory, in order, many in flight: the staging of a rail that cannot read GPU
 /// memory itself.
 pub struct CopyQueue {
@@ -434,16 +453,10 @@ impl CopyQueue {
         let stream = gpu.context.new_stream().map_err(failed("cuStreamCreate"))?;
         Ok(CopyQueue { gpu: gpu.clone(), stream, running: VecDeque::new(), idle: Vec::new() })
     }
+}
 
-    /// Starts one copy.
-    ///
-    /// # Safety
-    /// `source` is GPU memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
-    /// [`finished`](CopyQueue::finished).
-    ///
-    /// # Errors
-    /// The driver's.
-    pub unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
+impl Copies for CopyQueue {
+    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
         self.gpu.bind()?;
         let stream: CUstream = self.stream.cu_stream();
         if bytes > 0 {
@@ -461,11 +474,7 @@ impl CopyQueue {
         Ok(())
     }
 
-    /// How many copies have finished since the last call. They finish in the order they were started.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn finished(&mut self) -> Result<usize, DeviceError> {
+    fn finished(&mut self) -> Result<usize, DeviceError> {
         let mut count = 0;
         while let Some(event) = self.running.front() {
             if !event.try_is_complete().map_err(failed("copy to pinned host memory"))? {

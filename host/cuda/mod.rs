@@ -18,7 +18,7 @@ mod stream;
 
 pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
-pub use gpu::{CopyQueue, driver_version};
+pub use gpu::{Copies, CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, PeerHandle, PeerMemory};

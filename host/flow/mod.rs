@@ -39,9 +39,9 @@ mod tests;
 pub use operation::{Immediate, Operation};
 
 use crate::cuda::Buffer;
-use crate::fabric::{Access, FabricError, Memory, Message, Rail, RemoteRegion};
-use crate::rails::Counters;
-use crate::rails::strategy::Strategy;
+use crate::fabric::{Access, BareLoop, FabricError, Memory, Message, Rail, RemoteRegion};
+use crate::rails::strategy::{Scheduler, Strategy};
+use crate::rails::{self, Counters};
 use serde::{Deserialize, Serialize};
 use state::{Kind, State, Stretch, Way};
 use std::cell::RefCell;
@@ -170,7 +170,8 @@ impl<R: Rail> Flow<R> {
 
     /// Lays writes and reads over the first `rails` rails in this way from now on.
     pub fn use_rails(&self, rails: usize, strategy: Strategy) {
-        self.0.borrow_mut().use_rails(rails, strategy);
+        let mut state = self.0.borrow_mut();
+        state.scheduler = Scheduler::new(strategy, rails.clamp(1, state.lanes.len().max(1)));
     }
 
     /// Whether the driver gives the core away when nothing has happened: for more ranks than cores.
@@ -215,7 +216,8 @@ impl<R: Rail> Flow<R> {
     /// # Errors
     /// The region itself, while an operation of this flow is in flight on it, or there are other clones.
     pub fn unregister(&self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
-        self.0.borrow_mut().unregister(region)
+        // Operations in flight hold a clone: no registration goes from under a posted transfer.
+        Rc::try_unwrap(region).map(|registered| registered.buffer)
     }
 
     /// What peers need to reach these regions.
@@ -352,22 +354,35 @@ impl<R: Rail> Flow<R> {
         count: u64,
         deadline: Duration,
     ) -> Result<f64, FlowError> {
-        self.0.borrow_mut().bare_writes(source, target, bytes, count, deadline)
+        let mut state = self.0.borrow_mut();
+        state.check_alive()?;
+        let (Some(peer), Some(remote)) = (state.on_rail(target.peer.0, 0), target.on_rail.first().copied()) else {
+            return Err(FlowError::Refused(format!("there is no peer {}", target.peer.0)));
+        };
+        if state.outstanding() || bytes > source.bytes().min(remote.bytes) {
+            return Err(FlowError::Refused("the bare loop needs an idle flow and regions of its size".into()));
+        }
+        let run = BareLoop { peer, remote, bytes, count, deadline };
+        // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
+        let ran = unsafe { state.lanes[0].rail.bare_writes(&source.on_rail[0], &run) };
+        let none = || FlowError::Refused("there is no plainer interface below this rail".into());
+        Ok(ran.ok_or_else(none)??)
     }
 
     /// What has been posted.
     pub fn counters(&self) -> Counters {
-        self.0.borrow().counters()
+        rails::counters(&self.0.borrow().lanes)
     }
 
     /// What has come in and was nobody's.
     pub fn incoming(&self) -> Incoming {
-        self.0.borrow().incoming()
+        let state = self.0.borrow();
+        Incoming { failures: state.incoming_failures.0, strays: state.immediates.strays() }
     }
 
     /// Operations whose completions have not arrived, with those whose futures were dropped.
     pub fn in_flight(&self) -> usize {
-        self.0.borrow().in_flight()
+        self.0.borrow().operations.len()
     }
 
     /// Polls every rail once. Futures do so themselves; this is for loops that wait for something else.

@@ -6,15 +6,13 @@ mod posting;
 pub(super) use posting::{Stretch, Way};
 
 use super::immediates::Immediates;
-use super::{FlowError, Incoming, Region, Target};
-use crate::cuda::Buffer;
-use crate::fabric::{BareLoop, Completion, FabricError, Rail};
+use super::{FlowError, Region};
+use crate::fabric::{Completion, FabricError, Rail};
 use crate::rails::strategy::{Scheduler, Strategy};
-use crate::rails::{self, Counters, Lane, StallClock};
+use crate::rails::{Lane, StallClock};
 use posting::Piece;
 use slab::Slab;
 use std::fmt;
-use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -56,16 +54,16 @@ const GONE: usize = usize::MAX;
 /// See [`Flow`](super::Flow).
 pub(super) struct State<R: Rail> {
     // Dropped in this order: registrations, which operations hold, before rails.
-    operations: Slab<Operation<R>>,
+    pub operations: Slab<Operation<R>>,
     pub lanes: Vec<Lane<R, Piece>>,
     /// Each rail's index of a peer, by peer and rail; [`GONE`] once it has left.
     peers: Vec<usize>,
-    scheduler: Scheduler,
+    pub scheduler: Scheduler,
     longest: u64,
     completions: Vec<Completion>,
     pub immediates: Immediates,
     /// Transfers of peers that failed on their way in: how many, and what the last one said.
-    incoming_failures: (u64, Option<Box<FabricError>>),
+    pub incoming_failures: (u64, Option<Box<FabricError>>),
     pub holds: usize,
     clock: StallClock,
     turns: u32,
@@ -105,28 +103,6 @@ impl<R: Rail> State<R> {
         }
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.operations.len()
-    }
-
-    pub fn use_rails(&mut self, rails: usize, strategy: Strategy) {
-        self.scheduler = Scheduler::new(strategy, rails.clamp(1, self.lanes.len().max(1)));
-    }
-
-    /// Forgets the registrations of a region that nothing uses; otherwise gives it back.
-    pub fn unregister(&mut self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
-        // Operations in flight hold a clone: no registration goes from under a posted transfer.
-        Rc::try_unwrap(region).map(|registered| registered.buffer)
-    }
-
-    pub fn counters(&self) -> Counters {
-        rails::counters(&self.lanes)
-    }
-
-    pub fn incoming(&self) -> Incoming {
-        Incoming { failures: self.incoming_failures.0, strays: self.immediates.strays() }
-    }
-
     pub fn add_peer(&mut self, addresses: &[Vec<u8>]) -> Result<usize, FlowError> {
         if addresses.len() != self.lanes.len() {
             let text = format!("a peer with {} rails; this flow has {}", addresses.len(), self.lanes.len());
@@ -154,31 +130,10 @@ impl<R: Rail> State<R> {
         Ok(())
     }
 
-    fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
+    /// The rail's index of a peer that is there.
+    pub fn on_rail(&self, peer: usize, rail: usize) -> Option<usize> {
         let index = self.peers.get(peer.checked_mul(self.lanes.len())? + rail).copied();
         index.filter(|index| *index != GONE)
-    }
-
-    pub fn bare_writes(
-        &mut self,
-        source: &Region<R>,
-        target: &Target,
-        bytes: u64,
-        count: u64,
-        deadline: Duration,
-    ) -> Result<f64, FlowError> {
-        self.check_alive()?;
-        let (Some(peer), Some(remote)) = (self.on_rail(target.peer.0, 0), target.on_rail.first().copied()) else {
-            return Err(FlowError::Refused(format!("there is no peer {}", target.peer.0)));
-        };
-        if self.outstanding() || bytes > source.bytes().min(remote.bytes) {
-            return Err(FlowError::Refused("the bare loop needs an idle flow and regions of its size".into()));
-        }
-        let region = &source.on_rail[0];
-        // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
-        let ran = unsafe { self.lanes[0].rail.bare_writes(region, &BareLoop { peer, remote, bytes, count, deadline }) };
-        let none = || FlowError::Refused("there is no plainer interface below this rail".into());
-        Ok(ran.ok_or_else(none)??)
     }
 
     #[inline(always)]
@@ -331,7 +286,7 @@ impl<R: Rail> State<R> {
         self.woken || ended
     }
 
-    fn check_alive(&self) -> Result<(), FlowError> {
+    pub fn check_alive(&self) -> Result<(), FlowError> {
         self.failure().map_or(Ok(()), Err)
     }
 

@@ -36,12 +36,11 @@ use crate::ring::{RingMemory, RingTable};
 use cuda_std::Kernel;
 use heap::{Heap, Space};
 use kernels::gin::{Report, TEAMS, USER_SIGNALS};
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 /// By which way other PEs are reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Path {
     /// Where a PE is on this host (this network namespace) and its heap can be mapped, by loads and stores; by rails otherwise.
     #[default]
@@ -52,27 +51,8 @@ pub enum Path {
     Rails,
 }
 
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Path::Auto => "auto",
-            Path::NvLink => "nvlink",
-            Path::Rails => "rails",
-        })
-    }
-}
-
-impl FromStr for Path {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Path, String> {
-        match text {
-            "auto" => Ok(Path::Auto),
-            "nvlink" => Ok(Path::NvLink),
-            "rails" => Ok(Path::Rails),
-            other => Err(format!("path {other:?} is none of auto, nvlink, rails")),
-        }
-    }
+fn unknown(text: &str) -> String {
+    format!("path {text:?} is none of auto, nvlink, rails")
 }
 
 /// How a world is opened. The same on every rank.

@@ -11,7 +11,7 @@ use crate::fabric::discover::Reach;
 use crate::memory;
 use crate::proxy::engine::SignalRule;
 use crate::proxy::order::SignalWords;
-use crate::proxy::{Proxy, device_timeout};
+use crate::proxy::{Proxy, Setup, device_timeout};
 use crate::ring::{RingMemory, RingTable};
 use kernels::gin::{Peer, RESERVED_BYTES, Report, SIGNALS, Team};
 use serde::{Deserialize, Serialize};
@@ -66,16 +66,15 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
                 ranks: size,
                 early: options.early_signals,
                 // SAFETY: the world keeps the words longer than its proxies.
-                words: Some(unsafe { SignalWords::at(far.pointer()) }),
+                words: unsafe { SignalWords::at(far.pointer()) },
             };
+            // SAFETY: taken once per ring; the world keeps the ring longer than its proxies.
+            let consumer = Some(unsafe { ring.consumer() });
             let parts = Parts {
                 heap: mapped.heap.memory(bytes, device.cuda_ordinal()),
-                // SAFETY: taken once per ring; the world keeps the ring longer than its proxies.
-                consumer: unsafe { ring.consumer() },
-                shares_core,
+                setup: Setup { cpu: None, shares_core, fault: options.fault, consumer },
                 timeout: options.timeout,
                 signals,
-                fault: options.fault,
             };
             proxies.push(rails::start(chosen, options.rails, thread, parts)?);
             rings.push(ring);

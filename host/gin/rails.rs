@@ -6,9 +6,8 @@ use crate::fabric::model::{self, Model, Profile};
 use crate::fabric::near::NearRail;
 use crate::fabric::shuffled::{self, Disorder, ShuffledRail};
 use crate::fabric::{Access, FabricError, Memory, Rail, card};
-use crate::proxy::engine::{Engine, EngineError, Opened, SignalRule};
-use crate::proxy::{Fault, Proxy, ProxyError, ProxySetup};
-use kernels::ring::consumer::Consumer;
+use crate::proxy::engine::{Engine, SignalRule};
+use crate::proxy::{Proxy, ProxyError, Setup};
 use std::time::Duration;
 
 /// Commands in flight per proxy thread.
@@ -162,11 +161,9 @@ impl Chosen {
 /// What a proxy thread is given beside its rails.
 pub(super) struct Parts {
     pub heap: Memory,
-    pub consumer: Consumer,
-    pub shares_core: bool,
+    pub setup: Setup,
     pub timeout: Duration,
     pub signals: SignalRule,
-    pub fault: Option<Fault>,
 }
 
 /// Starts a proxy thread over `count` of the chosen rails.
@@ -191,53 +188,17 @@ pub(super) fn start(chosen: &Chosen, count: usize, thread: usize, parts: Parts) 
     }
 }
 
-fn launch<R, F>(open: F, parts: Parts) -> Result<Proxy, ProxyError>
-where
-    R: Rail + 'static,
-    F: FnMut() -> Result<Vec<R>, FabricError> + Send + 'static,
-{
-    let Parts { heap, consumer, shares_core, timeout, signals, fault } = parts;
-    let setup = Setup { open, heap, consumer: Some(consumer), shares_core, timeout, signals: Some(signals), fault };
-    Proxy::start(setup, timeout)
-}
-
-struct Setup<F> {
-    open: F,
-    heap: Memory,
-    consumer: Option<Consumer>,
-    shares_core: bool,
-    timeout: Duration,
-    signals: Option<SignalRule>,
-    fault: Option<Fault>,
-}
-
-impl<R, F> ProxySetup for Setup<F>
-where
-    R: Rail + 'static,
-    F: FnMut() -> Result<Vec<R>, FabricError> + Send + 'static,
-{
-    type Rail = R;
-
-    fn cpu(&self) -> Option<usize> {
-        None
-    }
-    fn shares_core(&self) -> bool {
-        self.shares_core
-    }
-    fn fault(&self) -> Option<Fault> {
-        self.fault
-    }
-    fn take_consumer(&mut self) -> Option<Consumer> {
-        self.consumer.take()
-    }
-    fn open(&mut self) -> Result<Opened<R>, EngineError> {
-        let mut engine = Engine::new((self.open)()?, IN_FLIGHT, self.timeout);
-        if let Some(signals) = self.signals.take() {
-            engine.set_signals(signals)?;
-        }
+fn launch<R: Rail + 'static>(
+    open: impl FnOnce() -> Result<Vec<R>, FabricError> + Send + 'static,
+    parts: Parts,
+) -> Result<Proxy, ProxyError> {
+    let Parts { heap, setup, timeout, signals } = parts;
+    Proxy::start(setup, timeout, move || {
+        let mut engine = Engine::new(open()?, IN_FLIGHT, timeout);
+        engine.set_signals(signals)?;
         // SAFETY: the world keeps the heap longer than its proxies.
-        let heap = unsafe { engine.register(self.heap, Access::ALL, None) }?;
+        let heap = unsafe { engine.register(heap, Access::ALL, None) }?;
         engine.accept_values()?;
         Ok((engine, vec![heap]))
-    }
+    })
 }

@@ -1,6 +1,7 @@
 //! The device's clock and this process's, on one line: repeated questions of the CPU, each answered with the device's time
 //! between two looks at the CPU's clock.
 
+use super::MeasureError;
 use crate::cuda::{Device, DeviceError, Place};
 use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
 use cuda_std::thread::global_timer_ns;
@@ -48,17 +49,6 @@ impl Alignment {
     }
 }
 
-/// Why there is no offset.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClockError {
-    /// The device's.
-    #[error("{0}")]
-    Device(#[from] DeviceError),
-    /// The kernel gave up, or did not answer.
-    #[error("the clock kernel ended early: {}", .0.text())]
-    Ended(Status),
-}
-
 /// One question and its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Round {
@@ -70,8 +60,8 @@ struct Round {
 /// Asks the device's clock so often.
 ///
 /// # Errors
-/// See [`ClockError`].
-pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset, ClockError> {
+/// See [`MeasureError`].
+pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset, MeasureError> {
     let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
     let results = device.allocate(Place::Device, 16)?;
     let args = ClockArgs {
@@ -114,9 +104,9 @@ pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset,
     results.read(0, &mut results_found)?;
     let [step, stop] = results_found;
     if stop != 0 {
-        return Err(ClockError::Ended(Status(stop)));
+        return Err(MeasureError::Ended("clock", Status(stop)));
     }
-    fit(&found, step).ok_or(ClockError::Ended(Status::DEADLINE))
+    fit(&found, step).ok_or(MeasureError::Ended("clock", Status::DEADLINE))
 }
 
 /// Each round says that the device's time was read between question and answer; together they leave a narrow range.

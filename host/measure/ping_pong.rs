@@ -1,7 +1,8 @@
 //! The floor under every acknowledged push: a flag to the CPU and its answer, the CPU's side.
 
+use super::MeasureError;
 use crate::cuda::{Buffer, Device, DeviceError, Launch, Place};
-use crate::proxy::{Proxy, ProxyError};
+use crate::proxy::Proxy;
 use crate::ring::answer_flag;
 use kernels::ping_pong::{PING_PONG, PingPongArgs};
 use kernels::ring::{HostWords, Status};
@@ -25,25 +26,11 @@ pub struct Flag<'a> {
     pub first_poll_ns: u64,
 }
 
-/// Why there is no time.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RoundTripError {
-    /// The device's.
-    #[error("{0}")]
-    Device(#[from] DeviceError),
-    /// The proxy's, which was to answer.
-    #[error("{0}")]
-    Proxy(#[from] ProxyError),
-    /// The kernel gave up.
-    #[error("the ping-pong kernel ended early: {}", .0.text())]
-    Ended(Status),
-}
-
 /// Microseconds of one round trip from a block of this many threads to the thread that answers and back: the proxy's, so that a floor has
 /// the puts' own thread, core and neighbours, or this one.
 ///
 /// # Errors
-/// See [`RoundTripError`].
+/// See [`MeasureError`].
 pub fn round_trip(
     device: &Device,
     block: u32,
@@ -51,7 +38,7 @@ pub fn round_trip(
     timeout: Duration,
     flag: Flag<'_>,
     proxy: Option<&Proxy>,
-) -> Result<f64, RoundTripError> {
+) -> Result<f64, MeasureError> {
     let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
     let results = device.allocate(Place::Device, 16)?;
     let args = PingPongArgs {
@@ -80,7 +67,7 @@ pub fn round_trip(
     results.read(0, &mut found)?;
     match found {
         [elapsed, 0] => Ok(elapsed as f64 / 1000.0 / iterations as f64),
-        [_, stop] => Err(RoundTripError::Ended(Status(stop))),
+        [_, stop] => Err(MeasureError::Ended("ping-pong", Status(stop))),
     }
 }
 

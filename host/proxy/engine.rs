@@ -158,7 +158,7 @@ impl<R: Rail> Engine<R> {
             stages: false,
             staged: Vec::new(),
             completions: Vec::with_capacity(1024),
-            signals: Signals::default(),
+            signals: Signals::new(SignalRule::default(), 0),
             commands: 0,
             clock: StallClock::new(timeout),
             drained: false,

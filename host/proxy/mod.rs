@@ -16,19 +16,19 @@ pub mod stage;
 pub mod trace;
 pub mod tracker;
 
-pub use serve::{Fault, ProxySetup};
+pub use serve::{Fault, Setup};
 
-use crate::fabric::RemoteRegion;
+use crate::fabric::{Rail, RemoteRegion};
 use crate::rails::Counters;
 use crate::rails::strategy::Strategy;
 use crossbeam_utils::CachePadded;
-use engine::{DRAIN, EngineError};
+use engine::{DRAIN, EngineError, Opened};
 use kernels::command::Command;
 use kernels::ring::HostWords;
-use serve::serve;
-use std::cell::Cell;
+use serve::{Halt, Orders, serve};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -40,9 +40,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const MARGIN: Duration = Duration::from_millis(500);
 /// How much longer than its proxy a kernel waits: the proxy's clocks are looked at now and then, on a core that may be shared.
 const DEVICE_MARGIN: Duration = Duration::from_secs(2);
-
-/// An order or an answer with the order's number: an answer that comes too late is not taken for the next order's.
-type Numbered<T> = (u64, T);
 
 /// What the thread shows while it runs.
 #[derive(Debug, Default)]
@@ -59,45 +56,11 @@ struct ThreadState {
     answering: AtomicBool,
 }
 
-/// The words of flags, on their way to the thread.
-struct Flags(*const HostWords);
+/// What is done by a proxy thread, as it comes to it; the answer goes through a channel of the order's own.
+type Order = Box<dyn FnOnce(&mut dyn Orders) -> Result<(), Halt> + Send>;
 
-// SAFETY: atomic words, which their owner keeps until the thread has said that it is done with them.
-unsafe impl Send for Flags {}
-
-/// What can be asked of a proxy thread while it runs.
-enum Request {
-    /// Peers' addresses by peer and rail, and regions by peer, region and rail.
-    Connect {
-        addresses: Vec<Vec<Vec<u8>>>,
-        regions: Vec<Vec<Vec<RemoteRegion>>>,
-    },
-    Configure {
-        rails: usize,
-        strategy: Strategy,
-    },
-    Write(Writes),
-    BareWrite {
-        route: (u32, u32, u32),
-        bytes: u64,
-        count: u64,
-    },
-    Put(Vec<Command>),
-    AnswerFlags(Flags),
-    Snapshot,
-    Trace(Option<Sampling>),
-    Stop,
-}
-
-/// The answer to an [`Request`].
-#[derive(Debug)]
-enum Answer {
-    Done,
-    Written(Duration),
-    BareWritten(Option<Duration>),
-    Snapshot(Box<Snapshot>),
-    Traced(Vec<Times>),
-}
+/// Where the answer to an order comes out.
+type Answer<T> = Receiver<Result<T, ProxyError>>;
 
 /// What a proxy thread offers to the peers once its rails are open.
 #[derive(Clone, Debug, Default)]
@@ -184,12 +147,11 @@ impl ProxyError {
 /// [`Buffer`](crate::cuda::Buffer) of this process is freed: the thread and its NIC may still use any of them.
 #[derive(Debug)]
 pub struct Proxy {
-    orders: Sender<Numbered<Request>>,
-    answers: Receiver<Numbered<Result<Answer, ProxyError>>>,
-    /// Number of the last order.
-    asked: Cell<u64>,
-    /// Number of the write that has been begun.
-    writing: Cell<Option<u64>>,
+    orders: Sender<Order>,
+    /// The write that has been begun.
+    writing: RefCell<Option<Answer<Duration>>>,
+    /// Closed when the thread has ended, whose end goes with it.
+    offers: Answer<Offer>,
     shared: Arc<ThreadState>,
     thread: Option<JoinHandle<()>>,
     timeout: Duration,
@@ -202,32 +164,30 @@ impl Proxy {
     ///
     /// # Errors
     /// What kept the rails from opening.
-    pub fn start<S: ProxySetup>(setup: S, timeout: Duration) -> Result<Proxy, ProxyError> {
+    pub fn start<R: Rail + 'static>(
+        setup: Setup,
+        timeout: Duration,
+        open: impl FnOnce() -> Result<Opened<R>, EngineError> + Send + 'static,
+    ) -> Result<Proxy, ProxyError> {
         let (orders, for_thread) = channel();
-        let (answer, answers) = channel();
         let (offer_sender, offers) = channel();
         let shared = Arc::new(ThreadState::default());
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new()
             .name("proxy".into())
-            .spawn(move || serve(setup, timeout, &offer_sender, &for_thread, &answer, &of_thread))
+            .spawn(move || serve(setup, open, timeout, &offer_sender, &for_thread, &of_thread))
             .map_err(|error| ProxyError::Spawn(error.to_string()))?;
         // From here on dropping sees to the thread, also when its rails do not open in time.
         let mut proxy = Proxy {
             orders,
-            answers,
-            asked: Cell::new(0),
-            writing: Cell::new(None),
+            writing: RefCell::default(),
+            offers,
             shared,
             thread: Some(thread),
             timeout,
             offer: Offer::default(),
         };
-        proxy.offer = match offers.recv_timeout(timeout) {
-            Ok(offer) => offer?,
-            Err(RecvTimeoutError::Timeout) => return Err(ProxyError::Silent(timeout)),
-            Err(RecvTimeoutError::Disconnected) => return Err(ProxyError::Gone),
-        };
+        proxy.offer = proxy.wait(&proxy.offers, timeout)?;
         Ok(proxy)
     }
 
@@ -245,7 +205,7 @@ impl Proxy {
         addresses: Vec<Vec<Vec<u8>>>,
         regions: Vec<Vec<Vec<RemoteRegion>>>,
     ) -> Result<(), ProxyError> {
-        self.ask(Request::Connect { addresses, regions }, self.timeout).map(|_| ())
+        self.ask(move |thread| thread.connect(&addresses, &regions))
     }
 
     /// Uses the first `rails` rails in this way from now on.
@@ -253,7 +213,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn configure(&self, rails: usize, strategy: Strategy) -> Result<(), ProxyError> {
-        self.ask(Request::Configure { rails, strategy }, self.timeout).map(|_| ())
+        self.ask(move |thread| thread.configure(rails, strategy))
     }
 
     /// Runs CPU-initiated writes; returns the time from the first post to the last completion.
@@ -270,8 +230,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has gone.
     pub fn begin_write(&self, writes: Writes) -> Result<(), ProxyError> {
-        let number = self.send(Request::Write(writes))?;
-        self.writing.set(Some(number));
+        self.writing.replace(Some(self.begin(move |thread| thread.write(&writes))?));
         Ok(())
     }
 
@@ -280,15 +239,13 @@ impl Proxy {
     /// # Errors
     /// As [`write`](Proxy::write), and [`ProxyError::Silent`] when the thread is stuck in the provider.
     pub fn finish_write(&self) -> Result<Duration, ProxyError> {
-        let Some(number) = self.writing.take() else {
+        let Some(answer) = self.writing.take() else {
             return Err(EngineError::Refused("no write has been begun".into()).into());
         };
         // The writes may take any time as long as the thread turns: the engine's stall timeout bounds them.
         let (mut turns, mut since) = (self.shared.turns.load(Ordering::Relaxed), Instant::now());
         loop {
-            match self.answer(number, LOOK_EVERY) {
-                Ok(Answer::Written(time)) => return Ok(time),
-                Ok(_) => return Err(ProxyError::Gone),
+            match self.wait(&answer, LOOK_EVERY) {
                 Err(ProxyError::Silent(_)) => {
                     if crate::signals::interrupted() {
                         // The thread drops the writes and ends, which the next answer says.
@@ -301,7 +258,7 @@ impl Proxy {
                         return Err(ProxyError::Silent(self.timeout));
                     }
                 }
-                Err(error) => return Err(error),
+                done => return done,
             }
         }
     }
@@ -311,14 +268,13 @@ impl Proxy {
     /// # Errors
     /// As [`write`](Proxy::write).
     pub fn put(&self, commands: Vec<Command>) -> Result<(), ProxyError> {
-        let number = self.send(Request::Put(commands))?;
+        let answer = self.begin(move |thread| thread.put(&commands))?;
         self.shared.urgent.store(true, Ordering::Release);
         let deadline = Instant::now() + self.timeout;
         // Asked for and not waited for: a thread that sleeps is woken up some ten microseconds late.
         loop {
-            match self.answers.try_recv() {
-                Ok((of, answer)) if of == number => return answer.map(|_| ()),
-                Ok(_) => {}
+            match answer.try_recv() {
+                Ok(answer) => return answer,
                 Err(TryRecvError::Empty) if Instant::now() > deadline => return Err(ProxyError::Silent(self.timeout)),
                 Err(TryRecvError::Empty) => std::thread::yield_now(),
                 Err(TryRecvError::Disconnected) => return Err(self.why_gone()),
@@ -333,10 +289,7 @@ impl Proxy {
     /// The provider's, or a deadline.
     pub fn bare_write(&self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, ProxyError> {
         // The loop itself ends within the timeout; its answer may come that much later.
-        match self.ask(Request::BareWrite { route, bytes, count }, self.timeout * 2)? {
-            Answer::BareWritten(time) => Ok(time),
-            _ => Err(ProxyError::Gone),
-        }
+        self.wait(&self.begin(move |thread| thread.bare_write(route, bytes, count))?, self.timeout * 2)
     }
 
     /// Has the thread answer flags while something else is done: it stores what it finds in `tail` to `completion`, and serves neither ring
@@ -353,11 +306,13 @@ impl Proxy {
         meanwhile: impl FnOnce() -> T,
     ) -> Result<T, ProxyError> {
         self.shared.answering.store(true, Ordering::Relaxed);
-        let number = self.send(Request::AnswerFlags(Flags(words)))?;
+        // SAFETY: the caller's contract: the thread, which may use them for longer than this call, is waited for.
+        let words: &'static HostWords = unsafe { &*words };
+        let answer = self.begin(move |thread| thread.answer_flags(words))?;
         self.shared.urgent.store(true, Ordering::Release);
         let value = meanwhile();
         self.shared.answering.store(false, Ordering::Relaxed);
-        self.answer(number, self.timeout).map(|_| value)
+        self.wait(&answer, self.timeout).map(|()| value)
     }
 
     /// The counters now.
@@ -365,10 +320,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn snapshot(&self) -> Result<Snapshot, ProxyError> {
-        match self.ask(Request::Snapshot, self.timeout)? {
-            Answer::Snapshot(snapshot) => Ok(*snapshot),
-            _ => Err(ProxyError::Gone),
-        }
+        self.ask(|thread| thread.snapshot())
     }
 
     /// Begins to trace sampled commands, or ends that; returns what an earlier trace has found, by ticket.
@@ -376,10 +328,7 @@ impl Proxy {
     /// # Errors
     /// When the thread has failed.
     pub fn trace(&self, sampling: Option<Sampling>) -> Result<Vec<Times>, ProxyError> {
-        match self.ask(Request::Trace(sampling), self.timeout)? {
-            Answer::Traced(times) => Ok(times),
-            _ => Err(ProxyError::Gone),
-        }
+        self.ask(move |thread| thread.trace(sampling))
     }
 
     /// The error that ended the thread's service, if one has.
@@ -392,32 +341,39 @@ impl Proxy {
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         // A thread that has gone already needs no order.
-        let _ = self.send(Request::Stop);
+        let _ = self.orders.send(Box::new(|_| Err(None)));
     }
 
-    fn ask(&self, order: Request, timeout: Duration) -> Result<Answer, ProxyError> {
-        let number = self.send(order)?;
-        self.answer(number, timeout)
+    fn ask<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut dyn Orders) -> Result<T, Halt> + Send + 'static,
+    ) -> Result<T, ProxyError> {
+        self.wait(&self.begin(order)?, self.timeout)
     }
 
-    fn send(&self, order: Request) -> Result<u64, ProxyError> {
-        let number = self.asked.get() + 1;
-        self.asked.set(number);
-        self.orders.send((number, order)).map_err(|_| self.why_gone())?;
-        Ok(number)
+    fn begin<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut dyn Orders) -> Result<T, Halt> + Send + 'static,
+    ) -> Result<Answer<T>, ProxyError> {
+        // Of one place: the thread, whose time may be measured, allocates nothing to answer.
+        let (sender, answer) = sync_channel(1);
+        let order = move |thread: &mut dyn Orders| {
+            let done = order(thread);
+            let halt = done.as_ref().err().cloned();
+            // Nobody may wait for it any more.
+            let _ = sender.send(done.map_err(|halt| halt.map_or(ProxyError::Gone, ProxyError::from)));
+            halt.map_or(Ok(()), Err)
+        };
+        self.orders.send(Box::new(order)).map_err(|_| self.why_gone())?;
+        Ok(answer)
     }
 
-    /// The answer to this order. Answers to older ones, which nobody waited for long enough, are passed over.
-    fn answer(&self, number: u64, timeout: Duration) -> Result<Answer, ProxyError> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            match self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok((of, answer)) if of == number => return answer,
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => return Err(ProxyError::Silent(timeout)),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.why_gone()),
-            }
-        }
+    /// An order that the thread drops has no answer: the thread has failed, or has gone.
+    fn wait<T>(&self, answer: &Answer<T>, timeout: Duration) -> Result<T, ProxyError> {
+        answer.recv_timeout(timeout).map_err(|error| match error {
+            RecvTimeoutError::Timeout => ProxyError::Silent(timeout),
+            RecvTimeoutError::Disconnected => self.why_gone(),
+        })?
     }
 
     fn reported(&self) -> Option<ProxyError> {
@@ -432,13 +388,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop();
-        let deadline = Instant::now() + self.timeout + MARGIN;
         let Some(thread) = self.thread.take() else { return };
-        // The thread sees the request within microseconds, and its end of the answers goes with it; a provider call that hangs
+        // The thread sees the request within microseconds, and its end of the offers goes with it; a provider call that hangs
         // must not hang us.
         loop {
-            match self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                // One that nobody waits for any more.
+            match self.offers.recv_timeout(self.timeout + MARGIN) {
+                // One that came too late.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     // A panic has been reported as `Gone` to whoever asked.

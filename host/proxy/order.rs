@@ -26,13 +26,13 @@
 
 use cuda_std::memory::{Word, add_release_host_u64, load_acquire_host_u64};
 use kernels::command::{SIGNALS, signal_of};
-use std::fmt;
-use std::str::FromStr;
 
 /// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantArray)]
+#[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Rule {
     /// The transfers carry the signal, and the target counts them.
+    #[default]
     Count,
     /// The signal after its own put's completion.
     Own,
@@ -42,29 +42,8 @@ pub enum Rule {
     Sequence,
 }
 
-impl Rule {
-    /// All of them.
-    pub const ALL: [Rule; 4] = [Rule::Count, Rule::Own, Rule::Drain, Rule::Sequence];
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Rule::Count => "count",
-            Rule::Own => "own",
-            Rule::Drain => "drain",
-            Rule::Sequence => "sequence",
-        })
-    }
-}
-
-impl FromStr for Rule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Rule, String> {
-        let known = Rule::ALL.into_iter().find(|rule| rule.to_string() == text);
-        known.ok_or_else(|| format!("rule {text:?} is none of count, own, drain, sequence"))
-    }
+fn unknown(text: &str) -> String {
+    format!("rule {text:?} is none of count, own, drain, sequence")
 }
 
 /// Slots of a target's account.
@@ -218,7 +197,7 @@ pub(super) struct Accounts {
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
     /// What other ranks are to be told: rank and immediate.
-    due: Vec<(usize, u32)>,
+    pub due: Vec<(usize, u32)>,
 }
 
 impl Accounts {
@@ -284,30 +263,25 @@ impl Accounts {
         let slot = &mut incoming.slots[place as usize];
         slot.arrived = slot.arrived.saturating_add(1);
         note(slot);
-        let early = self.early;
-        let is_complete =
-            |slot: &Slot| slot.parts > 0 && (slot.arrived >= slot.parts || early) && slot.signal().is_some();
-        if !self.in_order && !slot.counted && is_complete(slot) {
-            slot.counted = true;
-            if let Some((signal, add)) = slot.signal() {
+        let raise = |slot: &mut Slot| {
+            if let (false, Some((signal, add))) = (slot.counted, slot.signal()) {
+                slot.counted = true;
                 words.add(signal, add);
             }
+        };
+        if !self.in_order && slot.parts > 0 && (slot.arrived >= slot.parts || self.early) {
+            raise(slot);
         }
         loop {
             let slot = &mut incoming.slots[(incoming.done % self.window) as usize];
             if slot.parts == 0 || slot.arrived < slot.parts || slot.head.is_none() {
                 // The injected fault looks at the first one alone, and leaves its account in order.
-                if self.in_order && self.early && !slot.counted && slot.signal().is_some() {
-                    slot.counted = true;
-                    if let Some((signal, add)) = slot.signal() {
-                        words.add(signal, add);
-                    }
+                if self.in_order && self.early {
+                    raise(slot);
                 }
                 break;
             }
-            if let (false, Some((signal, add))) = (slot.counted, slot.signal()) {
-                words.add(signal, add);
-            }
+            raise(slot);
             *slot = Slot::default();
             incoming.done += 1;
         }
@@ -318,17 +292,6 @@ impl Accounts {
             let credit = Immediate::Credit { rank: self.me as u16, count: news as u16 };
             self.due.push((rank as usize, credit.encode()));
         }
-    }
-
-    /// What other ranks are to be told since the last call.
-    pub fn due(&mut self) -> std::vec::Drain<'_, (usize, u32)> {
-        self.due.drain(..)
-    }
-
-    /// Whether anybody is to be told anything.
-    #[inline]
-    pub fn owes(&self) -> bool {
-        !self.due.is_empty()
     }
 }
 

@@ -1,13 +1,14 @@
 //! The proxy thread itself.
 
 use super::engine::{Engine, EngineError, Opened};
-use super::trace::{Trace, Watch};
-use super::{Answer, Flags, Numbered, Offer, ProxyError, Request, Snapshot, ThreadState, Writes};
+use super::trace::{Sampling, Times, Trace, Watch};
+use super::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
 use crate::fabric::{FabricError, Rail, RemoteRegion};
+use crate::rails::strategy::Strategy;
 use crate::ring::answer_flag;
 use kernels::command::{Command, Opcode};
-use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
+use kernels::ring::{HostWords, Status};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
@@ -33,40 +34,49 @@ pub enum Fault {
     Corrupt(u64),
 }
 
-/// What the thread needs to begin; built by the experiment, opened on the thread.
-pub trait ProxySetup: Send + 'static {
-    /// The kind of rail.
-    type Rail: Rail;
-
+/// What a thread begins with, beside its rails.
+#[derive(Debug, Default)]
+pub struct Setup {
     /// Core to pin to; `None`: not pinned.
-    fn cpu(&self) -> Option<usize>;
+    pub cpu: Option<usize>,
     /// Whether other busy threads share our core, so that an idle poll should give way.
-    fn shares_core(&self) -> bool;
+    pub shares_core: bool,
     /// Fault to inject.
-    fn fault(&self) -> Option<Fault> {
-        None
-    }
+    pub fault: Option<Fault>,
     /// The ring to drain; `None` on a rank that only receives.
-    fn take_consumer(&mut self) -> Option<Consumer>;
-    /// Opens rails and registers memory. Called on the pinned thread. Regions of peers are exchanged by number.
-    ///
-    /// # Errors
-    /// The provider's.
-    fn open(&mut self) -> Result<Opened<Self::Rail>, EngineError>;
+    pub consumer: Option<Consumer>,
 }
 
-type Answers = Sender<Numbered<Result<Answer, ProxyError>>>;
+/// Why a thread serves no longer: an error, or it was told to stop.
+pub(super) type Halt = Option<EngineError>;
 
-pub(super) fn serve<S: ProxySetup>(
-    mut setup: S,
+/// What can be asked of a thread while it runs.
+pub(super) trait Orders {
+    fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), Halt>;
+    fn configure(&mut self, rails: usize, strategy: Strategy) -> Result<(), Halt>;
+    fn write(&mut self, writes: &Writes) -> Result<Duration, Halt>;
+    fn bare_write(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, Halt>;
+    fn put(&mut self, commands: &[Command]) -> Result<(), Halt>;
+    fn answer_flags(&mut self, words: &HostWords) -> Result<(), Halt>;
+    fn snapshot(&mut self) -> Result<Snapshot, Halt>;
+    fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<Times>, Halt>;
+}
+
+pub(super) fn serve<R: Rail>(
+    setup: Setup,
+    open: impl FnOnce() -> Result<Opened<R>, EngineError>,
     timeout: Duration,
     offers: &Sender<Result<Offer, ProxyError>>,
-    orders: &Receiver<Numbered<Request>>,
-    answers: &Answers,
+    orders: &Receiver<Order>,
     shared: &ThreadState,
 ) {
-    let pinned = setup.cpu().filter(|&cpu| crate::cores::pin(cpu));
-    let (engine, regions) = match setup.open() {
+    let cpu = setup.cpu.filter(|&cpu| crate::cores::pin(cpu));
+    let opened = open().and_then(|(engine, regions)| {
+        let addresses = engine.rails().map(Rail::address).collect::<Result<_, FabricError>>()?;
+        let rails = engine.rails().map(|rail| rail.name().to_owned()).collect();
+        Ok((engine, Offer { addresses, regions, rails, cpu }))
+    });
+    let (engine, offer) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             // Whoever started us is waiting for this; when it has gone there is nobody to tell.
@@ -74,44 +84,28 @@ pub(super) fn serve<S: ProxySetup>(
             return;
         }
     };
-    let addresses: Result<Vec<_>, FabricError> = engine.rails().map(Rail::address).collect();
-    let addresses = match addresses {
-        Ok(addresses) => addresses,
-        Err(error) => {
-            let _ = offers.send(Err(EngineError::from(error).into()));
-            return;
-        }
-    };
-    let offer =
-        Offer { addresses, regions, rails: engine.rails().map(|rail| rail.name().to_owned()).collect(), cpu: pinned };
     let mut server = Server {
-        ring: Ring { consumer: setup.take_consumer(), ended: false },
+        ring: Ring { consumer: setup.consumer, ended: false },
         engine,
         shared,
         batch: Vec::with_capacity(BATCH),
         published: 0,
-        yields: setup.shares_core(),
-        fault: setup.fault(),
+        yields: setup.shares_core,
+        fault: setup.fault,
         trace: None,
     };
     if offers.send(Ok(offer)).is_err() {
         return;
     }
-    if let Err(error) = server.run(orders, answers) {
+    if let Err(Some(error)) = server.run(orders) {
         let stop = match &error {
             EngineError::Refused(_) => Status::REFUSED,
             _ => Status::FABRIC,
         };
-        *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone().into());
+        *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
         server.end(stop);
-        // Until we are told to stop, every order is answered with the reason.
-        loop {
-            match orders.recv_timeout(timeout) {
-                Ok((_, Request::Stop)) | Err(_) => return,
-                Ok((number, _)) if answers.send((number, Err(error.clone().into()))).is_err() => return,
-                Ok(_) => {}
-            }
-        }
+        // Until we are told to stop, orders are dropped: whoever waits for an answer finds the reason above.
+        while orders.recv_timeout(timeout).is_ok() && !shared.stop.load(Ordering::Relaxed) {}
     }
 }
 
@@ -146,7 +140,7 @@ struct Server<'a, R: Rail> {
 
 impl<R: Rail> Server<'_, R> {
     /// Serves until told to stop.
-    fn run(&mut self, orders: &Receiver<Numbered<Request>>, answers: &Answers) -> Result<(), EngineError> {
+    fn run(&mut self, orders: &Receiver<Order>) -> Result<(), Halt> {
         let mut empty = 0;
         let mut since_check = 0;
         loop {
@@ -169,22 +163,8 @@ impl<R: Rail> Server<'_, R> {
                 }
                 self.engine.check_stall()?;
                 match orders.try_recv() {
-                    Ok((_, Request::Stop)) | Err(TryRecvError::Disconnected) => return Ok(()),
-                    Ok((number, order)) => {
-                        let answer = match self.obey(order) {
-                            Ok(Some(answer)) => Ok(answer),
-                            // Told to stop in the middle of it.
-                            Ok(None) => return Ok(()),
-                            Err(error) => Err(error),
-                        };
-                        let failed = answer.as_ref().err().cloned();
-                        if answers.send((number, answer.map_err(ProxyError::from))).is_err() {
-                            return Ok(());
-                        }
-                        if let Some(error) = failed {
-                            return Err(error);
-                        }
-                    }
+                    Ok(order) => order(self)?,
+                    Err(TryRecvError::Disconnected) => return Ok(()),
                     Err(TryRecvError::Empty) => {}
                 }
                 if self.fault_is_due() {
@@ -247,124 +227,14 @@ impl<R: Rail> Server<'_, R> {
         Ok(true)
     }
 
-    /// Does what is asked; `None` when the stop came meanwhile.
-    fn obey(&mut self, order: Request) -> Result<Option<Answer>, EngineError> {
-        Ok(Some(match order {
-            Request::Connect { addresses, regions } => {
-                self.connect(&addresses, &regions)?;
-                Answer::Done
-            }
-            Request::Configure { rails, strategy } => {
-                self.engine.configure(rails, strategy);
-                Answer::Done
-            }
-            Request::Write(writes) => return Ok(self.write(&writes)?.map(Answer::Written)),
-            Request::Put(commands) => {
-                if !self.put(&commands)? {
-                    return Ok(None);
-                }
-                Answer::Done
-            }
-            Request::AnswerFlags(flags) => {
-                self.answer_flags(&flags);
-                Answer::Done
-            }
-            Request::BareWrite { route, bytes, count } => {
-                if !self.settle()? {
-                    return Ok(None);
-                }
-                let seconds = self.engine.bare_writes(route, bytes, count)?;
-                Answer::BareWritten(seconds.map(Duration::from_secs_f64))
-            }
-            Request::Snapshot => {
-                let counted = self.engine.rails().map(Rail::counted);
-                let null = counted.reduce(|sum, rail| {
-                    let ((n, b, c), (m, d, e)) = (sum?, rail?);
-                    Some((n + m, b + d, c.wrapping_add(e)))
-                });
-                Answer::Snapshot(Box::new(Snapshot {
-                    commands: self.engine.commands(),
-                    counters: self.engine.counters(),
-                    signals: self.engine.signals(),
-                    null: null.flatten(),
-                }))
-            }
-            Request::Trace(sampling) => {
-                let rails = self.engine.rails().len();
-                let begun = sampling.map(|sampling| Box::new(Trace::new(sampling, rails, self.published)));
-                let ended = std::mem::replace(&mut self.trace, begun);
-                Answer::Traced(ended.map(|trace| trace.finish()).unwrap_or_default())
-            }
-            Request::Stop => return Ok(None),
-        }))
-    }
-
-    fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), EngineError> {
-        let rails = self.engine.rails().len();
-        if let Some(peer) = addresses.iter().position(|peer| peer.len() != rails) {
-            let theirs = addresses[peer].len();
-            return Err(EngineError::Refused(format!("peer {peer} has {theirs} rails and this rank {rails}")));
-        }
-        for (index, rail) in self.engine.rails_mut().enumerate() {
-            let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
-            rail.insert_peers(&of_rail)?;
-        }
-        self.engine.set_peers(regions)
-    }
-
-    /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring. `None`: stopped meanwhile.
-    fn write(&mut self, writes: &Writes) -> Result<Option<Duration>, EngineError> {
-        if !self.settle()? {
-            return Ok(None);
-        }
-        let ring_tickets = self.engine.suspend();
-        let started = Instant::now();
-        let result = self.write_all(writes);
-        let elapsed = started.elapsed();
-        self.engine.resume(ring_tickets);
-        Ok(result?.then_some(elapsed))
-    }
-
-    /// CPU-initiated commands, without a ring. False when told to stop meanwhile.
-    fn put(&mut self, commands: &[Command]) -> Result<bool, EngineError> {
-        if !self.settle()? {
-            return Ok(false);
-        }
-        let ring_tickets = self.engine.suspend();
-        let posted = commands.iter().try_for_each(|command| self.engine.submit(command).map(drop));
-        let settled = posted.and_then(|()| self.settle());
-        self.engine.resume(ring_tickets);
-        settled
-    }
-
-    fn answer_flags(&self, flags: &Flags) {
-        // SAFETY: contract of `Proxy::answer_flags`, which waits for our answer.
-        let words = unsafe { &*flags.0 };
-        let (mut answered, mut empty) = (0, 0);
-        while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
-            if answer_flag(words, &mut answered) {
-                empty = 0;
-                continue;
-            }
-            empty += 1;
-            if self.yields && empty == EMPTY_POLLS_BEFORE_YIELD {
-                empty = 0;
-                std::thread::yield_now();
-            }
-        }
-    }
-
-    /// False when told to stop meanwhile.
-    fn write_all(&mut self, writes: &Writes) -> Result<bool, EngineError> {
+    fn write_all(&mut self, writes: &Writes) -> Result<(), Halt> {
         let (source_region, destination_region, peer) = writes.route;
         let (mut batched, mut unwaited) = (0, 0);
         for iteration in 0..writes.iterations {
             for producer in (writes.first_producer..writes.producers).step_by(writes.producer_step.max(1) as usize) {
                 let offset = (producer * writes.window + iteration % writes.window) * writes.stride;
                 while self.engine.room() == 0 {
-                    if !self.pump_and_poll()? {
-                        return Ok(false);
-                    }
+                    self.pump_and_poll()?;
                 }
                 self.engine.submit(&Command {
                     opcode: Opcode::Put,
@@ -380,36 +250,29 @@ impl<R: Rail> Server<'_, R> {
                 unwaited += 1;
                 if unwaited == writes.quiet_every {
                     unwaited = 0;
-                    if !self.settle()? {
-                        return Ok(false);
-                    }
+                    self.settle()?;
                 }
                 if batched == BATCH {
                     batched = 0;
-                    if !self.pump_and_poll()? {
-                        return Ok(false);
-                    }
+                    self.pump_and_poll()?;
                 }
             }
         }
         self.settle()
     }
 
-    /// Finishes what is in flight, in one count of tickets: also what a kernel that gave up has left behind. False when
-    /// told to stop meanwhile.
-    fn settle(&mut self) -> Result<bool, EngineError> {
+    /// Finishes what is in flight, in one count of tickets: also what a kernel that gave up has left behind.
+    fn settle(&mut self) -> Result<(), Halt> {
         while self.engine.in_flight() > 0 {
-            if !self.pump_and_poll()? {
-                return Ok(false);
-            }
+            self.pump_and_poll()?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// As [`step`](Server::step) without the ring. Gives way and looks at the clock only when nothing moves. False when
+    /// As [`step`](Server::step) without the ring. Gives way and looks at the clock only when nothing moves. Halts when
     /// the thread is to stop.
     #[inline]
-    fn pump_and_poll(&mut self) -> Result<bool, EngineError> {
+    fn pump_and_poll(&mut self) -> Result<(), Halt> {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
         self.engine.pump(&mut ())?;
         if !self.engine.progress(&mut ())? {
@@ -418,7 +281,7 @@ impl<R: Rail> Server<'_, R> {
                 std::thread::yield_now();
             }
         }
-        Ok(!self.shared.stop.load(Ordering::Relaxed))
+        if self.shared.stop.load(Ordering::Relaxed) { Err(None) } else { Ok(()) }
     }
 
     fn commands(&self) -> u64 {
@@ -452,6 +315,90 @@ impl<R: Rail> Server<'_, R> {
             consumer.publish_watermark(self.engine.watermark());
             consumer.publish_status(stop);
         }
+    }
+}
+
+impl<R: Rail> Orders for Server<'_, R> {
+    fn connect(&mut self, addresses: &[Vec<Vec<u8>>], regions: &[Vec<Vec<RemoteRegion>>]) -> Result<(), Halt> {
+        let rails = self.engine.rails().len();
+        if let Some(peer) = addresses.iter().position(|peer| peer.len() != rails) {
+            let theirs = addresses[peer].len();
+            let text = format!("peer {peer} has {theirs} rails and this rank {rails}");
+            return Err(Some(EngineError::Refused(text)));
+        }
+        for (index, rail) in self.engine.rails_mut().enumerate() {
+            let of_rail: Vec<Vec<u8>> = addresses.iter().map(|peer| peer[index].clone()).collect();
+            rail.insert_peers(&of_rail).map_err(EngineError::from)?;
+        }
+        Ok(self.engine.set_peers(regions)?)
+    }
+
+    fn configure(&mut self, rails: usize, strategy: Strategy) -> Result<(), Halt> {
+        self.engine.configure(rails, strategy);
+        Ok(())
+    }
+
+    /// The CPU-initiated writes: the grid's puts in the grid's order, without a ring.
+    fn write(&mut self, writes: &Writes) -> Result<Duration, Halt> {
+        self.settle()?;
+        let ring_tickets = self.engine.suspend();
+        let started = Instant::now();
+        let result = self.write_all(writes);
+        let elapsed = started.elapsed();
+        self.engine.resume(ring_tickets);
+        result.map(|()| elapsed)
+    }
+
+    fn bare_write(&mut self, route: (u32, u32, u32), bytes: u64, count: u64) -> Result<Option<Duration>, Halt> {
+        self.settle()?;
+        Ok(self.engine.bare_writes(route, bytes, count)?.map(Duration::from_secs_f64))
+    }
+
+    /// CPU-initiated commands, without a ring.
+    fn put(&mut self, commands: &[Command]) -> Result<(), Halt> {
+        self.settle()?;
+        let ring_tickets = self.engine.suspend();
+        let posted = commands.iter().try_for_each(|command| self.engine.submit(command).map(drop));
+        let settled = posted.map_err(Some).and_then(|()| self.settle());
+        self.engine.resume(ring_tickets);
+        settled
+    }
+
+    fn answer_flags(&mut self, words: &HostWords) -> Result<(), Halt> {
+        let (mut answered, mut empty) = (0, 0);
+        while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
+            if answer_flag(words, &mut answered) {
+                empty = 0;
+                continue;
+            }
+            empty += 1;
+            if self.yields && empty == EMPTY_POLLS_BEFORE_YIELD {
+                empty = 0;
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, Halt> {
+        let counted = self.engine.rails().map(Rail::counted);
+        let null = counted.reduce(|sum, rail| {
+            let ((n, b, c), (m, d, e)) = (sum?, rail?);
+            Some((n + m, b + d, c.wrapping_add(e)))
+        });
+        Ok(Snapshot {
+            commands: self.engine.commands(),
+            counters: self.engine.counters(),
+            signals: self.engine.signals(),
+            null: null.flatten(),
+        })
+    }
+
+    fn trace(&mut self, sampling: Option<Sampling>) -> Result<Vec<Times>, Halt> {
+        let rails = self.engine.rails().len();
+        let begun = sampling.map(|sampling| Box::new(Trace::new(sampling, rails, self.published)));
+        let ended = std::mem::replace(&mut self.trace, begun);
+        Ok(ended.map(|trace| trace.finish()).unwrap_or_default())
     }
 }
 

@@ -1,34 +1,10 @@
 //! Staging: device memory that a rail cannot read is copied into pinned host memory before the write.
 
-use crate::cuda::{CopyQueue, DeviceError};
+use crate::cuda::{Copies, DeviceError};
 use kernels::command::Command;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Copies from device to host memory that finish in the order they were started. A trait, so that tests need no GPU.
-pub(super) trait Copies: std::fmt::Debug + Send {
-    /// Starts one copy.
-    ///
-    /// # Safety
-    /// `source` is device memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
-    /// [`finished`](Copies::finished).
-    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError>;
-
-    /// How many copies have finished since the last call.
-    fn finished(&mut self) -> Result<usize, DeviceError>;
-}
-
-impl Copies for CopyQueue {
-    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
-        // SAFETY: the same contract.
-        unsafe { CopyQueue::start(self, destination, source, bytes) }
-    }
-
-    fn finished(&mut self) -> Result<usize, DeviceError> {
-        CopyQueue::finished(self)
-    }
-}
 
 /// The device memory behind one region, and the copies that are under way from it.
 #[derive(Debug)]
@@ -47,16 +23,7 @@ impl Stage {
     ///
     /// # Safety
     /// Both stay valid as long as this, and are as long as the region.
-    pub unsafe fn new(queue: CopyQueue, device: u64, host: u64) -> Stage {
-        // SAFETY: passed on.
-        unsafe { Stage::by(queue, device, host) }
-    }
-
-    /// As [`new`](Stage::new), by whatever copies.
-    ///
-    /// # Safety
-    /// As [`new`](Stage::new).
-    pub(super) unsafe fn by(queue: impl Copies + 'static, device: u64, host: u64) -> Stage {
+    pub unsafe fn new(queue: impl Copies + 'static, device: u64, host: u64) -> Stage {
         Stage { queue: Box::new(queue), device, host, needed: None, pending: VecDeque::new() }
     }
 

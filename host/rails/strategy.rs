@@ -1,8 +1,5 @@
 //! How a put is laid over the rails.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// Pieces of a split put begin at multiples of this: whole pages, and whole packets of every NIC we know.
 pub const SPLIT_ALIGNMENT: u64 = 4096;
 /// From this size on `auto` splits a put; below it whole puts take turns. The size at which the AWS plugin for NCCL
@@ -10,7 +7,8 @@ pub const SPLIT_ALIGNMENT: u64 = 4096;
 pub const DEFAULT_AUTO_THRESHOLD: u64 = 256 * 1024;
 
 /// How puts are laid over the rails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Strategy {
     /// Everything on rail 0.
     Single,
@@ -21,33 +19,17 @@ pub enum Strategy {
     /// Split from this many bytes on, take turns below.
     Auto {
         /// The size at which splitting begins.
+        #[strum(default_with = "usual_threshold")]
         threshold: u64,
     },
 }
 
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Strategy::Single => "single",
-            Strategy::Split => "split",
-            Strategy::RoundRobin => "round-robin",
-            Strategy::Auto { .. } => "auto",
-        })
-    }
+fn usual_threshold() -> u64 {
+    DEFAULT_AUTO_THRESHOLD
 }
 
-impl FromStr for Strategy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Strategy, String> {
-        match text {
-            "single" => Ok(Strategy::Single),
-            "split" => Ok(Strategy::Split),
-            "round-robin" => Ok(Strategy::RoundRobin),
-            "auto" => Ok(Strategy::Auto { threshold: DEFAULT_AUTO_THRESHOLD }),
-            other => Err(format!("strategy {other:?} is none of single, split, round-robin, auto")),
-        }
-    }
+fn unknown(text: &str) -> String {
+    format!("strategy {text:?} is none of single, split, round-robin, auto")
 }
 
 /// One piece of a put on one rail.

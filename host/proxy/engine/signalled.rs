@@ -44,14 +44,9 @@ pub(super) struct Signals {
     ready: Vec<u64>,
 }
 
-impl Default for Signals {
-    fn default() -> Self {
-        Signals::new(&SignalRule::default(), 0)
-    }
-}
-
-/// How an engine's signals are ordered and where they are counted.
-#[derive(Debug)]
+/// How an engine's signals are ordered and where they are counted. By default by count as far as one transfer goes, and by the put's
+/// own completion where there are several: without numbers of ranks there is no account of them.
+#[derive(Debug, Default)]
 pub struct SignalRule {
     /// The rule.
     pub rule: Rule,
@@ -62,24 +57,16 @@ pub struct SignalRule {
     /// A fault, for tests: the rule does not wait for what it should wait for.
     pub early: bool,
     /// Where signals of this rank are counted; the engine's own words unless the device reads them.
-    pub words: Option<SignalWords>,
-}
-
-impl Default for SignalRule {
-    /// By count as far as one transfer goes, and by the put's own completion where there are several: without numbers of ranks there is
-    /// no account of them.
-    fn default() -> Self {
-        SignalRule { rule: Rule::Count, me: 0, ranks: 0, early: false, words: None }
-    }
+    pub words: SignalWords,
 }
 
 impl Signals {
-    fn new(rule: &SignalRule, window: usize) -> Signals {
+    pub fn new(rule: SignalRule, window: usize) -> Signals {
         let drains = rule.rule == Rule::Drain;
         Signals {
             rule: rule.rule,
             early: rule.early,
-            words: SignalWords::default(),
+            words: rule.words,
             accounts: Accounts::new(rule.rule, rule.me, rule.ranks, rule.early),
             after: HashMap::new(),
             draining: None,
@@ -99,11 +86,7 @@ impl Signals {
     /// Whether [`follow_up`](Engine::follow_up) has anything to do.
     #[inline]
     pub fn has_more(&self) -> bool {
-        !self.ready.is_empty() || self.hold_back() || self.accounts.owes()
-    }
-
-    pub fn words(&self) -> &SignalWords {
-        &self.words
+        !self.ready.is_empty() || self.hold_back() || !self.accounts.due.is_empty()
     }
 
     /// An immediate has come.
@@ -173,11 +156,7 @@ impl<R: Rail> Engine<R> {
         if rule.ranks > MOST_RANKS {
             return Err(EngineError::Refused(format!("signals between {} ranks: at most {MOST_RANKS}", rule.ranks)));
         }
-        let mut signals = Signals::new(&rule, self.window);
-        if let Some(words) = rule.words {
-            signals.words = words;
-        }
-        self.signals = signals;
+        self.signals = Signals::new(rule, self.window);
         Ok(())
     }
 
@@ -199,7 +178,7 @@ impl<R: Rail> Engine<R> {
 
     /// How often each signal has arrived here, times what it added.
     pub fn signals(&self) -> Vec<u64> {
-        self.signals.words().values()
+        self.signals.words.values()
     }
 
     /// Whether a command's signal or value is one.
@@ -235,12 +214,9 @@ impl<R: Rail> Engine<R> {
         {
             self.lay_signal(ticket, route, peer, immediate);
         }
-        if self.signals.accounts.owes() {
-            let due: Vec<(usize, u32)> = self.signals.accounts.due().collect();
-            for (peer, immediate) in due {
-                if let Some(remote) = self.peers.first_entry(peer, 0) {
-                    self.lay_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
-                }
+        for (peer, immediate) in std::mem::take(&mut self.signals.accounts.due) {
+            if let Some(remote) = self.peers.first_entry(peer, 0) {
+                self.lay_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
             }
         }
         while self.signals.draining.is_none()

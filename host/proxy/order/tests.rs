@@ -3,6 +3,7 @@
 use super::*;
 use kernels::command::{MOST_ADDED, signal_immediate};
 use proptest::prelude::*;
+use strum::VariantArray;
 
 /// A put: its transfers and what it signals.
 fn puts() -> impl Strategy<Value = Vec<(usize, u32, u32)>> {
@@ -49,8 +50,7 @@ proptest! {
             }
             prop_assert_eq!(&words.values()[..8], &expected[..8]);
         }
-        let credits: Vec<(usize, u32)> = target.due().collect();
-        for (rank, bits) in credits {
+        for (rank, bits) in std::mem::take(&mut target.due) {
             prop_assert_eq!(rank, 1);
             sender.arrive(bits, &words);
         }
@@ -68,11 +68,11 @@ fn a_slot_is_not_used_again_before_its_target_says_so() {
     // The second of two is whole first: nothing comes back, since the first one's place is before it.
     target.arrive(head(7, signal_immediate(5, 1)), &words);
     target.arrive(part(7, 2, signal_immediate(5, 1)), &words);
-    assert_eq!((words.values()[5], target.due().count()), (1, 0));
+    assert_eq!((words.values()[5], target.due.len()), (1, 0));
     target.arrive(part(6, 2, signal_immediate(5, 9000)), &words);
     target.arrive(head(6, signal_immediate(5, 9000)), &words);
     assert_eq!(words.values()[5], 9001);
-    let credits: Vec<_> = target.due().collect();
+    let credits = std::mem::take(&mut target.due);
     assert_eq!(credits, [(3, Immediate::Credit { rank: 0, count: 2 }.encode())]);
     sender.arrive(credits[0].1, &words);
     assert_eq!([sender.take(0), sender.take(0), sender.take(0)], [Some(6), Some(7), None]);
@@ -93,8 +93,8 @@ fn what_makes_no_sense_is_passed_over() {
 
 #[test]
 fn names_of_rules_go_both_ways() {
-    for rule in Rule::ALL {
-        assert_eq!(rule.to_string().parse(), Ok(rule));
+    for rule in Rule::VARIANTS {
+        assert_eq!(rule.to_string().parse(), Ok(*rule));
     }
     assert!("fence".parse::<Rule>().expect_err("unknown").contains("sequence"));
 }

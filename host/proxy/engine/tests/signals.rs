@@ -89,7 +89,7 @@ fn by_count_the_parts_of_a_put_name_its_slot() {
 fn an_own_signal_follows_the_last_transfer_of_its_put() {
     for early in [false, true] {
         let mut bench = Bench::new(10, 8, SOON);
-        let rule = SignalRule { rule: Rule::Own, me: 1, ranks: 2, early, words: None };
+        let rule = SignalRule { rule: Rule::Own, me: 1, ranks: 2, early, ..SignalRule::default() };
         bench.engine.set_signals(rule).unwrap();
         bench.engine.configure(1, crate::rails::strategy::Strategy::Single);
         bench.submit(put(0, 0, 64));
@@ -154,7 +154,10 @@ fn a_drained_signal_waits_for_everything_to_its_peer_and_holds_everything_back()
 fn an_early_drain_waits_for_nothing() {
     for bytes in [0, 8] {
         let mut bench = Bench::new(1, 8, SOON);
-        bench.engine.set_signals(SignalRule { rule: Rule::Drain, me: 1, ranks: 2, early: true, words: None }).unwrap();
+        bench
+            .engine
+            .set_signals(SignalRule { rule: Rule::Drain, me: 1, ranks: 2, early: true, ..SignalRule::default() })
+            .unwrap();
         bench.submit(put(0, 0, 16));
         bench.submit(signalled(bytes));
         assert_eq!(bench.sent().last(), Some(&(0, SIGNAL)));

@@ -1,9 +1,9 @@
 //! Commands whose bytes are copied before they are posted.
 
 use super::{Bench, SOON, put};
-use crate::cuda::DeviceError;
+use crate::cuda::{Copies, DeviceError};
 use crate::proxy::engine::EngineError;
-use crate::proxy::stage::{Copies, Stage};
+use crate::proxy::stage::Stage;
 use kernels::command::{Command, Opcode};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ impl Copier {
 fn bench(timeout: Duration) -> (Bench, Copier) {
     let copier = Copier::default();
     // SAFETY: these copies touch no memory.
-    let stage = unsafe { Stage::by(copier.clone(), 5000, 1000) };
+    let stage = unsafe { Stage::new(copier.clone(), 5000, 1000) };
     (Bench::with(1, 64, timeout, Some(stage)), copier)
 }
 
@@ -91,7 +91,7 @@ fn copies_that_nobody_reads_are_not_made() {
     let copier = Copier::default();
     let needed = Arc::new(AtomicBool::new(false));
     // SAFETY: these copies touch no memory.
-    let stage = unsafe { Stage::by(copier.clone(), 5000, 1000) }.only_while(needed.clone());
+    let stage = unsafe { Stage::new(copier.clone(), 5000, 1000) }.only_while(needed.clone());
     let mut bench = Bench::with(1, 64, SOON, Some(stage));
     bench.submit(put(0, 0, 8));
     bench.pump();
