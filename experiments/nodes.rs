@@ -5,7 +5,7 @@
 //! of them moved in that time: never more than the sum of what each would show alone.
 
 use crate::columns::RAIL_BYTES;
-use crate::runner::{slowest, timed};
+use crate::runner::{added, slowest, timed};
 use ginlab::bootstrap::{Bootstrap, Member};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Column, Row};
@@ -109,9 +109,7 @@ fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>)
     let most = |rates: &[f64]| rates.iter().copied().reduce(f64::max);
     row.set(&OF, base.case.as_str()).set(&SENDERS, senders.len() as u64);
     if row.own(RAIL_BYTES.name).list().is_some() {
-        let most = senders.iter().map(|sender| sender.rail_bytes.len()).max().unwrap_or_default();
-        let of = |rail: usize| senders.iter().filter_map(|sender| sender.rail_bytes.get(rail)).sum::<u64>();
-        row.set(&RAIL_BYTES, (0..most).map(of).collect::<Vec<u64>>());
+        row.set(&RAIL_BYTES, added(senders.iter().map(|sender| &sender.rail_bytes)));
     }
     row.case = if node.is_some() { "node" } else { "job" }.to_owned();
     row.set(&NODE, node.unwrap_or_default());

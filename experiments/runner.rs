@@ -231,6 +231,16 @@ pub fn slowest<T>(parts: &[T], times: impl Fn(&T) -> &[f64]) -> Vec<f64> {
     (0..repeats).map(of).collect()
 }
 
+/// Place by place the sum of all lists: bytes by rail, say.
+pub fn added<'a>(lists: impl IntoIterator<Item = &'a Vec<u64>>) -> Vec<u64> {
+    let mut sums = Vec::new();
+    for list in lists {
+        sums.resize(list.len().max(sums.len()), 0);
+        sums.iter_mut().zip(list).for_each(|(sum, bytes)| *sum += bytes);
+    }
+    sums
+}
+
 /// A row with the times of its repeats, in each of which `operations` moved `bytes`.
 pub fn timed(row: &mut Row, times: &[f64], bytes: u64, operations: u64) {
     row.times(times).throughput(bytes, operations);

@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use crate::job::MeetArgs;
 use crate::output::DeviceKind;
-use crate::runner::Ranks;
+use crate::runner::{Ranks, added};
 use crate::values::fault;
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
@@ -114,13 +114,8 @@ impl WorldArgs {
 
 /// Bytes that this rank's proxies have moved so far, by rail.
 pub fn rail_bytes(world: &World) -> Result<Vec<u64>, Failure> {
-    let mut rails: Vec<u64> = Vec::new();
-    for snapshot in world.snapshots().map_err(GinError::from)? {
-        let counted = &snapshot.counters.rail_bytes;
-        rails.resize(rails.len().max(counted.len()), 0);
-        rails.iter_mut().zip(counted).for_each(|(sum, bytes)| *sum += bytes);
-    }
-    Ok(rails)
+    let snapshots = world.snapshots().map_err(GinError::from)?;
+    Ok(added(snapshots.iter().map(|snapshot| &snapshot.counters.rail_bytes)))
 }
 
 /// The header of a world's rows.

@@ -7,7 +7,7 @@ use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
 use crate::job::{Job, moved};
 use crate::nodes::{self, Sender};
-use crate::runner::{Rows, slowest, timed};
+use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Rail;
 use ginlab::fabric::libfabric::LibfabricRail;
@@ -102,8 +102,7 @@ impl All2all {
             row.line_rate(line);
         }
         row.set(&IMBALANCE, all.iter().map(|part| pairs::imbalance_pct(&part.sender.rail_bytes)).reduce(f64::max));
-        let of_rail = |rail: usize| all.iter().filter_map(|part| part.sender.rail_bytes.get(rail)).sum();
-        row.set(&RAIL_BYTES, (0..tuple.rails).map(of_rail).collect::<Vec<u64>>());
+        row.set(&RAIL_BYTES, added(all.iter().map(|part| &part.sender.rail_bytes)));
         row.set(&AGAIN, all.iter().map(|part| part.again).sum::<u64>());
         row.verified(all.iter().map(|part| part.wrong).sum());
         (row, times)

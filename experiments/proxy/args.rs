@@ -67,8 +67,8 @@ pub struct Args {
     #[arg(short = 'g', long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub grid: List<u32>,
     /// Threads per block, a list that is swept [default: 256]
-    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
-    pub block: Option<List<u32>>,
+    #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
+    pub block: List<u32>,
     /// Who puts: one thread for its block, or every thread for itself
     #[arg(long, value_enum, default_value_t = Scope::Block)]
     pub scope: Scope,
@@ -294,8 +294,7 @@ pub struct Tuple {
     pub rails: usize,
     pub strategy: Strategy,
     pub grid: u32,
-    /// `None`: the device's default.
-    pub block: Option<u32>,
+    pub block: u32,
 }
 
 impl Args {
@@ -408,12 +407,11 @@ impl Args {
     /// Every tuple, in the order it is measured.
     pub fn tuples(&self) -> Result<Vec<Tuple>, Failure> {
         let sizes = sizes(self.begin, self.end, self.factor)?;
-        let blocks = self.block.as_deref().map_or_else(|| vec![None], |list| list.iter().copied().map(Some).collect());
         let mut tuples = Vec::new();
         for rails in self.rails() {
             for &strategy in self.strategy.iter() {
                 for &grid in self.grid.iter() {
-                    for &block in &blocks {
+                    for &block in self.block.iter() {
                         let tuple = |&bytes: &u64| Tuple { bytes, rails: rails.0, strategy, grid, block };
                         tuples.extend(sizes.iter().map(tuple));
                     }

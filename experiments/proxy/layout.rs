@@ -43,11 +43,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a tuple with this many threads per block, or why it does not fit.
-    pub fn new(args: &Args, tuple: &Tuple, block: u32, device: &Device) -> Result<Layout, String> {
+    /// The layout of a tuple, or why it does not fit.
+    pub fn new(args: &Args, tuple: &Tuple, device: &Device) -> Result<Layout, String> {
         let producers = match args.scope {
             Scope::Block => u64::from(tuple.grid),
-            Scope::Thread => u64::from(tuple.grid) * u64::from(block),
+            Scope::Thread => u64::from(tuple.grid) * u64::from(tuple.block),
         };
         let stride = tuple.bytes.next_multiple_of(SLOT_ALIGNMENT);
         let one_slot_each = producers.checked_mul(stride).filter(|bytes| *bytes <= args.memory_limit());
@@ -112,8 +112,8 @@ mod tests {
         ) {
             let scope = if thread { "thread" } else { "block" };
             let args = parsed(&format!("--scope {scope} --window {window} --memory-limit 256M --volume 64M")).expect("good");
-            let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block: Some(block) };
-            match Layout::new(&args, &tuple, block, &Device::Emulated) {
+            let tuple = Tuple { bytes, rails: 1, strategy: Strategy::Single, grid, block };
+            match Layout::new(&args, &tuple, &Device::Emulated) {
                 Err(why) => prop_assert!(why.contains("--memory-limit")),
                 Ok(layout) => {
                     prop_assert!(layout.bytes() <= 256 << 20);

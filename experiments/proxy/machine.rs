@@ -68,9 +68,6 @@ impl MemoryPath {
     }
 }
 
-/// Threads per block where nothing else is asked for.
-pub const DEFAULT_BLOCK: u32 = 256;
-
 /// The largest of each over all tuples.
 pub struct Needs {
     pub payload: u64,
@@ -83,10 +80,9 @@ impl Needs {
     pub fn of(args: &Args, device: &Device) -> Result<Needs, Failure> {
         let mut needs = Needs { payload: PLACEHOLDER, slots: 1, blocks: 1 };
         for tuple in args.tuples()? {
-            let block = tuple.block.unwrap_or(DEFAULT_BLOCK);
-            device.check_grid(tuple.grid, block)?;
+            device.check_grid(tuple.grid, tuple.block)?;
             // A tuple that does not fit becomes a skipped row.
-            if let Ok(layout) = Layout::new(args, &tuple, block, device) {
+            if let Ok(layout) = Layout::new(args, &tuple, device) {
                 needs.payload = needs.payload.max(layout.bytes());
                 needs.slots = needs.slots.max(layout.producers * layout.window);
             }

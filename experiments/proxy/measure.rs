@@ -11,7 +11,7 @@ use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
 use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
 use crate::nodes::{self, Sender};
-use crate::runner::{Rows, timed};
+use crate::runner::{Rows, added, slowest, timed};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
@@ -46,18 +46,17 @@ pub fn measure(
     ranks: &mut Bootstrap,
     traces: &mut Traces,
 ) -> Result<Rows, Failure> {
-    let block = rank.block(tuple);
-    let layout = match Layout::new(args, tuple, block, rank.device()) {
+    let layout = match Layout::new(args, tuple, &rank.device) {
         Ok(layout) => layout,
-        Err(why) => return Ok(skipped(args, tuple, block, rank, ranks, &why)),
+        Err(why) => return Ok(skipped(args, tuple, rank, ranks, &why)),
     };
-    let shape = Shape { args, tuple, layout, block };
-    for proxy in rank.proxies() {
+    let shape = Shape { args, tuple, layout };
+    for proxy in &rank.proxies {
         proxy.configure(tuple.rails, tuple.strategy)?;
     }
     let cases = cases(&shape);
     let mut findings = vec![Findings::default(); cases.len()];
-    let what = format!("{} B over {} rails, {} x {block}", tuple.bytes, tuple.rails, tuple.grid);
+    let what = format!("{} B over {} rails, {} x {}", tuple.bytes, tuple.rails, tuple.grid, tuple.block);
     rank.move_bytes(args.moves());
     let started = Instant::now();
     // Round 0 warms up. Interleaved, so that what drifts (clocks, neighbours) meets every case alike.
@@ -131,17 +130,8 @@ fn cases(shape: &Shape<'_>) -> Vec<Case> {
 }
 
 fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
-    let mut again = 0;
-    let mut rail_bytes: Vec<u64> = Vec::new();
-    for proxy in rank.proxies() {
-        let counters = proxy.snapshot()?.counters;
-        again += counters.again;
-        rail_bytes.resize(counters.rail_bytes.len().max(rail_bytes.len()), 0);
-        for (sum, bytes) in rail_bytes.iter_mut().zip(&counters.rail_bytes) {
-            *sum += bytes;
-        }
-    }
-    Ok((again, rail_bytes))
+    let all = rank.proxies.iter().map(|proxy| Ok(proxy.snapshot()?.counters)).collect::<Result<Vec<_>, Failure>>()?;
+    Ok((all.iter().map(|counters| counters.again).sum(), added(all.iter().map(|counters| &counters.rail_bytes))))
 }
 
 impl Findings {
@@ -156,17 +146,15 @@ impl Findings {
 
     fn add(&mut self, before: &(u64, Vec<u64>), after: &(u64, Vec<u64>)) {
         self.again += after.0 - before.0;
-        self.rail_bytes.resize(after.1.len(), 0);
-        for (sum, (after, before)) in self.rail_bytes.iter_mut().zip(after.1.iter().zip(&before.1)) {
-            *sum += after - before;
-        }
+        let moved = after.1.iter().zip(&before.1).map(|(after, before)| after - before).collect();
+        self.rail_bytes = added([&self.rail_bytes, &moved]);
     }
 }
 
 /// A row with everything that is known before it is measured.
-fn blank(args: &Args, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
-    let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) { "cpu".into() } else { rank.device().name() };
-    let mut row = Row::new("proxy", case.name(), device, rank.provider());
+fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
+    let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) { "cpu".into() } else { rank.device.name() };
+    let mut row = Row::new("proxy", case.name(), device, &rank.provider);
     row.ranks = ranks.size() as u32;
     row.rails = Some(tuple.rails as u32);
     row.strategy = Some(tuple.strategy.to_string());
@@ -176,10 +164,10 @@ fn blank(args: &Args, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap,
         Case::CpuBatch(batch) => Some(format!("quiet-every={batch}")),
         Case::PingPong => None,
     };
-    row.memory = Some(rank.memory_path().name().into());
+    row.memory = Some(rank.path.name().into());
     row.size_bytes = Some(tuple.bytes);
     row.grid = Some(tuple.grid);
-    row.block = Some(block);
+    row.block = Some(tuple.block);
     row.set(&FILL, matches!(case, Case::Put(_)) && !args.no_fill || case == Case::PingPong);
     row.set(&SCOPE, values::name(args.scope)).set(&PROXY_THREADS, args.proxy_threads);
     row.set(&RING_SLOTS, args.ring_slots).set(&RING_MEMORY, values::name(args.ring_memory));
@@ -187,12 +175,12 @@ fn blank(args: &Args, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap,
     row
 }
 
-fn skipped(args: &Args, tuple: &Tuple, block: u32, rank: &Rank, ranks: &Bootstrap, why: &str) -> Rows {
+fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, why: &str) -> Rows {
     if ranks.rank() != 0 {
         return Vec::new();
     }
     let modes = args.mode.iter().map(|&mode| {
-        let mut row = blank(args, tuple, block, rank, ranks, Case::Put(mode));
+        let mut row = blank(args, tuple, rank, ranks, Case::Put(mode));
         row.status = Status::Skipped(why.into());
         (row, Vec::new())
     });
@@ -210,28 +198,25 @@ fn rows(
     let pairs = all.iter().filter(|found| found.iter().any(|found| !found.samples.is_empty())).count().max(1) as u64;
     let mut rows = Rows::new();
     for (index, &case) in cases.iter().enumerate() {
-        let mut row = blank(args, shape.tuple, shape.block, rank, ranks, case);
+        let mut row = blank(args, shape.tuple, rank, ranks, case);
         let of_ranks: Vec<&Findings> = all.iter().filter_map(|found| found.get(index)).collect();
         let iterations = shape.layout.iterations;
+        let senders = senders(shape, all, index);
         // All pairs run side by side: a repeat takes as long as its slowest.
-        let slowest = |time: fn(&Sample) -> Option<f64>| -> Vec<f64> {
-            let repeats = of_ranks.iter().map(|found| found.samples.len()).max().unwrap_or_default();
-            let of_repeat = |repeat: usize| {
-                let times = of_ranks.iter().filter_map(|found| time(found.samples.get(repeat)?));
-                times.reduce(f64::max).map(|time| time / iterations as f64)
-            };
-            (0..repeats).filter_map(of_repeat).collect()
-        };
-        let samples = slowest(|sample| Some(sample.done));
+        let samples = slowest(&senders, |sender| &sender.times);
         let operations = if case == Case::PingPong { 1 } else { pairs * shape.layout.producers };
         row.iterations = Some(iterations);
         if case == Case::Put(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
             row.set(&FILL_AHEAD, shape.layout.ahead);
         }
         row.set(&WINDOW, shape.layout.window).set(&AGAIN, of_ranks.iter().map(|found| found.again).sum::<u64>());
-        row.set(&RAIL_BYTES, sum_by_rail(&of_ranks, shape.tuple.rails));
+        let moved = added(senders.iter().map(|sender| &sender.rail_bytes));
+        row.set(&RAIL_BYTES, Some(moved).filter(|rails| rails.iter().any(|bytes| *bytes > 0)));
         timed(&mut row, &samples, operations * shape.tuple.bytes, operations);
-        if let Some(post) = Summary::of(&slowest(|sample| sample.posted)) {
+        let each = |sample: &Sample| Some(sample.posted? / iterations as f64);
+        let posted: Vec<Vec<f64>> =
+            of_ranks.iter().map(|found| found.samples.iter().filter_map(each).collect()).collect();
+        if let Some(post) = Summary::of(&slowest(&posted, |times| times)) {
             row.set(&POST, post.p50).set(&POST_RATE, Micros(post.p50).mops(operations));
         }
         if let Some(line) = rank.line_rate(shape.tuple.rails) {
@@ -293,12 +278,6 @@ fn slower_than_its_pace(shape: &Shape<'_>, rank: &Rank, case: Case, samples: &[f
     let pace = rank.pace(shape.tuple.bytes, writes)?.as_secs_f64() * 1e6;
     let ratio = Summary::of(samples)?.p50 * shape.layout.iterations as f64 / pace;
     (ratio > 1.0 + TOLERATED).then(|| format!("slower than the modelled card: {ratio:.2} times its time"))
-}
-
-fn sum_by_rail(of_ranks: &[&Findings], rails: usize) -> Option<Vec<u64>> {
-    let sums: Vec<u64> =
-        (0..rails).map(|rail| of_ranks.iter().filter_map(|found| found.rail_bytes.get(rail)).sum()).collect();
-    sums.iter().any(|bytes| *bytes > 0).then_some(sums)
 }
 
 #[cfg(test)]

@@ -131,13 +131,13 @@ fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
     let mut header = Versions::header();
     let offer = rank.offer();
     header
-        .set(Key::Gpu, rank.device().name())
-        .set(Key::Provider, rank.provider())
+        .set(Key::Gpu, rank.device.name())
+        .set(Key::Provider, rank.provider.as_str())
         .set(Key::Rails, offer.rails.clone())
         .set(Key::Completion, args.completion())
         .set(Key::Affinity, rank.affinity())
-        .set(Key::Memory, rank.memory_path().text());
-    for note in rank.notes() {
+        .set(Key::Memory, rank.path.text());
+    for note in &rank.notes {
         header.note(note);
     }
     let plural = if ranks.size() == 1 { "" } else { "s" };

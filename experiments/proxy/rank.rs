@@ -1,7 +1,7 @@
 //! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
 
-use super::machine::{MemoryPath, Needs, DEFAULT_BLOCK, choose_domains, memory_path, movers, pins};
-use super::args::{Args, Tuple};
+use super::machine::{MemoryPath, Needs, choose_domains, memory_path, movers, pins};
+use super::args::Args;
 use super::layout::{PLACEHOLDER, memory_of};
 use super::setup;
 use crate::error::Failure;
@@ -12,9 +12,9 @@ use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::Model;
 use ginlab::fabric::near::NearRail;
 use ginlab::fabric::null::NullRail;
-use ginlab::fabric::{Memory, RemoteRegion, card};
+use ginlab::fabric::{Memory, card};
 use ginlab::proxy::stage::Stage;
-use ginlab::proxy::{Offer, Proxy, Setup, device_timeout};
+use ginlab::proxy::{Offer, Proxy, Setup, connect, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// See the module. Fields are dropped in this order: the proxies let go of the memory before it is freed.
 pub struct Rank {
-    proxies: Vec<Proxy>,
+    pub proxies: Vec<Proxy>,
     pub table: RingTable,
     rings: Vec<RingMemory>,
     /// Source of an initiator, destination of a target: what the kernel writes or the verification reads.
@@ -31,12 +31,12 @@ pub struct Rank {
     _staging: Vec<Buffer>,
     pub tickets: Buffer,
     pub results: Buffer,
-    device: Device,
-    provider: String,
+    pub device: Device,
+    pub provider: String,
     domains: Vec<Domain>,
     model: Option<Model>,
-    path: MemoryPath,
-    notes: Vec<String>,
+    pub path: MemoryPath,
+    pub notes: Vec<String>,
     /// The rank we put to, when we are one that puts.
     pub target: Option<usize>,
     /// The rank that puts to us.
@@ -44,9 +44,6 @@ pub struct Rank {
     /// Number of the next verified iteration: no pass repeats the pattern of an earlier one.
     pub next_iteration: u32,
 }
-
-/// What ranks tell each other about one proxy thread: its address on each rail, and its regions by region and rail.
-type Card = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
 
 impl Rank {
     /// Opens everything and connects to all ranks.
@@ -174,49 +171,13 @@ impl Rank {
             source,
             next_iteration: 1,
         };
-        rank.connect(ranks)?;
+        connect::<Failure>(ranks, &rank.proxies)?;
         Ok(rank)
-    }
-
-    /// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
-    fn connect(&self, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let card = |proxy: &Proxy| (proxy.offer().addresses.clone(), proxy.offer().regions.clone());
-        let cards: Vec<Card> = self.proxies.iter().map(card).collect();
-        let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
-        for (thread, proxy) in self.proxies.iter().enumerate() {
-            let of_thread = all.iter().filter_map(|cards| cards.get(thread).cloned());
-            let (addresses, regions): (Vec<_>, Vec<_>) = of_thread.unzip();
-            if addresses.len() != ranks.size() {
-                return Err(Failure::Run("ranks differ in their number of proxy threads".into()));
-            }
-            proxy.connect(addresses, regions)?;
-        }
-        Ok(ranks.barrier("connected")?)
-    }
-
-    pub fn proxies(&self) -> &[Proxy] {
-        &self.proxies
-    }
-
-    pub fn device(&self) -> &Device {
-        &self.device
     }
 
     /// What the first proxy thread opened; the others open the same.
     pub fn offer(&self) -> &Offer {
         self.proxies[0].offer()
-    }
-
-    pub fn provider(&self) -> &str {
-        &self.provider
-    }
-
-    pub fn memory_path(&self) -> MemoryPath {
-        self.path
-    }
-
-    pub fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     /// Where each ring stands, for messages about waits that ended.
@@ -257,11 +218,6 @@ impl Rank {
     /// How long a modelled card takes for so many writes, one after another; nothing where cards are not modelled.
     pub fn pace(&self, bytes: u64, count: u64) -> Option<Duration> {
         self.model.as_ref().map(|model| model.pace(bytes, count))
-    }
-
-    /// Threads per block of a tuple.
-    pub fn block(&self, tuple: &Tuple) -> u32 {
-        tuple.block.unwrap_or(DEFAULT_BLOCK)
     }
 }
 

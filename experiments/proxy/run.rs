@@ -58,7 +58,6 @@ pub struct Shape<'a> {
     pub args: &'a Args,
     pub tuple: &'a Tuple,
     pub layout: Layout,
-    pub block: u32,
 }
 
 /// Runs a case once.
@@ -70,10 +69,7 @@ pub fn run(
     iterations: u64,
 ) -> Result<Sample, Failure> {
     match case {
-        Case::Put(mode) => {
-            let first = rank.next_iteration;
-            run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)
-        }
+        Case::Put(mode) => run_kernel(shape, rank, ranks, mode, iterations),
         Case::CpuWrite | Case::CpuBatch(_) => {
             let time = cpu_write(shape, rank, iterations, case.quiet_every())?;
             Ok(Sample { done: time, posted: None })
@@ -81,7 +77,7 @@ pub fn run(
         Case::BareWrite => {
             let route = (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32);
             let count = iterations * shape.layout.producers;
-            match rank.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
+            match rank.proxies[0].bare_write(route, shape.tuple.bytes, count)? {
                 Some(time) => Ok(Sample { done: time.as_secs_f64() * 1e6, posted: None }),
                 None => Err(Failure::Usage("--bare: this fabric has no interface below ours".into())),
             }
@@ -91,15 +87,7 @@ pub fn run(
 }
 
 /// The kernel's arguments for so many puts per producer.
-pub fn put_args(
-    shape: &Shape<'_>,
-    rank: &Rank,
-    ranks: &Bootstrap,
-    mode: Mode,
-    iterations: u64,
-    fill: bool,
-    first_iteration: u32,
-) -> PutArgs {
+pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, iterations: u64) -> PutArgs {
     PutArgs {
         rings: rank.table.pointer(),
         ring_count: rank.table.count(),
@@ -116,9 +104,9 @@ pub fn put_args(
         stride: shape.layout.stride,
         window: shape.layout.window as u32,
         iterations: iterations as u32,
-        first_iteration,
+        first_iteration: rank.next_iteration,
         quiet_every: mode.quiet_every(),
-        fill: fill.into(),
+        fill: (!shape.args.no_fill).into(),
         ahead: shape.layout.ahead as u32,
         tickets: rank.tickets.pointer(),
         results: rank.results.pointer(),
@@ -132,10 +120,8 @@ pub fn run_kernel(
     ranks: &mut Bootstrap,
     mode: Mode,
     iterations: u64,
-    fill: bool,
-    first_iteration: u32,
 ) -> Result<Sample, Failure> {
-    let args = put_args(shape, rank, ranks, mode, iterations, fill, first_iteration);
+    let args = put_args(shape, rank, ranks, mode, iterations);
     match mode {
         Mode::Batch(_) if args.scope != SCOPE_BLOCK => {
             Err(Failure::Usage("--mode nbi-batch=K: puts of a block are batched; leave --scope at block".into()))
@@ -153,9 +139,9 @@ pub fn run_grid<A: Copy + Send + Sync + 'static>(
     kernel: &Kernel<A>,
     args: A,
 ) -> Result<Sample, Failure> {
-    let (grid, block) = (shape.tuple.grid, shape.block);
+    let (grid, block) = (shape.tuple.grid, shape.tuple.block);
     // SAFETY: the buffers belong to the rank and are as long as the layout asks for (`Needs`); the launch ends here.
-    let launch = unsafe { rank.device().launch(kernel, grid, block, args) }?;
+    let launch = unsafe { rank.device.launch(kernel, grid, block, args) }?;
     watch(launch, rank, ranks)?;
     let mut results = vec![BlockResult::default(); grid as usize];
     rank.results.read(0, &mut results)?;
@@ -173,7 +159,7 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
     launch.wait(|| {
         let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
         if gone.is_err() {
-            rank.proxies().iter().for_each(|proxy| proxy.stop());
+            rank.proxies.iter().for_each(|proxy| proxy.stop());
         }
         gone
     })
@@ -181,13 +167,13 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
 
 /// Why a kernel ended early: its own reason, and the proxy's.
 fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
-    let failures: Vec<ProxyError> = rank.proxies().iter().filter_map(|proxy| proxy.failure()).collect();
+    let failures: Vec<ProxyError> = rank.proxies.iter().filter_map(|proxy| proxy.failure()).collect();
     let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).collect();
     let text = format!(
         "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
         shape.tuple.bytes,
         shape.tuple.grid,
-        shape.block,
+        shape.tuple.block,
         stop.text(),
         if reasons.is_empty() { "" } else { ": " },
         reasons.join("; "),
@@ -203,8 +189,8 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
 /// The same writes, initiated by the proxy threads themselves; microseconds until all are complete. With `quiet_every` above 0 so
 /// many are awaited together.
 pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u64) -> Result<f64, Failure> {
-    let threads = rank.proxies().len() as u64;
-    for (thread, proxy) in rank.proxies().iter().enumerate() {
+    let threads = rank.proxies.len() as u64;
+    for (thread, proxy) in rank.proxies.iter().enumerate() {
         proxy.begin_write(Writes {
             first_producer: thread as u64,
             producer_step: threads,
@@ -218,7 +204,7 @@ pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u
         })?;
     }
     let mut longest = 0f64;
-    for proxy in rank.proxies() {
+    for proxy in &rank.proxies {
         longest = longest.max(proxy.finish_write()?.as_secs_f64() * 1e6);
     }
     Ok(longest)
@@ -227,8 +213,8 @@ pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u
 /// The bare round trip: the proxy's thread answers the device's flag.
 fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, Failure> {
     // A floor does no more than what it is the floor of: where nothing is written before a put, one thread raises the flag.
-    let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.block) };
+    let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
     let flag = Flag { payload: Some((&rank.payload, bytes)), first_poll_ns: 0 };
-    let each = round_trip(rank.device(), block, iterations, shape.args.timeout(), flag, rank.proxies().first())?;
+    let each = round_trip(&rank.device, block, iterations, shape.args.timeout(), flag, rank.proxies.first())?;
     Ok(Sample { done: each * iterations as f64, posted: None })
 }

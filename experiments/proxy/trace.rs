@@ -134,28 +134,27 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
         return Ok(None);
     }
     let iterations = shape.layout.iterations;
-    let first = rank.next_iteration;
     if ranks.rank() != 0 {
-        run_kernel(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first)?;
+        run_kernel(shape, rank, ranks, mode, iterations)?;
         return Ok(None);
     }
-    let rings = rank.proxies().len() as u64;
+    let rings = rank.proxies.len() as u64;
     let every = (iterations * shape.layout.producers).div_ceil(rings).div_ceil(ENTRIES).max(1);
-    let buffer = rank.device().allocate(Place::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
+    let buffer = rank.device.allocate(Place::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
     let args = TracedPutArgs {
-        put: put_args(shape, rank, ranks, mode, iterations, !shape.args.no_fill, first),
+        put: put_args(shape, rank, ranks, mode, iterations),
         stamps: buffer.pointer(),
         every,
         entries: ENTRIES,
     };
-    let before = clocks::offset(rank.device(), ROUNDS, shape.args.timeout())?;
+    let before = clocks::offset(&rank.device, ROUNDS, shape.args.timeout())?;
     let sampling = Sampling { every, entries: ENTRIES as usize };
-    for proxy in rank.proxies() {
+    for proxy in &rank.proxies {
         proxy.trace(Some(sampling))?;
     }
     let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
-    let times = rank.proxies().iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
-    let after = clocks::offset(rank.device(), ROUNDS, shape.args.timeout())?;
+    let times = rank.proxies.iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
+    let after = clocks::offset(&rank.device, ROUNDS, shape.args.timeout())?;
     let alignment = Alignment { before, after };
     let mut stamps = vec![PutStamps::default(); (rings * ENTRIES) as usize];
     buffer.read(0, &mut stamps)?;

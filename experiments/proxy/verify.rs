@@ -176,7 +176,7 @@ fn verify_counts(
 
 fn counts(rank: &Rank) -> Result<(u64, u64, u64), Failure> {
     let mut sum = (0u64, 0u64, 0u64);
-    for proxy in rank.proxies() {
+    for proxy in &rank.proxies {
         let null = proxy.snapshot()?.null.unwrap_or_default();
         sum = (sum.0 + null.0, sum.1.wrapping_add(null.1), sum.2.wrapping_add(null.2));
     }

@@ -6,22 +6,13 @@ use super::{BARRIER_BYTES, GinError, Options, Path, World};
 use crate::bootstrap::Bootstrap;
 use crate::cores;
 use crate::cuda::{Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place};
-use crate::fabric::RemoteRegion;
 use crate::fabric::discover::Reach;
 use crate::memory;
 use crate::proxy::engine::SignalRule;
 use crate::proxy::order::SignalWords;
-use crate::proxy::{Proxy, Setup, device_timeout};
+use crate::proxy::{Setup, connect, device_timeout};
 use crate::ring::{RingMemory, RingTable};
 use kernels::gin::{Peer, RESERVED_BYTES, Report, SIGNALS, Team};
-use serde::{Deserialize, Serialize};
-
-/// What ranks tell each other about one proxy thread.
-#[derive(Serialize, Deserialize)]
-struct Card {
-    addresses: Vec<Vec<u8>>,
-    regions: Vec<Vec<RemoteRegion>>,
-}
 
 /// A heap and the other ranks' heaps, where they could be mapped.
 struct Mapped {
@@ -79,7 +70,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             proxies.push(rails::start(chosen, options.rails, thread, parts)?);
             rings.push(ring);
         }
-        connect(ranks, &proxies)?;
+        connect::<GinError>(ranks, &proxies)?;
         for proxy in &proxies {
             proxy.configure(options.rails, options.strategy)?;
         }
@@ -278,20 +269,6 @@ fn reachable(
     };
     let opened = (0..ranks.size()).map(|_| None).collect();
     Ok(Mapped { heap: Heap::Host(heap), opened, by_others: false })
-}
-
-/// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
-fn connect(ranks: &mut Bootstrap, proxies: &[Proxy]) -> Result<(), GinError> {
-    let card =
-        |proxy: &Proxy| Card { addresses: proxy.offer().addresses.clone(), regions: proxy.offer().regions.clone() };
-    let cards: Vec<Card> = proxies.iter().map(card).collect();
-    let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
-    for (thread, proxy) in proxies.iter().enumerate() {
-        let of_thread: Vec<&Card> = all.iter().filter_map(|cards| cards.get(thread)).collect();
-        let addresses = of_thread.iter().map(|card| card.addresses.clone()).collect();
-        proxy.connect(addresses, of_thread.iter().map(|card| card.regions.clone()).collect())?;
-    }
-    Ok(ranks.barrier("connected")?)
 }
 
 /// World, node and rail, with the PEs of each behind one another.

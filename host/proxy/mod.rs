@@ -18,6 +18,7 @@ pub mod tracker;
 
 pub use serve::{Fault, Setup};
 
+use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::fabric::{Rail, RemoteRegion};
 use crate::rails::Counters;
 use crate::rails::strategy::Strategy;
@@ -132,6 +133,9 @@ pub enum ProxyError {
     /// It could not be started.
     #[error("starting the proxy thread: {0}")]
     Spawn(String),
+    /// There are no peers for some of them.
+    #[error("ranks differ in their number of proxy threads")]
+    Threads,
 }
 
 impl ProxyError {
@@ -139,6 +143,31 @@ impl ProxyError {
     pub fn is_timeout(&self) -> bool {
         matches!(self, ProxyError::Silent(_) | ProxyError::Engine(EngineError::Stalled { .. }))
     }
+}
+
+/// What ranks tell each other about one proxy thread: its address on each rail, and its regions by region and rail.
+type Card = (Vec<Vec<u8>>, Vec<Vec<RemoteRegion>>);
+
+/// Exchanges addresses and regions: thread `t` of every rank talks to thread `t` of the others.
+///
+/// # Errors
+/// A rank's, a proxy's, and [`ProxyError::Threads`].
+pub fn connect<E>(ranks: &mut Bootstrap, proxies: &[Proxy]) -> Result<(), E>
+where
+    E: From<BootstrapError> + From<ProxyError>,
+{
+    let card = |proxy: &Proxy| (proxy.offer.addresses.clone(), proxy.offer.regions.clone());
+    let cards: Vec<Card> = proxies.iter().map(card).collect();
+    let all: Vec<Vec<Card>> = ranks.all_gather_values(&cards, "addresses and memory keys")?;
+    for (thread, proxy) in proxies.iter().enumerate() {
+        let of_thread = all.iter().filter_map(|cards| cards.get(thread).cloned());
+        let (addresses, regions): (Vec<_>, Vec<_>) = of_thread.unzip();
+        if addresses.len() != ranks.size() {
+            return Err(ProxyError::Threads.into());
+        }
+        proxy.connect(addresses, regions)?;
+    }
+    Ok(ranks.barrier("connected")?)
 }
 
 /// A running proxy thread. Dropping it stops the thread; kernels that wait get [`Status::STOPPED`](kernels::ring::Status).
