@@ -40,7 +40,7 @@ use std::time::Duration;
 
 /// By which way other PEs are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString)]
-#[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown)]
+#[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown_path)]
 pub enum Path {
     /// Where a PE is on this host (this network namespace) and its heap can be mapped, by loads and stores; by rails otherwise.
     #[default]
@@ -51,7 +51,7 @@ pub enum Path {
     Rails,
 }
 
-fn unknown(text: &str) -> String {
+fn unknown_path(text: &str) -> String {
     format!("path {text:?} is none of auto, nvlink, rails")
 }
 
