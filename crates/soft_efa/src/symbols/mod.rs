@@ -1,6 +1,6 @@
 //! The functions that are found by name in the place of libibverbs' and libefa's: all that libfabric's EFA provider calls, and
-//! what other parts of libfabric and librdmacm call on a device that they find here. Here stand those that need little of a card; the
-//! others stand with what they make and change.
+//! what other parts of libfabric and librdmacm call on a device that they find here. Those that make or change something stand
+//! where it is defined; the others stand here.
 
 mod device;
 mod efa;
