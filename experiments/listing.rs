@@ -35,9 +35,9 @@ impl Serialize for Entry {
 }
 
 /// The things with these keys.
-pub fn entries<T>(fields: &[Field<T>], things: &[T]) -> Vec<Entry> {
+pub fn entries<'a, T: 'a>(fields: &[Field<T>], things: impl IntoIterator<Item = &'a T>) -> Vec<Entry> {
     let entry = |thing| Entry(fields.iter().map(|(key, value)| (*key, value(thing))).collect());
-    things.iter().map(entry).collect()
+    things.into_iter().map(entry).collect()
 }
 
 /// A heading in two lines, and what stands below.

@@ -82,16 +82,15 @@ pub const TABLE: [Column<Row>; 14] = [
     ("managed", "at once", |row| yes(row.visible(|gpu| gpu.concurrent_managed))),
 ];
 
-/// A card, for the JSON document.
-#[derive(Serialize)]
-struct Nic<'a> {
-    nic: String,
-    name: &'a str,
-    driver: Option<&'a str>,
-    rma: bool,
-    numa_node: Option<u32>,
-    cores: Option<&'a str>,
-}
+/// The keys of a card in the JSON document.
+const NICS: [Field<Function>; 6] = [
+    ("nic", |nic| nic.address.to_string().into()),
+    ("name", |nic| nic.name.clone().into()),
+    ("driver", |nic| nic.driver.clone().into()),
+    ("rma", |nic| nic.rma.into()),
+    ("numa_node", |nic| nic.numa_node.into()),
+    ("cores", |nic| nic.cores.clone().into()),
+];
 
 /// The JSON document.
 #[derive(Serialize)]
@@ -99,20 +98,12 @@ pub struct Document<'a> {
     schema: u32,
     header: &'a Header,
     pub gpus: Vec<Entry>,
-    nics: Vec<Nic<'a>>,
+    nics: Vec<Entry>,
 }
 
 /// The document of these rows.
-pub fn document<'a>(header: &'a Header, tree: &'a Tree, gpus: &[Row]) -> Document<'a> {
-    let nic = |nic: &'a Function| Nic {
-        nic: nic.address.to_string(),
-        name: &nic.name,
-        driver: nic.driver.as_deref(),
-        rma: nic.rma,
-        numa_node: nic.numa_node,
-        cores: nic.cores.as_deref(),
-    };
-    Document { schema: SCHEMA, header, gpus: entries(&FIELDS, gpus), nics: tree.of(Kind::Nic).map(nic).collect() }
+pub fn document<'a>(header: &'a Header, tree: &Tree, gpus: &[Row]) -> Document<'a> {
+    Document { schema: SCHEMA, header, gpus: entries(&FIELDS, gpus), nics: entries(&NICS, tree.of(Kind::Nic)) }
 }
 
 impl Row {

@@ -15,7 +15,6 @@ use ginlab::fabric::Access;
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::Key;
 use row::{Document, Row, Times};
-use serde::{Serialize, de::DeserializeOwned};
 use ginlab::versions::Versions;
 use std::time::Instant;
 
@@ -70,7 +69,7 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
     let version = card.rails.first().map(|rail| rail.provider_version.clone()).unwrap_or_default();
     ranks.compare(vec![("provider version".to_owned(), version)])?;
 
-    let bytes = to_bytes(&card)?;
+    let bytes = serde_json::to_vec(&card).map_err(|error| Failure::Run(error.to_string()))?;
     let mut exchanges = Vec::new();
     let mut all = Vec::new();
     for _ in 0..args.repeats {
@@ -80,7 +79,8 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
         exchanges.push(Micros::from(began.elapsed()).0);
     }
     let exchange_bytes = all.iter().map(Vec::len).sum();
-    let cards: Vec<Card> = from_all(&all)?;
+    let cards: Result<Vec<Card>, _> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
+    let cards = cards.map_err(|error| Failure::Run(format!("what a rank told is not readable: {error}")))?;
     if let Some(error) = card::crossed(&cards) {
         return Err(error.into());
     }
@@ -125,13 +125,4 @@ fn notes(ranks: &Bootstrap, cards: &[Card], times: &[Times], exchange_bytes: usi
             .to_owned(),
     );
     notes
-}
-
-fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(value).map_err(|error| Failure::Run(error.to_string()))
-}
-
-fn from_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> Result<Vec<T>, Failure> {
-    let parsed = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>();
-    parsed.map_err(|error| Failure::Run(format!("what a rank told is not readable: {error}")))
 }

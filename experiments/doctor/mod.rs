@@ -7,10 +7,9 @@ mod table;
 
 use crate::error::Failure;
 use crate::job::JobArgs;
-use crate::listing::ListingArgs;
+use crate::listing::{ListingArgs, recorded};
 use crate::program::{Program, program};
 use ginlab::doctor::{self, CHECKS, Finding, Machine, State, Wanted};
-use ginlab::report::{Header, Key};
 use ginlab::versions::Versions;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -88,21 +87,17 @@ fn run(args: &Args) -> Result<(), Failure> {
     let findings = if args.peers {
         peers::run(args)?
     } else {
-        let mut header = Header::default();
-        let findings = match &args.from {
+        let (header, findings) = match &args.from {
             Some(folder) => {
-                // Nothing of this machine: the findings are another one's.
-                header.set(Key::Ginlab, env!("CARGO_PKG_VERSION")).set(Key::Command, ginlab::versions::command_line());
-                header.note(format!("read from {}; nothing was asked of this machine", folder.display()));
                 let machine = Machine::recorded(folder, wanted(args))
                     .map_err(|error| Failure::Usage(format!("--from {error}")))?;
-                doctor::examine(&machine, &args.only)
+                (recorded(folder), doctor::examine(&machine, &args.only))
             }
             None => {
-                Versions::here().fill(&mut header);
+                let mut header = Versions::header();
                 let (findings, took) = examine(args);
                 header.note(took);
-                findings
+                (header, findings)
             }
         };
         table::write(args, &header, &findings)?;

@@ -37,7 +37,7 @@ fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Fa
     // One rank of a machine looks at it; the others would find the same, and hold the same cards meanwhile.
     let (mine, took) = if ranks.local_rank() == 0 { examine(args) } else { Default::default() };
     let machine = Machine::bus(wanted(args));
-    let mut card = Card::here(versions(), machine.efa_cards().len(), machine.gpu_count());
+    let mut card = Card::here(versions(), machine.efa_cards().len(), machine.gpus().len());
     let clock = clock(ranks)?;
     if !args.no_smoke {
         card.rails = Some(args.rails);

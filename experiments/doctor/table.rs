@@ -34,7 +34,7 @@ fn lines(findings: &[Finding], color: bool) -> String {
     let (hosts, checks) = (widest(|finding| &finding.host), widest(|finding| &finding.check));
     let line = |finding: &Finding| {
         let host = if several { format!("{:<hosts$}  ", finding.host) } else { String::new() };
-        let state = format!("{:<7}", finding.state.name());
+        let state = format!("{:<7}", finding.state);
         let state = match (color, finding.state) {
             (true, State::Fail) => format!("\x1b[31m{state}\x1b[0m"),
             (true, State::Warn) => format!("\x1b[33m{state}\x1b[0m"),

@@ -73,20 +73,13 @@ pub const FIELDS: [Field<Row>; 29] = [
     ("hidden", |row| row.hidden.clone().into()),
 ];
 
-/// A provider with its version.
-#[derive(Serialize)]
-struct Named<'a> {
-    name: &'a str,
-    version: &'a str,
-}
-
 /// The JSON document: lists as lists.
 #[derive(Serialize)]
 pub struct Document<'a> {
     schema: u32,
     header: &'a Header,
     default_provider: Option<&'a str>,
-    providers: Vec<Named<'a>>,
+    providers: &'a [Provider],
     pub domains: Vec<Entry>,
 }
 
@@ -96,7 +89,7 @@ pub fn document<'a>(header: &'a Header, listing: &'a Listing, rows: &[Row]) -> D
         schema: SCHEMA,
         header,
         default_provider: listing.default_provider(),
-        providers: listing.providers.iter().map(|Provider { name, version }| Named { name, version }).collect(),
+        providers: &listing.providers,
         domains: entries(&FIELDS, rows),
     }
 }

@@ -1,17 +1,11 @@
 //! What the environment says: which launcher started this process, and which kind of bootstrap follows.
 
-use std::fmt;
 use std::str::FromStr;
 
 use super::error::BootstrapError;
 
 /// Set for the children of a `local` job, and for nobody else.
 pub(super) const RANK: &str = "GINLAB_RANK";
-
-/// Whether rank 0 of a `local` job has started this process.
-pub(super) fn was_spawned(env: Env) -> bool {
-    env(RANK).is_some()
-}
 
 /// A look-up of environment variables; empty ones count as unset.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -22,7 +16,8 @@ pub fn process_env(name: &str) -> Option<String> {
 }
 
 /// How the ranks find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     /// This program starts its own ranks on this machine.
     Local,
@@ -45,38 +40,17 @@ impl Kind {
         let set = |names: &[&str]| names.iter().all(|name| env(name).is_some());
         let torchrun = set(&["TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"]);
         let complete = set(&["RANK", "WORLD_SIZE", "MASTER_ADDR"]);
-        if was_spawned(env) {
+        if env(RANK).is_some() {
             Kind::Local
         } else if torchrun || (complete && !has_mpi) {
             Kind::Tcp
-        } else if Launcher::detect(env).is_some_and(|launcher| has_mpi || !launcher.certainly_one()) {
+        } else if Launcher::detect(env).is_some_and(|launcher| has_mpi || launcher.size != Some(1)) {
             Kind::Mpi
         } else if set(&["RANK", "WORLD_SIZE"]) || several_skypilot_nodes(env) {
             Kind::Tcp
         } else {
             Kind::Local
         }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Local => "local",
-            Kind::Mpi => "mpi",
-            Kind::Tcp => "tcp",
-        })
-    }
-}
-
-impl FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Kind::Local, Kind::Mpi, Kind::Tcp]
-            .into_iter()
-            .find(|kind| kind.to_string() == text)
-            .ok_or_else(|| format!("{text:?} is no bootstrap: allowed are local, mpi, tcp"))
     }
 }
 
@@ -113,10 +87,6 @@ impl Launcher {
     /// Whether it started more than one rank, as far as it tells.
     pub fn started_several(&self) -> bool {
         self.size.is_some_and(|size| size > 1) || self.rank.is_some_and(|rank| rank > 0)
-    }
-
-    fn certainly_one(&self) -> bool {
-        self.size == Some(1)
     }
 
     fn started(&self) -> String {

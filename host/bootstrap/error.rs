@@ -1,41 +1,29 @@
 //! What can go wrong among ranks, and on a visit. Every error is one line: what is wrong, what is allowed, what to try.
 
+use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::time::Duration;
+use strum::{EnumString, IntoStaticStr};
 
 use crate::text::printable;
 
 /// What kind of end an error is. It goes with the error's words to the other ranks, so that a job ends alike whichever of its
 /// ranks was the first to notice: a stall that a peer tells is a stall.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+///
+/// As it travels it is the label of the frame that has the words; a label that is none of these failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Ending {
     /// It was tried and failed.
     #[default]
     Failed,
     /// A wait ran into its bound.
+    #[strum(serialize = "timed out")]
     TimedOut,
     /// The job cannot be as it was started: its options or its environment are to be changed.
     Usage,
     /// Ctrl-C or SIGTERM.
     Interrupted,
-}
-
-impl Ending {
-    /// As it travels: the label of the frame that has the words.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Ending::Failed => "failed",
-            Ending::TimedOut => "timed out",
-            Ending::Usage => "usage",
-            Ending::Interrupted => "interrupted",
-        }
-    }
-
-    /// The kind of this label; what is none of them failed.
-    pub(super) fn of_label(label: &str) -> Ending {
-        let known = [Ending::TimedOut, Ending::Usage, Ending::Interrupted];
-        known.into_iter().find(|ending| ending.label() == label).unwrap_or_default()
-    }
 }
 
 /// An error among ranks, or of a visit. It can be cloned, because the first error of a job is also the answer to every later call.
@@ -205,8 +193,8 @@ mod tests {
     #[test]
     fn the_kind_of_an_end_survives_the_way() {
         for ending in [Ending::Failed, Ending::TimedOut, Ending::Usage, Ending::Interrupted] {
-            assert_eq!(Ending::of_label(ending.label()), ending);
+            assert_eq!(<&str>::from(ending).parse(), Ok(ending));
         }
-        assert_eq!(Ending::of_label("abort"), Ending::Failed);
+        assert_eq!("abort".parse::<Ending>().unwrap_or_default(), Ending::Failed);
     }
 }

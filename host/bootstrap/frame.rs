@@ -13,7 +13,8 @@ const HEADER_BYTES: usize = 16;
 const MAX_LABEL_BYTES: usize = 200;
 
 /// What a frame is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
+#[repr(u8)]
 pub(super) enum FrameKind {
     /// Connector to rank 0: who it is.
     Hello = 1,
@@ -37,14 +38,6 @@ pub(super) enum FrameKind {
     Challenge = 10,
     /// From both sides: it knows the token.
     Proof = 11,
-}
-
-impl FrameKind {
-    fn from_byte(byte: u8) -> Option<Self> {
-        use FrameKind::*;
-        let kinds = [Hello, Welcome, Refuse, Part, All, Missing, Abort, Visit, Word, Challenge, Proof];
-        kinds.into_iter().find(|kind| *kind as u8 == byte)
-    }
 }
 
 /// One message.
@@ -82,11 +75,11 @@ pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> 
 /// Takes one frame from the front of `buffer`: the frame and its length, `None` while it is incomplete, or what is wrong.
 ///
 /// By hand and not by tokio-util's codec: that one makes room for the length that a header announces before any of it has come
-/// (tests/fuzz.rs holds that nobody can have memory for a header), knows one length where there are two, and its `Framed` needs
+/// (tests/fuzz holds that nobody can have memory for a header), knows one length where there are two, and its `Framed` needs
 /// a socket of an event loop, which ranks have not: they meet in plain calls, also from within a loop.
 pub(super) fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame, usize)>, String> {
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let Some(kind) = FrameKind::from_byte(header[0]) else {
+    let Some(kind) = FrameKind::from_repr(header[0]) else {
         return Err(format!("unknown message kind {}", header[0]));
     };
     let label_bytes = u16::from_le_bytes([header[2], header[3]]) as usize;

@@ -1,4 +1,4 @@
-//! What tests/fuzz.rs feeds: both sides of the handshake, with numbers that are known beforehand.
+//! What tests/fuzz feeds: both sides of the handshake, with numbers that are known beforehand.
 
 use super::frame::{self, FrameKind};
 use super::hello::{Failure, Gate, Hello, MAX_HELLO_BYTES, NONCE_BYTES, Nonce, Opening, Refusal, Side};

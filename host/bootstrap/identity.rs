@@ -5,7 +5,7 @@ use std::fs;
 use serde::{Deserialize, Serialize};
 
 /// What every rank tells the others about itself at the start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Host name.
     pub host: String,
@@ -35,11 +35,6 @@ impl Member {
         let network = fs::read_link("/proc/self/ns/net").map(|link| link.display().to_string()).unwrap_or_default();
         let identity = format!("{host} {} {network}", boot.trim());
         Member { host, pid: std::process::id(), identity }
-    }
-
-    /// In place of one that has not said who it is.
-    pub(super) fn nobody() -> Self {
-        Member { host: String::new(), pid: 0, identity: String::new() }
     }
 
     /// What another process says of itself, fit to be shown.

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::error::{BootstrapError, Ending};
+use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
 use super::hello::MAX_HELLO_BYTES;
 use super::identity::Member;
@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub(super) fn last_words_of(frame: &Frame) -> BootstrapError {
     BootstrapError::Aborted {
         rank: frame.step as usize,
-        ending: Ending::of_label(&frame.label),
+        ending: frame.label.parse().unwrap_or_default(),
         text: printable(&String::from_utf8_lossy(&frame.payload)),
     }
 }
@@ -54,7 +54,8 @@ impl Link {
         stream.set_nodelay(true)?;
         // Without the IPv6 spelling of an IPv4 address.
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        let (member, longest) = (Member::nobody(), MAX_HELLO_BYTES);
+        // In place of who has not said yet who it is.
+        let (member, longest) = (Member::default(), MAX_HELLO_BYTES);
         let (buffer, frames, unsent) = (Vec::new(), VecDeque::new(), VecDeque::new());
         Ok(Link { stream, from, member, buffer, longest, frames, closed: false, unsent, gone: 0 })
     }

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use super::children::Children;
-use super::detect::{Env, RANK, number, process_env, required, was_spawned};
+use super::detect::{Env, RANK, number, process_env, required};
 use super::error::BootstrapError;
 use super::star::Star;
 use super::{Bootstrap, Kind, Options};
@@ -17,7 +17,7 @@ pub(super) const MAX_RANKS: usize = 256;
 
 /// Whether this process was started by rank 0 of a `local` job. Such a process prints no results.
 pub fn is_spawned_child() -> bool {
-    was_spawned(&process_env)
+    process_env(RANK).is_some()
 }
 
 /// A child's place, from its environment.

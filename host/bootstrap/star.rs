@@ -297,7 +297,7 @@ impl Star {
         for rank in (0..self.size).filter(|rank| *rank != origin) {
             // One at a time: a rank that has gone must not keep the others from hearing it.
             if self.links[rank].as_ref().is_some_and(|link| !link.closed) {
-                let words = frame::encode(FrameKind::Abort, origin as u64, ending.label(), text.as_bytes());
+                let words = frame::encode(FrameKind::Abort, origin as u64, ending.into(), text.as_bytes());
                 let _ = self.send(&[rank], words, "abort", &clock);
             }
         }

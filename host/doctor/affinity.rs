@@ -1,13 +1,13 @@
 //! Where GPUs, cards and cores are.
 
 use super::machine::Machine;
-use super::{Said, ok, skipped, warn};
+use super::{Checked, ok, skipped, warn};
 use crate::cores::parse_list;
 use crate::pci::Kind;
 use crate::topology::tree::Function;
 
-pub fn pcie(machine: &Machine) -> Said {
-    let Some(tree) = machine.tree() else { return skipped("the PCI bus was not recorded") };
+pub fn pcie(machine: &Machine) -> Checked {
+    let Some(tree) = &machine.tree else { return skipped("the PCI bus was not recorded") };
     let width = |link: &Option<(String, String)>| link.as_ref()?.1.parse::<u32>().ok();
     let narrow = tree.functions.iter().find_map(|function| {
         let (now, best) = (width(&function.link)?, width(&function.best_link)?);
@@ -34,10 +34,10 @@ pub fn pcie(machine: &Machine) -> Said {
     ok(format!("{known} links at full width, no IOMMU in between"))
 }
 
-pub fn cores(machine: &Machine) -> Said {
+pub fn cores(machine: &Machine) -> Checked {
     let allowed = machine.line("proc/self/status", "Cpus_allowed_list").and_then(|text| parse_list(&text));
     let Some(allowed) = allowed else { return skipped("/proc/self/status cannot be read") };
-    let Some(tree) = machine.tree() else { return skipped("the PCI bus was not recorded") };
+    let Some(tree) = &machine.tree else { return skipped("the PCI bus was not recorded") };
     let gpus: Vec<&Function> = tree.of(Kind::Gpu).collect();
     let devices: Vec<&Function> = gpus.iter().copied().chain(tree.of(Kind::Nic).filter(|nic| nic.rma)).collect();
     let found =

@@ -1,17 +1,16 @@
 //! EFA cards as the system sees them.
 
 use super::machine::Machine;
-use super::{Said, fail, ok, skipped, warn};
+use super::{Checked, fail, ok, skipped, warn};
 use crate::surroundings::Counters;
 
-/// Where there is no card and none is asked for.
-fn none(machine: &Machine) -> Option<Said> {
-    let nothing = machine.efa_cards().is_empty();
-    (nothing && !machine.wanted.efa).then(|| skipped("no EFA card is here, and none is asked for (--require-efa)"))
+/// The end where there is no card and none is asked for.
+fn needed(machine: &Machine) -> Checked<()> {
+    if machine.means_efa() { Ok(()) } else { skipped("no EFA card is here, and none is asked for (--require-efa)") }
 }
 
-pub fn devices(machine: &Machine) -> Said {
-    if machine.tree().is_none() {
+pub fn devices(machine: &Machine) -> Checked {
+    if machine.tree.is_none() {
         return skipped("the PCI bus was not recorded");
     }
     let found = machine.efa_cards().len();
@@ -38,10 +37,8 @@ pub fn devices(machine: &Machine) -> Said {
     }
 }
 
-pub fn driver(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn driver(machine: &Machine) -> Checked {
+    needed(machine)?;
     if !machine.exists("sys/module") {
         return skipped("/sys/module cannot be read");
     }
@@ -66,10 +63,8 @@ pub fn driver(machine: &Machine) -> Said {
     }
 }
 
-pub fn links(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn links(machine: &Machine) -> Checked {
+    needed(machine)?;
     let names = machine.names("sys/class/infiniband");
     if names.is_empty() {
         return if machine.exists("sys/class") {
@@ -97,13 +92,14 @@ pub fn links(machine: &Machine) -> Said {
     }
 }
 
-pub fn counters(machine: &Machine) -> Said {
-    let counters = Counters::read(machine.root());
+pub fn counters(machine: &Machine) -> Checked {
+    let counters = Counters::read(&machine.root);
     if counters.devices().filter(|device| device.contains('/')).count() == 0 {
-        return match none(machine) {
-            Some(said) => said,
-            None if !machine.exists("sys/class") => skipped("/sys/class/infiniband cannot be read"),
-            None => warn("no counter of an RDMA device can be read", "mount the host's /sys into the container"),
+        needed(machine)?;
+        return if machine.exists("sys/class") {
+            warn("no counter of an RDMA device can be read", "mount the host's /sys into the container")
+        } else {
+            skipped("/sys/class/infiniband cannot be read")
         };
     }
     let trouble: Vec<String> = counters

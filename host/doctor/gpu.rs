@@ -1,7 +1,7 @@
 //! GPUs, and the way from a card to their memory.
 
 use super::machine::{GpuState, Machine};
-use super::{Said, fail, ok, skipped, warn};
+use super::{Checked, fail, ok, skipped, warn};
 
 /// Wrong checksums of a GPU's links from which on they matter: DCGM's limit, after what NVIDIA's driver people told its authors.
 const CHECKSUMS_PER_SECOND: f64 = 100.0;
@@ -14,12 +14,12 @@ fn is_of_a_program(xid: &str) -> bool {
     ["13", "31", "43", "45"].contains(&number.as_str())
 }
 
-/// Where there is no GPU.
-fn none(machine: &Machine) -> Option<Said> {
-    if machine.tree().is_none() {
-        return Some(skipped("the PCI bus was not recorded"));
+/// The end where there is no GPU.
+fn needed(machine: &Machine) -> Checked<()> {
+    if machine.tree.is_none() {
+        return skipped("the PCI bus was not recorded");
     }
-    machine.gpus().is_empty().then(|| skipped("no NVIDIA GPU is on the PCI bus"))
+    if machine.gpus().is_empty() { skipped("no NVIDIA GPU is on the PCI bus") } else { Ok(()) }
 }
 
 /// Release of the kernel as (major, minor).
@@ -29,10 +29,8 @@ fn kernel(machine: &Machine) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-pub fn direct(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn direct(machine: &Machine) -> Checked {
+    needed(machine)?;
     let Some(version) = machine.text("proc/driver/nvidia/version") else {
         return if machine.exists("proc") {
             fail("the NVIDIA driver is not loaded", "modprobe nvidia (containers: --gpus all)")
@@ -68,10 +66,8 @@ pub fn direct(machine: &Machine) -> Said {
     warn(found, "modprobe -r efa; modprobe efa (the NVIDIA driver must be loaded first)")
 }
 
-pub fn direct_async(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn direct_async(machine: &Machine) -> Checked {
+    needed(machine)?;
     if machine.efa_cards().is_empty() {
         return skipped("for EFA alone");
     }
@@ -105,10 +101,8 @@ pub fn direct_async(machine: &Machine) -> Said {
     }
 }
 
-pub fn register(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn register(machine: &Machine) -> Checked {
+    needed(machine)?;
     let Some(trials) = &machine.asked.trials else { return skipped("nothing is tried on a recorded machine") };
     let tried: Vec<_> = trials.iter().filter(|trial| trial.gpu).collect();
     if tried.is_empty() {
@@ -123,10 +117,8 @@ pub fn register(machine: &Machine) -> Said {
     }
 }
 
-pub fn gdrcopy(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn gdrcopy(machine: &Machine) -> Checked {
+    needed(machine)?;
     if !machine.exists("sys/module") {
         return skipped("/sys/module cannot be read");
     }
@@ -149,15 +141,11 @@ pub fn gdrcopy(machine: &Machine) -> Said {
     }
 }
 
-pub fn state(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn state(machine: &Machine) -> Checked {
+    needed(machine)?;
     let Some(answer) = &machine.asked.gpus else { return skipped("the driver was not asked") };
-    let gpus = match answer {
-        Ok(gpus) => gpus,
-        Err(why) => return fail(why.clone(), "nvidia-smi (a driver that does not match its library: reboot)"),
-    };
+    let mend = "nvidia-smi (a driver that does not match its library: reboot)";
+    let gpus = answer.as_ref().or_else(|why| fail(why, mend))?;
     let versions = format!(
         "driver {}, CUDA {}, {} GPUs",
         machine.asked.driver.as_deref().unwrap_or("unknown"),
@@ -203,10 +191,8 @@ pub fn state(machine: &Machine) -> Said {
     ok(format!("{versions}, clocks free, no Xid or ECC error"))
 }
 
-pub fn nvlink(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn nvlink(machine: &Machine) -> Checked {
+    needed(machine)?;
     let Some(Ok(gpus)) = &machine.asked.gpus else { return skipped("the driver was not asked, or does not answer") };
     if gpus.len() < 2 {
         return skipped("one GPU: there is nothing to link");
@@ -256,10 +242,8 @@ pub fn nvlink(machine: &Machine) -> Said {
     }
 }
 
-pub fn visible(machine: &Machine) -> Said {
-    if let Some(said) = none(machine) {
-        return said;
-    }
+pub fn visible(machine: &Machine) -> Checked {
+    needed(machine)?;
     let Some(visible) = &machine.asked.visible else { return skipped("CUDA was not asked") };
     let there = machine.gpus();
     let list = machine.variable("CUDA_VISIBLE_DEVICES");

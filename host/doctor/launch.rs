@@ -1,11 +1,11 @@
 //! How ranks are started and meet, and whether anything moves at all.
 
 use super::machine::Machine;
-use super::{Said, fail, ok, skipped, warn};
+use super::{Checked, fail, ok, skipped, warn};
 use crate::bootstrap::{Kind, Launcher};
 use crate::fabric::discover::leaves_the_machine;
 
-pub fn launch(machine: &Machine) -> Said {
+pub fn launch(machine: &Machine) -> Checked {
     let variable = |name: &str| machine.variable(name);
     let Some(mpi) = &machine.asked.mpi else { return skipped("a recorded machine has no program") };
     let Some(launcher) = Launcher::detect(&variable) else {
@@ -46,7 +46,7 @@ pub fn launch(machine: &Machine) -> Said {
     ok(format!("{found}; this program is built with {mpi}"))
 }
 
-pub fn network(machine: &Machine) -> Said {
+pub fn network(machine: &Machine) -> Checked {
     let up: Vec<String> = machine
         .names("sys/class/net")
         .into_iter()
@@ -79,19 +79,19 @@ pub fn network(machine: &Machine) -> Said {
     match &machine.asked.addresses {
         // Ranks also meet by addresses; what goes by names does not.
         Some(Err(why)) => warn(
-            format!("{found}; this host's name {:?} leads nowhere: {why}", machine.host()),
-            format!("echo \"$(hostname -I | cut -d' ' -f1) {}\" >>/etc/hosts", machine.host()),
+            format!("{found}; this host's name {:?} leads nowhere: {why}", machine.host),
+            format!("echo \"$(hostname -I | cut -d' ' -f1) {}\" >>/etc/hosts", machine.host),
         ),
         Some(Ok(addresses)) if addresses.iter().all(std::net::IpAddr::is_loopback) => warn(
             format!("{found}; this host's name leads to its loopback, where no peer finds it"),
             "MASTER_ADDR as an address, not as this host's name",
         ),
-        Some(Ok(addresses)) => ok(format!("{found}; {} is {}", machine.host(), addresses[0])),
+        Some(Ok(addresses)) => ok(format!("{found}; {} is {}", machine.host, addresses[0])),
         None => ok(found),
     }
 }
 
-pub fn smoke(machine: &Machine) -> Said {
+pub fn smoke(machine: &Machine) -> Checked {
     let Some(trials) = &machine.asked.trials else { return skipped("nothing is tried on a recorded machine") };
     let tried: Vec<_> = trials.iter().filter(|trial| !trial.gpu).collect();
     if tried.is_empty() {

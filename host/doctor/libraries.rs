@@ -1,17 +1,15 @@
 //! libfabric, what its domains can do, and the kernels in this program.
 
 use super::machine::Machine;
-use super::{Said, fail, ok, skipped, warn};
+use super::{Checked, fail, ok, skipped, warn};
 use crate::fabric::listing::{Listed, Listing};
 
 /// The listing, or what a check says without one.
-fn listing(machine: &Machine) -> Result<&Listing, Said> {
-    match machine.listing() {
-        None => Err(skipped("no `fi_info -v` was recorded")),
+fn listing(machine: &Machine) -> Checked<&Listing> {
+    match &machine.listing {
+        None => skipped("no `fi_info -v` was recorded"),
         Some(Ok(listing)) => Ok(listing),
-        Some(Err(why)) => {
-            Err(fail(why, "apt-get install libfabric1 (EFA: the EFA installer), or GINLAB_LIBFABRIC=PATH"))
-        }
+        Some(Err(why)) => fail(why, "apt-get install libfabric1 (EFA: the EFA installer), or GINLAB_LIBFABRIC=PATH"),
     }
 }
 
@@ -20,11 +18,8 @@ fn of_efa<'a>(listing: &'a Listing, fabric: &'a str) -> impl Iterator<Item = &'a
     listing.domains.iter().filter(move |listed| listed.is_efa() && listed.has_rma() && listed.domain.fabric == fabric)
 }
 
-pub fn libfabric(machine: &Machine) -> Said {
-    let listing = match listing(machine) {
-        Ok(listing) => listing,
-        Err(said) => return said,
-    };
+pub fn libfabric(machine: &Machine) -> Checked {
+    let listing = listing(machine)?;
     let library = machine.asked.libfabric.clone().unwrap_or_else(|| "recorded".to_owned());
     let fabrics: Vec<String> = ["efa", "efa-direct"]
         .iter()
@@ -55,10 +50,10 @@ pub fn libfabric(machine: &Machine) -> Said {
     ok(found)
 }
 
-pub fn capabilities(machine: &Machine) -> Said {
+pub fn capabilities(machine: &Machine) -> Checked {
     let listing = match listing(machine) {
         Ok(listing) => listing,
-        Err(said) if said.state == super::State::Skipped => return said,
+        Err(said) if said.state == super::State::Skipped => return Err(said),
         Err(_) => return skipped("without libfabric"),
     };
     let provider = if machine.means_efa() { Some("efa") } else { listing.default_provider() };
@@ -106,7 +101,7 @@ pub fn capabilities(machine: &Machine) -> Said {
     ok(found)
 }
 
-pub fn toolchain(machine: &Machine) -> Said {
+pub fn toolchain(machine: &Machine) -> Checked {
     if !machine.wanted.developer {
         return skipped("asked for by --dev");
     }

@@ -1,8 +1,8 @@
 //! What the system lets this process have.
 
 use super::machine::Machine;
-use super::{Said, fail, ok, skipped, warn};
-use crate::measure::size::human;
+use super::{Checked, fail, ok, skipped, warn};
+use crate::measure::size;
 
 const GIB: u64 = 1 << 30;
 
@@ -16,34 +16,36 @@ fn limit(machine: &Machine, name: &str) -> Option<u64> {
     }
 }
 
-pub fn memlock(machine: &Machine) -> Said {
+pub fn memlock(machine: &Machine) -> Checked {
     const MEND: &str = "ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity in slurmd's unit; containers: --ulimit memlock=-1 or IPC_LOCK)";
     match limit(machine, "Max locked memory") {
         None => skipped("/proc/self/limits cannot be read"),
         Some(u64::MAX) => ok("unlimited"),
-        Some(bytes) if bytes >= 16 * GIB => ok(format!("{} may be locked", human(bytes))),
+        Some(bytes) if bytes >= 16 * GIB => ok(format!("{} may be locked", size::human(bytes))),
         Some(bytes) if machine.means_efa() => {
-            fail(format!("{} may be locked: registration for EFA needs it unlimited", human(bytes)), MEND)
+            fail(format!("{} may be locked: registration for EFA needs it unlimited", size::human(bytes)), MEND)
         }
         Some(bytes) => {
-            warn(format!("{} may be locked; less than 16 GiB stops large registrations", human(bytes)), MEND)
+            warn(format!("{} may be locked; less than 16 GiB stops large registrations", size::human(bytes)), MEND)
         }
     }
 }
 
-pub fn memory(machine: &Machine) -> Said {
+pub fn memory(machine: &Machine) -> Checked {
     // What pods of EFA clusters ask for: 5120 MiB.
     const PAGES: u64 = 2560;
     let number = |name: &str| -> Option<u64> {
         machine.text(&format!("sys/kernel/mm/hugepages/hugepages-2048kB/{name}"))?.parse().ok()
     };
-    let Some(available) = machine.available_memory() else { return skipped("/proc/meminfo cannot be read") };
+    let Some(available) = crate::memory::available_in(&machine.root) else {
+        return skipped("/proc/meminfo cannot be read");
+    };
     let pages = number("free_hugepages");
     let huge = match (number("nr_hugepages"), pages) {
         (Some(all), Some(free)) => format!("{free} of {all} huge pages of 2 MiB are free"),
         _ => "huge pages are not told".to_owned(),
     };
-    let found = format!("{} of memory can be had; {huge}", human(available));
+    let found = format!("{} of memory can be had; {huge}", size::human(available));
     if !machine.means_efa() {
         return ok(found);
     }
@@ -60,7 +62,7 @@ pub fn memory(machine: &Machine) -> Said {
     }
 }
 
-pub fn shm(machine: &Machine) -> Said {
+pub fn shm(machine: &Machine) -> Checked {
     let (Some(mounts), Some(files)) = (machine.text("proc/self/mountinfo"), limit(machine, "Max open files")) else {
         return skipped("/proc/self/mountinfo or /proc/self/limits cannot be read");
     };
@@ -70,10 +72,10 @@ pub fn shm(machine: &Machine) -> Said {
     let size = mount.map(|line| {
         let size = line.split([' ', ',']).find_map(|option| option.strip_prefix("size="));
         // Without a size it is half of the memory.
-        size.and_then(bytes).or_else(|| Some(total()? * 1024 / 2)).unwrap_or(u64::MAX)
+        size.and_then(|text| size::parse(text).ok()).or_else(|| Some(total()? * 1024 / 2)).unwrap_or(u64::MAX)
     });
     let scope = machine.text("proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|| "0".to_owned());
-    let text = |bytes: u64| if bytes == u64::MAX { "of unknown size".to_owned() } else { human(bytes) };
+    let text = |bytes: u64| if bytes == u64::MAX { "of unknown size".to_owned() } else { size::human(bytes) };
     let found = format!("/dev/shm {}, {files} open files, ptrace scope {scope}", size.map_or("none".to_owned(), text));
     match size {
         None => fail(found, "mount -t tmpfs -o size=8G tmpfs /dev/shm"),
@@ -88,17 +90,4 @@ pub fn shm(machine: &Machine) -> Said {
         }
         _ => ok(found),
     }
-}
-
-/// A size as mounts say it: `65536k`, `8g`.
-fn bytes(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => 1,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(factor)
 }

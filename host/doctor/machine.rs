@@ -11,11 +11,11 @@ use crate::fabric::discover::Domain;
 use crate::fabric::libfabric;
 use crate::fabric::listing::Listing;
 use crate::fabric::model::Profile;
-use crate::memory;
 use crate::pci::{Kind, PciAddress};
-use crate::topology::nvml::{self, Watch};
+use crate::topology::nvml;
 pub use crate::topology::nvml::{GpuState, LinkErrors};
 use crate::topology::tree::{Function, Tree};
+use nvml_wrapper::Nvml;
 
 /// What the user says about the machine and the run that is planned.
 #[derive(Clone, Debug, Default)]
@@ -62,12 +62,12 @@ pub struct Asked {
 }
 
 /// A machine: this one, or a recorded one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Machine {
-    root: PathBuf,
-    host: String,
-    environment: BTreeMap<String, String>,
-    tree: Option<Tree>,
+    pub(super) root: PathBuf,
+    pub(super) host: String,
+    pub(super) environment: BTreeMap<String, String>,
+    pub(super) tree: Option<Tree>,
     pub(super) listing: Option<Result<Listing, String>>,
     /// What the user says.
     pub wanted: Wanted,
@@ -75,7 +75,7 @@ pub struct Machine {
     pub asked: Asked,
     /// How long each thing took that was asked or tried.
     pub took: Took,
-    watch: Option<(Instant, Watch)>,
+    watch: Option<(Instant, Nvml)>,
 }
 
 /// How long things took, by name.
@@ -111,21 +111,19 @@ impl Machine {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let mut took = Took::default();
         // First, and held: the driver puts GPUs to sleep that nobody uses, and wakes them up anew for each who asks.
-        let watch = took.of("NVML", Watch::open);
+        let watch = took.of("NVML", nvml::open);
         let looked = Instant::now();
         let asked = Asked {
-            gpus: Some(took.of("GPUs", || watch.as_ref().map_err(Clone::clone).and_then(Watch::states))),
-            gpus_later: None,
+            gpus: Some(took.of("GPUs", || watch.as_ref().map_err(Clone::clone).and_then(nvml::states))),
             driver: nvml::driver_version(),
             cuda: cuda::driver_version(),
             visible: took.of("CUDA", || cuda::visible_gpus().ok()),
             libfabric: Some(took.of("libfabric", libfabric::library_text)),
             mpi: Some(crate::bootstrap::mpi_version().unwrap_or_default()),
-            gdrcopy: None,
             addresses: Some(took.of("this host's name", || addresses(&host))),
             xids: took.of("the kernel's log", xids),
             ptx: Some(crate::cuda::ptx().rustc.unwrap_or_default().to_owned()),
-            trials: None,
+            ..Asked::default()
         };
         Machine {
             root: "/".into(),
@@ -145,23 +143,13 @@ impl Machine {
     /// This machine's PCI bus alone: what is asked of it takes no time.
     #[must_use]
     pub fn bus(wanted: Wanted) -> Machine {
-        Machine {
-            root: "/".into(),
-            host: String::new(),
-            environment: BTreeMap::new(),
-            tree: Some(Tree::here()),
-            listing: None,
-            wanted,
-            asked: Asked::default(),
-            took: Took::default(),
-            watch: None,
-        }
+        Machine { root: "/".into(), tree: Some(Tree::here()), wanted, ..Machine::default() }
     }
 
     /// Looks at the GPUs again, for what they have counted meanwhile.
     pub fn look_again(&mut self) {
         let Some((first, watch)) = &self.watch else { return };
-        let later = self.took.of("GPUs again", || watch.states());
+        let later = self.took.of("GPUs again", || nvml::states(watch));
         self.asked.gpus_later = later.ok().map(|states| (first.elapsed(), states));
     }
 
@@ -189,25 +177,8 @@ impl Machine {
             let one = String::from_utf8_lossy(one);
             one.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
         });
-        let environment = variables.collect();
-        let asked = Asked::default();
-        Ok(Machine {
-            root: folder.to_owned(),
-            host,
-            environment,
-            tree,
-            listing,
-            wanted,
-            asked,
-            took: Took::default(),
-            watch: None,
-        })
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn host(&self) -> &str {
-        &self.host
+        let (root, environment) = (folder.to_owned(), variables.collect());
+        Ok(Machine { root, host, environment, tree, listing, wanted, ..Machine::default() })
     }
 
     /// A file's text without blanks around it; `None` where it cannot be read.
@@ -244,27 +215,11 @@ impl Machine {
         self.environment.get(name).filter(|value| !value.is_empty()).cloned()
     }
 
-    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// A line `Name: value` of a file of /proc.
     pub(super) fn line(&self, path: &str, name: &str) -> Option<String> {
         let text = self.text(path)?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
         Some(line.trim().to_owned())
-    }
-
-    pub(super) fn tree(&self) -> Option<&Tree> {
-        self.tree.as_ref()
-    }
-
-    pub(super) fn listing(&self) -> Option<&Result<Listing, String>> {
-        self.listing.as_ref()
     }
 
     /// EFA cards on the bus; none where nobody recorded the bus.
@@ -279,14 +234,9 @@ impl Machine {
     }
 
     /// GPUs on the bus.
-    pub(super) fn gpus(&self) -> Vec<PciAddress> {
-        self.tree.iter().flat_map(|tree| tree.of(Kind::Gpu)).map(|gpu| gpu.address).collect()
-    }
-
-    /// GPUs on the bus, by number.
     #[must_use]
-    pub fn gpu_count(&self) -> usize {
-        self.gpus().len()
+    pub fn gpus(&self) -> Vec<PciAddress> {
+        self.tree.iter().flat_map(|tree| tree.of(Kind::Gpu)).map(|gpu| gpu.address).collect()
     }
 
     /// Whether as many EFA cards are here as the user or the instance says, as far as either does.
@@ -344,11 +294,6 @@ impl Machine {
             _ => return None,
         };
         Profile::named(name).ok()
-    }
-
-    /// Bytes that this process can still get.
-    pub(super) fn available_memory(&self) -> Option<u64> {
-        memory::available_in(&self.root)
     }
 }
 

@@ -23,8 +23,9 @@ pub use machine::{Asked, GpuState, LinkErrors, Machine, Took, Wanted};
 use serde::{Deserialize, Serialize};
 
 /// How a check stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum State {
     /// It was not looked at, or cannot be seen from here: nothing is known.
     Skipped,
@@ -34,19 +35,6 @@ pub enum State {
     Warn,
     /// A run over what was asked for does not work, or is not what it seems.
     Fail,
-}
-
-impl State {
-    /// The word of tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            State::Skipped => "skipped",
-            State::Ok => "ok",
-            State::Warn => "warn",
-            State::Fail => "fail",
-        }
-    }
 }
 
 /// What a check says.
@@ -60,22 +48,25 @@ pub struct Said {
     pub mend: String,
 }
 
+/// What a check says in the end, or what one of its steps found: an error ends the check, and is what it says.
+type Checked<T = Said> = Result<T, Said>;
+
 /// Nothing is in the way.
-fn ok(found: impl Into<String>) -> Said {
-    Said { state: State::Ok, found: found.into(), mend: String::new() }
+fn ok(found: impl Into<String>) -> Checked {
+    Ok(Said { state: State::Ok, found: found.into(), mend: String::new() })
 }
 
 /// Nothing is known.
-fn skipped(why: impl Into<String>) -> Said {
-    Said { state: State::Skipped, found: why.into(), mend: String::new() }
+fn skipped<T>(why: impl Into<String>) -> Checked<T> {
+    Err(Said { state: State::Skipped, found: why.into(), mend: String::new() })
 }
 
-fn warn(found: impl Into<String>, mend: impl Into<String>) -> Said {
-    Said { state: State::Warn, found: found.into(), mend: mend.into() }
+fn warn(found: impl Into<String>, mend: impl Into<String>) -> Checked {
+    Err(Said { state: State::Warn, found: found.into(), mend: mend.into() })
 }
 
-fn fail(found: impl Into<String>, mend: impl Into<String>) -> Said {
-    Said { state: State::Fail, found: found.into(), mend: mend.into() }
+fn fail<T>(found: impl Into<String>, mend: impl Into<String>) -> Checked<T> {
+    Err(Said { state: State::Fail, found: found.into(), mend: mend.into() })
 }
 
 /// One check.
@@ -84,7 +75,7 @@ pub struct Check {
     pub name: &'static str,
     /// What it looks at.
     pub looks_at: &'static str,
-    run: fn(&Machine) -> Said,
+    run: fn(&Machine) -> Checked,
 }
 
 /// A check with its outcome.
@@ -104,7 +95,7 @@ pub struct Finding {
     pub mend: String,
 }
 
-const fn check(name: &'static str, looks_at: &'static str, run: fn(&Machine) -> Said) -> Check {
+const fn check(name: &'static str, looks_at: &'static str, run: fn(&Machine) -> Checked) -> Check {
     Check { name, looks_at, run }
 }
 
@@ -144,12 +135,12 @@ pub const CHECKS: [Check; 24] = [
 #[must_use]
 pub fn examine(machine: &Machine, only: &[String]) -> Vec<Finding> {
     let wanted = |check: &&Check| only.is_empty() || only.iter().any(|name| name == check.name);
-    let finding = |check: &Check| of(machine.host(), check.name, check.looks_at, (check.run)(machine));
+    let finding = |check: &Check| of(&machine.host, check.name, check.looks_at, (check.run)(machine));
     CHECKS.iter().filter(wanted).map(finding).collect()
 }
 
-fn of(host: &str, check: &str, looks_at: &str, said: Said) -> Finding {
-    let Said { state, found, mend } = said;
+fn of(host: &str, check: &str, looks_at: &str, checked: Checked) -> Finding {
+    let (Ok(Said { state, found, mend }) | Err(Said { state, found, mend })) = checked;
     Finding { host: host.to_owned(), check: check.to_owned(), state, looks_at: looks_at.to_owned(), found, mend }
 }
 

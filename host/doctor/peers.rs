@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Finding, Said, fail, of, ok, skipped, warn};
+use super::{Checked, Finding, fail, of, ok, skipped, warn};
 use crate::bootstrap::Member;
 
 /// What a rank tells the others.
@@ -65,7 +65,7 @@ fn difference<T: PartialEq>(cards: &[Card], value: impl Fn(&Card) -> T) -> Optio
     Some((other, first, value(other)))
 }
 
-fn versions(cards: &[Card]) -> Said {
+fn versions(cards: &[Card]) -> Checked {
     let Some(first) = cards.first() else { return skipped("there is no rank") };
     let mut differ = Vec::new();
     for (name, _) in &first.versions {
@@ -81,7 +81,7 @@ fn versions(cards: &[Card]) -> Said {
     fail(differ.join("; "), "install the same image on every host")
 }
 
-fn counts(cards: &[Card]) -> Said {
+fn counts(cards: &[Card]) -> Checked {
     let Some(first) = cards.first() else { return skipped("there is no rank") };
     match difference(cards, |card| (card.cards, card.gpus)) {
         Some((other, ours, theirs)) => fail(
@@ -95,7 +95,7 @@ fn counts(cards: &[Card]) -> Said {
     }
 }
 
-fn skew(cards: &[Card], clocks: &[(f64, f64)]) -> Said {
+fn skew(cards: &[Card], clocks: &[(f64, f64)]) -> Checked {
     // Logs of several hosts are read side by side; a second is more than any message takes.
     const MOST: f64 = 1.0;
     let worst = clocks.iter().enumerate().max_by(|(_, a), (_, b)| a.0.abs().total_cmp(&b.0.abs()));
@@ -105,7 +105,7 @@ fn skew(cards: &[Card], clocks: &[(f64, f64)]) -> Said {
     if ahead.abs() - doubt > MOST { warn(found, "chronyc makestep (or timedatectl set-ntp true)") } else { ok(found) }
 }
 
-fn processes(cards: &[Card]) -> Said {
+fn processes(cards: &[Card]) -> Checked {
     let hidden = cards.iter().find_map(|card| {
         let beside = |other: &&Card| other.machine == card.machine && other.processes != card.processes;
         cards.iter().find(beside).map(|other| (card, other))
@@ -122,7 +122,7 @@ fn processes(cards: &[Card]) -> Said {
     }
 }
 
-fn rails(cards: &[Card]) -> Said {
+fn rails(cards: &[Card]) -> Checked {
     const MEND: &str =
         "the security group must allow all traffic from itself, both ways; one subnet per rail; is the peer alive?";
     let mut unreached = cards.iter().flat_map(|card| card.unreached.iter().map(move |text| (card, text)));

@@ -1,14 +1,14 @@
 //! Variables, and what a container leaves of a machine.
 
 use super::machine::Machine;
-use super::{Said, fail, ok, skipped, warn};
+use super::{Checked, fail, ok, skipped, warn};
 
-pub fn environment(machine: &Machine) -> Said {
+pub fn environment(machine: &Machine) -> Checked {
     // What is wrong with a variable, and whether that stops a run.
     let mut wrong: Vec<(String, bool)> = Vec::new();
     let interfaces = machine.names("sys/class/net");
-    for (name, value) in machine.variables() {
-        let text = match name {
+    for (name, value) in &machine.environment {
+        let text = match name.as_str() {
             "FI_PROVIDER" if machine.wanted.efa && !value.split(',').any(|one| one == "efa") => {
                 wrong.push((format!("FI_PROVIDER={value} hides efa"), true));
                 continue;
@@ -28,13 +28,12 @@ pub fn environment(machine: &Machine) -> Said {
         };
         wrong.push((format!("{name}={value} {text}"), false));
     }
-    if machine.variables().next().is_none() {
+    if machine.environment.is_empty() {
         return skipped("no variable was recorded");
     }
     if wrong.is_empty() {
-        let count =
-            crate::surroundings::environment(machine.variables().map(|(name, value)| (name.into(), value.into())))
-                .len();
+        let set = machine.environment.iter().map(|(name, value)| (name.into(), value.into()));
+        let count = crate::surroundings::environment(set).len();
         return ok(format!("{count} variables of libfabric, NCCL, CUDA and MPI are set, none in the way"));
     }
     let names: Vec<&str> = wrong.iter().filter_map(|(text, _)| text.split('=').next()).collect();
@@ -61,7 +60,7 @@ fn names_one(value: &str, interfaces: &[String]) -> bool {
     })
 }
 
-pub fn container(machine: &Machine) -> Said {
+pub fn container(machine: &Machine) -> Checked {
     let inside = machine.exists(".dockerenv")
         || machine.exists("run/.containerenv")
         || machine.variable("KUBERNETES_SERVICE_HOST").is_some();

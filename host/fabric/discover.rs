@@ -12,7 +12,7 @@ pub use super::select::{Plan, Reach};
 use crate::pci::PciAddress;
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Provider {
     /// Name, as `efa` or `tcp`.
     pub name: String,

@@ -9,14 +9,14 @@ use super::listing::Listed;
 use crate::pci::PciAddress;
 
 /// One entry: its values, each with the heading it stands under.
-pub(crate) struct Printed<'a> {
+pub struct Printed<'a> {
     /// Number of its first line, from 1.
     pub line: usize,
     values: Vec<(&'a str, &'a str, &'a str)>,
 }
 
 /// Reads all entries of a text. Lines before the first one are passed over.
-pub(crate) fn entries(text: &str) -> Vec<Printed<'_>> {
+pub fn entries(text: &str) -> Vec<Printed<'_>> {
     let mut entries: Vec<Printed<'_>> = Vec::new();
     let mut headings: Vec<(usize, &str)> = Vec::new();
     for (number, line) in text.lines().enumerate() {

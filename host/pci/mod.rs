@@ -35,16 +35,9 @@ pub enum Kind {
 }
 
 /// A text that is no PCI address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no PCI address like 0000:4f:00.0")]
 pub struct BadPciAddress(String);
-
-impl fmt::Display for BadPciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no PCI address like 0000:4f:00.0", self.0)
-    }
-}
-
-impl std::error::Error for BadPciAddress {}
 
 impl FromStr for PciAddress {
     type Err = BadPciAddress;

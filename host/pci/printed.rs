@@ -3,7 +3,7 @@
 use super::{Kind, PciAddress};
 
 /// Places in the PCI tree from `ls -l /sys/bus/pci/devices`.
-pub(crate) fn pci_tree(listing: &str) -> Vec<(PciAddress, String)> {
+pub fn pci_tree(listing: &str) -> Vec<(PciAddress, String)> {
     let place = |line: &str| {
         let (before, target) = line.split_once(" -> ")?;
         Some((before.split_whitespace().next_back()?.parse().ok()?, target.trim().to_owned()))
@@ -13,7 +13,7 @@ pub(crate) fn pci_tree(listing: &str) -> Vec<(PciAddress, String)> {
 
 /// The GPUs and network cards in what `lspci`, `lspci -D` or `lspci -tv` says, with what they are called. The last names no
 /// classes, so there a GPU is what NVIDIA makes and does not call a switch or a network card, and a card goes by its name.
-pub(crate) fn lspci_devices(listing: &str) -> Vec<(PciAddress, Kind, String)> {
+pub fn lspci_devices(listing: &str) -> Vec<(PciAddress, Kind, String)> {
     const NIC: [&str; 5] = ["Elastic Fabric Adapter", "Elastic Network Adapter", "Ethernet", "InfiniBand", "ConnectX"];
     let mut root = 0;
     let device = |line: &str| {

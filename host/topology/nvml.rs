@@ -12,8 +12,8 @@ use std::fmt;
 /// The library's package has the version in its name; the plain name comes with development files only.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Opens the library.
-pub(super) fn open() -> Result<Nvml, String> {
+/// Opens the library. While it is held the driver keeps the GPUs awake, so that nothing that is tried meanwhile waits for them.
+pub(crate) fn open() -> Result<Nvml, String> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| format!("NVML: {error}"))
 }
 
@@ -98,30 +98,8 @@ impl fmt::Display for LinkErrors {
     }
 }
 
-/// Somebody who looks at the GPUs several times. While it is held the driver keeps them awake, so that nothing that is tried meanwhile
-/// waits for them.
-#[derive(Debug)]
-pub struct Watch(Nvml);
-
-impl Watch {
-    /// Opens the library.
-    ///
-    /// # Errors
-    /// Why there is no answer, in a few words.
-    pub fn open() -> Result<Watch, String> {
-        open().map(Watch)
-    }
-
-    /// The GPUs that the library sees, as they are now.
-    ///
-    /// # Errors
-    /// Why there is no answer, in a few words.
-    pub fn states(&self) -> Result<Vec<GpuState>, String> {
-        states(&self.0)
-    }
-}
-
-fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
+/// The GPUs that the library sees, as they are now.
+pub(crate) fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
     let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
     let mut states = Vec::new();
     for index in 0..nvml.device_count().map_err(said)? {

@@ -82,7 +82,8 @@ impl Tree {
         Ok(Tree::sorted(functions.collect()))
     }
 
-    pub(crate) fn of_listings(lspci: &str, listing: &str) -> Tree {
+    /// From what `lspci` and `ls -l /sys/bus/pci/devices` print.
+    pub fn of_listings(lspci: &str, listing: &str) -> Tree {
         let places = pci_tree(listing);
         let functions = lspci_devices(lspci).into_iter().filter_map(|(address, kind, name)| {
             let (_, path) = places.iter().find(|(known, _)| *known == address)?;

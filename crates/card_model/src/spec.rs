@@ -76,18 +76,6 @@ impl Default for Spec {
     }
 }
 
-/// A description that cannot be read, in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadSpec(String);
-
-impl fmt::Display for BadSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadSpec {}
-
 /// The keys that people write, for messages.
 const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
                     fail=N/STATUS, dead=N, full=N";
@@ -100,7 +88,7 @@ impl Spec {
     ///
     /// # Errors
     /// The word that is wrong, and what is allowed.
-    pub fn parse(text: &str) -> Result<Spec, BadSpec> {
+    pub fn parse(text: &str) -> Result<Spec, String> {
         let mut spec = Spec::default();
         spec.add(text)?;
         Ok(spec)
@@ -110,9 +98,9 @@ impl Spec {
     ///
     /// # Errors
     /// As [`Spec::parse`].
-    pub fn add(&mut self, text: &str) -> Result<(), BadSpec> {
+    pub fn add(&mut self, text: &str) -> Result<(), String> {
         for word in text.split([' ', ',', ';', '\n']).filter(|word| !word.is_empty()) {
-            self.word(word).ok_or_else(|| BadSpec(format!("{word:?} says nothing about cards; there are {KEYS}")))?;
+            self.word(word).ok_or_else(|| format!("{word:?} says nothing about cards; there are {KEYS}"))?;
         }
         Ok(())
     }

@@ -94,7 +94,8 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
 ///
 /// # Safety
 /// Made by [`create`], and not used any more.
-pub unsafe fn destroy(queue: *mut ibv_cq) -> c_int {
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     // SAFETY: the caller's.
     unsafe {
         if !(*Completions::of(queue).inner.get()).pairs.is_empty() {
@@ -105,11 +106,12 @@ pub unsafe fn destroy(queue: *mut ibv_cq) -> c_int {
     0
 }
 
-/// EFA's part of a queue.
+/// EFA's face of a queue.
 ///
 /// # Safety
 /// Made by [`create`].
-pub unsafe fn efa_part(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
     // SAFETY: the caller's.
     unsafe { (&raw const (*queue.cast::<Completions>()).efa).cast_mut() }
 }
@@ -274,44 +276,25 @@ unsafe fn current<'a>(queue: *mut ibv_cq_ex) -> &'a Entry {
     unsafe { &(*of(queue).inner.get()).current }
 }
 
-unsafe extern "C" fn read_opcode(queue: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: within a poll, here and below.
-    unsafe { current(queue) }.opcode
+/// The functions by which C reads the parts of a completion.
+macro_rules! readers {
+    ($($name:ident -> $answer:ty = |$entry:ident| $part:expr;)*) => {$(
+        unsafe extern "C" fn $name(queue: *mut ibv_cq_ex) -> $answer {
+            // SAFETY: within a poll, as C's contract has it.
+            let $entry = unsafe { current(queue) };
+            $part
+        }
+    )*};
 }
-
-unsafe extern "C" fn read_vendor_err(queue: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see `read_opcode`.
-    unsafe { current(queue) }.vendor
-}
-
-unsafe extern "C" fn read_byte_len(queue: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see `read_opcode`.
-    unsafe { current(queue) }.bytes
-}
-
-unsafe extern "C" fn read_imm_data(queue: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see `read_opcode`.
-    unsafe { current(queue) }.immediate.unwrap_or_default()
-}
-
-unsafe extern "C" fn read_qp_num(queue: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see `read_opcode`.
-    unsafe { current(queue) }.number
-}
-
-unsafe extern "C" fn read_src_qp(queue: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see `read_opcode`.
-    unsafe { current(queue) }.source
-}
-
-unsafe extern "C" fn read_wc_flags(queue: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: see `read_opcode`.
-    if unsafe { current(queue) }.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 }
-}
-
-unsafe extern "C" fn read_slid(queue: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see `read_opcode`.
-    u32::from(unsafe { current(queue) }.handle)
+readers! {
+    read_opcode -> c_uint = |entry| entry.opcode;
+    read_vendor_err -> u32 = |entry| entry.vendor;
+    read_byte_len -> u32 = |entry| entry.bytes;
+    read_imm_data -> u32 = |entry| entry.immediate.unwrap_or_default();
+    read_qp_num -> u32 = |entry| entry.number;
+    read_src_qp -> u32 = |entry| entry.source;
+    read_wc_flags -> c_uint = |entry| if entry.immediate.is_some() { IBV_WC_WITH_IMM } else { 0 };
+    read_slid -> u32 = |entry| u32::from(entry.handle);
 }
 
 unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
@@ -321,14 +304,14 @@ unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
 /// The queue of which C holds EFA's part.
 ///
 /// # Safety
-/// One of [`efa_part`]; within a poll.
+/// One of [`efadv_cq_from_ibv_cq_ex`]; within a poll.
 unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
     // SAFETY: the caller's.
     unsafe { current(efa.byte_sub(std::mem::offset_of!(Completions, efa)).cast()) }
 }
 
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_int {
-    // SAFETY: see `read_opcode`; the place is C's.
+    // SAFETY: within a poll; the place is C's.
     unsafe {
         let entry = entry_of(efa);
         if entry.handle != UNKNOWN {
@@ -341,6 +324,6 @@ unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, place: *mut ibv_gid) -> c_
 }
 
 unsafe extern "C" fn wc_is_unsolicited(efa: *mut efadv_cq) -> bool {
-    // SAFETY: see `read_opcode`.
+    // SAFETY: within a poll.
     unsafe { entry_of(efa) }.unsolicited
 }

@@ -5,7 +5,7 @@ use crate::locked;
 use crate::machine::{Device, Machine};
 use crate::memory::{MOST, Table};
 use crate::peer::{Gid, Peers, queue_name, table_name};
-use crate::request::{INLINE, Kind, Request, SEND_PIECES};
+use crate::request::{Kind, Request, SEND_PIECES};
 use crate::share::Shared;
 use crate::wire::{Times, Wire};
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,8 +18,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const PAIRS: usize = 256;
 /// Largest message.
 const MESSAGE: u32 = 8928;
-/// Largest read or write.
-const TRANSFER: u32 = 1 << 30;
 /// Amazon's.
 const VENDOR: u32 = 0x1d0f;
 
@@ -50,18 +48,6 @@ pub struct Context {
 // SAFETY: what C sees is written before it is shared; the rest is behind locks or atomic.
 unsafe impl Sync for Context {}
 
-/// A protection domain.
-#[repr(C)]
-pub struct Domain {
-    verbs: ibv_pd,
-}
-
-/// A registration.
-#[repr(C)]
-struct Registration {
-    verbs: ibv_mr,
-}
-
 /// An address handle.
 #[repr(C)]
 pub struct Handle {
@@ -69,7 +55,7 @@ pub struct Handle {
     /// Whose address.
     pub gid: Gid,
     /// Its number.
-    number: u16,
+    pub number: u16,
 }
 
 /// Sets errno and answers with nothing.
@@ -122,20 +108,6 @@ impl Context {
         unsafe { &*context.byte_sub(offset).cast::<Context>() }
     }
 
-    /// Closes it.
-    ///
-    /// # Safety
-    /// As [`Context::of`]; nothing that was made of it is used any more.
-    pub unsafe fn close(context: *mut ibv_context) {
-        let offset = offset_of!(verbs_context, context);
-        // SAFETY: leaked from a box by `open`.
-        let context = unsafe { Box::from_raw(context.byte_sub(offset).cast::<Context>()) };
-        // Queue pairs that the program has not destroyed go with their card, as a kernel would see to.
-        for number in locked(&context.pairs).iter().flatten() {
-            Shared::remove(&queue_name(&context.device.gid, *number));
-        }
-    }
-
     /// How C names it.
     pub fn verbs(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
@@ -158,34 +130,32 @@ impl Context {
         let handles = locked(&self.handles);
         handles.iter().position(|(known, count)| known == gid && *count > 0).map(|index| index as u16)
     }
-
-    /// The card's own attributes.
-    pub fn device_attributes(&self) -> efadv_device_attr {
-        let spec = &self.machine.spec;
-        let mut caps =
-            EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
-        if spec.writes {
-            caps |= EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE | EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV;
-        }
-        efadv_device_attr {
-            comp_mask: 0,
-            max_sq_wr: spec.depth,
-            max_rq_wr: spec.receives,
-            max_sq_sge: SEND_PIECES as u16,
-            max_rq_sge: crate::queue::RECEIVE_PIECES as u16,
-            inline_buf_size: INLINE as u16,
-            reserved: [0; 2],
-            device_caps: caps,
-            max_rdma_size: TRANSFER,
-        }
-    }
 }
 
-/// Fills in what every card says of itself.
+/// Closes a card.
 ///
 /// # Safety
-/// The place is C's, of this type.
-pub unsafe fn query_device(place: *mut ibv_device_attr, spec: &card_model::Spec) {
+/// As [`Context::of`]; nothing that was made of it is used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    let offset = offset_of!(verbs_context, context);
+    // SAFETY: leaked from a box by `open`.
+    let context = unsafe { Box::from_raw(context.byte_sub(offset).cast::<Context>()) };
+    // Queue pairs that the program has not destroyed go with their card, as a kernel would see to.
+    for number in locked(&context.pairs).iter().flatten() {
+        Shared::remove(&queue_name(&context.device.gid, *number));
+    }
+    0
+}
+
+/// What every card says of itself.
+///
+/// # Safety
+/// The context is open, the place is C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the caller's.
+    let spec = &unsafe { Context::of(context) }.machine.spec;
     // SAFETY: numbers: zero is a value of each.
     let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
     for (to, from) in attributes.fw_ver.iter_mut().zip(b"0.0.0.0") {
@@ -203,6 +173,7 @@ pub unsafe fn query_device(place: *mut ibv_device_attr, spec: &card_model::Spec)
     (attributes.max_pkeys, attributes.phys_port_cnt) = (1, 1);
     // SAFETY: the caller's.
     unsafe { place.write(attributes) };
+    0
 }
 
 /// Speed and width whose product is the line rate, as libfabric multiplies them.
@@ -252,29 +223,57 @@ pub unsafe extern "C" fn query_port(
 ///
 /// # Safety
 /// The context is open.
-pub unsafe fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller's.
     let handle = unsafe { Context::of(context) }.domains.fetch_add(1, Ordering::Relaxed);
-    Box::into_raw(Box::new(Domain { verbs: ibv_pd { context, handle } })).cast()
+    Box::into_raw(Box::new(ibv_pd { context, handle }))
 }
 
 /// Frees it.
 ///
 /// # Safety
-/// Made by [`alloc_pd`], and not used any more.
-pub unsafe fn dealloc_pd(domain: *mut ibv_pd) {
+/// Made by [`ibv_alloc_pd`], and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
     // SAFETY: the caller's.
-    drop(unsafe { Box::from_raw(domain.cast::<Domain>()) });
+    drop(unsafe { Box::from_raw(domain) });
+    0
 }
 
 /// Registers memory.
 ///
 /// # Safety
-/// The domain is one of [`alloc_pd`].
-pub unsafe fn register(domain: *mut ibv_pd, address: *mut c_void, length: usize, access: c_uint) -> *mut ibv_mr {
+/// As [`ibv_reg_mr_iova2`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    domain: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's.
+    unsafe { ibv_reg_mr_iova2(domain, address, length, address.expose_provenance() as u64, access as c_uint) }
+}
+
+/// Registers memory under its own address.
+///
+/// # Safety
+/// The domain is one of [`ibv_alloc_pd`], and the memory is C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    domain: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    let start = address.expose_provenance() as u64;
+    if iova != start {
+        return refuse(libc::EOPNOTSUPP);
+    }
     // SAFETY: the caller's.
     let context = unsafe { Context::of((*domain).context) };
-    let start = address.expose_provenance() as u64;
     if length == 0 || start.checked_add(length as u64).is_none() {
         return refuse(libc::EINVAL);
     }
@@ -292,7 +291,7 @@ pub unsafe fn register(domain: *mut ibv_pd, address: *mut c_void, length: usize,
     };
     let random = context.machine.random(start ^ index as u64) as u32;
     let key = context.table.add(index, random, start, length as u64, access);
-    let verbs = ibv_mr {
+    Box::into_raw(Box::new(ibv_mr {
         context: context.verbs(),
         pd: domain,
         addr: address,
@@ -300,20 +299,20 @@ pub unsafe fn register(domain: *mut ibv_pd, address: *mut c_void, length: usize,
         handle: index as u32,
         lkey: key,
         rkey: key,
-    };
-    Box::into_raw(Box::new(Registration { verbs })).cast()
+    }))
 }
 
 /// Takes a registration back.
 ///
 /// # Safety
-/// Made by [`register`], and not used any more.
-pub unsafe fn deregister(registration: *mut ibv_mr) -> c_int {
+/// Made by [`ibv_reg_mr_iova2`], and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's.
-    let registration = unsafe { Box::from_raw(registration.cast::<Registration>()) };
+    let registration = unsafe { Box::from_raw(registration) };
     // SAFETY: its context is open.
-    let context = unsafe { Context::of(registration.verbs.context) };
-    if let Some(index) = context.table.remove(registration.verbs.rkey) {
+    let context = unsafe { Context::of(registration.context) };
+    if let Some(index) = context.table.remove(registration.rkey) {
         locked(&context.free_keys).1.push(index);
     }
     0
@@ -322,8 +321,9 @@ pub unsafe fn deregister(registration: *mut ibv_mr) -> c_int {
 /// A handle of an address.
 ///
 /// # Safety
-/// The domain is one of [`alloc_pd`], the attributes are C's.
-pub unsafe fn create_ah(domain: *mut ibv_pd, attributes: *const ibv_ah_attr) -> *mut ibv_ah {
+/// The domain is one of [`ibv_alloc_pd`], the attributes are C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's; a GID is bytes in any case.
     let (context, gid) = unsafe { (Context::of((*domain).context), (*attributes).grh.dgid.raw) };
     let number = {
@@ -344,8 +344,9 @@ pub unsafe fn create_ah(domain: *mut ibv_pd, attributes: *const ibv_ah_attr) -> 
 /// Destroys a handle.
 ///
 /// # Safety
-/// Made by [`create_ah`], and not used any more.
-pub unsafe fn destroy_ah(handle: *mut ibv_ah) {
+/// Made by [`ibv_create_ah`], and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     // SAFETY: the caller's.
     let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
     // SAFETY: its context is open.
@@ -353,13 +354,5 @@ pub unsafe fn destroy_ah(handle: *mut ibv_ah) {
     if let Some((_, count)) = locked(&context.handles).get_mut(usize::from(handle.number)) {
         *count -= 1;
     }
-}
-
-/// A handle's number.
-///
-/// # Safety
-/// Made by [`create_ah`].
-pub unsafe fn ah_number(handle: *mut ibv_ah) -> u16 {
-    // SAFETY: the caller's.
-    unsafe { (*handle.cast::<Handle>()).number }
+    0
 }

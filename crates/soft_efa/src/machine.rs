@@ -83,7 +83,7 @@ impl Machine {
 
     /// One of its own, as it is described.
     pub fn new(description: &str) -> Result<Machine, String> {
-        let spec = Spec::parse(description).map_err(|error| error.to_string())?;
+        let spec = Spec::parse(description)?;
         crate::share::sweep();
         let path = std::env::temp_dir().join(format!("soft-efa-{}", std::process::id()));
         // A small number does not reach all of an address.

@@ -46,7 +46,7 @@ impl Pair {
     /// The pair that C means.
     ///
     /// # Safety
-    /// The pointer is one that [`create`] returned and that is not destroyed.
+    /// The pointer is one that [`efadv_create_qp_ex`] returned and that is not destroyed.
     pub unsafe fn of<'a>(pair: *mut ibv_qp) -> &'a Pair {
         // SAFETY: the first member of the first member.
         unsafe { &*pair.cast::<Pair>() }
@@ -93,10 +93,11 @@ impl Pair {
 ///
 /// # Safety
 /// The context is open; the attributes are C's; `efa` is null or C's, with so many bytes.
-pub unsafe fn create(
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efadv_create_qp_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_qp_init_attr_ex,
-    efa: *const efadv_qp_init_attr,
+    efa: *mut efadv_qp_init_attr,
     bytes: u32,
 ) -> *mut ibv_qp {
     // SAFETY: the caller's.
@@ -172,8 +173,9 @@ pub unsafe fn create(
 /// Destroys it: what is on its way arrives, and nobody hears of it.
 ///
 /// # Safety
-/// Made by [`create`], and not used any more.
-pub unsafe fn destroy(pair: *mut ibv_qp) {
+/// Made by [`efadv_create_qp_ex`], and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's.
     unsafe {
         let this = Pair::of(pair);
@@ -187,13 +189,15 @@ pub unsafe fn destroy(pair: *mut ibv_qp) {
         locked(&this.context.pairs)[this.number() as usize % PAIRS] = None;
         drop(Box::from_raw(pair.cast::<Pair>()));
     }
+    0
 }
 
 /// Changes state, key and patience.
 ///
 /// # Safety
-/// The pair is one of [`create`], the attributes are C's.
-pub unsafe fn modify(pair: *mut ibv_qp, attributes: *const ibv_qp_attr, mask: c_int) -> c_int {
+/// The pair is one of [`efadv_create_qp_ex`], the attributes are C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's; nobody else changes a pair's state.
     let (this, attributes, state) = unsafe { (Pair::of(pair), &*attributes, &raw mut (*pair).state) };
     if mask & IBV_QP_QKEY != 0 {
@@ -224,7 +228,7 @@ pub unsafe fn modify(pair: *mut ibv_qp, attributes: *const ibv_qp_attr, mask: c_
 /// Posts receives.
 ///
 /// # Safety
-/// The pair is one of [`create`], the chain is C's.
+/// The pair is one of [`efadv_create_qp_ex`], the chain is C's.
 pub unsafe extern "C" fn post_recv(
     pair: *mut ibv_qp,
     mut chain: *mut ibv_recv_wr,
@@ -267,7 +271,7 @@ pub unsafe extern "C" fn post_recv(
 /// Posts a chain of sends.
 ///
 /// # Safety
-/// The pair is one of [`create`], the chain is C's.
+/// The pair is one of [`efadv_create_qp_ex`], the chain is C's.
 pub unsafe extern "C" fn post_send(
     pair: *mut ibv_qp,
     mut chain: *mut ibv_send_wr,

@@ -37,7 +37,7 @@ pub fn install(verbs: &mut ibv_qp_ex, writes: bool) {
 /// The pair and its session, of a function of the session.
 ///
 /// # Safety
-/// The pair is one of `pair::create`; one thread at a time.
+/// The pair is one of `efadv_create_qp_ex`; one thread at a time.
 unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
     // SAFETY: the caller's.
     unsafe {

@@ -4,8 +4,9 @@
 //! that is not; one that nobody has locked was left behind by a process that was killed, and whoever comes next removes it.
 
 use std::ffi::{CString, OsString};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::ptr::NonNull;
 pub struct Shared {
     base: NonNull<u8>,
     bytes: usize,
-    file: OwnedFd,
+    file: File,
     /// Removed when dropped.
     name: Option<PathBuf>,
 }
@@ -43,11 +44,14 @@ fn folder() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-fn path_text(path: &std::path::Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+/// For reading and writing, with these further flags.
+fn opening(flags: i32) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(flags);
+    options
 }
 
-fn lock(file: &OwnedFd, how: i32) -> io::Result<()> {
+fn lock(file: &File, how: i32) -> io::Result<()> {
     // SAFETY: an open file.
     if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -65,7 +69,7 @@ fn while_the_folder_goes<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T
 }
 
 impl Shared {
-    fn map(file: OwnedFd, bytes: usize) -> io::Result<Shared> {
+    fn map(file: File, bytes: usize) -> io::Result<Shared> {
         let (access, none) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
         // SAFETY: an open file; the place is the system's choice.
         let base = unsafe { libc::mmap(none, bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
@@ -78,20 +82,9 @@ impl Shared {
 
     /// New memory, all zero, without a name, held by this process: alone, or `with_others`.
     pub fn new(bytes: usize, with_others: bool) -> io::Result<Shared> {
-        let file = while_the_folder_goes(|| {
-            let path = path_text(&folder()?)?;
-            let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-            // SAFETY: a C string.
-            let file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
-            if file < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
-        })?;
-        // SAFETY: just opened, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        let file = while_the_folder_goes(|| opening(libc::O_TMPFILE).open(folder()?))?;
         lock(&file, if with_others { libc::LOCK_SH } else { libc::LOCK_EX })?;
-        // SAFETY: an open file.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        file.set_len(bytes as u64)?;
         Shared::map(file, bytes)
     }
 
@@ -99,7 +92,8 @@ impl Shared {
     pub fn publish(&mut self, name: &str) -> io::Result<()> {
         let path = while_the_folder_goes(|| {
             let path = folder()?.join(name);
-            let (from, to) = (CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?, path_text(&path)?);
+            let from = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+            let to = CString::new(path.as_os_str().as_bytes())?;
             let here = libc::AT_FDCWD;
             // SAFETY: both are C strings.
             match unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) } {
@@ -113,13 +107,8 @@ impl Shared {
 
     /// Another process's memory of this name, without a hold on it.
     pub fn open(name: &str) -> io::Result<Shared> {
-        let file: OwnedFd = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(folder()?.join(name))?
-            .into();
-        let bytes = std::fs::File::from(file.try_clone()?).metadata()?.len() as usize;
+        let file = opening(libc::O_NOFOLLOW).open(folder()?.join(name))?;
+        let bytes = file.metadata()?.len() as usize;
         Shared::map(file, bytes)
     }
 
@@ -139,8 +128,7 @@ impl Shared {
             };
             lock(&old.file, libc::LOCK_SH)?;
             // The last one may have removed it since.
-            let links = std::fs::File::from(old.file.try_clone()?).metadata()?.nlink();
-            if links > 0 && old.bytes >= bytes {
+            if old.file.metadata()?.nlink() > 0 && old.bytes >= bytes {
                 old.name = Some(folder()?.join(name));
                 return Ok(old);
             }
@@ -190,11 +178,8 @@ pub fn sweep() {
         std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
     for name in names {
         let path = folder.join(name);
-        let Ok(file) = std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&path)
-        else {
-            continue;
-        };
-        if lock(&file.into(), libc::LOCK_EX | libc::LOCK_NB).is_ok() {
+        let Ok(file) = opening(libc::O_NOFOLLOW).open(&path) else { continue };
+        if lock(&file, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
             let _ = std::fs::remove_file(&path);
         }
     }

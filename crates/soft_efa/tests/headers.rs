@@ -1,4 +1,4 @@
-//! Holds what is declared in `src/abi/`, and the functions of `src/symbols/`, against the headers of rdma-core as bindgen
+//! Holds what is declared in `src/abi/`, and the functions that are exported, against the headers of rdma-core as bindgen
 //! reads them, and against what the installed libfabric asks for.
 //!
 //! The headers are those of `VERBS_INCLUDE_DIR`, otherwise the installed ones. Without headers or without libclang there is
@@ -24,7 +24,10 @@ const ABI: [&str; 6] = [
     include_str!("../src/abi/pair.rs"),
 ];
 /// The functions that are defined.
-const SYMBOLS: [&str; 3] = [
+const SYMBOLS: [&str; 6] = [
+    include_str!("../src/completions.rs"),
+    include_str!("../src/context.rs"),
+    include_str!("../src/pair.rs"),
     include_str!("../src/symbols/device.rs"),
     include_str!("../src/symbols/efa.rs"),
     include_str!("../src/symbols/objects.rs"),

@@ -87,28 +87,6 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     })
 }
 
-/// Closes a card.
-///
-/// # Safety
-/// See [`ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: one of ours.
-    unsafe { Context::close(context) };
-    0
-}
-
-/// What a card says of itself.
-///
-/// # Safety
-/// See [`ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int {
-    // SAFETY: one of ours, and C's place.
-    unsafe { context::query_device(attributes, &Context::of(context).machine.spec) };
-    0
-}
-
 /// What a port says of itself, in the older form.
 ///
 /// # Safety

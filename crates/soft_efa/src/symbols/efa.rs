@@ -1,11 +1,16 @@
 //! EFA's own functions, and what no card of EFA's does.
 
 use crate::abi::*;
-use crate::context::{self, Context, refuse};
+use crate::completions;
+use crate::context::{Context, Handle, refuse};
 use crate::machine::Machine;
-use crate::{completions, pair};
+use crate::queue::RECEIVE_PIECES;
+use crate::request::{INLINE, SEND_PIECES};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
+
+/// Largest read or write.
+const TRANSFER: u32 = 1 << 30;
 
 /// What EFA's cards say beyond verbs.
 ///
@@ -18,7 +23,23 @@ pub unsafe extern "C" fn efadv_query_device(
     bytes: u32,
 ) -> c_int {
     // SAFETY: one of ours.
-    let ours = unsafe { Context::of(context) }.device_attributes();
+    let spec = &unsafe { Context::of(context) }.machine.spec;
+    let mut caps =
+        EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
+    if spec.writes {
+        caps |= EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE | EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV;
+    }
+    let ours = efadv_device_attr {
+        comp_mask: 0,
+        max_sq_wr: spec.depth,
+        max_rq_wr: spec.receives,
+        max_sq_sge: SEND_PIECES as u16,
+        max_rq_sge: RECEIVE_PIECES as u16,
+        inline_buf_size: INLINE as u16,
+        reserved: [0; 2],
+        device_caps: caps,
+        max_rdma_size: TRANSFER,
+    };
     // SAFETY: C's place, of this length.
     unsafe { answer(&ours, attributes, bytes) }
 }
@@ -41,7 +62,8 @@ unsafe fn answer<T>(ours: &T, place: *mut T, bytes: u32) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, bytes: u32) -> c_int {
     // SAFETY: one of ours.
-    let ours = efadv_ah_attr { comp_mask: 0, ahn: unsafe { context::ah_number(handle) }, reserved: [0; 6] };
+    let ahn = unsafe { (*handle.cast::<Handle>()).number };
+    let ours = efadv_ah_attr { comp_mask: 0, ahn, reserved: [0; 6] };
     // SAFETY: C's place, of this length.
     unsafe { answer(&ours, attributes, bytes) }
 }
@@ -73,31 +95,6 @@ pub unsafe extern "C" fn efadv_create_cq(
     }
     // SAFETY: one of ours, and C's.
     unsafe { completions::create(context, attributes) }
-}
-
-/// EFA's face of a completion queue.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
-    // SAFETY: one of ours.
-    unsafe { completions::efa_part(queue) }
-}
-
-/// A queue pair of EFA's.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efadv_create_qp_ex(
-    context: *mut ibv_context,
-    attributes: *mut ibv_qp_init_attr_ex,
-    efa: *mut efadv_qp_init_attr,
-    bytes: u32,
-) -> *mut ibv_qp {
-    // SAFETY: one of ours, and C's.
-    unsafe { pair::create(context, attributes, efa, bytes) }
 }
 
 /// What no card of EFA's does: each answers that it is not supported.

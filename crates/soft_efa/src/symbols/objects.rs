@@ -1,64 +1,8 @@
 //! What is made of an open card.
 
 use crate::abi::*;
-use crate::context::{self, refuse};
-use crate::{completions, pair};
-use std::ffi::{c_char, c_int, c_uint, c_void};
-
-/// A protection domain.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: one of ours.
-    unsafe { context::alloc_pd(context) }
-}
-
-/// Frees it.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
-    // SAFETY: one of ours.
-    unsafe { context::dealloc_pd(domain) };
-    0
-}
-
-/// Registers memory.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_reg_mr(
-    domain: *mut ibv_pd,
-    address: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: one of ours, and C's memory.
-    unsafe { context::register(domain, address, length, access as c_uint) }
-}
-
-/// Registers memory under its own address.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_reg_mr_iova2(
-    domain: *mut ibv_pd,
-    address: *mut c_void,
-    length: usize,
-    iova: u64,
-    access: c_uint,
-) -> *mut ibv_mr {
-    if iova != address.expose_provenance() as u64 {
-        return refuse(libc::EOPNOTSUPP);
-    }
-    // SAFETY: one of ours, and C's memory.
-    unsafe { context::register(domain, address, length, access) }
-}
+use crate::context::refuse;
+use std::ffi::{c_char, c_int, c_uint};
 
 /// Memory of a device: there is none that a process could reach.
 ///
@@ -74,68 +18,6 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _: c_int,
 ) -> *mut ibv_mr {
     refuse(libc::EOPNOTSUPP)
-}
-
-/// Takes a registration back.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
-    // SAFETY: one of ours.
-    unsafe { context::deregister(registration) }
-}
-
-/// A handle of an address.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: one of ours, and C's.
-    unsafe { context::create_ah(domain, attributes) }
-}
-
-/// Destroys it.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
-    // SAFETY: one of ours.
-    unsafe { context::destroy_ah(handle) };
-    0
-}
-
-/// Destroys a completion queue.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
-    // SAFETY: one of ours.
-    unsafe { completions::destroy(queue) }
-}
-
-/// Changes a queue pair.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: one of ours, and C's.
-    unsafe { pair::modify(pair, attributes, mask) }
-}
-
-/// Destroys a queue pair.
-///
-/// # Safety
-/// See [`crate::ibv_get_device_list`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
-    // SAFETY: one of ours.
-    unsafe { pair::destroy(pair) };
-    0
 }
 
 /// A queue pair's other face.

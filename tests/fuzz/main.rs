@@ -9,9 +9,11 @@
 //! GINLAB_FUZZ_SEED=7 GINLAB_FUZZ_INPUTS=... cargo test --test fuzz -- --ignored      others than yesterday
 //! ```
 //!
-//! The parsers and their samples are in `host/untrusted.rs`. A failure prints the input.
+//! The parsers and their samples are in `parsers.rs`. A failure prints the input.
 
 #![allow(clippy::unwrap_used)]
+
+mod parsers;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
@@ -20,7 +22,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use ginlab::untrusted::{PARSERS, Parser, Samples};
+use parsers::{PARSERS, Parser, Samples};
 
 /// Inputs of each parser in the short test, divided by its slowness.
 const INPUTS: u64 = 1_000_000;
