@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use libfabric_sys as sys;
 
-use super::FabricError;
 use super::libfabric::{Doing, Entry, Level, Wanted, all_providers, query, refused};
 use super::select::Place;
 pub use super::select::{Plan, Reach};
+use super::{FabricError, mistake};
 use crate::pci::PciAddress;
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
@@ -239,7 +239,7 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
     if super::soft::is_asked(name) {
         let label = super::soft::label().ok_or_else(|| {
             let text = "the cards are loaded by the option -p alone, before anything else";
-            refused(name, Doing::Checking, "cards in software", sys::FI_EINVAL, text)
+            mistake(name, "cards in software", text)
         })?;
         let reason =
             "cards in software below libfabric's EFA provider: no figure of them is a measured card's".to_owned();

@@ -2,11 +2,8 @@
 
 use std::cmp::Reverse;
 
-use libfabric_sys as sys;
-
-use super::FabricError;
 use super::discover::{AddressFamily, Domain};
-use super::libfabric::{Doing, refused};
+use super::{FabricError, mistake};
 use crate::pci::{PciAddress, shared_path};
 
 /// More rails than any machine has NICs for one GPU; a larger number is a slip.
@@ -42,10 +39,6 @@ pub(super) struct Request<'a> {
     pub nearest_to: Option<PciAddress>,
     pub local_rank: usize,
     pub local_size: usize,
-}
-
-fn mistake(provider: &str, operation: String, text: String) -> FabricError {
-    refused(provider, Doing::Checking, operation, sys::FI_EINVAL, text)
 }
 
 pub(super) fn check_count(provider: &str, count: usize) -> Result<(), FabricError> {

@@ -8,7 +8,7 @@ use libfabric_sys::ops;
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
 use super::{LibfabricRail, LibfabricRegion};
-use crate::fabric::{BareLoop, FabricError, Rail, Transfer};
+use crate::fabric::{BareLoop, FabricError, Rail, Transfer, mistake};
 
 /// The clock is read once in so many polls.
 const POLLS_PER_CLOCK: u32 = 256;
@@ -32,7 +32,7 @@ impl LibfabricRail {
         let rail = self;
         let BareLoop { peer, remote, bytes: size, count, deadline } = *run;
         let what = || format!("the bare loop of {count} fi_write of {size} B to peer {peer}");
-        let refuse = |rail: &LibfabricRail, text: &str| Err(rail.mistake(what(), text.to_owned()));
+        let refuse = |rail: &LibfabricRail, text: &str| Err(mistake(&rail.name, what(), text));
         let Some(&address) = rail.peers.get(peer) else { return refuse(rail, "there is no such peer") };
         let fits = size <= region.bytes.min(remote.bytes).min(rail.limits().max_transfer_bytes);
         if size == 0 || !fits || !region.belongs_to(&rail.core) {
@@ -44,7 +44,7 @@ impl LibfabricRail {
         // Until the loop ends well: its contexts must not be used again while the provider may hold them.
         rail.bare_outstanding = true;
         let window = BARE_WINDOW.min(rail.limits().max_outstanding);
-        let mut contexts: Vec<_> = rail.core.contexts.bare().take(window).collect();
+        let mut contexts: Vec<_> = rail.core.contexts.bare.iter().take(window).collect();
         let mut entries = [sys::fi_cq_data_entry::default(); BARE_WINDOW];
         let (immediate, more) = (None, false);
         let transfer =
@@ -72,7 +72,9 @@ impl LibfabricRail {
             let read = unsafe { ops::fi_cq_read(queue, entries.as_mut_ptr().cast(), entries.len()) };
             if read > 0 {
                 for entry in &entries[..read as usize] {
-                    if !rail.core.contexts.is_bare(entry.op_context) || entry.flags & sys::FI_REMOTE_CQ_DATA != 0 {
+                    if rail.core.contexts.bare.find(entry.op_context).is_none()
+                        || entry.flags & sys::FI_REMOTE_CQ_DATA != 0
+                    {
                         return refuse(rail, "a foreign completion came in between");
                     }
                     contexts.push(entry.op_context.cast());

@@ -10,7 +10,7 @@ use super::contexts::{Kind, Slot};
 use super::errors::Doing;
 use super::objects::Core;
 use super::{Level, LibfabricRail, LibfabricRegion};
-use crate::fabric::{FabricError, Message, Post, Transfer};
+use crate::fabric::{FabricError, Message, Post, Transfer, mistake};
 
 /// Where a provider does not do what its answer promised, found by the tests of `tests/fabric.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl LibfabricRail {
         } else {
             format!("there are {} peers", self.peers.len())
         };
-        Err(self.mistake(operation(kind, m.bytes, peer.unwrap_or_default()), text))
+        Err(mistake(&self.name, operation(kind, m.bytes, peer.unwrap_or_default()), text))
     }
 
     #[cold]
@@ -103,7 +103,7 @@ impl LibfabricRail {
         } else {
             format!("the provider's immediates have {} bytes, 4 are needed", self.limits.immediate_bytes)
         };
-        self.mistake(operation(kind, t.bytes, t.peer), text)
+        mistake(&self.name, operation(kind, t.bytes, t.peer), text)
     }
 
     /// What came of a post: the slot is spent, or nothing has happened.

@@ -13,6 +13,7 @@ pub use movers::Movers;
 
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    mistake, writes_and_reads_alone,
 };
 use crate::memory_file::{self, FileName, MemoryFile};
 use crossbeam_utils::Backoff;
@@ -123,11 +124,11 @@ impl NearRail {
         let (Some(pid), Some(descriptor), Some(number), Some(low), Some(high), 20) =
             (word(0), word(4), word(8), word(12), word(16), address.len())
         else {
-            return Err(refused(&self.name, what, format!("its address has {} bytes, 20 are expected", address.len())));
+            return Err(mistake(&self.name, what, format!("its address has {} bytes, 20 are expected", address.len())));
         };
         if u64::from(high) << 32 | u64::from(low) != process_namespace() {
-            let text = "its process is in another container (PID namespace): start all ranks in one".to_owned();
-            return Err(refused(&self.name, what, text));
+            let text = "its process is in another container (PID namespace): start all ranks in one";
+            return Err(mistake(&self.name, what, text));
         }
         let process = watch(pid).map_err(|error| failed(&self.name, what, &error))?;
         let inbox = FileName { pid, descriptor: descriptor as i32, number };
@@ -142,8 +143,8 @@ impl NearRail {
         let number = match peer.memory.iter().position(|(key, _)| *key == t.remote.key) {
             Some(number) => number,
             None if t.remote.key == 0 => {
-                let text = "the peer's region is not in memory that other processes map".to_owned();
-                return Err(refused(&self.name, operation(t), text));
+                let text = "the peer's region is not in memory that other processes map";
+                return Err(mistake(&self.name, operation(t), text));
             }
             None => {
                 let name = FileName {
@@ -166,7 +167,7 @@ impl NearRail {
                 "offset {} of {} B here, {} of {} B there",
                 t.local_offset, region.bytes, t.remote_offset, t.remote.bytes
             );
-            return Err(refused(&self.name, operation(t), text));
+            return Err(mistake(&self.name, operation(t), text));
         };
         let kept = (self.movers.is_some() && t.bytes > SMALL).then(|| file.clone());
         Ok(((file.address() + at) as *mut u8, kept))
@@ -229,15 +230,9 @@ fn operation(t: &Transfer) -> String {
 fn peer_of<'a>(peers: &'a mut [Option<Peer>], rail: &str, t: &Transfer) -> Result<&'a mut Peer, FabricError> {
     match peers.get_mut(t.peer) {
         Some(Some(peer)) if !peer.has_ended => Ok(peer),
-        Some(Some(_)) => Err(refused(rail, operation(t), "the peer's process has ended".to_owned())),
-        _ => Err(refused(rail, operation(t), "there is no such peer".to_owned())),
+        Some(Some(_)) => Err(mistake(rail, operation(t), "the peer's process has ended")),
+        _ => Err(mistake(rail, operation(t), "there is no such peer")),
     }
-}
-
-#[cold]
-fn refused(rail: &str, operation: impl Into<String>, text: String) -> FabricError {
-    let (operation, hint) = (operation.into(), String::new());
-    FabricError { rail: rail.to_owned(), operation, code: libc::EINVAL, text, hint }
 }
 
 #[cold]
@@ -277,16 +272,14 @@ impl Rail for NearRail {
 
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
         let known = self.peers.get_mut(peer).and_then(Option::take);
-        known
-            .map(|_| ())
-            .ok_or_else(|| refused(&self.name, format!("removing peer {peer}"), "there is none".to_owned()))
+        known.map(|_| ()).ok_or_else(|| mistake(&self.name, format!("removing peer {peer}"), "there is none"))
     }
 
     unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NearRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
-            let text = "memory of the host is needed, that neither is empty nor wraps".to_owned();
-            return Err(refused(&self.name, format!("registration of {bytes} B"), text));
+            let text = "memory of the host is needed, that neither is empty nor wraps";
+            return Err(mistake(&self.name, format!("registration of {bytes} B"), text));
         }
         Ok(NearRegion { address, bytes, file: memory_file::containing(address, bytes) })
     }
@@ -348,21 +341,7 @@ impl Rail for NearRail {
         Ok(())
     }
 
-    unsafe fn send(&mut self, _: &NearRegion, _: usize, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn receive(&mut self, _: &NearRegion, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn bare_writes(&mut self, _: &NearRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
-    }
+    writes_and_reads_alone!();
 
     fn counted(&self) -> Option<(u64, u64, u64)> {
         None
