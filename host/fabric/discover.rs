@@ -89,12 +89,6 @@ impl fmt::Display for Domain {
 
 impl Domain {
     pub(super) fn of(entry: Entry<'_>) -> Self {
-        let pci = entry.pci().map(|(domain, bus, device, function)| PciAddress {
-            domain: domain.into(),
-            bus,
-            device,
-            function,
-        });
         Self {
             provider: entry.provider(),
             fabric: entry.fabric_name(),
@@ -102,7 +96,7 @@ impl Domain {
             family: AddressFamily::of(entry.info().addr_format),
             address: entry.ip(),
             link_bits_per_second: entry.link_bits_per_second(),
-            pci,
+            pci: entry.pci(),
             immediate_bytes: entry.domain().cq_data_size,
         }
     }
@@ -123,10 +117,7 @@ pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
     let list = all_providers()?;
     let mut providers: Vec<_> = list
         .iter()
-        .map(|entry| {
-            let version = entry.provider_version();
-            Provider { name: entry.provider(), version: format!("{}.{}", version >> 16, version & 0xffff) }
-        })
+        .map(|entry| Provider { name: entry.provider(), version: entry.provider_version() })
         .filter(|provider| !provider.name.starts_with("ofi_hook"))
         .collect();
     providers.sort();
@@ -137,15 +128,10 @@ pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
 /// The domains of a provider that ginlab can use, at the completion level `Delivery`. `provider` is a full name, as
 /// [`choose_provider`] returns it, or a core name such as `tcp`, which lists all its variants.
 pub fn list_domains(provider: &str) -> Result<Vec<Domain>, FabricError> {
-    list_domains_at(provider, Level::Delivery)
+    list_domains_for(provider, Level::Delivery, false)
 }
 
-/// As [`list_domains`], for any completion level.
-pub fn list_domains_at(provider: &str, level: Level) -> Result<Vec<Domain>, FabricError> {
-    list_domains_for(provider, level, false)
-}
-
-/// As [`list_domains_at`]; with `cuda_memory` only those whose rails take memory of CUDA devices.
+/// As [`list_domains`], for any completion level; with `cuda_memory` only those whose rails take memory of CUDA devices.
 pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) -> Result<Vec<Domain>, FabricError> {
     let mut domains: Vec<Domain> = Vec::new();
     let mut first_error = None;

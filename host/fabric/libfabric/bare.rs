@@ -7,7 +7,7 @@ use libfabric_sys::ops;
 
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
-use super::{LibfabricRail, LibfabricRegion};
+use super::{AGAIN, ERROR_WAITS, LibfabricRail, LibfabricRegion};
 use crate::fabric::{BareLoop, FabricError, Rail, Transfer, mistake};
 
 /// The clock is read once in so many polls.
@@ -50,7 +50,6 @@ impl LibfabricRail {
         let transfer =
             Transfer { local_offset: 0, peer, remote, remote_offset: 0, bytes: size, immediate, token: 0, more };
         let queue = rail.queue;
-        let (again, error_waits) = (-(sys::FI_EAGAIN as isize), -(sys::FI_EAVAIL as isize));
         let (mut posted, mut completed, mut turns) = (0, 0, 0u32);
 
         let start = Instant::now();
@@ -64,7 +63,7 @@ impl LibfabricRail {
                         contexts.pop();
                         posted += 1;
                     }
-                    code if code == again => break,
+                    AGAIN => break,
                     code => return Err(rail.error(Doing::Transferring, what(), code)),
                 }
             }
@@ -72,22 +71,20 @@ impl LibfabricRail {
             let read = unsafe { ops::fi_cq_read(queue, entries.as_mut_ptr().cast(), entries.len()) };
             if read > 0 {
                 for entry in &entries[..read as usize] {
-                    if rail.core.contexts.bare.find(entry.op_context).is_none()
-                        || entry.flags & sys::FI_REMOTE_CQ_DATA != 0
-                    {
+                    if !rail.core.contexts.bare.holds(entry.op_context) || entry.flags & sys::FI_REMOTE_CQ_DATA != 0 {
                         return refuse(rail, "a foreign completion came in between");
                     }
                     contexts.push(entry.op_context.cast());
                 }
                 completed += read as u64;
-            } else if read == error_waits {
+            } else if read == ERROR_WAITS {
                 let mut failed = Vec::new();
                 rail.poll(&mut failed)?;
                 return match failed.pop() {
                     Some(crate::fabric::Completion::Failed { error, .. }) => Err(*error),
                     _ => refuse(rail, "the completion queue reported an error and did not tell it"),
                 };
-            } else if read != 0 && read != again {
+            } else if read != 0 && read != AGAIN {
                 return Err(rail.error(Doing::Transferring, "fi_cq_read in the bare loop", read));
             }
             turns = turns.wrapping_add(1);

@@ -6,23 +6,20 @@ use std::ptr;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::LibfabricRail;
 use super::contexts::Kind;
 use super::errors::{self, Doing};
 use super::post::operation;
 use super::rail::BATCH;
+use super::{AGAIN, ERROR_WAITS, LibfabricRail};
 use crate::fabric::{Completion, FabricError};
 
 /// Full batches read by one poll: a poll stays bounded however fast completions come.
 const BATCHES: usize = 16;
-/// Nothing to read, or no room to post.
-const AGAIN: isize = -(sys::FI_EAGAIN as isize);
 
 impl LibfabricRail {
     /// Reads what the queue has. Completions that were read before an error are appended.
     #[inline]
     pub(super) fn read_queue(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
         for _ in 0..BATCHES {
             if !self.unposted.is_empty() {
                 self.post_receives()?;
@@ -76,7 +73,7 @@ impl LibfabricRail {
         let of_peer = entry.flags & sys::FI_REMOTE_WRITE != 0 || entry.flags & OURS == 0;
         if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && of_peer {
             completions.push(Completion::Immediate { value: entry.data as u32 });
-            if self.core.contexts.receives.find(entry.op_context).is_some() {
+            if self.core.contexts.receives.holds(entry.op_context) {
                 self.unposted.push(entry.op_context);
             }
         } else if let Some((token, kind, ..)) = self.release(entry.op_context) {
@@ -117,9 +114,7 @@ impl LibfabricRail {
         }
         let (token, what) = match self.release(entry.op_context) {
             Some((token, kind, bytes, peer)) => (Some(token), operation(kind, bytes, peer as usize)),
-            None if self.core.contexts.bare.find(entry.op_context).is_some() => {
-                (None, "a write of the bare loop".to_owned())
-            }
+            None if self.core.contexts.bare.holds(entry.op_context) => (None, "a write of the bare loop".to_owned()),
             None => (None, "an incoming transfer".to_owned()),
         };
         let error = errors::refused(&self.name, Doing::Transferring, what, entry.err, self.words_of(&entry));

@@ -9,7 +9,7 @@ use libfabric_sys::ops;
 use super::contexts::{Kind, Slot};
 use super::errors::Doing;
 use super::objects::Core;
-use super::{Level, LibfabricRail, LibfabricRegion};
+use super::{AGAIN, Level, LibfabricRail, LibfabricRegion};
 use crate::fabric::{FabricError, Message, Post, Transfer, mistake};
 
 /// Where a provider does not do what its answer promised, found by the tests of `tests/fabric.rs`.
@@ -109,7 +109,6 @@ impl LibfabricRail {
     /// What came of a post: the slot is spent, or nothing has happened.
     #[inline]
     pub(super) fn posted(&mut self, what: impl Fn() -> String, code: isize) -> Result<Post, FabricError> {
-        const AGAIN: isize = -(sys::FI_EAGAIN as isize);
         match code {
             0 => {
                 self.free.pop();
@@ -122,12 +121,7 @@ impl LibfabricRail {
 
     /// Fills the next free slot; `None` when the credit is used up.
     #[inline]
-    pub(super) fn prepare(&mut self, kind: Kind, t: &Transfer) -> Option<*mut Slot> {
-        self.prepare_slot(kind, t.peer, t.bytes, t.token)
-    }
-
-    #[inline]
-    pub(super) fn prepare_slot(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
+    pub(super) fn prepare(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
         let slot = *self.free.last()?;
         // SAFETY: the slot is free: the provider does not hold it, and only this rail writes to its slots. Its own part
         // (`provider`) is left alone.

@@ -117,8 +117,7 @@ impl LibfabricRail {
     /// The version of the provider that is behind the rail, as `117.0`.
     #[must_use]
     pub fn provider_version(&self) -> String {
-        let version = self.core.info.first().provider_version();
-        format!("{}.{}", version >> 16, version & 0xffff)
+        self.core.info.first().provider_version()
     }
 
     /// Our address as the provider writes it for people: `127.0.0.1:40123`, `[fe80::8e7:efff:feee:e81d]:0:1234`; in
@@ -275,7 +274,7 @@ impl Rail for LibfabricRail {
 
     unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
         let address = self.check_message(Kind::Send, region, Some(peer), m)?;
-        let Some(slot) = self.prepare_slot(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
         let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
         // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
         let code =
@@ -285,7 +284,7 @@ impl Rail for LibfabricRail {
 
     unsafe fn receive(&mut self, region: &LibfabricRegion, m: &Message) -> Result<Post, FabricError> {
         let address = self.check_message(Kind::Receive, region, None, m)?;
-        let Some(slot) = self.prepare_slot(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
         let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
         // SAFETY: as for `send`.
         let code =
@@ -334,7 +333,7 @@ impl Rail for LibfabricRail {
     #[inline(always)]
     unsafe fn write(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
         let peer = self.check(Kind::Write, region, t)?;
-        let Some(slot) = self.prepare(Kind::Write, t) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Write, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
         let local = region.address + t.local_offset;
         let (source, length) = (ptr::with_exposed_provenance(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
@@ -357,7 +356,7 @@ impl Rail for LibfabricRail {
     unsafe fn read(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
         let t = &Transfer { immediate: None, ..*t };
         let peer = self.check(Kind::Read, region, t)?;
-        let Some(slot) = self.prepare(Kind::Read, t) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Read, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
         let local = region.address + t.local_offset;
         let (target, length) = (ptr::with_exposed_provenance_mut(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());

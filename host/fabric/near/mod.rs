@@ -34,11 +34,18 @@ const OUTSTANDING: usize = 8192;
 /// Polls between two looks whether the peers' processes are there.
 const LOOK_EVERY: u32 = 4096;
 
+const LIMITS: RailLimits = RailLimits {
+    max_transfer_bytes: u64::MAX,
+    max_outstanding: OUTSTANDING,
+    immediate_bytes: 4,
+    link_bits_per_second: None,
+    cuda_memory: false,
+};
+
 /// See the module.
 #[derive(Debug)]
 pub struct NearRail {
     name: String,
-    limits: RailLimits,
     inbox: Inbox,
     peers: Vec<Option<Peer>>,
     movers: Option<Arc<Movers>>,
@@ -98,17 +105,9 @@ impl NearRail {
     /// # Errors
     /// When there is no memory for its inbox.
     pub fn open(name: &str, movers: Option<Arc<Movers>>) -> Result<NearRail, FabricError> {
-        let limits = RailLimits {
-            max_transfer_bytes: u64::MAX,
-            max_outstanding: OUTSTANDING,
-            immediate_bytes: 4,
-            link_bits_per_second: None,
-            cuda_memory: false,
-        };
         let inbox = Inbox::new().map_err(|error| failed(name, "opening an inbox in shared memory", &error))?;
         Ok(NearRail {
             name: name.to_owned(),
-            limits,
             inbox,
             peers: Vec::new(),
             movers,
@@ -254,7 +253,7 @@ impl Rail for NearRail {
     }
 
     fn limits(&self) -> &RailLimits {
-        &self.limits
+        &LIMITS
     }
 
     fn address(&self) -> Result<Vec<u8>, FabricError> {
