@@ -154,16 +154,13 @@ pub(super) fn select(
         return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
     // Not enough for one each: all on the nearest one, so that the rails are alike.
-    let there = (domains.len() > 1).then(|| names(&domains));
-    domains.truncate(1);
-    let note = match there {
-        None => format!("{count} endpoints share the one domain {}", domains[0].name),
-        Some(there) => {
-            format!("{count} endpoints share the domain {}, not enough for one each: {there}", domains[0].name)
-        }
+    let first = &domains[0];
+    let note = match domains.len() {
+        1 => format!("{count} endpoints share the one domain {}", first.name),
+        _ => format!("{count} endpoints share the domain {}, not enough for one each: {}", first.name, names(&domains)),
     };
-    let note = if count > 1 { Some(note) } else { None };
-    Ok(Plan { domains: vec![domains.remove(0); count], distinct: 1, note })
+    let note = (count > 1).then_some(note);
+    Ok(Plan { domains: vec![first.clone(); count], distinct: 1, note })
 }
 
 /// The named domains in their order; several endpoints on each when there are more rails than names.

@@ -143,11 +143,10 @@ impl LibfabricRail {
         kind: Kind,
         slot: *mut Slot,
         local: u64,
-        descriptor: *mut c_void,
+        mut descriptor: *mut c_void,
         t: &Transfer,
         peer: u64,
     ) -> isize {
-        let mut descriptor = descriptor;
         let stretch =
             sys::iovec { iov_base: ptr::with_exposed_provenance_mut(local as usize), iov_len: t.bytes as usize };
         let target = sys::fi_rma_iov {

@@ -184,16 +184,9 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
 fn max_transfer_bytes(core: &Core) -> u64 {
     let of_messages = core.info.first().endpoint().max_msg_size;
     let (mut of_rma, mut length) = (0usize, size_of::<usize>());
+    let (endpoint, value) = (core.endpoint.as_ptr(), (&raw mut of_rma).cast());
     // SAFETY: the endpoint is open; value and length are ours and of the option's type.
-    let code = unsafe {
-        ops::fi_getopt(
-            core.endpoint.as_ptr(),
-            sys::FI_OPT_ENDPOINT,
-            sys::FI_OPT_MAX_RMA_SIZE,
-            (&raw mut of_rma).cast(),
-            &mut length,
-        )
-    };
+    let code = unsafe { ops::fi_getopt(endpoint, sys::FI_OPT_ENDPOINT, sys::FI_OPT_MAX_RMA_SIZE, value, &mut length) };
     let known = code == 0 && length == size_of::<usize>() && of_rma > 0;
     (if known { of_rma } else { of_messages }) as u64
 }

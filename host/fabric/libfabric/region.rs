@@ -85,12 +85,8 @@ impl LibfabricRegion {
                 code = unsafe { ops::fi_mr_enable(registration.as_ptr()) };
             }
             if code != 0 {
-                return Err(errors::error(
-                    rail,
-                    doing,
-                    format!("binding to the endpoint after {what}"),
-                    i64::from(code),
-                ));
+                let what = format!("binding to the endpoint after {what}");
+                return Err(errors::error(rail, doing, what, i64::from(code)));
             }
         }
         // SAFETY: the registration is open; the provider filled this in.

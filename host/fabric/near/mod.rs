@@ -172,16 +172,16 @@ impl NearRail {
         Ok(((file.address() + at) as *mut u8, kept))
     }
 
-    /// Copies now or soon; false when too much is under way.
+    /// Copies now or soon, unless too much is under way.
     ///
     /// # Safety
     /// Both stretches are valid and stay so until the token's completion.
     #[inline]
-    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> bool {
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> Post {
         match (&self.movers, file) {
             (Some(movers), Some(file)) => {
                 if self.jobs.len() >= OUTSTANDING {
-                    return false;
+                    return Post::Again;
                 }
                 // SAFETY: the caller's contract; the job is reported only when it is done, and `drop` waits for it.
                 let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &file) };
@@ -193,7 +193,7 @@ impl NearRail {
                 self.done.push(t.token);
             }
         }
-        true
+        Post::Accepted
     }
 
     /// Sends the immediate behind bytes that are there.
@@ -294,25 +294,20 @@ impl Rail for NearRail {
 
     #[inline]
     unsafe fn write(&mut self, region: &NearRegion, t: &Transfer) -> Result<Post, FabricError> {
-        if t.bytes == 0 {
-            let sent = t.immediate.map_or(Ok(true), |immediate| self.signal(t, immediate))?;
-            if !sent {
-                return Ok(Post::Again);
+        if t.bytes > 0 {
+            let (target, file) = self.reach(region, t)?;
+            let source = (region.address + t.local_offset) as *const u8;
+            if t.immediate.is_none() {
+                // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target.
+                return Ok(unsafe { self.copy(source, target, t, file) });
             }
-            self.done.push(t.token);
-            return Ok(Post::Accepted);
+            // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
+            // SAFETY: as above.
+            unsafe { std::ptr::copy(source, target, t.bytes as usize) };
         }
-        let (target, file) = self.reach(region, t)?;
-        let source = (region.address + t.local_offset) as *const u8;
-        let Some(immediate) = t.immediate else {
-            // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target.
-            let taken = unsafe { self.copy(source, target, t, file) };
-            return Ok(if taken { Post::Accepted } else { Post::Again });
-        };
-        // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
-        // SAFETY: as above.
-        unsafe { std::ptr::copy(source, target, t.bytes as usize) };
-        if !self.signal(t, immediate)? {
+        if let Some(immediate) = t.immediate
+            && !self.signal(t, immediate)?
+        {
             return Ok(Post::Again);
         }
         self.done.push(t.token);
@@ -323,7 +318,7 @@ impl Rail for NearRail {
         let (source, file) = self.reach(region, t)?;
         let target = (region.address + t.local_offset) as *mut u8;
         // SAFETY: checked by `reach`; the caller's contract for the target, and the file keeps the source.
-        Ok(if unsafe { self.copy(source, target, t, file) } { Post::Accepted } else { Post::Again })
+        Ok(unsafe { self.copy(source, target, t, file) })
     }
 
     #[inline]
