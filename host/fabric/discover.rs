@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use libfabric_sys as sys;
 
-use super::FabricError;
 use super::libfabric::{Doing, Entry, Level, Wanted, all_providers, query, refused};
 use super::select::Place;
 pub use super::select::{Plan, Reach};
+use super::{FabricError, mistake};
 use crate::pci::PciAddress;
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
@@ -89,12 +89,6 @@ impl fmt::Display for Domain {
 
 impl Domain {
     pub(super) fn of(entry: Entry<'_>) -> Self {
-        let pci = entry.pci().map(|(domain, bus, device, function)| PciAddress {
-            domain: domain.into(),
-            bus,
-            device,
-            function,
-        });
         Self {
             provider: entry.provider(),
             fabric: entry.fabric_name(),
@@ -102,7 +96,7 @@ impl Domain {
             family: AddressFamily::of(entry.info().addr_format),
             address: entry.ip(),
             link_bits_per_second: entry.link_bits_per_second(),
-            pci,
+            pci: entry.pci(),
             immediate_bytes: entry.domain().cq_data_size,
         }
     }
@@ -123,10 +117,7 @@ pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
     let list = all_providers()?;
     let mut providers: Vec<_> = list
         .iter()
-        .map(|entry| {
-            let version = entry.provider_version();
-            Provider { name: entry.provider(), version: format!("{}.{}", version >> 16, version & 0xffff) }
-        })
+        .map(|entry| Provider { name: entry.provider(), version: entry.provider_version() })
         .filter(|provider| !provider.name.starts_with("ofi_hook"))
         .collect();
     providers.sort();
@@ -137,15 +128,10 @@ pub fn list_providers() -> Result<Vec<Provider>, FabricError> {
 /// The domains of a provider that ginlab can use, at the completion level `Delivery`. `provider` is a full name, as
 /// [`choose_provider`] returns it, or a core name such as `tcp`, which lists all its variants.
 pub fn list_domains(provider: &str) -> Result<Vec<Domain>, FabricError> {
-    list_domains_at(provider, Level::Delivery)
+    list_domains_for(provider, Level::Delivery, false)
 }
 
-/// As [`list_domains`], for any completion level.
-pub fn list_domains_at(provider: &str, level: Level) -> Result<Vec<Domain>, FabricError> {
-    list_domains_for(provider, level, false)
-}
-
-/// As [`list_domains_at`]; with `cuda_memory` only those whose rails take memory of CUDA devices.
+/// As [`list_domains`], for any completion level; with `cuda_memory` only those whose rails take memory of CUDA devices.
 pub(super) fn list_domains_for(provider: &str, level: Level, cuda_memory: bool) -> Result<Vec<Domain>, FabricError> {
     let mut domains: Vec<Domain> = Vec::new();
     let mut first_error = None;
@@ -239,7 +225,7 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
     if super::soft::is_asked(name) {
         let label = super::soft::label().ok_or_else(|| {
             let text = "the cards are loaded by the option -p alone, before anything else";
-            refused(name, Doing::Checking, "cards in software", sys::FI_EINVAL, text)
+            mistake(name, "cards in software", text)
         })?;
         let reason =
             "cards in software below libfabric's EFA provider: no figure of them is a measured card's".to_owned();

@@ -7,7 +7,7 @@ use nix::sys::mman::mlock;
 
 use super::layer::{Layer, Layered, Posting};
 use super::libfabric::{self, Doing};
-use super::{Completion, FabricError, Memory, Post, Rail};
+use super::{Completion, FabricError, Memory, Post, Rail, mistake};
 
 /// What goes wrong, and when. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,13 +72,7 @@ impl<R: Rail> FaultyRail<R> {
 }
 
 fn error(rail: &str, operation: &str) -> FabricError {
-    FabricError {
-        rail: rail.to_owned(),
-        operation: operation.to_owned(),
-        code: nix::libc::EIO,
-        text: "scripted fault".to_owned(),
-        hint: String::new(),
-    }
+    FabricError { code: nix::libc::EIO, ..mistake(rail, operation, "scripted fault") }
 }
 
 fn lock(rail: &str, memory: Memory) -> Result<(), FabricError> {
@@ -188,7 +182,7 @@ mod tests {
     fn without_faults_it_is_the_rail_itself() {
         let (batches, rail) = run(Faults::default(), 3, 2);
         assert_eq!(batches, [vec![Ok(0), Ok(1), Ok(2)], vec![]]);
-        assert_eq!((rail.posts(), rail.agains(), rail.inner().transfers()), (3, 0, 3));
+        assert_eq!((rail.posts(), rail.agains(), rail.inner().counted().map(|counted| counted.0)), (3, 0, Some(3)));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::printed::{Printed, entries};
 pub use super::select::Reach;
 use crate::pci::printed::{lspci_devices, pci_tree};
 use crate::pci::{self, Kind, PciAddress};
+use crate::topology::tree::Tree;
 
 /// A domain with what its provider tells about it, in libfabric's own words. What is not known is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +130,8 @@ impl Listing {
         for listed in &mut listing.domains {
             listed.numa_node = listed.domain.pci.and_then(|address| address.numa_node());
         }
-        let gpus = pci::gpus().into_iter().filter_map(|gpu| Some((gpu, gpu.tree_path()?))).collect::<Vec<_>>();
+        let tree = Tree::here();
+        let gpus = tree.of(Kind::Gpu).map(|gpu| (gpu.address, gpu.path.clone())).collect::<Vec<_>>();
         listing.place(&gpus, &|nic| nic.tree_path());
         listing.sort();
         Ok(listing)

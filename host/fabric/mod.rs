@@ -209,6 +209,13 @@ impl FabricError {
 
 impl std::error::Error for FabricError {}
 
+/// A mistake of the caller, found before any call: nothing can be tried but to correct it.
+#[cold]
+pub(crate) fn mistake(rail: &str, operation: impl Into<String>, text: impl Into<String>) -> FabricError {
+    let (operation, text, hint) = (operation.into(), text.into(), String::new());
+    FabricError { rail: rail.to_owned(), operation, code: nix::libc::EINVAL, text, hint }
+}
+
 /// The plainest loop of writes that a fabric's own interface allows: the yardstick. From the start of a region to the start of
 /// the peer's, with nothing of ours in between.
 #[derive(Clone, Copy, Debug)]
@@ -224,6 +231,68 @@ pub struct BareLoop {
     /// When the loop gives up.
     pub deadline: std::time::Duration,
 }
+
+/// The calls of a rail that has writes and reads alone: no messages, and no plainer interface below.
+macro_rules! writes_and_reads_alone {
+    () => {
+        unsafe fn send(&mut self, _: &Self::Region, _: usize, _: &Message) -> Result<Post, FabricError> {
+            Err(self.has_none("messages"))
+        }
+
+        unsafe fn receive(&mut self, _: &Self::Region, _: &Message) -> Result<Post, FabricError> {
+            Err(self.has_none("messages"))
+        }
+
+        fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
+            Err(self.has_none("messages"))
+        }
+
+        unsafe fn bare_writes(&mut self, _: &Self::Region, _: &BareLoop) -> Option<Result<f64, FabricError>> {
+            None
+        }
+    };
+}
+
+/// The calls of a rail with a name and limits of its own that it passes on to the rail below, `inner: R`, whose regions it shares.
+macro_rules! passed_on_to_inner {
+    () => {
+        type Region = std::rc::Rc<R::Region>;
+
+        fn name(&self) -> &str {
+            &self.name
+        }
+
+        fn limits(&self) -> &RailLimits {
+            &self.limits
+        }
+
+        fn address(&self) -> Result<Vec<u8>, FabricError> {
+            self.inner.address()
+        }
+
+        fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+            self.inner.add_peer(address)
+        }
+
+        fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+            self.inner.remove_peer(peer)
+        }
+
+        unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
+            // SAFETY: passed on.
+            unsafe { self.inner.register(memory, access) }.map(std::rc::Rc::new)
+        }
+
+        fn remote(&self, region: &Self::Region) -> RemoteRegion {
+            self.inner.remote(region)
+        }
+
+        fn counted(&self) -> Option<(u64, u64, u64)> {
+            self.inner.counted()
+        }
+    };
+}
+use {passed_on_to_inner, writes_and_reads_alone};
 
 /// One rail. All methods are called by the one thread that owns it.
 ///
@@ -304,12 +373,6 @@ pub trait Rail: Sized {
     /// The error of what this rail does not do.
     #[cold]
     fn has_none(&self, what: &str) -> FabricError {
-        FabricError {
-            rail: self.name().to_owned(),
-            operation: what.to_owned(),
-            code: nix::libc::ENOSYS,
-            text: "this rail has none".to_owned(),
-            hint: String::new(),
-        }
+        FabricError { code: nix::libc::ENOSYS, ..mistake(self.name(), what, "this rail has none") }
     }
 }

@@ -2,16 +2,24 @@
 
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    mistake, writes_and_reads_alone,
 };
 
 /// Outstanding transfers at most; a poll completes all of them.
 const OUTSTANDING: usize = 8192;
 
+const LIMITS: RailLimits = RailLimits {
+    max_transfer_bytes: u64::MAX,
+    max_outstanding: OUTSTANDING,
+    immediate_bytes: 4,
+    link_bits_per_second: None,
+    cuda_memory: true,
+};
+
 /// Completes every transfer at the next poll. It moves nothing and raises no immediates, but it counts, so that an experiment
 /// can tell that each command arrived exactly once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct NullRail {
-    limits: RailLimits,
     pending: Vec<u64>,
     transfers: u64,
     bytes: u64,
@@ -25,7 +33,8 @@ pub struct NullRegion {
     bytes: u64,
 }
 
-/// What one transfer adds to [`NullRail::checksum`]. Sums of it (wrapping) do not depend on the order.
+/// What one transfer adds to the checksum that [`NullRail`] counts. Sums of it (wrapping) do not depend on the
+/// order.
 #[inline]
 #[must_use]
 pub const fn transfer_checksum(local_offset: u64, remote_offset: u64, bytes: u64) -> u64 {
@@ -38,42 +47,11 @@ pub const fn transfer_checksum(local_offset: u64, remote_offset: u64, bytes: u64
     mixed ^ (mixed >> 32) | 1
 }
 
-impl Default for NullRail {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl NullRail {
     /// A rail that has moved nothing yet.
     #[must_use]
     pub fn new() -> Self {
-        let limits = RailLimits {
-            max_transfer_bytes: u64::MAX,
-            max_outstanding: OUTSTANDING,
-            immediate_bytes: 4,
-            link_bits_per_second: None,
-            cuda_memory: true,
-        };
-        Self { limits, pending: Vec::with_capacity(OUTSTANDING), transfers: 0, bytes: 0, checksum: 0, peers: 0 }
-    }
-
-    /// Transfers accepted so far.
-    #[must_use]
-    pub fn transfers(&self) -> u64 {
-        self.transfers
-    }
-
-    /// Bytes of the transfers accepted so far.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The wrapping sum of [`transfer_checksum`] over the transfers accepted so far.
-    #[must_use]
-    pub fn checksum(&self) -> u64 {
-        self.checksum
+        Self { pending: Vec::with_capacity(OUTSTANDING), ..Self::default() }
     }
 
     #[inline]
@@ -94,16 +72,11 @@ impl NullRail {
 
     #[cold]
     fn refuse(&self, region: &NullRegion, t: &Transfer) -> FabricError {
-        FabricError {
-            rail: "null".to_owned(),
-            operation: format!("transfer of {} B with peer {}", t.bytes, t.peer),
-            code: nix::libc::EINVAL,
-            text: format!(
-                "offsets {} of {} B and {} of {} B, {} peers",
-                t.local_offset, region.bytes, t.remote_offset, t.remote.bytes, self.peers
-            ),
-            hint: String::new(),
-        }
+        let text = format!(
+            "offsets {} of {} B and {} of {} B, {} peers",
+            t.local_offset, region.bytes, t.remote_offset, t.remote.bytes, self.peers
+        );
+        mistake("null", format!("transfer of {} B with peer {}", t.bytes, t.peer), text)
     }
 }
 
@@ -115,7 +88,7 @@ impl Rail for NullRail {
     }
 
     fn limits(&self) -> &RailLimits {
-        &self.limits
+        &LIMITS
     }
 
     fn address(&self) -> Result<Vec<u8>, FabricError> {
@@ -155,21 +128,7 @@ impl Rail for NullRail {
         Ok(())
     }
 
-    unsafe fn send(&mut self, _: &NullRegion, _: usize, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn receive(&mut self, _: &NullRegion, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn bare_writes(&mut self, _: &NullRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
-    }
+    writes_and_reads_alone!();
 
     fn counted(&self) -> Option<(u64, u64, u64)> {
         Some((self.transfers, self.bytes, self.checksum))
@@ -214,9 +173,8 @@ mod tests {
                 let post = unsafe { rail.write(&region, &put(remote, offset, bytes, token as u64)) };
                 prop_assert_eq!(post, Ok(Post::Accepted));
             }
-            prop_assert_eq!(rail.checksum(), expected);
-            prop_assert_eq!(rail.transfers(), puts.len() as u64);
-            prop_assert_eq!(rail.bytes(), puts.iter().map(|put| put.1).sum::<u64>());
+            let bytes = puts.iter().map(|put| put.1).sum::<u64>();
+            prop_assert_eq!(rail.counted(), Some((puts.len() as u64, bytes, expected)));
             // One transfer doubled in another's place is seen.
             if puts.len() > 1 && puts[0] != puts[1] {
                 let (lost, doubled) = (puts[0], puts[1]);
@@ -257,7 +215,7 @@ mod tests {
         // SAFETY: a null rail does not touch the memory.
         let error = unsafe { rail.write(&region, &put(remote, u64::MAX, 8, 0)) }.expect_err("out of range");
         assert!(error.to_string().contains("transfer of 8 B"), "{error}");
-        assert_eq!(rail.transfers(), 0);
+        assert_eq!(rail.counted(), Some((0, 0, 0)));
     }
 
     /// `cargo test --release --lib -- --ignored --nocapture null`
@@ -279,6 +237,6 @@ mod tests {
             completions.clear();
         }
         let nanoseconds = start.elapsed().as_secs_f64() * 1e9 / (rounds * batch) as f64;
-        eprintln!("null rail: {nanoseconds:.2} ns per put and completion, checksum {:x}", rail.checksum());
+        eprintln!("null rail: {nanoseconds:.2} ns per put and completion, counted {:x?}", rail.counted());
     }
 }

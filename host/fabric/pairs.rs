@@ -5,9 +5,6 @@
 //! counted around the circle of ranks, and on nothing else. A sender has each distance once and so has a receiver, so that
 //! both see the same numbers, and these count on from message to message and from round to round.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// The rail of the message from rank `from` to rank `to` in a round: below `rails`.
 ///
 /// Of a rank's messages of one round, sent as well as received, no rail carries more than one beyond another's; the same
@@ -31,7 +28,8 @@ pub fn targets(from: usize, ranks: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Where a rank's messages of a round begin, and in which order they go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum Start {
     /// By the distance to the receiver, as [`rail`] has it: every receiver's rails are loaded alike in every round.
     Spread,
@@ -81,24 +79,8 @@ impl Start {
     }
 }
 
-impl fmt::Display for Start {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Start::Spread => "spread",
-            Start::Same => "same",
-            Start::ByRank => "by-rank",
-        })
-    }
-}
-
-impl FromStr for Start {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Start, String> {
-        let all = [Start::Spread, Start::Same, Start::ByRank];
-        let found = all.into_iter().find(|start| start.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} is none of spread, same, by-rank"))
-    }
+fn unknown(text: &str) -> String {
+    format!("{text:?} is none of spread, same, by-rank")
 }
 
 /// By how many percent the busiest of several loads is above their mean; 0 where nothing is loaded.

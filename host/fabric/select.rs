@@ -2,11 +2,8 @@
 
 use std::cmp::Reverse;
 
-use libfabric_sys as sys;
-
-use super::FabricError;
 use super::discover::{AddressFamily, Domain};
-use super::libfabric::{Doing, refused};
+use super::{FabricError, mistake};
 use crate::pci::{PciAddress, shared_path};
 
 /// More rails than any machine has NICs for one GPU; a larger number is a slip.
@@ -42,10 +39,6 @@ pub(super) struct Request<'a> {
     pub nearest_to: Option<PciAddress>,
     pub local_rank: usize,
     pub local_size: usize,
-}
-
-fn mistake(provider: &str, operation: String, text: String) -> FabricError {
-    refused(provider, Doing::Checking, operation, sys::FI_EINVAL, text)
 }
 
 pub(super) fn check_count(provider: &str, count: usize) -> Result<(), FabricError> {
@@ -161,16 +154,13 @@ pub(super) fn select(
         return Err(mistake(provider, format!("choosing {count} rails"), text));
     }
     // Not enough for one each: all on the nearest one, so that the rails are alike.
-    let there = (domains.len() > 1).then(|| names(&domains));
-    domains.truncate(1);
-    let note = match there {
-        None => format!("{count} endpoints share the one domain {}", domains[0].name),
-        Some(there) => {
-            format!("{count} endpoints share the domain {}, not enough for one each: {there}", domains[0].name)
-        }
+    let first = &domains[0];
+    let note = match domains.len() {
+        1 => format!("{count} endpoints share the one domain {}", first.name),
+        _ => format!("{count} endpoints share the domain {}, not enough for one each: {}", first.name, names(&domains)),
     };
-    let note = if count > 1 { Some(note) } else { None };
-    Ok(Plan { domains: vec![domains.remove(0); count], distinct: 1, note })
+    let note = (count > 1).then_some(note);
+    Ok(Plan { domains: vec![first.clone(); count], distinct: 1, note })
 }
 
 /// The named domains in their order; several endpoints on each when there are more rails than names.

@@ -3,6 +3,7 @@
 
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    passed_on_to_inner, writes_and_reads_alone,
 };
 use std::rc::Rc;
 
@@ -80,36 +81,9 @@ impl<R: Rail> ShuffledRail<R> {
 }
 
 impl<R: Rail> Rail for ShuffledRail<R> {
-    type Region = Rc<R::Region>;
+    passed_on_to_inner!();
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn limits(&self) -> &RailLimits {
-        &self.limits
-    }
-
-    fn address(&self) -> Result<Vec<u8>, FabricError> {
-        self.inner.address()
-    }
-
-    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
-        self.inner.add_peer(address)
-    }
-
-    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
-        self.inner.remove_peer(peer)
-    }
-
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.inner.register(memory, access) }.map(Rc::new)
-    }
-
-    fn remote(&self, region: &Self::Region) -> RemoteRegion {
-        self.inner.remote(region)
-    }
+    writes_and_reads_alone!();
 
     unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
         // As libfabric's rails do, so that tests over these meet it too.
@@ -121,22 +95,6 @@ impl<R: Rail> Rail for ShuffledRail<R> {
 
     unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
         Ok(self.hold(region, transfer, true))
-    }
-
-    unsafe fn send(&mut self, _region: &Self::Region, _peer: usize, _message: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn receive(&mut self, _region: &Self::Region, _message: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Ok(())
-    }
-
-    unsafe fn bare_writes(&mut self, _region: &Self::Region, _run: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
@@ -162,10 +120,6 @@ impl<R: Rail> Rail for ShuffledRail<R> {
             }
         }
         self.inner.poll(completions)
-    }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        self.inner.counted()
     }
 }
 

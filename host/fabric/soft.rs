@@ -6,7 +6,6 @@
 //! itself calls them [`label`]: `efa/soft:p5`.
 
 use super::FabricError;
-use super::libfabric::{Doing, refused};
 use super::model::Profile;
 use card_model::Spec;
 use libfabric_sys as sys;
@@ -39,18 +38,16 @@ const SPEC: &str = "SOFT_EFA";
 /// Keeps the EFA provider from moving the bytes between ranks of one machine by shared memory, past the cards.
 const SHARED_MEMORY: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
 
+/// A function that such a library has and no other.
+const MARK: &[u8] = b"soft_efa_move_bytes";
 /// The library, as it was built with the command.
 static CARRIED: &[u8] = include_bytes!(env!("GINLAB_SOFT_EFA_FILE"));
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
 
-type MoveBytes = unsafe extern "C" fn(bool);
-const MOVE_BYTES: &[u8] = b"soft_efa_move_bytes";
-
 struct Loaded {
     label: String,
     spec: Spec,
-    move_bytes: MoveBytes,
 }
 
 /// Whether a provider's name asks for such cards, or is what a run with them calls its provider.
@@ -70,7 +67,7 @@ fn description(provider: &str) -> Option<&str> {
 }
 
 fn mistake(provider: &str, text: impl std::fmt::Display) -> FabricError {
-    refused(provider, Doing::Checking, "cards in software", sys::FI_EINVAL, text.to_string())
+    super::mistake(provider, "cards in software", text.to_string())
 }
 
 /// The cards that a provider's name describes: `profile`, then words of [`Spec`], separated by commas.
@@ -116,12 +113,13 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
         return Err(mistake(provider, "libfabric is loaded already, and has found the machine's own cards or none"));
     }
     let fail = |error: &dyn std::fmt::Display| mistake(provider, format!("loading crates/soft_efa: {error}"));
+    let find = |library: &Library, name: &[u8]| {
+        // SAFETY: never called, only looked for.
+        unsafe { library.get::<unsafe extern "C" fn()>(name) }.map(|_| ())
+    };
     let this = Library::this();
-    // SAFETY: of this type in the library.
-    let preloaded = unsafe { this.get::<MoveBytes>(MOVE_BYTES) }.ok().map(|symbol| *symbol);
-    // SAFETY: never called, only looked for.
-    let has_verbs = unsafe { this.get::<unsafe extern "C" fn()>(b"ibv_get_device_list") }.is_ok();
-    if preloaded.is_none() && has_verbs {
+    let preloaded = find(&this, MARK).is_ok();
+    if !preloaded && find(&this, b"ibv_get_device_list").is_ok() {
         return Err(fail(&start_again(provider)?));
     }
     // SAFETY: one thread, as the documentation says; nobody reads the environment meanwhile.
@@ -129,22 +127,17 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
         std::env::set_var(SPEC, spec.to_string());
         set_default(SHARED_MEMORY, "0");
     }
-    let move_bytes = match preloaded {
-        Some(move_bytes) => move_bytes,
-        None => {
-            let file = file().map_err(|error| fail(&error))?;
-            // SAFETY: the library's initialisation does nothing; what a user names is theirs to answer for.
-            let library =
-                unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
-            // SAFETY: of this type in the library.
-            let move_bytes = unsafe { library.get::<MoveBytes>(MOVE_BYTES) }.map(|symbol| *symbol);
-            // Never unloaded: libfabric holds its functions.
-            std::mem::forget(library);
-            move_bytes.map_err(|error| fail(&error))?
-        }
-    };
+    if !preloaded {
+        let file = file().map_err(|error| fail(&error))?;
+        // SAFETY: the library's initialisation does nothing; what a user names is theirs to answer for.
+        let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| fail(&error))?;
+        let found = find(&library, MARK);
+        // Never unloaded: libfabric holds its functions.
+        std::mem::forget(library);
+        found.map_err(|error| fail(&error))?;
+    }
     let unmoved = if spec.moves { "" } else { "/unmoved" };
-    let loaded = Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec, move_bytes };
+    let loaded = Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec };
     let _ = LOADED.set(loaded);
     Ok(())
 }
@@ -207,20 +200,6 @@ fn file() -> std::io::Result<OsString> {
 #[must_use]
 pub fn label() -> Option<&'static str> {
     LOADED.get().map(|loaded| loaded.label.as_str())
-}
-
-/// The cards of this process.
-#[must_use]
-pub fn loaded() -> Option<&'static Spec> {
-    LOADED.get().map(|loaded| &loaded.spec)
-}
-
-/// Whether reads and writes over the cards move their bytes from now on. Without such cards nothing happens.
-pub fn move_bytes(moves: bool) {
-    if let Some(loaded) = LOADED.get() {
-        // SAFETY: takes a flag, at any time.
-        unsafe { (loaded.move_bytes)(moves) };
-    }
 }
 
 /// The environment by which another program finds the cards that a provider's name describes: names with values.

@@ -68,30 +68,9 @@ impl PciAddress {
     /// The NUMA node, where the system knows it (it says -1 where it does not).
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
-        self.attribute("numa_node")?.parse().ok()
+        let path = Path::new("/sys/bus/pci/devices").join(self.to_string()).join("numa_node");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
-
-    /// A one-line file of the device in sysfs.
-    fn attribute(&self, name: &str) -> Option<String> {
-        let path = Path::new("/sys/bus/pci/devices").join(self.to_string()).join(name);
-        Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
-    }
-}
-
-/// The GPUs of this machine, by address: NVIDIA's display controllers and 3D controllers.
-#[must_use]
-pub fn gpus() -> Vec<PciAddress> {
-    let Ok(folder) = std::fs::read_dir("/sys/bus/pci/devices") else { return Vec::new() };
-    let is_gpu = |address: &PciAddress| {
-        address.attribute("vendor").as_deref() == Some("0x10de")
-            && address
-                .attribute("class")
-                .is_some_and(|class| class.starts_with("0x0300") || class.starts_with("0x0302"))
-    };
-    let addresses = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut gpus: Vec<_> = addresses.filter(is_gpu).collect();
-    gpus.sort();
-    gpus
 }
 
 /// The one GPU that is nearest to a NIC, both given by their places in the PCI tree; `None` where several are equally near or

@@ -12,6 +12,6 @@ pub mod tables;
 pub mod types;
 
 pub use constants::*;
-pub use library::{Library, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version};
+pub use library::{Dotted, Library, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version};
 pub use tables::*;
 pub use types::*;

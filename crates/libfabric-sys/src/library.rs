@@ -189,8 +189,9 @@ fn reason(candidate: &OsStr, error: &libloading::Error) -> String {
     text.strip_prefix(&*name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text).to_owned()
 }
 
-/// `1.17`.
-struct Dotted(u32);
+/// Writes a version, of the library or of a provider, as `1.17`.
+#[derive(Clone, Copy, Debug)]
+pub struct Dotted(pub u32);
 
 impl fmt::Display for Dotted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

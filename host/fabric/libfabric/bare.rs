@@ -7,8 +7,8 @@ use libfabric_sys::ops;
 
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
-use super::{LibfabricRail, LibfabricRegion};
-use crate::fabric::{BareLoop, FabricError, Rail, Transfer};
+use super::{AGAIN, ERROR_WAITS, LibfabricRail, LibfabricRegion};
+use crate::fabric::{BareLoop, FabricError, Rail, Transfer, mistake};
 
 /// The clock is read once in so many polls.
 const POLLS_PER_CLOCK: u32 = 256;
@@ -32,7 +32,7 @@ impl LibfabricRail {
         let rail = self;
         let BareLoop { peer, remote, bytes: size, count, deadline } = *run;
         let what = || format!("the bare loop of {count} fi_write of {size} B to peer {peer}");
-        let refuse = |rail: &LibfabricRail, text: &str| Err(rail.mistake(what(), text.to_owned()));
+        let refuse = |rail: &LibfabricRail, text: &str| Err(mistake(&rail.name, what(), text));
         let Some(&address) = rail.peers.get(peer) else { return refuse(rail, "there is no such peer") };
         let fits = size <= region.bytes.min(remote.bytes).min(rail.limits().max_transfer_bytes);
         if size == 0 || !fits || !region.belongs_to(&rail.core) {
@@ -44,13 +44,12 @@ impl LibfabricRail {
         // Until the loop ends well: its contexts must not be used again while the provider may hold them.
         rail.bare_outstanding = true;
         let window = BARE_WINDOW.min(rail.limits().max_outstanding);
-        let mut contexts: Vec<_> = rail.core.contexts.bare().take(window).collect();
+        let mut contexts: Vec<_> = rail.core.contexts.bare.iter().take(window).collect();
         let mut entries = [sys::fi_cq_data_entry::default(); BARE_WINDOW];
         let (immediate, more) = (None, false);
         let transfer =
             Transfer { local_offset: 0, peer, remote, remote_offset: 0, bytes: size, immediate, token: 0, more };
         let queue = rail.queue;
-        let (again, error_waits) = (-(sys::FI_EAGAIN as isize), -(sys::FI_EAVAIL as isize));
         let (mut posted, mut completed, mut turns) = (0, 0, 0u32);
 
         let start = Instant::now();
@@ -64,7 +63,7 @@ impl LibfabricRail {
                         contexts.pop();
                         posted += 1;
                     }
-                    code if code == again => break,
+                    AGAIN => break,
                     code => return Err(rail.error(Doing::Transferring, what(), code)),
                 }
             }
@@ -72,20 +71,20 @@ impl LibfabricRail {
             let read = unsafe { ops::fi_cq_read(queue, entries.as_mut_ptr().cast(), entries.len()) };
             if read > 0 {
                 for entry in &entries[..read as usize] {
-                    if !rail.core.contexts.is_bare(entry.op_context) || entry.flags & sys::FI_REMOTE_CQ_DATA != 0 {
+                    if !rail.core.contexts.bare.holds(entry.op_context) || entry.flags & sys::FI_REMOTE_CQ_DATA != 0 {
                         return refuse(rail, "a foreign completion came in between");
                     }
                     contexts.push(entry.op_context.cast());
                 }
                 completed += read as u64;
-            } else if read == error_waits {
+            } else if read == ERROR_WAITS {
                 let mut failed = Vec::new();
                 rail.poll(&mut failed)?;
                 return match failed.pop() {
                     Some(crate::fabric::Completion::Failed { error, .. }) => Err(*error),
                     _ => refuse(rail, "the completion queue reported an error and did not tell it"),
                 };
-            } else if read != 0 && read != again {
+            } else if read != 0 && read != AGAIN {
                 return Err(rail.error(Doing::Transferring, "fi_cq_read in the bare loop", read));
             }
             turns = turns.wrapping_add(1);

@@ -6,23 +6,20 @@ use std::ptr;
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
-use super::LibfabricRail;
 use super::contexts::Kind;
 use super::errors::{self, Doing};
 use super::post::operation;
 use super::rail::BATCH;
+use super::{AGAIN, ERROR_WAITS, LibfabricRail};
 use crate::fabric::{Completion, FabricError};
 
 /// Full batches read by one poll: a poll stays bounded however fast completions come.
 const BATCHES: usize = 16;
-/// Nothing to read, or no room to post.
-const AGAIN: isize = -(sys::FI_EAGAIN as isize);
 
 impl LibfabricRail {
     /// Reads what the queue has. Completions that were read before an error are appended.
     #[inline]
     pub(super) fn read_queue(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
         for _ in 0..BATCHES {
             if !self.unposted.is_empty() {
                 self.post_receives()?;
@@ -76,7 +73,7 @@ impl LibfabricRail {
         let of_peer = entry.flags & sys::FI_REMOTE_WRITE != 0 || entry.flags & OURS == 0;
         if entry.flags & sys::FI_REMOTE_CQ_DATA != 0 && of_peer {
             completions.push(Completion::Immediate { value: entry.data as u32 });
-            if self.core.contexts.is_receive(entry.op_context) {
+            if self.core.contexts.receives.holds(entry.op_context) {
                 self.unposted.push(entry.op_context);
             }
         } else if let Some((token, kind, ..)) = self.release(entry.op_context) {
@@ -91,7 +88,7 @@ impl LibfabricRail {
     /// Takes a completed slot back; `None` when the context names none that is posted.
     #[inline]
     pub(super) fn release(&mut self, context: *mut c_void) -> Option<(u64, Kind, u64, u32)> {
-        let slot = self.core.contexts.transfer(context)?;
+        let slot = self.core.contexts.transfers.find(context)?;
         // SAFETY: the slot is one of this rail's and the provider has given it back.
         let (token, kind, bytes, peer) = unsafe { ((*slot).token, (*slot).kind, (*slot).bytes, (*slot).peer) };
         if kind == Kind::Free {
@@ -117,7 +114,7 @@ impl LibfabricRail {
         }
         let (token, what) = match self.release(entry.op_context) {
             Some((token, kind, bytes, peer)) => (Some(token), operation(kind, bytes, peer as usize)),
-            None if self.core.contexts.is_bare(entry.op_context) => (None, "a write of the bare loop".to_owned()),
+            None if self.core.contexts.bare.holds(entry.op_context) => (None, "a write of the bare loop".to_owned()),
             None => (None, "an incoming transfer".to_owned()),
         };
         let error = errors::refused(&self.name, Doing::Transferring, what, entry.err, self.words_of(&entry));

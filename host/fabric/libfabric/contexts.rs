@@ -9,6 +9,8 @@ use std::ffi::c_void;
 
 use libfabric_sys as sys;
 
+use super::objects::left_open;
+
 /// What a slot was posted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -38,11 +40,50 @@ impl Slot {
     }
 }
 
-/// The slots of a rail: for transfers, for posted receives, and for the bare loop.
+/// Slots of one use. They stay with an endpoint that was left open, whose provider may write into them.
+pub(crate) struct Slots(Box<[UnsafeCell<Slot>]>);
+
+impl Slots {
+    fn new(count: usize) -> Self {
+        Self((0..count).map(|_| Slot::new()).collect())
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = *mut Slot> {
+        self.0.iter().map(UnsafeCell::get)
+    }
+
+    /// The slot of a completion's context; `None` for any other address. Never reads through the pointer.
+    #[inline]
+    pub fn find(&self, context: *mut c_void) -> Option<*mut Slot> {
+        let offset = context.addr().wrapping_sub(self.0.as_ptr().addr());
+        let size = size_of::<Slot>();
+        if !offset.is_multiple_of(size) {
+            return None;
+        }
+        self.0.get(offset / size).map(UnsafeCell::get)
+    }
+
+    /// Whether the context is one of them.
+    pub fn holds(&self, context: *mut c_void) -> bool {
+        self.find(context).is_some()
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        if left_open().is_some() {
+            std::mem::forget(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// The slots of a rail.
 pub(crate) struct Pool {
-    transfers: Box<[UnsafeCell<Slot>]>,
-    receives: Box<[UnsafeCell<Slot>]>,
-    bare: Box<[UnsafeCell<Slot>]>,
+    pub transfers: Slots,
+    /// Of the posted receives for immediates.
+    pub receives: Slots,
+    /// Of the bare loop.
+    pub bare: Slots,
 }
 
 /// Writes in flight in the bare loop.
@@ -50,50 +91,8 @@ pub(crate) const BARE_WINDOW: usize = 64;
 
 impl Pool {
     pub fn new(transfers: usize, receives: usize) -> Self {
-        let slots = |count| (0..count).map(|_| Slot::new()).collect();
-        Self { transfers: slots(transfers), receives: slots(receives), bare: slots(BARE_WINDOW) }
+        Self { transfers: Slots::new(transfers), receives: Slots::new(receives), bare: Slots::new(BARE_WINDOW) }
     }
-
-    /// The transfer slots.
-    pub fn transfers(&self) -> impl DoubleEndedIterator<Item = *mut Slot> {
-        self.transfers.iter().map(UnsafeCell::get)
-    }
-
-    /// Slots of the posted receives.
-    pub fn receives(&self) -> impl Iterator<Item = *mut Slot> {
-        self.receives.iter().map(UnsafeCell::get)
-    }
-
-    /// Slots of the bare loop.
-    pub fn bare(&self) -> impl Iterator<Item = *mut Slot> {
-        self.bare.iter().map(UnsafeCell::get)
-    }
-
-    /// The transfer slot of a completion's context; `None` for any other address. Never reads through the pointer.
-    #[inline]
-    pub fn transfer(&self, context: *mut c_void) -> Option<*mut Slot> {
-        find(&self.transfers, context)
-    }
-
-    /// Whether the context is one of the bare loop's.
-    pub fn is_bare(&self, context: *mut c_void) -> bool {
-        find(&self.bare, context).is_some()
-    }
-
-    /// Whether the context is one of the posted receives'.
-    pub fn is_receive(&self, context: *mut c_void) -> bool {
-        find(&self.receives, context).is_some()
-    }
-}
-
-#[inline]
-fn find(slots: &[UnsafeCell<Slot>], context: *mut c_void) -> Option<*mut Slot> {
-    let offset = context.addr().wrapping_sub(slots.as_ptr().addr());
-    let size = size_of::<Slot>();
-    if !offset.is_multiple_of(size) {
-        return None;
-    }
-    slots.get(offset / size).map(UnsafeCell::get)
 }
 
 #[cfg(test)]
@@ -106,19 +105,20 @@ mod tests {
         #[test]
         fn only_slot_addresses_are_found(count in 1usize..40, offset in -300isize..6000) {
             let pool = Pool::new(count, 0);
-            let first = pool.transfers().next().expect("at least one");
+            let first = pool.transfers.iter().next().expect("at least one");
             let probe = first.cast::<u8>().wrapping_offset(offset).cast::<c_void>();
-            let expected = pool.transfers().find(|slot| slot.cast::<c_void>() == probe);
-            prop_assert_eq!(pool.transfer(probe), expected);
+            let expected = pool.transfers.iter().find(|slot| slot.cast::<c_void>() == probe);
+            prop_assert_eq!(pool.transfers.find(probe), expected);
         }
     }
 
     #[test]
     fn null_and_other_pools_are_not_found() {
         let pool = Pool::new(4, 2);
-        assert_eq!(pool.transfer(std::ptr::null_mut()), None);
-        let receive = pool.receives().next().expect("two").cast();
-        assert!(pool.is_receive(receive) && !pool.is_bare(receive) && pool.transfer(receive).is_none());
-        assert_eq!(pool.bare().count(), BARE_WINDOW);
+        assert_eq!(pool.transfers.find(std::ptr::null_mut()), None);
+        let receive = pool.receives.iter().next().expect("two").cast();
+        assert!(pool.receives.holds(receive));
+        assert!(!pool.bare.holds(receive) && pool.transfers.find(receive).is_none());
+        assert_eq!(pool.bare.iter().count(), BARE_WINDOW);
     }
 }

@@ -18,8 +18,6 @@ pub(crate) enum Doing {
     RegisteringCuda,
     /// Reaching a peer: inserting its address, posting to it, completing what was posted.
     Transferring,
-    /// A mistake of the caller, found before any call.
-    Checking,
 }
 
 /// The error of one call. `code` may have either sign.
@@ -154,7 +152,7 @@ mod tests {
         assert!(hint(Doing::Transferring, sys::FI_ECONNREFUSED, None).contains("security group"));
         assert!(hint(Doing::Transferring, sys::FI_EACCES, None).contains("dropped the region"));
         assert!(hint(Doing::Opening, sys::FI_ENODATA, None).contains("FI_RMA"));
-        assert_eq!(hint(Doing::Checking, sys::FI_EINVAL, None), "");
+        assert_eq!(hint(Doing::Transferring, sys::FI_EINVAL, None), "");
     }
 
     #[test]

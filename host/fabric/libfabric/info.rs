@@ -10,6 +10,7 @@ use libfabric_sys as sys;
 use super::Level;
 use super::errors::{self, Doing};
 use crate::fabric::FabricError;
+use crate::pci::PciAddress;
 
 /// What a rail needs of a provider.
 #[derive(Clone, Copy, Debug)]
@@ -130,8 +131,9 @@ impl<'a> Entry<'a> {
         string(self.fabric().prov_name).into_owned()
     }
 
-    pub fn provider_version(self) -> u32 {
-        self.fabric().prov_version
+    /// As `117.0`.
+    pub fn provider_version(self) -> String {
+        sys::Dotted(self.fabric().prov_version).to_string()
     }
 
     pub fn fabric_name(self) -> String {
@@ -174,16 +176,17 @@ impl<'a> Entry<'a> {
         (link.speed > 0).then_some(link.speed as u64)
     }
 
-    /// PCI domain, bus, device and function, where the provider tells them.
-    pub fn pci(self) -> Option<(u16, u8, u8, u8)> {
+    /// Its place, where the provider tells it.
+    pub fn pci(self) -> Option<PciAddress> {
         // SAFETY: null or part of the NIC description.
         let bus = unsafe { self.nic()?.bus_attr.as_ref() }?;
         if bus.bus_type != sys::FI_BUS_PCI {
             return None;
         }
         // SAFETY: the type says that the PCI member of the union is the one in use.
-        let pci = unsafe { bus.attr.pci };
-        Some((pci.domain_id, pci.bus_id, pci.device_id, pci.function_id))
+        let sys::fi_pci_attr { domain_id, bus_id: bus, device_id: device, function_id: function } =
+            unsafe { bus.attr.pci };
+        Some(PciAddress { domain: domain_id.into(), bus, device, function })
     }
 
     /// The entry in libfabric's own words: what `fi_info -v` prints.

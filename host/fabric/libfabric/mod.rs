@@ -25,6 +25,11 @@ use libfabric_sys as sys;
 
 use crate::fabric::FabricError;
 
+/// Nothing to read, or no room to post.
+const AGAIN: isize = -(sys::FI_EAGAIN as isize);
+/// The next entry of the queue is an error.
+const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
+
 /// More transfers than this are never outstanding on a rail, whatever the provider's queue takes.
 const MAX_OUTSTANDING: usize = 8192;
 
@@ -65,17 +70,14 @@ pub struct RailOptions {
 /// The version of the loaded libfabric, as `1.17`; `None` where there is none.
 #[must_use]
 pub fn library_version() -> Option<String> {
-    let version = sys::library().ok()?.version();
-    Some(format!("{}.{}", version >> 16, version & 0xffff))
+    Some(sys::Dotted(sys::library().ok()?.version()).to_string())
 }
 
 /// Version and file of the loaded libfabric, as `1.17 (/lib/x86_64-linux-gnu/libfabric.so.1)`; `none` where there is none.
 #[must_use]
 pub fn library_text() -> String {
-    match (library_version(), sys::library()) {
-        (Some(version), Ok(library)) => format!("{version} ({})", library.path().display()),
-        _ => "none".to_owned(),
-    }
+    let text = |library: &sys::Library| format!("{} ({})", sys::Dotted(library.version()), library.path().display());
+    sys::library().map_or_else(|_| "none".to_owned(), text)
 }
 
 /// The error of all that needs libfabric, where it cannot be loaded.

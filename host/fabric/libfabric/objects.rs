@@ -1,7 +1,5 @@
 //! libfabric's objects, each closed when dropped, and the order in which a rail's objects are closed.
 
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -141,38 +139,6 @@ impl<T: Fid> Drop for Object<T> {
     }
 }
 
-/// What an endpoint may use until it is closed: stays with one that is left open.
-pub(crate) struct UntilClosed<T>(ManuallyDrop<T>);
-
-impl<T> UntilClosed<T> {
-    pub fn new(value: T) -> Self {
-        Self(ManuallyDrop::new(value))
-    }
-}
-
-impl<T> Deref for UntilClosed<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for UntilClosed<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
-
-impl<T> Drop for UntilClosed<T> {
-    fn drop(&mut self) {
-        if LEFT_OPEN.get().is_none() {
-            // SAFETY: dropped here alone.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
-        }
-    }
-}
-
 /// Everything of a rail but its registrations. The fields are closed in the order of their declaration.
 ///
 /// Regions hold it too (by `Arc`), so that a region dropped after its rail still closes before the domain.
@@ -184,7 +150,7 @@ pub(crate) struct Core {
     pub(super) _fabric: Fabric,
     pub info: InfoList,
     /// The provider may write into the contexts of posted operations until the endpoint is closed.
-    pub contexts: UntilClosed<Pool>,
+    pub contexts: Pool,
 }
 
 // SAFETY: the objects are not bound to a thread. They were opened with FI_THREAD_DOMAIN: calls on them must not overlap. The
@@ -247,7 +213,7 @@ impl Core {
         check("fi_ep_bind of the address vector", unsafe { ops::fi_ep_bind(endpoint.as_ptr(), addresses.fid(), 0) })?;
         // SAFETY: the endpoint is open and bound.
         check("fi_enable", unsafe { ops::fi_enable(endpoint.as_ptr()) })?;
-        let contexts = UntilClosed::new(Pool::new(outstanding, receives));
+        let contexts = Pool::new(outstanding, receives);
         Ok(Self { endpoint, addresses, queue, domain, _fabric: fabric, info, contexts })
     }
 }

@@ -9,8 +9,8 @@ use libfabric_sys::ops;
 use super::contexts::{Kind, Slot};
 use super::errors::Doing;
 use super::objects::Core;
-use super::{Level, LibfabricRail, LibfabricRegion};
-use crate::fabric::{FabricError, Message, Post, Transfer};
+use super::{AGAIN, Level, LibfabricRail, LibfabricRegion};
+use crate::fabric::{FabricError, Message, Post, Transfer, mistake};
 
 /// Where a provider does not do what its answer promised, found by the tests of `tests/fabric.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl LibfabricRail {
         } else {
             format!("there are {} peers", self.peers.len())
         };
-        Err(self.mistake(operation(kind, m.bytes, peer.unwrap_or_default()), text))
+        Err(mistake(&self.name, operation(kind, m.bytes, peer.unwrap_or_default()), text))
     }
 
     #[cold]
@@ -103,13 +103,12 @@ impl LibfabricRail {
         } else {
             format!("the provider's immediates have {} bytes, 4 are needed", self.limits.immediate_bytes)
         };
-        self.mistake(operation(kind, t.bytes, t.peer), text)
+        mistake(&self.name, operation(kind, t.bytes, t.peer), text)
     }
 
     /// What came of a post: the slot is spent, or nothing has happened.
     #[inline]
     pub(super) fn posted(&mut self, what: impl Fn() -> String, code: isize) -> Result<Post, FabricError> {
-        const AGAIN: isize = -(sys::FI_EAGAIN as isize);
         match code {
             0 => {
                 self.free.pop();
@@ -122,12 +121,7 @@ impl LibfabricRail {
 
     /// Fills the next free slot; `None` when the credit is used up.
     #[inline]
-    pub(super) fn prepare(&mut self, kind: Kind, t: &Transfer) -> Option<*mut Slot> {
-        self.prepare_slot(kind, t.peer, t.bytes, t.token)
-    }
-
-    #[inline]
-    pub(super) fn prepare_slot(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
+    pub(super) fn prepare(&mut self, kind: Kind, peer: usize, bytes: u64, token: u64) -> Option<*mut Slot> {
         let slot = *self.free.last()?;
         // SAFETY: the slot is free: the provider does not hold it, and only this rail writes to its slots. Its own part
         // (`provider`) is left alone.
@@ -149,11 +143,10 @@ impl LibfabricRail {
         kind: Kind,
         slot: *mut Slot,
         local: u64,
-        descriptor: *mut c_void,
+        mut descriptor: *mut c_void,
         t: &Transfer,
         peer: u64,
     ) -> isize {
-        let mut descriptor = descriptor;
         let stretch =
             sys::iovec { iov_base: ptr::with_exposed_provenance_mut(local as usize), iov_len: t.bytes as usize };
         let target = sys::fi_rma_iov {

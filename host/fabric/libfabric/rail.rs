@@ -15,7 +15,7 @@ use super::post::{Quirks, operation};
 use super::{Level, LibfabricRegion, RailOptions};
 use crate::fabric::discover::Domain;
 use crate::fabric::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 
 /// Completions read by one call.
@@ -71,7 +71,7 @@ impl LibfabricRail {
     pub(super) fn over(name: String, core: Core, options: &RailOptions) -> Result<Self, FabricError> {
         let core = Arc::new(core);
         let entry = core.info.first();
-        let mut free: Vec<_> = core.contexts.transfers().rev().collect();
+        let mut free: Vec<_> = core.contexts.transfers.iter().rev().collect();
         if let Some(most) = options.max_outstanding {
             free.truncate(most.max(1));
         }
@@ -94,7 +94,7 @@ impl LibfabricRail {
             quirks: Quirks::of(&core, options.level),
             name,
             entries: Box::new([sys::fi_cq_data_entry::default(); BATCH]),
-            unposted: core.contexts.receives().map(|slot| slot.cast()).collect(),
+            unposted: core.contexts.receives.iter().map(|slot| slot.cast()).collect(),
             late_error: None,
             core,
         };
@@ -117,8 +117,7 @@ impl LibfabricRail {
     /// The version of the provider that is behind the rail, as `117.0`.
     #[must_use]
     pub fn provider_version(&self) -> String {
-        let version = self.core.info.first().provider_version();
-        format!("{}.{}", version >> 16, version & 0xffff)
+        self.core.info.first().provider_version()
     }
 
     /// Our address as the provider writes it for people: `127.0.0.1:40123`, `[fe80::8e7:efff:feee:e81d]:0:1234`; in
@@ -138,11 +137,6 @@ impl LibfabricRail {
         // `fi_sockaddr_in://127.0.0.1:40123`: it is plain without the name of the format.
         let text = String::from_utf8_lossy(&text[..end]);
         Ok(text.split_once("://").map_or(&*text, |(_, rest)| rest).to_owned())
-    }
-
-    #[cold]
-    pub(super) fn mistake(&self, operation: String, text: String) -> FabricError {
-        errors::refused(&self.name, Doing::Checking, operation, sys::FI_EINVAL, text)
     }
 
     #[cold]
@@ -190,16 +184,9 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
 fn max_transfer_bytes(core: &Core) -> u64 {
     let of_messages = core.info.first().endpoint().max_msg_size;
     let (mut of_rma, mut length) = (0usize, size_of::<usize>());
+    let (endpoint, value) = (core.endpoint.as_ptr(), (&raw mut of_rma).cast());
     // SAFETY: the endpoint is open; value and length are ours and of the option's type.
-    let code = unsafe {
-        ops::fi_getopt(
-            core.endpoint.fid(),
-            sys::FI_OPT_ENDPOINT,
-            sys::FI_OPT_MAX_RMA_SIZE,
-            (&raw mut of_rma).cast(),
-            &mut length,
-        )
-    };
+    let code = unsafe { ops::fi_getopt(endpoint, sys::FI_OPT_ENDPOINT, sys::FI_OPT_MAX_RMA_SIZE, value, &mut length) };
     let known = code == 0 && length == size_of::<usize>() && of_rma > 0;
     (if known { of_rma } else { of_messages }) as u64
 }
@@ -213,7 +200,7 @@ impl LibfabricRail {
         let whole = if text { address.last() == Some(&0) } else { address.len() == ours.len() };
         if !whole {
             let text = format!("the address has {} bytes, {} are expected", address.len(), ours.len());
-            return Err(self.mistake(format!("fi_av_insert of peer {peer}"), text));
+            return Err(mistake(&self.name, format!("fi_av_insert of peer {peer}"), text));
         }
         let mut inserted = sys::FI_ADDR_UNSPEC;
         let (av, bytes) = (self.core.addresses.as_ptr(), address.as_ptr().cast());
@@ -251,7 +238,7 @@ impl Rail for LibfabricRail {
         let mut address = vec![0u8; ADDRESS_BYTES];
         let mut length = address.len();
         // SAFETY: the endpoint is open and the buffer has `length` bytes.
-        let code = unsafe { ops::fi_getname(self.core.endpoint.fid(), address.as_mut_ptr().cast(), &mut length) };
+        let code = unsafe { ops::fi_getname(self.endpoint, address.as_mut_ptr().cast(), &mut length) };
         if code != 0 || length > ADDRESS_BYTES {
             return Err(self.error(Doing::Opening, "fi_getname", code as isize));
         }
@@ -269,7 +256,7 @@ impl Rail for LibfabricRail {
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
         let known = self.peers.get_mut(peer).map(|address| std::mem::replace(address, sys::FI_ADDR_UNSPEC));
         let Some(mut address) = known.filter(|address| *address != sys::FI_ADDR_UNSPEC) else {
-            return Err(self.mistake(format!("fi_av_remove of peer {peer}"), "there is no such peer".to_owned()));
+            return Err(mistake(&self.name, format!("fi_av_remove of peer {peer}"), "there is no such peer"));
         };
         // SAFETY: the address vector is open and has this address; the caller has nothing outstanding to it.
         match unsafe { ops::fi_av_remove(self.core.addresses.as_ptr(), &mut address, 1, 0) } {
@@ -280,7 +267,7 @@ impl Rail for LibfabricRail {
 
     unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
         let address = self.check_message(Kind::Send, region, Some(peer), m)?;
-        let Some(slot) = self.prepare_slot(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
         let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
         // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
         let code =
@@ -290,7 +277,7 @@ impl Rail for LibfabricRail {
 
     unsafe fn receive(&mut self, region: &LibfabricRegion, m: &Message) -> Result<Post, FabricError> {
         let address = self.check_message(Kind::Receive, region, None, m)?;
-        let Some(slot) = self.prepare_slot(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
         let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
         // SAFETY: as for `send`.
         let code =
@@ -302,7 +289,7 @@ impl Rail for LibfabricRail {
         let core = Arc::clone(&self.core);
         // SAFETY: the slots are this rail's, and nobody else reads or writes these fields.
         let of_token = |slot: &*mut Slot| unsafe { (**slot).kind == Kind::Receive && (**slot).token == token };
-        let Some(slot) = core.contexts.transfers().find(of_token) else { return Ok(()) };
+        let Some(slot) = core.contexts.transfers.iter().find(of_token) else { return Ok(()) };
         // SAFETY: the endpoint is open; the context is posted.
         match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
             0 => Ok(()),
@@ -339,7 +326,7 @@ impl Rail for LibfabricRail {
     #[inline(always)]
     unsafe fn write(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
         let peer = self.check(Kind::Write, region, t)?;
-        let Some(slot) = self.prepare(Kind::Write, t) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Write, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
         let local = region.address + t.local_offset;
         let (source, length) = (ptr::with_exposed_provenance(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());
@@ -362,7 +349,7 @@ impl Rail for LibfabricRail {
     unsafe fn read(&mut self, region: &LibfabricRegion, t: &Transfer) -> Result<Post, FabricError> {
         let t = &Transfer { immediate: None, ..*t };
         let peer = self.check(Kind::Read, region, t)?;
-        let Some(slot) = self.prepare(Kind::Read, t) else { return Ok(Post::Again) };
+        let Some(slot) = self.prepare(Kind::Read, t.peer, t.bytes, t.token) else { return Ok(Post::Again) };
         let local = region.address + t.local_offset;
         let (target, length) = (ptr::with_exposed_provenance_mut(local as usize), t.bytes as usize);
         let (remote, key, context) = (t.remote.base.wrapping_add(t.remote_offset), t.remote.key, slot.cast());

@@ -9,7 +9,7 @@ use libfabric_sys::ops;
 
 use super::errors::{self, Doing};
 use super::objects::{Core, Registration};
-use crate::fabric::{Access, FabricError, Memory, RemoteRegion};
+use crate::fabric::{Access, FabricError, Memory, RemoteRegion, mistake};
 
 /// Memory registered with one rail.
 ///
@@ -51,13 +51,7 @@ impl LibfabricRegion {
         let doing = if memory.cuda_device.is_some() { Doing::RegisteringCuda } else { Doing::RegisteringHost };
         let end = memory.address.checked_add(memory.bytes as u64);
         if memory.bytes == 0 || memory.address == 0 || end.is_none() {
-            return Err(errors::refused(
-                rail,
-                Doing::Checking,
-                what,
-                sys::FI_EINVAL,
-                "the stretch is empty or wraps around",
-            ));
+            return Err(mistake(rail, what, "the stretch is empty or wraps around"));
         }
         // An address, not a pointer: memory of a device has no provenance here.
         let stretch =
@@ -91,12 +85,8 @@ impl LibfabricRegion {
                 code = unsafe { ops::fi_mr_enable(registration.as_ptr()) };
             }
             if code != 0 {
-                return Err(errors::error(
-                    rail,
-                    doing,
-                    format!("binding to the endpoint after {what}"),
-                    i64::from(code),
-                ));
+                let what = format!("binding to the endpoint after {what}");
+                return Err(errors::error(rail, doing, what, i64::from(code)));
             }
         }
         // SAFETY: the registration is open; the provider filled this in.

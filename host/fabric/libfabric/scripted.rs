@@ -8,7 +8,7 @@ use libfabric_sys as sys;
 
 use super::contexts::Pool;
 use super::info::InfoList;
-use super::objects::{Core, Object, UntilClosed};
+use super::objects::{Core, Object};
 use super::{LibfabricRail, RailOptions};
 
 /// What one call of `fi_cq_read` gives.
@@ -122,7 +122,7 @@ pub(super) fn rail(receives: usize, script: Script) -> Option<LibfabricRail> {
         domain: object().0,
         _fabric: object().0,
         info: InfoList::blank(library)?,
-        contexts: UntilClosed::new(Pool::new(8, receives)),
+        contexts: Pool::new(8, receives),
     };
     Some(LibfabricRail::over("scripted".to_owned(), core, &RailOptions::default()).expect("opened"))
 }

@@ -79,6 +79,7 @@ impl Event {
 }
 
 /// A GPU with its proxy and cards.
+#[derive(Default)]
 struct Gpu {
     nics: Vec<Nic>,
     /// When each card is free to take another piece from the network.
@@ -172,11 +173,7 @@ impl<'a> Simulation<'a> {
             nics: (0..rails as u64).map(|rail| Nic::new(profile, setting.seed ^ number << 8 ^ rail)).collect(),
             receiving: vec![0; rails],
             received: vec![0; rails],
-            proxy: 0,
-            step: 0,
-            piece: 0,
-            blocks: 0,
-            outstanding: 0,
+            ..Gpu::default()
         };
         let gpus: Vec<Gpu> = (0..setting.nodes * setting.gpus_per_node).map(gpu).collect();
         Simulation {

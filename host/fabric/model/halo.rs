@@ -45,6 +45,7 @@ pub enum Between {
     Barrier,
 }
 
+#[derive(Default)]
 struct Gpu {
     nics: Vec<Nic>,
     /// The proxy posts nothing before.
@@ -63,10 +64,7 @@ pub fn run(setting: &Setting, profile: &Profile) -> Picoseconds {
     let post = (profile.post_us.value * 1e6).round() as Picoseconds;
     let gpu = |number: u64| Gpu {
         nics: (0..u64::from(setting.rails)).map(|rail| Nic::new(profile, setting.seed ^ number << 8 ^ rail)).collect(),
-        proxy: 0,
-        posted: 0,
-        rows: [0, 0],
-        end: 0,
+        ..Gpu::default()
     };
     let mut gpus: Vec<Gpu> = (0..all).map(gpu).collect();
     for _ in 0..setting.iterations {

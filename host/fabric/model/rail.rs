@@ -4,6 +4,7 @@ use super::poster::{Poster, charge};
 use super::{Course, Model, Picoseconds};
 use crate::fabric::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    passed_on_to_inner, writes_and_reads_alone,
 };
 use slab::Slab;
 use std::cmp::Reverse;
@@ -238,36 +239,9 @@ impl<R: Rail> ModelRail<R> {
 }
 
 impl<R: Rail> Rail for ModelRail<R> {
-    type Region = Rc<R::Region>;
+    passed_on_to_inner!();
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn limits(&self) -> &RailLimits {
-        &self.limits
-    }
-
-    fn address(&self) -> Result<Vec<u8>, FabricError> {
-        self.inner.address()
-    }
-
-    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
-        self.inner.add_peer(address)
-    }
-
-    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
-        self.inner.remove_peer(peer)
-    }
-
-    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
-        // SAFETY: passed on.
-        unsafe { self.inner.register(memory, access) }.map(Rc::new)
-    }
-
-    fn remote(&self, region: &Self::Region) -> RemoteRegion {
-        self.inner.remote(region)
-    }
+    writes_and_reads_alone!();
 
     unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
         if self.is_full() {
@@ -364,27 +338,6 @@ impl<R: Rail> Rail for ModelRail<R> {
             self.poster.was_quiet();
         }
         Ok(())
-    }
-
-    // The model knows writes and reads.
-    unsafe fn send(&mut self, _: &Self::Region, _: usize, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn receive(&mut self, _: &Self::Region, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn bare_writes(&mut self, _: &Self::Region, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
-    }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        self.inner.counted()
     }
 }
 

@@ -13,6 +13,7 @@ pub use movers::Movers;
 
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    mistake, writes_and_reads_alone,
 };
 use crate::memory_file::{self, FileName, MemoryFile};
 use crossbeam_utils::Backoff;
@@ -33,11 +34,18 @@ const OUTSTANDING: usize = 8192;
 /// Polls between two looks whether the peers' processes are there.
 const LOOK_EVERY: u32 = 4096;
 
+const LIMITS: RailLimits = RailLimits {
+    max_transfer_bytes: u64::MAX,
+    max_outstanding: OUTSTANDING,
+    immediate_bytes: 4,
+    link_bits_per_second: None,
+    cuda_memory: false,
+};
+
 /// See the module.
 #[derive(Debug)]
 pub struct NearRail {
     name: String,
-    limits: RailLimits,
     inbox: Inbox,
     peers: Vec<Option<Peer>>,
     movers: Option<Arc<Movers>>,
@@ -97,17 +105,9 @@ impl NearRail {
     /// # Errors
     /// When there is no memory for its inbox.
     pub fn open(name: &str, movers: Option<Arc<Movers>>) -> Result<NearRail, FabricError> {
-        let limits = RailLimits {
-            max_transfer_bytes: u64::MAX,
-            max_outstanding: OUTSTANDING,
-            immediate_bytes: 4,
-            link_bits_per_second: None,
-            cuda_memory: false,
-        };
         let inbox = Inbox::new().map_err(|error| failed(name, "opening an inbox in shared memory", &error))?;
         Ok(NearRail {
             name: name.to_owned(),
-            limits,
             inbox,
             peers: Vec::new(),
             movers,
@@ -123,11 +123,11 @@ impl NearRail {
         let (Some(pid), Some(descriptor), Some(number), Some(low), Some(high), 20) =
             (word(0), word(4), word(8), word(12), word(16), address.len())
         else {
-            return Err(refused(&self.name, what, format!("its address has {} bytes, 20 are expected", address.len())));
+            return Err(mistake(&self.name, what, format!("its address has {} bytes, 20 are expected", address.len())));
         };
         if u64::from(high) << 32 | u64::from(low) != process_namespace() {
-            let text = "its process is in another container (PID namespace): start all ranks in one".to_owned();
-            return Err(refused(&self.name, what, text));
+            let text = "its process is in another container (PID namespace): start all ranks in one";
+            return Err(mistake(&self.name, what, text));
         }
         let process = watch(pid).map_err(|error| failed(&self.name, what, &error))?;
         let inbox = FileName { pid, descriptor: descriptor as i32, number };
@@ -142,8 +142,8 @@ impl NearRail {
         let number = match peer.memory.iter().position(|(key, _)| *key == t.remote.key) {
             Some(number) => number,
             None if t.remote.key == 0 => {
-                let text = "the peer's region is not in memory that other processes map".to_owned();
-                return Err(refused(&self.name, operation(t), text));
+                let text = "the peer's region is not in memory that other processes map";
+                return Err(mistake(&self.name, operation(t), text));
             }
             None => {
                 let name = FileName {
@@ -166,22 +166,22 @@ impl NearRail {
                 "offset {} of {} B here, {} of {} B there",
                 t.local_offset, region.bytes, t.remote_offset, t.remote.bytes
             );
-            return Err(refused(&self.name, operation(t), text));
+            return Err(mistake(&self.name, operation(t), text));
         };
         let kept = (self.movers.is_some() && t.bytes > SMALL).then(|| file.clone());
         Ok(((file.address() + at) as *mut u8, kept))
     }
 
-    /// Copies now or soon; false when too much is under way.
+    /// Copies now or soon, unless too much is under way.
     ///
     /// # Safety
     /// Both stretches are valid and stay so until the token's completion.
     #[inline]
-    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> bool {
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, t: &Transfer, file: Option<Arc<MemoryFile>>) -> Post {
         match (&self.movers, file) {
             (Some(movers), Some(file)) => {
                 if self.jobs.len() >= OUTSTANDING {
-                    return false;
+                    return Post::Again;
                 }
                 // SAFETY: the caller's contract; the job is reported only when it is done, and `drop` waits for it.
                 let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &file) };
@@ -193,7 +193,7 @@ impl NearRail {
                 self.done.push(t.token);
             }
         }
-        true
+        Post::Accepted
     }
 
     /// Sends the immediate behind bytes that are there.
@@ -229,15 +229,9 @@ fn operation(t: &Transfer) -> String {
 fn peer_of<'a>(peers: &'a mut [Option<Peer>], rail: &str, t: &Transfer) -> Result<&'a mut Peer, FabricError> {
     match peers.get_mut(t.peer) {
         Some(Some(peer)) if !peer.has_ended => Ok(peer),
-        Some(Some(_)) => Err(refused(rail, operation(t), "the peer's process has ended".to_owned())),
-        _ => Err(refused(rail, operation(t), "there is no such peer".to_owned())),
+        Some(Some(_)) => Err(mistake(rail, operation(t), "the peer's process has ended")),
+        _ => Err(mistake(rail, operation(t), "there is no such peer")),
     }
-}
-
-#[cold]
-fn refused(rail: &str, operation: impl Into<String>, text: String) -> FabricError {
-    let (operation, hint) = (operation.into(), String::new());
-    FabricError { rail: rail.to_owned(), operation, code: libc::EINVAL, text, hint }
 }
 
 #[cold]
@@ -259,7 +253,7 @@ impl Rail for NearRail {
     }
 
     fn limits(&self) -> &RailLimits {
-        &self.limits
+        &LIMITS
     }
 
     fn address(&self) -> Result<Vec<u8>, FabricError> {
@@ -277,16 +271,14 @@ impl Rail for NearRail {
 
     fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
         let known = self.peers.get_mut(peer).and_then(Option::take);
-        known
-            .map(|_| ())
-            .ok_or_else(|| refused(&self.name, format!("removing peer {peer}"), "there is none".to_owned()))
+        known.map(|_| ()).ok_or_else(|| mistake(&self.name, format!("removing peer {peer}"), "there is none"))
     }
 
     unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NearRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
-            let text = "memory of the host is needed, that neither is empty nor wraps".to_owned();
-            return Err(refused(&self.name, format!("registration of {bytes} B"), text));
+            let text = "memory of the host is needed, that neither is empty nor wraps";
+            return Err(mistake(&self.name, format!("registration of {bytes} B"), text));
         }
         Ok(NearRegion { address, bytes, file: memory_file::containing(address, bytes) })
     }
@@ -302,25 +294,20 @@ impl Rail for NearRail {
 
     #[inline]
     unsafe fn write(&mut self, region: &NearRegion, t: &Transfer) -> Result<Post, FabricError> {
-        if t.bytes == 0 {
-            let sent = t.immediate.map_or(Ok(true), |immediate| self.signal(t, immediate))?;
-            if !sent {
-                return Ok(Post::Again);
+        if t.bytes > 0 {
+            let (target, file) = self.reach(region, t)?;
+            let source = (region.address + t.local_offset) as *const u8;
+            if t.immediate.is_none() {
+                // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target.
+                return Ok(unsafe { self.copy(source, target, t, file) });
             }
-            self.done.push(t.token);
-            return Ok(Post::Accepted);
+            // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
+            // SAFETY: as above.
+            unsafe { std::ptr::copy(source, target, t.bytes as usize) };
         }
-        let (target, file) = self.reach(region, t)?;
-        let source = (region.address + t.local_offset) as *const u8;
-        let Some(immediate) = t.immediate else {
-            // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target.
-            let taken = unsafe { self.copy(source, target, t, file) };
-            return Ok(if taken { Post::Accepted } else { Post::Again });
-        };
-        // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
-        // SAFETY: as above.
-        unsafe { std::ptr::copy(source, target, t.bytes as usize) };
-        if !self.signal(t, immediate)? {
+        if let Some(immediate) = t.immediate
+            && !self.signal(t, immediate)?
+        {
             return Ok(Post::Again);
         }
         self.done.push(t.token);
@@ -331,7 +318,7 @@ impl Rail for NearRail {
         let (source, file) = self.reach(region, t)?;
         let target = (region.address + t.local_offset) as *mut u8;
         // SAFETY: checked by `reach`; the caller's contract for the target, and the file keeps the source.
-        Ok(if unsafe { self.copy(source, target, t, file) } { Post::Accepted } else { Post::Again })
+        Ok(unsafe { self.copy(source, target, t, file) })
     }
 
     #[inline]
@@ -348,21 +335,7 @@ impl Rail for NearRail {
         Ok(())
     }
 
-    unsafe fn send(&mut self, _: &NearRegion, _: usize, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn receive(&mut self, _: &NearRegion, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-        Err(self.has_none("messages"))
-    }
-
-    unsafe fn bare_writes(&mut self, _: &NearRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
-    }
+    writes_and_reads_alone!();
 
     fn counted(&self) -> Option<(u64, u64, u64)> {
         None
