@@ -177,6 +177,7 @@ async fn rank<E: Experiment>(
                 output.rows(&rows)?;
                 output.step();
             } else {
+                // Rank 0 judges them.
                 rows.clear();
             }
             wrong = wrong.take().or_else(|| wrong_data::<E>(&rows));

@@ -11,11 +11,11 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Values that are swept, as `1,4`: each once, in their order, at least one. One option of the command line gives all of them: clap
-/// knows a `Vec`, which takes an option several times, by its name alone.
+/// Values that are swept, as `1,4`: each once, in their order, at least one. One option gives all of them; for a field that is
+/// spelt `Vec`, clap takes the option several times, with one value each.
 pub type List<T> = Vec<T>;
 
-/// A list.
+/// Reads such values.
 pub fn list<T: FromStr<Err: Display> + PartialEq>(text: &str) -> Result<List<T>, String> {
     let item = |item: &str| item.trim().parse().map_err(|error: T::Err| error.to_string());
     Ok(each_once(text.split(',').map(item).collect::<Result<Vec<T>, _>>()?))

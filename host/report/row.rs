@@ -143,7 +143,7 @@ row! {
 /// Fields that are empty say nothing.
 fn without_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
     let mut own = BTreeMap::<String, Value>::deserialize(deserializer)?;
-    own.retain(|_, value| *value != Value::None);
+    own.retain(|_, value| *value != Value::None && value.text() != Some(""));
     Ok(own)
 }
 
