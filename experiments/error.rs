@@ -8,6 +8,7 @@ use ginlab::flow::FlowError;
 use ginlab::measure::MeasureError;
 use ginlab::proxy::ProxyError;
 use ginlab::report::ReportError;
+use ginlab::report::chart::ChartError;
 use ginlab::signals;
 use std::error::Error;
 use std::process::ExitCode;
@@ -144,6 +145,12 @@ impl From<FabricError> for Failure {
 impl From<ProxyError> for Failure {
     fn from(error: ProxyError) -> Failure {
         if error.is_timeout() { Failure::Timeout(error.to_string()) } else { Failure::Run(error.to_string()) }
+    }
+}
+
+impl From<ChartError> for Failure {
+    fn from(error: ChartError) -> Failure {
+        Failure::Usage(error.to_string())
     }
 }
 

@@ -3,13 +3,12 @@
 
 use crate::columns::{AGAIN, COMPLETION, RAIL_BYTES};
 use crate::error::Failure;
-use crate::output::DeviceKind;
 use crate::runner::Ranks;
-use crate::values::{self, List, Pin, Rails};
+use crate::values::{self, List, Pin, seconds};
 use clap::ValueEnum;
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cores::share::{self, Want};
-use ginlab::cuda::{Device, Place};
+use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::discover::{self, Domain, Reach};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use ginlab::fabric::{Access, FabricError, card};
@@ -21,45 +20,6 @@ use ginlab::versions::Versions;
 use ginlab::{cores, memory, signals};
 use std::path::Path;
 use std::time::Duration;
-
-/// How ranks find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BootstrapKind {
-    /// Spawned here.
-    Local,
-    /// mpirun, srun.
-    Mpi,
-    /// RANK, WORLD_SIZE, MASTER_ADDR.
-    Tcp,
-}
-
-impl From<BootstrapKind> for Kind {
-    fn from(kind: BootstrapKind) -> Kind {
-        match kind {
-            BootstrapKind::Local => Kind::Local,
-            BootstrapKind::Mpi => Kind::Mpi,
-            BootstrapKind::Tcp => Kind::Tcp,
-        }
-    }
-}
-
-/// When a transfer counts as complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Completion {
-    /// At the target, as quiet promises.
-    Delivery,
-    /// Handed to the transport.
-    Transmit,
-}
-
-impl From<Completion> for Level {
-    fn from(completion: Completion) -> Level {
-        match completion {
-            Completion::Delivery => Level::Delivery,
-            Completion::Transmit => Level::Transmit,
-        }
-    }
-}
 
 /// Where the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,7 +38,7 @@ pub struct MeetArgs {
     pub np: Option<usize>,
     /// How ranks find each other [default: by the environment: spawned here, MPI, or TCP variables]
     #[arg(long, value_enum)]
-    pub bootstrap: Option<BootstrapKind>,
+    pub bootstrap: Option<Kind>,
     /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
     #[arg(long, value_name = "LIST")]
     pub bootstrap_if: Option<String>,
@@ -94,7 +54,7 @@ impl MeetArgs {
         check: impl Fn(usize) -> Result<(), Failure> + 'static,
     ) -> Ranks {
         Ranks {
-            kind: self.bootstrap.map(Kind::from),
+            kind: self.bootstrap,
             asked: self.np,
             default: 2,
             check: Box::new(check),
@@ -117,11 +77,11 @@ pub struct JobArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<String>,
     /// When a transfer counts as complete
-    #[arg(long, value_enum, default_value_t = Completion::Delivery)]
-    pub completion: Completion,
+    #[arg(long, value_enum, default_value_t = Level::Delivery)]
+    pub completion: Level,
     /// Whose memory, and whose nearest rails
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    pub device: Choice,
     /// Where the payload is
     #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
     pub mem: MemoryKind,
@@ -129,8 +89,8 @@ pub struct JobArgs {
     #[arg(long, value_name = "WHICH", default_value = "off", num_args = 0..=1, default_missing_value = "auto")]
     pub pin: Pin,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub timeout: u64,
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    pub timeout: Duration,
     /// Why there are fewer rails than usual though nobody has asked for it.
     #[arg(skip)]
     pub why_fewer: Option<String>,
@@ -173,47 +133,42 @@ impl JobArgs {
     ) -> Result<Ranks, Failure> {
         // Before any process is started for nothing.
         ginlab::fabric::libfabric::require_library()?;
-        Ok(self.meet.ranks(self.timeout(), fingerprint, check))
-    }
-
-    /// The longest wait of any kind.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+        Ok(self.meet.ranks(self.timeout, fingerprint, check))
     }
 
     /// See [`usual_rails`].
-    pub fn usual_rails(&mut self, asked: &mut Option<List<Rails>>) {
+    pub fn usual_rails(&mut self, asked: &mut Option<List<usize>>) {
         self.why_fewer = usual_rails(asked, &USUAL_RAILS, self.provider.as_deref(), &self.domain);
     }
 }
 
 /// Rails of a sweep where none are named: one card, and those of a GPU on a p5.
-pub const USUAL_RAILS: [Rails; 2] = [Rails(1), Rails(4)];
+pub const USUAL_RAILS: [usize; 2] = [1, 4];
 
 /// Gives a run that names no rails the usual ones, and no more than there are cards, where rails are cards: several endpoints on
 /// one card are no rails. Says so where that is fewer.
 pub fn usual_rails(
-    asked: &mut Option<List<Rails>>,
-    usual: &[Rails],
+    asked: &mut Option<List<usize>>,
+    usual: &[usize],
     provider: Option<&str>,
     domains: &[String],
 ) -> Option<String> {
     if asked.is_some() {
         return None;
     }
-    let most = usual.iter().map(|rails| rails.0).max().unwrap_or(1);
+    let most = usual.iter().copied().max().unwrap_or(1);
     // Named domains say themselves how many there are.
     let cards = if domains.is_empty() { discover::cards(provider) } else { None };
     let fewer = cards.filter(|cards| *cards < most);
-    let mut list: Vec<Rails> = usual.iter().map(|rails| Rails(rails.0.min(fewer.unwrap_or(most)))).collect();
+    let mut list: List<usize> = usual.iter().map(|rails| fewer.unwrap_or(most).min(*rails)).collect();
     list.dedup();
-    *asked = Some(list.into());
+    *asked = Some(list);
     fewer.map(|cards| format!("--rails was not given: {cards}, the cards that are here, in place of {most}"))
 }
 
 /// As the option takes them.
-pub fn rails_text(rails: &[Rails]) -> String {
-    rails.iter().map(|rails| rails.0.to_string()).collect::<Vec<_>>().join(",")
+pub fn rails_text(rails: &[usize]) -> String {
+    rails.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// The domains of a rank's rails. What all ranks must agree on is compared before any is opened: rails pair by number, and a
@@ -278,7 +233,7 @@ impl Job {
         ranks: &mut Bootstrap,
     ) -> Result<Job, Failure> {
         let mut notes: Vec<String> = args.why_fewer.iter().cloned().collect();
-        let (device, why_emulated) = Device::open(args.device.into(), ranks.local_rank())?;
+        let (device, why_emulated) = Device::open(args.device, ranks.local_rank())?;
         if let Some(why) = why_emulated.filter(|_| args.mem == MemoryKind::Device) {
             notes.push(format!("emulated device, whose memory is the host's: {why}"));
         }
@@ -306,14 +261,14 @@ impl Job {
             });
         }
         let options = RailOptions {
-            level: args.completion.into(),
+            level: args.completion,
             cuda_memory: args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)),
             messages,
             max_outstanding: None,
         };
         let opened = domains.iter().map(|domain| LibfabricRail::open(domain, &options));
         let rails = opened.collect::<Result<Vec<_>, _>>()?;
-        let timeout = args.timeout();
+        let timeout = args.timeout;
         let flow = Flow::new(rails, timeout);
         let cores = cores::allowed().len();
         if ranks.local_size() > cores {
@@ -353,10 +308,7 @@ impl Job {
             .set(Key::Provider, self.provider.as_str())
             .set(Key::Rails, self.rail_names())
             .set(Key::Memory, values::name(memory));
-        for note in &self.notes {
-            header.note(note);
-        }
-        header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+        header.notes(&self.notes).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
         header
     }
 

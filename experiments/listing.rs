@@ -1,9 +1,10 @@
 //! What experiments share that list and do not measure: their options, and rows as table, CSV and one JSON document.
 
 use crate::error::Failure;
+pub use ginlab::report::Entry;
 use ginlab::report::{Header, Key, Target, WholeFile};
 use ginlab::signals;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -24,15 +25,6 @@ pub struct ListingArgs {
 
 /// What CSV and JSON say of a thing: a key, and the value below it. What is not known is null in JSON and empty in CSV.
 pub type Field<T> = (&'static str, fn(&T) -> Value);
-
-/// A thing as JSON has it.
-pub struct Entry(Vec<(&'static str, Value)>);
-
-impl Serialize for Entry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
-    }
-}
 
 /// The things with these keys.
 pub fn entries<'a, T: 'a>(fields: &[Field<T>], things: impl IntoIterator<Item = &'a T>) -> Vec<Entry> {
@@ -67,13 +59,7 @@ impl ListingArgs {
     ) -> Result<(), Failure> {
         let (csv_target, json_target) = self.targets();
         let csv_output = csv_target.as_ref().map(|target| WholeFile::create("CSV", target)).transpose()?;
-        let json_output = match json_target.as_ref().map(|target| WholeFile::create("JSON", target)).transpose() {
-            Ok(output) => output,
-            Err(error) => {
-                csv_output.into_iter().for_each(WholeFile::discard);
-                return Err(error.into());
-            }
-        };
+        let json_output = json_target.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
         if !self.no_header {
             // Nothing can be done about a closed stderr, and nothing needs to be.
             let _ = header.write_talk(&mut std::io::stderr().lock());

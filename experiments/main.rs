@@ -96,7 +96,7 @@ fn run() -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ginlab::report::{Role, width};
+    use ginlab::report::{Role, Row, width};
     use std::collections::BTreeMap;
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         let mut known: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
         register();
         for about in program::catalog().0 {
-            for column in about.all_columns() {
+            for column in Row::COMMON.iter().chain(about.columns) {
                 let this = (column.unit, column.role == Role::Measured);
                 assert_eq!(*known.entry(column.name).or_insert(this), this, "{} of {}", column.name, about.name);
                 assert!(!column.meaning.is_empty(), "{}", column.name);
@@ -120,7 +120,7 @@ mod tests {
                     assert_eq!(column.unit, *unit, "{}", column.name);
                 }
             }
-            let names: Vec<&str> = about.all_columns().map(|column| column.name).collect();
+            let names: Vec<&str> = Row::COMMON.iter().chain(about.columns).map(|column| column.name).collect();
             let named =
                 about.headlines.iter().map(|headline| headline.column).chain(about.plots.iter().map(|plot| plot.y));
             if about.name != "stages" {

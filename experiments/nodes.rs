@@ -99,9 +99,7 @@ fn sum(base: &Row, node: Option<String>, senders: &[&Sender], line: Option<u64>)
     let times = slowest(senders, |sender| &sender.times);
     let total = |of: fn(&Sender) -> u64| senders.iter().map(|sender| of(sender)).sum::<u64>();
     timed(&mut row, &times, total(|sender| sender.bytes), total(|sender| sender.operations));
-    if let Some(line) = line {
-        row.line_rate(line * senders.len() as u64);
-    }
+    row.line_rate(line.map(|line| line * senders.len() as u64));
     let rates: Vec<(f64, Vec<f64>)> = senders.iter().filter_map(|sender| sender.rates()).collect();
     let gpus: Vec<f64> = rates.iter().map(|(rate, _)| *rate).collect();
     let rails: Vec<f64> = rates.iter().flat_map(|(_, rails)| rails.iter().copied()).collect();

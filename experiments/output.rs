@@ -2,7 +2,6 @@
 
 use crate::error::Failure;
 use clap::ValueEnum;
-use ginlab::cuda::Choice;
 use ginlab::report::{About, Ending, Header, Key, Options, Report, Row};
 use ginlab::signals;
 use ginlab::surroundings::{self, Counters};
@@ -73,27 +72,6 @@ impl OutputArgs {
             json: self.json.as_deref().map(Into::into),
             color: color(),
             quiet: self.no_header,
-        }
-    }
-}
-
-/// Where kernels run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceKind {
-    /// The GPU.
-    Gpu,
-    /// CPU threads.
-    Emulated,
-    /// The GPU where there is one.
-    Auto,
-}
-
-impl From<DeviceKind> for Choice {
-    fn from(kind: DeviceKind) -> Choice {
-        match kind {
-            DeviceKind::Gpu => Choice::Gpu,
-            DeviceKind::Emulated => Choice::Emulated,
-            DeviceKind::Auto => Choice::Auto,
         }
     }
 }

@@ -172,10 +172,13 @@ async fn rank<E: Experiment>(
     let mut wrong = None;
     let result = async {
         for tuple in &tuples {
-            let rows = experiment.tuple(tuple, ranks).await?;
+            let mut rows = experiment.tuple(tuple, ranks).await?;
             if let Some(output) = &mut output {
                 output.rows(&rows)?;
                 output.step();
+            } else {
+                // Rank 0 judges them.
+                rows.clear();
             }
             wrong = wrong.take().or_else(|| wrong_data::<E>(&rows));
             if let Some(failure) = wrong.take_if(|_| !keep_going) {

@@ -2,71 +2,43 @@
 
 use crate::error::Failure;
 use clap::ValueEnum;
+use clap::builder::TypedValueParser;
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
-use ginlab::ring::{self, check_slots};
+use ginlab::report::each_once;
+use ginlab::ring::check_slots;
 use std::fmt::{self, Display};
-use std::ops::Deref;
 use std::str::FromStr;
+use std::time::Duration;
 
-/// Values that are swept, as `1,4`: each once, in their order, at least one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List<T>(Vec<T>);
+/// Values that are swept, as `1,4`: each once, in their order, at least one. One option gives all of them; for a field that is
+/// spelt `Vec`, clap takes the option several times, with one value each.
+pub type List<T> = Vec<T>;
 
-impl<T> Deref for List<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.0
-    }
-}
-
-impl<T: FromStr<Err: Display> + PartialEq> FromStr for List<T> {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<List<T>, String> {
-        let mut list = Vec::new();
-        for item in text.split(',') {
-            let value = item.trim().parse().map_err(|error: T::Err| error.to_string())?;
-            if !list.contains(&value) {
-                list.push(value);
-            }
-        }
-        Ok(List(list))
-    }
-}
-
-impl<T> From<Vec<T>> for List<T> {
-    fn from(list: Vec<T>) -> List<T> {
-        List(list)
-    }
+/// Reads such values.
+pub fn list<T: FromStr<Err: Display> + PartialEq>(text: &str) -> Result<List<T>, String> {
+    let item = |item: &str| item.trim().parse().map_err(|error: T::Err| error.to_string());
+    Ok(each_once(text.split(',').map(item).collect::<Result<Vec<T>, _>>()?))
 }
 
 /// A list of counts from 1 to `most`.
-pub fn counts<T: From<u32>>(most: u32) -> impl Fn(&str) -> Result<List<T>, String> + Clone + Send + Sync + 'static {
+pub fn counts<T: TryFrom<u32>>(most: u32) -> impl Fn(&str) -> Result<List<T>, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let list = size::parse_list(text).map_err(|error| error.to_string())?;
-        match list.iter().find(|count| **count > most) {
-            Some(count) => Err(format!("{count}; from 1 to {most}")),
-            None => Ok(List(list.into_iter().map(T::from).collect())),
-        }
+        let refused = |count| format!("{count}; from 1 to {most}");
+        let count = |count| T::try_from(count).ok().filter(|_| count <= most).ok_or_else(|| refused(count));
+        size::parse_list(text).map_err(|error| error.to_string())?.into_iter().map(count).collect()
     }
+}
+
+/// Seconds, up to a day.
+pub fn seconds() -> impl TypedValueParser<Value = Duration> {
+    clap::value_parser!(u64).range(1..=86400).map(Duration::from_secs)
 }
 
 /// Slots of a ring: a power of two.
 pub fn slots(text: &str) -> Result<usize, String> {
     let slots = text.parse().map_err(|_| format!("{text:?} is no number of slots"))?;
     check_slots(slots).map_err(|why| why.to_string()).map(|()| slots)
-}
-
-/// Rails: a count that indexes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rails(pub usize);
-
-impl From<u32> for Rails {
-    fn from(rails: u32) -> Rails {
-        Rails(rails as usize)
-    }
 }
 
 /// Which cores busy threads take.
@@ -89,27 +61,6 @@ impl FromStr for Pin {
             "auto" => Ok(Pin::Auto),
             "off" => Ok(Pin::Off),
             _ => cores().map(Pin::List).ok_or_else(|| format!("{text:?} is none of auto, off, a list of cores")),
-        }
-    }
-}
-
-/// Where memory that GPU and CPU share is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RingPlace {
-    /// Pinned host memory.
-    Pinned,
-    /// Managed memory, whose pages travel to whoever touches them.
-    Managed,
-    /// GPU memory that the CPU reads over PCIe (GDRCopy); the CPU's own words are pinned.
-    Gdr,
-}
-
-impl From<RingPlace> for ring::RingPlace {
-    fn from(place: RingPlace) -> ring::RingPlace {
-        match place {
-            RingPlace::Pinned => ring::RingPlace::Pinned,
-            RingPlace::Managed => ring::RingPlace::Managed,
-            RingPlace::Gdr => ring::RingPlace::Gdr,
         }
     }
 }

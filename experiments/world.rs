@@ -2,12 +2,11 @@
 
 use crate::error::Failure;
 use crate::job::MeetArgs;
-use crate::output::DeviceKind;
-use crate::runner::{Ranks, added};
-use crate::values::fault;
+use crate::runner::added;
+use crate::values::{fault, seconds};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda;
+use ginlab::cuda::{self, Choice};
 use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
 use ginlab::proxy::Fault;
@@ -51,11 +50,11 @@ pub struct WorldArgs {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub proxies: usize,
     /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    pub device: Choice,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    timeout: u64,
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    pub timeout: Duration,
     #[command(flatten)]
     pub meet: MeetArgs,
     /// Inject a fault into each proxy: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands)
@@ -64,34 +63,20 @@ pub struct WorldArgs {
 }
 
 impl WorldArgs {
-    /// The longest wait of any kind.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
-    }
-
     /// Whether kernels will run on CPU threads; asked without opening a device.
     pub fn is_emulated(&self) -> bool {
         let no_gpu = || cuda::ptx().modules.is_empty() || cuda::visible_gpus().is_ok_and(|gpus| gpus.is_empty());
         match self.device {
-            DeviceKind::Emulated => true,
-            DeviceKind::Gpu => false,
-            DeviceKind::Auto => no_gpu(),
+            Choice::Emulated => true,
+            Choice::Gpu => false,
+            Choice::Auto => no_gpu(),
         }
-    }
-
-    /// The ranks of such a job; by default two.
-    pub fn ranks(
-        &self,
-        fingerprint: Vec<(String, String)>,
-        check: impl Fn(usize) -> Result<(), Failure> + 'static,
-    ) -> Ranks {
-        self.meet.ranks(self.timeout(), fingerprint, check)
     }
 
     /// How the world is opened, with so many bytes of heap.
     pub fn options(&self, path: Path, heap_bytes: u64) -> Options {
         Options {
-            device: self.device.into(),
+            device: self.device,
             heap_bytes,
             path,
             fabric: Fabric::named(self.provider.as_deref(), &self.domain, Level::Delivery),
@@ -99,7 +84,7 @@ impl WorldArgs {
             strategy: self.strategy,
             rule: self.rule,
             proxies: self.proxies,
-            timeout: self.timeout(),
+            timeout: self.timeout,
             fault: self.fault,
             ..Options::default()
         }
@@ -122,10 +107,7 @@ pub fn rail_bytes(world: &World) -> Result<Vec<u64>, Failure> {
 pub fn header(world: &World, ranks: &Bootstrap) -> Header {
     let mut header = Versions::header();
     header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
-    for note in world.notes() {
-        header.note(note);
-    }
-    header.note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    header.notes(world.notes()).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
     header
 }
 

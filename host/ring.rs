@@ -14,13 +14,15 @@ pub const DEFAULT_SLOTS: usize = 16384;
 pub const MAX_SLOTS: usize = 1 << 20;
 
 /// Where the memory is that GPU and CPU share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Of each value the first paragraph is what `--help` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RingPlace {
     /// Pinned host memory.
     Pinned,
     /// Managed memory, whose pages travel to whoever touches them.
     Managed,
-    /// GPU memory that the CPU reaches over PCIe (GDRCopy).
+    /// GPU memory that the CPU reads over PCIe (GDRCopy); the CPU's own words are pinned.
     Gdr,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::Failure;
 use crate::job::{JobArgs, USUAL_RAILS};
-use crate::values::{List, Rails, counts, sizes, usage};
+use crate::values::{List, counts, list, sizes, usage};
 use ginlab::fabric::pairs::Start;
 use ginlab::measure::size;
 use ginlab::rails::strategy::Strategy;
@@ -39,15 +39,15 @@ pub struct Args {
     #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = size::parse)]
     pub volume: u64,
     /// Rails per rank, a list that is swept [default: 1,4, and no more than there are cards]
-    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
-    pub rails: Option<List<Rails>>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
+    pub rails: Option<List<usize>>,
     /// How blocks are laid over the rails, a list that is swept: single (rail 0), round-robin (whole, each by the next rail),
     /// split (cut over all), auto (split from 256 KiB on)
-    #[arg(long, default_value = "auto", value_name = "LIST")]
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
     /// Where a rank's messages begin, a list that is swept: spread (by the distance to the receiver), same (every rank at rail 0 and
     /// with the lowest rank), by-rank (rank r at rail r)
-    #[arg(long, default_value = "spread", value_name = "LIST")]
+    #[arg(long, default_value = "spread", value_name = "LIST", value_parser = list::<Start>)]
     pub rail_start: List<Start>,
     /// Do not verify every byte in rounds of its own
     #[arg(long)]
@@ -97,8 +97,8 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = sizes(args.begin, args.end, args.factor)?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
     let (iterations, volume) = (u64::from(args.iterations), args.volume);
-    let tuples = iproduct!(rails, &args.strategy[..], &sizes, &args.rail_start[..]);
-    let tuple = |(rails, &strategy, &bytes, &start): (&Rails, &_, &_, &_)| Tuple { bytes, rails: rails.0, strategy, start, iterations, volume };
+    let tuples = iproduct!(rails, &args.strategy, &sizes, &args.rail_start);
+    let tuple = |(&rails, &strategy, &bytes, &start)| Tuple { bytes, rails, strategy, start, iterations, volume };
     Ok(tuples.map(tuple).collect())
 }
 

@@ -98,9 +98,7 @@ impl All2all {
         timed(&mut row, &times, tuple.bytes * (ranks - 1), ranks - 1);
         let busbw = row.bandwidth_gbytes_s;
         row.set(&BUSBW, busbw).set(&ALGBW, busbw.map(|busbw| busbw * ranks as f64 / (ranks - 1) as f64));
-        if let Some(line) = job.line_rate(tuple.rails) {
-            row.line_rate(line);
-        }
+        row.line_rate(job.line_rate(tuple.rails));
         row.set(&IMBALANCE, all.iter().map(|part| pairs::imbalance_pct(&part.sender.rail_bytes)).reduce(f64::max));
         row.set(&RAIL_BYTES, added(all.iter().map(|part| &part.sender.rail_bytes)));
         row.set(&AGAIN, all.iter().map(|part| part.again).sum::<u64>());

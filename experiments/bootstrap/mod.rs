@@ -90,12 +90,7 @@ fn exchange(args: &Args, ranks: &mut Bootstrap, meet: f64) -> Result<(), Failure
     }
     let mut header = Versions::header();
     header.set(Key::Gpu, job.device.name()).set(Key::Provider, job.provider.as_str()).set(Key::Rails, job.rail_names());
-    for note in &job.notes {
-        header.note(note);
-    }
-    for note in notes(ranks, &cards, &times, exchange_bytes) {
-        header.note(note);
-    }
+    header.notes(&job.notes).notes(notes(ranks, &cards, &times, exchange_bytes));
     let rows = Row::all(&job.provider, &cards, ranks.members(), &times, exchange_bytes);
     let document = Document::new(&header, ranks.kind().to_string(), &cards, &times, &rows);
     args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.rails, &document, &table(&row::TABLE, &rows))

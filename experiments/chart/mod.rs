@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::program::{Program, program};
 use args::Args;
 use args::AxisName;
-use ginlab::report::chart::{ChartError, Filter, Palette, Query, Records};
+use ginlab::report::chart::{Filter, Palette, Query, Records};
 use ginlab::report::{Target, WholeFile, same_file};
 
 pub const PROGRAMS: &[Program] =
@@ -14,7 +14,6 @@ pub const PROGRAMS: &[Program] =
 
 /// Draws the chart.
 fn run(args: &Args) -> Result<(), Failure> {
-    let refused = |error: ChartError| Failure::Usage(error.to_string());
     let output = Target::from(args.output.as_os_str());
     if let Target::File(path) = &output
         && args.files.iter().any(|file| same_file(file, path))
@@ -22,8 +21,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("-o {} is one of the files to read", path.display())));
     }
     let query = query(args)?;
-    let records = Records::read(&args.files).map_err(refused)?;
-    let picture = query.chart(&records).map_err(refused)?;
+    let records = Records::read(&args.files)?;
+    let picture = query.chart(&records)?;
     let svg = picture.chart.svg(&Palette::of([&picture.chart]));
     for note in &picture.notes {
         eprintln!("# {note}");
@@ -33,7 +32,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn query(args: &Args) -> Result<Query, Failure> {
-    let filters = args.filters.iter().map(|text| Filter::parse(text)).collect::<Result<_, _>>();
+    let filters = args.filters.iter().map(|text| Filter::parse(text)).collect::<Result<_, _>>()?;
     let range = match &args.range[..] {
         [] => None,
         [low, high] => Some([low.clone(), high.clone()]),
@@ -48,7 +47,7 @@ fn query(args: &Args) -> Result<Query, Failure> {
         x: args.x.clone(),
         y: args.y.clone(),
         series: args.series.clone(),
-        filters: filters.map_err(|error: ChartError| Failure::Usage(error.to_string()))?,
+        filters,
         range,
         x_log: log(AxisName::X)?,
         y_log: log(AxisName::Y)?,

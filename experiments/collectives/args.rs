@@ -7,6 +7,8 @@ use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::measure::size;
+use ginlab::report::each_once;
+use itertools::iproduct;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -202,7 +204,7 @@ pub struct Args {
 /// Sizes that are swept, each at least 1.
 fn packets(text: &str) -> Result<List<u64>, String> {
     let list = text.split(',').map(size::parse).collect::<Result<Vec<u64>, _>>().map_err(|error| error.to_string())?;
-    if list.contains(&0) { Err("a put of 0 B moves nothing; 1 or more".into()) } else { Ok(List::from(list)) }
+    if list.contains(&0) { Err("a put of 0 B moves nothing; 1 or more".into()) } else { Ok(list) }
 }
 
 /// One row of ours, of NCCL, or both in turns.
@@ -247,56 +249,34 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             None => operations.push((operation, !nccl, nccl)),
         }
     }
-    let (all, by_size) = (List::from(vec![0]), List::from(vec![0]));
+    let (all, by_size) = (vec![0], vec![0]);
     let (packets, grids) = (args.packet.as_ref().unwrap_or(&all), args.grid.as_ref().unwrap_or(&by_size));
-    let mut tuples: Vec<Tuple> = Vec::new();
-    let mut add = |tuple: Tuple| {
-        if !tuples.contains(&tuple) {
-            tuples.push(tuple);
+    let Args { elements, place, launch, overlap, mode, scope, route, .. } = args;
+    let all = iproduct!(&operations, elements, place, launch, &sizes, overlap, mode, scope, packets, grids, route);
+    let tuples = all.filter_map(|(&(operation, ours, nccl), &element, &place, &launch, &size, &overlap, &mode, &scope, &packet, &grid, &route)| {
+        let first = Tuple {
+            operation,
+            ours,
+            nccl,
+            element,
+            place,
+            launch,
+            overlap: true,
+            mode: Mode::Nbi,
+            scope: Scope::Block,
+            route: Route::Direct,
+            size,
+            packet: 0,
+            grid: 0,
+        };
+        if !ours {
+            // NCCL has no loop of its own.
+            return (launch != Launch::Persistent).then_some(first);
         }
-    };
-    for &(operation, ours, nccl) in &operations {
-        for (&element, &place) in args.elements.iter().flat_map(|element| args.place.iter().map(move |place| (element, place))) {
-            for &launch in &args.launch {
-                for &size in &sizes {
-                    let first = Tuple {
-                        operation,
-                        ours,
-                        nccl,
-                        element,
-                        place,
-                        launch,
-                        overlap: true,
-                        mode: Mode::Nbi,
-                        scope: Scope::Block,
-                        route: Route::Direct,
-                        size,
-                        packet: 0,
-                        grid: 0,
-                    };
-                    if !ours {
-                        // NCCL has no loop of its own.
-                        if launch != Launch::Persistent {
-                            add(first);
-                        }
-                        continue;
-                    }
-                    let ways = args.overlap.iter().flat_map(|overlap| args.mode.iter().map(move |mode| (*overlap, *mode)));
-                    for (overlap, mode) in ways {
-                        // A persistent kernel is alone: once, whatever is asked of launches.
-                        let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
-                        for &scope in &args.scope {
-                            for (&packet, &grid) in packets.iter().flat_map(|p| grids.iter().map(move |g| (p, g))) {
-                                for &route in &args.route {
-                                    let route = if operation == Operation::AllToAll { route } else { Route::Direct };
-                                    add(Tuple { overlap, mode, scope, route, packet, grid, ..first });
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    Ok(tuples)
+        // A persistent kernel is alone: once, whatever is asked of launches.
+        let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
+        let route = if operation == Operation::AllToAll { route } else { Route::Direct };
+        Some(Tuple { overlap, mode, scope, route, packet, grid, ..first })
+    });
+    Ok(each_once(tuples))
 }

@@ -129,7 +129,7 @@ impl Experiment for Collectives {
             ("root and messages".to_owned(), format!("{} {:?} {:?}", args.root, args.message_limit, args.block)),
         ];
         let root = args.root as usize;
-        let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
+        let ranks = args.world.meet.ranks(args.world.timeout, fingerprint, move |ranks| match ranks {
             0 | 1 => Err(usage("--np", "a collective is of two ranks or more; a world of one measures its own memory")),
             _ if root >= ranks => Err(usage("--root", format!("{root}; the last of {ranks} ranks is {}", ranks - 1))),
             _ => Ok(()),
@@ -147,7 +147,7 @@ impl Experiment for Collectives {
         let world = World::open(ranks, &options)?;
         let mut header = world::header(&world, ranks);
         let nccl = if tuples.iter().any(|tuple| tuple.nccl) {
-            Some(match Communicator::open(world.device(), ranks, args.world.timeout()) {
+            Some(match Communicator::open(world.device(), ranks, args.world.timeout) {
                 Ok(communicator) => {
                     header.note(format!("NCCL {}, all-to-all by {}", communicator.version(), communicator.all_to_all_by()));
                     Ok(communicator)
@@ -166,7 +166,7 @@ impl Experiment for Collectives {
              the GPU's own clock; sums of ours are held against the CPU's to the bit, those of NCCL to n epsilon times the sum of magnitudes",
         );
         let stream = Stream::new(world.device())?;
-        let gate = gate::Gate::new(world.device(), args.world.timeout())?;
+        let gate = gate::Gate::new(world.device(), args.world.timeout)?;
         let ours = Ours::open(args, world, tuples, ranks)?;
         let wires = wires(args, &ours);
         let overlaps = stream.begins_early();

@@ -2,7 +2,6 @@
 
 use crate::error::Failure;
 use crate::listing::{self, ListingArgs};
-use crate::report::{refused, unreadable};
 use crate::program::{Program, catalog, program};
 use ginlab::report::compare::{Compared, Comparison, Verdict};
 use ginlab::report::run::Runs;
@@ -57,9 +56,9 @@ struct Document<'a> {
 /// Compares, and prints the table.
 fn run(args: &Args) -> Result<(), Failure> {
     args.listing.check()?;
-    let [a, b] = [&args.a, &args.b].map(|path| Runs::find(std::slice::from_ref(path)).map_err(unreadable));
+    let [a, b] = [&args.a, &args.b].map(|path| Runs::find(std::slice::from_ref(path)));
     let (a, b) = (a?, b?);
-    let comparison = Comparison::of(&a.runs, &b.runs, catalog(), &args.ignore).map_err(refused)?;
+    let comparison = Comparison::of(&a.runs, &b.runs, catalog(), &args.ignore)?;
     let [a_name, b_name] = [&args.a, &args.b].map(|path| path.display().to_string());
     let mut header = Header::default();
     header.set(Key::Ginlab, env!("CARGO_PKG_VERSION"));

@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<Option<Vec<Finding>>, Failure> {
 
 fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Failure> {
     // The others wait while one of each machine looks: its trials have bounds of their own.
-    ranks.set_timeout(args.job.timeout() * 2 + Duration::from_secs(args.wait + 180));
+    ranks.set_timeout(args.job.timeout * 2 + Duration::from_secs(args.wait + 180));
     // One rank of a machine looks at it; the others would find the same, and hold the same cards meanwhile.
     let (mine, took) = if ranks.local_rank() == 0 { examine(args) } else { Default::default() };
     let machine = Machine::bus(wanted(args));

@@ -2,7 +2,6 @@
 //! two ranks, in processes of their own.
 
 use super::{Args, wants};
-use crate::output::DeviceKind;
 use ginlab::cuda::{Choice, Device};
 use ginlab::doctor::Machine;
 use ginlab::doctor::trial::{self, Trial};
@@ -16,8 +15,8 @@ const MOST_RAILS: usize = 64;
 
 /// Tries, and hands the machine what came of it.
 pub fn try_out(args: &Args, machine: &mut Machine) {
-    let timeout = args.job.timeout().min(Duration::from_secs(10));
-    let choice = if args.job.device == DeviceKind::Emulated { Choice::Emulated } else { Choice::Auto };
+    let timeout = args.job.timeout.min(Duration::from_secs(10));
+    let choice = if args.job.device == Choice::Emulated { Choice::Emulated } else { Choice::Auto };
     let device = machine.took.of("a GPU's context", || Device::open(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
     if matches!(device, Device::Gpu(_)) && wants(args, "gdrcopy") {
         machine.asked.gdrcopy = Some(machine.took.of("GDRCopy", || trial::gdrcopy(&device)));
@@ -66,7 +65,7 @@ fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
     command.args(["proxy", "--np", "2", "--bootstrap", "local", "-p", provider, "-b", "64K", "-e", "64K"]);
     command.args(["-n", "4", "-w", "1", "-r", "1", "--mode", "nbi", "--no-header", "--csv", "-", "-t", "20"]);
     command.args(["--rails", &rails.max(1).to_string()]);
-    if args.job.device == DeviceKind::Emulated {
+    if args.job.device == Choice::Emulated {
         command.args(["-d", "emulated"]);
     }
     // The launcher's ranks are not these two.

@@ -2,9 +2,10 @@
 
 use crate::error::Failure;
 use crate::output::OutputArgs;
-use crate::values::sizes;
+use crate::values::{seconds, sizes};
 use ginlab::measure::size;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,8 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub timeout: u64,
+    #[arg(short = 't', long, default_value = "10", value_name = "SECONDS", value_parser = seconds())]
+    pub timeout: Duration,
     #[command(flatten)]
     pub output: OutputArgs,
 }

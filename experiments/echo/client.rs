@@ -33,11 +33,7 @@ pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wa
 
     let mut header = Versions::header();
     header.set(Key::Provider, opened.rails.provider.clone()).set(Key::Rails, opened.rails.names.clone());
-    header.note(format!("the server is {visit}"));
-    for note in &opened.rails.notes {
-        header.note(note);
-    }
-    header.note(
+    header.note(format!("the server is {visit}")).notes(&opened.rails.notes).note(
         "each message goes to the server and back twice at the same time, by the socket and by send and receive of the fabric, \
          on one thread of each side; times are round trips, percentiles are over messages, every echo is verified",
     );

@@ -15,7 +15,6 @@ use crate::runner::in_event_loop;
 use args::{Args, Plan};
 use ginlab::bootstrap::visit::Entrance;
 use ginlab::bootstrap::{self, process_env};
-use std::time::Duration;
 
 pub const PROGRAMS: &[Program] = &[Program {
     about: Some(client::ABOUT),
@@ -36,7 +35,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         domains: args.domain.iter().cloned().collect(),
         rails: 1,
         messages: true,
-        timeout: Duration::from_secs(args.timeout),
+        timeout: args.timeout,
     };
     let token = match args.listen.as_ref().or(args.connect.as_ref()) {
         None => bootstrap::random_token(),

@@ -48,12 +48,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         }
         None => (Versions::header(), Listing::here()?),
     };
-    for note in findings(&listing, args.from.is_some()) {
-        header.note(note);
-    }
-    if let Some(label) = ginlab::fabric::soft::label() {
-        header.note(format!("the EFA cards are software: a run calls them {label}"));
-    }
+    let software = |label| format!("the EFA cards are software: a run calls them {label}");
+    header.notes(findings(&listing, args.from.is_some())).notes(ginlab::fabric::soft::label().map(software));
     if let Some(provider) = &args.provider {
         let provider = if ginlab::fabric::soft::is_asked(provider) { "efa" } else { provider };
         listing.keep(provider).map_err(|text| Failure::Usage(format!("--provider: {text}")))?;

@@ -1,10 +1,11 @@
 //! The options of `ginlab ipc`.
 
-use crate::output::DeviceKind;
-use crate::values::{List, counts};
+use crate::values::{List, counts, seconds};
 use clap::ValueEnum;
+use ginlab::cuda::Choice;
 use ginlab::measure::size;
 use std::path::PathBuf;
+use std::time::Duration;
 use strum::IntoStaticStr;
 
 const EXAMPLES: &str = "\
@@ -76,11 +77,11 @@ pub struct Args {
     #[arg(long)]
     pub no_check: bool,
     /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    pub device: Choice,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub timeout: u64,
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    pub timeout: Duration,
     /// Spoil a byte of every payload before it is checked
     #[arg(long, hide = true)]
     pub spoil: bool,

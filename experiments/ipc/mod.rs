@@ -145,12 +145,8 @@ fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
         let rate = link.bits_per_second.map(|rate| format!(", {} GB/s one way", rate as f64 / 8e9)).unwrap_or_default();
         header.set(Key::Provider, format!("{}{count}{rate}", link.fabric()));
     }
-    if let Some(path) = &plan.args.cuda_module {
-        header.note(format!("cuda-c++: {}", path.display()));
-    }
-    for note in &rank.notes {
-        header.note(note.clone());
-    }
+    let module = plan.args.cuda_module.as_ref();
+    header.notes(module.map(|path| format!("cuda-c++: {}", path.display()))).notes(&rank.notes);
     if plan.emulated {
         header.note("emulated device over shared memory: its times say nothing about a GPU");
     }

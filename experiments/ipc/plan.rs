@@ -3,7 +3,6 @@
 pub use super::args::{Launch, Operation};
 use super::args::{Args, Direction, Grid, Pairs};
 use crate::error::Failure;
-use crate::output::DeviceKind;
 use crate::values::usage;
 use ginlab::cuda::{Choice, Device, visible_gpus};
 use ginlab::measure::size;
@@ -97,7 +96,7 @@ impl Plan {
             sizes: size::sweep(args.begin, end, args.factor).map_err(|why| usage("--begin, --end, --factor", why))?,
             grids,
             knee,
-            timeout: Duration::from_secs(args.timeout),
+            timeout: args.timeout,
         })
     }
 
@@ -110,7 +109,7 @@ impl Plan {
     /// Every tuple of every scene. Those that differ in their grid alone are side by side.
     pub fn tuples(&self) -> Vec<(usize, Tuple)> {
         let Args { operation, launch, block, .. } = &self.args;
-        iproduct!(0..self.scenes.len(), operation, &self.sizes, launch, &block[..], &self.grids)
+        iproduct!(0..self.scenes.len(), operation, &self.sizes, launch, block, &self.grids)
             .map(|(scene, &operation, &bytes, &launch, &block, &grid)| {
                 (scene, Tuple { operation, bytes, launch, block, grid })
             })
@@ -127,11 +126,11 @@ impl Plan {
 fn devices(args: &Args) -> Result<(bool, usize), Failure> {
     let seen = visible_gpus()?.len();
     let gpus = match args.device {
-        DeviceKind::Emulated => None,
-        DeviceKind::Auto => Some(seen).filter(|seen| *seen > 0),
-        DeviceKind::Gpu if seen > 0 => Some(seen),
+        Choice::Emulated => None,
+        Choice::Auto => Some(seen).filter(|seen| *seen > 0),
+        Choice::Gpu if seen > 0 => Some(seen),
         // It says why there is none.
-        DeviceKind::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
+        Choice::Gpu => return Device::open(Choice::Gpu, 0).map(|_| (false, 2)).map_err(Failure::from),
     };
     let ranks = args.np.unwrap_or(match (args.pairs, gpus) {
         (Pairs::First, _) | (_, None) => 2,

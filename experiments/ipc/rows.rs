@@ -142,9 +142,7 @@ impl Writer<'_> {
         senders.sort_unstable();
         senders.dedup();
         let rate = self.rank.link(scene.flows[flows[0]]).and_then(|link| link.bits_per_second);
-        if let Some(rate) = rate {
-            row.line_rate(rate * senders.len() as u64);
-        }
+        row.line_rate(rate.map(|rate| rate * senders.len() as u64));
         let of_flows = |flow: &usize| flows.contains(flow);
         let received: Vec<f64> =
             outcome.received.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();

@@ -1,10 +1,12 @@
 //! Options of `ginlab jacobi`, and the rows that they ask for.
 
 use crate::error::Failure;
-use crate::values::{List, counts, name, usage};
+use crate::values::{List, counts, list, name, usage};
 use crate::world::WorldArgs;
 use clap::ValueEnum;
 use ginlab::gin::Path;
+use ginlab::report::each_once;
+use itertools::iproduct;
 use std::fmt;
 use std::str::FromStr;
 
@@ -129,13 +131,13 @@ pub struct Args {
     #[arg(long, default_value = "block", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub norm: Vec<Norm>,
     /// When the CPU sees the norm: now, delayed, every=K; a list
-    #[arg(long, default_value = "delayed", value_name = "LIST", value_parser = List::<When>::from_str)]
+    #[arg(long, default_value = "delayed", value_name = "LIST", value_parser = list::<When>)]
     pub norm_when: List<When>,
     /// What stands between two iterations; a list
     #[arg(long, default_value = "neighbours", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub sync: Vec<SyncBy>,
     /// How PEs are reached: auto, nvlink, rails; a list
-    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = List::<Path>::from_str)]
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Path>)]
     pub path: List<Path>,
     /// Columns of the field, a list [default: 4096; 64 on the emulated device]
     #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
@@ -147,7 +149,7 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "LIST", value_parser = counts::<u32>(10_000_000))]
     pub iterations: Option<List<u32>>,
     /// Blocks of a grid, or auto; a list
-    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = List::<Grid>::from_str)]
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Grid>)]
     pub grid: List<Grid>,
     /// Threads of a block, a multiple of 32; resident takes what a row needs
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = threads)]
@@ -200,52 +202,33 @@ pub struct Defaults {
 
 /// Every row that the options ask for. Factors that make no difference to one another are not multiplied.
 pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
-    let list = |given: &Option<List<u32>>, otherwise: u32| given.as_ref().map_or(vec![otherwise], |list| list.to_vec());
+    let list_or = |given: &Option<List<u32>>, otherwise: u32| given.clone().unwrap_or_else(|| vec![otherwise]);
     let every = Exchange::value_variants().iter().copied().filter(|exchange| defaults.nccl || !exchange.by_nccl());
     let exchanges = if args.exchange.is_empty() { every.collect() } else { args.exchange.clone() };
-    let mut found: Vec<Tuple> = Vec::new();
-    let mut add = |tuple: Tuple| {
-        if !found.contains(&tuple) {
-            found.push(tuple);
-        }
-    };
-    for &path in args.path.iter() {
-        for nx in list(&args.nx, defaults.nx) {
-            for ny in list(&args.ny, nx) {
-                if nx < 3 || ny < 3 {
-                    return Err(usage("--nx/--ny", format!("{nx} x {ny}: a field has three columns and three rows or more")));
-                }
-                for iterations in list(&args.iterations, defaults.iterations) {
-                    for &norm in &args.norm {
-                        for &when in args.norm_when.iter() {
-                            for &sync in &args.sync {
-                                for &exchange in &exchanges {
-                                    for &grid in args.grid.iter() {
-                                        for &block in args.block.iter() {
-                                            let resident = exchange == Exchange::Resident;
-                                            add(Tuple {
-                                                exchange,
-                                                norm,
-                                                when: if norm == Norm::Never { When::Delayed } else { when },
-                                                sync: if resident || exchange.by_nccl() { SyncBy::Neighbours } else { sync },
-                                                path,
-                                                nx,
-                                                ny,
-                                                iterations,
-                                                grid,
-                                                block: if resident { 0 } else { block },
-                                            });
-                                        }
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
+    let by = |nx| list_or(&args.ny, nx).into_iter().map(move |ny| (nx, ny));
+    let fields: Vec<(u32, u32)> = list_or(&args.nx, defaults.nx).into_iter().flat_map(by).collect();
+    if let Some((nx, ny)) = fields.iter().find(|(nx, ny)| *nx < 3 || *ny < 3) {
+        return Err(usage("--nx/--ny", format!("{nx} x {ny}: a field has three columns and three rows or more")));
     }
-    Ok(found)
+    let iterations = list_or(&args.iterations, defaults.iterations);
+    let Args { path, norm, norm_when, sync, grid, block, .. } = args;
+    let all = iproduct!(path, &fields, &iterations, norm, norm_when, sync, &exchanges, grid, block);
+    let tuples = all.map(|(&path, &(nx, ny), &iterations, &norm, &when, &sync, &exchange, &grid, &block)| {
+        let resident = exchange == Exchange::Resident;
+        Tuple {
+            exchange,
+            norm,
+            when: if norm == Norm::Never { When::Delayed } else { when },
+            sync: if resident || exchange.by_nccl() { SyncBy::Neighbours } else { sync },
+            path,
+            nx,
+            ny,
+            iterations,
+            grid,
+            block: if resident { 0 } else { block },
+        }
+    });
+    Ok(each_once(tuples))
 }
 
 impl Tuple {

@@ -85,7 +85,7 @@ impl Jacobi {
         }
         if tuples.iter().any(|tuple| tuple.exchange.by_nccl()) {
             let device = jacobi.session()?.world.device().clone();
-            jacobi.nccl = Some(match Communicator::open(&device, ranks, args.world.timeout()) {
+            jacobi.nccl = Some(match Communicator::open(&device, ranks, args.world.timeout) {
                 Ok(communicator) => {
                     if jacobi.in_device_memory()? {
                         jacobi.session()?.connect(&communicator, ranks)?;
@@ -141,7 +141,7 @@ impl Jacobi {
         if let Some(why) = self.refused(tuple)? {
             let mut row = self.row(tuple, tuple.block)?;
             row.status = Status::Skipped(why);
-            return Ok(if ranks.rank() == 0 { vec![(row, Vec::new())] } else { Rows::new() });
+            return Ok(vec![(row, Vec::new())]);
         }
         self.lay_out(tuple)?;
         self.run_alone(tuple, ranks)?;

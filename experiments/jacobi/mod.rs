@@ -81,7 +81,7 @@ impl Experiment for Jacobi {
             ("rows".to_owned(), format!("{planned:?}")),
             ("options".to_owned(), format!("{} check {} strip {}", args.repeats, !args.no_check, args.strip)),
         ];
-        let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
+        let ranks = args.world.meet.ranks(args.world.timeout, fingerprint, move |ranks| match ranks {
             0 => Err(usage("--np", "one PE or more")),
             _ if ranks > least => Err(usage("--np", format!("{ranks} PEs for a field of {least} rows"))),
             _ => Ok(()),
@@ -104,10 +104,7 @@ impl Experiment for Jacobi {
         }
         let world = &jacobi.session()?.world;
         let mut header = world::header(world, ranks);
-        if let Some(note) = jacobi.nccl_note() {
-            header.note(note);
-        }
-        header.note(
+        header.notes(jacobi.nccl_note()).note(
             "times are of one iteration: a run's wall time from a barrier of all ranks to the end of its last kernel and norm, over its \
              iterations; t1 is that of the launched kernel on one device",
         );

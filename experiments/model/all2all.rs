@@ -8,7 +8,7 @@ use crate::values::{self, List, counts, sizes, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::Profile;
-use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Setting};
+use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Order, Setting};
 use ginlab::measure::size;
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use ginlab::signals;
@@ -83,14 +83,6 @@ enum Strategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Order {
-    /// Each begins behind itself.
-    Rotated,
-    /// All begin with the first.
-    Same,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Route {
     /// Each GPU writes to each.
     Direct,
@@ -143,15 +135,12 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
             packet: packet.unwrap_or(u64::MAX >> 8),
             gathering: 0,
             window: args.window,
-            order: match order {
-                Order::Rotated => all_to_all::Order::Rotated,
-                Order::Same => all_to_all::Order::Same,
-            },
+            order,
             seed: args.seed,
         };
-        Whole { setting, order, route, packet }
+        Whole { setting, route, packet }
     };
-    Ok(iproduct!(order, strategy, route, &packets, &rails[..], &sizes, &nodes[..]).map(setting).collect())
+    Ok(iproduct!(order, strategy, route, &packets, rails, &sizes, nodes).map(setting).collect())
 }
 
 /// A row: an all-to-all of blocks from every GPU to every GPU.
@@ -159,7 +148,6 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
 pub struct Whole {
     /// As if each GPU wrote to each.
     setting: Setting,
-    order: Order,
     route: Route,
     packet: Option<u64>,
 }
@@ -268,7 +256,7 @@ fn measure(args: &Args, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>),
     row.ranks = gpus as u32;
     row.rails = Some(setting.rails);
     row.strategy = Some(if setting.split { "split" } else { "round-robin" }.into());
-    row.mode = Some(format!("nodes={},{}", setting.nodes, values::name(whole.order)));
+    row.mode = Some(format!("nodes={},{}", setting.nodes, values::name(setting.order)));
     row.size_bytes = Some(setting.bytes);
     row.set(&ROUTE, values::name(whole.route)).set(&PACKET, whole.packet);
     row.set(&WINDOW, args.window).set(&IMBALANCE, imbalance);
@@ -276,7 +264,7 @@ fn measure(args: &Args, cards: &Cards, whole: &Whole) -> Result<(Row, Vec<f64>),
     row.times(&times).throughput(setting.bytes * setting.peers(), setting.peers());
     if let Some(time) = row.time_us_p50 {
         row.set(&PAIR, setting.bytes as f64 / time / 1000.0);
-        row.line_rate((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails));
+        row.line_rate(Some((profile.line_rate_gbps.value * 1e9) as u64 * u64::from(setting.rails)));
         // What stays in the machine goes by NVLink meanwhile.
         let (n, local) = (gpus as f64, setting.gpus_per_node as f64);
         let inside = whole.inside() as f64 / profile.nvlink_gbytes_s.value / 1000.0;

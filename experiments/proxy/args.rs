@@ -1,15 +1,18 @@
 //! The options of `ginlab proxy`, and what follows from them.
 
 use crate::error::Failure;
-use crate::job::{self, Completion, MeetArgs, MemoryKind};
-use crate::output::DeviceKind;
-use crate::values::{self, List, Pin, Rails, RingPlace, counts, fault, sizes, slots, usage};
+use crate::job::{self, MeetArgs, MemoryKind};
+use crate::values::{self, List, Pin, counts, fault, list, seconds, sizes, slots, usage};
 use clap::{ArgAction, ValueEnum};
+use ginlab::cuda::Choice;
 use ginlab::fabric::FabricError;
+use ginlab::fabric::libfabric::Level;
 use ginlab::fabric::model::{self, Profile};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::rails::strategy::Strategy;
+use ginlab::ring::RingPlace;
+use itertools::iproduct;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -22,7 +25,7 @@ pub const NULL: &str = "null";
 const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
 
 /// Rails where none are named: the cards of a GPU on a p5.
-const USUAL_RAILS: [Rails; 1] = [Rails(4)];
+const USUAL_RAILS: [usize; 1] = [4];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +64,7 @@ pub struct Args {
     pub repeats: Option<u32>,
     /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K; nbi-batch=K: once at the end, and K puts of
     /// a block go out together, behind one fence
-    #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST")]
+    #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST", value_parser = list::<Mode>)]
     pub mode: List<Mode>,
     /// Blocks of the grid, a list that is swept
     #[arg(short = 'g', long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
@@ -77,10 +80,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub window: Option<u32>,
     /// Rails per rank, a list that is swept [default: 4, and no more than there are cards]
-    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
-    pub rails: Option<List<Rails>>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
+    pub rails: Option<List<usize>>,
     /// How puts are laid over the rails, a list that is swept: single, split, round-robin, auto
-    #[arg(long, default_value = "auto", value_name = "LIST")]
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
     /// libfabric provider (efa, tcp, shm, ...), null, or modelled cards: model:p4d, p5, p5en, p6-b200 [default: efa where there
     /// is one, else tcp; null where there is no libfabric]
@@ -93,11 +96,11 @@ pub struct Args {
     #[arg(long)]
     pub no_move: bool,
     /// When a put counts as complete
-    #[arg(long, value_enum, default_value_t = Completion::Delivery)]
-    pub completion: Completion,
+    #[arg(long, value_enum, default_value_t = Level::Delivery)]
+    pub completion: Level,
     /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    pub device: Choice,
     /// Where the payload is
     #[arg(long, value_enum, default_value_t = MemoryKind::Pinned)]
     pub mem: MemoryKind,
@@ -156,8 +159,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory_limit: Option<u64>,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub timeout: u64,
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    pub timeout: Duration,
     /// Inject a fault: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)
     #[arg(long, value_name = "FAULT", hide = true, value_parser = fault)]
     pub fault: Option<Fault>,
@@ -311,10 +314,8 @@ impl Args {
             Some(Provider::Null) if !self.domain.is_empty() => Err(no_domains("the null provider has")),
             Some(Provider::Model(..)) if !self.domain.is_empty() => Err(no_domains("modelled cards have")),
             Some(Provider::Model(name, profile)) => {
-                match self.rails().iter().find(|rails| rails.0 as f64 > profile.cards.value) {
-                    Some(rails) => {
-                        Err(usage("--rails", format!("{}; a {name} has {} cards", rails.0, profile.cards.value)))
-                    }
+                match self.rails().iter().find(|rails| **rails as f64 > profile.cards.value) {
+                    Some(rails) => Err(usage("--rails", format!("{rails}; a {name} has {} cards", profile.cards.value))),
                     None => Ok(()),
                 }
             }
@@ -357,7 +358,7 @@ impl Args {
     }
 
     /// Rails by tuple.
-    fn rails(&self) -> &[Rails] {
+    fn rails(&self) -> &[usize] {
         self.rails.as_deref().unwrap_or(&USUAL_RAILS)
     }
 
@@ -374,17 +375,12 @@ impl Args {
 
     /// The most rails of any tuple.
     pub fn most_rails(&self) -> usize {
-        self.rails().iter().map(|rails| rails.0).max().unwrap_or(1)
+        self.rails().iter().copied().max().unwrap_or(1)
     }
 
     /// Bytes of source, and of destination, of a rank.
     pub fn memory_limit(&self) -> u64 {
         self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT)
-    }
-
-    /// The longest wait of any kind.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
     }
 
     /// The completion level for rows and header.
@@ -407,18 +403,9 @@ impl Args {
     /// Every tuple, in the order it is measured.
     pub fn tuples(&self) -> Result<Vec<Tuple>, Failure> {
         let sizes = sizes(self.begin, self.end, self.factor)?;
-        let mut tuples = Vec::new();
-        for rails in self.rails() {
-            for &strategy in self.strategy.iter() {
-                for &grid in self.grid.iter() {
-                    for &block in self.block.iter() {
-                        let tuple = |&bytes: &u64| Tuple { bytes, rails: rails.0, strategy, grid, block };
-                        tuples.extend(sizes.iter().map(tuple));
-                    }
-                }
-            }
-        }
-        Ok(tuples)
+        let tuples = iproduct!(self.rails(), &self.strategy, &self.grid, &self.block, &sizes);
+        let tuple = |(&rails, &strategy, &grid, &block, &bytes)| Tuple { bytes, rails, strategy, grid, block };
+        Ok(tuples.map(tuple).collect())
     }
 
     /// What must be the same on all ranks.

@@ -170,7 +170,7 @@ pub fn memory_path(args: &Args, device: &Device, domains: &[Domain]) -> Result<M
     }
     let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
     let probe = device.allocate(Place::Device, 2 << 20)?;
-    let options = RailOptions { level: args.completion.into(), cuda_memory: true, messages: false, max_outstanding: None };
+    let options = RailOptions { level: args.completion, cuda_memory: true, messages: false, max_outstanding: None };
     let reachable = LibfabricRail::open(domain, &options).ok().is_some_and(|mut rail| {
         // SAFETY: the buffer outlives the region, which ends in this expression.
         rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true), Access::ALL) }.is_ok()

@@ -176,9 +176,6 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case)
 }
 
 fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, why: &str) -> Rows {
-    if ranks.rank() != 0 {
-        return Vec::new();
-    }
     let modes = args.mode.iter().map(|&mode| {
         let mut row = blank(args, tuple, rank, ranks, Case::Put(mode));
         row.status = Status::Skipped(why.into());
@@ -219,9 +216,7 @@ fn rows(
         if let Some(post) = Summary::of(&slowest(&posted, |times| times)) {
             row.set(&POST, post.p50).set(&POST_RATE, Micros(post.p50).mops(operations));
         }
-        if let Some(line) = rank.line_rate(shape.tuple.rails) {
-            row.line_rate(line * pairs);
-        }
+        row.line_rate(rank.line_rate(shape.tuple.rails).map(|line| line * pairs));
         let behind = of_ranks.iter().find_map(|found| found.slower_than_the_card());
         if let Some(why) = behind.or_else(|| slower_than_its_pace(shape, rank, case, &samples)) {
             row.doubt(why);

@@ -22,7 +22,7 @@ use crate::program::Program;
 use crate::runner::{Experiment, Plan, Ranks, Rows, program};
 use args::{Args, Tuple};
 use cuda_std::emulation;
-use ginlab::bootstrap::{Bootstrap, Kind};
+use ginlab::bootstrap::Bootstrap;
 use ginlab::proxy::device_timeout;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
@@ -87,17 +87,9 @@ impl Experiment for Proxy {
         }
         args.settle_rails();
         let tuples = args.tuples()?;
-        let ranks = Ranks {
-            kind: args.meet.bootstrap.map(Kind::from),
-            asked: args.meet.np,
-            default: if args.is_null() { 1 } else { 2 },
-            check: Box::new(args.check_ranks()),
-            // A rank waits while another one measures a row, which is bounded by the volume of a row and by the device's own
-            // timeout.
-            timeout: device_timeout(args.timeout()) * 2,
-            interfaces: args.meet.bootstrap_if.clone(),
-            fingerprint: args.fingerprint(&tuples),
-        };
+        // A rank waits while another one measures a row, which is bounded by the volume of a row and by the device's own timeout.
+        let ranks = args.meet.ranks(device_timeout(args.timeout), args.fingerprint(&tuples), args.check_ranks());
+        let ranks = Ranks { default: if args.is_null() { 1 } else { 2 }, ..ranks };
         Ok(Plan { keep_going: args.keep_going, ..Plan::of_ranks(tuples, ranks) })
     }
 
@@ -137,11 +129,8 @@ fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
         .set(Key::Completion, args.completion())
         .set(Key::Affinity, rank.affinity())
         .set(Key::Memory, rank.path.text());
-    for note in &rank.notes {
-        header.note(note);
-    }
     let plural = if ranks.size() == 1 { "" } else { "s" };
-    header.note(format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind()));
+    header.notes(&rank.notes).note(format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind()));
     header.note(
         "time_us is the time per put (per producer) until all puts of a repeat are complete, on the device's clock \
          (CPU-initiated rows: the proxy thread's clock); percentiles are over repeats; rates and bandwidths count all \

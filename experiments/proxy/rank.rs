@@ -58,7 +58,7 @@ impl Rank {
                 (pairing.target(rank), pairing.source(rank))
             }
         };
-        let (device, why_emulated) = Device::open(args.device.into(), ranks.local_rank())?;
+        let (device, why_emulated) = Device::open(args.device, ranks.local_rank())?;
         if let Some(why) = why_emulated {
             notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
         }
@@ -92,8 +92,8 @@ impl Rank {
             _ => None,
         };
         for thread in 0..args.proxy_threads {
-            let patience = device_timeout(args.timeout());
-            let ring = RingMemory::of(&device, args.ring_memory.into(), args.ring_slots, LOG2_COMMAND_WORDS, patience)?;
+            let patience = device_timeout(args.timeout);
+            let ring = RingMemory::of(&device, args.ring_memory, args.ring_slots, LOG2_COMMAND_WORDS, patience)?;
             let mut stage = None;
             let mut source = memory_of(&payload, &device, path == MemoryPath::Device);
             if path.is_staged() && initiates {
@@ -128,7 +128,7 @@ impl Rank {
             setups.push((setup, memories, stage));
         }
         let options = RailOptions {
-            level: args.completion.into(),
+            level: args.completion,
             cuda_memory: path == MemoryPath::Device,
             messages: false,
             max_outstanding: None,
@@ -136,7 +136,7 @@ impl Rank {
         let start = |(own, memories, stage)| {
             if args.is_null() {
                 let open = move || Ok((0..most_rails).map(|_| NullRail::new()).collect());
-                return setup::start(own, memories, stage, args.timeout(), open);
+                return setup::start(own, memories, stage, args.timeout, open);
             }
             if let Some(model) = model.clone() {
                 let movers = movers.clone();
@@ -144,11 +144,11 @@ impl Rank {
                     let below = (0..most_rails).map(|_| NearRail::open("shared memory", movers.clone()));
                     Ok(model.rails(below.collect::<Result<Vec<_>, _>>()?))
                 };
-                return setup::start(own, memories, stage, args.timeout(), open);
+                return setup::start(own, memories, stage, args.timeout, open);
             }
             let (domains, options) = (domains.clone(), options.clone());
             let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
-            setup::start(own, memories, stage, args.timeout(), open)
+            setup::start(own, memories, stage, args.timeout, open)
         };
         let proxies = setups.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let table = RingTable::new(&device, &rings)?;

@@ -215,6 +215,6 @@ fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, 
     // A floor does no more than what it is the floor of: where nothing is written before a put, one thread raises the flag.
     let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
     let flag = Flag { payload: Some((&rank.payload, bytes)), first_poll_ns: 0 };
-    let each = round_trip(&rank.device, block, iterations, shape.args.timeout(), flag, rank.proxies.first())?;
+    let each = round_trip(&rank.device, block, iterations, shape.args.timeout, flag, rank.proxies.first())?;
     Ok(Sample { done: each * iterations as f64, posted: None })
 }

@@ -147,14 +147,14 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
         every,
         entries: ENTRIES,
     };
-    let before = clocks::offset(&rank.device, ROUNDS, shape.args.timeout())?;
+    let before = clocks::offset(&rank.device, ROUNDS, shape.args.timeout)?;
     let sampling = Sampling { every, entries: ENTRIES as usize };
     for proxy in &rank.proxies {
         proxy.trace(Some(sampling))?;
     }
     let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
     let times = rank.proxies.iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
-    let after = clocks::offset(&rank.device, ROUNDS, shape.args.timeout())?;
+    let after = clocks::offset(&rank.device, ROUNDS, shape.args.timeout)?;
     let alignment = Alignment { before, after };
     let mut stamps = vec![PutStamps::default(); (rings * ENTRIES) as usize];
     buffer.read(0, &mut stamps)?;

@@ -1,11 +1,11 @@
 //! The options of `ginlab queue`.
 
-use crate::output::DeviceKind;
-use crate::values::{List, Pin, RingPlace, counts, slots};
+use crate::values::{List, Pin, counts, list, seconds, slots};
 use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use clap::ValueEnum;
-use ginlab::cuda::Kernel;
+use ginlab::cuda::{Choice, Kernel};
 use ginlab::measure::size;
+use ginlab::ring::RingPlace;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, default_value = "pinned", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
     pub memory: Vec<RingPlace>,
     /// Bytes of an element, powers of two from 8 to 1024; each word of 8 has 63 bits of content
-    #[arg(short = 'p', long, default_value = "32", value_name = "LIST")]
+    #[arg(short = 'p', long, default_value = "32", value_name = "LIST", value_parser = list::<Words<1024>>)]
     pub payload: List<Words<1024>>,
     /// Bytes from one slot of the ring to the next, a power of two [default: those of the element]
     #[arg(long, value_name = "BYTES")]
@@ -83,11 +83,11 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "WHICH")]
     pub pin: Pin,
     /// Where kernels run
-    #[arg(short = 'd', long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
+    #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
+    pub device: Choice,
     /// Longest wait of any kind, in seconds
-    #[arg(short = 't', long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub timeout: u64,
+    #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    pub timeout: Duration,
 }
 
 /// A queue to compare.

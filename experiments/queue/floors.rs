@@ -6,10 +6,11 @@ use super::measure::{Bench, MOST_ELEMENTS, by_words};
 use crate::columns::{RING_SLOTS, SLOT_BYTES};
 use crate::error::Failure;
 use crate::runner::{Rows, timed};
-use crate::values::{self, RingPlace};
+use crate::values;
 use ginlab::cuda::{Buffer, Device};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::report::Row;
+use ginlab::ring::RingPlace;
 use ginlab::signals;
 use kernels::queue_kernel::QUEUE_STORES;
 
@@ -47,7 +48,7 @@ impl Bench<'_> {
             for _ in 0..self.args.repeats {
                 for (late, samples) in samples.iter_mut().enumerate() {
                     let flag = Flag { payload: None, first_poll_ns: late as u64 * 250 };
-                    samples.push(round_trip(&self.device, 1, iterations, self.timeout(), flag, None)?);
+                    samples.push(round_trip(&self.device, 1, iterations, self.args.timeout, flag, None)?);
                 }
             }
             for (name, samples) in ["ping-pong", "ping-pong-late"].into_iter().zip(samples) {

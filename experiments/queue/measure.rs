@@ -17,7 +17,6 @@ use kernels::queue_kernel::{QueueArgs, QueueResult};
 use kernels::ring::Status as DeviceStatus;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Elements that one repeat pushes at most.
 pub(super) const MOST_ELEMENTS: u64 = 1 << 25;
@@ -81,10 +80,6 @@ pub fn measure(bench: &Bench<'_>) -> Result<Rows, Failure> {
 }
 
 impl Bench<'_> {
-    pub(super) fn timeout(&self) -> Duration {
-        Duration::from_secs(self.args.timeout)
-    }
-
     fn slot_words(&self) -> u32 {
         self.args.slot_bytes.map_or(self.tuple.words, |slot| slot.0)
     }
@@ -106,14 +101,14 @@ impl Bench<'_> {
 
     fn ring(&self) -> Result<RingMemory, DeviceError> {
         let words = self.slot_words().trailing_zeros();
-        RingMemory::of(&self.device, self.tuple.place.into(), self.tuple.slots, words, self.timeout())
+        RingMemory::of(&self.device, self.tuple.place, self.tuple.slots, words, self.args.timeout)
     }
 
     pub(super) fn queues(&self, algorithm: Algorithm) -> Result<Queues, DeviceError> {
         let memory = |_| match algorithm {
             Algorithm::Vyukov => {
                 let Tuple { place, slots, words, .. } = self.tuple;
-                VyukovMemory::new(&self.device, place.into(), slots, words, self.timeout()).map(QueueMemory::Vyukov)
+                VyukovMemory::new(&self.device, place, slots, words, self.args.timeout).map(QueueMemory::Vyukov)
             }
             _ => self.ring().map(QueueMemory::Ring),
         };
@@ -168,7 +163,7 @@ impl Bench<'_> {
         for _ in 0..self.args.repeats {
             if let Some((ring, samples)) = &mut prototype {
                 let core = self.cores.first().copied();
-                let us = ring.run(self.tuple.grid, self.tuple.block, like, self.timeout(), core)?;
+                let us = ring.run(self.tuple.grid, self.tuple.block, like, self.args.timeout, core)?;
                 samples.push(us / f64::from(like));
             }
             for case in &mut cases {

@@ -9,7 +9,7 @@ use crate::columns::{ACK, RING_SLOTS, SCOPE, SLOT_BYTES};
 use crate::error::Failure;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, program};
-use crate::values::{Pin, RingPlace, usage};
+use crate::values::{Pin, usage};
 use args::{Algorithm, Args, Mode, Scope};
 use cuda_std::emulation;
 use floors::floors;
@@ -18,6 +18,7 @@ use ginlab::cores;
 use ginlab::cores::share::{Want, share_out};
 use ginlab::cuda::Device;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row, Shape};
+use ginlab::ring::RingPlace;
 use ginlab::versions::Versions;
 use itertools::iproduct;
 use measure::{Bench, measure};
@@ -154,7 +155,7 @@ impl Experiment for Queue {
     }
 
     async fn open(args: &Args, all: &mut Vec<Tuple>, _: &mut Bootstrap) -> Result<(Queue, Header), Failure> {
-        let (device, why_emulated) = Device::open(args.device.into(), 0)?;
+        let (device, why_emulated) = Device::open(args.device, 0)?;
         emulation::set_seed(args.seed);
         *all = tuples(args, &device)?;
         if matches!(device, Device::Emulated) && args.prototype.is_some() {
@@ -164,9 +165,7 @@ impl Experiment for Queue {
         let cores = consumer_cores(args, &device);
         let mut header = Versions::header();
         header.set(Key::Gpu, device.name()).set(Key::Affinity, format!("consumers on cores {cores:?}"));
-        if let Some(why) = why_emulated {
-            header.note(format!("emulated device: {why}"));
-        }
+        header.notes(why_emulated.map(|why| format!("emulated device: {why}")));
         header.note(
             "time_us is the time per push of one producer until all elements of a repeat are taken, on the device's clock; \
              rates count all producers; push_us and ack_us are of single pushes in a watched pass",

@@ -5,8 +5,7 @@ mod args;
 use crate::error::Failure;
 use crate::program::{Program, catalog, program};
 use args::Args;
-use ginlab::report::chart::ChartError;
-use ginlab::report::compare::{CompareError, Comparison};
+use ginlab::report::compare::Comparison;
 use ginlab::report::figures::Figure;
 use ginlab::report::page::Page;
 use ginlab::report::run::Runs;
@@ -19,7 +18,7 @@ pub const PROGRAMS: &[Program] =
 /// Writes the page.
 fn run(args: &Args) -> Result<(), Failure> {
     let output = Target::from(args.output.as_os_str());
-    let found = Runs::find(&args.paths).map_err(unreadable)?;
+    let found = Runs::find(&args.paths)?;
     if let Target::File(path) = &output
         && found.runs.iter().any(|run| same_file(&run.path, path))
     {
@@ -27,8 +26,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     let against = match &args.against {
         Some(path) => {
-            let earlier = Runs::find(std::slice::from_ref(path)).map_err(unreadable)?;
-            let comparison = Comparison::of(&earlier.runs, &found.runs, catalog(), &[]).map_err(refused)?;
+            let earlier = Runs::find(std::slice::from_ref(path))?;
+            let comparison = Comparison::of(&earlier.runs, &found.runs, catalog(), &[])?;
             Some((comparison, path.display().to_string()))
         }
         None => None,
@@ -41,11 +40,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     // Opened before the pictures are written: a page that cannot be leaves no pictures either.
     let page = WholeFile::create("the page", &output)?;
-    if let Some(folder) = &args.svg
-        && let Err(failure) = write_pictures(folder, &built.figures)
-    {
-        page.discard();
-        return Err(failure);
+    if let Some(folder) = &args.svg {
+        write_pictures(folder, &built.figures)?;
     }
     page.write(built.html.as_bytes())?;
     eprintln!("# {} files, {} pictures", found.runs.len(), built.figures.len());
@@ -60,18 +56,4 @@ fn write_pictures(folder: &Path, figures: &[Figure]) -> Result<(), Failure> {
         WholeFile::create("the picture", &target)?.write(figure.svg.as_bytes())?;
     }
     Ok(())
-}
-
-/// Files that cannot be read.
-pub fn unreadable(error: ChartError) -> Failure {
-    match error {
-        // The text is that of pictures.
-        ChartError::Empty(why) => Failure::Usage(why),
-        other => Failure::Usage(other.to_string()),
-    }
-}
-
-/// Runs that cannot be compared.
-pub fn refused(error: CompareError) -> Failure {
-    Failure::Usage(error.to_string())
 }

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
-use crate::values::{self, List, Rails, counts, sizes, usage};
+use crate::values::{self, List, counts, sizes, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
@@ -62,8 +62,8 @@ pub struct Args {
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
     /// Rails per rank, a list that is swept; messages take turns [default: 1,4, and no more than there are cards]
-    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
-    rails: Option<List<Rails>>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
+    rails: Option<List<usize>>,
     /// Do not verify every byte in a pass of its own
     #[arg(long)]
     no_check: bool,
@@ -103,11 +103,11 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     }
     let sizes = sizes(args.begin, args.end, args.factor)?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
-    let tuple = |(&mode, rails, &bytes): (&Mode, &Rails, &u64)| {
+    let tuple = |(&mode, &rails, &bytes): (&Mode, &_, &u64)| {
         let window = if mode == Mode::Roundtrip { 1 } else { u64::from(args.window) };
         let most = args.volume.checked_div(bytes).unwrap_or(u64::MAX).max(window.min(4));
         let messages = u64::from(args.iterations).min(most).max(1);
-        Tuple { mode, bytes, rails: rails.0, window, messages }
+        Tuple { mode, bytes, rails, window, messages }
     };
     Ok(iproduct!(&args.mode, rails, &sizes).map(tuple).collect())
 }
@@ -169,10 +169,7 @@ impl Experiment for Sendrecv {
         let other = pairing.partner(ranks.rank()).unwrap_or_default();
         let begins = pairing.target(ranks.rank()).is_some();
         let mut header = job.header(args.job.mem, ranks);
-        if let Some(note) = pairing.note() {
-            header.note(note);
-        }
-        header.note(
+        header.notes(pairing.note()).note(
             "time_us is the time per message and pair; in mode roundtrip half of a round trip, and ack_us are percentiles of \
              single ones (half of each)",
         );
@@ -199,9 +196,7 @@ impl Experiment for Sendrecv {
         row.set(&WINDOW, tuple.window);
         let times = slowest(&all, |(times, _)| times);
         timed(&mut row, &times, tuple.bytes * pairs, pairs);
-        if let Some(line) = self.job.line_rate(tuple.rails) {
-            row.line_rate(line * pairs);
-        }
+        row.line_rate(self.job.line_rate(tuple.rails).map(|line| line * pairs));
         self.job.counted(&mut row, &before, &after, tuple.rails);
         percentiles(&mut row, &ACK, singles);
         row.verified(all.iter().filter_map(|(_, wrong)| *wrong).reduce(|a, b| a + b));

@@ -6,6 +6,8 @@ use crate::world::{Scope, WorldArgs};
 use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::measure::size;
+use ginlab::report::each_once;
+use itertools::iproduct;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -167,38 +169,22 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
             _ => sizes.clone(),
         };
-        for &scope in &scopes {
-            for &bytes in &of_case {
-                for &threads in args.block.iter() {
-                    for &grid in if case.has_grid() { &args.grid[..] } else { &[1] } {
-                        let block = match scope {
-                            // Each thread or warp of the block has puts of its own.
-                            _ if case == Case::SignalOrder => threads,
-                            Scope::Thread => 1,
-                            Scope::Warp => 32,
-                            Scope::Block => threads,
-                        };
-                        // Half of the blocks put, half look.
-                        let grid = if case == Case::SignalOrder { grid.next_multiple_of(2) } else { grid };
-                        let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
-                        let most = if case == Case::SignalOrder { args.iterations } else { most };
-                        let tuple = Tuple {
-                            case,
-                            scope,
-                            bytes,
-                            grid,
-                            block,
-                            iterations: most,
-                            warmup: args.warmup.min(most),
-                            by_messages: bytes <= args.message_limit,
-                        };
-                        if !tuples.contains(&tuple) {
-                            tuples.push(tuple);
-                        }
-                    }
-                }
-            }
-        }
+        let grids = if case.has_grid() { &args.grid[..] } else { &[1] };
+        tuples.extend(iproduct!(&scopes, &of_case, &args.block, grids).map(|(&scope, &bytes, &threads, &grid)| {
+            let block = match scope {
+                // Each thread or warp of the block has puts of its own.
+                _ if case == Case::SignalOrder => threads,
+                Scope::Thread => 1,
+                Scope::Warp => 32,
+                Scope::Block => threads,
+            };
+            // Half of the blocks put, half look.
+            let grid = if case == Case::SignalOrder { grid.next_multiple_of(2) } else { grid };
+            let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
+            let iterations = if case == Case::SignalOrder { args.iterations } else { most };
+            let warmup = args.warmup.min(iterations);
+            Tuple { case, scope, bytes, grid, block, iterations, warmup, by_messages: bytes <= args.message_limit }
+        }));
     }
-    Ok(tuples)
+    Ok(each_once(tuples))
 }

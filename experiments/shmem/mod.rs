@@ -60,7 +60,7 @@ impl Experiment for Shmem {
             ("rows".to_owned(), format!("{tuples:?}")),
             ("options".to_owned(), format!("{} x {} check {}", args.repeats, args.iterations, !args.no_check)),
         ];
-        let ranks = args.world.ranks(fingerprint, |ranks| match ranks {
+        let ranks = args.world.meet.ranks(args.world.timeout, fingerprint, |ranks| match ranks {
             0 | 1 => Err(usage("--np", "a PE talks to another one: two ranks or more")),
             _ => Ok(()),
         });
@@ -77,9 +77,7 @@ impl Experiment for Shmem {
              put-signal-bandwidth and get-bandwidth the time of all bytes of a turn; size_bytes of all-to-all is what goes to each PE",
         );
         let shmem = Shmem::open(args, world, tuples, ranks)?;
-        if let Some(baseline) = shmem.baseline() {
-            header.note(format!("beside it in turns: {baseline}"));
-        }
+        header.notes(shmem.baseline().map(|baseline| format!("beside it in turns: {baseline}")));
         Ok((shmem, header))
     }
 

@@ -1,7 +1,7 @@
 //! The options of `ginlab write`.
 
 use crate::job::JobArgs;
-use crate::values::{List, Rails, counts};
+use crate::values::{List, counts, list};
 use clap::ValueEnum;
 use ginlab::measure::size;
 use ginlab::pairing::Pairing;
@@ -45,10 +45,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub buffers: Option<u32>,
     /// Rails per rank, a list that is swept [default: 1,4, and no more than there are cards]
-    #[arg(long, value_name = "LIST", value_parser = counts::<Rails>(64))]
-    pub rails: Option<List<Rails>>,
+    #[arg(long, value_name = "LIST", value_parser = counts::<usize>(64))]
+    pub rails: Option<List<usize>>,
     /// How writes are laid over the rails, a list that is swept: single, split, round-robin, auto
-    #[arg(long, default_value = "auto", value_name = "LIST")]
+    #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
     /// Who is written to: one (half of the ranks each to one of the other half, on another host where there is one), turn (rank 0 to each other rank in turn), all
     /// (rank 0 to all others at once); a list

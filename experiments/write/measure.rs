@@ -87,10 +87,8 @@ impl Write {
         row.strategy = Some(tuple.strategy.to_string());
         row.set(&WINDOW, tuple.window).set(&SLOT_BYTES, tuple.stride());
         timed(&mut row, &times, tuple.bytes * pairs, pairs);
-        if let Some(line) = self.job.line_rate(tuple.rails) {
-            let senders = if tuple.targets == Targets::One { pairs } else { 1 };
-            row.line_rate(line * senders);
-        }
+        let senders = if tuple.targets == Targets::One { pairs } else { 1 };
+        row.line_rate(self.job.line_rate(tuple.rails).map(|line| line * senders));
         self.job.counted(&mut row, &before, &after, tuple.rails);
         percentiles(&mut row, &ACK, singles);
         row.verified(all.iter().filter_map(|part| part.wrong).reduce(|a, b| a + b));

@@ -9,7 +9,7 @@ use crate::job::{Job, USUAL_RAILS, rails_text};
 use crate::nodes;
 use crate::program::Program;
 use crate::runner::{Experiment, Plan, Rows, drive, program};
-use crate::values::{Rails, sizes, usage};
+use crate::values::{sizes, usage};
 use args::{Args, Targets};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
@@ -44,12 +44,12 @@ impl Tuple {
 fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = sizes(args.begin, args.end, args.factor)?;
     let rails = args.rails.as_deref().unwrap_or(&USUAL_RAILS);
-    let tuple = |(&targets, rails, &strategy, &window, &bytes): (&_, &Rails, &_, &u32, &u64)| {
+    let tuple = |(&targets, &rails, &strategy, &window, &bytes): (&_, &_, &_, &u32, &u64)| {
         let most = (args.volume / bytes).max(u64::from(window.min(4)));
         let writes = u64::from(args.iterations).min(most).max(1);
-        Tuple { bytes, rails: rails.0, strategy, window, buffers: args.buffers.unwrap_or(window), targets, writes }
+        Tuple { bytes, rails, strategy, window, buffers: args.buffers.unwrap_or(window), targets, writes }
     };
-    Ok(iproduct!(&args.targets, rails, &args.strategy[..], &args.window[..], &sizes).map(tuple).collect())
+    Ok(iproduct!(&args.targets, rails, &args.strategy, &args.window, &sizes).map(tuple).collect())
 }
 
 /// Bytes of the source, and of the destination.
@@ -112,9 +112,7 @@ impl Experiment for Write {
         drive(&job.flow);
         let pairing = ranks.pairing();
         let mut header = job.header(args.job.mem, ranks);
-        if let Some(note) = pairing.note().filter(|_| args.targets.contains(&Targets::One)) {
-            header.note(note);
-        }
+        header.notes(pairing.note().filter(|_| args.targets.contains(&Targets::One)));
         header.note(
             "time_us is the time per write and target until all writes of a repeat are complete; ack_us is of single writes, \
              from post to completion, in a pass of its own; rates and bandwidths count all targets and pairs of ranks",

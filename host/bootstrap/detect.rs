@@ -16,14 +16,22 @@ pub fn process_env(name: &str) -> Option<String> {
 }
 
 /// How the ranks find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
+///
+/// Of each value the first paragraph is what `--help` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString, clap::ValueEnum)]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
+    /// Spawned here.
+    ///
     /// This program starts its own ranks on this machine.
     Local,
-    /// mpirun or srun started the ranks; needs the cargo feature `mpi`.
+    /// mpirun, srun.
+    ///
+    /// One of these started the ranks; needs the cargo feature `mpi`.
     Mpi,
-    /// RANK, WORLD_SIZE and MASTER_ADDR, or SkyPilot's variables.
+    /// RANK, WORLD_SIZE, MASTER_ADDR.
+    ///
+    /// Or SkyPilot's variables.
     Tcp,
 }
 

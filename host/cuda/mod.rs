@@ -56,13 +56,19 @@ pub enum DeviceError {
 }
 
 /// Which device a user asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Of each value the first paragraph is what `--help` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// The GPU, or an error.
+    /// The GPU.
+    ///
+    /// Where there is none, an error.
     Gpu,
     /// CPU threads.
     Emulated,
-    /// The GPU where there is one and this build has PTX, otherwise CPU threads.
+    /// The GPU where there is one.
+    ///
+    /// Without one, or in a build without PTX, CPU threads.
     Auto,
 }
 

@@ -84,7 +84,7 @@ mod tests {
         let line = line_rate(&vec![domain("rdmap79s0-rdm", Some("4f:00.0"), 100); 4]).unwrap();
         let mut row = Row::new("write", "write", "cpu", "efa");
         row.bandwidth_gbits_s = Some(150.0);
-        row.line_rate(line);
+        row.line_rate(Some(line));
         assert!(row.suspect.is_some(), "150 Gb/s over a card of 100: {:?}", row.line_rate_pct);
     }
 

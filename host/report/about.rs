@@ -29,11 +29,6 @@ impl About {
     pub const fn new(name: &'static str, question: &'static str) -> Self {
         Self { name, question, columns: &[], without: &[], headlines: &[], plots: Plot::USUAL }
     }
-
-    /// All columns of its rows, in their order.
-    pub fn all_columns(&self) -> impl Iterator<Item = &'static Column> {
-        Row::COMMON.iter().chain(self.columns)
-    }
 }
 
 /// The best value of a column among rows of a kind.

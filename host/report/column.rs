@@ -1,5 +1,6 @@
 //! What a column of a row says, and the values that stand in it.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::row::rounded;
@@ -57,20 +58,24 @@ impl Column {
     }
 }
 
-/// A value of a column. Numbers carry six significant digits when they are written.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// A value of a column. Numbers carry six significant digits when they are written. A reader that guesses types tries the kinds
+/// in this order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum Value {
-    /// Nothing: empty in CSV, null in JSON.
-    #[default]
-    None,
     /// Yes or no.
     Flag(bool),
     /// A count, or a size in bytes.
     Count(u64),
     /// A measured number.
+    #[serde(serialize_with = "six_digits")]
     Number(f64),
     /// A text.
     Text(String),
+    /// Nothing: empty in CSV, null in JSON. Lists, which no file of ours has, are read as nothing.
+    #[default]
+    #[serde(deserialize_with = "anything")]
+    None,
 }
 
 impl Value {
@@ -79,14 +84,6 @@ impl Value {
         match self {
             Self::Count(count) => Some(*count as f64),
             Self::Number(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    /// Yes or no, if it is that.
-    pub fn flag(&self) -> Option<bool> {
-        match self {
-            Self::Flag(flag) => Some(*flag),
             _ => None,
         }
     }
@@ -118,41 +115,12 @@ impl Value {
     }
 }
 
-impl Serialize for Value {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::None => serializer.serialize_none(),
-            Self::Flag(flag) => serializer.serialize_bool(*flag),
-            Self::Count(count) => serializer.serialize_u64(*count),
-            Self::Number(number) => rounded(*number).serialize(serializer),
-            Self::Text(text) => serializer.serialize_str(text),
-        }
-    }
+fn six_digits<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    rounded(*number).serialize(serializer)
 }
 
-/// A field as a reader that guesses types finds it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Field {
-    Flag(bool),
-    Count(u64),
-    Number(f64),
-    Text(String),
-    /// Nothing, and lists.
-    Other(serde::de::IgnoredAny),
-}
-
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Field::deserialize(deserializer)? {
-            Field::Flag(flag) => Self::Flag(flag),
-            Field::Count(count) => Self::Count(count),
-            Field::Number(number) => Self::Number(number),
-            Field::Text(text) if text.is_empty() => Self::None,
-            Field::Text(text) => Self::Text(text),
-            Field::Other(_) => Self::None,
-        })
-    }
+fn anything<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    IgnoredAny::deserialize(deserializer).map(drop)
 }
 
 impl<T: Into<Value>> From<Option<T>> for Value {

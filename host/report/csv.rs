@@ -10,8 +10,8 @@ use super::{Column, Header, ReportError, Row, Target, write_stdout};
 pub struct CsvSink {
     file: Option<File>,
     target: Target,
-    /// A header that replaces the one beside the file when it is closed.
-    amended: Option<Header>,
+    /// Stands beside the file; written again when that is closed.
+    header: Header,
     /// The columns behind the common ones.
     own: &'static [Column],
 }
@@ -23,9 +23,9 @@ impl CsvSink {
             Target::Stdout => None,
             Target::File(path) => Some(File::create(path).map_err(|source| ReportError::write("CSV", target, source))?),
         };
-        let mut sink = Self { file, target: target.clone(), amended: None, own };
+        let mut sink = Self { file, target: target.clone(), header: header.clone(), own };
         sink.record(|line| line.write_record(Row::COMMON.iter().chain(own).map(|column| column.name)))?;
-        sink.write_beside(header)?;
+        sink.write_beside()?;
         Ok(sink)
     }
 
@@ -37,23 +37,18 @@ impl CsvSink {
 
     /// Replaces the header when the output is closed.
     pub fn amend(&mut self, header: &Header) {
-        self.amended = Some(header.clone());
+        self.header = header.clone();
     }
 
     /// Closes the output, and makes sure that the file system really took it.
     pub fn finish(self) -> Result<(), ReportError> {
-        if let Some(header) = &self.amended {
-            self.write_beside(header)?;
-        }
-        match &self.file {
-            // Devices and pipes refuse to be synced; they have nothing to lose.
-            Some(file) => match file.sync_all() {
-                Err(error) if error.raw_os_error() != Some(nix::libc::EINVAL) => {
-                    Err(ReportError::write("CSV", &self.target, error))
-                }
-                _ => Ok(()),
-            },
-            None => Ok(()),
+        self.write_beside()?;
+        match self.file.as_ref().map_or(Ok(()), File::sync_all) {
+            // Devices and pipes refuse to be synced (EINVAL); they have nothing to lose.
+            Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
+                Err(ReportError::write("CSV", &self.target, error))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -72,13 +67,13 @@ impl CsvSink {
     }
 
     /// The header in a file of its own, where the rows are in one: a comment before them would break readers of CSV.
-    fn write_beside(&self, header: &Header) -> Result<(), ReportError> {
+    fn write_beside(&self) -> Result<(), ReportError> {
         let Target::File(path) = &self.target else { return Ok(()) };
         if !path.is_file() {
             return Ok(());
         }
         let beside = path.with_extension("header.json");
-        let text = serde_json::to_string_pretty(header).map_err(io::Error::from);
+        let text = serde_json::to_string_pretty(&self.header).map_err(io::Error::from);
         let written = text.and_then(|text| std::fs::write(&beside, text + "\n"));
         written.map_err(|source| ReportError::write("the header", &Target::File(beside), source))
     }

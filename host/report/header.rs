@@ -94,6 +94,12 @@ impl Header {
         self
     }
 
+    /// Adds several of them, or one that there may be.
+    pub fn notes(&mut self, texts: impl IntoIterator<Item: Into<String>>) -> &mut Self {
+        self.notes.extend(texts.into_iter().map(Into::into));
+        self
+    }
+
     /// Writes `# key: value` lines, for stderr.
     pub fn write_talk(&self, out: &mut impl Write) -> io::Result<()> {
         let mut text = String::new();

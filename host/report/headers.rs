@@ -15,6 +15,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::chart::ChartError;
@@ -28,9 +29,9 @@ struct Packed {
     files: Map<String, Value>,
 }
 
-/// The header of a CSV file as a JSON document: the one beside it, or else that of the nearest `headers.json` that names the
+/// The header of a CSV file: the one beside it, or else that of the nearest `headers.json` that names the
 /// file. None where neither is there.
-pub(super) fn of(csv: &Path) -> Result<Option<Vec<u8>>, ChartError> {
+pub(super) fn of(csv: &Path) -> Result<Option<Value>, ChartError> {
     let beside = read(&csv.with_extension("header.json"))?;
     if beside.is_some() {
         return Ok(beside);
@@ -39,23 +40,23 @@ pub(super) fn of(csv: &Path) -> Result<Option<Vec<u8>>, ChartError> {
     let absolute = csv.canonicalize().unwrap_or_else(|_| csv.to_path_buf());
     for folder in absolute.ancestors().skip(1).take(ABOVE) {
         let path = folder.join("headers.json");
-        let Some(text) = read(&path)? else { continue };
-        let broken = |error: serde_json::Error| ChartError::Broken { path: path.clone(), why: error.to_string() };
-        let Packed { common, files } = serde_json::from_slice(&text).map_err(broken)?;
+        let Some(Packed { common, files }) = read(&path)? else { continue };
         let name = absolute.strip_prefix(folder).unwrap_or(&absolute).to_string_lossy();
         if let Some(Value::Object(own)) = files.get(&*name) {
             let mut header = common;
             header.extend(own.clone());
-            return serde_json::to_vec(&header).map(Some).map_err(broken);
+            return Ok(Some(header.into()));
         }
     }
     Ok(None)
 }
 
-/// The bytes of a file; none when it is not there.
-fn read(path: &Path) -> Result<Option<Vec<u8>>, ChartError> {
+/// The JSON document of a file; none when it is not there.
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ChartError> {
     match std::fs::read(path) {
-        Ok(text) => Ok(Some(text)),
+        Ok(text) => serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| ChartError::Broken { path: path.into(), why: error.to_string() }),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ChartError::Read { path: path.into(), source }),
     }
@@ -73,7 +74,7 @@ mod tests {
     }"#;
 
     fn header(csv: &Path) -> Option<Value> {
-        of(csv).unwrap().map(|text| serde_json::from_slice(&text).unwrap())
+        of(csv).unwrap()
     }
 
     #[test]

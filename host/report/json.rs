@@ -2,28 +2,19 @@
 
 use std::io::{self, Write};
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::row::rounded;
-use super::{Column, Ending, Header, ReportError, Row, SCHEMA, Target, WholeFile};
+use super::{Column, Ending, Header, ReportError, Row, SCHEMA, WholeFile};
 
-/// A row of the document.
-struct Entry<'a> {
-    row: &'a Row,
-    own: &'static [Column],
-    samples: &'a [f64],
-}
+/// A thing as JSON has it: its keys in this order, and the value of each.
+#[derive(Debug)]
+pub struct Entry(pub Vec<(&'static str, Value)>);
 
-impl Serialize for Entry<'_> {
+impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (column, value) in Row::COMMON.iter().chain(self.own).zip(self.row.values(self.own)) {
-            map.serialize_entry(column.name, &value)?;
-        }
-        if !self.samples.is_empty() {
-            map.serialize_entry("samples_us", &self.samples.iter().copied().map(rounded).collect::<Vec<_>>())?;
-        }
-        map.end()
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
@@ -40,12 +31,11 @@ pub struct JsonSink {
 }
 
 impl JsonSink {
-    /// Opens the target.
-    pub fn create(target: &Target, header: &Header, own: &'static [Column]) -> Result<Self, ReportError> {
-        let output = WholeFile::create("JSON", target)?;
+    /// A document without rows.
+    pub fn new(output: WholeFile, header: &Header, own: &'static [Column]) -> Self {
         let mut sink = Self { header: String::new(), rows: Vec::new(), output: Some(output), own };
         sink.amend(header);
-        Ok(sink)
+        sink
     }
 
     /// Replaces the header.
@@ -59,7 +49,13 @@ impl JsonSink {
     /// Takes one row and its raw samples in microseconds.
     pub fn row(&mut self, row: &Row, samples: &[f64]) {
         // A row holds numbers and texts only: there is nothing that JSON could refuse.
-        if let Ok(line) = serde_json::to_string(&Entry { row, own: self.own, samples }) {
+        let values = row.values(self.own).into_iter().map(|value| serde_json::to_value(value).unwrap_or_default());
+        let names = Row::COMMON.iter().chain(self.own).map(|column| column.name);
+        let mut entry = Entry(names.zip(values).collect());
+        if !samples.is_empty() {
+            entry.0.push(("samples_us", samples.iter().copied().map(rounded).collect()));
+        }
+        if let Ok(line) = serde_json::to_string(&entry) {
             self.rows.push(line);
         }
     }
@@ -67,13 +63,6 @@ impl JsonSink {
     /// Writes the document.
     pub fn finish(mut self, ending: Ending) -> Result<(), ReportError> {
         self.write(ending)
-    }
-
-    /// Leaves the target as it was.
-    pub fn discard(mut self) {
-        if let Some(output) = self.output.take() {
-            output.discard();
-        }
     }
 
     fn write(&mut self, ending: Ending) -> Result<(), ReportError> {

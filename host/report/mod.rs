@@ -33,7 +33,7 @@ pub use self::about::{About, Best, Catalog, Headline, Plot, Shape};
 pub use self::column::{Column, Role, Value};
 pub use self::csv::CsvSink;
 pub use self::header::{Header, Key};
-pub use self::json::JsonSink;
+pub use self::json::{Entry, JsonSink};
 pub use self::row::{Row, SCHEMA, Status};
 pub use self::table::{Table, width};
 pub use self::whole::WholeFile;
@@ -149,16 +149,10 @@ impl Report {
     /// Opens every output and writes the header. Fails here, before the run, when one of them cannot be written.
     pub fn open(options: &Options, header: &Header, about: &About) -> Result<Self, ReportError> {
         Target::check(options.csv.as_ref(), options.json.as_ref())?;
-        let json = options.json.as_ref().map(|target| JsonSink::create(target, header, about.columns)).transpose()?;
-        let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose();
-        let csv = match csv {
-            Ok(csv) => csv,
-            Err(error) => {
-                // There was no run: an older document stays, and none appears.
-                json.into_iter().for_each(JsonSink::discard);
-                return Err(error);
-            }
-        };
+        let document = options.json.as_ref().map(|target| WholeFile::create("JSON", target)).transpose()?;
+        let csv = options.csv.as_ref().map(|target| CsvSink::create(target, header, about.columns)).transpose()?;
+        // A sink writes when it is dropped: had the CSV not opened, an older document would not stay.
+        let json = document.map(|output| JsonSink::new(output, header, about.columns));
         if !options.quiet {
             // Nothing can be done about a closed stderr, and nothing needs to be.
             let _ = header.write_talk(&mut io::stderr().lock());
@@ -196,18 +190,14 @@ impl Report {
 
     /// Closes every output. Call it on an interruption as well; what is dropped instead is closed as interrupted.
     pub fn finish(self, ending: Ending) -> Result<(), ReportError> {
-        let Self { table, csv, json } = self;
-        let json = json.map_or(Ok(()), |json| json.finish(ending));
-        let csv = csv.map_or(Ok(()), CsvSink::finish);
-        let table = table.map_or(Ok(()), |mut table| {
-            table.finish().map_err(|source| ReportError::write("the table", &Target::Stdout, source))
-        });
-        json.and(csv).and(table)
+        let json = self.json.map_or(Ok(()), |json| json.finish(ending));
+        let csv = self.csv.map_or(Ok(()), CsvSink::finish);
+        json.and(csv)
     }
 }
 
 /// The values, each once, in their order.
-pub(in crate::report) fn each_once<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+pub fn each_once<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for value in values {
         if !once.contains(&value) {

@@ -143,7 +143,7 @@ row! {
 /// Fields that are empty say nothing.
 fn without_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
     let mut own = BTreeMap::<String, Value>::deserialize(deserializer)?;
-    own.retain(|_, value| *value != Value::None);
+    own.retain(|_, value| *value != Value::None && value.text() != Some(""));
     Ok(own)
 }
 
@@ -198,11 +198,11 @@ impl Row {
         self
     }
 
-    /// Holds the bandwidth against the line rate of the rails used, and marks the row when it lies above it: payload
-    /// cannot travel faster than the line.
-    pub fn line_rate(&mut self, bits_per_second: u64) -> &mut Self {
-        if let (Some(gbits), true) = (self.bandwidth_gbits_s, bits_per_second > 0) {
-            let line = bits_per_second as f64 / 1e9;
+    /// Holds the bandwidth against the line rate of the rails used, where it is known, and marks the row when it lies above
+    /// it: payload cannot travel faster than the line.
+    pub fn line_rate(&mut self, bits_per_second: Option<u64>) -> &mut Self {
+        if let (Some(gbits), Some(bits @ 1..)) = (self.bandwidth_gbits_s, bits_per_second) {
+            let line = bits as f64 / 1e9;
             self.line_rate_pct = Some(100.0 * gbits / line);
             if gbits > line {
                 self.suspect = Some(format!("above the line rate of {line} Gb/s"));
@@ -269,10 +269,10 @@ mod tests {
     #[test]
     fn figures_follow_from_the_times() {
         let mut row = Row::new("e", "c", "d", "f");
-        row.times(&[10.0]).throughput(100_000, 20).line_rate(100_000_000_000);
+        row.times(&[10.0]).throughput(100_000, 20).line_rate(Some(100_000_000_000));
         assert_eq!((row.bandwidth_gbytes_s, row.bandwidth_gbits_s, row.rate_mops), (Some(10.0), Some(80.0), Some(2.0)));
         assert_eq!((row.line_rate_pct, &row.suspect), (Some(80.0), &None));
-        row.line_rate(40_000_000_000);
+        row.line_rate(Some(40_000_000_000));
         assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s"));
         row.doubt("slower than the modelled card".into());
         assert_eq!(row.suspect.as_deref(), Some("above the line rate of 40 Gb/s; slower than the modelled card"));

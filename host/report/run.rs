@@ -42,11 +42,11 @@ impl Run {
     /// Reads a file and its header, if there is one: `<stem>.header.json` beside it, or its part of `headers.json`.
     pub fn read(path: &Path, name: &str) -> Result<Self, ChartError> {
         let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-        Self::of_text(file, headers::of(path)?.as_deref(), path, name)
+        Self::of_text(file, headers::of(path)?, path, name)
     }
 
-    /// The same from the texts of the two.
-    pub fn of_text(rows: impl Read, header: Option<&[u8]>, path: &Path, name: &str) -> Result<Self, ChartError> {
+    /// The same from the text of the one and the document of the other.
+    pub fn of_text(rows: impl Read, header: Option<Value>, path: &Path, name: &str) -> Result<Self, ChartError> {
         let within = path.file_name().map(PathBuf::from).unwrap_or_default();
         let (kind, mut records) = Records::of_text(rows, path, &within.to_string_lossy())?;
         for figure in ["bandwidth_gbytes_s", "rate_mops"] {
@@ -60,12 +60,7 @@ impl Run {
                 }
             }
         }
-        let broken = |error: serde_json::Error| ChartError::Broken {
-            path: path.with_extension("header.json"),
-            why: error.to_string(),
-        };
-        let header = header.map_or(Ok(Value::Null), serde_json::from_slice).map_err(broken)?;
-        Ok(Self { path: path.into(), name: name.into(), within, kind, records, header })
+        Ok(Self { path: path.into(), name: name.into(), within, kind, records, header: header.unwrap_or_default() })
     }
 
     /// Every key of the header that is set, in order, for people.
@@ -141,7 +136,7 @@ impl Runs {
         match found.runs.is_empty() {
             true => {
                 let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-                Err(ChartError::Empty(format!("no CSV file of ginlab in {}", places.join(", "))))
+                Err(ChartError::Refused(format!("no CSV file of ginlab in {}", places.join(", "))))
             }
             false => Ok(found),
         }

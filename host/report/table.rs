@@ -10,6 +10,9 @@ const RED: &str = "\x1b[31m";
 const YELLOW: &str = "\x1b[33m";
 const RESET: &str = "\x1b[0m";
 
+/// What stands in a column of the table.
+type Cell = fn(&Row, &Shown) -> String;
+
 /// A column of the table: the one of the row that must be filled for it, its two-line heading, its width, and what stands in
 /// it. Texts stand left, numbers right.
 #[derive(Clone, Copy, Debug)]
@@ -19,26 +22,14 @@ struct Shown {
     unit: &'static str,
     width: usize,
     left: bool,
-    cell: fn(&Row, &Shown) -> String,
+    cell: Cell,
 }
 
-const fn left(
-    of: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    width: usize,
-    cell: fn(&Row, &Shown) -> String,
-) -> Shown {
-    Shown { left: true, ..right(of, title, unit, width, cell) }
+const fn left(of: &'static str, title: &'static str, unit: &'static str, width: usize, cell: Cell) -> Shown {
+    Shown { of, title, unit, width, left: true, cell }
 }
 
-const fn right(
-    of: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    width: usize,
-    cell: fn(&Row, &Shown) -> String,
-) -> Shown {
+const fn right(of: &'static str, title: &'static str, unit: &'static str, width: usize, cell: Cell) -> Shown {
     Shown { of, title, unit, width, left: false, cell }
 }
 
@@ -108,7 +99,7 @@ impl<W: Write> Table<W> {
         Self { out, color, begun: false, columns: columns(about) }
     }
 
-    /// Prints one row, before the first one the heading.
+    /// Prints one row, before the first one the heading, and flushes it.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
         let mut text = String::new();
         if !self.begun {
@@ -129,11 +120,6 @@ impl<W: Write> Table<W> {
         text += &self.painted(color, &line(&cells, &self.columns));
         text.push('\n');
         self.out.write_all(text.as_bytes())?;
-        self.out.flush()
-    }
-
-    /// Ends the table.
-    pub fn finish(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 

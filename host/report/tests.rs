@@ -58,6 +58,10 @@ pub(super) fn header() -> Header {
     header
 }
 
+fn json_sink(target: &Target) -> Result<JsonSink, ReportError> {
+    Ok(JsonSink::new(WholeFile::create("JSON", target)?, &header(), &OWN))
+}
+
 #[test]
 fn our_own_csv_reads_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,7 +125,7 @@ fn our_own_json_reads_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.json");
     std::fs::write(&path, "an older result").unwrap();
-    let mut sink = JsonSink::create(&Target::File(path.clone()), &header(), &OWN).unwrap();
+    let mut sink = json_sink(&Target::File(path.clone())).unwrap();
     for row in rows() {
         sink.row(&row, &[10.0, 1.0 / 3.0, f64::INFINITY]);
     }
@@ -183,7 +187,7 @@ fn our_own_json_reads_back() {
 fn a_dropped_document_is_written_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.json");
-    let mut sink = JsonSink::create(&Target::File(path.clone()), &header(), &OWN).unwrap();
+    let mut sink = json_sink(&Target::File(path.clone())).unwrap();
     sink.row(&rows()[0], &[]);
     drop(sink);
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -197,7 +201,7 @@ fn an_empty_run_is_still_valid() {
     let dir = tempfile::tempdir().unwrap();
     let (csv, json) = (dir.path().join("e.csv"), dir.path().join("e.json"));
     CsvSink::create(&Target::File(csv.clone()), &header(), &OWN).unwrap().finish().unwrap();
-    JsonSink::create(&Target::File(json.clone()), &header(), &OWN).unwrap().finish(Ending::Interrupted).unwrap();
+    json_sink(&Target::File(json.clone())).unwrap().finish(Ending::Interrupted).unwrap();
     assert_eq!(::csv::Reader::from_path(&csv).unwrap().headers().unwrap().len(), Row::COMMON.len() + OWN.len());
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(document["rows"], serde_json::json!([]));
@@ -211,11 +215,11 @@ fn unwritable_places_fail_before_the_run_in_one_line() {
     let full = Target::File("/dev/full".into());
     let errors = [
         CsvSink::create(&missing, &header(), &OWN).unwrap_err(),
-        JsonSink::create(&missing, &header(), &OWN).unwrap_err(),
+        json_sink(&missing).unwrap_err(),
         CsvSink::create(&folder, &header(), &OWN).unwrap_err(),
-        JsonSink::create(&folder, &header(), &OWN).unwrap_err(),
+        json_sink(&folder).unwrap_err(),
         CsvSink::create(&full, &header(), &OWN).unwrap_err(),
-        JsonSink::create(&full, &header(), &OWN).unwrap().finish(Ending::Complete).unwrap_err(),
+        json_sink(&full).unwrap().finish(Ending::Complete).unwrap_err(),
     ];
     let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(text.join("\n").replace(&dir.path().display().to_string(), "DIR"), @r"
@@ -258,7 +262,6 @@ fn the_table_lines_up() {
     for row in rows() {
         table.row(&row).unwrap();
     }
-    table.finish().unwrap();
     insta::assert_snapshot!(String::from_utf8(text).unwrap(), @r#"
     case          size rails         mode               grid device   fabric           post      p50      p99    GB/s   Mops  base wrong status
                        strategy                      x block                             us       us       us                    % bytes
@@ -275,7 +278,6 @@ fn colour_is_the_only_difference() {
         let mut text = Vec::new();
         let mut table = Table::new(&mut text, color, &ABOUT);
         rows().iter().for_each(|row| table.row(row).unwrap());
-        table.finish().unwrap();
         String::from_utf8(text).unwrap()
     };
     let (plain, mut coloured) = (print(false), print(true));

@@ -11,7 +11,7 @@ use super::{ReportError, Target, write_stdout};
 
 /// A target that takes one document. A file is written under a temporary name that nobody can foresee, and then renamed: a
 /// reader never sees half a document, an older one stays until then, and a link that somebody has put in the way is not
-/// followed.
+/// followed. Dropped before that, it leaves the target as it was.
 #[derive(Debug)]
 pub struct WholeFile {
     /// `JSON`, `the chart`: for errors.
@@ -57,11 +57,6 @@ impl WholeFile {
             }
         };
         written.map_err(|source| ReportError::write(self.what, &place, source))
-    }
-
-    /// Leaves the target as it was.
-    pub fn discard(self) {
-        // The temporary file is removed when it is dropped.
     }
 }
 
@@ -124,7 +119,6 @@ mod tests {
         std::fs::write(&plain, "").unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
         assert_eq!(mode(&path), mode(&plain));
-        target(&path).discard();
         drop(target(&path));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
         assert_eq!(std::fs::read(&path).unwrap(), b"new");

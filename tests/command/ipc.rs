@@ -3,7 +3,7 @@
 use crate::common;
 
 use crate::common::{Done, Job, Stream, all_verified, count_by, ginlab, rows, run};
-use ginlab::report::Row;
+use ginlab::report::{Row, Value};
 use nix::sys::signal::{Signal, kill};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn baselines_are_named_and_receivers_see_writes() {
         // Of a write's flags; nothing arrives by a read.
         assert_eq!(row.own("received_us_p50").number().is_some(), row.case == "write", "{row:?}");
         assert_eq!(row.grid.is_some(), row.case != "copy-engine", "{row:?}");
-        assert_eq!(row.own("knee").flag(), None);
+        assert_eq!(row.own("knee"), &Value::None);
     }
 }
 
@@ -98,7 +98,11 @@ fn three_ranks_as_a_matrix_and_all_at_once() {
 #[test]
 fn a_sweep_of_grids_marks_one_knee_per_case() {
     let rows = measured("-b 16K -e 16K -g auto");
-    let knees = count_by(&rows, |row| (row.case.clone(), row.own("knee").flag()));
+    let knee = |row: &Row| match row.own("knee") {
+        Value::Flag(knee) => Some(*knee),
+        _ => None,
+    };
+    let knees = count_by(&rows, |row| (row.case.clone(), knee(row)));
     for case in ["write", "int-loop"] {
         assert_eq!(knees[&(case.to_owned(), Some(true))], 1, "{knees:?}");
         assert_eq!(knees[&(case.to_owned(), Some(false))], 3, "grids 1, 2, 4, 8: {knees:?}");

@@ -1,19 +1,21 @@
 //! The values that a figure names: rows of CSV files, a column, and what is made of them.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 /// One or several.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMany<T> {
+    /// Several, in this order. Before `One`: a `T` may be any value, lists too.
+    Many(Vec<T>),
     /// One.
     One(T),
-    /// Several, in this order.
-    Many(Vec<T>),
 }
 
 impl<T> OneOrMany<T> {
@@ -26,40 +28,18 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// What a cell must be.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Wanted {
-    /// This number.
-    Number(f64),
-    /// `true` or `false`.
-    Flag(bool),
-    /// This text.
-    Text(String),
+/// Whether a cell is this number, flag or text.
+fn is(wanted: &Value, cell: &str) -> bool {
+    wanted.as_f64().map_or_else(|| cell == text(wanted), |number| cell.parse() == Ok(number))
 }
 
-impl Wanted {
-    fn is(&self, cell: &str) -> bool {
-        match self {
-            Self::Number(number) => cell.parse() == Ok(*number),
-            Self::Flag(flag) => cell == flag.to_string(),
-            Self::Text(text) => cell == text,
-        }
-    }
-}
-
-impl fmt::Display for Wanted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(number) => number.fmt(f),
-            Self::Flag(flag) => flag.fmt(f),
-            Self::Text(text) => text.fmt(f),
-        }
-    }
+/// Without quotes.
+fn text(wanted: &Value) -> String {
+    wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned)
 }
 
 /// By column, what its cells may be.
-pub type Filter = BTreeMap<String, OneOrMany<Wanted>>;
+pub type Filter = BTreeMap<String, OneOrMany<Value>>;
 
 /// Rows, their column, and what is made of the values.
 #[derive(Clone, Debug, Deserialize)]
@@ -121,41 +101,25 @@ enum Of {
     MinOfFiles,
 }
 
-/// A table that was read.
-struct Table {
-    columns: csv::StringRecord,
-    rows: Vec<csv::StringRecord>,
-}
-
-impl Table {
-    fn read(path: &Path) -> Result<Self, String> {
-        let broken = |error: csv::Error| format!("{}: {error}", path.display());
-        let mut reader = csv::Reader::from_path(path).map_err(broken)?;
-        let columns = reader.headers().map_err(broken)?.clone();
-        Ok(Self { columns, rows: reader.records().collect::<Result<_, _>>().map_err(broken)? })
+/// The values of a column, in the rows of a file that a filter lets through.
+fn values(path: &Path, filter: &Filter, column: &str) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut reader = csv::Reader::from_path(path)?;
+    let columns = reader.headers()?.clone();
+    let place = |name: &str| {
+        columns.iter().position(|column| column == name).ok_or_else(|| format!("there is no column {name:?}"))
+    };
+    let conditions: Vec<_> =
+        filter.iter().map(|(name, wanted)| Ok((place(name)?, wanted.all()))).collect::<Result<_, String>>()?;
+    let of = place(column)?;
+    let mut values = Vec::new();
+    for row in reader.records() {
+        let row = row?;
+        if conditions.iter().all(|(place, wanted)| wanted.iter().any(|wanted| is(wanted, &row[*place]))) {
+            let cell = &row[of];
+            values.push(cell.parse().map_err(|_| format!("{column} is {cell:?} in one of the rows"))?);
+        }
     }
-
-    /// The number of a column.
-    fn column(&self, name: &str) -> Result<usize, String> {
-        self.columns.iter().position(|column| column == name).ok_or_else(|| format!("there is no column {name:?}"))
-    }
-
-    /// The values of the rows that a filter lets through.
-    fn values(&self, filter: &Filter, column: &str) -> Result<Vec<f64>, String> {
-        let conditions: Vec<_> = filter
-            .iter()
-            .map(|(name, wanted)| Ok((self.column(name)?, wanted.all())))
-            .collect::<Result<_, String>>()?;
-        let column_number = self.column(column)?;
-        let fits = |row: &&csv::StringRecord| {
-            conditions.iter().all(|(column, wanted)| wanted.iter().any(|wanted| wanted.is(&row[*column])))
-        };
-        let number = |row: &csv::StringRecord| {
-            let cell = &row[column_number];
-            cell.parse().map_err(|_| format!("{column} is {cell:?} in one of the rows"))
-        };
-        self.rows.iter().filter(fits).map(number).collect()
-    }
+    Ok(values)
 }
 
 impl Selection {
@@ -241,8 +205,8 @@ impl fmt::Display for Selection {
 }
 
 fn conditions(filter: &Filter) -> String {
-    let one = |(column, wanted): (&String, &OneOrMany<Wanted>)| {
-        format!("{column}={}", wanted.all().iter().map(Wanted::to_string).collect::<Vec<_>>().join("|"))
+    let one = |(column, wanted): (&String, &OneOrMany<Value>)| {
+        format!("{column}={}", wanted.all().iter().map(text).collect::<Vec<_>>().join("|"))
     };
     let all: Vec<String> = filter.iter().map(one).collect();
     if all.is_empty() { String::new() } else { format!(" where {}", all.join(", ")) }
@@ -258,10 +222,8 @@ fn paths(files: &OneOrMany<String>, folder: &str) -> Vec<PathBuf> {
 
 /// The values of each file.
 fn read(root: &Path, paths: &[PathBuf], filter: &Filter, column: &str) -> Result<Vec<Vec<f64>>, String> {
-    let one = |path: &PathBuf| {
-        let values = Table::read(&root.join(path))?.values(filter, column);
-        values.map_err(|why| format!("{}: {why}", path.display()))
-    };
+    let one =
+        |path: &PathBuf| values(&root.join(path), filter, column).map_err(|why| format!("{}: {why}", path.display()));
     paths.iter().map(one).collect()
 }
 

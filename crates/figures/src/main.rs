@@ -33,33 +33,31 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    run(Args::parse()).unwrap_or_else(|why| {
+        eprintln!("figures: {why}");
+        ExitCode::from(2)
+    })
+}
+
+/// The exit code is 1 where a page says what the data does not.
+fn run(args: Args) -> Result<ExitCode, String> {
     let root = root();
     let pages = if args.pages.is_empty() { all(&root) } else { args.pages };
-    let mut wrong = 0;
+    let mut wrong = false;
     for folder in pages {
-        let mut page = match Page::read(&root, &folder) {
-            Ok(page) => page,
-            Err(why) => {
-                eprintln!("figures: {why}");
-                return ExitCode::from(2);
-            }
-        };
-        if args.update
-            && let Err(why) = page.update()
-        {
-            eprintln!("figures: {why}");
-            return ExitCode::from(2);
+        let mut page = Page::read(&root, &folder)?;
+        if args.update {
+            page.update()?;
         }
         if !args.check {
             print!("{}", page.listing());
         }
         for problem in page.problems() {
             eprintln!("{}: {problem}", folder.display());
-            wrong += 1;
+            wrong = true;
         }
     }
-    ExitCode::from(u8::from(wrong > 0))
+    Ok(u8::from(wrong).into())
 }
 
 /// The repository.

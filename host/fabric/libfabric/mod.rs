@@ -34,11 +34,17 @@ const ERROR_WAITS: isize = -(sys::FI_EAVAIL as isize);
 const MAX_OUTSTANDING: usize = 8192;
 
 /// When a transfer counts as complete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// Of each value the first paragraph is what `--help` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// The data is in the target's memory (FI_DELIVERY_COMPLETE): what `quiet` promises.
+    /// At the target, as quiet promises.
+    ///
+    /// The data is in the target's memory (FI_DELIVERY_COMPLETE).
     #[default]
     Delivery,
+    /// Handed to the transport.
+    ///
     /// The data has left and the transport will deliver it (FI_TRANSMIT_COMPLETE); cheaper with some providers.
     Transmit,
 }

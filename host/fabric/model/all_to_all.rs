@@ -40,11 +40,17 @@ pub struct Setting {
 }
 
 /// In which order a GPU writes to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Of each value the first paragraph is what `--help` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
-    /// Each begins behind itself, so that at any time everybody writes to somebody else.
+    /// Each begins behind itself.
+    ///
+    /// At any time everybody writes to somebody else.
     Rotated,
-    /// All begin with the first: everybody writes to the same one.
+    /// All begin with the first.
+    ///
+    /// Everybody writes to the same one.
     Same,
 }
 

@@ -124,7 +124,7 @@ pub struct Point {
     pub range: Option<(f64, f64)>,
 }
 
-/// Why there is no picture, in one line for people.
+/// Why there is no picture, or no comparison, in one line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
     /// A file could not be read.

@@ -50,7 +50,8 @@ pub struct Records {
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    line: u64,
+    /// Where it begins in its file.
+    pub(in crate::report) line: u64,
     fields: Vec<String>,
 }
 

@@ -12,22 +12,16 @@ mod rows;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+use strum::EnumMessage;
 
 pub use self::rows::{Compared, Times, Verdict, compare, verdict};
-use super::chart::{FileKind, few};
+use super::chart::{ChartError, FileKind, few};
 use super::run::Run;
 use super::{Catalog, Key};
 
-/// Why two runs cannot be compared, in one line for people.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct CompareError(String);
-
-impl CompareError {
-    /// A file without measurements.
-    fn listing(name: &str) -> Self {
-        Self(format!("{name} holds a listing: there is nothing to compare"))
-    }
+/// A file without measurements.
+fn listing(name: &str) -> ChartError {
+    ChartError::Refused(format!("{name} holds a listing: there is nothing to compare"))
 }
 
 /// Two runs, file by file.
@@ -49,13 +43,13 @@ pub struct Comparison {
 impl Comparison {
     /// Compares runs, given as one file or one folder each. Files belong together by their names; where there is one on
     /// each side, it is these two.
-    pub fn of(a: &[Run], b: &[Run], catalog: Catalog, ignored: &[String]) -> Result<Self, CompareError> {
+    pub fn of(a: &[Run], b: &[Run], catalog: Catalog, ignored: &[String]) -> Result<Self, ChartError> {
         let measured =
             |runs: &[Run]| runs.iter().filter(|run| run.kind != FileKind::Listing).cloned().collect::<Vec<_>>();
         let (mut first, mut second) = (measured(a), measured(b));
         for (all, left) in [(a, &first), (b, &second)] {
             if let (true, Some(run)) = (left.is_empty(), all.first()) {
-                return Err(CompareError::listing(&run.name));
+                return Err(listing(&run.name));
             }
         }
         let mut comparison = Self { chosen: catalog.chosen(), ..Self::default() };
@@ -71,7 +65,7 @@ impl Comparison {
             comparison.files_only_in_b = apart(&mut second, a);
             if first.is_empty() {
                 let text = format!("no file of A has its name in B: A has {a_names}; B has {b_names}");
-                return Err(CompareError(text));
+                return Err(ChartError::Refused(text));
             }
         }
         for (index, run) in first.iter().enumerate() {
@@ -89,7 +83,7 @@ impl Comparison {
         if comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::OnlyA | Verdict::OnlyB)) {
             let (a, b) = (&first[0], &second[0]);
             let text = format!("no row of {} is in {}: {}", a.name, b.name, comparison.differences());
-            return Err(CompareError(text));
+            return Err(ChartError::Refused(text));
         }
         Ok(comparison)
     }
@@ -133,8 +127,8 @@ impl Comparison {
     /// How many rows have each verdict, in words, the most telling first.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let kinds = ["failed in B", "slower", "faster", "same within noise", "cannot say", "only in A", "only in B"];
-        let kind = |row: &Compared| row.verdict.kind();
-        let count = |name: &'static str| (name, self.rows.iter().filter(|row| kind(row) == name).count());
+        let is = |row: &Compared, kind| row.verdict.get_message() == Some(kind);
+        let count = |kind| (kind, self.rows.iter().filter(|row| is(row, kind)).count());
         kinds.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 

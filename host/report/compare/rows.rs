@@ -1,61 +1,39 @@
 //! Row by row: which belong together, and what the two of them say.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 
 use serde::{Serialize, Serializer};
+use strum::{Display, EnumMessage};
 
-use super::CompareError;
-use crate::report::chart::{FileKind, Record};
+use super::listing;
+use crate::report::chart::{ChartError, FileKind, Record};
 use crate::report::row::rounded;
 use crate::report::run::Run;
 
-/// What is to be said of a row of the second run against the first.
-#[derive(Clone, Debug, PartialEq)]
+/// What is to be said of a row of the second run against the first; its message is the same without figures and reasons.
+#[derive(Clone, Debug, PartialEq, Display, EnumMessage)]
 pub enum Verdict {
     /// The times overlap.
+    #[strum(to_string = "same within noise", message = "same within noise")]
     Same,
     /// By so many percent more per time.
+    #[strum(to_string = "faster by {0:.1} %", message = "faster")]
     Faster(f64),
     /// By so many percent more time for the same.
+    #[strum(to_string = "slower by {0:.1} %", message = "slower")]
     Slower(f64),
     /// Why nothing can be said.
+    #[strum(to_string = "cannot say: {0}", message = "cannot say")]
     CannotSay(String),
     /// Measured in the first run, and not in the second, and why.
+    #[strum(to_string = "B has {0}", message = "failed in B")]
     Failed(String),
     /// The first run alone has it.
+    #[strum(to_string = "only in A", message = "only in A")]
     OnlyA,
     /// The second run alone has it.
+    #[strum(to_string = "only in B", message = "only in B")]
     OnlyB,
-}
-
-impl Verdict {
-    /// The verdict without its figures.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Same => "same within noise",
-            Self::Faster(_) => "faster",
-            Self::Slower(_) => "slower",
-            Self::CannotSay(_) => "cannot say",
-            Self::Failed(_) => "failed in B",
-            Self::OnlyA => "only in A",
-            Self::OnlyB => "only in B",
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Same => f.write_str("same within noise"),
-            Self::Faster(percent) => write!(f, "faster by {percent:.1} %"),
-            Self::Slower(percent) => write!(f, "slower by {percent:.1} %"),
-            Self::CannotSay(why) => write!(f, "cannot say: {why}"),
-            Self::Failed(why) => write!(f, "B has {why}"),
-            Self::OnlyA => f.write_str("only in A"),
-            Self::OnlyB => f.write_str("only in B"),
-        }
-    }
 }
 
 impl Serialize for Verdict {
@@ -145,15 +123,15 @@ pub fn verdict(a: Times, b: Times) -> Verdict {
 }
 
 /// Compares two files. Rows are told apart by the `chosen` columns that both have.
-pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared>, CompareError> {
-    if let Some(listing) = [a, b].into_iter().find(|run| run.kind == FileKind::Listing) {
-        return Err(CompareError::listing(&listing.name));
+pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared>, ChartError> {
+    if let Some(run) = [a, b].into_iter().find(|run| run.kind == FileKind::Listing) {
+        return Err(listing(&run.name));
     }
     let (a_kind, b_kind) = (a.experiment(), b.experiment());
     let empty = a.records.rows().is_empty() || b.records.rows().is_empty();
     if a_kind != b_kind && !empty {
         let text = format!("{} holds {a_kind} and {} holds {b_kind}: these cannot be compared", a.name, b.name);
-        return Err(CompareError(text));
+        return Err(ChartError::Refused(text));
     }
     let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.column(column).is_ok());
     let columns: Vec<&'static str> = chosen.iter().filter(both).copied().collect();
@@ -176,15 +154,9 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
         compared.push(pair(identity, Some((a, row)), other.map(|other| (b, other))));
     }
     // What is left, in the order of the file.
-    for row in b.records.rows() {
-        let identity = identity(b, row);
-        let left =
-            theirs.get_mut(&identity).is_some_and(|left| left.front().is_some_and(|next| std::ptr::eq(*next, row)));
-        if left {
-            theirs.get_mut(&identity).and_then(VecDeque::pop_front);
-            compared.push(pair(identity, None, Some((b, row))));
-        }
-    }
+    let mut left: Vec<&Record> = theirs.into_values().flatten().collect();
+    left.sort_by_key(|row| row.line);
+    compared.extend(left.into_iter().map(|row| pair(identity(b, row), None, Some((b, row)))));
     Ok(compared)
 }
 
