@@ -11,7 +11,7 @@ use cuda_std::emulation;
 use cuda_std::memory::{Word, store_release_host_u64};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
-use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place, Stream};
+use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, Place, Stream};
 use ginlab::pci::PciAddress;
 use ginlab::topology::nvlink::{self, Links};
 use itertools::iproduct;
@@ -39,7 +39,7 @@ pub struct Rank {
     pub streams: Vec<Stream>,
     pub receivers: Vec<Stream>,
     opened: Vec<Option<OpenedMemory>>,
-    memory: PeerMemory,
+    memory: Buffer,
     /// Why the first rank cannot reach the memory of the second, when it cannot.
     unreachable: Vec<Vec<Option<String>>>,
     links: Vec<Vec<Option<Link>>>,
@@ -88,7 +88,7 @@ impl Rank {
         }
         let most = plan.sizes.iter().copied().max().unwrap_or(1).next_multiple_of(ALIGNMENT);
         let slots = if plan.scenes.iter().any(|scene| scene.direction == "all") { ranks.size() as u64 - 1 } else { 1 };
-        let memory = PeerMemory::new(&device, HEAD + most * (1 + slots))?;
+        let memory = device.peer_memory(HEAD + most * (1 + slots))?;
         let handles: Vec<PeerHandle> = ranks.all_gather_values(&memory.handle()?, "memory handles")?;
         let me = ranks.rank();
         let mut notes = Vec::new();
@@ -176,7 +176,7 @@ impl Rank {
 
     /// Lowers our flag of an incoming flow.
     pub fn lower_flag(&self, flow: Flow) -> Result<(), DeviceError> {
-        self.memory.write(FLAGS + flow.from as u64 * APART, &[0u64])
+        self.memory.write((FLAGS + flow.from as u64 * APART) as usize, &[0u64])
     }
 
     /// For the gate: the other's word for us, and ours for it.
@@ -188,13 +188,13 @@ impl Rank {
     /// How far another rank has come, by the gates it told us of.
     pub fn gates_of(&self, other: usize) -> Result<u64, DeviceError> {
         let mut word = [0u64];
-        self.memory.read(other as u64 * APART, &mut word)?;
+        self.memory.read(other * APART as usize, &mut word)?;
         Ok(word[0])
     }
 
     /// Spoils one byte of our memory: of the source, or of the slot for another rank.
     pub fn spoil(&self, other: Option<usize>, offset: u64) -> Result<(), DeviceError> {
-        let at = other.map_or(HEAD, |other| self.slot_offset(self.me, other)) + offset;
+        let at = (other.map_or(HEAD, |other| self.slot_offset(self.me, other)) + offset) as usize;
         let mut byte = [0u8];
         self.memory.read(at, &mut byte)?;
         self.memory.write(at, &[!byte[0]])

@@ -170,18 +170,23 @@ impl Drop for Connection {
     }
 }
 
-/// GPU memory that is pinned; unpinned when dropped. `M` owns the memory.
+/// GPU memory that is mapped for the CPU. Dropping it unmaps, unpins, frees the memory (which is to drop `M`) and closes the
+/// connection, in this order.
 #[derive(Debug)]
-struct Pinned<M> {
+pub(super) struct Mapping<M> {
     handle: PinHandle,
     bytes: usize,
+    /// 0 until it is mapped.
+    address: u64,
     // Dropped in this order, after the unpinning: the memory is freed, and then the connection is closed.
     _memory: M,
     connection: Connection,
 }
 
-impl<M> Pinned<M> {
-    fn new(connection: Connection, memory: M, address: u64, bytes: usize) -> Result<Self, DeviceError> {
+impl<M> Mapping<M> {
+    /// Pins and maps `bytes` at `address`, both multiples of [`GPU_PAGE`], which lie within `memory`. After a failure nothing
+    /// is left, the memory neither.
+    pub(super) fn new(connection: Connection, memory: M, address: u64, bytes: usize) -> Result<Self, DeviceError> {
         let mut handle = PinHandle(0);
         // The two zeros are tokens that CUDA has not needed since version 6.
         // SAFETY: the connection is open, and the handle is a local; gdrdrv refuses an address that is no GPU memory.
@@ -193,37 +198,14 @@ impl<M> Pinned<M> {
             drop(connection);
             return Err(error);
         }
-        Ok(Pinned { handle, bytes, _memory: memory, connection })
-    }
-}
-
-impl<M> Drop for Pinned<M> {
-    fn drop(&mut self) {
-        // SAFETY: pinned by this connection, unmapped, and the handle is not used again. An error cannot be mended; closing
-        // releases what is left.
-        let _ = unsafe { (self.connection.api.unpin_buffer)(self.connection.raw, self.handle) };
-    }
-}
-
-/// GPU memory that is mapped for the CPU. Dropping it unmaps, unpins, frees the memory (which is to drop `M`) and closes the
-/// connection, in this order.
-#[derive(Debug)]
-pub(super) struct Mapping<M> {
-    address: u64,
-    pinned: Pinned<M>,
-}
-
-impl<M> Mapping<M> {
-    /// Pins and maps `bytes` at `address`, both multiples of [`GPU_PAGE`], which lie within `memory`. After a failure nothing
-    /// is left, the memory neither.
-    pub(super) fn new(connection: Connection, memory: M, address: u64, bytes: usize) -> Result<Self, DeviceError> {
-        let pinned = Pinned::new(connection, memory, address, bytes)?;
-        let Connection { raw, api } = &pinned.connection;
-        let mut address = std::ptr::null_mut();
+        let mut mapping = Mapping { handle, bytes, address: 0, _memory: memory, connection };
+        let Connection { raw, api } = &mapping.connection;
+        let mut mapped = std::ptr::null_mut();
         // SAFETY: the connection is open, the handle is of so many bytes, and the address is a local.
-        let code = unsafe { (api.map)(*raw, pinned.handle, &mut address, bytes) };
+        let code = unsafe { (api.map)(*raw, handle, &mut mapped, bytes) };
         check(code, "gdr_map", bytes, "gdrdrv and libgdrapi should be of one release")?;
-        Ok(Mapping { address: address as u64, pinned })
+        mapping.address = mapped as u64;
+        Ok(mapping)
     }
 
     /// First byte, as the CPU addresses it.
@@ -234,10 +216,14 @@ impl<M> Mapping<M> {
 
 impl<M> Drop for Mapping<M> {
     fn drop(&mut self) {
-        let Pinned { handle, bytes, connection, .. } = &self.pinned;
-        // SAFETY: mapped from this handle with this length, and whoever used the address has ended. An error cannot be
-        // mended; unpinning takes the mapping away too.
-        let _ = unsafe { (connection.api.unmap)(connection.raw, *handle, self.address as *mut c_void, *bytes) };
+        let Connection { raw, api } = &self.connection;
+        // Errors cannot be mended: unpinning takes the mapping away too, and closing the pin.
+        if self.address != 0 {
+            // SAFETY: mapped from this handle with this length, and whoever used the address has ended.
+            let _ = unsafe { (api.unmap)(*raw, self.handle, self.address as *mut c_void, self.bytes) };
+        }
+        // SAFETY: pinned by this connection, unmapped, and the handle is not used again.
+        let _ = unsafe { (api.unpin_buffer)(*raw, self.handle) };
     }
 }
 

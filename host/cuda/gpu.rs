@@ -6,7 +6,6 @@ use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresu
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// Threads of a block up to which the kernels get the registers of [`ROOMY`]; beyond it those of [`NARROW`]. Either way
@@ -43,20 +42,15 @@ pub fn driver_version() -> Option<String> {
 }
 
 /// A CUDA device with its kernels.
+#[derive(Debug)]
 pub struct Gpu {
-    context: Arc<CudaContext>,
+    pub(super) context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     /// Those of [`PTX`] at [`ROOMY`] registers, and at [`NARROW`], each once a kernel of it is wanted.
     modules: Vec<[OnceLock<Result<Module, DeviceError>>; 2]>,
-    name: String,
+    pub(super) name: String,
     /// Compute capability. Kept, since launches ask for it.
     capability: (u32, u32),
-}
-
-impl fmt::Debug for Gpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gpu({} {})", self.context.ordinal(), self.name)
-    }
 }
 
 /// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
@@ -167,14 +161,6 @@ impl Gpu {
             name,
             capability: (major.max(0) as u32, minor.max(0) as u32),
         })
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) fn ordinal(&self) -> i32 {
-        self.context.ordinal() as i32
     }
 
     pub(super) fn pci_address(&self) -> Option<String> {
@@ -350,25 +336,16 @@ impl Gpu {
         self.capability >= (9, 0)
     }
 
-    pub(super) fn context(&self) -> &Arc<CudaContext> {
-        &self.context
-    }
-
     fn new_event(&self) -> Result<CudaEvent, DeviceError> {
         self.context.new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(failed("cuEventCreate"))
     }
 }
 
 /// A kernel in flight, and the event behind it.
+#[derive(Debug)]
 pub struct GpuLaunch {
     event: CudaEvent,
     name: String,
-}
-
-impl fmt::Debug for GpuLaunch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GpuLaunch({})", self.name)
-    }
 }
 
 pub(super) unsafe fn launch<A: Copy>(
@@ -380,20 +357,23 @@ pub(super) unsafe fn launch<A: Copy>(
 ) -> Result<GpuLaunch, DeviceError> {
     let (name, function) = (kernel.name(), gpu.function(kernel, block)?);
     let event = gpu.new_event()?;
-    let what = || format!("launching {name} as {grid} x {block}");
     let parameters = &mut [(&raw mut args).cast::<c_void>()];
     // SAFETY: the kernel takes one parameter of type A by value, which the driver copies now; the rest is the caller's.
     unsafe { result::launch_kernel(function, (grid, 1, 1), (block, 1, 1), 0, gpu.stream.cu_stream(), parameters) }
-        .map_err(|error| match error.0 {
-            // A block that is within the device's limit and beyond this kernel's.
-            CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
-                "{}: the kernel needs more registers than a block this large leaves; try a smaller --block",
-                what()
-            )),
-            _ => failed(what())(error),
-        })?;
+        .map_err(|error| refused_or_failed(error, name, grid, block))?;
     event.record(&gpu.stream).map_err(failed("cuEventRecord"))?;
     Ok(GpuLaunch { event, name: name.into() })
+}
+
+/// Why a grid is not launched. A block that is within the device's limit and beyond this kernel's is the user's to change.
+pub(super) fn refused_or_failed(error: DriverError, name: &str, grid: u32, block: u32) -> DeviceError {
+    let what = format!("launching {name} as {grid} x {block}");
+    match error.0 {
+        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
+            "{what}: the kernel needs more registers than a block this large leaves; try a smaller --block"
+        )),
+        _ => failed(what)(error),
+    }
 }
 
 impl GpuLaunch {
@@ -411,7 +391,7 @@ impl Drop for GpuLaunch {
 }
 
 /// Copies from device to host memory that finish in the order they were started. A trait, so that tests need no GPU.
-pub trait Copies: fmt::Debug + Send {
+pub trait Copies: std::fmt::Debug + Send {
     /// Starts one copy.
     ///
     /// # Safety
@@ -431,17 +411,12 @@ pub trait Copies: fmt::Debug + Send {
 
 /// Copies from GPU memory to pinned host memory, in order, many in flight: the staging of a rail that cannot read GPU
 /// memory itself.
+#[derive(Debug)]
 pub struct CopyQueue {
     gpu: Arc<Gpu>,
     stream: Arc<CudaStream>,
     running: VecDeque<CudaEvent>,
     idle: Vec<CudaEvent>,
-}
-
-impl fmt::Debug for CopyQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CopyQueue({} running)", self.running.len())
-    }
 }
 
 impl CopyQueue {

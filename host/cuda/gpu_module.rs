@@ -98,10 +98,7 @@ impl Device {
     /// # Errors
     /// The driver's.
     pub fn most_shared_memory(&self) -> Result<u32, DeviceError> {
-        match self {
-            Device::Emulated => Ok(227 << 10),
-            Device::Gpu(gpu) => gpu.most_shared_memory(),
-        }
+        self.gpu().map_or(Ok(227 << 10), Gpu::most_shared_memory)
     }
 
     /// As [`resident_blocks`](Device::resident_blocks), of a function that was found before, with its shared memory.

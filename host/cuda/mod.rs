@@ -21,13 +21,14 @@ pub use gdr::gdrcopy_version;
 pub use gpu::{Copies, CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
-pub use peer::{OpenedMemory, PeerHandle, PeerMemory};
+pub use peer::{OpenedMemory, PeerHandle};
 pub use ptx::{for_capability, ptx, set_ptx};
 pub use stream::{Event, Graph, Stream};
 
 pub use cuda_std::{Kernel, Plain};
 
 use crate::memory_file::{self, MemoryFile};
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,44 +116,36 @@ impl Device {
         }
     }
 
+    fn gpu(&self) -> Option<&gpu::Gpu> {
+        match self {
+            Device::Emulated => None,
+            Device::Gpu(gpu) => Some(gpu),
+        }
+    }
+
     /// Lets the calling thread use the device through libraries that take the thread's current CUDA context.
     pub(crate) fn bind(&self) -> Result<(), DeviceError> {
-        match self {
-            Device::Emulated => Ok(()),
-            Device::Gpu(gpu) => gpu.bind(),
-        }
+        self.gpu().map_or(Ok(()), gpu::Gpu::bind)
     }
 
     /// For result rows: `gpu:NVIDIA H200` or `emulated`.
     pub fn name(&self) -> String {
-        match self {
-            Device::Emulated => "emulated".into(),
-            Device::Gpu(gpu) => format!("gpu:{}", gpu.name()),
-        }
+        self.gpu().map_or("emulated".into(), |gpu| format!("gpu:{}", gpu.name))
     }
 
     /// Threads that issue together.
     pub fn warp_size(&self) -> u32 {
-        match self {
-            Device::Emulated => cuda_std::warp::SIZE,
-            Device::Gpu(_) => 32,
-        }
+        self.gpu().map_or(cuda_std::warp::SIZE, |_| 32)
     }
 
     /// CUDA ordinal, for registering device memory.
     pub fn cuda_ordinal(&self) -> Option<i32> {
-        match self {
-            Device::Emulated => None,
-            Device::Gpu(gpu) => Some(gpu.ordinal()),
-        }
+        self.gpu().map(|gpu| gpu.context.ordinal() as i32)
     }
 
     /// PCI address of the GPU as sysfs spells it.
     pub fn pci_address(&self) -> Option<String> {
-        match self {
-            Device::Emulated => None,
-            Device::Gpu(gpu) => gpu.pci_address(),
-        }
+        self.gpu().and_then(gpu::Gpu::pci_address)
     }
 
     /// Allocates zeroed memory.
@@ -161,18 +154,24 @@ impl Device {
     /// When there is not enough.
     pub fn allocate(&self, place: Place, bytes: usize) -> Result<Buffer, DeviceError> {
         let length = NonZeroUsize::new(bytes).unwrap_or(NonZeroUsize::MIN);
-        let (device, bytes) = (self.clone(), length.get());
+        let bytes = length.get();
         if place == Place::File {
             let refused =
                 |error| DeviceError::Refused(format!("{bytes} bytes in a memory file are not to be had: {error}"));
-            let file = memory_file::share(MemoryFile::create(length).map_err(refused)?);
-            return Ok(Buffer { device, place, address: file.address(), bytes, file: Some(file), pinned: false });
+            return self.file(length).map_err(refused);
         }
         let address = match self {
             Device::Emulated => emulated::allocate(bytes)?,
             Device::Gpu(gpu) => gpu.allocate(place, bytes)?,
         };
-        Ok(Buffer { device, place, address, bytes, file: None, pinned: false })
+        Ok(Buffer { device: self.clone(), place, address, bytes, file: None, pinned: false })
+    }
+
+    /// Memory in a file, which rails of modelled cards find by its address.
+    fn file(&self, length: NonZeroUsize) -> io::Result<Buffer> {
+        let file = memory_file::share(MemoryFile::create(length)?);
+        let (device, address, bytes) = (self.clone(), file.address(), length.get());
+        Ok(Buffer { device, place: Place::File, address, bytes, file: Some(file), pinned: false })
     }
 
     /// Host memory that other processes of this machine map and that kernels of this device reach: [`Place::File`], pinned.
@@ -193,10 +192,8 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Refused`] with what is allowed.
     pub fn check_grid(&self, grid: u32, block: u32) -> Result<(), DeviceError> {
-        let (most_blocks, most_threads) = match self {
-            Device::Emulated => (i32::MAX as u32, cuda_std::emulation::MAX_BLOCK),
-            Device::Gpu(gpu) => gpu.grid_limits(),
-        };
+        let emulated = (i32::MAX as u32, cuda_std::emulation::MAX_BLOCK);
+        let (most_blocks, most_threads) = self.gpu().map_or(emulated, gpu::Gpu::grid_limits);
         if grid == 0 || block == 0 || grid > most_blocks || block > most_threads {
             return Err(DeviceError::Refused(format!(
                 "grid {grid} x {block} refused by {}: 1 to {most_blocks} blocks of 1 to {most_threads} threads",
@@ -223,10 +220,7 @@ impl Device {
     /// # Errors
     /// The driver's.
     pub fn multiprocessors(&self) -> Result<u32, DeviceError> {
-        match self {
-            Device::Emulated => Ok(1),
-            Device::Gpu(gpu) => gpu.multiprocessors(),
-        }
+        self.gpu().map_or(Ok(1), gpu::Gpu::multiprocessors)
     }
 
     /// Refuses a grid of a kernel whose blocks wait for one another when the device does not hold them all; any grid of another

@@ -4,13 +4,12 @@
 //! What is opened must be closed before its owner frees it. The owner cannot see to that alone: put a barrier between.
 
 use super::gpu::failed;
-use super::{Device, DeviceError, Plain};
-use crate::memory_file::{self, FileName, MemoryFile};
+use super::{Buffer, Device, DeviceError, Place};
+use crate::memory_file::{FileName, MemoryFile};
 use cudarc::driver::sys;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 /// What another rank needs to open a memory. Handed over by the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,20 +36,6 @@ pub enum PeerHandle {
     },
 }
 
-/// Memory of this rank's device that others can open, zeroed. Freed when dropped.
-#[derive(Debug)]
-pub struct PeerMemory {
-    device: Device,
-    bytes: u64,
-    place: Place,
-}
-
-#[derive(Debug)]
-enum Place {
-    Mapped(Arc<MemoryFile>),
-    Gpu(super::Buffer),
-}
-
 /// Another rank's memory. Closed when dropped.
 #[derive(Debug)]
 pub struct OpenedMemory {
@@ -73,97 +58,45 @@ fn length(bytes: u64) -> Result<NonZeroUsize, DeviceError> {
         .ok_or_else(|| DeviceError::Refused(format!("{bytes} bytes are more than this machine can address")))
 }
 
-impl PeerMemory {
-    /// Allocates.
+impl Device {
+    /// Memory of this device that other processes of the machine can open by its [`handle`](Buffer::handle), zeroed.
     ///
     /// # Errors
     /// When there is not enough.
-    pub fn new(device: &Device, bytes: u64) -> Result<PeerMemory, DeviceError> {
+    pub fn peer_memory(&self, bytes: u64) -> Result<Buffer, DeviceError> {
         let length = length(bytes)?;
-        let place = match device {
-            Device::Gpu(_) => Place::Gpu(device.allocate(super::Place::Device, length.get())?),
-            Device::Emulated => {
-                let refused = |error: std::io::Error| {
-                    DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"))
-                };
-                // Rails of modelled cards find it by its address.
-                Place::Mapped(memory_file::share(MemoryFile::create(length).map_err(refused)?))
-            }
+        let refused =
+            |error| DeviceError::Refused(format!("{bytes} bytes of shared memory are not to be had: {error}"));
+        let mut memory = match self {
+            Device::Gpu(_) => self.allocate(Place::Device, length.get())?,
+            Device::Emulated => self.file(length).map_err(refused)?,
         };
-        Ok(PeerMemory { device: device.clone(), bytes, place })
+        memory.bytes = bytes as usize;
+        Ok(memory)
     }
+}
 
-    /// First byte, for kernels of this rank. A multiple of 4096.
-    pub fn address(&self) -> u64 {
-        match &self.place {
-            Place::Mapped(mapping) => mapping.address(),
-            Place::Gpu(buffer) => buffer.address(),
-        }
-    }
-
-    /// For the other ranks.
+impl Buffer {
+    /// For the other ranks, of [`Device::peer_memory`]: with other memory of a GPU they would open what lies around it, too.
     ///
     /// # Errors
     /// When the driver gives no handle.
     pub fn handle(&self) -> Result<PeerHandle, DeviceError> {
-        match (&self.place, &self.device) {
-            (Place::Gpu(buffer), Device::Gpu(gpu)) => {
-                gpu.bind()?;
-                let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
-                // SAFETY: the address is of memory that cuMemAlloc gave, in the current context.
-                let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, buffer.address()) };
-                status.result().map_err(failed("cuIpcGetMemHandle"))?;
-                let handle = handle.reserved.map(|byte| byte as u8).to_vec();
-                let gpu = gpu.pci_address().unwrap_or_default();
-                Ok(PeerHandle::Cuda { handle, gpu, bytes: self.bytes })
-            }
-            (Place::Mapped(file), _) => {
-                let FileName { pid, descriptor, number } = file.name();
-                Ok(PeerHandle::File { pid, descriptor, number, bytes: self.bytes })
-            }
-            _ => Err(DeviceError::Refused("a GPU's memory without its GPU".into())),
+        let bytes = self.bytes as u64;
+        if let Some(file) = &self.file {
+            let FileName { pid, descriptor, number } = file.name();
+            return Ok(PeerHandle::File { pid, descriptor, number, bytes });
         }
-    }
-
-    /// Copies values in; the offset is in bytes.
-    ///
-    /// # Errors
-    /// When the range is outside, or the driver fails.
-    pub fn write<T: Copy>(&self, offset: u64, values: &[T]) -> Result<(), DeviceError> {
-        match &self.place {
-            Place::Gpu(buffer) => buffer.write(offset as usize, values),
-            Place::Mapped(mapping) => {
-                self.check(offset, size_of_val(values))?;
-                let target = (mapping.address() + offset) as *mut u8;
-                // SAFETY: the range was checked; callers do not write while a grid uses the bytes.
-                unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), target, size_of_val(values)) };
-                Ok(())
-            }
-        }
-    }
-
-    /// Copies values out; the offset is in bytes.
-    ///
-    /// # Errors
-    /// When the range is outside, or the driver fails.
-    pub fn read<T: Plain>(&self, offset: u64, values: &mut [T]) -> Result<(), DeviceError> {
-        match &self.place {
-            Place::Gpu(buffer) => buffer.read(offset as usize, values),
-            Place::Mapped(mapping) => {
-                self.check(offset, size_of_val(values))?;
-                let source = (mapping.address() + offset) as *const u8;
-                // SAFETY: the range was checked; callers do not read while a grid writes the bytes.
-                unsafe { std::ptr::copy_nonoverlapping(source, values.as_mut_ptr().cast(), size_of_val(values)) };
-                Ok(())
-            }
-        }
-    }
-
-    fn check(&self, offset: u64, bytes: usize) -> Result<(), DeviceError> {
-        if offset.checked_add(bytes as u64).is_none_or(|end| end > self.bytes) {
-            return Err(DeviceError::Refused(format!("{bytes} bytes at {offset} lie outside {}", self.bytes)));
-        }
-        Ok(())
+        let Some(gpu) = self.device.gpu() else {
+            return Err(DeviceError::Refused("no other process can open this memory".into()));
+        };
+        gpu.bind()?;
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: in the current context; the driver refuses an address that cuMemAlloc has not given.
+        let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address) };
+        status.result().map_err(failed("cuIpcGetMemHandle"))?;
+        let handle = handle.reserved.map(|byte| byte as u8).to_vec();
+        Ok(PeerHandle::Cuda { handle, gpu: gpu.pci_address().unwrap_or_default(), bytes })
     }
 }
 
@@ -186,7 +119,7 @@ impl OpenedMemory {
             }
             (Device::Gpu(gpu), PeerHandle::Cuda { handle, gpu: theirs, bytes }) => {
                 gpu.bind()?;
-                reaches(gpu.context().cu_device(), theirs)?;
+                reaches(gpu.context.cu_device(), theirs)?;
                 let mut raw = sys::CUipcMemHandle { reserved: [0; 64] };
                 raw.reserved.iter_mut().zip(handle).for_each(|(to, from)| *to = *from as _);
                 let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
@@ -218,14 +151,14 @@ impl Device {
         let Device::Gpu(gpu) = self else { return None };
         gpu.bind().ok()?;
         let other = visible(theirs)?;
-        if other == gpu.context().cu_device() {
+        if other == gpu.context.cu_device() {
             // Nothing is between a GPU and itself, and the driver calls the question an error.
             return None;
         }
         let mut value = 0;
         let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
         // SAFETY: a local to write to, and two devices of this process.
-        let status = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, gpu.context().cu_device(), other) };
+        let status = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, gpu.context.cu_device(), other) };
         status.result().ok().map(|()| value != 0)
     }
 }
@@ -258,11 +191,11 @@ fn reaches(own: sys::CUdevice, theirs: &str) -> Result<(), DeviceError> {
 impl Drop for OpenedMemory {
     fn drop(&mut self) {
         if let Device::Gpu(gpu) = &self.device {
-            let result = gpu.context().bind_to_thread().and_then(|()| {
+            let result = gpu.context.bind_to_thread().and_then(|()| {
                 // SAFETY: the address came from cuIpcOpenMemHandle in this context, and work that used it has ended.
                 unsafe { sys::cuIpcCloseMemHandle(self.address) }.result()
             });
-            gpu.context().record_err(result);
+            gpu.context.record_err(result);
         }
     }
 }
@@ -274,7 +207,7 @@ mod tests {
 
     #[test]
     fn opened_memory_is_the_owners() {
-        let owner = PeerMemory::new(&Device::Emulated, 5000).unwrap();
+        let owner = Device::Emulated.peer_memory(5000).unwrap();
         let handle = owner.handle().unwrap();
         let opened = OpenedMemory::open(&Device::Emulated, &handle).unwrap();
         assert_ne!(opened.address(), owner.address());

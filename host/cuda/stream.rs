@@ -3,14 +3,14 @@
 //!
 //! On the emulated device a thread does the work of a stream, and an event is a look at the clock.
 
-use super::gpu::failed;
+use super::gpu::{failed, refused_or_failed};
 use super::gpu_module::Function;
 use super::{Device, DeviceError, emulated, emulated_stream, gpu};
 use cudarc::driver::sys::{
     CUevent_flags, CUgraphInstantiate_flags, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchConfig, CUresult, CUstreamCaptureMode, cuLaunchKernelEx,
+    CUlaunchConfig, CUstreamCaptureMode, cuLaunchKernelEx,
 };
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, result};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null_mut;
@@ -74,7 +74,7 @@ impl Stream {
         match device {
             Device::Emulated => emulated_stream::Worker::start().map(|worker| Stream(Kind::Emulated(worker))),
             Device::Gpu(gpu) => {
-                let stream = gpu.context().new_stream().map_err(failed("cuStreamCreate"))?;
+                let stream = gpu.context.new_stream().map_err(failed("cuStreamCreate"))?;
                 Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
             }
         }
@@ -88,7 +88,7 @@ impl Stream {
         let Device::Gpu(gpu) = device else { return Stream::new(device) };
         gpu.bind()?;
         let (_, highest) = result::stream::get_priority_range().map_err(failed("cuCtxGetStreamPriorityRange"))?;
-        let stream = gpu.context().new_stream_with_priority(highest).map_err(failed("cuStreamCreateWithPriority"))?;
+        let stream = gpu.context.new_stream_with_priority(highest).map_err(failed("cuStreamCreateWithPriority"))?;
         Ok(Stream(Kind::Gpu(gpu.clone(), stream)))
     }
 
@@ -190,9 +190,7 @@ impl Stream {
                 // attribute; the rest is the caller's.
                 let status =
                     unsafe { cuLaunchKernelEx(&raw const config, function.0, parameters.as_mut_ptr(), null_mut()) };
-                status
-                    .result()
-                    .map_err(|error| refused_or_failed(error, &format!("launching {name} as {grid} x {block}")))
+                status.result().map_err(|error| refused_or_failed(error, name, grid, block))
             }
             _ => Err(other_device("the kernel")),
         }
@@ -245,7 +243,7 @@ impl Stream {
         match &self.0 {
             Kind::Emulated(worker) => worker.event().map(|event| Event(EventKind::Emulated(event))),
             Kind::Gpu(gpu, stream) => {
-                let event = gpu.context().new_event(Some(flags)).map_err(failed("cuEventCreate"))?;
+                let event = gpu.context.new_event(Some(flags)).map_err(failed("cuEventCreate"))?;
                 event.record(stream).map_err(failed("cuEventRecord"))?;
                 Ok(Event(EventKind::Gpu(event)))
             }
@@ -311,21 +309,11 @@ impl Stream {
     }
 }
 
-/// A block that is within the device's limit and beyond this kernel's is the user's to change.
-fn refused_or_failed(error: DriverError, what: &str) -> DeviceError {
-    match error.0 {
-        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
-            "{what}: the kernel needs more registers than a block this large leaves; try a smaller --block"
-        )),
-        _ => failed(what.to_owned())(error),
-    }
-}
-
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Kind::Gpu(gpu, stream) = &self.0 {
             let result = stream.synchronize();
-            gpu.context().record_err(result);
+            gpu.context.record_err(result);
         }
     }
 }

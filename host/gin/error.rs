@@ -59,7 +59,7 @@ pub(super) fn call(
     rings: Vec<String>,
 ) -> GinError {
     let [stop, number, _, detail, seen, wanted, block, thread] = *words;
-    let (stop, call) = (Status(stop), Call::of(number));
+    let (stop, call) = (Status(stop), Call::from_repr(number));
     let what = match call {
         Some(Call::Wait | Call::Signal) => format!(" of signal {detail}"),
         Some(Call::Words) => format!(" of number {wanted}"),
@@ -72,7 +72,7 @@ pub(super) fn call(
     } else {
         String::new()
     };
-    let name = call.map_or("an unknown call", Call::name);
+    let name = call.map_or("an unknown call", Call::into);
     let mut text = format!("{kernel}: block {block}, thread {thread}: {name}{what}{to}{waited}: {}", stop.text());
     if let Some(error) = proxy {
         text.push_str(&format!("; the proxy: {error}"));

@@ -1,6 +1,6 @@
 //! The symmetric heap: one stretch of memory, and what of it is taken.
 
-use crate::cuda::{Buffer, DeviceError, PeerMemory};
+use crate::cuda::{Buffer, DeviceError};
 use crate::fabric::Memory;
 use kernels::gin::RESERVED_BYTES;
 use std::collections::BTreeMap;
@@ -8,62 +8,22 @@ use std::collections::BTreeMap;
 /// Objects begin at multiples of this: whole sectors of the cache, and more than any vector.
 const ALIGNMENT: u64 = 256;
 
-/// A heap's memory.
-#[derive(Debug)]
-pub(super) enum Heap {
-    /// The device's, which other processes of the machine can map.
-    Shared(PeerMemory),
-    /// Pinned host memory, for rails that cannot reach a GPU's.
-    Host(Buffer),
+/// A heap as a rail registers it.
+pub(super) fn for_rails(heap: &Buffer) -> Memory {
+    Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: heap.cuda_device() }
 }
 
-impl Heap {
-    pub fn address(&self) -> u64 {
-        match self {
-            Heap::Shared(memory) => memory.address(),
-            Heap::Host(buffer) => buffer.address(),
-        }
+/// Zeroes a stretch of a heap.
+pub(super) fn clear(heap: &Buffer, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+    const STEP: u64 = 1 << 20;
+    let zeros = vec![0u8; bytes.min(STEP) as usize];
+    let mut at = 0;
+    while at < bytes {
+        let length = STEP.min(bytes - at);
+        heap.write((offset + at) as usize, &zeros[..length as usize])?;
+        at += length;
     }
-
-    pub fn place(&self) -> &'static str {
-        match self {
-            Heap::Shared(_) => "device",
-            Heap::Host(_) => "pinned",
-        }
-    }
-
-    /// As a rail registers it.
-    pub fn memory(&self, bytes: u64, ordinal: Option<i32>) -> Memory {
-        let cuda_device = if matches!(self, Heap::Shared(_)) { ordinal } else { None };
-        Memory { address: self.address(), bytes: bytes as usize, cuda_device }
-    }
-
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        match self {
-            Heap::Shared(memory) => memory.write(offset, bytes),
-            Heap::Host(buffer) => buffer.write(offset as usize, bytes),
-        }
-    }
-
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        match self {
-            Heap::Shared(memory) => memory.read(offset, bytes),
-            Heap::Host(buffer) => buffer.read(offset as usize, bytes),
-        }
-    }
-
-    /// Zeroes a stretch.
-    pub fn clear(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
-        const STEP: u64 = 1 << 20;
-        let zeros = vec![0u8; bytes.min(STEP) as usize];
-        let mut at = 0;
-        while at < bytes {
-            let length = STEP.min(bytes - at);
-            self.write(offset + at, &zeros[..length as usize])?;
-            at += length;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// What of a heap is taken. The same calls give the same offsets on every rank.

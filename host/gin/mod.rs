@@ -34,7 +34,7 @@ use crate::proxy::{Fault, Proxy, ProxyError, Snapshot};
 use crate::rails::strategy::Strategy;
 use crate::ring::{RingMemory, RingTable};
 use cuda_std::Kernel;
-use heap::{Heap, Space};
+use heap::{Space, clear};
 use kernels::gin::{Report, TEAMS, USER_SIGNALS};
 use std::time::Duration;
 
@@ -117,7 +117,9 @@ pub struct World {
     rings: Vec<RingMemory>,
     _table: Option<RingTable>,
     opened: Vec<Option<OpenedMemory>>,
-    heap: Heap,
+    heap: Buffer,
+    /// Where it is.
+    place: &'static str,
     space: Space,
     signals: u32,
     far: Buffer,
@@ -185,7 +187,7 @@ impl World {
 
     /// Where the heap is: `device`, or `pinned` host memory where rails cannot reach the device's.
     pub fn memory(&self) -> &'static str {
-        self.heap.place()
+        self.place
     }
 
     /// What a header should say.
@@ -234,7 +236,7 @@ impl World {
                 self.space.largest()
             ))
         })?;
-        self.heap.clear(offset, len * size_of::<T>() as u64)?;
+        clear(&self.heap, offset, len * size_of::<T>() as u64)?;
         // Nobody writes to an object that another rank is still clearing.
         ranks.barrier("a symmetric object")?;
         // SAFETY: the stretch has just been taken for it, and stretches begin at multiples of 256.
@@ -260,12 +262,9 @@ impl World {
     pub fn signals(&mut self, ranks: &mut Bootstrap, count: u32) -> Result<Signal, GinError> {
         self.agree(ranks, "signals", u64::from(count))?;
         let first = self.signals;
-        match first.checked_add(count).filter(|end| *end <= USER_SIGNALS) {
-            Some(end) => self.signals = end,
-            None => {
-                return Err(GinError::Usage(format!("{count} signals beside {first}: a world has {USER_SIGNALS}")));
-            }
-        }
+        let end = first.checked_add(count).filter(|end| *end <= USER_SIGNALS);
+        let refused = || GinError::Usage(format!("{count} signals beside {first}: a world has {USER_SIGNALS}"));
+        self.signals = end.ok_or_else(refused)?;
         Ok(Signal(first))
     }
 
@@ -290,7 +289,7 @@ impl World {
         }
         // SAFETY: values of this trait have no padding: they are bytes.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };
-        Ok(self.heap.write(object.offset(), bytes)?)
+        Ok(self.heap.write(object.offset() as usize, bytes)?)
     }
 
     /// This PE's part of an object, which no kernel and no put writes meanwhile.
@@ -302,9 +301,9 @@ impl World {
         let mut values = Vec::<T>::with_capacity(len);
         // SAFETY: the vector has room for so many bytes, zeroed first; every pattern of bytes is a value of this trait.
         unsafe {
-            let bytes = len * size_of::<T>();
-            values.as_mut_ptr().cast::<u8>().write_bytes(0, bytes);
-            self.heap.read(object.offset(), std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes))?;
+            let (first, bytes) = (values.as_mut_ptr().cast::<u8>(), len * size_of::<T>());
+            first.write_bytes(0, bytes);
+            self.heap.read(object.offset() as usize, std::slice::from_raw_parts_mut(first, bytes))?;
             values.set_len(len);
         }
         Ok(values)
@@ -315,10 +314,10 @@ impl World {
     /// # Errors
     /// The driver's.
     pub fn signal(&self, signal: Signal) -> Result<u64, GinError> {
-        let (mut near, mut far) = ([0u8; 8], [0u64; 1]);
-        self.heap.read(u64::from(signal.0) * 8, &mut near)?;
+        let (mut near, mut far) = ([0u64; 1], [0u64; 1]);
+        self.heap.read(signal.0 as usize * 8, &mut near)?;
         self.far.read(signal.0 as usize * 8, &mut far)?;
-        Ok(u64::from_le_bytes(near) + far[0])
+        Ok(near[0] + far[0])
     }
 
     /// Waits until all ranks are here. Their kernels have ended by then; puts that no kernel has waited for may still be under way.
@@ -426,12 +425,7 @@ impl World {
         done: impl FnMut() -> Result<bool, DeviceError>,
     ) -> Result<(), GinError> {
         let ended = wait_for(Launch::ENDING, done, || self.look_around(ranks));
-        let reported = self.reported(kernel);
-        match (ended, reported) {
-            (Err(error), _) => Err(error),
-            (Ok(()), Err(error)) => Err(error),
-            (Ok(()), Ok(())) => Ok(()),
-        }
+        ended.and(self.reported(kernel))
     }
 
     /// The first failure of the last launch.

@@ -1,11 +1,11 @@
 //! How a world is opened: heap, mappings, rails, and the description that kernels get.
 
-use super::heap::{Heap, Space};
+use super::heap::{Space, for_rails};
 use super::rails::{self, Chosen, Parts, Standing};
 use super::{BARRIER_BYTES, GinError, Options, Path, World};
 use crate::bootstrap::Bootstrap;
 use crate::cores;
-use crate::cuda::{Device, DeviceError, OpenedMemory, PeerHandle, PeerMemory, Place};
+use crate::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, Place};
 use crate::fabric::discover::Reach;
 use crate::memory;
 use crate::proxy::engine::SignalRule;
@@ -16,7 +16,9 @@ use kernels::gin::{Peer, RESERVED_BYTES, Report, SIGNALS, Team};
 
 /// A heap and the other ranks' heaps, where they could be mapped.
 struct Mapped {
-    heap: Heap,
+    heap: Buffer,
+    /// Where it is, as [`World::memory`] says it.
+    place: &'static str,
     opened: Vec<Option<OpenedMemory>>,
     /// Whether another rank has this heap mapped.
     by_others: bool,
@@ -62,7 +64,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             // SAFETY: taken once per ring; the world keeps the ring longer than its proxies.
             let consumer = Some(unsafe { ring.consumer() });
             let parts = Parts {
-                heap: mapped.heap.memory(bytes, device.cuda_ordinal()),
+                heap: for_rails(&mapped.heap),
                 setup: Setup { cpu: None, shares_core, fault: options.fault, consumer },
                 timeout: options.timeout,
                 signals,
@@ -120,6 +122,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         _table: table,
         opened: mapped.opened,
         heap: mapped.heap,
+        place: mapped.place,
         space: Space::new(bytes),
         signals: 0,
         far,
@@ -186,7 +189,7 @@ fn map(
     notes: &mut Vec<String>,
 ) -> Result<Mapped, GinError> {
     let path = options.path;
-    let shared = PeerMemory::new(device, bytes)?;
+    let shared = device.peer_memory(bytes)?;
     let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
     // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
@@ -216,7 +219,7 @@ fn map(
     let maps: Vec<bool> = opened.iter().map(Option::is_some).collect();
     let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "who maps whom")?;
     let by_others = all.iter().any(|maps| maps.get(me) == Some(&true));
-    Ok(Mapped { heap: Heap::Shared(shared), opened, by_others })
+    Ok(Mapped { heap: shared, place: "device", opened, by_others })
 }
 
 fn choose(
@@ -249,7 +252,7 @@ fn reachable(
 ) -> Result<Mapped, GinError> {
     let reaches = match device {
         Device::Emulated => true,
-        Device::Gpu(_) => rails.reaches_gpu(mapped.heap.memory(bytes, device.cuda_ordinal())),
+        Device::Gpu(_) => rails.reaches_gpu(for_rails(&mapped.heap)),
     };
     if !ranks.all_gather_values(&reaches, "rails that reach the heap")?.contains(&false) {
         return Ok(mapped);
@@ -268,7 +271,7 @@ fn reachable(
         device.allocate(Place::Host, bytes as usize)?
     };
     let opened = (0..ranks.size()).map(|_| None).collect();
-    Ok(Mapped { heap: Heap::Host(heap), opened, by_others: false })
+    Ok(Mapped { heap, place: "pinned", opened, by_others: false })
 }
 
 /// World, node and rail, with the PEs of each behind one another.

@@ -2,11 +2,10 @@
 
 use crate::ring::{HostWords, Status};
 use cuda_std::memory::{load_acquire_sys_u64, store_release_sys_u64};
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`clock_kernel`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct ClockArgs {
     /// Host memory: the first word of `completion` is the CPU's question (counting from 1), `tail` the [`answer`].
     pub flags: *const HostWords,
@@ -19,11 +18,6 @@ pub struct ClockArgs {
     /// Result: 0, or why it ended early ([`Status`]).
     pub stop: *mut u64,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for ClockArgs {}
-// SAFETY: as above.
-unsafe impl Sync for ClockArgs {}
 
 /// The device's time (nanoseconds since 1970 fit into 61 bits until 2043) with the question's number beside it.
 #[inline(always)]

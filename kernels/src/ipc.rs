@@ -8,11 +8,10 @@
 //! ```
 
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_release_sys_u64};
-use cuda_std::thread;
+use cuda_std::{args, thread};
 
 /// Arguments of all kernels that move or look at bytes. experiments/ipc/baseline has the same in C++.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct IpcArgs {
     /// First byte to write, or to check. A multiple of 16.
     pub destination: *mut u8,
@@ -31,11 +30,6 @@ pub struct IpcArgs {
     /// The receiver's flag, in its memory: raised to the number of the launch, from 1. Null for none.
     pub flag: *const Word,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for IpcArgs {}
-// SAFETY: as above.
-unsafe impl Sync for IpcArgs {}
 
 /// An odd constant: the step from one word of the pattern to the next.
 pub const STEP: u32 = 0x9E37_79B9;

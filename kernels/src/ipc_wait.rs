@@ -3,11 +3,10 @@
 
 use crate::ring::Status;
 use cuda_std::memory::{Word, load_acquire_sys_u64, store_release_sys_u64};
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`ipc_gate`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct GateArgs {
     /// For each other participant two addresses: its word for us, and our word for it.
     pub words: *const [*const Word; 2],
@@ -22,11 +21,6 @@ pub struct GateArgs {
     /// Result: 0, or why it ended early ([`Status`]); only ever set.
     pub stop: *const Word,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for GateArgs {}
-// SAFETY: as above.
-unsafe impl Sync for GateArgs {}
 
 /// A barrier between GPUs, in front of what shall begin at the same time: tells all others, and waits for their word.
 ///
@@ -53,8 +47,7 @@ pub unsafe fn ipc_gate(args: GateArgs) {
 }
 
 /// Arguments of [`ipc_receive`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct ReceiveArgs {
     /// The flag that the sender raises, 0 before.
     pub flag: *const Word,
@@ -69,11 +62,6 @@ pub struct ReceiveArgs {
     /// Result: 0, or why it ended early ([`Status`]); only ever set.
     pub stop: *const Word,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for ReceiveArgs {}
-// SAFETY: as above.
-unsafe impl Sync for ReceiveArgs {}
 
 /// The receiver of flags: notes when it sees each.
 ///

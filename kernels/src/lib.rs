@@ -48,6 +48,26 @@ macro_rules! module {
     };
 }
 
+/// Lets a block's first thread or warp, or the block, do what is behind the arrow, in which the name before it is this scope.
+macro_rules! by_first_of_block {
+    (Thread $scope:ident => $body:expr) => {
+        if cuda_std::thread::thread_idx_x() == 0 {
+            let $scope = crate::gin::Thread;
+            $body
+        }
+    };
+    (Warp $scope:ident => $body:expr) => {
+        if cuda_std::thread::thread_idx_x() < cuda_std::warp::SIZE {
+            let $scope = crate::gin::Warp::this();
+            $body
+        }
+    };
+    (Block $scope:ident => $body:expr) => {{
+        let $scope = crate::gin::Block;
+        $body
+    }};
+}
+
 pub mod ipc;
 shared! { batch block command gin pattern ring }
 

@@ -3,11 +3,10 @@
 use crate::pattern;
 use crate::ring::{HostWords, Status};
 use cuda_std::memory::{fence_acq_rel_sys, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64};
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`ping_pong`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct PingPongArgs {
     /// Host memory: `tail` is the flag to the CPU, the first word of `completion` its answer. Each on lines of its own.
     pub flags: *const HostWords,
@@ -29,11 +28,6 @@ pub struct PingPongArgs {
     /// Result: 0, or why it ended early ([`Status`]).
     pub stop: *mut u64,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for PingPongArgs {}
-// SAFETY: as above.
-unsafe impl Sync for PingPongArgs {}
 
 /// One block: all threads write the payload, one fences, raises the flag and waits for the answer.
 ///

@@ -6,22 +6,16 @@ use crate::block::block_maximum;
 use crate::command::Opcode;
 use crate::put_kernel::{PutArgs, write_in_teams};
 use crate::ring::Ring;
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`put_batched_kernel`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct BatchedPutArgs {
     /// As for the put kernel, of whole blocks; `quiet_every` and `ahead` are not looked at.
     pub put: PutArgs,
     /// Puts of a block that are published together, 1 to 32; no more than half its window and than its threads.
     pub batch: u32,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for BatchedPutArgs {}
-// SAFETY: as above.
-unsafe impl Sync for BatchedPutArgs {}
 
 /// As [`put_kernel`](crate::put_kernel::put_kernel) without quiet, by batches.
 ///

@@ -12,7 +12,7 @@ use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
 use crate::ring::{Ring, Status};
 use core::ops::Range;
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// A block is one producer.
 pub const SCOPE_BLOCK: u32 = 0;
@@ -20,8 +20,7 @@ pub const SCOPE_BLOCK: u32 = 0;
 pub const SCOPE_THREAD: u32 = 1;
 
 /// Arguments of [`put_kernel`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct PutArgs {
     /// The rings; block `b` uses ring `b % ring_count`.
     pub rings: *const Ring,
@@ -61,11 +60,6 @@ pub struct PutArgs {
     /// Results, one per block.
     pub results: *mut BlockResult,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for PutArgs {}
-// SAFETY: as above.
-unsafe impl Sync for PutArgs {}
 
 /// What one block reports. Times are of the device's clock, in nanoseconds.
 #[repr(C)]

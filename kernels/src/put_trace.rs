@@ -2,11 +2,10 @@
 
 use crate::put_kernel::PutArgs;
 use crate::ring::Observe;
-use cuda_std::thread;
+use cuda_std::{args, thread};
 
 /// Arguments of [`put_traced_kernel`](crate::put_kernel::put_traced_kernel).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct TracedPutArgs {
     /// The puts.
     pub put: PutArgs,
@@ -17,11 +16,6 @@ pub struct TracedPutArgs {
     /// The put with ticket `t` has the entry `t / every % entries` of its ring's.
     pub entries: u64,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for TracedPutArgs {}
-// SAFETY: as above.
-unsafe impl Sync for TracedPutArgs {}
 
 /// Stamps of one put: nanoseconds of the device's clock ([`thread::global_timer_ns`]); 0: has not happened.
 #[repr(C)]

@@ -11,7 +11,7 @@ use crate::ring::{Observe, Ring, Status};
 use crate::vyukov::Vyukov;
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::opaque_u32;
-use cuda_std::{kernel, thread, warp};
+use cuda_std::{args, kernel, thread, warp};
 
 /// Each thread is a producer.
 pub const SCOPE_THREAD: u32 = 0;
@@ -134,8 +134,7 @@ impl Queue for Vyukov {
 }
 
 /// Arguments of the queue kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct QueueArgs {
     /// [`Ring`]s or [`Vyukov`] queues; block `b` uses number `b % queue_count` ([`queue_lanes`]: producer `p` number `p %
     /// queue_count`).
@@ -159,11 +158,6 @@ pub struct QueueArgs {
     /// Results, one per block.
     pub results: *mut QueueResult,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for QueueArgs {}
-// SAFETY: as above.
-unsafe impl Sync for QueueArgs {}
 
 /// What one block reports, by its first thread: both clocks before and after, and why it ended early.
 #[repr(C)]
@@ -207,85 +201,75 @@ impl Observe for Seen {
     }
 }
 
-/// The ring as it is.
-///
-/// # Safety
-/// The pointers are valid for the whole grid's run: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
-/// block.
-#[kernel]
-pub unsafe fn queue_ticket(args: QueueArgs) {
-    // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut this_ring(&args), &mut ()) };
+/// Defines the kernels that push into a queue.
+macro_rules! queues {
+    ($($(#[$doc:meta])* $name:ident($args:ident) = $run:expr;)*) => {$(
+        $(#[$doc])*
+        #[kernel]
+        pub unsafe fn $name(args: QueueArgs) {
+            let $args = &args;
+            $run;
+        }
+    )*};
 }
 
-/// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
-///
-/// # Safety
-/// As [`queue_ticket`]; `samples` for producers x `samples_each` entries, `counts` for one.
-#[kernel]
-pub unsafe fn queue_ticket_watched(args: QueueArgs) {
+queues! {
+    /// The ring as it is.
+    ///
+    /// # Safety
+    /// The pointers are valid for the whole grid's run: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
+    /// block.
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut this_ring(&args)) };
-}
+    queue_ticket(args) = unsafe { run::<_, false>(args, &mut this_ring(args), &mut ()) };
 
-/// The ring, a warp's lanes over several of them: each push asks first who goes with whom.
-///
-/// # Safety
-/// As [`queue_ticket`].
-#[kernel]
-pub unsafe fn queue_lanes(args: QueueArgs) {
+    /// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
+    ///
+    /// # Safety
+    /// As [`queue_ticket`]; `samples` for producers x `samples_each` entries, `counts` for one.
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut own_ring(&args), &mut ()) };
-}
+    queue_ticket_watched(args) = unsafe { run_watched(args, &mut this_ring(args)) };
 
-/// The ring, a warp's lanes over several of them, watched.
-///
-/// # Safety
-/// As [`queue_ticket_watched`].
-#[kernel]
-pub unsafe fn queue_lanes_watched(args: QueueArgs) {
+    /// The ring, a warp's lanes over several of them: each push asks first who goes with whom.
+    ///
+    /// # Safety
+    /// As [`queue_ticket`].
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut own_ring(&args)) };
-}
+    queue_lanes(args) = unsafe { run::<_, false>(args, &mut own_ring(args), &mut ()) };
 
-/// The ring with a release store per element.
-///
-/// # Safety
-/// As [`queue_ticket`].
-#[kernel]
-pub unsafe fn queue_release(args: QueueArgs) {
+    /// The ring, a warp's lanes over several of them, watched.
+    ///
+    /// # Safety
+    /// As [`queue_ticket_watched`].
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut Released(this_ring(&args)), &mut ()) };
-}
+    queue_lanes_watched(args) = unsafe { run_watched(args, &mut own_ring(args)) };
 
-/// The ring with a release store per element, watched.
-///
-/// # Safety
-/// As [`queue_ticket_watched`].
-#[kernel]
-pub unsafe fn queue_release_watched(args: QueueArgs) {
+    /// The ring with a release store per element.
+    ///
+    /// # Safety
+    /// As [`queue_ticket`].
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut Released(this_ring(&args))) };
-}
+    queue_release(args) = unsafe { run::<_, false>(args, &mut Released(this_ring(args)), &mut ()) };
 
-/// Vyukov's queue.
-///
-/// # Safety
-/// As [`queue_ticket`], with [`Vyukov`] queues.
-#[kernel]
-pub unsafe fn queue_vyukov(args: QueueArgs) {
+    /// The ring with a release store per element, watched.
+    ///
+    /// # Safety
+    /// As [`queue_ticket_watched`].
     // SAFETY: contract of the kernel.
-    unsafe { run::<_, false>(&args, &mut this_vyukov(&args), &mut ()) };
-}
+    queue_release_watched(args) = unsafe { run_watched(args, &mut Released(this_ring(args))) };
 
-/// Vyukov's queue, watched.
-///
-/// # Safety
-/// As [`queue_ticket_watched`], with [`Vyukov`] queues.
-#[kernel]
-pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
+    /// Vyukov's queue.
+    ///
+    /// # Safety
+    /// As [`queue_ticket`], with [`Vyukov`] queues.
     // SAFETY: contract of the kernel.
-    unsafe { run_watched(&args, &mut this_vyukov(&args)) };
+    queue_vyukov(args) = unsafe { run::<_, false>(args, &mut this_vyukov(args), &mut ()) };
+
+    /// Vyukov's queue, watched.
+    ///
+    /// # Safety
+    /// As [`queue_ticket_watched`], with [`Vyukov`] queues.
+    // SAFETY: contract of the kernel.
+    queue_vyukov_watched(args) = unsafe { run_watched(args, &mut this_vyukov(args)) };
 }
 
 /// The ring of this block.

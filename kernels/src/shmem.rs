@@ -4,7 +4,7 @@
 
 use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
 use crate::ring::Status;
-use cuda_std::thread;
+use cuda_std::{args, thread};
 
 /// `put_nbi`.
 pub const MOVES_PUTS: u32 = 0;
@@ -14,8 +14,7 @@ pub const MOVES_GETS: u32 = 1;
 pub const MOVES_PUT_SIGNALS: u32 = 2;
 
 /// Arguments of all of these kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct ShmemArgs {
     /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`].
     pub moves: u32,
@@ -47,11 +46,6 @@ pub struct ShmemArgs {
     /// block.
     pub times: *mut u64,
 }
-
-// SAFETY: plain data for a launch; the pointer is the launcher's to keep valid.
-unsafe impl Send for ShmemArgs {}
-// SAFETY: as above.
-unsafe impl Sync for ShmemArgs {}
 
 /// Words of [`ShmemArgs::times`] for a latency.
 pub const fn latency_words(iterations: u32) -> usize {
@@ -120,22 +114,9 @@ macro_rules! latencies {
         /// The arguments are of the world's heap; `times` has [`latency_words`](crate::shmem::latency_words).
         #[kernel(resident)]
         pub unsafe fn $name(program: Program<ShmemArgs>) {
-            latencies!($scope program $case);
+            by_first_of_block!($scope scope => turns(&program, scope, $case));
         }
     )*};
-    (Thread $program:ident $case:ident) => {
-        if thread::thread_idx_x() == 0 {
-            turns(&$program, Thread, $case);
-        }
-    };
-    (Warp $program:ident $case:ident) => {
-        if thread::thread_idx_x() < warp::SIZE {
-            turns(&$program, Warp::this(), $case);
-        }
-    };
-    (Block $program:ident $case:ident) => {
-        turns(&$program, Block, $case)
-    };
 }
 
 module! { "shmem" => pub mod bandwidth; pub mod latency; }

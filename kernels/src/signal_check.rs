@@ -8,14 +8,13 @@
 use crate::gin::{Block, Context, Program, Scope, Signal, Sym, Thread, Warp};
 use crate::pattern;
 use cuda_std::memory::{Word, fetch_add_relaxed_gpu_u64};
-use cuda_std::{kernel, thread, warp};
+use cuda_std::{args, kernel, thread, warp};
 
 /// What a check leaves in a slot between two payloads.
 pub const WIPED: u8 = 0xEE;
 
 /// Arguments of the three kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct SignalCheck {
     /// `producers x slots x stride` bytes that are put from.
     pub source: Sym<u8>,
@@ -38,11 +37,6 @@ pub struct SignalCheck {
     /// Device memory: wrong bytes, and puts that were checked.
     pub found: *const [Word; 2],
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for SignalCheck {}
-// SAFETY: as above.
-unsafe impl Sync for SignalCheck {}
 
 /// Who produces: a thread, a warp, a block.
 pub const SCOPE_THREAD: u32 = 0;

@@ -1,10 +1,9 @@
 //! Multiplies numbers in place.
 
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`scale`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct ScaleArgs {
     /// The numbers, in memory that the device reaches.
     pub values: *mut u64,
@@ -13,11 +12,6 @@ pub struct ScaleArgs {
     /// What each is multiplied by.
     pub factor: u64,
 }
-
-// SAFETY: plain data for a launch; the pointer is the launcher's to keep valid.
-unsafe impl Send for ScaleArgs {}
-// SAFETY: as above.
-unsafe impl Sync for ScaleArgs {}
 
 /// Each thread takes the number of its own index, then the one a whole grid further, and so on.
 ///

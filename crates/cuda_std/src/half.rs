@@ -14,14 +14,10 @@ pub fn unpack_bf16(word: u32) -> [f32; 2] {
 #[inline(always)]
 pub fn pack_bf16(values: [f32; 2]) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let word: u32;
-        // SAFETY: arithmetic on registers.
-        unsafe {
-            asm!("cvt.rn.bf16x2.f32 {word}, {high}, {low};", word = out(reg32) word, high = in(reg32) values[1].to_bits(),
-                 low = in(reg32) values[0].to_bits(), options(pure, nomem, nostack));
-        }
-        word
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        written!(reg32, "cvt.rn.bf16x2.f32 {out}, {high}, {low};", high = in(reg32) values[1].to_bits(),
+                 low = in(reg32) values[0].to_bits(), options(pure, nomem, nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
@@ -51,14 +47,10 @@ pub fn unpack_f16(word: u32) -> [f32; 2] {
 #[inline(always)]
 pub fn pack_f16(values: [f32; 2]) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let word: u32;
-        // SAFETY: arithmetic on registers.
-        unsafe {
-            asm!("cvt.rn.f16x2.f32 {word}, {high}, {low};", word = out(reg32) word, high = in(reg32) values[1].to_bits(),
-                 low = in(reg32) values[0].to_bits(), options(pure, nomem, nostack));
-        }
-        word
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        written!(reg32, "cvt.rn.f16x2.f32 {out}, {high}, {low};", high = in(reg32) values[1].to_bits(),
+                 low = in(reg32) values[0].to_bits(), options(pure, nomem, nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {

@@ -16,7 +16,17 @@
     allow(internal_features)
 )]
 
-pub use cuda_std_macros::kernel;
+pub use cuda_std_macros::{args, kernel};
+
+/// Inline PTX that writes one register, `{out}`, of this class: what it has written.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! written {
+    ($class:ident, $ptx:expr, $($operands:tt)*) => {{
+        let out;
+        core::arch::asm!($ptx, out = out($class) out, $($operands)*);
+        out
+    }};
+}
 
 #[cfg(all(target_arch = "nvptx64", feature = "bulk"))]
 pub mod bulk;

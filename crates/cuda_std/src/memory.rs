@@ -17,13 +17,13 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 /// A 64-bit word that several parties read and write.
 #[cfg(target_arch = "nvptx64")]
 #[repr(transparent)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Word(UnsafeCell<u64>);
 
 /// A 64-bit word that several parties read and write.
 #[cfg(not(target_arch = "nvptx64"))]
 #[repr(transparent)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Word(AtomicU64);
 
 // SAFETY: a Word is reached only through the atomic operations of this module.
@@ -42,7 +42,7 @@ impl Word {
 
 /// Two words on one 16-byte line: one 128-bit load or store reaches both.
 #[repr(C, align(16))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WordPair(pub Word, pub Word);
 
 impl WordPair {
@@ -55,21 +55,16 @@ impl WordPair {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Word>() == 8 && size_of::<WordPair>() == 16 && align_of::<WordPair>() == 16);
 
-/// Defines a load: PTX instruction on the device, ordering on the host.
-macro_rules! load {
-    ($(#[$doc:meta])* $name:ident, $ptx:literal, $order:ident) => {
+/// Defines loads: PTX instruction on the device, ordering on the host.
+macro_rules! loads {
+    ($($(#[$doc:meta])* $name:ident = $ptx:literal, $order:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub fn $name(word: &Word) -> u64 {
             #[cfg(target_arch = "nvptx64")]
-            {
-                let value: u64;
-                // SAFETY: the reference is valid for reads, and every party uses atomic accesses of this width.
-                unsafe {
-                    asm!(concat!($ptx, " {value}, [{address}];"), value = out(reg64) value,
-                         address = in(reg64) word.0.get(), options(nostack));
-                }
-                value
+            // SAFETY: the reference is valid for reads, and every party uses atomic accesses of this width.
+            unsafe {
+                written!(reg64, concat!($ptx, " {out}, [{address}];"), address = in(reg64) word.0.get(), options(nostack))
             }
             #[cfg(not(target_arch = "nvptx64"))]
             {
@@ -77,12 +72,37 @@ macro_rules! load {
                 word.0.load(Ordering::$order)
             }
         }
-    };
+    )*};
 }
 
-/// Defines a store: PTX instruction on the device, ordering on the host.
-macro_rules! store {
-    ($(#[$doc:meta])* $name:ident, $ptx:literal, $order:ident) => {
+/// Defines loads of both words of a pair by one instruction, for the emulated device with a step before them or without.
+macro_rules! loads_of_pairs {
+    ($($(#[$doc:meta])* $name:ident = $ptx:literal, $order:ident $(behind $step:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(pair: &WordPair) -> (u64, u64) {
+            #[cfg(target_arch = "nvptx64")]
+            {
+                let (first, second): (u64, u64);
+                // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
+                unsafe {
+                    asm!(concat!($ptx, " {{{first}, {second}}}, [{address}];"), first = out(reg64) first,
+                         second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
+                }
+                (first, second)
+            }
+            #[cfg(not(target_arch = "nvptx64"))]
+            {
+                $(emulation::$step();)?
+                (pair.0.0.load(Ordering::$order), pair.1.0.load(Ordering::$order))
+            }
+        }
+    )*};
+}
+
+/// Defines stores: PTX instruction on the device, ordering on the host.
+macro_rules! stores {
+    ($($(#[$doc:meta])* $name:ident = $ptx:literal, $order:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub fn $name(word: &Word, value: u64) {
@@ -99,41 +119,73 @@ macro_rules! store {
                 word.0.store(value, Ordering::$order);
             }
         }
-    };
+    )*};
 }
 
-load!(
+/// Defines exchanges that store `new` where the word was `expected`, and return the value before; steps as with pairs.
+macro_rules! compare_exchanges {
+    ($($(#[$doc:meta])* $name:ident = $ptx:literal, $order:ident $(behind $step:ident)?;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(word: &Word, expected: u64, new: u64) -> u64 {
+            #[cfg(target_arch = "nvptx64")]
+            // SAFETY: the reference is valid for an atomic read-modify-write.
+            unsafe {
+                written!(reg64, concat!($ptx, " {out}, [{address}], {expected}, {new};"), address = in(reg64) word.0.get(),
+                         expected = in(reg64) expected, new = in(reg64) new, options(nostack))
+            }
+            #[cfg(not(target_arch = "nvptx64"))]
+            {
+                $(emulation::$step();)?
+                let (Ok(before) | Err(before)) = word.0.compare_exchange(expected, new, Ordering::$order, Ordering::Relaxed);
+                before
+            }
+        }
+    )*};
+}
+
+loads! {
     /// `ld.relaxed.gpu.u64`: the freshest value among this GPU's threads, no order.
-    load_relaxed_gpu_u64, "ld.relaxed.gpu.global.u64", Relaxed
-);
-load!(
+    load_relaxed_gpu_u64 = "ld.relaxed.gpu.global.u64", Relaxed;
     /// `ld.acquire.gpu.u64`: what the releasing thread of this GPU did before is visible after.
-    load_acquire_gpu_u64, "ld.acquire.gpu.global.u64", Acquire
-);
-load!(
+    load_acquire_gpu_u64 = "ld.acquire.gpu.global.u64", Acquire;
     /// `ld.relaxed.sys.u64`: the freshest value among all parties, no order.
-    load_relaxed_sys_u64, "ld.relaxed.sys.global.u64", Relaxed
-);
-load!(
+    load_relaxed_sys_u64 = "ld.relaxed.sys.global.u64", Relaxed;
     /// `ld.acquire.sys.u64`: what the releasing party (CPU or GPU) did before is visible after.
-    load_acquire_sys_u64, "ld.acquire.sys.global.u64", Acquire
-);
-store!(
+    load_acquire_sys_u64 = "ld.acquire.sys.global.u64", Acquire;
+}
+
+loads_of_pairs! {
+    /// `ld.acquire.sys.v2.u64`: both words by one 128-bit load. As with the store, the halves are separate accesses in no
+    /// particular order: one may be older than the other. The host body reads the first word first, so that there, and under
+    /// loom, the first is the one that may be older.
+    load_acquire_sys_v2_u64 = "ld.acquire.sys.global.v2.u64", Acquire behind step;
+    /// `ld.acquire.gpu.v2.u64`: both words by one 128-bit load; order as in [`load_acquire_sys_v2_u64`].
+    load_acquire_gpu_v2_u64 = "ld.acquire.gpu.global.v2.u64", Acquire behind step;
+    /// `ld.relaxed.sys.v2.u64`: both words by one 128-bit load, no order; the halves are separate accesses.
+    load_relaxed_sys_v2_u64 = "ld.relaxed.sys.global.v2.u64", Relaxed;
+}
+
+stores! {
     /// `st.relaxed.gpu.u64`: for threads of this GPU, no order.
-    store_relaxed_gpu_u64, "st.relaxed.gpu.global.u64", Relaxed
-);
-store!(
+    store_relaxed_gpu_u64 = "st.relaxed.gpu.global.u64", Relaxed;
     /// `st.release.gpu.u64`: all that this thread did before is visible to a thread of this GPU that acquires it.
-    store_release_gpu_u64, "st.release.gpu.global.u64", Release
-);
-store!(
+    store_release_gpu_u64 = "st.release.gpu.global.u64", Release;
     /// `st.relaxed.sys.u64`: for all parties, no order.
-    store_relaxed_sys_u64, "st.relaxed.sys.global.u64", Relaxed
-);
-store!(
+    store_relaxed_sys_u64 = "st.relaxed.sys.global.u64", Relaxed;
     /// `st.release.sys.u64`: all that this thread did before is visible to a party that acquires it.
-    store_release_sys_u64, "st.release.sys.global.u64", Release
-);
+    store_release_sys_u64 = "st.release.sys.global.u64", Release;
+}
+
+compare_exchanges! {
+    /// `atom.relaxed.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words that the
+    /// threads of one GPU alone exchange. In host memory too: at system scope most GPUs cannot do it there.
+    compare_exchange_relaxed_gpu_u64 = "atom.relaxed.gpu.global.cas.b64", Relaxed behind step;
+    /// `atom.acquire.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before.
+    compare_exchange_acquire_gpu_u64 = "atom.acquire.gpu.global.cas.b64", Acquire behind step;
+    /// `atom.relaxed.sys.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words of GPU memory.
+    compare_exchange_relaxed_sys_u64 = "atom.relaxed.sys.global.cas.b64", Relaxed;
+}
 
 /// `st.relaxed.sys.v2.u64`: both words by one 128-bit store. The two halves are separate accesses to the memory model,
 /// so a protocol must not rely on seeing both at once (the ring does not: each word carries the parity).
@@ -152,29 +204,6 @@ pub fn store_relaxed_sys_v2_u64(pair: &WordPair, first: u64, second: u64) {
             emulation::stored(word, false);
             word.0.store(value, Ordering::Relaxed);
         }
-    }
-}
-
-/// `ld.acquire.sys.v2.u64`: both words by one 128-bit load. As with the store, the halves are separate accesses in no
-/// particular order: one may be older than the other. The host body reads the first word first, so that there, and under
-/// loom, the first is the one that may be older.
-#[inline(always)]
-pub fn load_acquire_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let (first, second): (u64, u64);
-        // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
-        unsafe {
-            asm!("ld.acquire.sys.global.v2.u64 {{{first}, {second}}}, [{address}];", first = out(reg64) first,
-                 second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
-        }
-        (first, second)
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        emulation::step();
-        let first = pair.0.0.load(Ordering::Acquire);
-        (first, pair.1.0.load(Ordering::Acquire))
     }
 }
 
@@ -240,35 +269,14 @@ pub fn load_relaxed_sys_words<const N: usize>(words: &[Word; N], flip: u64) -> (
     (values, values.iter().any(|value| value >> 63 != 0))
 }
 
-/// `ld.acquire.gpu.v2.u64`: both words by one 128-bit load; order as in [`load_acquire_sys_v2_u64`].
-#[inline(always)]
-pub fn load_acquire_gpu_v2_u64(pair: &WordPair) -> (u64, u64) {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let (first, second): (u64, u64);
-        // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
-        unsafe {
-            asm!("ld.acquire.gpu.global.v2.u64 {{{first}, {second}}}, [{address}];", first = out(reg64) first,
-                 second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
-        }
-        (first, second)
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    load_acquire_sys_v2_u64(pair)
-}
-
 /// `atom.relaxed.gpu.add.u64`: returns the value before.
 #[inline(always)]
 pub fn fetch_add_relaxed_gpu_u64(word: &Word, value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let before: u64;
-        // SAFETY: the reference is valid for an atomic read-modify-write.
-        unsafe {
-            asm!("atom.relaxed.gpu.global.add.u64 {before}, [{address}], {value};", before = out(reg64) before,
-                 address = in(reg64) word.0.get(), value = in(reg64) value, options(nostack));
-        }
-        before
+    // SAFETY: the reference is valid for an atomic read-modify-write.
+    unsafe {
+        written!(reg64, "atom.relaxed.gpu.global.add.u64 {out}, [{address}], {value};", address = in(reg64) word.0.get(),
+                 value = in(reg64) value, options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
@@ -294,51 +302,6 @@ pub fn fetch_max_release_gpu_u64(word: &Word, value: u64) {
     }
 }
 
-/// `atom.relaxed.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words that the
-/// threads of one GPU alone exchange. In host memory too: at system scope most GPUs cannot do it there.
-#[inline(always)]
-pub fn compare_exchange_relaxed_gpu_u64(word: &Word, expected: u64, new: u64) -> u64 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let before: u64;
-        // SAFETY: the reference is valid for an atomic read-modify-write.
-        unsafe {
-            asm!("atom.relaxed.gpu.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
-                 address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
-                 options(nostack));
-        }
-        before
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        emulation::step();
-        let (Ok(before) | Err(before)) = word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed);
-        before
-    }
-}
-
-/// `atom.acquire.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before.
-#[inline(always)]
-pub fn compare_exchange_acquire_gpu_u64(word: &Word, expected: u64, new: u64) -> u64 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let before: u64;
-        // SAFETY: the reference is valid for an atomic read-modify-write.
-        unsafe {
-            asm!("atom.acquire.gpu.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
-                 address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
-                 options(nostack));
-        }
-        before
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        emulation::step();
-        let (Ok(before) | Err(before)) = word.0.compare_exchange(expected, new, Ordering::Acquire, Ordering::Relaxed);
-        before
-    }
-}
-
 /// `fence.acq_rel.sys`: what this thread did or observed before is ordered, for CPU, NICs and GPUs alike, before what it
 /// does after. Cumulative: behind a block barrier one thread's fence covers the writes of the whole block.
 #[inline(always)]
@@ -353,23 +316,6 @@ pub fn fence_acq_rel_sys() {
         emulation::fenced();
         fence(Ordering::AcqRel);
     }
-}
-
-/// `ld.relaxed.sys.v2.u64`: both words by one 128-bit load, no order; the halves are separate accesses.
-#[inline(always)]
-pub fn load_relaxed_sys_v2_u64(pair: &WordPair) -> (u64, u64) {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let (first, second): (u64, u64);
-        // SAFETY: the reference is valid for reads and 16-byte aligned by its type.
-        unsafe {
-            asm!("ld.relaxed.sys.global.v2.u64 {{{first}, {second}}}, [{address}];", first = out(reg64) first,
-                 second = out(reg64) second, address = in(reg64) pair.0.0.get(), options(nostack));
-        }
-        (first, second)
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    (pair.0.0.load(Ordering::Relaxed), pair.1.0.load(Ordering::Relaxed))
 }
 
 /// `red.relaxed.sys.add.u64`: for words of GPU memory that other GPUs add to as well; no order.
@@ -389,37 +335,13 @@ pub fn add_relaxed_sys_u64(word: &Word, value: u64) {
 #[inline(always)]
 pub fn fetch_add_relaxed_sys_u64(word: &Word, value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let before: u64;
-        // SAFETY: the reference is valid for an atomic read-modify-write.
-        unsafe {
-            asm!("atom.relaxed.sys.global.add.u64 {before}, [{address}], {value};", before = out(reg64) before,
-                 address = in(reg64) word.0.get(), value = in(reg64) value, options(nostack));
-        }
-        before
+    // SAFETY: the reference is valid for an atomic read-modify-write.
+    unsafe {
+        written!(reg64, "atom.relaxed.sys.global.add.u64 {out}, [{address}], {value};", address = in(reg64) word.0.get(),
+                 value = in(reg64) value, options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     word.0.fetch_add(value, Ordering::Relaxed)
-}
-
-/// `atom.relaxed.sys.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words of GPU memory.
-#[inline(always)]
-pub fn compare_exchange_relaxed_sys_u64(word: &Word, expected: u64, new: u64) -> u64 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let before: u64;
-        // SAFETY: the reference is valid for an atomic read-modify-write.
-        unsafe {
-            asm!("atom.relaxed.sys.global.cas.b64 {before}, [{address}], {expected}, {new};", before = out(reg64) before,
-                 address = in(reg64) word.0.get(), expected = in(reg64) expected, new = in(reg64) new,
-                 options(nostack));
-        }
-        before
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    match word.0.compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(before) | Err(before) => before,
-    }
 }
 
 /// Adds to a word that this CPU's other threads add to and the device reads: what this thread did or saw before is visible to

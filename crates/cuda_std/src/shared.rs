@@ -1,45 +1,16 @@
 //! Block-shared memory: on-chip memory that the threads of one block share.
 //!
-//! A kernel that asks for it gets [`BYTES`], each block its own, with nothing in them that it may rely on. What a thread writes
-//! there the others see behind a block barrier ([`crate::thread::sync_threads`]); a warp, behind
-//! [`crate::warp::synchronize`].
+//! Each block has its own, with nothing in it that it may rely on. What a thread writes there the others see behind a block
+//! barrier ([`crate::thread::sync_threads`]); a warp, behind [`crate::warp::synchronize`].
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 
-/// Bytes of a block's shared memory.
-pub const BYTES: usize = 16 * 1024;
-
-// Declared here and not in a function, where ptxas takes no shared memory. A kernel that does not use it is given none.
-#[cfg(target_arch = "nvptx64")]
-core::arch::global_asm!(".shared .align 16 .b8 cuda_std_shared[16384];");
-
-/// The first of the block's [`BYTES`], aligned to 16.
-#[inline(always)]
-pub fn memory<T>() -> *mut T {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let address: *mut T;
-        // SAFETY: reads an address.
-        unsafe {
-            core::arch::asm!("{{ .reg .b64 at; mov.u64 at, cuda_std_shared; cvta.shared.u64 {address}, at; }}",
-                 address = out(reg64) address, options(pure, nomem, nostack));
-        }
-        address
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let memory = emulation::shared_memory(BYTES / 16);
-        memory.expect("a thread outside any grid has no block whose memory it could share").cast()
-    }
-}
-
-// As long as the launch says.
+// As long as the launch says. Declared here and not in a function, where ptxas takes no shared memory.
 #[cfg(target_arch = "nvptx64")]
 core::arch::global_asm!(".extern .shared .align 16 .b8 cuda_std_dynamic[];");
 
-/// Shared memory whose length the launch chooses (`Function::with_shared_memory` of host/cuda); up to 227 KB of a block on an H100. A
-/// kernel that has it does not use [`memory`].
+/// Shared memory whose length the launch chooses (`Function::with_shared_memory` of host/cuda); up to 227 KB of a block on an H100.
 ///
 /// It is reached by addresses of 32 bits, which take half the registers. An address is given by [`at`](Dynamic::at) once and then counted
 /// on from: in a loop each access is one instruction.
@@ -77,11 +48,9 @@ impl Dynamic {
     pub fn at(self, offset: u32) -> u32 {
         #[cfg(target_arch = "nvptx64")]
         {
-            let first: u32;
             // SAFETY: reads an address.
-            unsafe {
-                core::arch::asm!("mov.u32 {first}, cuda_std_dynamic;", first = out(reg32) first, options(pure, nomem, nostack));
-            }
+            let first: u32 =
+                unsafe { written!(reg32, "mov.u32 {out}, cuda_std_dynamic;", options(pure, nomem, nostack)) };
             crate::warp::shuffle_f32(u32::MAX, f32::from_bits(first + offset), crate::warp::lane()).to_bits()
         }
         #[cfg(not(target_arch = "nvptx64"))]

@@ -10,19 +10,13 @@ use crate::memory::{compare_exchange_relaxed_gpu_u64, load_relaxed_gpu_u64};
 #[inline(always)]
 pub fn square_onto(sum: f32, value: f32) -> f32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let more: u32;
-        // SAFETY: arithmetic.
-        unsafe {
-            core::arch::asm!("fma.rn.f32 {more}, {value}, {value}, {sum};", more = out(reg32) more, value = in(reg32) value.to_bits(),
-                 sum = in(reg32) sum.to_bits(), options(pure, nomem, nostack));
-        }
-        f32::from_bits(more)
-    }
+    // SAFETY: arithmetic.
+    return f32::from_bits(unsafe {
+        written!(reg32, "fma.rn.f32 {out}, {value}, {value}, {sum};", value = in(reg32) value.to_bits(),
+                 sum = in(reg32) sum.to_bits(), options(pure, nomem, nostack))
+    });
     #[cfg(not(target_arch = "nvptx64"))]
-    {
-        sum + value * value
-    }
+    return sum + value * value;
 }
 
 /// `red.relaxed.gpu.add.f64`: the word is an `f64`; no order.

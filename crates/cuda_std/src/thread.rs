@@ -5,9 +5,9 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emulation;
 
-/// Defines a getter of the thread's position: PTX special register on the device, the emulated thread's own on the host.
-macro_rules! position {
-    ($(#[$doc:meta])* $name:ident, $intrinsic:ident) => {
+/// Defines getters of the thread's position: PTX special register on the device, the emulated thread's own on the host.
+macro_rules! positions {
+    ($($(#[$doc:meta])* $name:ident = $intrinsic:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub fn $name() -> u32 {
@@ -17,25 +17,19 @@ macro_rules! position {
             #[cfg(not(target_arch = "nvptx64"))]
             return emulation::position().$name;
         }
-    };
+    )*};
 }
 
-position!(
+positions! {
     /// Index of the thread in its block.
-    thread_idx_x, _thread_idx_x
-);
-position!(
+    thread_idx_x = _thread_idx_x;
     /// Index of the block in the grid.
-    block_idx_x, _block_idx_x
-);
-position!(
+    block_idx_x = _block_idx_x;
     /// Threads per block.
-    block_dim_x, _block_dim_x
-);
-position!(
+    block_dim_x = _block_dim_x;
     /// Blocks in the grid.
-    grid_dim_x, _grid_dim_x
-);
+    grid_dim_x = _grid_dim_x;
+}
 
 /// Index of the thread in the grid.
 #[inline(always)]
@@ -105,13 +99,9 @@ pub fn sync_threads_or(predicate: bool) -> bool {
 #[inline(always)]
 pub fn global_timer_ns() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let now: u64;
-        // SAFETY: reads a special register; not `pure`, for each read must be a new one.
-        unsafe {
-            core::arch::asm!("mov.u64 {now}, %globaltimer;", now = out(reg64) now, options(nostack, nomem));
-        }
-        now
+    // SAFETY: reads a special register; not `pure`, for each read must be a new one.
+    unsafe {
+        written!(reg64, "mov.u64 {out}, %globaltimer;", options(nostack, nomem))
     }
     #[cfg(loom)]
     return crate::model::now_ns();
@@ -124,13 +114,9 @@ pub fn global_timer_ns() -> u64 {
 #[inline(always)]
 pub fn clock() -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let now: u64;
-        // SAFETY: reads a special register; not `pure`, for each read must be a new one.
-        unsafe {
-            core::arch::asm!("mov.u64 {now}, %clock64;", now = out(reg64) now, options(nostack));
-        }
-        now
+    // SAFETY: reads a special register; not `pure`, for each read must be a new one.
+    unsafe {
+        written!(reg64, "mov.u64 {out}, %clock64;", options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     global_timer_ns()

@@ -90,14 +90,10 @@ pub unsafe fn store_words_if(condition: u32, address: *mut u32, words: [u32; 4])
 #[inline(always)]
 pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let word;
-        // SAFETY: the caller's contract.
-        unsafe {
-            asm!("{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; mov.b32 {word}, 0; @is ld.global.b32 {word}, [{address}]; }}",
-                 condition = in(reg32) condition, address = in(reg64) address, word = out(reg32) word, options(nostack));
-        }
-        word
+    // SAFETY: the caller's contract.
+    unsafe {
+        written!(reg32, "{{ .reg .pred is; setp.ne.u32 is, {condition}, 0; mov.b32 {out}, 0; @is ld.global.b32 {out}, [{address}]; }}",
+                 condition = in(reg32) condition, address = in(reg64) address, options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
@@ -112,13 +108,9 @@ pub unsafe fn load_word_if(condition: u32, address: *const u32) -> u32 {
 #[inline(always)]
 pub fn opaque_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let same: u64;
-        // SAFETY: a copy from register to register, which ptxas leaves out.
-        unsafe {
-            asm!("mov.b64 {same}, {value};", same = out(reg64) same, value = in(reg64) value, options(pure, nomem, nostack))
-        };
-        same
+    // SAFETY: a copy from register to register, which ptxas leaves out.
+    unsafe {
+        written!(reg64, "mov.b64 {out}, {value};", value = in(reg64) value, options(pure, nomem, nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     value
@@ -128,13 +120,9 @@ pub fn opaque_u64(value: u64) -> u64 {
 #[inline(always)]
 pub fn opaque_u32(value: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let same: u32;
-        // SAFETY: as above.
-        unsafe {
-            asm!("mov.b32 {same}, {value};", same = out(reg32) same, value = in(reg32) value, options(pure, nomem, nostack))
-        };
-        same
+    // SAFETY: as above.
+    unsafe {
+        written!(reg32, "mov.b32 {out}, {value};", value = in(reg32) value, options(pure, nomem, nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     value
@@ -145,13 +133,9 @@ pub fn opaque_u32(value: u32) -> u32 {
 #[inline(always)]
 pub fn fresh_u64(value: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let same: u64;
-        // SAFETY: a copy from register to register. Not `pure`: it stays where it is written.
-        unsafe {
-            asm!("mov.b64 {same}, {value};", same = out(reg64) same, value = in(reg64) value, options(nomem, nostack))
-        };
-        same
+    // SAFETY: a copy from register to register. Not `pure`: it stays where it is written.
+    unsafe {
+        written!(reg64, "mov.b64 {out}, {value};", value = in(reg64) value, options(nomem, nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     value
@@ -161,13 +145,9 @@ pub fn fresh_u64(value: u64) -> u64 {
 #[inline(always)]
 pub fn fresh_u32(value: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let same: u32;
-        // SAFETY: as above.
-        unsafe {
-            asm!("mov.b32 {same}, {value};", same = out(reg32) same, value = in(reg32) value, options(nomem, nostack))
-        };
-        same
+    // SAFETY: as above.
+    unsafe {
+        written!(reg32, "mov.b32 {out}, {value};", value = in(reg32) value, options(nomem, nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     value

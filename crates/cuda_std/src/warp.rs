@@ -47,13 +47,9 @@ mod device {
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn active_mask() -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let mask: u32;
-        // SAFETY: reads a property of the warp.
-        unsafe {
-            core::arch::asm!("activemask.b32 {mask};", mask = out(reg32) mask, options(nostack));
-        }
-        mask
+    // SAFETY: reads a property of the warp.
+    unsafe {
+        written!(reg32, "activemask.b32 {out};", options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     emulation::active_mask(core::panic::Location::caller())
@@ -63,13 +59,9 @@ pub fn active_mask() -> u32 {
 #[inline(always)]
 pub fn lane() -> u32 {
     #[cfg(target_arch = "nvptx64")]
-    {
-        let lane: u32;
-        // SAFETY: reads a property of the thread.
-        unsafe {
-            core::arch::asm!("mov.u32 {lane}, %laneid;", lane = out(reg32) lane, options(nostack, pure, nomem));
-        }
-        lane
+    // SAFETY: reads a property of the thread.
+    unsafe {
+        written!(reg32, "mov.u32 {out}, %laneid;", options(nostack, pure, nomem))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     emulation::lane()
@@ -173,30 +165,26 @@ pub fn synchronize(mask: u32) {
     emulation::synchronize(mask);
 }
 
-/// Defines a vote: LLVM's intrinsic on the device, a rendezvous of the emulated warp on the host.
-macro_rules! vote {
-    ($(#[$doc:meta])* $name:ident -> $type:ty, $intrinsic:ident, $kind:ident, $from:expr) => {
+/// Defines votes: LLVM's intrinsic on the device, a rendezvous of the emulated warp on the host.
+macro_rules! votes {
+    ($($(#[$doc:meta])* $name:ident -> $type:ty = $kind:ident, $from:expr;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub fn $name(mask: u32, predicate: bool) -> $type {
             #[cfg(target_arch = "nvptx64")]
             // SAFETY: the caller's lanes are those of the mask.
-            return unsafe { device::$intrinsic(mask as i32, predicate) as $type };
+            return unsafe { device::$name(mask as i32, predicate) as $type };
             #[cfg(not(target_arch = "nvptx64"))]
             $from(emulation::vote(mask, emulation::Vote::$kind, predicate))
         }
-    };
+    )*};
 }
 
-vote!(
+votes! {
     /// The lanes of `mask` that say yes, one bit each. All lanes of `mask` must call it together.
-    ballot -> u32, ballot, Ballot, core::convert::identity
-);
-vote!(
+    ballot -> u32 = Ballot, core::convert::identity;
     /// Whether one lane of `mask` says yes. All lanes of `mask` must call it together.
-    any -> bool, any, Any, |yes| yes != 0
-);
-vote!(
+    any -> bool = Any, |yes| yes != 0;
     /// Whether all lanes of `mask` say yes. All lanes of `mask` must call it together.
-    all -> bool, all, All, |yes| yes != 0
-);
+    all -> bool = All, |yes| yes != 0;
+}

@@ -1,10 +1,12 @@
 //! The `#[kernel]` attribute: one function, entry point of a grid on the GPU and a plain function on the host, with the handle by
-//! which the host launches it.
+//! which the host launches it. And `#[args]`, for what it is launched with.
 
 use proc_macro::TokenStream;
 use quote::{format_ident, quote};
 use syn::punctuated::Punctuated;
-use syn::{Error, FnArg, Ident, ItemFn, ReturnType, Token, parse::Parser, parse_macro_input, spanned::Spanned};
+use syn::{
+    Error, FnArg, Ident, ItemFn, ItemStruct, ReturnType, Token, parse::Parser, parse_macro_input, spanned::Spanned,
+};
 
 /// Marks a function as the entry point of a grid.
 ///
@@ -26,32 +28,33 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(attribute.into(), function).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// What stands in the attribute's parentheses.
-#[derive(Default)]
-struct Options {
-    bulk: bool,
-    resident: bool,
-}
+/// Marks a struct as the argument of a kernel: `#[repr(C)]`, `Clone`, `Copy`, `Debug`, `Send` and `Sync`.
+///
+/// It is plain data for a launch, which copies it: numbers and pointers. That a pointer in it may go to another thread is right since
+/// nothing safe follows one: kernels are `unsafe`, and who launches one answers for what the pointers name while the grid runs.
+#[proc_macro_attribute]
+pub fn args(_: TokenStream, item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as ItemStruct);
+    let name = &item.ident;
+    let marked = quote! {
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        #item
 
-impl Options {
-    fn parse(attribute: proc_macro2::TokenStream) -> Result<Options, Error> {
-        let mut options = Options::default();
-        for word in Punctuated::<Ident, Token![,]>::parse_terminated.parse2(attribute)? {
-            match word.to_string().as_str() {
-                "bulk" => options.bulk = true,
-                "resident" => options.resident = true,
-                other => {
-                    let text = format!("#[kernel] knows `bulk` and `resident`, not `{other}`");
-                    return Err(Error::new(word.span(), text));
-                }
-            }
-        }
-        Ok(options)
-    }
+        // SAFETY: see `args`.
+        unsafe impl Send for #name {}
+        // SAFETY: as above.
+        unsafe impl Sync for #name {}
+    };
+    marked.into()
 }
 
 fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<proc_macro2::TokenStream, Error> {
-    let options = Options::parse(attribute)?;
+    let words = Punctuated::<Ident, Token![,]>::parse_terminated.parse2(attribute)?;
+    if let Some(word) = words.iter().find(|word| *word != "bulk" && *word != "resident") {
+        return Err(Error::new(word.span(), format!("#[kernel] knows `bulk` and `resident`, not `{word}`")));
+    }
+    let [bulk, resident] = ["bulk", "resident"].map(|wanted| words.iter().any(|word| word == wanted));
     let signature = &function.sig;
     if signature.unsafety.is_none() {
         return Err(Error::new(
@@ -78,10 +81,10 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
     let (name, argument, visibility) = (&signature.ident, &argument.ty, &function.vis);
     let handle = format_ident!("{}", name.to_string().to_uppercase());
     let text = name.to_string();
-    let made = if options.bulk { quote!(bulk(#text)) } else { quote!(new(#text, #name)) };
-    let made = if options.resident { quote!(#made.resident()) } else { made };
+    let made = if bulk { quote!(bulk(#text)) } else { quote!(new(#text, #name)) };
+    let made = if resident { quote!(#made.resident()) } else { made };
     let doc = format!("The handle of [`{name}`], to launch it.");
-    let doc = if options.bulk { format!("The handle of `{name}`, to launch it.") } else { doc };
+    let doc = if bulk { format!("The handle of `{name}`, to launch it.") } else { doc };
     let handle = quote! {
         #[cfg(not(target_arch = "nvptx64"))]
         #[doc = #doc]
@@ -89,7 +92,7 @@ fn expand(attribute: proc_macro2::TokenStream, mut function: ItemFn) -> Result<p
     };
     let mut on_device = function.clone();
     on_device.sig.abi = Some(syn::parse_quote!(extern "ptx-kernel"));
-    let natively = if options.bulk {
+    let natively = if bulk {
         quote!()
     } else {
         function.sig.abi = None;

@@ -28,9 +28,9 @@ module! { "collective_messages" => mod messages; }
 module! { "collective_puts" => mod puts; }
 module! { "collective_words" => mod words; }
 
-use crate::gin::{Block, Context, Inbox, Program, Scope, Signal, Sym, Thread, Warp};
+use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
 use crate::ring::Status;
-use cuda_std::{grid, kernel, thread, warp};
+use cuda_std::{args, grid, kernel, thread};
 
 /// PE `i` gets block `i` of every PE.
 pub const ALL_TO_ALL: u32 = 0;
@@ -83,8 +83,7 @@ pub struct State {
 unsafe impl cuda_std::Plain for State {}
 
 /// Arguments of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct CollectiveArgs {
     /// [`ALL_TO_ALL`], ...
     pub operation: u32,
@@ -131,11 +130,6 @@ pub struct CollectiveArgs {
     /// Device memory: two stamps for each block.
     pub times: *mut u64,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for CollectiveArgs {}
-// SAFETY: as above.
-unsafe impl Sync for CollectiveArgs {}
 
 /// Bytes from one slice of a chunk to the next, for so many blocks.
 #[inline(always)]
@@ -190,32 +184,19 @@ macro_rules! kernels {
         /// every block.
         #[kernel(resident)]
         pub unsafe fn $name(program: Program<CollectiveArgs>) {
-            kernels!($scope program $way);
+            by_first_of_block!($scope scope => kernels!(program, scope, $way));
         }
     )*};
-    (Thread $program:ident $way:ident) => {
-        if thread::thread_idx_x() == 0 {
-            kernels!($program, Thread, $way);
-        }
-    };
-    (Warp $program:ident $way:ident) => {
-        if thread::thread_idx_x() < warp::SIZE {
-            kernels!($program, Warp::this(), $way);
-        }
-    };
-    (Block $program:ident $way:ident) => {
-        kernels!($program, Block, $way)
-    };
-    ($program:ident, $scope:expr, words) => {
+    ($program:ident, $scope:ident, words) => {
         words::turns(&$program, $scope)
     };
-    ($program:ident, $scope:expr, puts) => {
+    ($program:ident, $scope:ident, puts) => {
         turns(&$program, $scope, puts::turn::<_, false>)
     };
-    ($program:ident, $scope:expr, puts_between_nodes) => {
+    ($program:ident, $scope:ident, puts_between_nodes) => {
         turns(&$program, $scope, puts::turn::<_, true>)
     };
-    ($program:ident, $scope:expr, $way:ident) => {
+    ($program:ident, $scope:ident, $way:ident) => {
         turns(&$program, $scope, $way::turn)
     };
 }

@@ -48,6 +48,7 @@ pub use wait::{Patience, Planes};
 use crate::ring::Ring;
 use core::fmt;
 use core::marker::PhantomData;
+use cuda_std::args;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64};
 
 /// Signals of a world: programs' own from 0, and behind [`USER_SIGNALS`] those of barriers.
@@ -159,8 +160,7 @@ pub struct Peer {
 }
 
 /// What a kernel knows of the job. Plain data, passed by value with the kernel's arguments.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct World {
     /// This PE.
     pub me: u32,
@@ -193,11 +193,6 @@ pub struct World {
     /// Longest wait of one call in nanoseconds.
     pub timeout_ns: u64,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for World {}
-// SAFETY: as above.
-unsafe impl Sync for World {}
 
 /// What a kernel of a world is launched with.
 #[repr(C)]

@@ -5,9 +5,11 @@ use crate::ring::Status;
 use cuda_std::memory::{Word, compare_exchange_relaxed_gpu_u64, store_relaxed_sys_u64};
 use cuda_std::thread;
 
-/// The calls of the API, as a failure names them.
+/// The calls of the API, as a failure names them: to the host each is a text, and has a number.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "nvptx64"), derive(strum::FromRepr, strum::IntoStaticStr))]
+#[cfg_attr(not(target_arch = "nvptx64"), strum(serialize_all = "snake_case"))]
 pub enum Call {
     /// `put`, `put_nbi`.
     Put = 1,
@@ -20,8 +22,10 @@ pub enum Call {
     /// `g`.
     G = 5,
     /// `signal_op`, `signal_set`.
+    #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "signal_op"))]
     Signal = 6,
     /// `signal_wait_until`.
+    #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "signal_wait_until"))]
     Wait = 7,
     /// `quiet`.
     Quiet = 8,
@@ -30,43 +34,15 @@ pub enum Call {
     /// `barrier_all`, `barrier`.
     Barrier = 10,
     /// Atomic operations.
+    #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "an atomic operation"))]
     Atomic = 11,
     /// `send`.
     Send = 12,
     /// `receive`.
     Receive = 13,
     /// A program's own wait for tagged words ([`Patience`](super::Patience)).
+    #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "a wait for words"))]
     Words = 14,
-}
-
-impl Call {
-    /// The call's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Call::Put => "put",
-            Call::PutSignal => "put_signal",
-            Call::Get => "get",
-            Call::P => "p",
-            Call::G => "g",
-            Call::Signal => "signal_op",
-            Call::Wait => "signal_wait_until",
-            Call::Quiet => "quiet",
-            Call::Fence => "fence",
-            Call::Barrier => "barrier",
-            Call::Atomic => "an atomic operation",
-            Call::Send => "send",
-            Call::Receive => "receive",
-            Call::Words => "a wait for words",
-        }
-    }
-
-    /// The call of this number.
-    pub fn of(number: u64) -> Option<Call> {
-        use Call::*;
-        [Put, PutSignal, Get, P, G, Signal, Wait, Quiet, Fence, Barrier, Atomic, Send, Receive, Words]
-            .into_iter()
-            .find(|call| *call as u64 == number)
-    }
 }
 
 /// A PE that no failure names.

@@ -149,8 +149,8 @@ impl Limit {
 
 /// The bound of a program's own spin on words that another block or PE stores (a value with its tag, as [`Inbox`](super::Inbox) has
 /// them): each look that was in vain asks it whether to go on. It calls nothing, so the spin keeps its registers; behind the loop
-/// whoever has given up says so by [`World::gave_up`].
-#[derive(Clone, Copy, Debug)]
+/// whoever has given up says so by [`World::gave_up`]. Each wait begins with a new one.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     looks: u32,
     /// Looks at the host's word.
@@ -162,13 +162,6 @@ pub struct Patience {
 const VAIN_LOOKS: u32 = 256;
 
 impl Patience {
-    /// For one wait.
-    #[inline(always)]
-    #[must_use]
-    pub const fn new() -> Patience {
-        Patience { looks: 0, asked: 0, began: 0 }
-    }
-
     /// Whether to look again; otherwise the reason why not: the world's deadline, the host's word, or another call of this PE that has
     /// failed. The host's word is asked for as seldom as calls do: all threads of a grid may wait at once, and when a PE is late at the
     /// beginning, looks over the bus make it later (two H200, 32768 threads: 230 us an iteration in place of 1.6, for good).
@@ -197,12 +190,6 @@ impl Patience {
             0 => Ok(()),
             reason => Err(Status(reason)),
         }
-    }
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -84,7 +84,7 @@ pub unsafe fn take<const RAILS: bool>(
     unsafe {
         let [above, below] = memory.take();
         if !RAILS || above != 0 && below != 0 {
-            let mut patience = Patience::new();
+            let mut patience = Patience::default();
             // Both sides' loads are under way at once.
             loop {
                 let ((up, first), (down, second)) = (look(above, tag), look(below, tag));
@@ -112,7 +112,7 @@ unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, colum
             let wanted = args.counted[side] + (tag - args.first) as u64 + 1;
             return receive(args.link, tag, side, wanted, *columns);
         }
-        let mut patience = Patience::new();
+        let mut patience = Patience::default();
         loop {
             let (points, there) = look(place, tag);
             if there {

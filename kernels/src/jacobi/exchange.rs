@@ -4,7 +4,7 @@ use super::stencil::{WIDTH, load, store};
 use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, Link, TRACE_SENT, TRACE_WAITED};
 use crate::gin::{Block, Context, Thread};
 use crate::ring::Status;
-use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, fetch_max_release_gpu_u64};
+use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::thread;
 
 /// Waits until the rows that iteration `iteration` reads on this side have arrived. By all threads of a block. After a failure nothing
@@ -22,7 +22,7 @@ pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<
     let began = thread::global_timer_ns();
     let wanted = link.counted[side] + (iteration as u64 - 1) * link.each;
     let result = link.world.context(Block).signal_wait_until(link.signals[side], wanted);
-    note(link, iteration, TRACE_WAITED, began);
+    link.note(iteration, TRACE_WAITED, || thread::global_timer_ns() - began);
     result
 }
 
@@ -52,7 +52,7 @@ pub unsafe fn send(link: *const Link, iteration: u32, side: usize, row: *const f
     // A failure is in the world's report, and the next launch finds it there.
     // SAFETY: the caller's contract; the thread's own points, which it has stored before.
     let _ = unsafe { to.send(row, column, any, tile) };
-    note(link, iteration, TRACE_SENT, began);
+    link.note(iteration, TRACE_SENT, || thread::global_timer_ns() - began);
 }
 
 /// Of one side and one parity.
@@ -124,15 +124,5 @@ impl Route<'_> {
         }
         // Over rails the row may be written again when it has left, and whatever keeps it from that is told now.
         if line.is_mapped(self.peer) { Ok(()) } else { line.quiet() }
-    }
-}
-
-/// By the block's first thread, where the iteration is traced.
-#[inline(always)]
-fn note(link: &Link, iteration: u32, word: usize, began: u64) {
-    if thread::thread_idx_x() == 0
-        && let Some(word) = link.traced(iteration, word)
-    {
-        fetch_max_release_gpu_u64(word, thread::global_timer_ns() - began);
     }
 }

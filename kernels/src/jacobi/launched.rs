@@ -10,18 +10,17 @@
 
 use super::stencil::{Columns, Far, Points, WIDTH, first_of_thread, load, load_point_if, store_if};
 use super::{ABOVE, BELOW, EXCHANGE_NONE, Link, NORM_NEVER, NORM_THREAD_ATOMIC, TRACE_BEGAN, TRACE_ENDED, exchange};
-use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
+use cuda_std::memory::Word;
 use cuda_std::shared::Dynamic;
 use cuda_std::sum::{add_relaxed_gpu_f32, add_relaxed_gpu_f64};
 use cuda_std::vector::opaque_u32;
-use cuda_std::{kernel, thread, warp};
+use cuda_std::{args, kernel, thread, warp};
 
 /// Shared memory of a block: a sum for each warp.
 pub const SHARED_BYTES: u32 = 1024 / warp::SIZE * 4;
 
 /// Arguments of [`jacobi_step`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct StepArgs {
     /// The field before: `rows` rows of `pitch` points, aligned to 16 bytes.
     pub from: *const f32,
@@ -55,11 +54,6 @@ pub struct StepArgs {
     /// Device memory; null: nothing is exchanged ([`EXCHANGE_NONE`]).
     pub link: *const Link,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for StepArgs {}
-// SAFETY: as above.
-unsafe impl Sync for StepArgs {}
 
 /// Tiles beside each other and above each other, of `rows` rows of `pitch` points, by blocks of `threads` and tiles of `strip` rows.
 #[inline(always)]
@@ -238,7 +232,9 @@ pub unsafe fn jacobi_step(args: StepArgs) {
     let wide = thread::block_dim_x() * WIDTH as u32;
     let linked = !args.link.is_null();
     if linked {
-        note(&args, TRACE_BEGAN, !thread::global_timer_ns());
+        let now = thread::global_timer_ns();
+        // SAFETY: contract of the kernel.
+        unsafe { &*args.link }.note(args.iteration, TRACE_BEGAN, || !now);
     }
     let mut sum = 0.0;
     let mut tile = args.first_tile + thread::block_idx_x();
@@ -274,7 +270,9 @@ pub unsafe fn jacobi_step(args: StepArgs) {
         unsafe { add_of_block(&*args.sum, sum) };
     }
     if linked {
-        note(&args, TRACE_ENDED, thread::global_timer_ns());
+        let now = thread::global_timer_ns();
+        // SAFETY: contract of the kernel.
+        unsafe { &*args.link }.note(args.iteration, TRACE_ENDED, || now);
     }
 }
 
@@ -339,16 +337,5 @@ unsafe fn add_of_block(word: &Word, sum: f32) {
                 add_relaxed_gpu_f64(word, all as f64);
             }
         }
-    }
-}
-
-/// By the block's first thread, where iterations are traced.
-#[inline(always)]
-fn note(args: &StepArgs, word: usize, value: u64) {
-    if thread::thread_idx_x() == 0
-        // SAFETY: contract of the kernel.
-        && let Some(word) = unsafe { &*args.link }.traced(args.iteration, word)
-    {
-        fetch_max_release_gpu_u64(word, value);
     }
 }

@@ -4,11 +4,10 @@ use super::{NORM_THREAD_ATOMIC, NORM_NEVER};
 use crate::gin::{Block, Inbox, Program, Sym};
 use crate::ring::Status;
 use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_gpu_u64, store_release_sys_u64};
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`jacobi_meet`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct MeetArgs {
     /// 1: all PEs meet, and what their kernels have sent before has arrived.
     pub barrier: u32,
@@ -31,11 +30,6 @@ pub struct MeetArgs {
     /// Host memory: becomes `round` when the sums are there.
     pub done: *const Word,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for MeetArgs {}
-// SAFETY: as above.
-unsafe impl Sync for MeetArgs {}
 
 /// One block: the barrier, then the sums, then the host is told. After a failure, of this launch or one before, the host is not told.
 ///

@@ -21,7 +21,8 @@ pub mod resident;
 mod stencil;
 
 use crate::gin::{Signal, Sym, World};
-use cuda_std::memory::Word;
+use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
+use cuda_std::{args, thread};
 
 /// The kernel sends no rows: what lies above and below is this PE's own, or comes by somebody else.
 pub const EXCHANGE_NONE: u32 = 0;
@@ -52,8 +53,7 @@ pub const BELOW: usize = 1;
 /// Iteration `i` (from 1) reads the halo rows of parity `i % 2`, and sends its new boundary rows to those of parity `(i + 1) % 2`. Two
 /// suffice: a PE sends what iteration `i + 1` reads when it has received what `i` reads, which its neighbour sent when it had read the
 /// rows of `i - 1` in the same place.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct Link {
     /// The job.
     pub world: World,
@@ -79,11 +79,6 @@ pub struct Link {
     pub trace: *const Word,
 }
 
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for Link {}
-// SAFETY: as above.
-unsafe impl Sync for Link {}
-
 /// Words of a trace for each iteration, all in nanoseconds and each the largest of all blocks.
 pub const TRACE_WORDS: usize = 4;
 /// In a trace: all bits of the first moment of the grid, flipped.
@@ -101,5 +96,15 @@ impl Link {
     fn traced(&self, iteration: u32, word: usize) -> Option<&Word> {
         // SAFETY: the host has allocated so many words for each iteration.
         (!self.trace.is_null()).then(|| unsafe { &*self.trace.add(iteration as usize * TRACE_WORDS + word) })
+    }
+
+    /// Raises a word of an iteration, by the block's first thread, where it is traced.
+    #[inline(always)]
+    fn note(&self, iteration: u32, word: usize, value: impl FnOnce() -> u64) {
+        if thread::thread_idx_x() == 0
+            && let Some(word) = self.traced(iteration, word)
+        {
+            fetch_max_release_gpu_u64(word, value());
+        }
     }
 }

@@ -23,7 +23,7 @@ use super::{ABOVE, BELOW, Link, TRACE_WAITED};
 use crate::gin::Sym;
 use crate::ring::Status;
 use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
-use cuda_std::{kernel, thread};
+use cuda_std::{args, kernel, thread};
 
 /// Rows behind the first one that a block has in registers too.
 pub const KEPT: usize = 2;
@@ -46,8 +46,7 @@ pub const fn row_words(threads: u32) -> u64 {
 pub const PLACES: u64 = 4;
 
 /// Arguments of [`jacobi_resident`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[args]
 pub struct ResidentArgs {
     /// The field before, and after the last iteration: `rows` rows of `pitch` points, aligned to 16 bytes.
     pub field: *mut f32,
@@ -76,11 +75,6 @@ pub struct ResidentArgs {
     /// Device memory.
     pub link: *const Link,
 }
-
-// SAFETY: plain data for a launch; the pointers are the launcher's to keep valid.
-unsafe impl Send for ResidentArgs {}
-// SAFETY: as above.
-unsafe impl Sync for ResidentArgs {}
 
 /// All iterations; both neighbours have mapped heaps.
 ///

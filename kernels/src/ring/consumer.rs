@@ -1,6 +1,6 @@
 //! The proxy's side of the ring: take elements in order, publish what is taken, publish what is done.
 
-use super::{HostWords, LOG2_COMMAND_WORDS, Ring, Status, parity};
+use super::{LOG2_COMMAND_WORDS, Ring, Status, parity};
 use cuda_std::memory::{Word, fence_acq_rel_host, load_relaxed_sys_words, store_release_host_u64};
 
 /// Bytes from an element to the lines that are fetched while it is worked on: their misses overlap.
@@ -10,18 +10,12 @@ const AHEAD_BYTES: usize = 1024;
 /// [`publish_tail`](Consumer::publish_tail) shows it.
 #[derive(Debug)]
 pub struct Consumer<const WORDS: usize = { 1 << LOG2_COMMAND_WORDS }> {
-    slots: *const Word,
-    host: *const HostWords,
-    log2_capacity: u32,
-    log2_slot_words: u32,
+    ring: Ring,
     cursor: u64,
     /// The cursor at the last look in vain.
     waited_at: u64,
     published: u64,
 }
-
-// SAFETY: the pointers are to shared words reached by atomic operations; the cursor moves with the consumer.
-unsafe impl<const WORDS: usize> Send for Consumer<WORDS> {}
 
 impl<const WORDS: usize> Consumer<WORDS> {
     /// The consumer of a fresh (all zero) ring, whose pointers are good for the CPU.
@@ -30,28 +24,15 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// The ring's slots are of `WORDS` words or more, its host memory outlives the consumer, and there is no second
     /// consumer.
     pub unsafe fn new(ring: &Ring) -> Consumer<WORDS> {
-        Consumer {
-            slots: ring.slots,
-            host: ring.host,
-            log2_capacity: ring.log2_capacity,
-            log2_slot_words: ring.log2_slot_words,
-            cursor: 0,
-            waited_at: 0,
-            published: 0,
-        }
-    }
-
-    fn host(&self) -> &HostWords {
-        // SAFETY: contract of `new`.
-        unsafe { &*self.host }
+        Consumer { ring: *ring, cursor: 0, waited_at: 0, published: 0 }
     }
 
     /// Where the element of this ticket is, or will be.
     #[inline(always)]
     fn slot(&self, ticket: u64) -> *const [Word; WORDS] {
-        let mask = (1u64 << self.log2_capacity) - 1;
+        let mask = self.ring.capacity() - 1;
         // SAFETY: contract of `new`; the mask keeps the slot before the ring's end.
-        unsafe { self.slots.add(((ticket & mask) as usize) << self.log2_slot_words).cast() }
+        unsafe { self.ring.slots.add(((ticket & mask) as usize) << self.ring.log2_slot_words).cast() }
     }
 
     /// The next element's words, or `None` when it has not arrived whole.
@@ -70,12 +51,12 @@ impl<const WORDS: usize> Consumer<WORDS> {
     #[inline(always)]
     pub fn pop_each(&mut self, most: u64, mut each: impl FnMut([u64; WORDS])) -> u64 {
         let first = self.cursor;
-        let capacity = 1u64 << self.log2_capacity;
-        let slot_bytes = size_of::<Word>() << self.log2_slot_words;
+        let capacity = self.ring.capacity();
+        let slot_bytes = size_of::<Word>() << self.ring.log2_slot_words;
         while self.cursor - first < most {
             // All of one lap, and before the ring's end.
             let run = (most - (self.cursor - first)).min(capacity - (self.cursor & (capacity - 1)));
-            let lap = parity(self.cursor, self.log2_capacity);
+            let lap = parity(self.cursor, self.ring.log2_capacity);
             // Not before some elements have come in a row: while few come, the lines behind the cursor stay with whoever writes
             // them.
             let dense = self.cursor - self.waited_at >= AHEAD_BYTES as u64 / slot_bytes as u64;
@@ -117,7 +98,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {
             self.published = self.cursor;
-            store_release_host_u64(&self.host().tail.0, self.cursor);
+            store_release_host_u64(&self.ring.host().tail.0, self.cursor);
         }
     }
 
@@ -135,13 +116,13 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// before. Bytes that a NIC wrote to device memory are outside this promise: their rail orders them.
     #[inline(always)]
     pub fn publish_watermark(&self, watermark: u64) {
-        store_release_host_u64(&self.host().completion.0.0, watermark);
+        store_release_host_u64(&self.ring.host().completion.0.0, watermark);
     }
 
     /// Ends every wait of the kernels with this reason. Call it after the last watermark: release, so that whoever sees
     /// the status finds that watermark.
     pub fn publish_status(&self, stop: Status) {
-        store_release_host_u64(&self.host().completion.0.1, stop.0);
+        store_release_host_u64(&self.ring.host().completion.0.1, stop.0);
     }
 }
 

@@ -33,12 +33,12 @@ pub const COMPLETION_POLLERS: usize = 2;
 
 /// A word alone on its 128 bytes: neighbours that other parties write would cost each a cache line transfer.
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CachePadded<T>(pub T);
 
 /// The host-memory words of a ring beside its slots.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HostWords {
     /// Commands the proxy has taken. Written by the proxy only.
     pub tail: CachePadded<Word>,
@@ -48,7 +48,7 @@ pub struct HostWords {
 
 /// The device-memory words of a ring.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct DeviceWords {
     /// The next ticket.
     pub head: CachePadded<Word>,
@@ -62,25 +62,6 @@ pub struct DeviceWords {
     pub completion_poller: [CachePadded<Word>; COMPLETION_POLLERS],
     /// 1 when other threads than the pollers wait.
     pub completion_waiting: CachePadded<Word>,
-}
-
-impl Default for HostWords {
-    fn default() -> Self {
-        HostWords { tail: CachePadded(Word::new(0)), completion: CachePadded(WordPair::new(0, 0)) }
-    }
-}
-
-impl Default for DeviceWords {
-    fn default() -> Self {
-        DeviceWords {
-            head: CachePadded(Word::new(0)),
-            tail_cache: CachePadded(Word::new(0)),
-            tail_poller: CachePadded(Word::new(0)),
-            completion_cache: CachePadded(WordPair::new(0, 0)),
-            completion_poller: [0; COMPLETION_POLLERS].map(|free| CachePadded(Word::new(free))),
-            completion_waiting: CachePadded(Word::new(0)),
-        }
-    }
 }
 
 /// A ring as a kernel sees it. Plain data: a kernel copies it once, so that its fields stay in registers. (Behind a

@@ -1,9 +1,9 @@
 //! Messages there and back, and exchanges of all PEs.
 
 use super::{ShmemArgs, ping_pong, turns};
-use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
+use crate::gin::{Context, Program, Scope};
 use crate::ring::Status;
-use cuda_std::{kernel, thread, warp};
+use cuda_std::kernel;
 
 #[inline(always)]
 fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {

@@ -1,9 +1,9 @@
 //! What one call takes, of one value or of some bytes, and there and back with a signal.
 
 use super::{ShmemArgs, ping_pong, turns};
-use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
+use crate::gin::{Context, Program, Scope, Thread};
 use crate::ring::Status;
-use cuda_std::{kernel, thread, warp};
+use cuda_std::kernel;
 
 #[inline(always)]
 fn p(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(), Status> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::{Word, fetch_add_relaxed_gpu_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
-use crate::{shared, thread};
+use crate::thread;
 use std::sync::atomic::AtomicU32;
 
 /// Runs a grid that must fail, and returns why.
@@ -105,8 +105,9 @@ fn the_first_panic_ends_the_grid_and_is_named() {
 #[test]
 fn shared_memory_is_the_blocks_own() {
     let body = || {
+        let memory = shared_memory(4).expect("a block's").cast::<Word>();
         // SAFETY: each thread its own word, within the memory.
-        let word = |thread: u32| unsafe { &*shared::memory::<Word>().add(thread as usize) };
+        let word = |thread: u32| unsafe { &*memory.add(thread as usize) };
         let (me, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         assert_ne!(load_relaxed_gpu_u64(word(me)), 0, "nobody has cleared it");
         thread::sync_threads();

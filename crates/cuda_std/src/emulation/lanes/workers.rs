@@ -5,9 +5,9 @@ use super::WATCHED;
 use super::block::{Running, Visit};
 use super::stacks::Stacks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{io, thread};
 
 /// A grid that runs.
@@ -19,10 +19,8 @@ pub struct Launch<'a> {
     pub body: &'a (dyn Fn() + Sync),
     /// The next block that nobody has begun.
     next: AtomicU32,
-    /// A worker has failed: the others end too.
-    failed: AtomicBool,
-    /// Why the first one has.
-    why: Mutex<Option<io::Error>>,
+    /// Why the first worker has failed: the others end too.
+    failed: OnceLock<io::Error>,
 }
 
 /// Turns in which lanes of a worker only spun, before it offers its core to others. A turn is some 50 ns, an offer that nobody takes
@@ -36,20 +34,12 @@ const MANY: u32 = 8;
 const LONGEST_PASS: u32 = 256;
 
 impl Launch<'_> {
-    fn fail(&self, error: io::Error) {
-        let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
-        if why.is_none() {
-            *why = Some(error);
-        }
-        self.failed.store(true, Ordering::Relaxed);
-    }
-
     /// A worker that has at most `most` blocks at once.
     fn work(&self, most: u32) {
         let mut stacks = Stacks::default();
         let mut blocks = Vec::new();
         if let Err(error) = self.run_blocks(most, &mut blocks, &mut stacks) {
-            self.fail(error);
+            let _ = self.failed.set(error);
         }
         for block in blocks {
             block.end(&mut stacks);
@@ -68,7 +58,7 @@ impl Launch<'_> {
                     blocks.push(unsafe { Running::new(self, index, stacks) }?);
                 }
             }
-            if blocks.is_empty() || self.failed.load(Ordering::Relaxed) {
+            if blocks.is_empty() || self.failed.get().is_some() {
                 return Ok(());
             }
             let mut pass = Visit::default();
@@ -119,8 +109,7 @@ pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
         orders: grid.orders.clone(),
         body,
         next: AtomicU32::new(0),
-        failed: AtomicBool::new(false),
-        why: Mutex::new(None),
+        failed: OnceLock::new(),
     };
     let at_once = grid.blocks_at_once();
     let workers = (grid.workers as u32).clamp(1, at_once);
@@ -132,7 +121,7 @@ pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
         let (launch, started, most) = (&launch, started.clone(), *most);
         let job: Box<dyn FnOnce() + Send> = Box::new(move || {
             if catch_unwind(AssertUnwindSafe(|| launch.work(most))).is_err() {
-                launch.fail(io::Error::other("a worker of the emulated device panicked"));
+                let _ = launch.failed.set(io::Error::other("a worker of the emulated device panicked"));
             }
             // The launch may be gone from here on.
             drop(started);
@@ -140,15 +129,14 @@ pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
         // SAFETY: the job borrows the launch, behind which `joined` is dropped first: it waits until every job is over.
         let job: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) };
         if let Err(error) = start(job) {
-            launch.fail(error);
+            let _ = launch.failed.set(error);
             break;
         }
     }
     drop(started);
     launch.work(most(0));
     drop(joined);
-    let why = launch.why.into_inner().unwrap_or_else(PoisonError::into_inner);
-    why.map_or(Ok(()), Err)
+    launch.failed.into_inner().map_or(Ok(()), Err)
 }
 
 /// Waits for the other workers when it is dropped: each holds a sender until it is over.
