@@ -7,7 +7,7 @@ use crate::runner::Ranks;
 use crate::values::fault;
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda;
+use ginlab::cuda::{self, Buffer, DeviceError};
 use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
 use ginlab::proxy::Fault;
@@ -16,17 +16,19 @@ use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
+use kernels::signal_check::{SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
 use std::time::Duration;
 
-/// Who calls.
+/// Who calls, by the number that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[repr(u32)]
 pub enum Scope {
     /// One thread of each block.
-    Thread,
+    Thread = SCOPE_THREAD,
     /// One warp of each block.
-    Warp,
+    Warp = SCOPE_WARP,
     /// All threads of each block.
-    Block,
+    Block = SCOPE_BLOCK,
 }
 
 /// Options of a world.
@@ -121,6 +123,15 @@ pub fn rail_bytes(world: &World) -> Result<Vec<u64>, Failure> {
         rails.iter_mut().zip(counted).for_each(|(sum, bytes)| *sum += bytes);
     }
     Ok(rails)
+}
+
+/// Microseconds from the first of these blocks' begins to the last one's end, of what each has stamped: both in nanoseconds.
+pub fn stamped_us(stamps: &Buffer, blocks: u32) -> Result<f64, DeviceError> {
+    let mut blocks = vec![[0u64; 2]; blocks as usize];
+    stamps.read(0, &mut blocks)?;
+    let first = blocks.iter().map(|[begun, _]| *begun).min().unwrap_or(0);
+    let last = blocks.iter().map(|[_, ended]| *ended).max().unwrap_or(0);
+    Ok(last.saturating_sub(first) as f64 / 1000.0)
 }
 
 /// The header of a world's rows.

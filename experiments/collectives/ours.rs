@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::values::usage;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, DeviceError, Function, Graph, Place as Where, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
 use kernels::collective::{self, BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
 use kernels::gin::USER_SIGNALS;
@@ -52,7 +52,7 @@ pub struct Ours {
     blocks: u32,
     parts: u32,
     state: Buffer,
-    times: Buffer,
+    pub times: Buffer,
     message_limit: u64,
     mute: bool,
     root: u32,
@@ -220,15 +220,10 @@ impl Ours {
         paths.join("+")
     }
 
-    /// Input and output in memories of their own.
-    pub fn apart(&self, shape: &Shape) -> (Sym<u8>, Sym<u8>) {
-        (self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))
-    }
-
     /// Input and output; nothing where an operation has no form in place.
     pub fn memory(&self, place: Place, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
         match place {
-            Place::OutOfPlace => Some(self.apart(shape)),
+            Place::OutOfPlace => Some((self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))),
             Place::InPlace => shape.in_place(u64::from(self.world.my_pe())).map(|(input, output)| {
                 (self.to.slice(input, shape.input()), self.to.slice(output, shape.output()))
             }),
@@ -301,7 +296,7 @@ impl Ours {
         let parts = (grid / others.max(1)).max(1);
         let args = CollectiveArgs {
             operation: shape.operation.number(),
-            element: tuple.element.number(),
+            element: tuple.element as u32,
             flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE) | flag(gathered, GATHERED) | trips,
             local: self.local,
             root: self.root,
@@ -352,31 +347,6 @@ impl Ours {
                 false => stream.launch(&prepared.function, prepared.grid, prepared.block, program),
             }
         }
-    }
-
-    /// `turns` of a launch kind, as what a stream is given: launches, a graph of them, or one launch.
-    pub fn record(
-        &self,
-        prepared: &Prepared,
-        stream: &Stream,
-        launch: Launch,
-        turns: u32,
-    ) -> Result<Option<Graph>, DeviceError> {
-        match launch {
-            Launch::Graph => stream
-                .record(|stream| (0..turns).try_for_each(|_| self.append(prepared, stream, 0, 1)))
-                .map(Some),
-            Launch::Stream | Launch::Persistent => Ok(None),
-        }
-    }
-
-    /// Microseconds from the first stamp of a block to the last, of a persistent launch.
-    pub fn stamped_us(&self, prepared: &Prepared) -> Result<f64, Failure> {
-        let mut stamps = vec![0u64; 2 * prepared.grid as usize];
-        self.times.read(0, &mut stamps)?;
-        let first = stamps.iter().step_by(2).min().copied().unwrap_or(0);
-        let last = stamps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
-        Ok(last.saturating_sub(first) as f64 / 1000.0)
     }
 
     /// So far: bytes over mappings and puts as the kernels count them, and bytes over each rail as the proxies do.

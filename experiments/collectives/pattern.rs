@@ -70,7 +70,7 @@ struct Sums {
 /// Inputs and expectations of one measurement.
 pub struct Pattern {
     element: Element,
-    shape: Shape,
+    pub shape: Shape,
     /// Ranks of a node, whose sums are made first.
     local: u64,
     root: u64,

@@ -3,9 +3,11 @@
 use super::args::Place;
 use clap::ValueEnum;
 use kernels::collective::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, F16, F32, REDUCE_SCATTER};
+use strum::IntoStaticStr;
 
 /// The operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Operation {
     AllToAll,
     AllGather,
@@ -19,14 +21,7 @@ pub enum Operation {
 impl Operation {
     /// As cases are called, behind `gin-` or `nccl-`.
     pub fn name(self) -> &'static str {
-        match self {
-            Operation::AllToAll => "all-to-all",
-            Operation::AllGather => "all-gather",
-            Operation::ReduceScatter => "reduce-scatter",
-            Operation::AllReduce => "all-reduce",
-            Operation::Broadcast => "broadcast",
-            Operation::SendRecv => "send-recv",
-        }
+        self.into()
     }
 
     /// As the kernels count them.
@@ -61,29 +56,21 @@ impl Operation {
     }
 }
 
-/// Types of numbers.
+/// Types of numbers, as the kernels count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[repr(u32)]
 pub enum Element {
     /// 4 bytes.
-    F32,
+    F32 = F32,
     /// 2 bytes: the upper half of an f32.
-    Bf16,
+    Bf16 = BF16,
     /// 2 bytes: IEEE 754.
-    F16,
+    F16 = F16,
 }
 
 impl Element {
     pub fn bytes(self) -> u64 {
         if self == Element::F32 { 4 } else { 2 }
-    }
-
-    /// As the kernels count them.
-    pub fn number(self) -> u32 {
-        match self {
-            Element::F32 => F32,
-            Element::Bf16 => BF16,
-            Element::F16 => F16,
-        }
     }
 
     /// The difference between 1 and the next number.

@@ -10,7 +10,7 @@ use crate::values;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A grid is as good as the best one within this factor of its time.
 const GOOD_ENOUGH: f64 = 1.02;
@@ -26,29 +26,19 @@ pub struct Outcome {
     pub wrong: Vec<(usize, usize, u64)>,
 }
 
-impl Outcome {
-    /// What all have found together.
-    pub fn merged(all: Vec<Outcome>) -> Outcome {
-        let mut merged = Outcome::default();
-        for one in all {
-            merged.times.extend(one.times);
-            merged.received.extend(one.received);
-            merged.wrong.extend(one.wrong);
-        }
-        merged
-    }
-
-    fn samples(&self, case: usize, flow: usize) -> (Vec<f64>, Vec<f64>) {
-        let of = self.times.iter().filter(|sample| (sample.0, sample.1) == (case, flow));
-        of.map(|sample| (sample.2, sample.3)).unzip()
-    }
-}
-
 /// A tuple that was measured.
 pub struct Measured {
     pub cases: Vec<Case>,
-    pub outcome: Outcome,
+    /// By rank.
+    pub outcomes: Vec<Outcome>,
     pub iterations: u32,
+}
+
+impl Measured {
+    fn samples(&self, case: usize, flow: usize) -> (Vec<f64>, Vec<f64>) {
+        let all = self.outcomes.iter().flat_map(|outcome| &outcome.times);
+        all.filter(|sample| (sample.0, sample.1) == (case, flow)).map(|sample| (sample.2, sample.3)).unzip()
+    }
 }
 
 /// Makes rows, and remembers what later ones are held against.
@@ -126,32 +116,29 @@ impl Writer<'_> {
         number: usize,
         view: Option<usize>,
     ) -> (Row, Vec<f64>) {
-        let (case, outcome) = (&measured.cases[number], &measured.outcome);
+        let (case, outcomes) = (&measured.cases[number], &measured.outcomes);
         let flows: Vec<usize> = view.map_or((0..scene.flows.len()).collect(), |flow| vec![flow]);
         let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
         let mut row = self.blank(case.name, scene, pair, scene.flows[flows[0]]);
         fill_variables(&mut row, tuple, case.width, case.store, case.function.is_some());
         row.iterations = Some(measured.iterations.into());
         // All together are done when the last one is.
-        let parts: Vec<_> = flows.iter().map(|flow| outcome.samples(number, *flow)).collect();
+        let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();
         let (samples, posted) = (slowest(&parts, |(times, _)| times), slowest(&parts, |(_, posts)| posts));
         timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);
         row.set(&POST, Summary::of(&posted).map(|summary| summary.p50));
         // Towards several at once, a rank has its own links once.
-        let mut senders: Vec<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
-        senders.sort_unstable();
-        senders.dedup();
+        let senders: BTreeSet<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
         let rate = self.rank.link(scene.flows[flows[0]]).and_then(|link| link.bits_per_second);
         if let Some(rate) = rate {
             row.line_rate(rate * senders.len() as u64);
         }
-        let of_flows = |flow: &usize| flows.contains(flow);
-        let received: Vec<f64> =
-            outcome.received.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
+        let counts = |case: usize, flow: &usize| case == number && flows.contains(flow);
+        let received = outcomes.iter().flat_map(|outcome| &outcome.received).filter(|one| counts(one.0, &one.1));
         // Of several the slowest, as with the times.
-        row.set(&RECEIVED, received.into_iter().reduce(f64::max));
-        let wrong: Vec<u64> =
-            outcome.wrong.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
+        row.set(&RECEIVED, received.map(|one| one.2).reduce(f64::max));
+        let wrong = outcomes.iter().flat_map(|outcome| &outcome.wrong).filter(|one| counts(one.0, &one.1));
+        let wrong: Vec<u64> = wrong.map(|one| one.2).collect();
         if wrong.len() == flows.len() {
             row.wrong = Some(wrong.iter().sum());
         }

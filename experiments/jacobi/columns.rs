@@ -61,13 +61,3 @@ pub fn scaling(row: &mut Row, tuple: &Tuple, time: f64, alone: f64) {
         .set(&EXPOSED, time - alone / ranks)
         .set(&FIELD, bytes / time / 1000.0);
 }
-
-/// By trace: kernel, wait, send.
-pub fn shares(row: &mut Row, [kernel, wait, send]: &[Option<f64>; 3]) {
-    row.set(&KERNEL, *kernel).set(&WAIT, *wait).set(&SEND, *send);
-}
-
-/// The norm's share and value.
-pub fn norm(row: &mut Row, time: Option<f64>, value: Option<f64>) {
-    row.set(&NORM_TIME, time).set(&NORM_VALUE, value);
-}

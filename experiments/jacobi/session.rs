@@ -2,11 +2,13 @@
 
 use super::args::{Args, Tuple, When};
 use super::problem::Problem;
-use super::run::DELAYED_NORMS;
+use super::run::{DELAYED_NORMS, FEW_REGISTERS, Part};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Place, Stream};
-use ginlab::gin::{GinError, Inbox, Path, Signal, Sym, World};
+use ginlab::cuda::{Buffer, Function, Place, Stream};
+use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
+use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs};
+use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
 use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
 
 /// What lies in the heap, by the largest field.
@@ -73,6 +75,8 @@ pub struct Session {
     pub push: Stream,
     /// Norms that nobody waits for.
     pub side: Stream,
+    pub step_kernel: Function<StepArgs>,
+    pub meet_kernel: Function<Program<MeetArgs>>,
     pub path: Path,
     /// Rows to send and rows received, by parity and side.
     pub out: [[Sym<f32>; 2]; 2],
@@ -125,6 +129,8 @@ impl Session {
             main: Stream::new(&device)?,
             push: Stream::urgent(&device)?,
             side: Stream::new(&device)?,
+            step_kernel: device.function(&JACOBI_STEP, FEW_REGISTERS)?.with_shared_memory(SHARED_BYTES)?,
+            meet_kernel: device.function(&JACOBI_MEET, FEW_REGISTERS)?,
             path,
             out,
             halo,
@@ -159,20 +165,20 @@ impl Session {
         rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
     }
 
-    /// The link of a tuple: `each` is what an iteration adds to a signal.
-    pub fn link(&self, problem: &Problem, exchange: u32, each: u64, neighbours: bool, traced: bool) -> Link {
+    /// The link of a part: `each` is what an iteration adds to a signal.
+    pub fn link(&self, part: &Part, exchange: u32, each: u64, neighbours: bool) -> Link {
         Link {
             world: self.world.description(),
             peers: self.neighbours(),
-            out: Session::rows(self.out, problem),
-            halo: Session::rows(self.halo, problem),
+            out: Session::rows(self.out, &part.problem),
+            halo: Session::rows(self.halo, &part.problem),
             signals: [self.signals.at(ABOVE as u32), self.signals.at(BELOW as u32)],
             counted: self.counted,
             each,
             exchange,
             neighbours: neighbours.into(),
             done: self.tiles.pointer(),
-            trace: if traced { self.trace.pointer() } else { std::ptr::null() },
+            trace: if part.traced { self.trace.pointer() } else { std::ptr::null() },
         }
     }
 

@@ -9,7 +9,7 @@ use crate::values::{self, List, Rails, counts, sizes, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::flow::{Peer, Region};
+use ginlab::flow::{Operation, Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::report::{About, Header, Headline, Plot, Row};
 use itertools::iproduct;
@@ -264,15 +264,13 @@ impl Sendrecv {
     async fn stream_out(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {
         let flow = &self.job.flow;
         // The receiver's word that its first room is posted, and at the end that all has arrived.
-        let credit = flow.recv(0, &self.into, 0, 1);
-        credit.await?;
+        flow.recv(0, &self.into, 0, 1).await?;
         let all = flow.recv(0, &self.into, 0, 1);
-        let mut flight = VecDeque::with_capacity(tuple.window as usize);
+        let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(tuple.window as usize);
         for number in 0..messages {
             if flight.len() as u64 == tuple.window
                 && let Some(oldest) = flight.pop_front()
             {
-                let oldest: ginlab::flow::Operation<LibfabricRail> = oldest;
                 oldest.await?;
             }
             let rail = (number % tuple.rails as u64) as usize;
@@ -292,19 +290,12 @@ impl Sendrecv {
             let rail = (number % tuple.rails as u64) as usize;
             flow.recv(rail, &self.into, number % tuple.window * tuple.stride(), tuple.bytes)
         };
-        let mut posted = 0;
-        let mut rooms = VecDeque::with_capacity(tuple.window as usize);
-        while posted < messages.min(tuple.window) {
-            rooms.push_back(room(posted));
-            posted += 1;
-        }
+        let mut numbers = 0..messages;
+        let mut rooms: VecDeque<_> = numbers.by_ref().take(tuple.window as usize).map(room).collect();
         flow.send(0, self.peer, &self.out, 0, 1).await?;
         while let Some(oldest) = rooms.pop_front() {
             self.expect(tuple, oldest.await?)?;
-            if posted < messages {
-                rooms.push_back(room(posted));
-                posted += 1;
-            }
+            rooms.extend(numbers.next().map(room));
         }
         flow.send(0, self.peer, &self.out, 0, 1).await?;
         Ok(())
