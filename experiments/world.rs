@@ -10,6 +10,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{self, Buffer, DeviceError};
 use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
+use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
 use ginlab::proxy::order::Rule;
 use ginlab::rails::strategy::Strategy;
@@ -104,6 +105,14 @@ impl WorldArgs {
             timeout: self.timeout(),
             fault: self.fault,
             ..Options::default()
+        }
+    }
+
+    /// NCCL on the device of a world, or why it is not to be had.
+    pub fn nccl(&self, world: &World, ranks: &mut Bootstrap) -> Result<Result<Communicator, String>, Failure> {
+        match Communicator::open(world.device(), ranks, self.timeout()) {
+            Err(NcclError::Missing(why)) => Ok(Err(why)),
+            opened => Ok(Ok(opened?)),
         }
     }
 

@@ -123,10 +123,9 @@ impl Collectives {
         };
         // Its graph is what our persistent kernel is held against; it is given once, whatever varies on our side.
         let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
-        let (mode, scope) = (Mode::Nbi, Scope::Block);
-        let one = Tuple { ours: false, launch, overlap: true, mode, scope, route: Route::Direct, packet: 0, grid: 0, ..*tuple };
-        let their_row =
-            tuple.nccl.then(|| filled(self.row(&one, &shape, "nccl", "nccl"), theirs_missing, &all_theirs));
+        let (mode, scope, route) = (Mode::Nbi, Scope::Block, Route::Direct);
+        let one = Tuple { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
+        let their_row = tuple.nccl.then(|| filled(self.row(&one, &shape, "nccl", "nccl"), theirs_missing, &all_theirs));
         let mut rows = Rows::new();
         if tuple.ours {
             let (mut row, times) = filled(self.our_row(tuple, &shape, prepared.as_ref()), refused, &all_ours);

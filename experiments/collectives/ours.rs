@@ -54,10 +54,8 @@ pub struct Ours {
     state: Buffer,
     pub times: Buffer,
     message_limit: u64,
-    mute: bool,
-    root: u32,
     threads: u32,
-    asked_threads: Option<u32>,
+    args: Args,
 }
 
 /// A tuple's launch.
@@ -200,10 +198,8 @@ impl Ours {
             state: device.allocate(Where::Device, blocks as usize * size_of::<State>())?,
             times: device.allocate(Where::Device, blocks as usize * 16)?,
             message_limit: limit(args, pes, mapped, emulated),
-            mute: args.mute == Some(world.my_pe()),
-            root: args.root,
             threads,
-            asked_threads: args.block,
+            args: args.clone(),
             world,
         })
     }
@@ -255,7 +251,7 @@ impl Ours {
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
         // A broadcast is of one to all, and no exchange.
         let words = mapped && shape.operation != Operation::Broadcast;
-        let threads = self.asked_threads.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
+        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
         let [by_thread, by_warp, by_block] = match (by_messages, words, mapped) {
             (true, true, _) => [collective::COLLECTIVE_WORDS_THREAD, collective::COLLECTIVE_WORDS_WARP, collective::COLLECTIVE_WORDS_BLOCK],
             (true, false, _) => {
@@ -280,7 +276,7 @@ impl Ours {
             grid => grid,
         };
         // A thread for each 8 bytes of a message: what waits for nobody costs nothing.
-        let lean = by_messages && tuple.scope == Scope::Block && self.asked_threads.is_none() && !emulated;
+        let lean = by_messages && tuple.scope == Scope::Block && self.args.block.is_none() && !emulated;
         let block = if lean {
             slice_bytes(message, grid).div_ceil(8).next_multiple_of(32).clamp(32, LEAN_THREADS) as u32
         } else {
@@ -291,15 +287,16 @@ impl Ours {
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
         let whole = if by_messages { message } else { shape.chunk };
         let trips = flag(by_messages && two_trips, TWO_TRIPS);
+        let mute = self.args.mute == Some(self.world.my_pe());
         // Whole chunks where there are no more blocks than others to send to.
         let (others, run) = if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
         let parts = (grid / others.max(1)).max(1);
         let args = CollectiveArgs {
             operation: shape.operation.number(),
             element: tuple.element as u32,
-            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE) | flag(gathered, GATHERED) | trips,
+            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(mute, MUTE) | flag(gathered, GATHERED) | trips,
             local: self.local,
-            root: self.root,
+            root: self.args.root,
             warmup: 0,
             turns: 1,
             chunk: shape.chunk,

@@ -136,25 +136,20 @@ impl Bench<'_> {
         kernels::pattern::seed(owner as u32, self.number, case as u32) as u32
     }
 
-    /// Whose bytes a flow carries.
-    pub fn owner(&self, flow: Flow) -> usize {
-        if self.tuple.operation == Operation::Read { flow.to } else { flow.from }
-    }
-
-    /// Who has the bytes of a flow in the end, and from whom.
+    /// Who has the bytes of a flow in the end, and whose they are.
     pub fn holder(&self, flow: Flow) -> (usize, usize) {
         if self.tuple.operation == Operation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
     }
 
     fn args(&self, setup: &Setup, case: usize, index: usize, signals: bool) -> IpcArgs {
         let flow = setup.mine[index].1;
-        let (holder, other) = self.holder(flow);
+        let (holder, owner) = self.holder(flow);
         let sums = setup.sums.as_ref().map(|sums| sums.address() + (index * self.threads() * 4) as u64);
         IpcArgs {
-            destination: self.rank.slot(holder, other) as *mut u8,
-            source: self.rank.source(self.owner(flow)) as *const u8,
+            destination: self.rank.slot(holder, owner) as *mut u8,
+            source: self.rank.source(owner) as *const u8,
             bytes: self.tuple.bytes,
-            seed: self.seed(case, self.owner(flow)),
+            seed: self.seed(case, owner),
             xor: 0,
             sums: sums.unwrap_or_default() as *mut u32,
             counter: self.rank.counter(Some(flow.to)),

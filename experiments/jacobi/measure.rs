@@ -13,7 +13,7 @@ use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
 use ginlab::measure::stats::Summary;
-use ginlab::nccl::{Communicator, NcclError};
+use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
 use kernels::jacobi::resident::{PLACES, row_words};
 
@@ -84,17 +84,11 @@ impl Jacobi {
             jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
         }
         if tuples.iter().any(|tuple| tuple.exchange.by_nccl()) {
-            let device = jacobi.session()?.world.device().clone();
-            jacobi.nccl = Some(match Communicator::open(&device, ranks, args.world.timeout()) {
-                Ok(communicator) => {
-                    if jacobi.in_device_memory()? {
-                        jacobi.session()?.connect(&communicator, ranks)?;
-                    }
-                    Ok(communicator)
-                }
-                Err(NcclError::Missing(why)) => Err(why),
-                Err(error) => return Err(error.into()),
-            });
+            let nccl = args.world.nccl(&jacobi.session()?.world, ranks)?;
+            if let (Ok(communicator), true) = (&nccl, jacobi.in_device_memory()?) {
+                jacobi.session()?.connect(communicator, ranks)?;
+            }
+            jacobi.nccl = Some(nccl);
         }
         Ok(jacobi)
     }

@@ -6,7 +6,7 @@
 //!                 main:   inner tiles       each waits for what the other has computed in the iteration before
 //! ```
 
-use super::args::Exchange;
+use super::args::{Exchange, Tuple};
 use super::run::Part;
 use super::session::Session;
 use crate::error::Failure;
@@ -77,8 +77,8 @@ impl Session {
 
     /// The iterations of a run as graphs, each up to where something is due; none where they are launched one by one.
     pub fn record(&self, part: &Part) -> Result<Vec<Graph>, Failure> {
-        let Some(nccl) = part.nccl.filter(|_| part.tuple.exchange == Exchange::NcclGraph) else { return Ok(Vec::new()) };
-        let iterations = part.tuple.iterations;
+        let Tuple { exchange, iterations, .. } = part.tuple;
+        let Some(nccl) = part.nccl.filter(|_| exchange == Exchange::NcclGraph) else { return Ok(Vec::new()) };
         let firsts = (1..=iterations).step_by(part.turn() as usize);
         let graphs = firsts.map(|first| {
             self.main.record(|main| {

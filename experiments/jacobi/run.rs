@@ -137,12 +137,13 @@ impl Session {
         }
         let began = Instant::now();
         for iteration in 1..=iterations {
-            match (part.nccl, graphs.get((iteration - 1) as usize / part.turn() as usize)) {
+            let begins = (iteration - 1).is_multiple_of(part.turn());
+            match (graphs.get((iteration - 1) as usize / part.turn() as usize), part.nccl) {
                 // SAFETY: as in `step`; the graph is replayed once.
-                (Some(_), Some(graph)) if (iteration - 1).is_multiple_of(part.turn()) => unsafe { self.main.replay(graph) }?,
-                (Some(_), Some(_)) => {}
-                (Some(nccl), None) => self.step_by_nccl(part, nccl, iteration)?,
-                (None, _) => {
+                (Some(graph), _) if begins => unsafe { self.main.replay(graph) }?,
+                (Some(_), _) => {}
+                (None, Some(nccl)) => self.step_by_nccl(part, nccl, iteration)?,
+                (None, None) => {
                     self.step(part, iteration, &self.main, part.all())?;
                     if !part.alone {
                         self.join(part, iteration, ranks)?;
@@ -199,13 +200,7 @@ impl Session {
     }
 
     /// Appends these tiles of an iteration.
-    pub fn step(
-        &self,
-        part: &Part,
-        iteration: u32,
-        stream: &Stream,
-        tiles: Range<u32>,
-    ) -> Result<(), DeviceError> {
+    pub fn step(&self, part: &Part, iteration: u32, stream: &Stream, tiles: Range<u32>) -> Result<(), DeviceError> {
         let parity = iteration as usize % 2;
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
         let first: *const f32 = from.pointer();

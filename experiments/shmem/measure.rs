@@ -7,7 +7,7 @@ use super::order;
 use crate::columns::{PROXIES, RULE, SCOPE};
 use crate::error::Failure;
 use crate::nodes::{self, Sender};
-use crate::runner::Rows;
+use crate::runner::{Rows, percentile};
 use crate::values::name;
 use crate::world::{self, Scope};
 use cuda_std::Kernel;
@@ -280,11 +280,6 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         Scope::Warp => by_warp,
         Scope::Block => by_block,
     }
-}
-
-/// Of sorted values, by nearest rank.
-fn percentile(sorted: &[f64], per_mille: usize) -> Option<f64> {
-    sorted.get((sorted.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied()
 }
 
 fn median(values: &[f64]) -> Option<f64> {
