@@ -9,6 +9,7 @@ use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
+use ginlab::report::each_once;
 use kernels::collective::{self, BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
 use kernels::gin::USER_SIGNALS;
 
@@ -206,14 +207,8 @@ impl Ours {
 
     /// How other ranks are reached, as rows say it: by mappings, by rails, or by both.
     pub fn path(&self) -> String {
-        let mut paths: Vec<&str> = Vec::new();
-        for pe in 0..self.world.n_pes() {
-            let path = self.world.path_to(pe);
-            if path != "self" && !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-        paths.join("+")
+        let paths = (0..self.world.n_pes()).map(|pe| self.world.path_to(pe));
+        each_once(paths.filter(|path| *path != "self")).join("+")
     }
 
     /// Input and output; nothing where an operation has no form in place.

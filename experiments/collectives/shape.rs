@@ -130,7 +130,7 @@ impl Shape {
         if place == Place::InPlace && self.operation.sums() { 1 } else { 2 }
     }
 
-    /// Bytes that go to one rank by a message.
+    /// Bytes that go to one rank: a chunk, or all.
     pub fn message(&self) -> u64 {
         if self.operation.by_chunks() { self.chunk } else { self.bytes }
     }

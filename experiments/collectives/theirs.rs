@@ -37,9 +37,7 @@ pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
         Element::Bf16 => Type::Bf16,
         Element::F16 => Type::F16,
     };
-    let chunks = matches!(shape.operation, Operation::AllToAll | Operation::AllGather | Operation::ReduceScatter);
-    let count = if chunks { shape.chunk } else { shape.bytes } / tuple.element.bytes();
-    Call { from, to, count: count as usize, of }
+    Call { from, to, count: (shape.message() / tuple.element.bytes()) as usize, of }
 }
 
 impl Theirs<'_> {

@@ -39,8 +39,7 @@ pub struct Fields {
 pub struct Alone {
     tuple: Tuple,
     times: Vec<f64>,
-    pub last: usize,
-    pub norm: Option<f64>,
+    pub ran: Ran,
     /// Points that differ from a plain loop's; nothing where that would take too long.
     pub wrong: Option<u64>,
 }
@@ -229,8 +228,7 @@ impl Jacobi {
         }
         if tuple.exchange == Exchange::Resident {
             let resident = fit::resident(&device, tuple, ranks)?.map_err(Failure::Usage)?;
-            let same = |words: &Words| (words.resident.grid, words.resident.block) == (resident.grid, resident.block);
-            if self.words.as_ref().is_none_or(|words| !same(words)) {
+            if self.words.as_ref().is_none_or(|words| words.resident != resident) {
                 let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
                 let buffer = device.allocate(Place::Device, bytes as usize)?;
                 self.words = Some(Words { resident, buffer });
@@ -246,9 +244,8 @@ impl Jacobi {
     /// Blocks and threads of a tuple's grid.
     fn grid(&self, tuple: &Tuple) -> Result<(u32, u32), Failure> {
         let world = &self.session()?.world;
-        if tuple.exchange == Exchange::Resident {
-            let resident = self.words.as_ref().map(|words| words.resident);
-            return Ok(resident.map_or((0, 0), |resident| (resident.grid, resident.block)));
+        if let (Exchange::Resident, Some(words)) = (tuple.exchange, &self.words) {
+            return Ok((words.resident.grid, words.resident.block));
         }
         let rows = tuple.problem().rows(0, world.n_pes()).len() as u32;
         Ok((fit::launched(tuple, self.args.strip, rows).1, tuple.block))
@@ -267,20 +264,20 @@ impl Jacobi {
         if self.alone.as_ref().is_some_and(|alone| alone.tuple == tuple) {
             return Ok(());
         }
-        let Ran { mut last, mut norm, .. } = self.run_part(&tuple, true, false, ranks)?;
+        // The first run finds everything cold here, too.
+        let mut ran = self.run_part(&tuple, true, false, ranks)?;
         let mut times = Vec::new();
         for _ in 0..self.args.repeats.min(MOST_ALONE) {
-            let ran = self.run_part(&tuple, true, false, ranks)?;
+            ran = self.run_part(&tuple, true, false, ranks)?;
             times.push(ran.each_us);
-            (last, norm) = (ran.last, ran.norm);
         }
-        let mut alone = Alone { tuple, times, last, norm, wrong: None };
+        let mut alone = Alone { tuple, times, ran, wrong: None };
         let points = u64::from(tuple.nx) * u64::from(tuple.ny) * u64::from(tuple.iterations);
         if !self.args.no_check && points <= PLAIN_POINTS {
             let problem = tuple.problem();
             let (expected, sum) = problem.plain(tuple.iterations);
-            let found = self.read(&self.fields()?.whole[last], 0, problem.ny)?;
-            let norm_is_off = tuple.norm == Norm::Block && norm.is_some_and(|norm| far(norm, sum.sqrt()));
+            let found = self.read(&self.fields()?.whole[alone.ran.last], 0, problem.ny)?;
+            let norm_is_off = tuple.norm == Norm::Block && alone.ran.norm.is_some_and(|norm| far(norm, sum.sqrt()));
             alone.wrong = Some(problem.wrong(&found, &expected) + u64::from(norm_is_off));
         }
         self.alone = Some(alone);

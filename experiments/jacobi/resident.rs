@@ -11,7 +11,7 @@ use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, 
 use std::time::Instant;
 
 /// The resident kernel, as a field and a device have it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     pub grid: u32,
     pub block: u32,
@@ -35,13 +35,9 @@ impl Session {
         self.prepare(part, &link)?;
         ranks.barrier("start of a run")?;
         let began = Instant::now();
-        let step = match when {
-            When::Every(count) => count.min(iterations),
-            _ => iterations,
-        };
         let mut done = 0;
         while done < iterations {
-            let count = step.min(iterations - done);
+            let count = part.tuple.resident_turn().min(iterations - done);
             let args = ResidentArgs {
                 field: part.fields[0].pointer(),
                 rows: part.rows,

@@ -1,6 +1,6 @@
 //! A rank's world for one path: the heap's objects, the streams, and what all runs share.
 
-use super::args::{Args, Tuple, When};
+use super::args::{Args, Exchange, Tuple, When};
 use super::problem::Problem;
 use super::run::{DELAYED_NORMS, FEW_REGISTERS, Part};
 use crate::error::Failure;
@@ -27,22 +27,17 @@ pub struct Sizes {
 impl Sizes {
     /// What these tuples need.
     pub fn of(tuples: &[Tuple]) -> Sizes {
-        let resident = |tuple: &&Tuple| tuple.block == 0;
-        let most = |values: &mut dyn Iterator<Item = u64>| values.max().unwrap_or(0);
-        let pitch = most(&mut tuples.iter().map(|tuple| u64::from(tuple.problem().pitch())));
-        let norms = |tuple: &Tuple| match tuple.when {
-            When::Every(count) => count.min(tuple.iterations),
-            _ => tuple.iterations,
-        };
-        let of_resident = most(&mut tuples.iter().filter(resident).map(|tuple| u64::from(norms(tuple))));
-        Sizes {
-            pitch: pitch as u32,
-            norms: of_resident.max(DELAYED_NORMS.into()) as u32,
-            iterations: most(&mut tuples.iter().map(|tuple| u64::from(tuple.iterations))) as u32,
-            row_words: most(
-                &mut tuples.iter().filter(resident).map(|tuple| resident::row_words(tuple.problem().threads())),
-            ),
+        let mut sizes = Sizes { pitch: 0, norms: DELAYED_NORMS, iterations: 0, row_words: 0 };
+        for tuple in tuples {
+            let problem = tuple.problem();
+            sizes.pitch = sizes.pitch.max(problem.pitch());
+            sizes.iterations = sizes.iterations.max(tuple.iterations);
+            if tuple.exchange == Exchange::Resident {
+                sizes.norms = sizes.norms.max(tuple.resident_turn());
+                sizes.row_words = sizes.row_words.max(resident::row_words(problem.threads()));
+            }
         }
+        sizes
     }
 
     /// Bytes of a heap.
@@ -57,6 +52,14 @@ impl Tuple {
     /// Its field.
     pub fn problem(&self) -> Problem {
         Problem { nx: self.nx, ny: self.ny }
+    }
+
+    /// Iterations of one launch of the resident kernel: up to a norm that is waited for, or all.
+    pub fn resident_turn(&self) -> u32 {
+        match self.when {
+            When::Every(count) => count.min(self.iterations),
+            _ => self.iterations,
+        }
     }
 }
 

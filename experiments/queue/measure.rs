@@ -131,13 +131,6 @@ impl Bench<'_> {
         row
     }
 
-    fn skipped(&self, algorithm: Algorithm, mode: Mode, why: String) -> (Row, Vec<f64>) {
-        let mut row = self.blank(&values::name(algorithm));
-        row.mode = Some(values::name(mode));
-        row.status = Status::Skipped(why);
-        (row, Vec::new())
-    }
-
     fn rows<const WORDS: usize>(&self) -> Result<Rows, Failure> {
         let mut rows = Rows::new();
         let mut cases: Vec<Case<WORDS>> = Vec::new();
@@ -146,7 +139,9 @@ impl Bench<'_> {
                 let queues = match self.queues(algorithm) {
                     Ok(queues) => queues,
                     Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
-                        rows.push(self.skipped(algorithm, mode, why));
+                        let mut row = self.blank(&values::name(algorithm));
+                        (row.mode, row.status) = (Some(values::name(mode)), Status::Skipped(why));
+                        rows.push((row, Vec::new()));
                         continue;
                     }
                     Err(error) => return Err(error.into()),

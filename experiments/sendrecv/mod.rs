@@ -26,6 +26,9 @@ Examples:
   mpirun -np 2 ginlab sendrecv --provider efa         ranks from MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   one of two hosts by TCP";
 
+/// How many ranks there must be.
+const EVEN: &str = "half of the ranks talks to the other half: an even number";
+
 /// Options of `ginlab sendrecv`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -146,11 +149,8 @@ impl Experiment for Sendrecv {
             ("options".to_owned(), format!("{} check {}", args.repeats, !args.no_check)),
         ];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
-            0 | 1 => Err(usage("--np", "half of the ranks talks to the other half: an even number")),
-            odd if !odd.is_multiple_of(2) => {
-                let text = format!("--np {odd}: half of the ranks talks to the other half: an even number");
-                Err(Failure::Usage(text))
-            }
+            0 | 1 => Err(usage("--np", EVEN)),
+            odd if !odd.is_multiple_of(2) => Err(usage(&format!("--np {odd}"), EVEN)),
             _ => Ok(()),
         })?;
         Ok(Plan::of_ranks(tuples, ranks))

@@ -128,12 +128,10 @@ impl Write {
     async fn repeat(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
         let Round { tuple, targets, .. } = round;
         ranks.barrier("start of a repeat")?;
+        let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len().max(1) };
+        let turns = targets.chunks(at_once);
         let started = Instant::now();
-        if tuple.targets == Targets::Turn {
-            for target in targets {
-                self.writes(tuple, std::slice::from_ref(target)).await?;
-            }
-        } else {
+        for targets in turns.clone() {
             self.writes(tuple, targets).await?;
         }
         let elapsed = started.elapsed().as_secs_f64() * 1e6;
@@ -141,8 +139,7 @@ impl Write {
         if targets.is_empty() {
             return Ok(0.0);
         }
-        let turns = if tuple.targets == Targets::Turn { targets.len() as u64 } else { 1 };
-        Ok(elapsed / (tuple.writes * turns) as f64)
+        Ok(elapsed / (tuple.writes * turns.len() as u64) as f64)
     }
 
     /// All writes of a repeat, a window of them in flight to each target.

@@ -207,7 +207,7 @@ impl Report {
 }
 
 /// The values, each once, in their order.
-pub(in crate::report) fn each_once<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+pub fn each_once<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for value in values {
         if !once.contains(&value) {
