@@ -64,10 +64,8 @@ impl All2all {
         let mine = Part { sender, again: after.again - before.again, wrong };
         // Nothing is under way any more: all of this rank's writes are complete, and the completions that it owes the others
         // left with what it has received.
-        let parts = all.gather_values(&mine, "times of a row")?;
-        let Some(parts) = parts else { return Ok(Rows::new()) };
-        let (row, times) = self.row(tuple, &parts);
-        let mut rows = vec![(row, times)];
+        let Some(parts) = all.gather_values(&mine, "times of a row")? else { return Ok(Rows::new()) };
+        let mut rows = vec![self.row(tuple, &parts)];
         if self.args.per_node {
             let senders: Vec<Sender> = parts.into_iter().map(|part| part.sender).collect();
             rows.extend(nodes::sums(&rows[0].0, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(all, None)));

@@ -287,7 +287,7 @@ impl Ours {
         let (others, run) = if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
         let parts = (grid / others.max(1)).max(1);
         let args = CollectiveArgs {
-            operation: shape.operation.number(),
+            operation: shape.operation as u32,
             element: tuple.element as u32,
             flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(mute, MUTE) | flag(gathered, GATHERED) | trips,
             local: self.local,

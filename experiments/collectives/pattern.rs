@@ -128,11 +128,8 @@ impl Pattern {
                 Found { wrong, heard: Some(heard) }
             }
             Operation::Broadcast | Operation::SendRecv => {
-                let sender = match shape.operation {
-                    Operation::Broadcast => self.root,
-                    _ => (rank + shape.ranks - 1) % shape.ranks,
-                };
-                wrong = from(sender, 0, result);
+                let before = (rank + shape.ranks - 1) % shape.ranks;
+                wrong = from(if shape.operation == Operation::Broadcast { self.root } else { before }, 0, result);
                 Found { wrong, heard: Some(if wrong == 0 { shape.ranks } else { shape.ranks - 1 }) }
             }
             Operation::ReduceScatter | Operation::AllReduce => {

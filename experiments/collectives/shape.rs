@@ -5,34 +5,24 @@ use clap::ValueEnum;
 use kernels::collective::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, F16, F32, REDUCE_SCATTER};
 use strum::IntoStaticStr;
 
-/// The operations.
+/// The operations, by the number that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
+#[repr(u32)]
 pub enum Operation {
-    AllToAll,
-    AllGather,
-    ReduceScatter,
-    AllReduce,
-    Broadcast,
+    AllToAll = ALL_TO_ALL,
+    AllGather = ALL_GATHER,
+    ReduceScatter = REDUCE_SCATTER,
+    AllReduce = ALL_REDUCE,
+    Broadcast = BROADCAST,
     /// To the next rank, from the one before; NCCL's alone.
-    SendRecv,
+    SendRecv = u32::MAX,
 }
 
 impl Operation {
     /// As cases are called, behind `gin-` or `nccl-`.
     pub fn name(self) -> &'static str {
         self.into()
-    }
-
-    /// As the kernels count them.
-    pub fn number(self) -> u32 {
-        match self {
-            Operation::AllToAll | Operation::SendRecv => ALL_TO_ALL,
-            Operation::AllGather => ALL_GATHER,
-            Operation::ReduceScatter => REDUCE_SCATTER,
-            Operation::AllReduce => ALL_REDUCE,
-            Operation::Broadcast => BROADCAST,
-        }
     }
 
     /// Whether numbers are added.

@@ -178,23 +178,15 @@ fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Optio
 /// Marks the smallest grid within 2 % of the best, case by case.
 pub fn mark_knees(rows: &mut Rows) {
     let key = |row: &Row| format!("{} {:?} {:?}", row.case, row.own(PAIR.name), row.own(WIDTH.name));
-    let mut best: HashMap<_, f64> = HashMap::new();
-    for (row, _) in rows.iter().filter(|(row, _)| row.grid.is_some()) {
-        if let Some(time) = row.time_us_p50 {
-            best.entry(key(row)).and_modify(|best| *best = best.min(time)).or_insert(time);
-        }
-    }
-    let mut knees: HashMap<_, u32> = HashMap::new();
-    for (row, _) in rows.iter() {
-        if let (Some(grid), Some(time), Some(best)) = (row.grid, row.time_us_p50, best.get(&key(row)))
-            && time <= best * GOOD_ENOUGH
-        {
-            knees.entry(key(row)).and_modify(|knee| *knee = grid.min(*knee)).or_insert(grid);
-        }
-    }
+    let point = |(row, _): &(Row, _)| Some((key(row), row.grid?, row.time_us_p50?));
+    let points: Vec<(String, u32, f64)> = rows.iter().filter_map(point).collect();
     for (row, _) in rows.iter_mut() {
-        let knee = knees.get(&key(row)).and_then(|knee| row.grid.map(|grid| grid == *knee));
-        row.set(&KNEE, knee);
+        let own = key(row);
+        let sweep = || points.iter().filter(|(key, ..)| *key == own);
+        let best = sweep().map(|(.., time)| *time).fold(f64::INFINITY, f64::min);
+        let good = sweep().filter(|(.., time)| *time <= best * GOOD_ENOUGH);
+        let knee = good.map(|(_, grid, _)| *grid).min();
+        row.set(&KNEE, knee.zip(row.grid).map(|(knee, grid)| grid == knee));
     }
 }
 

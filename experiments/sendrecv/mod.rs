@@ -189,8 +189,7 @@ impl Experiment for Sendrecv {
         }
         let after = self.job.flow.counters();
         let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, ranks).await?) };
-        let all: Option<Vec<(Vec<f64>, Option<u64>)>> = ranks.gather_values(&(times, wrong), "results of a row")?;
-        let Some(all) = all else { return Ok(Rows::new()) };
+        let Some(all) = ranks.gather_values(&(times, wrong), "results of a row")? else { return Ok(Rows::new()) };
         let pairs = all.len() as u64 / 2;
         let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
         row.mode = Some(values::name(tuple.mode));
