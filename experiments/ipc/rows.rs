@@ -1,7 +1,7 @@
 //! From what all ranks have found to rows.
 
 use super::cases::{BULK, Case, Missing};
-use super::plan::{Flow, Scene, Tuple};
+use super::plan::{Flow, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use crate::columns::POST;
@@ -43,62 +43,57 @@ impl Measured {
 
 /// Makes rows, and remembers what later ones are held against.
 pub struct Writer<'a> {
+    pub scene: &'a Scene,
+    pub tuple: Tuple,
+    pub plan: &'a Plan,
     pub rank: &'a Rank,
-    pub ranks: usize,
-    pub emulated: bool,
     /// Median times of one way alone.
     pub alone: &'a mut HashMap<String, f64>,
 }
 
 impl Writer<'_> {
-    fn blank(&self, name: &str, scene: &Scene, pair: String, flow: Flow) -> Row {
-        let fabric = match (self.emulated, self.rank.link(flow)) {
+    fn blank(&self, name: &str, pair: String, flow: Flow) -> Row {
+        let fabric = match (self.plan.emulated, self.rank.link(flow)) {
             (true, _) => "shm",
             (false, Some(link)) => link.fabric(),
             (false, None) => "peer",
         };
         let mut row = Row::new("ipc", name, self.rank.device.name(), fabric);
-        row.ranks = self.ranks as u32;
+        row.ranks = self.plan.ranks as u32;
         row.memory = Some("device".into());
-        row.set(&PAIR, pair).set(&DIRECTION, scene.direction);
+        row.set(&PAIR, pair).set(&DIRECTION, self.scene.direction);
         row
     }
 
     /// A scene with a pair that cannot.
-    pub fn unreachable(&self, operation: &str, scene: &Scene, flow: Flow, why: &str) -> (Row, Vec<f64>) {
-        let mut row = self.blank(operation, scene, scene.pair(), flow);
+    pub fn unreachable(&self, flow: Flow, why: &str) -> (Row, Vec<f64>) {
+        let operation = self.tuple.operation.name();
+        let mut row = self.blank(operation, self.scene.pair(), flow);
         row.set(&OPERATION, operation);
         row.status = Status::Skipped(format!("rank {} and rank {}: {why}", flow.from, flow.to));
         (row, Vec::new())
     }
 
     /// A case that is not to be had.
-    pub fn missing(&self, (name, why): Missing, scene: &Scene, tuple: &Tuple) -> (Row, Vec<f64>) {
-        let mut row = self.blank(name, scene, scene.pair(), scene.flows[0]);
-        fill_variables(&mut row, tuple, Some(BULK.0), Some(BULK.1), true);
+    pub fn missing(&self, (name, why): Missing) -> (Row, Vec<f64>) {
+        let mut row = self.blank(name, self.scene.pair(), self.scene.flows[0]);
+        fill_variables(&mut row, &self.tuple, Some(BULK.0), Some(BULK.1), true);
         row.status = Status::Skipped(why);
         (row, Vec::new())
     }
 
     /// The rows of a tuple: of each flow, and of all together where there are several.
-    pub fn rows(&mut self, scene: &Scene, tuple: &Tuple, measured: &Measured) -> Rows {
+    pub fn rows(&mut self, measured: &Measured) -> Rows {
         let mut rows = Rows::new();
-        let mut views: Vec<Option<usize>> = (0..scene.flows.len()).map(Some).collect();
-        if views.len() > 1 {
-            views.insert(0, None);
-        }
-        for view in views {
+        let flows = self.scene.flows.len();
+        let together = (flows > 1).then_some(None);
+        for view in together.into_iter().chain((0..flows).map(Some)) {
             let first = rows.len();
-            for number in 0..measured.cases.len() {
-                rows.push(self.row(scene, tuple, measured, number, view));
-            }
+            rows.extend((0..measured.cases.len()).map(|number| self.row(measured, number, view)));
             for (number, case) in measured.cases.iter().enumerate() {
                 let Some((name, width)) = case.baseline else { continue };
-                let found = measured
-                    .cases
-                    .iter()
-                    .position(|other| other.name == name && (width.is_none() || other.width == width));
-                if let Some(found) = found {
+                let named = |other: &Case| other.name == name && (width.is_none() || other.width == width);
+                if let Some(found) = measured.cases.iter().position(named) {
                     let (baseline, theirs) = rows[first + found].clone();
                     let (row, ours) = &mut rows[first + number];
                     row.against(&baseline, ours, &theirs);
@@ -108,19 +103,13 @@ impl Writer<'_> {
         rows
     }
 
-    fn row(
-        &mut self,
-        scene: &Scene,
-        tuple: &Tuple,
-        measured: &Measured,
-        number: usize,
-        view: Option<usize>,
-    ) -> (Row, Vec<f64>) {
+    fn row(&mut self, measured: &Measured, number: usize, view: Option<usize>) -> (Row, Vec<f64>) {
+        let (scene, tuple) = (self.scene, self.tuple);
         let (case, outcomes) = (&measured.cases[number], &measured.outcomes);
         let flows: Vec<usize> = view.map_or((0..scene.flows.len()).collect(), |flow| vec![flow]);
         let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
-        let mut row = self.blank(case.name, scene, pair, scene.flows[flows[0]]);
-        fill_variables(&mut row, tuple, case.width, case.store, case.function.is_some());
+        let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
+        fill_variables(&mut row, &tuple, case.width, case.store, case.function.is_some());
         row.iterations = Some(measured.iterations.into());
         // All together are done when the last one is.
         let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();
@@ -145,15 +134,15 @@ impl Writer<'_> {
         if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
             row.status = Status::Failed(format!("{wrong} wrong bytes"));
         }
-        self.hold_against_one_way(&mut row, scene, view);
+        self.hold_against_one_way(&mut row, view);
         (row, samples)
     }
 
-    fn hold_against_one_way(&mut self, row: &mut Row, scene: &Scene, view: Option<usize>) {
+    fn hold_against_one_way(&mut self, row: &mut Row, view: Option<usize>) {
         let own = [OPERATION, PAIR, WIDTH, LAUNCH].map(|column| row.own(column.name).clone());
         let variables = (&row.case, own, row.size_bytes);
         let key = format!("{variables:?} {:?}", (row.grid, row.block));
-        match (scene.flows.len(), row.time_us_p50, view) {
+        match (self.scene.flows.len(), row.time_us_p50, view) {
             (1, Some(time), _) => {
                 self.alone.insert(key, time);
             }
