@@ -1,5 +1,6 @@
 //! Options of experiments whose kernels use the device API: how many PEs there are, how they are reached, by which rails.
 
+use crate::columns::RULE;
 use crate::error::Failure;
 use crate::job::MeetArgs;
 use crate::output::DeviceKind;
@@ -120,6 +121,7 @@ impl WorldArgs {
     pub fn name_rails(&self, row: &mut Row) {
         row.rails = Some(self.rails as u32);
         row.strategy = Some(self.strategy.to_string());
+        row.set(&RULE, self.rule.to_string());
     }
 }
 

@@ -7,7 +7,7 @@ use super::pattern::{Found, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
 use super::{ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT};
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, SCOPE};
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
 use crate::values;
@@ -277,7 +277,7 @@ impl Collectives {
         if self.ours.local < self.ours.world.n_pes() {
             self.args.world.name_rails(&mut row);
             row.set(&ROUTE, (tuple.operation == Operation::AllToAll).then(|| values::name(tuple.route)));
-            row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxies as u64);
         }
         row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));
         row

@@ -38,13 +38,10 @@ pub const ALL: &[Column] = &[
 ];
 
 /// What was asked for.
-pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str, rule: &str) {
+pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
     row.set(&NX, u64::from(tuple.nx)).set(&NY, u64::from(tuple.ny)).set(&NORM, norm).set(&SYNC, sync);
     if tuple.norm != Norm::Never {
         row.set(&NORM_WHEN, tuple.when.to_string());
-    }
-    if row.rails.is_some() {
-        row.set(&RULE, rule);
     }
     if tuple.norm == Norm::ThreadAtomic {
         row.set(&NOTE, "reproduces an artefact: every point is added to one float by an atomic operation of its own");

@@ -332,8 +332,7 @@ impl Jacobi {
         if !by_nccl && !world.is_mapped(towards) {
             self.args.world.name_rails(&mut row);
         }
-        let rule = self.args.world.rule.to_string();
-        columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync), &rule);
+        columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync));
         Ok(row)
     }
 }

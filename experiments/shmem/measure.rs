@@ -4,7 +4,7 @@ use super::args::{Args, Case, Tuple};
 use super::nvshmem::{Nvshmem, Times};
 use super::P999;
 use super::order;
-use crate::columns::{PROXIES, RULE, SCOPE};
+use crate::columns::{PROXIES, SCOPE};
 use crate::error::Failure;
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, percentile};
@@ -177,7 +177,7 @@ impl Shmem {
         row.set(&SCOPE, name(tuple.scope));
         if !self.world.is_mapped(towards) {
             self.args.world.name_rails(&mut row);
-            row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxies as u64);
         }
         row
     }
