@@ -6,7 +6,6 @@ use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Buffer;
-use kernels::jacobi::EXCHANGE_NONE;
 use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words};
 use std::time::Instant;
 
@@ -31,8 +30,7 @@ impl Session {
         let mapped = self.neighbours().map(|pe| self.world.is_mapped(pe));
         let kernel = if mapped.contains(&false) { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT };
         let function = self.world.device().function(&kernel, FEW_REGISTERS)?.with_shared_memory(resident.shared_bytes)?;
-        let link = self.link(part, EXCHANGE_NONE, 1, true);
-        self.prepare(part, &link)?;
+        self.prepare(part)?;
         ranks.barrier("start of a run")?;
         let began = Instant::now();
         let mut done = 0;

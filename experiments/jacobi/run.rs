@@ -12,7 +12,7 @@ use ginlab::nccl::Communicator;
 use kernels::jacobi::launched::{StepArgs, tiles};
 use kernels::jacobi::meet::MeetArgs;
 use kernels::jacobi::{
-    ABOVE, BELOW, EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW, Link, NORM_NEVER, TRACE_WORDS,
+    ABOVE, BELOW, EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW, NORM_NEVER, TRACE_WORDS,
 };
 use std::ops::Range;
 use std::time::Instant;
@@ -56,7 +56,8 @@ pub struct Ran {
 }
 
 impl Exchange {
-    fn number(self) -> u32 {
+    /// As the kernels count them; nothing where others than the launched kernel send the rows.
+    pub fn number(self) -> u32 {
         match self {
             Exchange::HostWrite => EXCHANGE_HOST,
             Exchange::P => EXCHANGE_P,
@@ -87,7 +88,7 @@ impl Part<'_> {
     }
 
     /// What an iteration adds to a signal.
-    fn each(&self) -> u64 {
+    pub fn each(&self) -> u64 {
         match self.tuple.exchange {
             Exchange::P | Exchange::Block => u64::from(self.tiles().0),
             _ => 1,
@@ -95,7 +96,7 @@ impl Part<'_> {
     }
 
     /// Whether neighbours tell one another by signals that their rows are there.
-    fn by_signals(&self) -> bool {
+    pub fn by_signals(&self) -> bool {
         !self.alone && self.tuple.sync == SyncBy::Neighbours && !self.tuple.exchange.by_nccl()
     }
 
@@ -129,8 +130,7 @@ impl Session {
     /// All ranks come to it at the same time when the part is joined.
     pub fn run(&mut self, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         let iterations = part.tuple.iterations;
-        let link = self.link(part, part.tuple.exchange.number(), part.each(), part.by_signals());
-        self.prepare(part, &link)?;
+        self.prepare(part)?;
         let graphs = self.record(part)?;
         if !part.alone {
             ranks.barrier("start of a run")?;
@@ -160,7 +160,7 @@ impl Session {
         }
         let elapsed = began.elapsed();
         if part.by_signals() {
-            self.counted = self.counted.map(|counted| counted + u64::from(iterations) * link.each);
+            self.counted = self.counted.map(|counted| counted + u64::from(iterations) * part.each());
         }
         self.ran(part, elapsed.as_secs_f64(), iterations as usize % 2)
     }
@@ -173,14 +173,15 @@ impl Session {
     }
 
     /// What must lie in memory before the first iteration, but for the field itself.
-    pub fn prepare(&mut self, part: &Part, link: &Link) -> Result<(), Failure> {
+    pub fn prepare(&mut self, part: &Part) -> Result<(), Failure> {
         let iterations = part.tuple.iterations as usize;
         self.world.prepare()?;
         self.sums.write(0, &vec![0u64; iterations])?;
         if part.alone {
             return Ok(());
         }
-        self.link.write(0, std::slice::from_ref(link))?;
+        let link = self.link(part);
+        self.link.write(0, &[link])?;
         self.tiles.write(0, &[0u64; 2])?;
         if part.traced {
             self.trace.write(0, &vec![0u64; (iterations + 1) * TRACE_WORDS])?;

@@ -168,8 +168,8 @@ impl Session {
         rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
     }
 
-    /// The link of a part: `each` is what an iteration adds to a signal.
-    pub fn link(&self, part: &Part, exchange: u32, each: u64, neighbours: bool) -> Link {
+    /// The link of a part.
+    pub fn link(&self, part: &Part) -> Link {
         Link {
             world: self.world.description(),
             peers: self.neighbours(),
@@ -177,9 +177,9 @@ impl Session {
             halo: Session::rows(self.halo, &part.problem),
             signals: [self.signals.at(ABOVE as u32), self.signals.at(BELOW as u32)],
             counted: self.counted,
-            each,
-            exchange,
-            neighbours: neighbours.into(),
+            each: part.each(),
+            exchange: part.tuple.exchange.number(),
+            neighbours: part.by_signals().into(),
             done: self.tiles.pointer(),
             trace: if part.traced { self.trace.pointer() } else { std::ptr::null() },
         }
