@@ -249,12 +249,16 @@ pub fn timed(row: &mut Row, times: &[f64], bytes: u64, operations: u64) {
     row.times(times).throughput(bytes, operations);
 }
 
+/// Of sorted values, by nearest rank.
+pub fn percentile(sorted: &[f64], per_mille: usize) -> Option<f64> {
+    sorted.get((sorted.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied()
+}
+
 /// Sets columns of one quantity, its 50th, 99th and 99.9th percentile, by nearest rank.
 pub fn percentiles(row: &mut Row, columns: &[Column; 3], mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     for (column, per_mille) in columns.iter().zip([500, 990, 999]) {
-        let rank = (times.len() * per_mille).div_ceil(1000).saturating_sub(1);
-        row.set(column, times.get(rank).copied());
+        row.set(column, percentile(&times, per_mille));
     }
 }
 

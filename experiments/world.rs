@@ -1,31 +1,35 @@
 //! Options of experiments whose kernels use the device API: how many PEs there are, how they are reached, by which rails.
 
+use crate::columns::RULE;
 use crate::error::Failure;
 use crate::job::MeetArgs;
 use crate::runner::added;
 use crate::values::{fault, seconds};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{self, Choice};
+use ginlab::cuda::{self, Buffer, Choice, DeviceError};
 use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
+use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
 use ginlab::proxy::order::Rule;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
 use ginlab::versions::Versions;
+use kernels::signal_check::{SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
 use std::time::Duration;
 
-/// Who calls.
+/// Who calls, by the number that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[repr(u32)]
 pub enum Scope {
     /// One thread of each block.
-    Thread,
+    Thread = SCOPE_THREAD,
     /// One warp of each block.
-    Warp,
+    Warp = SCOPE_WARP,
     /// All threads of each block.
-    Block,
+    Block = SCOPE_BLOCK,
 }
 
 /// Options of a world.
@@ -90,10 +94,19 @@ impl WorldArgs {
         }
     }
 
+    /// NCCL on the device of a world, or why it is not to be had.
+    pub fn nccl(&self, world: &World, ranks: &mut Bootstrap) -> Result<Result<Communicator, String>, Failure> {
+        match Communicator::open(world.device(), ranks, self.timeout) {
+            Err(NcclError::Missing(why)) => Ok(Err(why)),
+            opened => Ok(Ok(opened?)),
+        }
+    }
+
     /// What a row says of the rails that its puts take.
     pub fn name_rails(&self, row: &mut Row) {
         row.rails = Some(self.rails as u32);
         row.strategy = Some(self.strategy.to_string());
+        row.set(&RULE, self.rule.to_string());
     }
 }
 
@@ -101,6 +114,15 @@ impl WorldArgs {
 pub fn rail_bytes(world: &World) -> Result<Vec<u64>, Failure> {
     let snapshots = world.snapshots().map_err(GinError::from)?;
     Ok(added(snapshots.iter().map(|snapshot| &snapshot.counters.rail_bytes)))
+}
+
+/// Microseconds from the first of these blocks' begins to the last one's end, of what each has stamped: both in nanoseconds.
+pub fn stamped_us(stamps: &Buffer, blocks: u32) -> Result<f64, DeviceError> {
+    let mut blocks = vec![[0u64; 2]; blocks as usize];
+    stamps.read(0, &mut blocks)?;
+    let first = blocks.iter().map(|[begun, _]| *begun).min().unwrap_or(0);
+    let last = blocks.iter().map(|[_, ended]| *ended).max().unwrap_or(0);
+    Ok(last.saturating_sub(first) as f64 / 1000.0)
 }
 
 /// The header of a world's rows.

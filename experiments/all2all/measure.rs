@@ -1,7 +1,7 @@
 //! One row: rounds timed, then rounds verified.
 
 use super::args::{Args, Tuple};
-use super::round::{Circle, Cut};
+use super::round::Cut;
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
 use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
@@ -9,10 +9,9 @@ use crate::job::{Job, moved};
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::Rail;
 use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::fabric::pairs;
-use ginlab::flow::Region;
+use ginlab::flow::{Region, Target};
 use ginlab::measure::pattern;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::Row;
@@ -20,13 +19,18 @@ use serde::{Deserialize, Serialize};
 
 /// A rank of the circle.
 pub struct All2all {
-    args: Args,
-    circle: Circle,
-    destination: Region<LibfabricRail>,
+    pub args: Args,
+    pub job: Job,
+    pub source: Region<LibfabricRail>,
+    pub destination: Region<LibfabricRail>,
+    /// The destinations of the others, by rank.
+    pub targets: Vec<Target>,
+    /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.
+    pub step: u32,
     /// What one transfer takes on every rail.
-    longest: u64,
+    pub longest: u64,
     /// Number of the next verified round: none repeats the pattern of an earlier one.
-    iteration: u32,
+    pub iteration: u32,
 }
 
 /// What a rank tells of its part of a row.
@@ -38,32 +42,21 @@ struct Part {
 }
 
 impl All2all {
-    pub fn new(
-        args: &Args,
-        job: Job,
-        source: Region<LibfabricRail>,
-        destination: Region<LibfabricRail>,
-    ) -> Result<All2all, Failure> {
-        let limit = |rail| job.flow.with_rail(rail, |rail| rail.limits().max_transfer_bytes);
-        let longest = (0..job.flow.rails()).filter_map(limit).min().unwrap_or(u64::MAX);
-        Ok(All2all { args: args.clone(), circle: Circle::new(job, source)?, destination, longest, iteration: 1 })
-    }
-
     /// A tuple's row and the times of its rounds, on rank 0.
     pub async fn measure(&mut self, tuple: &Tuple, all: &mut Bootstrap) -> Result<Rows, Failure> {
         let ranks = all.size();
         let cut = Cut::new(tuple, self.longest);
         let rounds = tuple.rounds(ranks);
         for round in 0..u64::from(self.args.warmup) {
-            self.circle.round(&cut, tuple.stride(), round, all).await?;
+            self.round(&cut, tuple.stride(), round, all).await?;
         }
-        self.circle.gate(all).await?;
-        let before = self.circle.job.flow.counters();
+        self.gate(all).await?;
+        let before = self.job.flow.counters();
         let mut times = Vec::with_capacity(rounds as usize);
         for round in 0..rounds {
-            times.push(self.circle.round(&cut, tuple.stride(), round, all).await?);
+            times.push(self.round(&cut, tuple.stride(), round, all).await?);
         }
-        let after = self.circle.job.flow.counters();
+        let after = self.job.flow.counters();
         let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, &cut, all).await?) };
         let others = ranks as u64 - 1;
         let rail_bytes = moved(&before, &after, tuple.rails);
@@ -71,19 +64,17 @@ impl All2all {
         let mine = Part { sender, again: after.again - before.again, wrong };
         // Nothing is under way any more: all of this rank's writes are complete, and the completions that it owes the others
         // left with what it has received.
-        let parts = all.gather_values(&mine, "times of a row")?;
-        let Some(parts) = parts else { return Ok(Rows::new()) };
-        let (row, times) = self.row(tuple, &parts);
-        let mut rows = vec![(row, times)];
+        let Some(parts) = all.gather_values(&mine, "times of a row")? else { return Ok(Rows::new()) };
+        let mut rows = vec![self.row(tuple, &parts)];
         if self.args.per_node {
             let senders: Vec<Sender> = parts.into_iter().map(|part| part.sender).collect();
-            rows.extend(nodes::sums(&rows[0].0, &senders, self.circle.job.line_rate(tuple.rails), &nodes::of_ranks(all, None)));
+            rows.extend(nodes::sums(&rows[0].0, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(all, None)));
         }
         Ok(rows)
     }
 
     fn row(&self, tuple: &Tuple, all: &[Part]) -> (Row, Vec<f64>) {
-        let (job, ranks) = (&self.circle.job, all.len() as u64);
+        let (job, ranks) = (&self.job, all.len() as u64);
         let mut row = job.row("all2all", "all2all", tuple.rails, &self.args.job);
         row.strategy = Some(tuple.strategy.to_string());
         row.size_bytes = Some(tuple.bytes);
@@ -117,18 +108,18 @@ impl All2all {
             self.iteration += 1;
             for peer in pairs::targets(rank as usize, ranks) {
                 pattern::fill(&mut block, pattern::seed(rank, iteration, peer as u32));
-                self.circle.source.buffer().write(peer * stride, &block)?;
+                self.source.buffer().write(peer * stride, &block)?;
                 pattern::poison(&mut block, pattern::seed(peer as u32, iteration, rank));
                 self.destination.buffer().write(peer * stride, &block)?;
             }
             if self.args.corrupt && rank == 0 && round == 0 && bytes > 0 {
                 // In the block to the next rank, the last byte.
                 let byte = pattern::byte(pattern::seed(0, iteration, 1), tuple.bytes - 1);
-                self.circle.source.buffer().write(stride + bytes - 1, &[!byte])?;
+                self.source.buffer().write(stride + bytes - 1, &[!byte])?;
             }
             // Poisoned everywhere, before anybody writes.
-            self.circle.gate(all).await?;
-            self.circle.round(cut, tuple.stride(), round, all).await?;
+            self.gate(all).await?;
+            self.round(cut, tuple.stride(), round, all).await?;
             for peer in pairs::targets(rank as usize, ranks) {
                 self.destination.buffer().read(peer * stride, &mut block)?;
                 wrong += pattern::check(&block, pattern::seed(peer as u32, iteration, rank)) as u64;

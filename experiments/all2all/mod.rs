@@ -13,7 +13,7 @@ use crate::runner::{Experiment, Plan, Rows, drive, program};
 use crate::values::usage;
 use args::{Args, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::Access;
+use ginlab::fabric::{Access, Rail};
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use measure::All2all;
 
@@ -84,7 +84,11 @@ impl Experiment for All2all {
              percentiles are over rounds; bandwidths are per rank: GB/s and busbw count what crosses the network, algbw also a \
              rank's own block, which stays where it is; rail_bytes are of all ranks together",
         );
-        Ok((All2all::new(args, job, source, destination)?, header))
+        let limit = |rail| job.flow.with_rail(rail, |rail| rail.limits().max_transfer_bytes);
+        let longest = (0..job.flow.rails()).filter_map(limit).min().unwrap_or(u64::MAX);
+        let targets = job.connections.iter().map(|connection| connection.target(0)).collect::<Result<_, _>>()?;
+        let all2all = All2all { args: args.clone(), job, source, destination, targets, step: 0, longest, iteration: 1 };
+        Ok((all2all, header))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {

@@ -1,12 +1,10 @@
 //! A round: every rank writes a block to every other one, and knows by immediates when all of its own have arrived.
 
 use super::args::Tuple;
+use super::measure::All2all;
 use crate::error::Failure;
-use crate::job::Job;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::libfabric::LibfabricRail;
 use ginlab::fabric::pairs::Start;
-use ginlab::flow::{Region, Target};
 use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
@@ -43,34 +41,13 @@ impl Cut {
     }
 }
 
-/// What rounds run on.
-pub struct Circle {
-    pub job: Job,
-    pub source: Region<LibfabricRail>,
-    /// The destinations of the others, by rank.
-    pub targets: Vec<Target>,
-    /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.
-    step: u32,
-}
-
-impl Circle {
-    pub fn new(job: Job, source: Region<LibfabricRail>) -> Result<Circle, Failure> {
-        let targets = job.connections.iter().map(|connection| connection.target(0)).collect::<Result<_, _>>()?;
-        Ok(Circle { job, source, targets, step: 0 })
-    }
-
+impl All2all {
     /// One round of blocks that lie `stride` apart; microseconds until this rank has sent and received everything. Block `to` of
     /// the source becomes block `from` of rank `to`'s destination. `round` chooses the rails.
     ///
     /// No barrier is needed between rounds: a rank ends one only when all others have begun it, and immediates of the next
     /// one have another number.
-    pub async fn round(
-        &mut self,
-        cut: &Cut,
-        stride: u64,
-        round: u64,
-        all: &mut Bootstrap,
-    ) -> Result<f64, Failure> {
+    pub async fn round(&mut self, cut: &Cut, stride: u64, round: u64, all: &mut Bootstrap) -> Result<f64, Failure> {
         // Waits look for it too, but short rounds have none that are long enough.
         if signals::interrupted() {
             return Err(Failure::Interrupted);

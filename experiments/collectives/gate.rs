@@ -2,13 +2,38 @@
 //! starts behind the first operations also counts how long the host takes to append the others.
 
 use crate::error::Failure;
-use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Graph, Place, Stream};
 use ginlab::gin::World;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use std::time::Duration;
 
 /// Bytes between words that different parties write.
 const APART: usize = 128;
+
+/// Appends one operation to a stream.
+pub type Append<'a> = &'a dyn Fn(&Stream) -> Result<(), DeviceError>;
+
+/// So many operations, recorded where they are to be.
+pub struct Turns {
+    graph: Option<Graph>,
+    pub count: u32,
+}
+
+impl Turns {
+    pub fn new(stream: &Stream, recorded: bool, count: u32, append: Append) -> Result<Turns, DeviceError> {
+        let all = |stream: &Stream| (0..count).try_for_each(|_| append(stream));
+        Ok(Turns { graph: recorded.then(|| stream.record(all)).transpose()?, count })
+    }
+
+    /// Appends them: those that were recorded, or else what `append` does.
+    pub fn run(&self, stream: &Stream, append: Append) -> Result<(), DeviceError> {
+        match &self.graph {
+            // SAFETY: as for what was recorded; the replay before has ended.
+            Some(graph) => unsafe { stream.replay(graph) },
+            None => (0..self.count).try_for_each(|_| append(stream)),
+        }
+    }
+}
 
 /// A gate of one stream.
 pub struct Gate {
@@ -30,8 +55,25 @@ impl Gate {
         Ok(Gate { function: device.function(&IPC_GATE, 1)?, table, nobody, host, round: 0, timeout })
     }
 
+    /// Appends both turns behind the gate and opens it; the events around the second of them.
+    pub fn around(
+        &mut self,
+        stream: &Stream,
+        world: &World,
+        [warm, timed]: &[Turns; 2],
+        append: Append,
+    ) -> Result<[Event; 2], DeviceError> {
+        self.close(stream, world)?;
+        warm.run(stream, append)?;
+        let begin = stream.event()?;
+        timed.run(stream, append)?;
+        let end = stream.event()?;
+        self.host.write(0, &[self.round])?;
+        Ok([begin, end])
+    }
+
     /// What is appended behind it waits until it is opened. It opens by itself when the world ends, or after the longest wait.
-    pub fn close(&mut self, stream: &Stream, world: &World) -> Result<(), DeviceError> {
+    fn close(&mut self, stream: &Stream, world: &World) -> Result<(), DeviceError> {
         self.round += 1;
         let args = GateArgs {
             words: self.table.pointer(),
@@ -43,9 +85,5 @@ impl Gate {
         };
         // SAFETY: the words are kept until the stream's work is done, for which every repeat waits.
         unsafe { stream.launch(&self.function, 1, 1, args) }
-    }
-
-    pub fn open(&self) -> Result<(), DeviceError> {
-        self.host.write(0, &[self.round])
     }
 }

@@ -1,19 +1,19 @@
 //! One tuple: both sides in turns, repeat by repeat, then a look at what arrived and by which way.
 
-use super::args::{Args, Launch, Mode, Place, Route, Tuple};
-use super::gate::Gate;
+use super::args::{Args, Launch, Mode, Route, Tuple};
+use super::gate::{Gate, Turns};
 use super::ours::{Ours, Prepared};
 use super::pattern::{Found, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
 use super::{ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT};
-use crate::world::Scope;
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, SCOPE};
 use crate::error::Failure;
 use crate::runner::{Rows, slowest};
 use crate::values;
+use crate::world::{self, Scope};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Event, Graph, Stream};
+use ginlab::cuda::Stream;
 use ginlab::gin::{Sym, World};
 use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
@@ -50,66 +50,55 @@ pub struct Outcome {
     puts: u64,
 }
 
-/// Recorded work for the turns before the clock and under it.
-struct Graphs {
-    warm: Option<Graph>,
-    timed: Option<Graph>,
-}
-
 impl Collectives {
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.run += 1;
         let shape = tuple.shape(ranks.size() as u64);
         let iterations = (self.args.volume / shape.bytes.max(1)).clamp(1, self.args.iterations.into()) as u32;
         let prepared = if tuple.ours { Some(self.ours.prepare(tuple, &shape)?) } else { None };
-        let (prepared, refused) = match prepared {
-            Some(Ok(prepared)) => (Some(prepared), None),
-            Some(Err(why)) => (None, Some(why)),
-            None => (None, None),
+        let (prepared, refused) = match prepared.transpose() {
+            Ok(prepared) => (prepared, None),
+            Err(why) => (None, Some(why)),
         };
-        let nccl_place = tuple.place == Place::OutOfPlace || shape.in_place(0).is_some();
-        let mut theirs_missing = match &self.nccl {
+        let memory = self.ours.memory(tuple.place, &shape);
+        let theirs_missing = match &self.nccl {
             Some(Err(why)) if tuple.nccl => Some(why.clone()),
-            _ if tuple.nccl && !nccl_place => Some(format!("{} has no form in place", shape.operation.name())),
+            _ if tuple.nccl && memory.is_none() => Some(format!("{} has no form in place", shape.operation.name())),
             _ => None,
         };
-        let with_nccl = tuple.nccl && theirs_missing.is_none();
+        let their_memory = memory.filter(|_| tuple.nccl && theirs_missing.is_none());
         let (mut ours, mut theirs) = (Outcome::default(), Outcome::default());
         let warmup = self.args.warmup.min(iterations.max(1));
-        let our_graphs = match &prepared {
-            Some(prepared) => Some(Graphs {
-                warm: self.ours.record(prepared, &self.stream, tuple.launch, warmup)?,
-                timed: self.ours.record(prepared, &self.stream, tuple.launch, iterations)?,
-            }),
-            None => None,
-        };
-        let mut their_graphs = None;
+        let (mut our_turns, mut their_turns) = (None, None);
+        if let Some(prepared) = &prepared {
+            let append = |stream: &Stream| self.ours.append(prepared, stream, 0, 1);
+            let turns = |count| Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append);
+            our_turns = Some([turns(warmup)?, turns(iterations)?]);
+        }
         for _ in 0..self.args.repeats {
-            if let (Some(prepared), Some(graphs)) = (&prepared, &our_graphs) {
-                ours.times.push(self.ours_once(prepared, graphs, tuple.launch, (warmup, iterations), ranks)?);
+            if let (Some(prepared), Some(turns)) = (&prepared, &our_turns) {
+                ours.times.push(self.ours_once(prepared, turns, tuple.launch, ranks)?);
             }
-            if with_nccl {
-                let (from, to) = self.memory(tuple, &shape);
-                let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &shape, (from, to)) else { continue };
-                if their_graphs.is_none() {
+            if let Some(memory) = their_memory
+                && let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &shape, memory)
+            {
+                if their_turns.is_none() {
                     // NCCL makes its connections at the first operation, which must not be a recorded one.
                     ranks.barrier("NCCL's first operation")?;
                     side.append(&self.stream)?;
                     let event = self.stream.event()?;
                     side.wait(&event, ranks)?;
-                    their_graphs = Some(Graphs {
-                        warm: side.record(&self.stream, tuple.launch, warmup)?,
-                        timed: side.record(&self.stream, tuple.launch, iterations)?,
-                    });
+                    let append = |stream: &Stream| side.append(stream);
+                    // NCCL has no loop of its own: its graph is what a persistent kernel is held against.
+                    let turns = |count| Turns::new(&self.stream, tuple.launch != Launch::Stream, count, &append);
+                    their_turns = Some([turns(warmup)?, turns(iterations)?]);
                 }
-                let Some(graphs) = &their_graphs else { continue };
-                theirs.times.push(theirs_once(
-                    &mut side,
-                    (&self.stream, &mut self.gate, &self.ours.world),
-                    graphs,
-                    (warmup, iterations),
-                    ranks,
-                )?);
+                let Some(turns) = &their_turns else { continue };
+                ranks.barrier("a repeat")?;
+                let append = |stream: &Stream| side.append(stream);
+                let [begin, end] = self.gate.around(&self.stream, &self.ours.world, turns, &append)?;
+                side.wait(&end, ranks)?;
+                theirs.times.push(end.since_us(&begin)? / f64::from(iterations));
             }
         }
         // Messages are added in the order of all ranks.
@@ -117,31 +106,29 @@ impl Collectives {
         let local = if flat { shape.ranks } else { u64::from(self.ours.local) };
         let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
         if let Some(prepared) = &prepared {
-            self.check_ours(prepared, tuple, &pattern, &shape, &mut ours, ranks)?;
+            self.check_ours(prepared, tuple, &pattern, &mut ours, ranks)?;
         }
-        if with_nccl && !self.args.no_check {
-            self.check_theirs(tuple, &pattern, &shape, &mut theirs, ranks)?;
+        if let Some(memory) = their_memory.filter(|_| !self.args.no_check) {
+            self.check_theirs(tuple, &pattern, memory, &mut theirs, ranks)?;
         }
-        let all: Vec<(Outcome, Outcome)> = ranks.all_gather_values(&(ours, theirs), "times")?;
+        let Some(all) = ranks.gather_values(&(ours, theirs), "times")? else { return Ok(Rows::new()) };
         let (all_ours, all_theirs): (Vec<Outcome>, Vec<Outcome>) = all.into_iter().unzip();
+        let filled = |mut row: Row, missing: Option<String>, all: &[Outcome]| {
+            let times = slowest(all, |outcome| &outcome.times);
+            match missing {
+                Some(why) => row.status = Status::Skipped(why),
+                None => self.fill(&mut row, &shape, all, &times, iterations),
+            }
+            (row, times)
+        };
+        // Its graph is what our persistent kernel is held against; it is given once, whatever varies on our side.
+        let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
+        let (mode, scope, route) = (Mode::Nbi, Scope::Block, Route::Direct);
+        let one = Tuple { ours: false, launch, overlap: true, mode, scope, route, packet: 0, grid: 0, ..*tuple };
+        let their_row = tuple.nccl.then(|| filled(self.row(&one, &shape, "nccl", "nccl"), theirs_missing, &all_theirs));
         let mut rows = Rows::new();
-        let mut their_row = None;
-        if tuple.nccl {
-            let times = slowest(&all_theirs, |outcome| &outcome.times);
-            let mut row = self.their_row(tuple, &shape);
-            match theirs_missing.take() {
-                Some(why) => row.status = Status::Skipped(why),
-                None => self.fill(&mut row, &shape, &all_theirs, &times, iterations),
-            }
-            their_row = Some((row, times));
-        }
         if tuple.ours {
-            let times = slowest(&all_ours, |outcome| &outcome.times);
-            let mut row = self.our_row(tuple, &shape, prepared.as_ref());
-            match refused {
-                Some(why) => row.status = Status::Skipped(why),
-                None => self.fill(&mut row, &shape, &all_ours, &times, iterations),
-            }
+            let (mut row, times) = filled(self.our_row(tuple, &shape, prepared.as_ref()), refused, &all_ours);
             let sums = self.sums(&row, &all_ours, ranks);
             if let Some((their_row, their_times)) = their_row.as_ref().filter(|(row, _)| row.status == Status::Ok) {
                 row.against(their_row, &times, their_times);
@@ -149,52 +136,34 @@ impl Collectives {
             rows.push((row, times));
             rows.extend(sums);
         }
-        if let Some((row, times)) = their_row {
-            // Once, whatever varies on our side.
-            let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
-            let (mode, scope) = (Mode::Nbi, Scope::Block);
-            let one = Tuple { ours: false, launch, overlap: true, mode, scope, route: Route::Direct, packet: 0, grid: 0, ..*tuple };
-            if !self.given.contains(&one) {
-                self.given.push(one);
-                rows.push((row, times));
-            }
+        if let Some(their_row) = their_row
+            && !self.given.contains(&one)
+        {
+            self.given.push(one);
+            rows.push(their_row);
         }
         Ok(rows)
-    }
-
-    /// Where the tuple's input and output lie.
-    fn memory(&self, tuple: &Tuple, shape: &Shape) -> (Sym<u8>, Sym<u8>) {
-        self.ours.memory(tuple.place, shape).unwrap_or_else(|| self.ours.apart(shape))
     }
 
     /// Microseconds of one of our operations.
     fn ours_once(
         &mut self,
         prepared: &Prepared,
-        graphs: &Graphs,
+        turns: &[Turns; 2],
         launch: Launch,
-        (warmup, iterations): (u32, u32),
         ranks: &mut Bootstrap,
     ) -> Result<f64, Failure> {
         self.ours.world.prepare()?;
         ranks.barrier("a repeat")?;
-        let append = |graph: &Option<Graph>, turns: u32| match graph {
-            // SAFETY: as for what was recorded; the replay before has ended.
-            Some(graph) => unsafe { self.stream.replay(graph) },
-            None => (0..turns).try_for_each(|_| self.ours.append(prepared, &self.stream, 0, 1)),
-        };
+        let [warmup, iterations] = turns.each_ref().map(|turns| turns.count);
         if launch == Launch::Persistent {
             self.ours.append(prepared, &self.stream, warmup, iterations)?;
             let event = self.stream.event()?;
             self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
-            return Ok(self.ours.stamped_us(prepared)? / f64::from(iterations));
+            return Ok(world::stamped_us(&self.ours.times, prepared.grid)? / f64::from(iterations));
         }
-        self.gate.close(&self.stream, &self.ours.world)?;
-        append(&graphs.warm, warmup)?;
-        let begin = self.stream.event()?;
-        append(&graphs.timed, iterations)?;
-        let end = self.stream.event()?;
-        self.gate.open()?;
+        let append = |stream: &Stream| self.ours.append(prepared, stream, 0, 1);
+        let [begin, end] = self.gate.around(&self.stream, &self.ours.world, turns, &append)?;
         self.ours.world.wait_until(ranks, prepared.kernel.name(), || end.is_complete())?;
         Ok(end.since_us(&begin)? / f64::from(iterations))
     }
@@ -205,22 +174,18 @@ impl Collectives {
         prepared: &Prepared,
         tuple: &Tuple,
         pattern: &Pattern,
-        shape: &Shape,
         outcome: &mut Outcome,
         ranks: &mut Bootstrap,
     ) -> Result<(), Failure> {
-        let turns = shape.repeatable(tuple.place);
-        let graph = self.ours.record(prepared, &self.stream, tuple.launch, turns)?;
+        let turns = pattern.shape.repeatable(tuple.place);
+        let (count, each) = if tuple.launch == Launch::Persistent { (1, turns) } else { (turns, 1) };
+        let append = |stream: &Stream| self.ours.append(prepared, stream, 0, each);
+        let work = Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append)?;
         self.give(pattern, prepared.from, prepared.to, ranks)?;
         let before = self.ours.moved()?;
         self.ours.world.prepare()?;
         ranks.barrier("a check")?;
-        match (&graph, tuple.launch) {
-            // SAFETY: as for what was recorded.
-            (Some(graph), _) => unsafe { self.stream.replay(graph) }?,
-            (None, Launch::Persistent) => self.ours.append(prepared, &self.stream, 0, turns)?,
-            (None, _) => (0..turns).try_for_each(|_| self.ours.append(prepared, &self.stream, 0, 1))?,
-        }
+        work.run(&self.stream, &append)?;
         let event = self.stream.event()?;
         self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
         let after = self.ours.moved()?;
@@ -238,13 +203,12 @@ impl Collectives {
         &mut self,
         tuple: &Tuple,
         pattern: &Pattern,
-        shape: &Shape,
+        (from, to): (Sym<u8>, Sym<u8>),
         outcome: &mut Outcome,
         ranks: &mut Bootstrap,
     ) -> Result<(), Failure> {
-        let (from, to) = self.memory(tuple, shape);
         self.give(pattern, from, to, ranks)?;
-        if let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, shape, (from, to)) {
+        if let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &pattern.shape, (from, to)) {
             ranks.barrier("a check")?;
             side.append(&self.stream)?;
             let event = self.stream.event()?;
@@ -298,12 +262,6 @@ impl Collectives {
         row
     }
 
-    /// NCCL's: its graph is what our persistent kernel is held against.
-    fn their_row(&self, tuple: &Tuple, shape: &Shape) -> Row {
-        let launch = if tuple.launch == Launch::Persistent { Launch::Graph } else { tuple.launch };
-        self.row(&Tuple { launch, ..*tuple }, shape, "nccl", "nccl")
-    }
-
     fn our_row(&self, tuple: &Tuple, shape: &Shape, prepared: Option<&Prepared>) -> Row {
         let mut row = self.row(tuple, shape, "gin", &self.ours.path());
         row.mode = Some(values::name(tuple.mode));
@@ -319,7 +277,7 @@ impl Collectives {
         if self.ours.local < self.ours.world.n_pes() {
             self.args.world.name_rails(&mut row);
             row.set(&ROUTE, (tuple.operation == Operation::AllToAll).then(|| values::name(tuple.route)));
-            row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxies as u64);
         }
         row.set(&NODES, u64::from(self.ours.world.n_pes() / self.ours.local));
         row
@@ -370,23 +328,4 @@ fn side<'a>(
         root: args.root as usize,
         limit: args.world.timeout,
     })
-}
-
-/// Microseconds of one of NCCL's operations.
-fn theirs_once(
-    side: &mut Theirs<'_>,
-    (stream, gate, world): (&Stream, &mut Gate, &World),
-    graphs: &Graphs,
-    (warmup, iterations): (u32, u32),
-    ranks: &mut Bootstrap,
-) -> Result<f64, Failure> {
-    ranks.barrier("a repeat")?;
-    gate.close(stream, world)?;
-    side.run(stream, graphs.warm.as_ref(), warmup)?;
-    let begin: Event = stream.event()?;
-    side.run(stream, graphs.timed.as_ref(), iterations)?;
-    let end = stream.event()?;
-    gate.open()?;
-    side.wait(&end, ranks)?;
-    Ok(end.since_us(&begin)? / f64::from(iterations))
 }

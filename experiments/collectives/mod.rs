@@ -22,7 +22,6 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Stream;
 use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::gin::{Options, World};
-use ginlab::nccl::{Communicator, NcclError};
 use ginlab::pci::PciAddress;
 use ginlab::report::{About, Column, Header, Headline, Plot};
 use ginlab::topology::nvlink;
@@ -146,21 +145,14 @@ impl Experiment for Collectives {
         let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes) };
         let world = World::open(ranks, &options)?;
         let mut header = world::header(&world, ranks);
-        let nccl = if tuples.iter().any(|tuple| tuple.nccl) {
-            Some(match Communicator::open(world.device(), ranks, args.world.timeout) {
-                Ok(communicator) => {
-                    header.note(format!("NCCL {}, all-to-all by {}", communicator.version(), communicator.all_to_all_by()));
-                    Ok(communicator)
-                }
-                Err(NcclError::Missing(why)) => {
-                    header.note(format!("without NCCL: {why}"));
-                    Err(why)
-                }
-                Err(error) => return Err(error.into()),
-            })
-        } else {
-            None
-        };
+        let with_nccl = tuples.iter().any(|tuple| tuple.nccl);
+        let nccl = if with_nccl { Some(args.world.nccl(&world, ranks)?) } else { None };
+        if let Some(nccl) = &nccl {
+            header.note(match nccl {
+                Ok(nccl) => format!("NCCL {}, all-to-all by {}", nccl.version(), nccl.all_to_all_by()),
+                Err(why) => format!("without NCCL: {why}"),
+            });
+        }
         header.note(
             "size_bytes as nccl-tests counts it; time_us of one operation, the slowest rank's, by events on the stream, of persistent kernels by \
              the GPU's own clock; sums of ours are held against the CPU's to the bit, those of NCCL to n epsilon times the sum of magnitudes",

@@ -7,8 +7,9 @@ use crate::error::Failure;
 use crate::values::usage;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, DeviceError, Function, Graph, Place as Where, Stream};
+use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
+use ginlab::report::each_once;
 use kernels::collective::{self, BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
 use kernels::gin::USER_SIGNALS;
 
@@ -52,12 +53,10 @@ pub struct Ours {
     blocks: u32,
     parts: u32,
     state: Buffer,
-    times: Buffer,
+    pub times: Buffer,
     message_limit: u64,
-    mute: bool,
-    root: u32,
     threads: u32,
-    asked_threads: Option<u32>,
+    args: Args,
 }
 
 /// A tuple's launch.
@@ -200,35 +199,22 @@ impl Ours {
             state: device.allocate(Where::Device, blocks as usize * size_of::<State>())?,
             times: device.allocate(Where::Device, blocks as usize * 16)?,
             message_limit: limit(args, pes, mapped, emulated),
-            mute: args.mute == Some(world.my_pe()),
-            root: args.root,
             threads,
-            asked_threads: args.block,
+            args: args.clone(),
             world,
         })
     }
 
     /// How other ranks are reached, as rows say it: by mappings, by rails, or by both.
     pub fn path(&self) -> String {
-        let mut paths: Vec<&str> = Vec::new();
-        for pe in 0..self.world.n_pes() {
-            let path = self.world.path_to(pe);
-            if path != "self" && !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-        paths.join("+")
-    }
-
-    /// Input and output in memories of their own.
-    pub fn apart(&self, shape: &Shape) -> (Sym<u8>, Sym<u8>) {
-        (self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))
+        let paths = (0..self.world.n_pes()).map(|pe| self.world.path_to(pe));
+        each_once(paths.filter(|path| *path != "self")).join("+")
     }
 
     /// Input and output; nothing where an operation has no form in place.
     pub fn memory(&self, place: Place, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
         match place {
-            Place::OutOfPlace => Some(self.apart(shape)),
+            Place::OutOfPlace => Some((self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))),
             Place::InPlace => shape.in_place(u64::from(self.world.my_pe())).map(|(input, output)| {
                 (self.to.slice(input, shape.input()), self.to.slice(output, shape.output()))
             }),
@@ -260,7 +246,7 @@ impl Ours {
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
         // A broadcast is of one to all, and no exchange.
         let words = mapped && shape.operation != Operation::Broadcast;
-        let threads = self.asked_threads.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
+        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
         let [by_thread, by_warp, by_block] = match (by_messages, words, mapped) {
             (true, true, _) => [collective::COLLECTIVE_WORDS_THREAD, collective::COLLECTIVE_WORDS_WARP, collective::COLLECTIVE_WORDS_BLOCK],
             (true, false, _) => {
@@ -285,7 +271,7 @@ impl Ours {
             grid => grid,
         };
         // A thread for each 8 bytes of a message: what waits for nobody costs nothing.
-        let lean = by_messages && tuple.scope == Scope::Block && self.asked_threads.is_none() && !emulated;
+        let lean = by_messages && tuple.scope == Scope::Block && self.args.block.is_none() && !emulated;
         let block = if lean {
             slice_bytes(message, grid).div_ceil(8).next_multiple_of(32).clamp(32, LEAN_THREADS) as u32
         } else {
@@ -296,15 +282,16 @@ impl Ours {
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
         let whole = if by_messages { message } else { shape.chunk };
         let trips = flag(by_messages && two_trips, TWO_TRIPS);
+        let mute = self.args.mute == Some(self.world.my_pe());
         // Whole chunks where there are no more blocks than others to send to.
         let (others, run) = if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
         let parts = (grid / others.max(1)).max(1);
         let args = CollectiveArgs {
-            operation: shape.operation.number(),
-            element: tuple.element.number(),
-            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(self.mute, MUTE) | flag(gathered, GATHERED) | trips,
+            operation: shape.operation as u32,
+            element: tuple.element as u32,
+            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(mute, MUTE) | flag(gathered, GATHERED) | trips,
             local: self.local,
-            root: self.root,
+            root: self.args.root,
             warmup: 0,
             turns: 1,
             chunk: shape.chunk,
@@ -352,31 +339,6 @@ impl Ours {
                 false => stream.launch(&prepared.function, prepared.grid, prepared.block, program),
             }
         }
-    }
-
-    /// `turns` of a launch kind, as what a stream is given: launches, a graph of them, or one launch.
-    pub fn record(
-        &self,
-        prepared: &Prepared,
-        stream: &Stream,
-        launch: Launch,
-        turns: u32,
-    ) -> Result<Option<Graph>, DeviceError> {
-        match launch {
-            Launch::Graph => stream
-                .record(|stream| (0..turns).try_for_each(|_| self.append(prepared, stream, 0, 1)))
-                .map(Some),
-            Launch::Stream | Launch::Persistent => Ok(None),
-        }
-    }
-
-    /// Microseconds from the first stamp of a block to the last, of a persistent launch.
-    pub fn stamped_us(&self, prepared: &Prepared) -> Result<f64, Failure> {
-        let mut stamps = vec![0u64; 2 * prepared.grid as usize];
-        self.times.read(0, &mut stamps)?;
-        let first = stamps.iter().step_by(2).min().copied().unwrap_or(0);
-        let last = stamps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
-        Ok(last.saturating_sub(first) as f64 / 1000.0)
     }
 
     /// So far: bytes over mappings and puts as the kernels count them, and bytes over each rail as the proxies do.

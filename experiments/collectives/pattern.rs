@@ -67,40 +67,37 @@ struct Sums {
     about: Vec<(f64, f64)>,
 }
 
+impl Sums {
+    /// In every node from the first rank to the last, rounded where there are several nodes, and then of the nodes.
+    fn new(element: Element, ranks: u64, local: u64, run: u32) -> Sums {
+        let all: Vec<Vec<f32>> = (0..ranks).map(|rank| numbers(element, rank, run)).collect();
+        let (mut exact, mut about) = (Vec::new(), Vec::new());
+        for index in 0..PERIOD as usize {
+            let of_node = |node: &[Vec<f32>]| node.iter().map(|numbers| numbers[index]).reduce(|a, b| a + b).unwrap_or(0.0);
+            let nodes = all.chunks(local as usize).map(|node| rounded(element, of_node(node)));
+            exact.push(nodes.reduce(|a, b| a + b).unwrap_or(0.0));
+            let values = || all.iter().map(|numbers| f64::from(numbers[index]));
+            let bound = ranks as f64 * element.epsilon() * values().map(f64::abs).sum::<f64>();
+            about.push((values().sum(), bound));
+        }
+        Sums { exact: encoded(element, &exact), about }
+    }
+}
+
 /// Inputs and expectations of one measurement.
 pub struct Pattern {
     element: Element,
-    shape: Shape,
-    /// Ranks of a node, whose sums are made first.
-    local: u64,
+    pub shape: Shape,
     root: u64,
     run: u32,
     sums: Option<Sums>,
 }
 
 impl Pattern {
-    /// `run` names the numbers.
+    /// `local` ranks are a node, whose sums are made first; `run` names the numbers.
     pub fn new(element: Element, shape: Shape, local: u64, root: u64, run: u32) -> Pattern {
-        let mut pattern = Pattern { element, shape, local, root, run, sums: None };
-        if shape.operation.sums() {
-            pattern.sums = Some(pattern.sums());
-        }
-        pattern
-    }
-
-    /// In every node from the first rank to the last, rounded where there are several nodes, and then of the nodes.
-    fn sums(&self) -> Sums {
-        let all: Vec<Vec<f32>> = (0..self.shape.ranks).map(|rank| numbers(self.element, rank, self.run)).collect();
-        let (mut exact, mut about) = (Vec::new(), Vec::new());
-        for index in 0..PERIOD as usize {
-            let of_node = |node: &[Vec<f32>]| node.iter().map(|numbers| numbers[index]).reduce(|a, b| a + b).unwrap_or(0.0);
-            let nodes = all.chunks(self.local as usize).map(|node| rounded(self.element, of_node(node)));
-            exact.push(nodes.reduce(|a, b| a + b).unwrap_or(0.0));
-            let values = || all.iter().map(|numbers| f64::from(numbers[index]));
-            let bound = self.shape.ranks as f64 * self.element.epsilon() * values().map(f64::abs).sum::<f64>();
-            about.push((values().sum(), bound));
-        }
-        Sums { exact: encoded(self.element, &exact), about }
+        let sums = shape.operation.sums().then(|| Sums::new(element, shape.ranks, local, run));
+        Pattern { element, shape, root, run, sums }
     }
 
     /// What a rank gives.
@@ -128,11 +125,8 @@ impl Pattern {
                 Found { wrong, heard: Some(heard) }
             }
             Operation::Broadcast | Operation::SendRecv => {
-                let sender = match shape.operation {
-                    Operation::Broadcast => self.root,
-                    _ => (rank + shape.ranks - 1) % shape.ranks,
-                };
-                wrong = from(sender, 0, result);
+                let before = (rank + shape.ranks - 1) % shape.ranks;
+                wrong = from(if shape.operation == Operation::Broadcast { self.root } else { before }, 0, result);
                 Found { wrong, heard: Some(if wrong == 0 { shape.ranks } else { shape.ranks - 1 }) }
             }
             Operation::ReduceScatter | Operation::AllReduce => {

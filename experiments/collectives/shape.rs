@@ -3,41 +3,26 @@
 use super::args::Place;
 use clap::ValueEnum;
 use kernels::collective::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, F16, F32, REDUCE_SCATTER};
+use strum::IntoStaticStr;
 
-/// The operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The operations, by the number that kernels take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+#[repr(u32)]
 pub enum Operation {
-    AllToAll,
-    AllGather,
-    ReduceScatter,
-    AllReduce,
-    Broadcast,
+    AllToAll = ALL_TO_ALL,
+    AllGather = ALL_GATHER,
+    ReduceScatter = REDUCE_SCATTER,
+    AllReduce = ALL_REDUCE,
+    Broadcast = BROADCAST,
     /// To the next rank, from the one before; NCCL's alone.
-    SendRecv,
+    SendRecv = u32::MAX,
 }
 
 impl Operation {
     /// As cases are called, behind `gin-` or `nccl-`.
     pub fn name(self) -> &'static str {
-        match self {
-            Operation::AllToAll => "all-to-all",
-            Operation::AllGather => "all-gather",
-            Operation::ReduceScatter => "reduce-scatter",
-            Operation::AllReduce => "all-reduce",
-            Operation::Broadcast => "broadcast",
-            Operation::SendRecv => "send-recv",
-        }
-    }
-
-    /// As the kernels count them.
-    pub fn number(self) -> u32 {
-        match self {
-            Operation::AllToAll | Operation::SendRecv => ALL_TO_ALL,
-            Operation::AllGather => ALL_GATHER,
-            Operation::ReduceScatter => REDUCE_SCATTER,
-            Operation::AllReduce => ALL_REDUCE,
-            Operation::Broadcast => BROADCAST,
-        }
+        self.into()
     }
 
     /// Whether numbers are added.
@@ -61,29 +46,21 @@ impl Operation {
     }
 }
 
-/// Types of numbers.
+/// Types of numbers, as the kernels count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[repr(u32)]
 pub enum Element {
     /// 4 bytes.
-    F32,
+    F32 = F32,
     /// 2 bytes: the upper half of an f32.
-    Bf16,
+    Bf16 = BF16,
     /// 2 bytes: IEEE 754.
-    F16,
+    F16 = F16,
 }
 
 impl Element {
     pub fn bytes(self) -> u64 {
         if self == Element::F32 { 4 } else { 2 }
-    }
-
-    /// As the kernels count them.
-    pub fn number(self) -> u32 {
-        match self {
-            Element::F32 => F32,
-            Element::Bf16 => BF16,
-            Element::F16 => F16,
-        }
     }
 
     /// The difference between 1 and the next number.
@@ -143,7 +120,7 @@ impl Shape {
         if place == Place::InPlace && self.operation.sums() { 1 } else { 2 }
     }
 
-    /// Bytes that go to one rank by a message.
+    /// Bytes that go to one rank: a chunk, or all.
     pub fn message(&self) -> u64 {
         if self.operation.by_chunks() { self.chunk } else { self.bytes }
     }

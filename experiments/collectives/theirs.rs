@@ -1,16 +1,13 @@
 //! NCCL's side.
 
-use super::args::{Launch, Tuple};
+use super::args::Tuple;
 use super::shape::{Element, Operation, Shape};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{DeviceError, Event, Graph, Stream};
+use ginlab::cuda::{DeviceError, Event, Launch, Stream, wait_for};
 use ginlab::nccl::{Call, Communicator, NcclError, Type};
 use ginlab::signals;
 use std::time::{Duration, Instant};
-
-/// How often a wait asks NCCL and the ranks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl From<NcclError> for Failure {
     fn from(error: NcclError) -> Failure {
@@ -40,9 +37,7 @@ pub fn call(tuple: &Tuple, shape: &Shape, from: u64, to: u64) -> Call {
         Element::Bf16 => Type::Bf16,
         Element::F16 => Type::F16,
     };
-    let chunks = matches!(shape.operation, Operation::AllToAll | Operation::AllGather | Operation::ReduceScatter);
-    let count = if chunks { shape.chunk } else { shape.bytes } / tuple.element.bytes();
-    Call { from, to, count: count as usize, of }
+    Call { from, to, count: (shape.message() / tuple.element.bytes()) as usize, of }
 }
 
 impl Theirs<'_> {
@@ -63,57 +58,26 @@ impl Theirs<'_> {
         appended.map_err(|error| DeviceError::Driver { call: operation.name().into(), text: error.to_string() })
     }
 
-    /// So many operations, recorded where they are to be.
-    pub fn record(&self, stream: &Stream, launch: Launch, count: u32) -> Result<Option<Graph>, DeviceError> {
-        match launch {
-            Launch::Stream => Ok(None),
-            // NCCL has no loop of its own: its graph is what a persistent kernel is held against.
-            Launch::Graph | Launch::Persistent => {
-                stream.record(|stream| (0..count).try_for_each(|_| self.append(stream))).map(Some)
-            }
-        }
-    }
-
-    /// Appends so many operations, by a graph where there is one.
-    pub fn run(&self, stream: &Stream, graph: Option<&Graph>, count: u32) -> Result<(), DeviceError> {
-        match graph {
-            // SAFETY: as for `append`; one replay at a time.
-            Some(graph) => unsafe { stream.replay(graph) },
-            None => (0..count).try_for_each(|_| self.append(stream)),
-        }
-    }
-
     /// Waits for an event, within the limit: NCCL's own waits have none.
     pub fn wait(&mut self, event: &Event, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let deadline = Instant::now() + self.limit;
-        let mut look = Instant::now() + LOOK_EVERY;
-        let mut pause = Duration::from_micros(10);
-        let failure = loop {
-            if event.is_complete()? {
-                return Ok(());
-            }
-            let now = Instant::now();
+        let mut look = |communicator: &Communicator| {
             if signals::interrupted() {
-                break Failure::Interrupted;
+                return Err(Failure::Interrupted);
             }
-            if now > deadline {
+            if Instant::now() > deadline {
                 let text = format!("nccl-{} is not done after {} s", self.operation.name(), self.limit.as_secs());
-                break Failure::Timeout(text);
+                return Err(Failure::Timeout(text));
             }
-            if now > look {
-                look = now + LOOK_EVERY;
-                if let Err(error) = self.communicator.check() {
-                    break error.into();
-                }
-                if let Err(error) = ranks.check_peers() {
-                    break error.into();
-                }
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
+            communicator.check()?;
+            Ok(ranks.check_peers()?)
         };
-        // Its kernels wait for ranks that will not come: they end so. The first reason is the one to be told.
-        let _ = self.communicator.abort();
-        Err(failure)
+        let watch = || {
+            look(self.communicator).inspect_err(|_| {
+                // Its kernels wait for ranks that will not come: they end so. The first reason is the one to be told.
+                let _ = self.communicator.abort();
+            })
+        };
+        wait_for(Launch::ENDING, || event.is_complete(), watch)
     }
 }

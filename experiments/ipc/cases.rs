@@ -100,14 +100,8 @@ pub fn cases(
         }
     }
     let loops = operation == Operation::Write;
-    let baseline = |name, width, baseline, function| Case {
-        name,
-        width: Some(width),
-        store: Some("plain"),
-        baseline,
-        function: Some(function),
-        received: false,
-    };
+    let baseline =
+        |name, width, baseline, function| Case { baseline, received: false, ..ours(name, width, "plain", function) };
     if loops {
         cases.push(baseline("int-loop", 4, engine, device.function(&IPC_INT_LOOP, tuple.block)?));
     }

@@ -1,21 +1,19 @@
 //! Runs the cases of one tuple in turn, and has them seen by the receiver and verified.
 
 use super::cases::{Case, Missing, cases};
-use super::plan::{Flow, Launch, Operation, Plan, Scene, Tuple};
+use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Place, Stream};
+use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, Place, Stream, wait_for};
 use ginlab::signals;
 use kernels::ipc::IpcArgs;
 use kernels::ipc_kernel::{IPC_CHECK, IPC_FILL};
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use kernels::ring::Status;
-use std::time::{Duration, Instant};
-
-/// How often a wait asks whether the other ranks are there.
-const PEERS_EVERY: Duration = Duration::from_millis(20);
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 /// One scene and tuple, on this rank.
 pub struct Bench<'a> {
@@ -64,7 +62,7 @@ impl Bench<'_> {
             }
         }
         for case in 0..setup.cases.len() {
-            if setup.cases[case].received && self.tuple.launch == Launch::Stream {
+            if setup.cases[case].received && self.tuple.launch == plan::Launch::Stream {
                 self.received(&setup, case, &mut outcome)?;
             }
             if !self.plan.args.no_check {
@@ -72,7 +70,7 @@ impl Bench<'_> {
             }
         }
         let outcomes = self.ranks.all_gather_values(&outcome, "times")?;
-        Ok((Measured { cases: setup.cases, outcome: Outcome::merged(outcomes), iterations: setup.iterations }, missing))
+        Ok((Measured { cases: setup.cases, outcomes, iterations: setup.iterations }, missing))
     }
 
     fn setup(&self) -> Result<(Setup, Option<Missing>), Failure> {
@@ -105,7 +103,7 @@ impl Bench<'_> {
             check: device.function(&IPC_CHECK, self.helpers().1)?,
             iterations: self.plan.iterations(self.tuple.bytes),
         };
-        if self.tuple.launch == Launch::Graph {
+        if self.tuple.launch == plan::Launch::Graph {
             for case in 0..setup.cases.len() {
                 let graph = |index: usize| {
                     self.rank.streams[index].record(|stream| {
@@ -120,12 +118,8 @@ impl Bench<'_> {
     }
 
     /// The other ranks that work in this scene.
-    fn others(&self) -> Vec<usize> {
-        let mut others: Vec<usize> = self.scene.flows.iter().map(|flow| flow.from).collect();
-        others.sort_unstable();
-        others.dedup();
-        others.retain(|other| *other != self.rank.me);
-        others
+    fn others(&self) -> BTreeSet<usize> {
+        self.scene.flows.iter().map(|flow| flow.from).filter(|worker| *worker != self.rank.me).collect()
     }
 
     pub fn threads(&self) -> usize {
@@ -142,25 +136,20 @@ impl Bench<'_> {
         kernels::pattern::seed(owner as u32, self.number, case as u32) as u32
     }
 
-    /// Whose bytes a flow carries.
-    pub fn owner(&self, flow: Flow) -> usize {
-        if self.tuple.operation == Operation::Read { flow.to } else { flow.from }
-    }
-
-    /// Who has the bytes of a flow in the end, and from whom.
+    /// Who has the bytes of a flow in the end, and whose they are.
     pub fn holder(&self, flow: Flow) -> (usize, usize) {
         if self.tuple.operation == Operation::Read { (flow.from, flow.to) } else { (flow.to, flow.from) }
     }
 
     fn args(&self, setup: &Setup, case: usize, index: usize, signals: bool) -> IpcArgs {
         let flow = setup.mine[index].1;
-        let (holder, other) = self.holder(flow);
+        let (holder, owner) = self.holder(flow);
         let sums = setup.sums.as_ref().map(|sums| sums.address() + (index * self.threads() * 4) as u64);
         IpcArgs {
-            destination: self.rank.slot(holder, other) as *mut u8,
-            source: self.rank.source(self.owner(flow)) as *const u8,
+            destination: self.rank.slot(holder, owner) as *mut u8,
+            source: self.rank.source(owner) as *const u8,
             bytes: self.tuple.bytes,
-            seed: self.seed(case, self.owner(flow)),
+            seed: self.seed(case, owner),
             xor: 0,
             sums: sums.unwrap_or_default() as *mut u32,
             counter: self.rank.counter(Some(flow.to)),
@@ -249,41 +238,29 @@ impl Bench<'_> {
 
     /// Waits for events, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.
     pub fn wait(&mut self, events: &[Event], what: &str) -> Result<(), Failure> {
-        let deadline = Instant::now() + self.plan.timeout;
-        let mut peers = Instant::now() + PEERS_EVERY;
-        let mut pause = Duration::from_micros(5);
-        let result = loop {
-            let complete = events.iter().map(Event::is_complete).collect::<Result<Vec<_>, _>>();
-            match complete {
-                Ok(reached) if reached.iter().all(|reached| *reached) => return Ok(()),
-                Ok(_) => {}
-                Err(error) => break Err(error.into()),
-            }
-            let now = Instant::now();
-            if signals::interrupted() {
-                break Err(Failure::Interrupted);
-            }
-            if now > deadline {
-                break Err(Failure::Timeout(format!(
-                    "{what} of {} B at {} x {} is not done after {} s; {}",
-                    self.tuple.bytes,
-                    self.tuple.grid,
-                    self.tuple.block,
-                    self.plan.timeout.as_secs(),
-                    self.state()
-                )));
-            }
-            if now > peers {
-                peers = now + PEERS_EVERY;
-                if let Err(error) = self.ranks.check_peers() {
-                    break Err(error.into());
-                }
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
-        };
-        self.rank.abort();
-        result
+        let (rank, deadline) = (self.rank, Instant::now() + self.plan.timeout);
+        let abort = |_: &Failure| rank.abort();
+        let done = || events.iter().try_fold(true, |done, event| Ok(done && event.is_complete()?));
+        let ended = wait_for(Launch::ENDING, done, || self.look(deadline, what).inspect_err(abort));
+        ended.inspect_err(abort)
+    }
+
+    /// What ends a wait before its events do.
+    fn look(&mut self, deadline: Instant, what: &str) -> Result<(), Failure> {
+        if signals::interrupted() {
+            return Err(Failure::Interrupted);
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::Timeout(format!(
+                "{what} of {} B at {} x {} is not done after {} s; {}",
+                self.tuple.bytes,
+                self.tuple.grid,
+                self.tuple.block,
+                self.plan.timeout.as_secs(),
+                self.state()
+            )));
+        }
+        Ok(self.ranks.check_peers()?)
     }
 
     /// How far the others have come, for messages about waits that ended.

@@ -106,18 +106,18 @@ impl Experiment for Ipc {
     async fn tuple(&mut self, (scene, tuple): &(usize, Tuple), ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let Ipc { plan, cuda, rank, alone, held, number } = self;
         let scene = &plan.scenes[*scene];
-        let mut writer = Writer { rank, ranks: plan.ranks, emulated: plan.emulated, alone };
+        let mut writer = Writer { scene, tuple: *tuple, plan, rank, alone };
         if let Some((flow, why)) = scene.flows.iter().find_map(|flow| Some((*flow, rank.unreachable(*flow)?))) {
             // Once for each operation.
             let first = [plan.sizes[0], plan.args.block[0].into(), plan.grids[0].into()];
             let is_first = [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.args.launch[0];
-            return Ok(is_first.then(|| writer.unreachable(tuple.operation.name(), scene, flow, why)).into_iter().collect());
+            return Ok(is_first.then(|| writer.unreachable(flow, why)).into_iter().collect());
         }
         *number += 1;
         let bench = Bench { plan, scene, tuple: *tuple, number: *number, rank, ranks, cuda: cuda.as_ref() };
         let (measured, missing) = bench.run()?;
-        held.extend(writer.rows(scene, tuple, &measured));
-        held.extend(missing.map(|missing| writer.missing(missing, scene, tuple)));
+        held.extend(writer.rows(&measured));
+        held.extend(missing.map(|missing| writer.missing(missing)));
         // The knee is known once all grids are.
         if plan.knee && plan.grids.last() != Some(&tuple.grid) {
             return Ok(Rows::new());

@@ -38,18 +38,16 @@ impl Bench<'_> {
         for (_, flow) in &setup.mine {
             self.rank.reset_counter(Some(flow.to))?;
         }
-        let result = self.signal_and_see(setup, case, count, incoming.len());
-        if result.is_err() {
+        if let Err(failure) = self.signal_and_see(setup, case, count, incoming.len()) {
             self.rank.abort();
             // Not before the receivers have let go of the times, which they do now that their waits are ended.
-            let ended = || self.rank.receivers.iter().map(Stream::event).collect::<Result<Vec<_>, _>>();
-            if let Ok(events) = ended() {
+            if let Ok(events) = self.rank.receivers.iter().map(Stream::event).collect::<Result<Vec<_>, _>>() {
                 while events.iter().any(|event| matches!(event.is_complete(), Ok(false))) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            return Err(failure);
         }
-        result?;
         for (index, (number, _)) in incoming.iter().enumerate() {
             let mut seen = vec![0u64; count as usize];
             times.read(index * count as usize * 8, &mut seen)?;

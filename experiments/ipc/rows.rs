@@ -1,7 +1,7 @@
 //! From what all ranks have found to rows.
 
 use super::cases::{BULK, Case, Missing};
-use super::plan::{Flow, Scene, Tuple};
+use super::plan::{Flow, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use crate::columns::POST;
@@ -10,7 +10,7 @@ use crate::values;
 use ginlab::measure::stats::Summary;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A grid is as good as the best one within this factor of its time.
 const GOOD_ENOUGH: f64 = 1.02;
@@ -26,89 +26,74 @@ pub struct Outcome {
     pub wrong: Vec<(usize, usize, u64)>,
 }
 
-impl Outcome {
-    /// What all have found together.
-    pub fn merged(all: Vec<Outcome>) -> Outcome {
-        let mut merged = Outcome::default();
-        for one in all {
-            merged.times.extend(one.times);
-            merged.received.extend(one.received);
-            merged.wrong.extend(one.wrong);
-        }
-        merged
-    }
-
-    fn samples(&self, case: usize, flow: usize) -> (Vec<f64>, Vec<f64>) {
-        let of = self.times.iter().filter(|sample| (sample.0, sample.1) == (case, flow));
-        of.map(|sample| (sample.2, sample.3)).unzip()
-    }
-}
-
 /// A tuple that was measured.
 pub struct Measured {
     pub cases: Vec<Case>,
-    pub outcome: Outcome,
+    /// By rank.
+    pub outcomes: Vec<Outcome>,
     pub iterations: u32,
+}
+
+impl Measured {
+    fn samples(&self, case: usize, flow: usize) -> (Vec<f64>, Vec<f64>) {
+        let all = self.outcomes.iter().flat_map(|outcome| &outcome.times);
+        all.filter(|sample| (sample.0, sample.1) == (case, flow)).map(|sample| (sample.2, sample.3)).unzip()
+    }
 }
 
 /// Makes rows, and remembers what later ones are held against.
 pub struct Writer<'a> {
+    pub scene: &'a Scene,
+    pub tuple: Tuple,
+    pub plan: &'a Plan,
     pub rank: &'a Rank,
-    pub ranks: usize,
-    pub emulated: bool,
     /// Median times of one way alone.
     pub alone: &'a mut HashMap<String, f64>,
 }
 
 impl Writer<'_> {
-    fn blank(&self, name: &str, scene: &Scene, pair: String, flow: Flow) -> Row {
-        let fabric = match (self.emulated, self.rank.link(flow)) {
+    fn blank(&self, name: &str, pair: String, flow: Flow) -> Row {
+        let fabric = match (self.plan.emulated, self.rank.link(flow)) {
             (true, _) => "shm",
             (false, Some(link)) => link.fabric(),
             (false, None) => "peer",
         };
         let mut row = Row::new("ipc", name, self.rank.device.name(), fabric);
-        row.ranks = self.ranks as u32;
+        row.ranks = self.plan.ranks as u32;
         row.memory = Some("device".into());
-        row.set(&PAIR, pair).set(&DIRECTION, scene.direction);
+        row.set(&PAIR, pair).set(&DIRECTION, self.scene.direction);
         row
     }
 
     /// A scene with a pair that cannot.
-    pub fn unreachable(&self, operation: &str, scene: &Scene, flow: Flow, why: &str) -> (Row, Vec<f64>) {
-        let mut row = self.blank(operation, scene, scene.pair(), flow);
+    pub fn unreachable(&self, flow: Flow, why: &str) -> (Row, Vec<f64>) {
+        let operation = self.tuple.operation.name();
+        let mut row = self.blank(operation, self.scene.pair(), flow);
         row.set(&OPERATION, operation);
         row.status = Status::Skipped(format!("rank {} and rank {}: {why}", flow.from, flow.to));
         (row, Vec::new())
     }
 
     /// A case that is not to be had.
-    pub fn missing(&self, (name, why): Missing, scene: &Scene, tuple: &Tuple) -> (Row, Vec<f64>) {
-        let mut row = self.blank(name, scene, scene.pair(), scene.flows[0]);
-        fill_variables(&mut row, tuple, Some(BULK.0), Some(BULK.1), true);
+    pub fn missing(&self, (name, why): Missing) -> (Row, Vec<f64>) {
+        let mut row = self.blank(name, self.scene.pair(), self.scene.flows[0]);
+        fill_variables(&mut row, &self.tuple, Some(BULK.0), Some(BULK.1), true);
         row.status = Status::Skipped(why);
         (row, Vec::new())
     }
 
     /// The rows of a tuple: of each flow, and of all together where there are several.
-    pub fn rows(&mut self, scene: &Scene, tuple: &Tuple, measured: &Measured) -> Rows {
+    pub fn rows(&mut self, measured: &Measured) -> Rows {
         let mut rows = Rows::new();
-        let mut views: Vec<Option<usize>> = (0..scene.flows.len()).map(Some).collect();
-        if views.len() > 1 {
-            views.insert(0, None);
-        }
-        for view in views {
+        let flows = self.scene.flows.len();
+        let together = (flows > 1).then_some(None);
+        for view in together.into_iter().chain((0..flows).map(Some)) {
             let first = rows.len();
-            for number in 0..measured.cases.len() {
-                rows.push(self.row(scene, tuple, measured, number, view));
-            }
+            rows.extend((0..measured.cases.len()).map(|number| self.row(measured, number, view)));
             for (number, case) in measured.cases.iter().enumerate() {
                 let Some((name, width)) = case.baseline else { continue };
-                let found = measured
-                    .cases
-                    .iter()
-                    .position(|other| other.name == name && (width.is_none() || other.width == width));
-                if let Some(found) = found {
+                let named = |other: &Case| other.name == name && (width.is_none() || other.width == width);
+                if let Some(found) = measured.cases.iter().position(named) {
                     let (baseline, theirs) = rows[first + found].clone();
                     let (row, ours) = &mut rows[first + number];
                     row.against(&baseline, ours, &theirs);
@@ -118,53 +103,44 @@ impl Writer<'_> {
         rows
     }
 
-    fn row(
-        &mut self,
-        scene: &Scene,
-        tuple: &Tuple,
-        measured: &Measured,
-        number: usize,
-        view: Option<usize>,
-    ) -> (Row, Vec<f64>) {
-        let (case, outcome) = (&measured.cases[number], &measured.outcome);
+    fn row(&mut self, measured: &Measured, number: usize, view: Option<usize>) -> (Row, Vec<f64>) {
+        let (scene, tuple) = (self.scene, self.tuple);
+        let (case, outcomes) = (&measured.cases[number], &measured.outcomes);
         let flows: Vec<usize> = view.map_or((0..scene.flows.len()).collect(), |flow| vec![flow]);
         let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
-        let mut row = self.blank(case.name, scene, pair, scene.flows[flows[0]]);
-        fill_variables(&mut row, tuple, case.width, case.store, case.function.is_some());
+        let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
+        fill_variables(&mut row, &tuple, case.width, case.store, case.function.is_some());
         row.iterations = Some(measured.iterations.into());
         // All together are done when the last one is.
-        let parts: Vec<_> = flows.iter().map(|flow| outcome.samples(number, *flow)).collect();
+        let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();
         let (samples, posted) = (slowest(&parts, |(times, _)| times), slowest(&parts, |(_, posts)| posts));
         timed(&mut row, &samples, tuple.bytes * flows.len() as u64, flows.len() as u64);
         row.set(&POST, Summary::of(&posted).map(|summary| summary.p50));
         // Towards several at once, a rank has its own links once.
-        let mut senders: Vec<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
-        senders.sort_unstable();
-        senders.dedup();
+        let senders: BTreeSet<usize> = flows.iter().map(|flow| scene.flows[*flow].from).collect();
         let rate = self.rank.link(scene.flows[flows[0]]).and_then(|link| link.bits_per_second);
         row.line_rate(rate.map(|rate| rate * senders.len() as u64));
-        let of_flows = |flow: &usize| flows.contains(flow);
-        let received: Vec<f64> =
-            outcome.received.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
+        let counts = |case: usize, flow: &usize| case == number && flows.contains(flow);
+        let received = outcomes.iter().flat_map(|outcome| &outcome.received).filter(|one| counts(one.0, &one.1));
         // Of several the slowest, as with the times.
-        row.set(&RECEIVED, received.into_iter().reduce(f64::max));
-        let wrong: Vec<u64> =
-            outcome.wrong.iter().filter(|one| one.0 == number && of_flows(&one.1)).map(|one| one.2).collect();
+        row.set(&RECEIVED, received.map(|one| one.2).reduce(f64::max));
+        let wrong = outcomes.iter().flat_map(|outcome| &outcome.wrong).filter(|one| counts(one.0, &one.1));
+        let wrong: Vec<u64> = wrong.map(|one| one.2).collect();
         if wrong.len() == flows.len() {
             row.wrong = Some(wrong.iter().sum());
         }
         if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
             row.status = Status::Failed(format!("{wrong} wrong bytes"));
         }
-        self.hold_against_one_way(&mut row, scene, view);
+        self.hold_against_one_way(&mut row, view);
         (row, samples)
     }
 
-    fn hold_against_one_way(&mut self, row: &mut Row, scene: &Scene, view: Option<usize>) {
+    fn hold_against_one_way(&mut self, row: &mut Row, view: Option<usize>) {
         let own = [OPERATION, PAIR, WIDTH, LAUNCH].map(|column| row.own(column.name).clone());
         let variables = (&row.case, own, row.size_bytes);
         let key = format!("{variables:?} {:?}", (row.grid, row.block));
-        match (scene.flows.len(), row.time_us_p50, view) {
+        match (self.scene.flows.len(), row.time_us_p50, view) {
             (1, Some(time), _) => {
                 self.alone.insert(key, time);
             }
@@ -189,23 +165,15 @@ fn fill_variables(row: &mut Row, tuple: &Tuple, width: Option<u32>, store: Optio
 /// Marks the smallest grid within 2 % of the best, case by case.
 pub fn mark_knees(rows: &mut Rows) {
     let key = |row: &Row| format!("{} {:?} {:?}", row.case, row.own(PAIR.name), row.own(WIDTH.name));
-    let mut best: HashMap<_, f64> = HashMap::new();
-    for (row, _) in rows.iter().filter(|(row, _)| row.grid.is_some()) {
-        if let Some(time) = row.time_us_p50 {
-            best.entry(key(row)).and_modify(|best| *best = best.min(time)).or_insert(time);
-        }
-    }
-    let mut knees: HashMap<_, u32> = HashMap::new();
-    for (row, _) in rows.iter() {
-        if let (Some(grid), Some(time), Some(best)) = (row.grid, row.time_us_p50, best.get(&key(row)))
-            && time <= best * GOOD_ENOUGH
-        {
-            knees.entry(key(row)).and_modify(|knee| *knee = grid.min(*knee)).or_insert(grid);
-        }
-    }
+    let point = |(row, _): &(Row, _)| Some((key(row), row.grid?, row.time_us_p50?));
+    let points: Vec<(String, u32, f64)> = rows.iter().filter_map(point).collect();
     for (row, _) in rows.iter_mut() {
-        let knee = knees.get(&key(row)).and_then(|knee| row.grid.map(|grid| grid == *knee));
-        row.set(&KNEE, knee);
+        let own = key(row);
+        let sweep = || points.iter().filter(|(key, ..)| *key == own);
+        let best = sweep().map(|(.., time)| *time).fold(f64::INFINITY, f64::min);
+        let good = sweep().filter(|(.., time)| *time <= best * GOOD_ENOUGH);
+        let knee = good.map(|(_, grid, _)| *grid).min();
+        row.set(&KNEE, knee.zip(row.grid).map(|(knee, grid)| grid == knee));
     }
 }
 

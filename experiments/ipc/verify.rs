@@ -15,13 +15,13 @@ impl Bench<'_> {
         let flows: Vec<(usize, Flow)> = self.scene.flows.iter().copied().enumerate().collect();
         let held: Vec<(usize, Flow)> = flows.iter().copied().filter(|(_, flow)| self.holder(*flow).0 == me).collect();
         let in_memory = setup.cases[case].has_destination(operation);
-        if setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.owner(*flow) == me) {
+        if setup.cases[case].has_source(operation) && flows.iter().any(|(_, flow)| self.holder(*flow).1 == me) {
             self.help(&setup.fill, self.rank.source(me), self.seed(case, me), 0)?;
         }
         if in_memory {
             for (_, flow) in &held {
-                let (_, other) = self.holder(*flow);
-                self.help(&setup.fill, self.rank.slot(me, other), self.seed(case, self.owner(*flow)), POISON)?;
+                let (_, owner) = self.holder(*flow);
+                self.help(&setup.fill, self.rank.slot(me, owner), self.seed(case, owner), POISON)?;
             }
         } else if self.plan.args.spoil {
             self.rank.spoil(None, self.tuple.bytes / 2)?;
@@ -30,14 +30,14 @@ impl Bench<'_> {
         self.batch(setup, case, 1, false)?;
         self.ranks.barrier("moved")?;
         for (number, flow) in held {
-            let (_, other) = self.holder(flow);
-            let seed = self.seed(case, self.owner(flow));
+            let (_, owner) = self.holder(flow);
+            let seed = self.seed(case, owner);
             let wrong = if in_memory {
                 if self.plan.args.spoil {
-                    self.rank.spoil(Some(other), self.tuple.bytes / 2)?;
+                    self.rank.spoil(Some(owner), self.tuple.bytes / 2)?;
                 }
                 self.rank.reset_counter(None)?;
-                self.help(&setup.check, self.rank.slot(me, other), seed, 0)?;
+                self.help(&setup.check, self.rank.slot(me, owner), seed, 0)?;
                 self.rank.counted()?
             } else {
                 // The flow is ours: who reads holds the sums.

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use ginlab::gin::Path;
 use ginlab::report::each_once;
 use itertools::iproduct;
+use kernels::jacobi::{NORM_BLOCK, NORM_NEVER, NORM_THREAD_ATOMIC};
 use std::fmt;
 use std::str::FromStr;
 
@@ -46,15 +47,16 @@ impl Exchange {
     }
 }
 
-/// Who sums the squares of the changes.
+/// Who sums the squares of the changes, by the number that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[repr(u32)]
 pub enum Norm {
     /// Each point adds to one float: the artefact of builds without a block reduction.
-    ThreadAtomic,
+    ThreadAtomic = NORM_THREAD_ATOMIC,
     /// Each block adds once.
-    Block,
+    Block = NORM_BLOCK,
     /// Nobody.
-    Never,
+    Never = NORM_NEVER,
 }
 
 /// When the CPU sees the norm of all PEs.

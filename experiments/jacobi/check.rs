@@ -18,8 +18,8 @@ impl Jacobi {
         let (fields, alone) = (self.fields()?, self.alone.as_ref());
         let Some(alone) = alone else { return Err(Failure::Run("nothing to hold the field against".into())) };
         let found = self.read(&fields.part[ran.last], 0, mine.len() as u32)?;
-        let expected = self.read(&fields.whole[alone.last], mine.start, mine.len() as u32)?;
-        let norms = (ran.norm, alone.norm);
+        let expected = self.read(&fields.whole[alone.ran.last], mine.start, mine.len() as u32)?;
+        let norms = (ran.norm, alone.ran.norm);
         // Floats to which all points are added one by one stop growing: that is part of the artefact.
         let off = tuple.norm == Norm::Block && matches!(norms, (Some(one), Some(other)) if far(one, other));
         Ok(problem.wrong(&found, &expected) + u64::from(off) + alone.wrong.unwrap_or(0))

@@ -38,13 +38,10 @@ pub const ALL: &[Column] = &[
 ];
 
 /// What was asked for.
-pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str, rule: &str) {
+pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
     row.set(&NX, u64::from(tuple.nx)).set(&NY, u64::from(tuple.ny)).set(&NORM, norm).set(&SYNC, sync);
     if tuple.norm != Norm::Never {
         row.set(&NORM_WHEN, tuple.when.to_string());
-    }
-    if row.rails.is_some() {
-        row.set(&RULE, rule);
     }
     if tuple.norm == Norm::ThreadAtomic {
         row.set(&NOTE, "reproduces an artefact: every point is added to one float by an atomic operation of its own");
@@ -60,14 +57,4 @@ pub fn scaling(row: &mut Row, tuple: &Tuple, time: f64, alone: f64) {
         .set(&EFFICIENCY, 100.0 * alone / time / ranks)
         .set(&EXPOSED, time - alone / ranks)
         .set(&FIELD, bytes / time / 1000.0);
-}
-
-/// By trace: kernel, wait, send.
-pub fn shares(row: &mut Row, [kernel, wait, send]: &[Option<f64>; 3]) {
-    row.set(&KERNEL, *kernel).set(&WAIT, *wait).set(&SEND, *send);
-}
-
-/// The norm's share and value.
-pub fn norm(row: &mut Row, time: Option<f64>, value: Option<f64>) {
-    row.set(&NORM_TIME, time).set(&NORM_VALUE, value);
 }

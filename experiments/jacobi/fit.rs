@@ -34,12 +34,10 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
 
 /// The resident grid for the parts of a field; the reason where it does not fit.
 pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Resident, String>, Failure> {
-    let problem: Problem = tuple.problem();
+    let problem = tuple.problem();
+    let no = |why: String| Ok(Err(format!("resident: {why}")));
     if problem.pitch() > MOST_COLUMNS {
-        return Ok(Err(format!(
-            "resident: {} columns; a row of a block is at most {MOST_COLUMNS} columns",
-            problem.nx
-        )));
+        return no(format!("{} columns; a row of a block is at most {MOST_COLUMNS} columns", problem.nx));
     }
     let block = problem.threads();
     let most = device.most_shared_memory()?;
@@ -48,15 +46,12 @@ pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Res
         device.resident_blocks_of(&function, block)
     };
     let processors = blocks_at_once(most)?;
-    let mut most_rows = LEAST_ROWS;
-    while shared_bytes(most_rows + 1, block) <= most {
-        most_rows += 1;
-    }
+    let most_rows = (LEAST_ROWS..).find(|rows| shared_bytes(rows + 1, block) > most).unwrap_or(LEAST_ROWS);
     // The first rank has most rows, the last one least.
     let rows = problem.rows(0, ranks).len() as u32;
     let least = problem.rows(ranks - 1, ranks).len() as u32;
     if least < LEAST_ROWS {
-        return Ok(Err(format!("resident: {least} rows of a rank; a block has {LEAST_ROWS} rows or more")));
+        return no(format!("{least} rows of a rank; a block has {LEAST_ROWS} rows or more"));
     }
     let grid = match tuple.grid {
         Grid::Auto => rows.div_ceil(rows.div_ceil(processors.max(1)).max(LEAST_ROWS)).min(least / LEAST_ROWS),
@@ -65,22 +60,22 @@ pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Res
     let of_block = rows.div_ceil(grid);
     if of_block > most_rows {
         let largest = u64::from(most_rows) * u64::from(processors) * u64::from(ranks);
-        return Ok(Err(format!(
-            "resident: {} x {} does not fit on the chips of {ranks} devices in {grid} blocks each; the largest field of {} columns that \
-             does has {largest} rows",
-            problem.nx, problem.ny, problem.nx
-        )));
+        let Problem { nx, ny } = problem;
+        return no(format!(
+            "{nx} x {ny} does not fit on the chips of {ranks} devices in {grid} blocks each; the largest field of {nx} columns that \
+             does has {largest} rows"
+        ));
     }
     if least / grid < LEAST_ROWS {
-        return Ok(Err(format!(
-            "resident: {grid} blocks for {least} rows of a rank; a block has {LEAST_ROWS} rows or more, so at most {} blocks",
-            least / LEAST_ROWS
-        )));
+        let blocks = least / LEAST_ROWS;
+        return no(format!(
+            "{grid} blocks for {least} rows of a rank; a block has {LEAST_ROWS} rows or more, so at most {blocks} blocks"
+        ));
     }
     let shared_bytes = shared_bytes(of_block, block);
     let at_once = blocks_at_once(shared_bytes)?;
     if grid > at_once {
-        return Ok(Err(format!("resident: {grid} blocks wait for one another, and at most {at_once} are on the device at once")));
+        return no(format!("{grid} blocks wait for one another, and at most {at_once} are on the device at once"));
     }
     Ok(Ok(Resident { grid, block, shared_bytes }))
 }

@@ -3,7 +3,7 @@
 use super::args::{Args, Exchange, Norm, SyncBy, Tuple, When};
 use super::problem::Problem;
 use super::resident::Resident;
-use super::run::{Kernels, Part, Ran};
+use super::run::{Part, Ran};
 use super::session::{Session, Sizes};
 use super::check::far;
 use super::{columns, fit};
@@ -13,7 +13,7 @@ use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
 use ginlab::measure::stats::Summary;
-use ginlab::nccl::{Communicator, NcclError};
+use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
 use kernels::jacobi::resident::{PLACES, row_words};
 
@@ -39,8 +39,7 @@ pub struct Fields {
 pub struct Alone {
     tuple: Tuple,
     times: Vec<f64>,
-    pub last: usize,
-    pub norm: Option<f64>,
+    pub ran: Ran,
     /// Points that differ from a plain loop's; nothing where that would take too long.
     pub wrong: Option<u64>,
 }
@@ -66,10 +65,10 @@ struct Words {
 /// A rank of the experiment. Dropped in this order: NCCL's operations end before the streams that they are in.
 pub struct Jacobi {
     /// NCCL, or why there is none; nothing where nobody asks for it.
-    nccl: Option<Result<Communicator, String>>,
+    pub nccl: Option<Result<Communicator, String>>,
     args: Args,
     sizes: Sizes,
-    session: Option<Session>,
+    pub session: Option<Session>,
     fields: Option<Fields>,
     pub alone: Option<Alone>,
     words: Option<Words>,
@@ -84,17 +83,11 @@ impl Jacobi {
             jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
         }
         if tuples.iter().any(|tuple| tuple.exchange.by_nccl()) {
-            let device = jacobi.session()?.world.device().clone();
-            jacobi.nccl = Some(match Communicator::open(&device, ranks, args.world.timeout) {
-                Ok(communicator) => {
-                    if jacobi.in_device_memory()? {
-                        jacobi.session()?.connect(&communicator, ranks)?;
-                    }
-                    Ok(communicator)
-                }
-                Err(NcclError::Missing(why)) => Err(why),
-                Err(error) => return Err(error.into()),
-            });
+            let nccl = args.world.nccl(&jacobi.session()?.world, ranks)?;
+            if let (Ok(communicator), true) = (&nccl, jacobi.in_device_memory()?) {
+                jacobi.session()?.connect(communicator, ranks)?;
+            }
+            jacobi.nccl = Some(nccl);
         }
         Ok(jacobi)
     }
@@ -147,22 +140,16 @@ impl Jacobi {
         self.run_alone(tuple, ranks)?;
         let beside = self.beside(tuple)?;
         // The first run finds everything cold.
-        self.run(tuple, false, ranks)?;
+        let mut last = self.run(tuple, false, ranks)?;
         let (mut times, mut theirs) = (Vec::new(), Vec::new());
-        let mut last = None;
         for _ in 0..self.args.repeats {
             if let Some(beside) = &beside {
                 theirs.push(self.run(beside, false, ranks)?.each_us);
             }
-            let ran = self.run(tuple, false, ranks)?;
-            times.push(ran.each_us);
-            last = Some(ran);
+            last = self.run(tuple, false, ranks)?;
+            times.push(last.each_us);
         }
-        let norm = last.as_ref().and_then(|ran| ran.norm);
-        let wrong = match last {
-            Some(last) if !self.args.no_check => Some(self.wrong(tuple, &last)?),
-            _ => None,
-        };
+        let wrong = if self.args.no_check { None } else { Some(self.wrong(tuple, &last)?) };
         let mut without = Vec::new();
         if tuple.norm == Norm::Block {
             for _ in 0..RUNS_WITHOUT.min(self.args.repeats) {
@@ -185,11 +172,12 @@ impl Jacobi {
         if let Some(beside) = &beside {
             row.against(&self.row(beside, beside.block)?, &times, &slowest(&all, |told| &told.theirs));
         }
-        columns::shares(&mut row, &[largest(0), largest(1), largest(2)]);
+        row.set(&columns::KERNEL, largest(0)).set(&columns::WAIT, largest(1)).set(&columns::SEND, largest(2));
         let median = |times: &[f64]| Summary::of(times).map(|summary| summary.p50);
         if let (Some(time), Some(alone)) = (median(&times), median(&alone)) {
             columns::scaling(&mut row, tuple, time, alone);
-            columns::norm(&mut row, median(&without).map(|without| time - without), norm);
+            row.set(&columns::NORM_TIME, median(&without).map(|without| time - without));
+            row.set(&columns::NORM_VALUE, last.norm);
         }
         Ok(vec![(row, times)])
     }
@@ -240,8 +228,7 @@ impl Jacobi {
         }
         if tuple.exchange == Exchange::Resident {
             let resident = fit::resident(&device, tuple, ranks)?.map_err(Failure::Usage)?;
-            let same = |words: &Words| (words.resident.grid, words.resident.block) == (resident.grid, resident.block);
-            if self.words.as_ref().is_none_or(|words| !same(words)) {
+            if self.words.as_ref().is_none_or(|words| words.resident != resident) {
                 let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
                 let buffer = device.allocate(Place::Device, bytes as usize)?;
                 self.words = Some(Words { resident, buffer });
@@ -251,15 +238,14 @@ impl Jacobi {
     }
 
     pub fn fields(&self) -> Result<&Fields, Failure> {
-        self.fields.as_ref().ok_or_else(|| Failure::Run("no field is laid out".into()))
+        laid_out(&self.fields)
     }
 
     /// Blocks and threads of a tuple's grid.
     fn grid(&self, tuple: &Tuple) -> Result<(u32, u32), Failure> {
         let world = &self.session()?.world;
-        if tuple.exchange == Exchange::Resident {
-            let resident = self.words.as_ref().map(|words| words.resident);
-            return Ok(resident.map_or((0, 0), |resident| (resident.grid, resident.block)));
+        if let (Exchange::Resident, Some(words)) = (tuple.exchange, &self.words) {
+            return Ok((words.resident.grid, words.resident.block));
         }
         let rows = tuple.problem().rows(0, world.n_pes()).len() as u32;
         Ok((fit::launched(tuple, self.args.strip, rows).1, tuple.block))
@@ -278,29 +264,20 @@ impl Jacobi {
         if self.alone.as_ref().is_some_and(|alone| alone.tuple == tuple) {
             return Ok(());
         }
-        let fields = self.fields.take().ok_or_else(|| Failure::Run("no field is laid out".into()))?;
-        let mut runs = Vec::new();
-        let warm = 1;
-        for _ in 0..warm + self.args.repeats.min(MOST_ALONE) {
-            runs.push(self.run_part(&tuple, &fields, true, false, ranks));
+        // The first run finds everything cold here, too.
+        let mut ran = self.run_part(&tuple, true, false, ranks)?;
+        let mut times = Vec::new();
+        for _ in 0..self.args.repeats.min(MOST_ALONE) {
+            ran = self.run_part(&tuple, true, false, ranks)?;
+            times.push(ran.each_us);
         }
-        let runs = runs.into_iter().collect::<Result<Vec<Ran>, Failure>>();
-        self.fields = Some(fields);
-        let runs = runs?;
-        let (last, norm) = runs.last().map_or((0, None), |ran| (ran.last, ran.norm));
-        let mut alone = Alone {
-            tuple,
-            times: runs.iter().skip(warm as usize).map(|ran| ran.each_us).collect(),
-            last,
-            norm,
-            wrong: None,
-        };
+        let mut alone = Alone { tuple, times, ran, wrong: None };
         let points = u64::from(tuple.nx) * u64::from(tuple.ny) * u64::from(tuple.iterations);
         if !self.args.no_check && points <= PLAIN_POINTS {
             let problem = tuple.problem();
             let (expected, sum) = problem.plain(tuple.iterations);
-            let found = self.read(&self.fields()?.whole[last], 0, problem.ny)?;
-            let norm_is_off = tuple.norm == Norm::Block && norm.is_some_and(|norm| far(norm, sum.sqrt()));
+            let found = self.read(&self.fields()?.whole[alone.ran.last], 0, problem.ny)?;
+            let norm_is_off = tuple.norm == Norm::Block && alone.ran.norm.is_some_and(|norm| far(norm, sum.sqrt()));
             alone.wrong = Some(problem.wrong(&found, &expected) + u64::from(norm_is_off));
         }
         self.alone = Some(alone);
@@ -309,20 +286,12 @@ impl Jacobi {
 
     /// One run by all ranks.
     pub fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
-        let fields = self.fields.take().ok_or_else(|| Failure::Run("no field is laid out".into()))?;
-        let ran = self.run_part(tuple, &fields, false, traced, ranks);
-        self.fields = Some(fields);
-        ran
+        self.run_part(tuple, false, traced, ranks)
     }
 
-    fn run_part(
-        &mut self,
-        tuple: &Tuple,
-        fields: &Fields,
-        alone: bool,
-        traced: bool,
-        ranks: &mut Bootstrap,
-    ) -> Result<Ran, Failure> {
+    /// One run, by all ranks together or by each alone.
+    fn run_part(&mut self, tuple: &Tuple, alone: bool, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        let fields = laid_out(&self.fields)?;
         let problem = tuple.problem();
         let session = self.session.as_mut().ok_or_else(|| Failure::Run("no world is open".into()))?;
         let (me, pes) = (session.world.my_pe(), session.world.n_pes());
@@ -335,26 +304,14 @@ impl Jacobi {
         session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
         let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
         let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
-        let part = Part {
-            problem,
-            rows,
-            fields: [first, second],
-            norm: tuple.norm,
-            when: tuple.when,
-            iterations: tuple.iterations,
-            grid,
-            block: tuple.block,
-            strip,
-            joint: (!alone).then(|| tuple.joint(traced)),
-            nccl: nccl.filter(|_| tuple.exchange.by_nccl() && !alone),
-        };
+        let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
+        let part = Part { tuple: *tuple, problem, alone, traced, rows, fields: [first, second], grid, strip, nccl };
         match &self.words {
             Some(words) if tuple.exchange == Exchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
             }
             _ => {
-                let kernels = Kernels::find(session.world.device())?;
-                let ran = session.run(&kernels, &part, ranks)?;
+                let ran = session.run(&part, ranks)?;
                 part.nccl.map_or(Ok(()), Communicator::check)?;
                 Ok(ran)
             }
@@ -375,16 +332,11 @@ impl Jacobi {
         if !by_nccl && !world.is_mapped(towards) {
             self.args.world.name_rails(&mut row);
         }
-        let rule = self.args.world.rule.to_string();
-        columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync), &rule);
+        columns::chosen(&mut row, tuple, &name(tuple.norm), &name(tuple.sync));
         Ok(row)
     }
+}
 
-    /// The end, with all ranks.
-    pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        if let Some(Ok(nccl)) = self.nccl.take() {
-            nccl.close()?;
-        }
-        self.session.take().map_or(Ok(()), |session| session.close(ranks))
-    }
+fn laid_out(fields: &Option<Fields>) -> Result<&Fields, Failure> {
+    fields.as_ref().ok_or_else(|| Failure::Run("no field is laid out".into()))
 }

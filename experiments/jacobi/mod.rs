@@ -20,7 +20,7 @@ use crate::values::usage;
 use crate::world;
 use args::{Args, Defaults, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::report::{About, Header, Headline, Plot, Row, Shape};
+use ginlab::report::{About, Header, Headline, Plot, Shape};
 use measure::Jacobi;
 
 pub use columns::{EXPOSED, NORM_WHEN, SYNC};
@@ -94,10 +94,7 @@ impl Experiment for Jacobi {
             *planned = tuples(args, ON_CPU)?;
         }
         let jacobi = Jacobi::open(args, planned, ranks)?;
-        let mut why = Vec::new();
-        for tuple in planned.iter() {
-            why.push(jacobi.refused(tuple)?);
-        }
+        let why: Vec<Option<String>> = planned.iter().map(|tuple| jacobi.refused(tuple)).collect::<Result<_, _>>()?;
         // Some that cannot be are rows that say so; where none can be, it was asked for in vain.
         if let Some(why) = why.into_iter().collect::<Option<Vec<String>>>().and_then(|why| why.into_iter().next()) {
             return Err(Failure::Usage(why));
@@ -119,11 +116,10 @@ impl Experiment for Jacobi {
         self.measure(tuple, ranks)
     }
 
-    fn what(row: &Row) -> String {
-        row.case.clone()
-    }
-
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        Jacobi::close(self, ranks)
+        if let Some(Ok(nccl)) = self.nccl {
+            nccl.close()?;
+        }
+        self.session.map_or(Ok(()), |session| session.close(ranks))
     }
 }

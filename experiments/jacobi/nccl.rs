@@ -6,8 +6,8 @@
 //!                 main:   inner tiles       each waits for what the other has computed in the iteration before
 //! ```
 
-use super::args::Exchange;
-use super::run::{Kernels, Part};
+use super::args::{Exchange, Tuple};
+use super::run::Part;
 use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
@@ -33,26 +33,19 @@ impl Session {
     }
 
     /// Appends an iteration whose rows NCCL sends.
-    pub fn step_by_nccl(
-        &self,
-        kernels: &Kernels,
-        part: &Part,
-        nccl: &Communicator,
-        exchange: Exchange,
-        iteration: u32,
-    ) -> Result<(), DeviceError> {
-        if exchange == Exchange::Nccl {
-            self.step(kernels, part, iteration, &self.main, part.all())?;
+    pub fn step_by_nccl(&self, part: &Part, nccl: &Communicator, iteration: u32) -> Result<(), DeviceError> {
+        if part.tuple.exchange == Exchange::Nccl {
+            self.step(part, iteration, &self.main, part.all())?;
             return self.send_by_nccl(part, nccl, iteration, &self.main);
         }
         let [outer, inner] = part.outer_and_inner();
         // The iteration before has computed the inner tiles, and read what the outer ones now write.
         self.push.wait_for(&self.main.mark()?)?;
-        self.step(kernels, part, iteration, &self.push, outer)?;
+        self.step(part, iteration, &self.push, outer)?;
         let computed = self.push.mark()?;
         self.send_by_nccl(part, nccl, iteration, &self.push)?;
         if !inner.is_empty() {
-            self.step(kernels, part, iteration, &self.main, inner)?;
+            self.step(part, iteration, &self.main, inner)?;
         }
         // What the next inner tiles read, and the norm. The rows that come are read by the next outer tiles alone, behind them in their
         // own stream.
@@ -83,16 +76,14 @@ impl Session {
     }
 
     /// The iterations of a run as graphs, each up to where something is due; none where they are launched one by one.
-    pub fn record(&self, kernels: &Kernels, part: &Part) -> Result<Vec<Graph>, Failure> {
-        let (Some(nccl), Some(joint)) = (part.nccl, part.joint) else { return Ok(Vec::new()) };
-        if joint.exchange != Exchange::NcclGraph {
-            return Ok(Vec::new());
-        }
-        let firsts = (1..=part.iterations).step_by(part.turn() as usize);
+    pub fn record(&self, part: &Part) -> Result<Vec<Graph>, Failure> {
+        let Tuple { exchange, iterations, .. } = part.tuple;
+        let Some(nccl) = part.nccl.filter(|_| exchange == Exchange::NcclGraph) else { return Ok(Vec::new()) };
+        let firsts = (1..=iterations).step_by(part.turn() as usize);
         let graphs = firsts.map(|first| {
             self.main.record(|main| {
-                for iteration in first..(first + part.turn()).min(part.iterations + 1) {
-                    self.step_by_nccl(kernels, part, nccl, joint.exchange, iteration)?;
+                for iteration in first..(first + part.turn()).min(iterations + 1) {
+                    self.step_by_nccl(part, nccl, iteration)?;
                 }
                 // The rows that came last.
                 main.wait_for(&self.push.mark()?)

@@ -1,17 +1,16 @@
 //! One run of the resident kernel: all iterations, or those up to a norm that is waited for, by one grid.
 
-use super::args::{Norm, When};
-use super::run::{FEW_REGISTERS, Kernels, NAME, Part, Ran};
+use super::args::{Norm, Tuple, When};
+use super::run::{FEW_REGISTERS, NAME, Part, Ran};
 use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Buffer;
-use kernels::jacobi::EXCHANGE_NONE;
 use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words};
 use std::time::Instant;
 
 /// The resident kernel, as a field and a device have it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     pub grid: u32,
     pub block: u32,
@@ -27,22 +26,16 @@ impl Session {
         words: &Buffer,
         ranks: &mut Bootstrap,
     ) -> Result<Ran, Failure> {
-        let kernels = Kernels::find(self.world.device())?;
+        let Tuple { norm, when, iterations, .. } = part.tuple;
         let mapped = self.neighbours().map(|pe| self.world.is_mapped(pe));
         let kernel = if mapped.contains(&false) { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT };
         let function = self.world.device().function(&kernel, FEW_REGISTERS)?.with_shared_memory(resident.shared_bytes)?;
-        let traced = part.joint.is_some_and(|joint| joint.traced);
-        let link = self.link(&part.problem, EXCHANGE_NONE, 1, true, traced);
-        self.prepare(part, Some(&link))?;
+        self.prepare(part)?;
         ranks.barrier("start of a run")?;
         let began = Instant::now();
-        let step = match part.when {
-            When::Every(count) => count.min(part.iterations),
-            _ => part.iterations,
-        };
         let mut done = 0;
-        while done < part.iterations {
-            let count = step.min(part.iterations - done);
+        while done < iterations {
+            let count = part.tuple.resident_turn().min(iterations - done);
             let args = ResidentArgs {
                 field: part.fields[0].pointer(),
                 rows: part.rows,
@@ -51,7 +44,7 @@ impl Session {
                 iterations: count,
                 first: self.next_tag,
                 shared_bytes: resident.shared_bytes,
-                norm: part.norm.number(),
+                norm: norm as u32,
                 sums: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(done as usize),
                 words: words.pointer(),
                 inbox: self.words.slice(0, PLACES * row_words(resident.block)),
@@ -65,11 +58,11 @@ impl Session {
             for (counted, mapped) in self.counted.iter_mut().zip(mapped) {
                 *counted += if mapped { 0 } else { u64::from(count) };
             }
-            if part.norm != Norm::Never {
+            if norm != Norm::Never {
                 self.rounds += 1;
                 let args = self.meeting(part, done, count, self.rounds);
-                self.launch_meeting(&kernels, part, &self.main, args)?;
-                if part.when != When::Delayed {
+                self.launch_meeting(part, &self.main, args)?;
+                if when != When::Delayed {
                     self.known(false, self.rounds, ranks)?;
                 }
             }

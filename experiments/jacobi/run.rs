@@ -6,14 +6,13 @@ use super::problem::Problem;
 use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Device, DeviceError, Event, Function, Stream};
+use ginlab::cuda::{Buffer, DeviceError, Event, Stream};
 use ginlab::gin::{GinError, HostPut, Program};
 use ginlab::nccl::Communicator;
-use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs, tiles};
-use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
+use kernels::jacobi::launched::{StepArgs, tiles};
+use kernels::jacobi::meet::MeetArgs;
 use kernels::jacobi::{
-    ABOVE, BELOW, EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW, Link, NORM_BLOCK, NORM_NEVER,
-    NORM_THREAD_ATOMIC, TRACE_WORDS,
+    ABOVE, BELOW, EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_NONE, EXCHANGE_P, EXCHANGE_ROW, NORM_NEVER, TRACE_WORDS,
 };
 use std::ops::Range;
 use std::time::Instant;
@@ -30,30 +29,20 @@ pub const NAME: &str = "jacobi";
 
 /// A part of a field on this device, and how it is run.
 pub struct Part<'a> {
+    pub tuple: Tuple,
     pub problem: Problem,
+    /// Whether it is the whole field, and not joined to other PEs' parts.
+    pub alone: bool,
+    pub traced: bool,
     /// Rows here.
     pub rows: u32,
     /// The field, and where the next one goes.
     pub fields: [&'a Buffer; 2],
-    pub norm: Norm,
-    pub when: When,
-    pub iterations: u32,
     pub grid: u32,
-    pub block: u32,
     /// Rows of a tile.
     pub strip: u32,
-    /// How it is joined to other PEs' parts; none: it is the whole field.
-    pub joint: Option<Joint>,
     /// Where NCCL joins it.
     pub nccl: Option<&'a Communicator>,
-}
-
-/// See [`Part::joint`].
-#[derive(Clone, Copy)]
-pub struct Joint {
-    pub exchange: Exchange,
-    pub sync: SyncBy,
-    pub traced: bool,
 }
 
 /// What a run has shown.
@@ -66,31 +55,9 @@ pub struct Ran {
     pub norm: Option<f64>,
 }
 
-/// The kernels, found once.
-pub struct Kernels {
-    step: Function<StepArgs>,
-    meet: Function<Program<MeetArgs>>,
-}
-
-impl Kernels {
-    pub fn find(device: &Device) -> Result<Kernels, Failure> {
-        let step = device.function(&JACOBI_STEP, FEW_REGISTERS)?.with_shared_memory(SHARED_BYTES)?;
-        Ok(Kernels { step, meet: device.function(&JACOBI_MEET, FEW_REGISTERS)? })
-    }
-}
-
-impl Norm {
-    pub fn number(self) -> u32 {
-        match self {
-            Norm::ThreadAtomic => NORM_THREAD_ATOMIC,
-            Norm::Block => NORM_BLOCK,
-            Norm::Never => NORM_NEVER,
-        }
-    }
-}
-
 impl Exchange {
-    fn number(self) -> u32 {
+    /// As the kernels count them; nothing where others than the launched kernel send the rows.
+    pub fn number(self) -> u32 {
         match self {
             Exchange::HostWrite => EXCHANGE_HOST,
             Exchange::P => EXCHANGE_P,
@@ -104,7 +71,7 @@ impl Exchange {
 impl Part<'_> {
     /// Tiles beside each other, and all.
     fn tiles(&self) -> (u32, u32) {
-        let (across, strips) = tiles(self.problem.pitch(), self.rows, self.block, self.strip);
+        let (across, strips) = tiles(self.problem.pitch(), self.rows, self.tuple.block, self.strip);
         (across, across * strips)
     }
 
@@ -121,31 +88,36 @@ impl Part<'_> {
     }
 
     /// What an iteration adds to a signal.
-    fn each(&self, joint: &Joint) -> u64 {
-        match joint.exchange {
+    pub fn each(&self) -> u64 {
+        match self.tuple.exchange {
             Exchange::P | Exchange::Block => u64::from(self.tiles().0),
             _ => 1,
         }
     }
 
+    /// Whether neighbours tell one another by signals that their rows are there.
+    pub fn by_signals(&self) -> bool {
+        !self.alone && self.tuple.sync == SyncBy::Neighbours && !self.tuple.exchange.by_nccl()
+    }
+
     /// Iterations behind which something is due: of norms that are delayed, some at a time.
     pub fn turn(&self) -> u32 {
-        match self.when {
-            _ if self.norm == Norm::Never => DELAYED_NORMS,
+        match self.tuple.when {
+            _ if self.tuple.norm == Norm::Never => DELAYED_NORMS,
             When::Now => 1,
             When::Delayed => DELAYED_NORMS,
             When::Every(count) => count,
         }
-        .min(self.iterations)
+        .min(self.tuple.iterations)
     }
 
     /// How many norms the CPU is told behind this iteration, counted from 1.
     fn norms_due(&self, iteration: u32) -> u32 {
         let turn = self.turn();
-        if self.norm == Norm::Never || !(iteration.is_multiple_of(turn) || iteration == self.iterations) {
+        if self.tuple.norm == Norm::Never || !(iteration.is_multiple_of(turn) || iteration == self.tuple.iterations) {
             return 0;
         }
-        match self.when {
+        match self.tuple.when {
             When::Delayed => (iteration - 1) % turn + 1,
             _ => 1,
         }
@@ -156,71 +128,68 @@ impl Session {
     /// One run by launched kernels.
     ///
     /// All ranks come to it at the same time when the part is joined.
-    pub fn run(&mut self, kernels: &Kernels, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
-        let by_signals = |joint: &Joint| joint.sync == SyncBy::Neighbours && !joint.exchange.by_nccl();
-        let link = part.joint.map(|joint| {
-            let neighbours = by_signals(&joint);
-            self.link(&part.problem, joint.exchange.number(), part.each(&joint), neighbours, joint.traced)
-        });
-        self.prepare(part, link.as_ref())?;
-        let graphs = self.record(kernels, part)?;
-        if link.is_some() {
+    pub fn run(&mut self, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        let iterations = part.tuple.iterations;
+        self.prepare(part)?;
+        let graphs = self.record(part)?;
+        if !part.alone {
             ranks.barrier("start of a run")?;
         }
         let began = Instant::now();
-        for iteration in 1..=part.iterations {
-            match (&part.joint, part.nccl) {
-                (Some(joint), Some(nccl)) => match graphs.get((iteration - 1) as usize / part.turn() as usize) {
-                    // SAFETY: as in `step`; the graph is replayed once.
-                    Some(graph) if (iteration - 1).is_multiple_of(part.turn()) => unsafe { self.main.replay(graph) }?,
-                    Some(_) => {}
-                    None => self.step_by_nccl(kernels, part, nccl, joint.exchange, iteration)?,
-                },
-                (joint, _) => {
-                    self.step(kernels, part, iteration, &self.main, part.all())?;
-                    if let Some(joint) = joint {
-                        self.join(kernels, part, joint, iteration, ranks)?;
+        for iteration in 1..=iterations {
+            let begins = (iteration - 1).is_multiple_of(part.turn());
+            match (graphs.get((iteration - 1) as usize / part.turn() as usize), part.nccl) {
+                // SAFETY: as in `step`; the graph is replayed once.
+                (Some(graph), _) if begins => unsafe { self.main.replay(graph) }?,
+                (Some(_), _) => {}
+                (None, Some(nccl)) => self.step_by_nccl(part, nccl, iteration)?,
+                (None, None) => {
+                    self.step(part, iteration, &self.main, part.all())?;
+                    if !part.alone {
+                        self.join(part, iteration, ranks)?;
                     }
                 }
             }
             let norms = part.norms_due(iteration);
             if norms > 0 {
-                self.norm(kernels, part, iteration, norms, ranks)?;
+                self.norm(part, iteration, norms, ranks)?;
             }
         }
         for stream in [&self.main, &self.push, &self.side] {
             self.world.wait_for_stream(ranks, NAME, stream)?;
         }
         let elapsed = began.elapsed();
-        if let (Some(joint), Some(link)) = (&part.joint, &link)
-            && by_signals(joint)
-        {
-            self.counted = self.counted.map(|counted| counted + u64::from(part.iterations) * link.each);
+        if part.by_signals() {
+            self.counted = self.counted.map(|counted| counted + u64::from(iterations) * part.each());
         }
-        self.ran(part, elapsed.as_secs_f64(), part.iterations as usize % 2)
+        self.ran(part, elapsed.as_secs_f64(), iterations as usize % 2)
     }
 
     pub fn ran(&self, part: &Part, seconds: f64, last: usize) -> Result<Ran, Failure> {
         let mut sum = [0.0f64];
-        self.totals.read((part.iterations as usize - 1) * 8, &mut sum)?;
-        let norm = (part.norm != Norm::Never).then(|| sum[0].sqrt());
-        Ok(Ran { each_us: seconds * 1e6 / f64::from(part.iterations), last, norm })
+        self.totals.read((part.tuple.iterations as usize - 1) * 8, &mut sum)?;
+        let norm = (part.tuple.norm != Norm::Never).then(|| sum[0].sqrt());
+        Ok(Ran { each_us: seconds * 1e6 / f64::from(part.tuple.iterations), last, norm })
     }
 
     /// What must lie in memory before the first iteration, but for the field itself.
-    pub fn prepare(&mut self, part: &Part, link: Option<&Link>) -> Result<(), Failure> {
+    pub fn prepare(&mut self, part: &Part) -> Result<(), Failure> {
+        let iterations = part.tuple.iterations as usize;
         self.world.prepare()?;
-        self.sums.write(0, &vec![0u64; part.iterations as usize])?;
-        let Some(link) = link else { return Ok(()) };
-        self.link.write(0, std::slice::from_ref(link))?;
+        self.sums.write(0, &vec![0u64; iterations])?;
+        if part.alone {
+            return Ok(());
+        }
+        let link = self.link(part);
+        self.link.write(0, &[link])?;
         self.tiles.write(0, &[0u64; 2])?;
-        if !link.trace.is_null() {
-            self.trace.write(0, &vec![0u64; (part.iterations as usize + 1) * TRACE_WORDS])?;
+        if part.traced {
+            self.trace.write(0, &vec![0u64; (iterations + 1) * TRACE_WORDS])?;
         }
         for (side, counted) in self.counted.into_iter().enumerate() {
             // At the neighbour, whose other side it is: all PEs have counted alike.
-            let counts: Vec<u64> = (1..=u64::from(part.iterations)).map(|iteration| counted + iteration).collect();
-            self.counts.write((1 - side) * part.iterations as usize * 8, &counts)?;
+            let counts: Vec<u64> = (1..=iterations as u64).map(|iteration| counted + iteration).collect();
+            self.counts.write((1 - side) * iterations * 8, &counts)?;
         }
         // Iteration 1 reads the neighbours' first rows, which everyone knows.
         let mine = part.problem.rows(self.world.my_pe(), self.world.n_pes());
@@ -232,24 +201,16 @@ impl Session {
     }
 
     /// Appends these tiles of an iteration.
-    pub fn step(
-        &self,
-        kernels: &Kernels,
-        part: &Part,
-        iteration: u32,
-        stream: &Stream,
-        tiles: Range<u32>,
-    ) -> Result<(), DeviceError> {
-        let linked = part.joint.is_some();
+    pub fn step(&self, part: &Part, iteration: u32, stream: &Stream, tiles: Range<u32>) -> Result<(), DeviceError> {
         let parity = iteration as usize % 2;
         let (from, to) = (part.fields[1 - parity], part.fields[parity]);
         let first: *const f32 = from.pointer();
-        let beside = if linked {
-            let heap = self.world.description();
-            [ABOVE, BELOW].map(|side| heap.local(self.halo[parity][side]).cast_const())
-        } else {
+        let beside = if part.alone {
             // The whole field: its last row is above its first one.
             [first.wrapping_add((part.rows as usize - 1) * part.problem.pitch() as usize), first]
+        } else {
+            let heap = self.world.description();
+            [ABOVE, BELOW].map(|side| heap.local(self.halo[parity][side]).cast_const())
         };
         let (across, all) = part.tiles();
         let args = StepArgs {
@@ -265,37 +226,30 @@ impl Session {
             first_tile: tiles.start,
             end_tile: tiles.end,
             iteration,
-            norm: part.norm.number(),
+            norm: part.tuple.norm as u32,
             sum: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(iteration as usize - 1),
-            link: if linked { self.link.pointer() } else { std::ptr::null() },
+            link: if part.alone { std::ptr::null() } else { self.link.pointer() },
         };
         // SAFETY: the buffers are the part's and this session's, which wait for the stream before they are dropped.
-        unsafe { stream.launch(&kernels.step, part.grid.min(tiles.len() as u32), part.block, args) }
+        unsafe { stream.launch(&self.step_kernel, part.grid.min(tiles.len() as u32), part.tuple.block, args) }
     }
 
     /// What the CPU does between two iterations for the exchange.
-    fn join(
-        &mut self,
-        kernels: &Kernels,
-        part: &Part,
-        joint: &Joint,
-        iteration: u32,
-        ranks: &mut Bootstrap,
-    ) -> Result<(), Failure> {
-        if joint.exchange == Exchange::HostWrite {
-            self.host_write(part, joint, iteration, ranks)?;
+    fn join(&mut self, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if part.tuple.exchange == Exchange::HostWrite {
+            self.host_write(part, iteration, ranks)?;
         }
-        if joint.sync == SyncBy::Barrier {
+        if part.tuple.sync == SyncBy::Barrier {
             let args = MeetArgs { barrier: 1, norm: NORM_NEVER, ..self.meeting(part, iteration, 1, 0) };
-            self.launch_meeting(kernels, part, &self.main, args)?;
+            self.launch_meeting(part, &self.main, args)?;
         }
         Ok(())
     }
 
     /// The CPU sends the rows that the kernel has left in the heap.
-    fn host_write(&self, part: &Part, joint: &Joint, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    fn host_write(&self, part: &Part, iteration: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let parity = (iteration as usize + 1) % 2;
-        let signalled = joint.sync == SyncBy::Neighbours;
+        let signalled = part.tuple.sync == SyncBy::Neighbours;
         let mut by_rails = Vec::new();
         for side in [ABOVE, BELOW] {
             let peer = self.neighbours()[side];
@@ -311,7 +265,7 @@ impl Session {
                     unsafe { self.main.copy(to, from, out.bytes()) }?;
                     let word = self.world.address_of_signal(signal, peer).filter(|_| signalled);
                     if let Some(word) = word {
-                        let at = side as u64 * u64::from(part.iterations) + u64::from(iteration) - 1;
+                        let at = side as u64 * u64::from(part.tuple.iterations) + u64::from(iteration) - 1;
                         let count = self.counts.address() + at * 8;
                         // SAFETY: as above; copies of one stream are done in order, and nobody else adds to this signal.
                         unsafe { self.main.copy(word, count, 8) }?;
@@ -329,28 +283,20 @@ impl Session {
     }
 
     /// The last norms up to this iteration: summed over all PEs behind it, and waited for as the tuple says.
-    fn norm(
-        &mut self,
-        kernels: &Kernels,
-        part: &Part,
-        iteration: u32,
-        norms: u32,
-        ranks: &mut Bootstrap,
-    ) -> Result<(), Failure> {
-        let alone = part.joint.is_none();
-        let counter = if alone { &mut self.rounds_alone } else { &mut self.rounds };
+    fn norm(&mut self, part: &Part, iteration: u32, norms: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        let counter = if part.alone { &mut self.rounds_alone } else { &mut self.rounds };
         *counter += 1;
         let round = *counter;
         let args = self.meeting(part, iteration, norms, round);
-        if part.when == When::Delayed {
+        if part.tuple.when == When::Delayed {
             let event: Event = self.main.mark()?;
             self.side.wait_for(&event)?;
-            self.launch_meeting(kernels, part, &self.side, args)?;
+            self.launch_meeting(part, &self.side, args)?;
             // Those before, while these run.
-            return self.known(alone, round - 1, ranks);
+            return self.known(part.alone, round - 1, ranks);
         }
-        self.launch_meeting(kernels, part, &self.main, args)?;
-        self.known(alone, round, ranks)
+        self.launch_meeting(part, &self.main, args)?;
+        self.known(part.alone, round, ranks)
     }
 
     /// Waits until a norm exchange is done.
@@ -364,10 +310,9 @@ impl Session {
     /// Sums of `count` iterations up to `last`.
     pub fn meeting(&self, part: &Part, last: u32, count: u32, round: u32) -> MeetArgs {
         let first = (last - count) as usize;
-        let alone = part.joint.is_none();
         MeetArgs {
             barrier: 0,
-            norm: part.norm.number(),
+            norm: part.tuple.norm as u32,
             sums: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(first),
             count,
             round,
@@ -375,29 +320,16 @@ impl Session {
             own: self.own,
             all: self.all,
             totals: self.totals.pointer::<f64>().wrapping_add(first),
-            done: self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(alone)),
+            done: self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(part.alone)),
         }
     }
 
-    pub fn launch_meeting(
-        &self,
-        kernels: &Kernels,
-        part: &Part,
-        stream: &Stream,
-        args: MeetArgs,
-    ) -> Result<(), Failure> {
+    pub fn launch_meeting(&self, part: &Part, stream: &Stream, args: MeetArgs) -> Result<(), Failure> {
         let mut world = self.world.description();
-        if part.joint.is_none() {
+        if part.alone {
             (world.me, world.pes) = (0, 1);
         }
         // SAFETY: as in `step`; every PE of the job launches its own.
-        Ok(unsafe { stream.launch(&kernels.meet, 1, MEET_THREADS, Program { world, args }) }?)
-    }
-}
-
-impl Tuple {
-    /// How a tuple's part is joined.
-    pub fn joint(&self, traced: bool) -> Joint {
-        Joint { exchange: self.exchange, sync: self.sync, traced }
+        Ok(unsafe { stream.launch(&self.meet_kernel, 1, MEET_THREADS, Program { world, args }) }?)
     }
 }

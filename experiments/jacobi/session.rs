@@ -1,12 +1,14 @@
 //! A rank's world for one path: the heap's objects, the streams, and what all runs share.
 
-use super::args::{Args, Tuple, When};
+use super::args::{Args, Exchange, Tuple, When};
 use super::problem::Problem;
-use super::run::DELAYED_NORMS;
+use super::run::{DELAYED_NORMS, FEW_REGISTERS, Part};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Place, Stream};
-use ginlab::gin::{GinError, Inbox, Path, Signal, Sym, World};
+use ginlab::cuda::{Buffer, Function, Place, Stream};
+use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
+use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs};
+use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
 use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
 
 /// What lies in the heap, by the largest field.
@@ -25,22 +27,17 @@ pub struct Sizes {
 impl Sizes {
     /// What these tuples need.
     pub fn of(tuples: &[Tuple]) -> Sizes {
-        let resident = |tuple: &&Tuple| tuple.block == 0;
-        let most = |values: &mut dyn Iterator<Item = u64>| values.max().unwrap_or(0);
-        let pitch = most(&mut tuples.iter().map(|tuple| u64::from(tuple.problem().pitch())));
-        let norms = |tuple: &Tuple| match tuple.when {
-            When::Every(count) => count.min(tuple.iterations),
-            _ => tuple.iterations,
-        };
-        let of_resident = most(&mut tuples.iter().filter(resident).map(|tuple| u64::from(norms(tuple))));
-        Sizes {
-            pitch: pitch as u32,
-            norms: of_resident.max(DELAYED_NORMS.into()) as u32,
-            iterations: most(&mut tuples.iter().map(|tuple| u64::from(tuple.iterations))) as u32,
-            row_words: most(
-                &mut tuples.iter().filter(resident).map(|tuple| resident::row_words(tuple.problem().threads())),
-            ),
+        let mut sizes = Sizes { pitch: 0, norms: DELAYED_NORMS, iterations: 0, row_words: 0 };
+        for tuple in tuples {
+            let problem = tuple.problem();
+            sizes.pitch = sizes.pitch.max(problem.pitch());
+            sizes.iterations = sizes.iterations.max(tuple.iterations);
+            if tuple.exchange == Exchange::Resident {
+                sizes.norms = sizes.norms.max(tuple.resident_turn());
+                sizes.row_words = sizes.row_words.max(resident::row_words(problem.threads()));
+            }
         }
+        sizes
     }
 
     /// Bytes of a heap.
@@ -55,6 +52,14 @@ impl Tuple {
     /// Its field.
     pub fn problem(&self) -> Problem {
         Problem { nx: self.nx, ny: self.ny }
+    }
+
+    /// Iterations of one launch of the resident kernel: up to a norm that is waited for, or all.
+    pub fn resident_turn(&self) -> u32 {
+        match self.when {
+            When::Every(count) => count.min(self.iterations),
+            _ => self.iterations,
+        }
     }
 }
 
@@ -73,6 +78,8 @@ pub struct Session {
     pub push: Stream,
     /// Norms that nobody waits for.
     pub side: Stream,
+    pub step_kernel: Function<StepArgs>,
+    pub meet_kernel: Function<Program<MeetArgs>>,
     pub path: Path,
     /// Rows to send and rows received, by parity and side.
     pub out: [[Sym<f32>; 2]; 2],
@@ -125,6 +132,8 @@ impl Session {
             main: Stream::new(&device)?,
             push: Stream::urgent(&device)?,
             side: Stream::new(&device)?,
+            step_kernel: device.function(&JACOBI_STEP, FEW_REGISTERS)?.with_shared_memory(SHARED_BYTES)?,
+            meet_kernel: device.function(&JACOBI_MEET, FEW_REGISTERS)?,
             path,
             out,
             halo,
@@ -159,20 +168,20 @@ impl Session {
         rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
     }
 
-    /// The link of a tuple: `each` is what an iteration adds to a signal.
-    pub fn link(&self, problem: &Problem, exchange: u32, each: u64, neighbours: bool, traced: bool) -> Link {
+    /// The link of a part.
+    pub fn link(&self, part: &Part) -> Link {
         Link {
             world: self.world.description(),
             peers: self.neighbours(),
-            out: Session::rows(self.out, problem),
-            halo: Session::rows(self.halo, problem),
+            out: Session::rows(self.out, &part.problem),
+            halo: Session::rows(self.halo, &part.problem),
             signals: [self.signals.at(ABOVE as u32), self.signals.at(BELOW as u32)],
             counted: self.counted,
-            each,
-            exchange,
-            neighbours: neighbours.into(),
+            each: part.each(),
+            exchange: part.tuple.exchange.number(),
+            neighbours: part.by_signals().into(),
             done: self.tiles.pointer(),
-            trace: if traced { self.trace.pointer() } else { std::ptr::null() },
+            trace: if part.traced { self.trace.pointer() } else { std::ptr::null() },
         }
     }
 

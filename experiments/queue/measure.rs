@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 use crate::runner::{Rows, percentiles, timed};
 use crate::values;
 use cuda_std::memory::Word;
-use ginlab::cuda::{Buffer, DeviceError, Kernel, Place};
+use ginlab::cuda::{Buffer, DeviceError, Place};
 use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemory, consume, expected_sum};
 use ginlab::report::{Row, Status};
 use ginlab::ring::RingMemory;
@@ -126,13 +126,6 @@ impl Bench<'_> {
         row
     }
 
-    fn skipped(&self, algorithm: Algorithm, mode: Mode, why: String) -> (Row, Vec<f64>) {
-        let mut row = self.blank(&values::name(algorithm));
-        row.mode = Some(values::name(mode));
-        row.status = Status::Skipped(why);
-        (row, Vec::new())
-    }
-
     fn rows<const WORDS: usize>(&self) -> Result<Rows, Failure> {
         let mut rows = Rows::new();
         let mut cases: Vec<Case<WORDS>> = Vec::new();
@@ -141,7 +134,9 @@ impl Bench<'_> {
                 let queues = match self.queues(algorithm) {
                     Ok(queues) => queues,
                     Err(DeviceError::Missing(why) | DeviceError::Refused(why)) => {
-                        rows.push(self.skipped(algorithm, mode, why));
+                        let mut row = self.blank(&values::name(algorithm));
+                        (row.mode, row.status) = (Some(values::name(mode)), Status::Skipped(why));
+                        rows.push((row, Vec::new()));
                         continue;
                     }
                     Err(error) => return Err(error.into()),
@@ -168,8 +163,7 @@ impl Bench<'_> {
             }
             for case in &mut cases {
                 let pushes = case.pushes;
-                let kernel = case.algorithm.kernel(false);
-                let run = self.run(case, kernel, pushes, None, None, &results)?;
+                let run = self.run(case, pushes, None, None, &results)?;
                 case.samples.push(run.us / f64::from(pushes));
                 case.empty += run.taken.empty;
             }
@@ -216,7 +210,7 @@ impl Bench<'_> {
         let most = (MOST_ELEMENTS / self.producers()).clamp(1, 1 << 30) as u32;
         let mut pushes = 1;
         loop {
-            let run = self.run(case, case.algorithm.kernel(false), pushes, None, None, results)?;
+            let run = self.run(case, pushes, None, None, results)?;
             if run.us > wanted / 8.0 || pushes >= most {
                 return Ok(((f64::from(pushes) * wanted / run.us.max(1.0)) as u32).clamp(1, most));
             }
@@ -234,7 +228,7 @@ impl Bench<'_> {
         timed(&mut row, &case.samples, self.producers() * WORDS as u64 * 8, self.producers());
         if !self.args.no_check {
             let producers = self.producers() as u32;
-            let run = self.run(case, case.algorithm.kernel(false), pushes, Some(producers), None, results)?;
+            let run = self.run(case, pushes, Some(producers), None, results)?;
             case.wrong += run.taken.wrong;
         }
         row.wrong = Some(case.wrong);
@@ -256,8 +250,7 @@ impl Bench<'_> {
         let count = (self.producers() * u64::from(each)) as usize;
         let samples = self.device.allocate(Place::Device, count * size_of::<[u32; 2]>())?;
         let counts = self.device.allocate(Place::Device, size_of::<[Word; 3]>())?;
-        let watch = (each, &samples, &counts);
-        let run = self.run(case, case.algorithm.kernel(true), each, None, Some(watch), results)?;
+        let run = self.run(case, each, None, Some((each, &samples, &counts)), results)?;
         let mut cycles = vec![[0u32; 2]; count];
         samples.read(0, &mut cycles)?;
         let times = |which: usize| -> Vec<f64> {
@@ -282,7 +275,6 @@ impl Bench<'_> {
     fn run<const WORDS: usize>(
         &self,
         case: &mut Case<WORDS>,
-        kernel: &Kernel<QueueArgs>,
         pushes: u32,
         check: Option<u32>,
         watch: Option<(u32, &Buffer, &Buffer)>,
@@ -290,6 +282,7 @@ impl Bench<'_> {
     ) -> Result<Run, Failure> {
         let mut args = self.args(case.queues.pointer(), pushes, results);
         args.blocking = (case.mode == Mode::Blocking).into();
+        let kernel = case.algorithm.kernel(watch.is_some());
         if let Some((each, samples, counts)) = watch {
             (args.samples_each, args.samples, args.counts) = (each, samples.pointer(), counts.pointer());
         }

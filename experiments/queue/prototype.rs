@@ -97,9 +97,7 @@ impl PrototypeRing<'_> {
         };
         Err(Failure::Run(format!("the prototype ({grid} x {block}): {why}")))
     }
-}
 
-impl PrototypeRing<'_> {
     fn call(&mut self, grid: u32, block: u32, pushes: u32, timeout: Duration) -> (c_int, f64) {
         let (slots, timeout_ns, mut us) = (self.slots, timeout.as_nanos() as u64, 0.0);
         // SAFETY: the arguments are those of prototype.cu; `memory` is null or what an earlier call has left.

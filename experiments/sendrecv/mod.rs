@@ -9,7 +9,7 @@ use crate::values::{self, List, counts, sizes, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
 use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::flow::{Peer, Region};
+use ginlab::flow::{Operation, Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::report::{About, Header, Headline, Plot, Row};
 use itertools::iproduct;
@@ -25,6 +25,9 @@ Examples:
   ginlab sendrecv --mode roundtrip -b 8 -e 8 -n 10000 latency of a small message, p50 and p99
   mpirun -np 2 ginlab sendrecv --provider efa         ranks from MPI (build with --features mpi)
   RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 GINLAB_TOKEN=secret ginlab sendrecv   one of two hosts by TCP";
+
+/// How many ranks there must be.
+const EVEN: &str = "half of the ranks talks to the other half: an even number";
 
 /// Options of `ginlab sendrecv`.
 #[derive(clap::Args, Clone, Debug)]
@@ -146,11 +149,8 @@ impl Experiment for Sendrecv {
             ("options".to_owned(), format!("{} check {}", args.repeats, !args.no_check)),
         ];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
-            0 | 1 => Err(usage("--np", "half of the ranks talks to the other half: an even number")),
-            odd if !odd.is_multiple_of(2) => {
-                let text = format!("--np {odd}: half of the ranks talks to the other half: an even number");
-                Err(Failure::Usage(text))
-            }
+            0 | 1 => Err(usage("--np", EVEN)),
+            odd if !odd.is_multiple_of(2) => Err(usage(&format!("--np {odd}"), EVEN)),
             _ => Ok(()),
         })?;
         Ok(Plan::of_ranks(tuples, ranks))
@@ -186,8 +186,7 @@ impl Experiment for Sendrecv {
         }
         let after = self.job.flow.counters();
         let wrong = if self.args.no_check { None } else { Some(self.verify(tuple, ranks).await?) };
-        let all: Option<Vec<(Vec<f64>, Option<u64>)>> = ranks.gather_values(&(times, wrong), "results of a row")?;
-        let Some(all) = all else { return Ok(Rows::new()) };
+        let Some(all) = ranks.gather_values(&(times, wrong), "results of a row")? else { return Ok(Rows::new()) };
         let pairs = all.len() as u64 / 2;
         let mut row = self.job.row("sendrecv", "sendrecv", tuple.rails, &self.args.job);
         row.mode = Some(values::name(tuple.mode));
@@ -259,15 +258,13 @@ impl Sendrecv {
     async fn stream_out(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {
         let flow = &self.job.flow;
         // The receiver's word that its first room is posted, and at the end that all has arrived.
-        let credit = flow.recv(0, &self.into, 0, 1);
-        credit.await?;
+        flow.recv(0, &self.into, 0, 1).await?;
         let all = flow.recv(0, &self.into, 0, 1);
-        let mut flight = VecDeque::with_capacity(tuple.window as usize);
+        let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(tuple.window as usize);
         for number in 0..messages {
             if flight.len() as u64 == tuple.window
                 && let Some(oldest) = flight.pop_front()
             {
-                let oldest: ginlab::flow::Operation<LibfabricRail> = oldest;
                 oldest.await?;
             }
             let rail = (number % tuple.rails as u64) as usize;
@@ -287,19 +284,12 @@ impl Sendrecv {
             let rail = (number % tuple.rails as u64) as usize;
             flow.recv(rail, &self.into, number % tuple.window * tuple.stride(), tuple.bytes)
         };
-        let mut posted = 0;
-        let mut rooms = VecDeque::with_capacity(tuple.window as usize);
-        while posted < messages.min(tuple.window) {
-            rooms.push_back(room(posted));
-            posted += 1;
-        }
+        let mut numbers = 0..messages;
+        let mut rooms: VecDeque<_> = numbers.by_ref().take(tuple.window as usize).map(room).collect();
         flow.send(0, self.peer, &self.out, 0, 1).await?;
         while let Some(oldest) = rooms.pop_front() {
             self.expect(tuple, oldest.await?)?;
-            if posted < messages {
-                rooms.push_back(room(posted));
-                posted += 1;
-            }
+            rooms.extend(numbers.next().map(room));
         }
         flow.send(0, self.peer, &self.out, 0, 1).await?;
         Ok(())

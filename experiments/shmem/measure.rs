@@ -4,18 +4,21 @@ use super::args::{Args, Case, Tuple};
 use super::nvshmem::{Nvshmem, Times};
 use super::P999;
 use super::order;
-use crate::columns::{PROXIES, RULE, SCOPE};
+use crate::columns::{PROXIES, SCOPE};
 use crate::error::Failure;
 use crate::nodes::{self, Sender};
-use crate::runner::Rows;
+use crate::runner::{Rows, percentile};
 use crate::values::name;
 use crate::world::{self, Scope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
-use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
+use ginlab::gin::{Inbox, Program, Signal, Sym, World};
 use ginlab::measure::pattern;
-use ginlab::report::Row;
+use ginlab::report::{Row, Status};
+use kernels::shmem::bandwidth::*;
+use kernels::shmem::exchange::*;
+use kernels::shmem::latency::*;
 use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, ShmemArgs};
 
 /// What lies in a destination before.
@@ -33,15 +36,9 @@ pub struct Shmem {
     /// Rounds that the inbox has had.
     rounds: u32,
     times: Buffer,
-    baseline: Option<Nvshmem>,
+    pub(super) baseline: Option<Nvshmem>,
     /// Names the payload of a tuple.
     pub(super) number: u32,
-}
-
-/// Microseconds of one launch: each turn's, and the median.
-struct Launched {
-    turns: Vec<f64>,
-    median: f64,
 }
 
 impl Shmem {
@@ -84,11 +81,6 @@ impl Shmem {
         })
     }
 
-    /// What the baseline says of itself.
-    pub fn baseline(&self) -> Option<String> {
-        self.baseline.as_ref().map(|baseline| baseline.version.clone())
-    }
-
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.number += 1;
         if tuple.case == Case::SignalOrder {
@@ -101,10 +93,9 @@ impl Shmem {
         let together = tuple.case == Case::AllToAll || tuple.case == Case::BarrierAll;
         let mut row = self.row(tuple, if together { (me + 1) % self.world.n_pes() } else { peer });
         // All ranks decide alike.
-        let reaches = !pairs || !self.world.is_mapped(peer);
-        let by_rails = ranks.all_gather_values(&(pairs && reaches), "paths")?.contains(&true);
+        let by_rails = ranks.all_gather_values(&(pairs && !self.world.is_mapped(peer)), "paths")?.contains(&true);
         if tuple.case == Case::AtomicLatency && by_rails {
-            row.status = ginlab::report::Status::Skipped("rails have no fetching atomics".into());
+            row.status = Status::Skipped("rails have no fetching atomics".into());
             return Ok(vec![(row, Vec::new())]);
         }
         self.fill(tuple)?;
@@ -119,9 +110,9 @@ impl Shmem {
             let counted = self.world.signal(self.signal)?;
             self.world.barrier(ranks)?;
             if takes_part {
-                let launched = self.launch(tuple, peer, counted, ranks)?;
-                ours.push(launched.median);
-                all.extend(launched.turns);
+                let turns = self.launch(tuple, peer, counted, ranks)?;
+                ours.push(median(&turns).unwrap_or(0.0));
+                all.extend(turns);
             }
             if matches!(tuple.case, Case::MessagePingPong | Case::AllToAll) {
                 self.rounds += tuple.warmup + tuple.iterations;
@@ -143,12 +134,10 @@ impl Shmem {
             Vec::new()
         };
         let wrong = if self.args.no_check { None } else { Some(self.wrong(tuple, pairs, begins)?) };
-        let wrong: Vec<Option<u64>> = ranks.all_gather_values(&wrong, "wrong bytes")?;
+        let Some(wrong) = ranks.gather_values(&wrong, "wrong bytes")? else { return Ok(Rows::new()) };
         all.sort_by(f64::total_cmp);
         row.times(&all).throughput(bytes, 1);
-        if !all.is_empty() {
-            row.set(&P999, percentile(&all, 999));
-        }
+        row.set(&P999, percentile(&all, 999));
         row.repeats = Some(ours.len() as u64);
         row.verified(wrong.into_iter().flatten().reduce(|a, b| a + b));
         let mut rows = Rows::new();
@@ -188,12 +177,13 @@ impl Shmem {
         row.set(&SCOPE, name(tuple.scope));
         if !self.world.is_mapped(towards) {
             self.args.world.name_rails(&mut row);
-            row.set(&RULE, self.args.world.rule.to_string()).set(&PROXIES, self.args.world.proxies as u64);
+            row.set(&PROXIES, self.args.world.proxies as u64);
         }
         row
     }
 
-    fn launch(&mut self, tuple: &Tuple, peer: u32, counted: u64, ranks: &mut Bootstrap) -> Result<Launched, Failure> {
+    /// Microseconds of each turn of one launch.
+    fn launch(&mut self, tuple: &Tuple, peer: u32, counted: u64, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes()));
         let args = ShmemArgs {
             moves: match tuple.case {
@@ -219,12 +209,7 @@ impl Shmem {
         // SAFETY: the arguments are of this world, and `times` is as long as the tuple asks for.
         unsafe { self.world.launch(ranks, &kernel, tuple.grid, tuple.block, args) }?;
         if tuple.case.is_bandwidth() {
-            let mut stamps = vec![0u64; 2 * tuple.grid as usize];
-            self.times.read(0, &mut stamps)?;
-            let first = stamps.iter().step_by(2).min().copied().unwrap_or(0);
-            let last = stamps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
-            let each = last.saturating_sub(first) as f64 / 1000.0 / f64::from(tuple.iterations);
-            return Ok(Launched { turns: vec![each], median: each });
+            return Ok(vec![world::stamped_us(&self.times, tuple.grid)? / f64::from(tuple.iterations)]);
         }
         let mut cycles = vec![0u64; shmem::latency_words(tuple.iterations)];
         self.times.read(0, &mut cycles)?;
@@ -232,9 +217,7 @@ impl Shmem {
         let all = cycles.pop().unwrap_or(0).max(1) as f64;
         let ways = if tuple.case.is_there_and_back() { 2.0 } else { 1.0 };
         let scale = nanoseconds / all / 1000.0 / ways;
-        let turns: Vec<f64> = cycles.into_iter().map(|cycles| cycles as f64 * scale).collect();
-        let median = median(&turns).unwrap_or(0.0);
-        Ok(Launched { turns, median })
+        Ok(cycles.into_iter().map(|cycles| cycles as f64 * scale).collect())
     }
 
     /// Payload to send, poison where it is to arrive.
@@ -273,50 +256,30 @@ impl Shmem {
         }
         Ok(wrong)
     }
-
-    pub fn end(mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        self.baseline = None;
-        self.world.close(ranks)
-    }
 }
 
 fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
-    use Scope::{Block, Thread, Warp};
-    match (tuple.case, tuple.scope) {
-        (Case::PLatency, _) => shmem::latency::SHMEM_P,
-        (Case::AtomicLatency, _) => shmem::latency::SHMEM_ATOMIC,
-        (Case::SignalPingPong, _) => shmem::latency::SHMEM_SIGNAL,
-        (Case::PutLatency, Thread) => shmem::latency::SHMEM_PUT_THREAD,
-        (Case::PutLatency, Warp) => shmem::latency::SHMEM_PUT_WARP,
-        (Case::PutLatency, Block) => shmem::latency::SHMEM_PUT_BLOCK,
-        (Case::GetLatency, Thread) => shmem::latency::SHMEM_GET_THREAD,
-        (Case::GetLatency, Warp) => shmem::latency::SHMEM_GET_WARP,
-        (Case::GetLatency, Block) => shmem::latency::SHMEM_GET_BLOCK,
-        (Case::PutSignalPingPong, Thread) => shmem::latency::SHMEM_PUT_SIGNAL_THREAD,
-        (Case::PutSignalPingPong, Warp) => shmem::latency::SHMEM_PUT_SIGNAL_WARP,
-        (Case::PutSignalPingPong, Block) => shmem::latency::SHMEM_PUT_SIGNAL_BLOCK,
-        (Case::MessagePingPong, Thread) => shmem::exchange::SHMEM_MESSAGE_THREAD,
-        (Case::MessagePingPong, Warp) => shmem::exchange::SHMEM_MESSAGE_WARP,
-        (Case::MessagePingPong, Block) => shmem::exchange::SHMEM_MESSAGE_BLOCK,
-        (Case::BarrierAll, Thread) => shmem::latency::SHMEM_BARRIER_THREAD,
-        (Case::BarrierAll, Warp) => shmem::latency::SHMEM_BARRIER_WARP,
-        (Case::BarrierAll, Block) => shmem::latency::SHMEM_BARRIER_BLOCK,
-        (Case::AllToAll, _) if !tuple.by_messages => shmem::exchange::SHMEM_ALL_TO_ALL_PUTS_BLOCK,
-        (Case::AllToAll, Thread) => shmem::exchange::SHMEM_ALL_TO_ALL_THREAD,
-        (Case::AllToAll, Warp) => shmem::exchange::SHMEM_ALL_TO_ALL_WARP,
-        (Case::AllToAll, Block) => shmem::exchange::SHMEM_ALL_TO_ALL_BLOCK,
+    let [by_thread, by_warp, by_block] = match tuple.case {
+        Case::PLatency => return SHMEM_P,
+        Case::AtomicLatency => return SHMEM_ATOMIC,
+        Case::SignalPingPong => return SHMEM_SIGNAL,
+        Case::AllToAll if !tuple.by_messages => return SHMEM_ALL_TO_ALL_PUTS_BLOCK,
+        Case::PutLatency => [SHMEM_PUT_THREAD, SHMEM_PUT_WARP, SHMEM_PUT_BLOCK],
+        Case::GetLatency => [SHMEM_GET_THREAD, SHMEM_GET_WARP, SHMEM_GET_BLOCK],
+        Case::PutSignalPingPong => [SHMEM_PUT_SIGNAL_THREAD, SHMEM_PUT_SIGNAL_WARP, SHMEM_PUT_SIGNAL_BLOCK],
+        Case::MessagePingPong => [SHMEM_MESSAGE_THREAD, SHMEM_MESSAGE_WARP, SHMEM_MESSAGE_BLOCK],
+        Case::BarrierAll => [SHMEM_BARRIER_THREAD, SHMEM_BARRIER_WARP, SHMEM_BARRIER_BLOCK],
+        Case::AllToAll => [SHMEM_ALL_TO_ALL_THREAD, SHMEM_ALL_TO_ALL_WARP, SHMEM_ALL_TO_ALL_BLOCK],
         // `signal-order` has kernels of its own.
-        (Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder, scope) => match scope {
-            Thread => shmem::bandwidth::SHMEM_BANDWIDTH_THREAD,
-            Warp => shmem::bandwidth::SHMEM_BANDWIDTH_WARP,
-            Block => shmem::bandwidth::SHMEM_BANDWIDTH_BLOCK,
-        },
+        Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder => {
+            [SHMEM_BANDWIDTH_THREAD, SHMEM_BANDWIDTH_WARP, SHMEM_BANDWIDTH_BLOCK]
+        }
+    };
+    match tuple.scope {
+        Scope::Thread => by_thread,
+        Scope::Warp => by_warp,
+        Scope::Block => by_block,
     }
-}
-
-/// Of sorted values, by nearest rank.
-fn percentile(sorted: &[f64], per_mille: usize) -> Option<f64> {
-    sorted.get((sorted.len() * per_mille).div_ceil(1000).saturating_sub(1)).copied()
 }
 
 fn median(values: &[f64]) -> Option<f64> {

@@ -16,7 +16,7 @@ use crate::world;
 use args::{Args, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::gin::World;
-use ginlab::report::{About, Best, Column, Header, Headline, Plot, Row};
+use ginlab::report::{About, Column, Header, Headline, Plot};
 use measure::Shmem;
 
 pub const PROGRAMS: &[Program] = &[program::<Shmem>()];
@@ -33,18 +33,8 @@ impl Experiment for Shmem {
             nodes::RAIL_MAX,
         ],
         headlines: &[
-            Headline {
-                what: "signal, one way",
-                column: "time_us_p50",
-                best: Best::Least,
-                only: &[("case", "signal-ping-pong")],
-            },
-            Headline {
-                what: "barrier of all PEs",
-                column: "time_us_p50",
-                best: Best::Least,
-                only: &[("case", "barrier-all")],
-            },
+            Headline::least("signal, one way", "time_us_p50", &[("case", "signal-ping-pong")]),
+            Headline::least("barrier of all PEs", "time_us_p50", &[("case", "barrier-all")]),
         ],
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATIO],
         ..About::new(
@@ -77,7 +67,7 @@ impl Experiment for Shmem {
              put-signal-bandwidth and get-bandwidth the time of all bytes of a turn; size_bytes of all-to-all is what goes to each PE",
         );
         let shmem = Shmem::open(args, world, tuples, ranks)?;
-        header.notes(shmem.baseline().map(|baseline| format!("beside it in turns: {baseline}")));
+        header.notes(shmem.baseline.as_ref().map(|baseline| format!("beside it in turns: {}", baseline.version)));
         Ok((shmem, header))
     }
 
@@ -85,11 +75,8 @@ impl Experiment for Shmem {
         self.measure(tuple, ranks)
     }
 
-    fn what(row: &Row) -> String {
-        row.case.clone()
-    }
-
     async fn close(self, _: &Header, _: &OutputArgs, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        Ok(self.end(ranks)?)
+        drop(self.baseline);
+        Ok(self.world.close(ranks)?)
     }
 }

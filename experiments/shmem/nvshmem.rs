@@ -41,13 +41,8 @@ impl Nvshmem {
         let output = child.stdout.take().ok_or_else(|| failed("no output"))?;
         let (sender, answers) = channel();
         // Ends with the program's output.
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        std::thread::spawn(move || lines.try_for_each(|line| sender.send(line)));
         let mut started = Nvshmem { child, requests, answers, timeout, version: String::new() };
         // Other libraries talk on stdout too.
         started.version = started.line("ready ").ok_or_else(|| failed("it did not start (its first line is \"ready\")"))?;
@@ -56,12 +51,8 @@ impl Nvshmem {
 
     /// The next line that begins so, without that; `None` when none comes in time.
     fn line(&mut self, begin: &str) -> Option<String> {
-        loop {
-            let line = self.answers.recv_timeout(self.timeout).ok()?;
-            if let Some(rest) = line.strip_prefix(begin) {
-                return Some(rest.trim().to_owned());
-            }
-        }
+        let mut lines = std::iter::from_fn(|| self.answers.recv_timeout(self.timeout).ok());
+        lines.find_map(|line| Some(line.strip_prefix(begin)?.trim().to_owned()))
     }
 
     /// One launch; `None` where it has no such case.
@@ -73,10 +64,7 @@ impl Nvshmem {
         writeln!(requests, "{request}").and_then(|()| requests.flush()).map_err(|error| failed(&error.to_string()))?;
         let answer = self.line("times ").ok_or_else(|| failed("no answer in time"))?;
         let numbers: Vec<f64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        match numbers[..] {
-            [min, p50, p99, p999] => Ok(Some(Times { min, p50, p99, p999 })),
-            _ => Ok(None),
-        }
+        Ok(<[f64; 4]>::try_from(numbers).ok().map(|[min, p50, p99, p999]| Times { min, p50, p99, p999 }))
     }
 }
 

@@ -14,18 +14,10 @@ use kernels::signal_check::{self, SignalCheck};
 /// Puts that a producer has under way at once.
 const SLOTS: u32 = 4;
 
-fn scope(tuple: &Tuple) -> u32 {
-    match tuple.scope {
-        Scope::Thread => signal_check::SCOPE_THREAD,
-        Scope::Warp => signal_check::SCOPE_WARP,
-        Scope::Block => signal_check::SCOPE_BLOCK,
-    }
-}
-
 /// Slots of all producers; none of other cases.
 fn slots(tuple: &Tuple) -> u32 {
     match tuple.case {
-        Case::SignalOrder => signal_check::producers(scope(tuple), tuple.grid, tuple.block).saturating_mul(SLOTS),
+        Case::SignalOrder => signal_check::producers(tuple.scope as u32, tuple.grid, tuple.block).saturating_mul(SLOTS),
         _ => 0,
     }
 }

@@ -29,6 +29,14 @@ struct Part {
     wrong: Option<u64>,
 }
 
+/// What a tuple is for this rank.
+struct Round<'a> {
+    tuple: &'a Tuple,
+    targets: Vec<Target>,
+    /// How many ranks write to us.
+    writers: u64,
+}
+
 /// A rank that writes.
 pub struct Write {
     pub args: Args,
@@ -46,28 +54,27 @@ impl Write {
         let (rank, size) = (ranks.rank(), ranks.size());
         let mine = tuple.targets.of(rank, &self.pairing);
         let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
-        // How many ranks write to us.
         let writers = (0..size).filter(|other| tuple.targets.of(*other, &self.pairing).contains(&rank)).count() as u64;
+        let round = Round { tuple, targets, writers };
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
 
-        self.repeat(tuple, &targets, writers, ranks).await?;
+        self.repeat(&round, ranks).await?;
         let before = self.job.flow.counters();
         let (mut times, mut bare) = (Vec::new(), Vec::new());
         let measures_bare = self.args.bare && tuple.rails == 1 && tuple.targets == Targets::One;
         for _ in 0..self.args.repeats {
-            times.push(self.repeat(tuple, &targets, writers, ranks).await?);
+            times.push(self.repeat(&round, ranks).await?);
             if measures_bare {
-                bare.push(self.bare(tuple, targets.first(), writers, ranks).await?);
+                bare.push(self.bare(&round, ranks).await?);
             }
         }
         let after = self.job.flow.counters();
-        let singles = self.singles(tuple, &targets, writers, ranks).await?;
-        let wrong =
-            if self.args.no_check { None } else { Some(self.verify(tuple, &targets, writers, ranks).await?) };
-        let operations = if tuple.targets == Targets::Turn { 1 } else { targets.len() as u64 };
+        let singles = self.singles(&round, ranks).await?;
+        let wrong = if self.args.no_check { None } else { Some(self.verify(&round, ranks).await?) };
+        let operations = if tuple.targets == Targets::Turn { 1 } else { round.targets.len() as u64 };
         let sender = Sender {
             rank,
-            times: if targets.is_empty() { Vec::new() } else { times },
+            times: if round.targets.is_empty() { Vec::new() } else { times },
             bytes: tuple.bytes * operations,
             operations,
             rail_bytes: moved(&before, &after, tuple.rails),
@@ -97,13 +104,14 @@ impl Write {
             let senders: Vec<Sender> = all.into_iter().map(|part| part.sender).collect();
             sums = nodes::sums(&row, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(ranks, None));
         }
-        if !measures_bare {
-            return Ok([vec![(row, times)], sums].concat());
+        let mut beside = Rows::new();
+        if measures_bare {
+            let mut bare_row = self.row(tuple, "bare-write");
+            timed(&mut bare_row, &bare, tuple.bytes * pairs, pairs);
+            row.against(&bare_row, &times, &bare);
+            beside.push((bare_row, bare));
         }
-        let mut bare_row = self.row(tuple, "bare-write");
-        timed(&mut bare_row, &bare, tuple.bytes * pairs, pairs);
-        row.against(&bare_row, &times, &bare);
-        Ok([vec![(row, times), (bare_row, bare)], sums].concat())
+        Ok([vec![(row, times)], beside, sums].concat())
     }
 
     fn row(&self, tuple: &Tuple, case: &str) -> Row {
@@ -115,29 +123,21 @@ impl Write {
     }
 
     /// One repeat; microseconds per write and target where this rank writes, 0 elsewhere.
-    async fn repeat(
-        &self,
-        tuple: &Tuple,
-        targets: &[Target],
-        writers: u64,
-        ranks: &mut Bootstrap,
-    ) -> Result<f64, Failure> {
+    async fn repeat(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
+        let Round { tuple, targets, .. } = round;
         ranks.barrier("start of a repeat")?;
+        let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len().max(1) };
+        let turns = targets.chunks(at_once);
         let started = Instant::now();
-        if tuple.targets == Targets::Turn {
-            for target in targets {
-                self.writes(tuple, std::slice::from_ref(target)).await?;
-            }
-        } else {
+        for targets in turns.clone() {
             self.writes(tuple, targets).await?;
         }
         let elapsed = started.elapsed().as_secs_f64() * 1e6;
-        self.end(targets, writers, ranks).await?;
+        self.end(targets, round, ranks).await?;
         if targets.is_empty() {
             return Ok(0.0);
         }
-        let turns = if tuple.targets == Targets::Turn { targets.len() as u64 } else { 1 };
-        Ok(elapsed / (tuple.writes * turns) as f64)
+        Ok(elapsed / (tuple.writes * turns.len() as u64) as f64)
     }
 
     /// All writes of a repeat, a window of them in flight to each target.
@@ -180,43 +180,34 @@ impl Write {
     }
 
     /// Tells the targets that this rank's writes are complete, and waits until its own writers are done.
-    async fn end(&self, targets: &[Target], writers: u64, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    async fn end(&self, targets: &[Target], round: &Round<'_>, ranks: &mut Bootstrap) -> Result<(), Failure> {
         for target in targets {
             self.job.flow.write_with_immediate(&self.source, 0, target, 0, 0, DONE).await?;
         }
-        if writers > 0 {
-            self.job.wait_signal(DONE, writers, ranks).await?;
+        if round.writers > 0 {
+            self.job.wait_signal(DONE, round.writers, ranks).await?;
         }
         Ok(())
     }
 
     /// The plainest loop, microseconds per write.
-    async fn bare(
-        &self,
-        tuple: &Tuple,
-        target: Option<&Target>,
-        writers: u64,
-        ranks: &mut Bootstrap,
-    ) -> Result<f64, Failure> {
+    async fn bare(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
+        let Round { tuple, targets, .. } = round;
+        let first = &targets[..targets.len().min(1)];
         ranks.barrier("start of the bare loop")?;
         let mut each = 0.0;
-        if let Some(target) = target {
+        if let [target] = first {
             let flow = &self.job.flow;
             let seconds = flow.bare_writes(&self.source, target, tuple.bytes, tuple.writes, self.job.timeout)?;
             each = seconds * 1e6 / tuple.writes as f64;
         }
-        self.end(target.map(std::slice::from_ref).unwrap_or_default(), writers, ranks).await?;
+        self.end(first, round, ranks).await?;
         Ok(each)
     }
 
     /// Single writes to the first target, each from its post to its completion, in microseconds.
-    async fn singles(
-        &self,
-        tuple: &Tuple,
-        targets: &[Target],
-        writers: u64,
-        ranks: &mut Bootstrap,
-    ) -> Result<Vec<f64>, Failure> {
+    async fn singles(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
+        let Round { tuple, targets, .. } = round;
         ranks.barrier("start of the single writes")?;
         let mut times = Vec::new();
         if let Some(target) = targets.first() {
@@ -226,18 +217,13 @@ impl Write {
                 times.push(started.elapsed().as_secs_f64() * 1e6);
             }
         }
-        self.end(targets, writers, ranks).await?;
+        self.end(targets, round, ranks).await?;
         Ok(times)
     }
 
     /// Every buffer written once, over poison; the wrong bytes that this rank has found.
-    async fn verify(
-        &mut self,
-        tuple: &Tuple,
-        targets: &[Target],
-        writers: u64,
-        ranks: &mut Bootstrap,
-    ) -> Result<u64, Failure> {
+    async fn verify(&mut self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<u64, Failure> {
+        let Round { tuple, targets, .. } = round;
         let iteration = self.iteration;
         self.iteration += 1;
         let bytes = tuple.bytes as usize;
@@ -257,10 +243,10 @@ impl Write {
         }
         ranks.barrier("start of the verified pass")?;
         for target in targets {
-            let one = Tuple { writes: tuple.buffers.into(), ..*tuple };
+            let one = Tuple { writes: tuple.buffers.into(), ..**tuple };
             self.writes(&one, std::slice::from_ref(target)).await?;
         }
-        self.end(targets, writers, ranks).await?;
+        self.end(targets, round, ranks).await?;
         let mut wrong = 0;
         if let Some(writer) = writer {
             for (offset, slot) in slots() {

@@ -232,10 +232,10 @@ fn shared_memory_rails_are_verified() {
 
 #[test]
 fn verification_finds_one_missing_byte() {
-    // Tickets: the timed puts; then the verified ones: one window of 4 where the timed puts fill no more, else 2, of which the second is
-    // what stays. Null rails count 2 in any case.
+    // Tickets: the timed puts; then the verified ones, twice a window of 4, of which the second is what stays. Timed puts that fill the
+    // window once are verified themselves.
     let args = "-w 0 -r 1 --window 4 --mode nbi --rails 2 -b 64 -e 64 --csv run.csv --json -";
-    for (provider, timed, ticket) in [("tcp", 1, 1 + 3), ("tcp", 9, 9 + 4), ("null", 1, 1 + 4)] {
+    for (provider, timed, ticket) in [("tcp", 1, 1 + 4), ("tcp", 9, 9 + 4), ("tcp", 4, 3), ("null", 1, 1 + 4)] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = proxy(&format!("{args} -n {timed} -p {provider} --fault corrupt={ticket}"));
         command.current_dir(folder.path());
