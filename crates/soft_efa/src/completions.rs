@@ -93,7 +93,7 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
 /// Destroys it.
 ///
 /// # Safety
-/// Made by [`create`], and not used any more.
+/// Made by [`efadv_create_cq`](crate::efadv_create_cq), and not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     // SAFETY: the caller's.
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
 /// EFA's face of a queue.
 ///
 /// # Safety
-/// Made by [`create`].
+/// Made by [`efadv_create_cq`](crate::efadv_create_cq).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
     // SAFETY: the caller's.

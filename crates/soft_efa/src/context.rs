@@ -135,7 +135,7 @@ impl Context {
 /// Closes a card.
 ///
 /// # Safety
-/// As [`Context::of`]; nothing that was made of it is used any more.
+/// The context is open; nothing that was made of it is used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     let offset = offset_of!(verbs_context, context);
