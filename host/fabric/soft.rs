@@ -171,7 +171,7 @@ fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
 /// # Safety
 /// The process has one thread.
 pub unsafe fn use_cards_within_a_machine() {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { set_default(SHARED_MEMORY, "0") }
 }
 
@@ -179,7 +179,7 @@ pub unsafe fn use_cards_within_a_machine() {
 /// The process has one thread.
 unsafe fn set_default(name: &str, value: &str) {
     if std::env::var_os(name).is_none() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { std::env::set_var(name, value) };
     }
 }

@@ -58,7 +58,7 @@ struct Entry {
 /// # Safety
 /// The context is open, the attributes are C's.
 pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
     if attributes.comp_mask != 0 || !attributes.channel.is_null() {
         return refuse(libc::EOPNOTSUPP);
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
 /// Made by [`efadv_create_cq`](crate::efadv_create_cq), and not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         if !(*Completions::of(queue).inner.get()).pairs.is_empty() {
             return libc::EBUSY;
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
 /// Made by [`efadv_create_cq`](crate::efadv_create_cq).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { (&raw const (*queue.cast::<Completions>()).efa).cast_mut() }
 }
 
@@ -223,7 +223,7 @@ fn said_once() {
 /// # Safety
 /// One of [`create`].
 unsafe fn of<'a>(queue: *mut ibv_cq_ex) -> &'a Completions {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { Completions::of(queue.cast()) }
 }
 
@@ -306,7 +306,7 @@ unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
 /// # Safety
 /// One of [`efadv_cq_from_ibv_cq_ex`]; within a poll.
 unsafe fn entry_of<'a>(efa: *mut efadv_cq) -> &'a Entry {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { current(efa.byte_sub(std::mem::offset_of!(Completions, efa)).cast()) }
 }
 

@@ -154,7 +154,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 /// The context is open, the place is C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let spec = &unsafe { Context::of(context) }.machine.spec;
     // SAFETY: numbers: zero is a value of each.
     let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut
     (attributes.max_cq, attributes.max_cqe) = (512, 32768);
     (attributes.max_mr, attributes.max_pd, attributes.max_ah) = (MOST as c_int, 256, 65535);
     (attributes.max_pkeys, attributes.phys_port_cnt) = (1, 1);
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { place.write(attributes) };
     0
 }
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn query_port(
     if port != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let context = unsafe { Context::of(context) };
     // SAFETY: numbers: zero is a value of each.
     let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn query_port(
 /// The context is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let handle = unsafe { Context::of(context) }.domains.fetch_add(1, Ordering::Relaxed);
     Box::into_raw(Box::new(ibv_pd { context, handle }))
 }
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 /// Made by [`ibv_alloc_pd`], and not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     drop(unsafe { Box::from_raw(domain) });
     0
 }
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { ibv_reg_mr_iova2(domain, address, length, address.expose_provenance() as u64, access as c_uint) }
 }
 
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     if iova != start {
         return refuse(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let context = unsafe { Context::of((*domain).context) };
     if length == 0 || start.checked_add(length as u64).is_none() {
         return refuse(libc::EINVAL);
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
 /// Made by [`ibv_reg_mr_iova2`], and not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let registration = unsafe { Box::from_raw(registration) };
     // SAFETY: its context is open.
     let context = unsafe { Context::of(registration.context) };
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv
 /// Made by [`ibv_create_ah`], and not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
     // SAFETY: its context is open.
     let context = unsafe { Context::of(handle.verbs.context) };

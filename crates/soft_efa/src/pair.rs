@@ -84,7 +84,7 @@ impl Pair {
     /// One thread at a time, by C's contract for sessions.
     #[allow(clippy::mut_from_ref, reason = "C's contract stands in for the exclusive reference")]
     pub unsafe fn session(&self) -> &mut Session {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { &mut *self.session.get() }
     }
 }
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     efa: *mut efadv_qp_init_attr,
     bytes: u32,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
     let (spec, cap) = (&context.machine.spec, &attributes.cap);
     let fits = cap.max_send_wr <= spec.depth
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
 /// Made by [`efadv_create_qp_ex`], and not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         let this = Pair::of(pair);
         crate::keeper::remove(this);
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn post_recv(
     mut chain: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let this = unsafe { Pair::of(pair) };
     let mut receiver = locked(&this.receiver);
     // SAFETY: null or one of the chain.
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn post_send(
     mut chain: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     let this = unsafe { Pair::of(pair) };
     let mut sender = locked(&this.sender);
     // SAFETY: null or one of the chain.

@@ -39,7 +39,7 @@ pub fn install(verbs: &mut ibv_qp_ex, writes: bool) {
 /// # Safety
 /// The pair is one of `efadv_create_qp_ex`; one thread at a time.
 unsafe fn session<'a>(pair: *mut ibv_qp_ex) -> (&'a Pair, &'a mut Session) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         let pair = Pair::of(pair.cast());
         (pair, pair.session())

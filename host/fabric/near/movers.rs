@@ -2,10 +2,12 @@
 //! always goes to the same thread, in whose cache it still is when its slot is written again.
 
 use crate::memory_file::MemoryFile;
+use crossbeam_utils::CachePadded;
+use crossbeam_utils::sync::{Parker, Unparker};
+use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 const CHUNK: u64 = 128 << 10;
 /// How long a thread looks for more before it sleeps: to wake it costs as much as some chunks.
 const AWAKE: Duration = Duration::from_millis(1);
+/// A sleeping thread looks whether it is to end.
+const ASLEEP: Duration = Duration::from_millis(100);
 
 /// What is left of one write.
 #[derive(Debug)]
@@ -39,10 +43,19 @@ struct Chunk {
 // SAFETY: the addresses are valid for any thread until the job is done (contract of `Movers::copy`).
 unsafe impl Send for Chunk {}
 
+/// A thread's work.
+struct Lane {
+    chunks: Mutex<VecDeque<Chunk>>,
+    /// How many there are, to look at without the lock.
+    count: CachePadded<AtomicUsize>,
+    end: AtomicBool,
+    /// Wakes the thread, if it sleeps: only that takes a system call.
+    thread: Unparker,
+}
+
 /// The threads. Dropped, they end, after what they have been given.
 pub struct Movers {
-    /// To each thread. Only to wake one that sleeps takes a system call.
-    lanes: Vec<Sender<Chunk>>,
+    lanes: Vec<Arc<Lane>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -60,8 +73,16 @@ impl Movers {
     pub fn start(threads: usize) -> io::Result<Movers> {
         let mut movers = Movers { lanes: Vec::new(), threads: Vec::new() };
         for number in 0..threads.max(1) {
-            let (lane, chunks) = mpsc::channel();
-            let thread = std::thread::Builder::new().name(format!("mover {number}")).spawn(move || serve(&chunks))?;
+            let parker = Parker::new();
+            let lane = Arc::new(Lane {
+                chunks: Mutex::default(),
+                count: CachePadded::default(),
+                end: AtomicBool::new(false),
+                thread: parker.unparker().clone(),
+            });
+            let of_thread = lane.clone();
+            let thread =
+                std::thread::Builder::new().name(format!("mover {number}")).spawn(move || of_thread.serve(&parker))?;
             movers.lanes.push(lane);
             movers.threads.push(thread);
         }
@@ -85,8 +106,7 @@ impl Movers {
         for chunk in 0..chunks {
             let offset = chunk * CHUNK;
             let lane = &self.lanes[((at / CHUNK + chunk) % self.lanes.len() as u64) as usize];
-            // Its thread is there for as long as this is.
-            let _ = lane.send(Chunk {
+            lane.push(Chunk {
                 // SAFETY: inside the source and the target.
                 source: unsafe { source.add(offset as usize) },
                 // SAFETY: as above.
@@ -100,31 +120,48 @@ impl Movers {
     }
 }
 
-/// A thread's work: until there is none any more and nobody is left to give it some.
-fn serve(chunks: &Receiver<Chunk>) {
-    let mut since = Instant::now();
-    loop {
-        let chunk = match chunks.try_recv() {
-            Err(TryRecvError::Empty) if since.elapsed() < AWAKE => {
+impl Lane {
+    fn push(&self, chunk: Chunk) {
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.push_back(chunk);
+        self.count.store(chunks.len(), Ordering::Release);
+        drop(chunks);
+        self.thread.unpark();
+    }
+
+    fn serve(&self, parker: &Parker) {
+        let mut since = Instant::now();
+        loop {
+            if self.count.load(Ordering::Acquire) > 0 {
+                let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+                let chunk = chunks.pop_front();
+                self.count.store(chunks.len(), Ordering::Release);
+                drop(chunks);
+                if let Some(Chunk { source, target, bytes, job, .. }) = chunk {
+                    // SAFETY: the contract of `copy`; the two are different memory, or a put onto itself, which is undefined
+                    // on a card too and stays within both.
+                    unsafe { std::ptr::copy(source, target, bytes) };
+                    job.0.fetch_sub(1, Ordering::Release);
+                }
+                since = Instant::now();
+            } else if self.end.load(Ordering::Acquire) {
+                return;
+            } else if since.elapsed() < AWAKE {
                 std::hint::spin_loop();
-                continue;
+            } else {
+                // What was pushed since the look above has left a token, with which this returns at once.
+                parker.park_timeout(ASLEEP);
             }
-            Err(TryRecvError::Empty) => chunks.recv().ok(),
-            given => given.ok(),
-        };
-        let Some(Chunk { source, target, bytes, job, _memory }) = chunk else { return };
-        // SAFETY: the contract of `copy`; the two are different memory, or a put onto itself, which is undefined on a card too
-        // and stays within both.
-        unsafe { std::ptr::copy(source, target, bytes) };
-        job.0.fetch_sub(1, Ordering::Release);
-        since = Instant::now();
+        }
     }
 }
 
 impl Drop for Movers {
     fn drop(&mut self) {
-        // The threads take what was sent, and then hear that there are no senders.
-        self.lanes.clear();
+        for lane in &self.lanes {
+            lane.end.store(true, Ordering::Release);
+            lane.thread.unpark();
+        }
         for thread in self.threads.drain(..) {
             // It copies and nothing else: it cannot have panicked.
             let _ = thread.join();
