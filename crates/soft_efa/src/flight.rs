@@ -9,7 +9,8 @@ use crate::pair::Pair;
 use crate::request::{Kind, Request};
 use crate::wire::now;
 use card_model::Fault;
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -42,15 +43,16 @@ pub struct Done {
 }
 
 /// The sending side of a queue pair.
-#[derive(Default)]
 pub struct Sender {
     depth: u32,
     /// Posted, and their completions not read.
     outstanding: u32,
     /// How often to ask a peer that is not ready.
     pub rnr_retry: u8,
-    /// By when they are due, in time (of a timed card) or in polls, and then in the order posted.
-    flights: BTreeMap<(u64, u64), Flight>,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// What is due, by time (of a timed card) or by polls, and then in the order posted.
+    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     done: VecDeque<Done>,
     polls: u64,
     /// How many of them the keeper has seen.
@@ -61,7 +63,18 @@ pub struct Sender {
 impl Sender {
     /// For so many requests.
     pub fn new(depth: u32) -> Sender {
-        Sender { depth, rnr_retry: FOR_EVER, ..Sender::default() }
+        Sender {
+            depth,
+            outstanding: 0,
+            rnr_retry: FOR_EVER,
+            flights: Vec::new(),
+            free: Vec::new(),
+            events: BinaryHeap::new(),
+            done: VecDeque::new(),
+            polls: 0,
+            seen: 0,
+            is_dead: false,
+        }
     }
 
     /// Posts all of these, or none: the answer is C's code.
@@ -80,7 +93,7 @@ impl Sender {
         }
         // What is due at once need not wait for a poll.
         self.advance(pair);
-        if !self.flights.is_empty() {
+        if !self.events.is_empty() {
             crate::keeper::wake();
         }
         0
@@ -88,13 +101,13 @@ impl Sender {
 
     /// The keeper's look: whether anything is on its way. Where nobody has polled since its last one, it does.
     pub fn keep(&mut self, pair: &Pair) -> bool {
-        if !self.flights.is_empty() && self.seen == self.polls {
+        if !self.events.is_empty() && self.seen == self.polls {
             // All that waits for polls has waited long enough.
             self.polls += pair.context.machine.spec.reorder;
             self.poll(pair);
         }
         self.seen = self.polls;
-        !self.flights.is_empty()
+        !self.events.is_empty()
     }
 
     fn begin(&mut self, pair: &Pair, request: Request) {
@@ -127,13 +140,23 @@ impl Sender {
             None => (self.polls + spec.delay(serial), 0),
         };
         let flight = Flight { request, serial, completes, waits: None, status };
-        self.flights.insert((arrives, serial), flight);
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.flights[place] = Some(flight);
+                place
+            }
+            None => {
+                self.flights.push(Some(flight));
+                self.flights.len() - 1
+            }
+        };
+        self.events.push(Reverse((arrives, serial, place)));
     }
 
     /// A poll: time goes on, for cards that have no other.
     pub fn poll(&mut self, pair: &Pair) {
         self.polls += 1;
-        if !self.flights.is_empty() {
+        if !self.events.is_empty() {
             self.advance(pair);
         }
     }
@@ -141,11 +164,22 @@ impl Sender {
     fn advance(&mut self, pair: &Pair) {
         let is_timed = pair.context.wire.is_timed();
         let time = if is_timed { now() } else { self.polls };
-        while let Some(entry) = self.flights.first_entry().filter(|entry| entry.key().0 <= time) {
-            let mut flight = entry.remove();
-            match self.step(pair, &mut flight, time, is_timed) {
-                Some(due) => drop(self.flights.insert((due, flight.serial), flight)),
-                None => self.complete(pair, &flight),
+        while let Some(&Reverse((due, serial, place))) = self.events.peek() {
+            if due > time {
+                return;
+            }
+            self.events.pop();
+            let Some(mut flight) = self.flights[place].take() else { continue };
+            let again = self.step(pair, &mut flight, time, is_timed);
+            match again {
+                Some(due) => {
+                    self.flights[place] = Some(flight);
+                    self.events.push(Reverse((due, serial, place)));
+                }
+                None => {
+                    self.free.push(place);
+                    self.complete(pair, &flight);
+                }
             }
         }
     }
@@ -190,9 +224,9 @@ impl Sender {
 
     /// Lets everything arrive that can.
     pub fn flush(&mut self, pair: &Pair) {
-        for flight in self.flights.values().filter(|flight| flight.status.is_none()) {
+        for flight in self.flights.iter().flatten().filter(|flight| flight.status.is_none()) {
             let _ = deliver(pair, &flight.request, self.rnr_retry);
         }
-        self.flights.clear();
+        self.events.clear();
     }
 }
