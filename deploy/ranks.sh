@@ -3,7 +3,7 @@
 #
 #   RANKS_PER_NODE=8 NODE=0 NODES=2 MASTER_ADDR=host-a GINLAB_TOKEN=secret deploy/ranks.sh ginlab proxy --rails 4
 #
-# NODE and NODES come from SkyPilot's variables or an Indexed Job's where they are not set. Rank 0 speaks for all. When a rank
+# For bash 4.3 and later. NODE and NODES come from SkyPilot's variables or an Indexed Job's where they are not set. Rank 0 speaks for all. When a rank
 # fails the others are ended, and its exit code is the script's.
 set -euo pipefail
 ranks=${RANKS_PER_NODE:-${SKYPILOT_NUM_GPUS_PER_NODE:-}}
@@ -31,10 +31,14 @@ for ((local = 0; local < ranks; local++)); do
 done
 for ((left = ranks; left > 0; left--)); do
     code=0
-    wait -n -p ended || code=$?
-    if ((code != 0)); then
-        echo "ranks.sh: a rank of node $node (process $ended) ended with exit code $code" >&2
-        exit "$code"
-    fi
+    wait -n || code=$?
+    if ((code == 0)); then continue; fi
+    # `wait -n -p` would name it, from bash 5.1 on. A shell keeps the exit codes of those that have ended.
+    failed=
+    for index in "${!pids[@]}"; do
+        if ! kill -0 "${pids[index]}" 2>/dev/null && ! wait "${pids[index]}"; then failed=$((node * ranks + index)); fi
+    done
+    echo "ranks.sh: rank ${failed:-?} of node $node ended with exit code $code" >&2
+    exit "$code"
 done
 pids=()
