@@ -4,7 +4,7 @@
 #   docker build --target laptop --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab:laptop .
 #   docker build --target efa    --build-arg GINLAB_COMMIT="$(git rev-parse HEAD)" -t ginlab .
 #   docker run --rm ginlab:laptop
-#   docker run --rm --gpus all --device /dev/infiniband --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
+#   docker run --rm --gpus all $(printf -- '--device %s ' /dev/infiniband/uverbs*) --ulimit memlock=-1 --shm-size 8g ginlab ginlab doctor --require-efa
 #
 # Built of it, by scripts/image-lab.sh (buildah, a base of Debian's packages): builder and laptop. Not built yet: cuda and efa.
 # The program is built once, on Debian 12: it needs glibc 2.34 and Open MPI 4 (libmpi.so.40), which all three have. The kernel
@@ -15,9 +15,11 @@ ARG DEBIAN=debian:12-slim
 # Tags: https://hub.docker.com/r/nvidia/cuda/tags. 13.0 wants driver 580 or later.
 ARG CUDA_VERSION=13.0.1
 ARG UBUNTU_VERSION=24.04
-# The checksum of a version as AWS ParallelCluster's cookbook has it (aws/aws-parallelcluster-cookbook, environment.rb).
-ARG EFA_INSTALLER_VERSION=1.41.0
-ARG EFA_INSTALLER_SHA256=3506354cdfbe31ff552fe75f5d0d9bb7efd29cf79bd99457347d29c751c38f9f
+# The latest stable one of the EC2 User Guide ("Get started with EFA"), read 2026-11-23; the checksum as seven public files of different owners
+# have it, one of which says that it was taken from the public address. Of a newer one: AWS ParallelCluster's cookbook at its newest
+# release (cookbooks/aws-parallelcluster-environment/attributes/environment.rb), or the User Guide's "Verify the EFA installer using a checksum".
+ARG EFA_INSTALLER_VERSION=1.50.0
+ARG EFA_INSTALLER_SHA256=fa6dff8593d866866c13cb4640d9059835cd4efa427971f100ab40c97bef2841
 # The commit of release 2.5.1: what is named by a hash is checked by it.
 ARG GDRCOPY_COMMIT=0f7366e73b019e7facf907381f6b0b2f5a1576e4
 # The compiler of the kernels, as kernels/rustc-version names it; scripts/setup.sh brings Debian's.
@@ -57,16 +59,20 @@ RUN apt-get update && apt-get install -y --no-install-recommends build-essential
     && git fetch -q --depth 1 https://github.com/NVIDIA/gdrcopy.git "${GDRCOPY_COMMIT}" && git checkout -q FETCH_HEAD \
     && make prefix=/opt/gdrcopy CUDA=/usr/local/cuda lib lib_install
 
-# The base image: ginlab loads libcuda, which the container toolkit brings, and needs nothing else of CUDA.
-FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu${UBUNTU_VERSION} AS cuda
+# The base image: ginlab loads libcuda, which the container toolkit brings, and needs nothing else of CUDA. Without an MPI: an image has one.
+FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu${UBUNTU_VERSION} AS gpu
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends \
-        ca-certificates curl libfabric1 openmpi-bin openssh-client openssh-server iproute2 pciutils \
+    && apt-get install -y --no-install-recommends ca-certificates curl openssh-client openssh-server iproute2 pciutils \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* && mkdir -p /run/sshd
 COPY --from=gdrcopy /opt/gdrcopy /opt/gdrcopy
 COPY --from=builder /out/ /usr/local/bin/
 RUN echo /opt/gdrcopy/lib >/etc/ld.so.conf.d/gdrcopy.conf && ldconfig
+# The container toolkit passes the host's /dev/gdrdrv in, and what MPS needs (nvidia-cuda-mps-control is of `utility`).
+ENV NVIDIA_GDRCOPY=enabled NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM gpu AS cuda
+RUN apt-get update && apt-get install -y --no-install-recommends libfabric1 openmpi-bin && rm -rf /var/lib/apt/lists/*
 CMD ["ginlab", "doctor"]
 
 # --- efa -------------------------------------------------------------------------------------------------------------------
@@ -77,11 +83,13 @@ ADD --checksum=sha256:${EFA_INSTALLER_SHA256} \
     https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz /efa.tar.gz
 RUN tar -xzf /efa.tar.gz
 
-# libfabric, rdma-core and Open MPI as AWS builds them. No kernel module and no limits: those are the host's.
-FROM cuda AS efa
+# libfabric, rdma-core and Open MPI as AWS builds them. No kernel module and no limits: those are the host's. Above 1.47 the installer takes an
+# image with CUDA for a build of NVIDIA's and leaves rdma-core out, unless told otherwise (as awslabs/awsome-distributed-ai's nccl-tests image
+# of 2026-07 does).
+FROM gpu AS efa
 RUN --mount=type=bind,from=efa-installer,source=/aws-efa-installer,target=/mnt/efa \
     cp -r /mnt/efa /tmp/efa && cd /tmp/efa && apt-get update \
-    && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify \
+    && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify --disable-build-ngc \
     && rm -rf /tmp/efa /var/lib/apt/lists/* \
     && printf '/opt/amazon/openmpi/lib\n/opt/amazon/efa/lib\n' >/etc/ld.so.conf.d/000-efa.conf && ldconfig
 ENV PATH=/opt/amazon/openmpi/bin:/opt/amazon/efa/bin:$PATH

@@ -60,3 +60,9 @@ pub const ROUTE: Column = Column::chosen(
     "",
     "`direct`: each GPU writes to each; `gathered`: by NVLink to the GPU of the target's place, which writes one block for its machine",
 );
+/// How PEs of one GPU ran.
+pub const SHARING: Column = Column::follows(
+    "sharing",
+    "",
+    "How PEs shared GPUs: `none` (each has its own), `one-process` (side by side: threads of one process), `mps` (side by side), `time-slices` (in turns of about 2 ms); empty on the emulated device",
+);

@@ -32,6 +32,8 @@ pub enum Failure {
     Stopped(String),
     /// On a rank that rank 0 started: it knows, and it speaks for all. The exit code is that of the failure itself.
     Told(Box<Failure>),
+    /// Another process was the run, and has said everything: its exit code.
+    Elsewhere(u8),
     /// Nobody reads stdout any more: exit code 141, as a shell reports SIGPIPE, without a word.
     StdoutClosed,
 }
@@ -54,7 +56,7 @@ impl Failure {
             Failure::Usage(_) => Ending::Usage,
             Failure::Timeout(_) => Ending::TimedOut,
             Failure::Interrupted | Failure::Stopped(_) | Failure::StdoutClosed => Ending::Interrupted,
-            Failure::Run(_) | Failure::WrongData(_) | Failure::Unfit(_) => Ending::Failed,
+            Failure::Run(_) | Failure::WrongData(_) | Failure::Unfit(_) | Failure::Elsewhere(_) => Ending::Failed,
         }
     }
 
@@ -68,13 +70,14 @@ impl Failure {
             | Failure::Timeout(text)
             | Failure::Stopped(text) => Some(text.clone()),
             Failure::Interrupted => Some("interrupted; the rows so far are complete".into()),
-            Failure::Told(_) | Failure::StdoutClosed => None,
+            Failure::Told(_) | Failure::Elsewhere(_) | Failure::StdoutClosed => None,
         }
     }
 
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Told(failure) => return failure.exit_code(),
+            Failure::Elsewhere(code) => *code,
             Failure::Run(_) | Failure::WrongData(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Unfit(_) => 3,

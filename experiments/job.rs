@@ -3,14 +3,17 @@
 
 use crate::columns::{AGAIN, COMPLETION, RAIL_BYTES};
 use crate::error::Failure;
+use crate::mps::MpsArgs;
+use crate::rails;
 use crate::runner::Ranks;
-use crate::values::{self, List, Pin, seconds};
+use crate::values::{self, List, Pin, seconds, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::{Bootstrap, Kind};
 use ginlab::cores::share::{self, Want};
 use ginlab::cuda::{Choice, Device, Place};
+use ginlab::fabric::any::{AnyRail, Chosen};
 use ginlab::fabric::discover::{self, Domain, Reach};
-use ginlab::fabric::libfabric::{Level, LibfabricRail, RailOptions};
+use ginlab::fabric::libfabric::{Level, RailOptions};
 use ginlab::fabric::{Access, FabricError, card};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
 use ginlab::pci::PciAddress;
@@ -42,6 +45,8 @@ pub struct MeetArgs {
     /// Interfaces that other hosts may reach rank 0 by (mpi bootstrap), as eth0,ens*
     #[arg(long, value_name = "LIST")]
     pub bootstrap_if: Option<String>,
+    #[command(flatten)]
+    pub mps: MpsArgs,
 }
 
 impl MeetArgs {
@@ -61,6 +66,7 @@ impl MeetArgs {
             timeout: timeout * 2,
             interfaces: self.bootstrap_if.clone(),
             fingerprint,
+            mps: None,
         }
     }
 }
@@ -70,7 +76,7 @@ impl MeetArgs {
 pub struct JobArgs {
     #[command(flatten)]
     pub meet: MeetArgs,
-    /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
+    /// libfabric provider (efa, tcp, shm, ...), or worst: the worst network that EFA may be [default: efa where there is one, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
@@ -111,10 +117,12 @@ impl Connection {
 
 /// A rank with its rails.
 pub struct Job {
-    pub flow: Flow<LibfabricRail>,
+    pub flow: Flow<AnyRail>,
     pub device: Device,
     pub provider: String,
     pub domains: Vec<Domain>,
+    /// Where memory has to lie that peers write to.
+    place: Place,
     pub notes: Vec<String>,
     /// By rank; this rank too.
     pub connections: Vec<Connection>,
@@ -125,14 +133,14 @@ impl JobArgs {
     /// The ranks of such a job.
     ///
     /// # Errors
-    /// Where there is no libfabric.
+    /// Where there is no libfabric, or no such provider.
     pub fn ranks(
         &self,
         fingerprint: Vec<(String, String)>,
         check: impl Fn(usize) -> Result<(), Failure> + 'static,
     ) -> Result<Ranks, Failure> {
         // Before any process is started for nothing.
-        ginlab::fabric::libfabric::require_library()?;
+        rails::check_provider(self.provider.as_deref(), &self.domain)?;
         Ok(self.meet.ranks(self.timeout, fingerprint, check))
     }
 
@@ -223,6 +231,28 @@ pub fn choose_cores(
     Ok(shares.swap_remove(mine))
 }
 
+/// The rails of a job, by its provider.
+fn choose(
+    args: &JobArgs,
+    count: usize,
+    ranks: &mut Bootstrap,
+    device: &Device,
+    notes: &mut Vec<String>,
+) -> Result<(String, Chosen), Failure> {
+    let Some(chosen) = rails::worst_rails(args.provider.as_deref(), &args.domain, count)? else {
+        let (provider, domains) = choose_domains(args.provider.as_deref(), &args.domain, count, ranks, device, notes)?;
+        return Ok((provider, Chosen::Libfabric(domains)));
+    };
+    let provider = chosen.label().unwrap_or_default();
+    notes.extend(chosen.note());
+    let list = |name: &str, value: String| (name.to_owned(), value);
+    ranks.compare(vec![list("provider", provider.clone()), list("number of rails", count.to_string())])?;
+    if ranks.on_this_machine().len() != ranks.size() {
+        return Err(usage("--provider", format!("{provider}: all ranks must be on one machine")));
+    }
+    Ok((provider, chosen))
+}
+
 impl Job {
     /// Opens this rank's rails. `bytes` is what all its regions will take, for the check of this machine's memory.
     pub fn open(
@@ -248,8 +278,8 @@ impl Job {
         if let Some(name) = args.provider.as_deref().filter(|name| name.starts_with(ginlab::fabric::model::PREFIX)) {
             return Err(Failure::Usage(format!("--provider {name}: modelled cards stand under `ginlab proxy` alone")));
         }
-        let (provider, domains) =
-            choose_domains(args.provider.as_deref(), &args.domain, rails, ranks, &device, &mut notes)?;
+        let (provider, chosen) = choose(args, rails, ranks, &device, &mut notes)?;
+        let domains = chosen.domains().to_vec();
         let mut cores = choose_cores(usize::from(args.pin == Pin::Auto), &device, &domains, ranks)?;
         if let Pin::List(list) = &args.pin {
             cores = list.get(ranks.local_rank()).copied().into_iter().collect();
@@ -264,24 +294,22 @@ impl Job {
             level: args.completion,
             cuda_memory: args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)),
             messages,
-            max_outstanding: None,
+            ..RailOptions::default()
         };
-        let opened = domains.iter().map(|domain| LibfabricRail::open(domain, &options));
-        let rails = opened.collect::<Result<Vec<_>, _>>()?;
         let timeout = args.timeout;
-        let flow = Flow::new(rails, timeout);
+        let flow = Flow::new(chosen.open(&options, ranks.rank())?, timeout);
         let cores = cores::allowed().len();
         if ranks.local_size() > cores {
             flow.give_way(true);
             let text = format!("{} ranks share {cores} cores: latencies include the scheduler", ranks.local_size());
             notes.push(text);
         }
-        Ok(Job { flow, device, provider, domains, notes, connections: Vec::new(), timeout })
+        Ok(Job { flow, device, provider, domains, place: chosen.place(), notes, connections: Vec::new(), timeout })
     }
 
     /// Memory of the kind that was asked for, registered on every rail for these uses.
-    pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<LibfabricRail>, Failure> {
-        let place = if kind == MemoryKind::Device { Place::Device } else { Place::Host };
+    pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
+        let place = if kind == MemoryKind::Device { Place::Device } else { self.place };
         let bytes = usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("more memory than there is".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
         self.flow.register(buffer, access).map_err(|error| match error {
@@ -292,13 +320,14 @@ impl Job {
         })
     }
 
-    /// Exchanges addresses and regions with every rank.
-    pub fn connect(&mut self, regions: &[&Region<LibfabricRail>], ranks: &mut Bootstrap) -> Result<(), Failure> {
+    /// Exchanges addresses and regions with every rank, and ends when all ranks have them.
+    pub fn connect(&mut self, regions: &[&Region<AnyRail>], ranks: &mut Bootstrap) -> Result<(), Failure> {
         for offer in ranks.all_gather_values(&self.flow.offer(regions)?, "addresses and memory keys")? {
             let peer = self.flow.add_peer(&offer)?;
             self.connections.push(Connection { peer, offer });
         }
-        Ok(())
+        // A card (EFA's) refuses writes of a peer whose address it does not have, so nobody may write before all have inserted all.
+        Ok(ranks.barrier("connected")?)
     }
 
     /// The header of an experiment over these rails: machine, versions, what was opened.

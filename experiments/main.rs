@@ -6,6 +6,7 @@ mod error;
 mod events;
 mod job;
 mod listing;
+mod mps;
 mod nodes;
 mod output;
 mod program;
@@ -39,7 +40,7 @@ macro_rules! register {
 
 register! {
     proxy, shmem, collectives, jacobi, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, doctor, model, bootstrap,
-    echo, serve, soft_efa, complete,
+    echo, serve, soak, soft_efa, complete,
 }
 
 fn main() -> ExitCode {
@@ -70,6 +71,9 @@ fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
 
 fn run() -> Result<(), Failure> {
     ginlab::cuda::set_ptx(&kernels_ptx::PTX);
+    if let Some(tried) = ginlab::mps::tried() {
+        return tried.map_err(Failure::Run);
+    }
     register();
     let matches = cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;

@@ -2,8 +2,11 @@
 
 use crate::error::Failure;
 use clap::{ArgMatches, Command};
-use ginlab::report::{About, Catalog};
+use ginlab::report::{About, Catalog, Row};
 use std::sync::OnceLock;
+
+/// Runs an experiment, and returns its rows.
+pub type InProcess = fn(&ArgMatches) -> Result<Vec<Row>, Failure>;
 
 /// A subcommand.
 #[derive(Clone, Copy)]
@@ -14,6 +17,8 @@ pub struct Program {
     /// Adds its options.
     pub augment: fn(Command) -> Command,
     pub run: fn(&ArgMatches) -> Result<(), Failure>,
+    /// Runs it with all ranks as threads of this process, without outputs; returns the rows. An experiment alone has it.
+    pub in_process: Option<InProcess>,
     /// Of one that writes rows.
     pub about: Option<About>,
 }
@@ -58,6 +63,7 @@ macro_rules! program {
                 let args = <$args as clap::FromArgMatches>::from_arg_matches(matches)?;
                 $run(&args)
             },
+            in_process: None,
             about: None,
         }
     };

@@ -4,14 +4,19 @@
 //! measured and made into rows, and its declaration ([`About`]). Everything else is here.
 
 use crate::error::Failure;
+use crate::mps::Kernels;
 use crate::output::{Output, OutputArgs};
 use crate::program::Program;
+use clap::{ArgMatches, FromArgMatches};
 use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
-use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{self, Flow};
+use ginlab::mps::Step;
 use ginlab::report::{About, Column, Header, Row};
 use ginlab::signals;
+use std::cell::Cell;
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// Rows with their raw samples in microseconds.
@@ -101,20 +106,33 @@ pub struct Ranks {
     pub interfaces: Option<String>,
     /// What must be the same on all ranks.
     pub fingerprint: Vec<(String, String)>,
+    /// Where they run kernels, if they do: those that share a GPU are served by MPS.
+    pub mps: Option<Kernels>,
 }
 
 impl Ranks {
-    fn open(self) -> Result<Bootstrap, Failure> {
-        let options = Options {
+    fn options(&self) -> Options {
+        Options {
             timeout: self.timeout,
-            fingerprint: self.fingerprint,
-            interfaces: self.interfaces,
+            fingerprint: self.fingerprint.clone(),
+            interfaces: self.interfaces.clone(),
             ..Options::default()
-        };
+        }
+    }
+
+    /// Opens them; [`Failure::Elsewhere`] where another process was the run.
+    fn open(self) -> Result<Bootstrap, Failure> {
+        let options = self.options();
         let kind = self.kind.unwrap_or_else(|| Kind::detect(&bootstrap::process_env));
         let asked = self.asked.or((kind == Kind::Local).then_some(self.default));
         // Before any process is started for nothing.
         asked.map_or(Ok(()), |asked| (self.check)(asked))?;
+        if let (Kind::Local, Some(ranks), Some(kernels)) = (kind, asked, self.mps)
+            && !bootstrap::is_spawned_child()
+            && let Step::Ended(code) = kernels.before(ranks)
+        {
+            return Err(Failure::Elsewhere(code));
+        }
         let ranks = Bootstrap::open(kind, asked, options)?;
         (self.check)(ranks.size())?;
         Ok(ranks)
@@ -124,7 +142,61 @@ impl Ranks {
 /// Runs an experiment on this rank.
 pub fn run<E: Experiment>(mut args: WithOutput<E::Args>) -> Result<(), Failure> {
     let Plan { tuples, ranks, keep_going } = E::plan(&mut args.own)?;
-    with_ranks(ranks, |ranks| in_event_loop(rank::<E>(&args, tuples, keep_going, ranks)))
+    with_ranks(ranks, |ranks| {
+        in_event_loop(async { rank::<E>(&args, true, tuples, keep_going, ranks).await.map(drop) })
+    })
+}
+
+/// Runs an experiment with all ranks as threads of this process and without outputs; returns the rows of rank 0.
+pub fn in_process<E: Experiment>(matches: &ArgMatches) -> Result<Vec<Row>, Failure> {
+    let plan = || {
+        let mut args = WithOutput::<E::Args>::from_arg_matches(matches)?;
+        let plan = E::plan(&mut args.own)?;
+        Ok::<_, Failure>((args, plan))
+    };
+    let size = match plan()?.1.ranks {
+        Some(ranks) => {
+            let size = ranks.asked.unwrap_or(ranks.default);
+            (ranks.check)(size)?;
+            size
+        }
+        None => 1,
+    };
+    let one = |open: &dyn Fn(Options) -> Result<Bootstrap, BootstrapError>| {
+        let (args, plan) = plan()?;
+        let mut rows = Vec::new();
+        ended(open(plan.ranks.map(|ranks| ranks.options()).unwrap_or_default())?, |ranks| {
+            in_event_loop(async {
+                rows = rank::<E>(&args, false, plan.tuples, plan.keep_going, ranks).await?;
+                Ok(())
+            })
+        })?;
+        Ok(rows)
+    };
+    if size == 1 {
+        return one(&|_| Bootstrap::alone());
+    }
+    let no_port = |error: std::io::Error| Failure::Run(format!("a port for the ranks of this process: {error}"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(no_port)?;
+    let address = listener.local_addr().map_err(no_port)?;
+    let token = &bootstrap::random_token()?;
+    let one = &one;
+    std::thread::scope(|scope| {
+        let join = |rank| move || one(&|options| Bootstrap::join(&[address], rank, size, token, options));
+        let others: Vec<_> = (1..size).map(|rank| scope.spawn(join(rank))).collect();
+        // Taken by the first call, which is the only one.
+        let listener = Cell::new(Some(listener));
+        let serve = |options| {
+            let listener = listener.take().ok_or(BootstrapError::NoToken)?;
+            Bootstrap::serve(listener, size, token, options)
+        };
+        let first = one(&serve);
+        let others = others
+            .into_iter()
+            .map(|other| other.join().unwrap_or_else(|_| Err(Failure::Run("a rank has panicked".into()))));
+        // What rank 0 says comes first: the others tell it what they have found.
+        others.fold(first, |first, other| first.and_then(|rows| other.map(|_| rows)))
+    })
 }
 
 /// Opens the ranks, runs this one, and sees to it that all end with one reason.
@@ -132,8 +204,17 @@ pub fn with_ranks(
     ranks: Option<Ranks>,
     rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut ranks = ranks.map_or_else(|| Ok(Bootstrap::alone()?), Ranks::open)?;
-    let result = match rank(&mut ranks) {
+    let ranks = match ranks.map_or_else(|| Ok(Bootstrap::alone()?), Ranks::open) {
+        Err(Failure::Elsewhere(0)) => return Ok(()),
+        opened => opened?,
+    };
+    let told = |failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure };
+    ended(ranks, rank).map_err(told)
+}
+
+/// Runs this rank, and tells the others how it ended.
+fn ended(mut ranks: Bootstrap, rank: impl FnOnce(&mut Bootstrap) -> Result<(), Failure>) -> Result<(), Failure> {
+    match rank(&mut ranks) {
         Ok(()) => ranks.finish().map_err(Failure::from),
         Err(failure) => {
             let failure = with_cause(failure, &mut ranks);
@@ -142,45 +223,51 @@ pub fn with_ranks(
             }
             Err(failure)
         }
-    };
-    result.map_err(|failure| if bootstrap::is_spawned_child() { Failure::Told(Box::new(failure)) } else { failure })
+    }
 }
 
 /// Runs a program that waits for rails, sockets and timers at once; flows are driven by tasks of their own.
 pub fn in_event_loop(program: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    flow::run(std::iter::empty::<Flow<LibfabricRail>>(), program)
+    flow::run(std::iter::empty::<Flow<AnyRail>>(), program)
         .unwrap_or_else(|error| Err(Failure::Run(format!("no event loop: {error}"))))
 }
 
 /// Keeps a flow's rails going, also while this rank waits for something else.
-pub fn drive(flow: &Flow<LibfabricRail>) -> tokio::task::JoinHandle<()> {
+pub fn drive(flow: &Flow<AnyRail>) -> tokio::task::JoinHandle<()> {
     let flow = flow.clone();
     tokio::task::spawn_local(async move { flow.drive().await })
 }
 
+/// Rank 0 judges the rows: it writes them (`writes`) or returns them.
 async fn rank<E: Experiment>(
     args: &WithOutput<E::Args>,
+    writes: bool,
     mut tuples: Vec<E::Tuple>,
     keep_going: bool,
     ranks: &mut Bootstrap,
-) -> Result<(), Failure> {
+) -> Result<Vec<Row>, Failure> {
     let (mut experiment, header) = E::open(&args.own, &mut tuples, ranks).await?;
-    let mut output = match ranks.rank() {
-        0 => Some(Output::open(&args.output, &header, &E::ABOUT, tuples.len() as u64)?),
-        _ => None,
+    let judges = ranks.rank() == 0;
+    let mut output = match judges && writes {
+        true => Some(Output::open(&args.output, &header, &E::ABOUT, tuples.len() as u64)?),
+        false => None,
     };
+    let mut returned = Vec::new();
     let mut wrong = None;
     let result = async {
         for tuple in &tuples {
-            let mut rows = experiment.tuple(tuple, ranks).await?;
-            if let Some(output) = &mut output {
-                output.rows(&rows)?;
-                output.step();
-            } else {
-                // Rank 0 judges them.
-                rows.clear();
+            let rows = experiment.tuple(tuple, ranks).await?;
+            if !judges {
+                continue;
             }
             wrong = wrong.take().or_else(|| wrong_data::<E>(&rows));
+            match &mut output {
+                Some(output) => {
+                    output.rows(&rows)?;
+                    output.step();
+                }
+                None => returned.extend(rows.into_iter().map(|(row, _)| row)),
+            }
             if let Some(failure) = wrong.take_if(|_| !keep_going) {
                 return Err(failure);
             }
@@ -193,7 +280,7 @@ async fn rank<E: Experiment>(
         None => result,
     }?;
     experiment.close(&header, &args.output, ranks).await?;
-    wrong.map_or(Ok(()), Err)
+    wrong.map_or(Ok(returned), Err)
 }
 
 /// The first row whose verification found something.
@@ -268,7 +355,8 @@ pub const fn program<E: Experiment>() -> Program {
         name: E::ABOUT.name,
         question: E::ABOUT.question,
         augment: <WithOutput<E::Args> as clap::Args>::augment_args,
-        run: |matches| run::<E>(<WithOutput<E::Args> as clap::FromArgMatches>::from_arg_matches(matches)?),
+        run: |matches| run::<E>(WithOutput::from_arg_matches(matches)?),
+        in_process: Some(in_process::<E>),
         about: Some(E::ABOUT),
     }
 }
@@ -276,7 +364,6 @@ pub const fn program<E: Experiment>() -> Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
 
     /// Of two ranks one stalls and tells; how the other one ends, which was waiting for it or had failed by itself.
     fn other(first: usize, own: Option<Failure>) -> Failure {

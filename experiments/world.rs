@@ -3,10 +3,11 @@
 use crate::columns::RULE;
 use crate::error::Failure;
 use crate::job::MeetArgs;
-use crate::runner::added;
+use crate::mps;
+use crate::runner::{Ranks, added};
 use crate::values::{fault, seconds};
 use clap::ValueEnum;
-use ginlab::bootstrap::Bootstrap;
+use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{self, Buffer, Choice, DeviceError};
 use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
@@ -35,7 +36,8 @@ pub enum Scope {
 /// Options of a world.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WorldArgs {
-    /// What rails are, where some are needed: a provider of libfabric, model:p5, test:unordered
+    /// What rails are, where some are needed: a provider of libfabric, model:p5, or worst[:seed=N,delay=N,...]: the worst
+    /// network that EFA may be, for tests (docs/worst-network.md)
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
@@ -77,13 +79,23 @@ impl WorldArgs {
         }
     }
 
+    /// The ranks of such a world.
+    pub fn ranks(
+        &self,
+        fingerprint: Vec<(String, String)>,
+        check: impl Fn(usize) -> Result<(), Failure> + 'static,
+    ) -> Ranks {
+        let mps = Some(self.meet.mps.on(self.device));
+        Ranks { mps, ..self.meet.ranks(self.timeout, fingerprint, check) }
+    }
+
     /// How the world is opened, with so many bytes of heap.
-    pub fn options(&self, path: Path, heap_bytes: u64) -> Options {
-        Options {
+    pub fn options(&self, path: Path, heap_bytes: u64) -> Result<Options, Failure> {
+        Ok(Options {
             device: self.device,
             heap_bytes,
             path,
-            fabric: Fabric::named(self.provider.as_deref(), &self.domain, Level::Delivery),
+            fabric: Fabric::named(self.provider.as_deref(), &self.domain, Level::Delivery)?,
             rails: self.rails,
             strategy: self.strategy,
             rule: self.rule,
@@ -91,11 +103,15 @@ impl WorldArgs {
             timeout: self.timeout,
             fault: self.fault,
             ..Options::default()
-        }
+        })
     }
 
     /// NCCL on the device of a world, or why it is not to be had.
     pub fn nccl(&self, world: &World, ranks: &mut Bootstrap) -> Result<Result<Communicator, String>, Failure> {
+        // It takes them for nodes of their own where each is given another NCCL_HOSTID.
+        if world.sharing().is_shared() && bootstrap::process_env("NCCL_HOSTID").is_none() {
+            return Ok(Err("NCCL refuses two ranks of one node on one GPU".into()));
+        }
         match Communicator::open(world.device(), ranks, self.timeout) {
             Err(NcclError::Missing(why)) => Ok(Err(why)),
             opened => Ok(Ok(opened?)),
@@ -129,6 +145,7 @@ pub fn stamped_us(stamps: &Buffer, blocks: u32) -> Result<f64, DeviceError> {
 pub fn header(world: &World, ranks: &Bootstrap) -> Header {
     let mut header = Versions::header();
     header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
+    mps::describe(&mut header, world.sharing());
     header.notes(world.notes()).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
     header
 }

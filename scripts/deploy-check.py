@@ -44,8 +44,8 @@ def kustomized(folder):
     return [one for one in yaml.safe_load_all(made.stdout) if one]
 
 
-def overlay(base, literals):
-    """An overlay for the instance of these variables, in a folder of its own."""
+def overlay(base, literals, components=()):
+    """An overlay for the instance of these variables with further components, in a folder of its own."""
     with tempfile.TemporaryDirectory() as parent:
         shutil.copytree(ROOT / "k8s", pathlib.Path(parent) / "k8s")
         folder = pathlib.Path(parent) / "k8s" / "own"
@@ -54,6 +54,7 @@ def overlay(base, literals):
         kustomization = yaml.safe_load(file.read_text())
         kustomization["resources"] = [f"../{base}"]
         kustomization["configMapGenerator"][0]["literals"] = [f"{name}={value}" for name, value in literals.items()]
+        kustomization["components"] += [f"../{name}" for name in components]
         file.write_text(yaml.safe_dump(kustomization))
         return kustomized(folder)
 
@@ -81,20 +82,56 @@ def variables():
     say("checked that type, gpus, cards and rails of an instance reach MPIJob and Job")
 
 
+def fits(name, document, schema):
+    """Holds a document against the operator's schema or Kubernetes' own."""
+    import kubernetes_validate
+
+    if document["kind"] == "MPIJob":
+        errors = jsonschema.Draft7Validator(schema).iter_errors(document)
+        problems.extend(f"{name}: {'/'.join(map(str, error.path))}: {error.message[:200]}" for error in errors)
+        return
+    try:
+        kubernetes_validate.validate(document, "1.34", strict=True)
+    except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+        problems.append(f"{name}: {error}")
+
+
+def components(schema):
+    """Cards by the DRA driver, rows on a volume: behind an instance's values, and valid."""
+    own = {"type": "x9.metal", "gpus": 3, "cards": 21, "rails": 7}
+    for base, names, kinds in [
+        ("mpijob", ["dra", "claim"], {"MPIJob", "ResourceClaimTemplate", "PersistentVolumeClaim"}),
+        ("job", ["dra"], {"Job", "Service", "ResourceClaimTemplate"}),
+    ]:
+        made = overlay(base, own, names)
+        if {one["kind"] for one in made} != kinds:
+            problems.append(f"deploy/k8s/{base} with {names}: {[one['kind'] for one in made]} where {sorted(kinds)} are meant")
+        for document in made:
+            name = f"deploy/k8s/{base} with {', '.join(names)}: {document['kind']} {document['metadata']['name']}"
+            fits(name, document, schema)
+            if document["kind"] in ("MPIJob", "Job"):
+                left, claims = '"vpc.amazonaws.com/efa":' in json.dumps(document), where(document, "ginlab-efa")
+                if left or len(claims) != 1:
+                    problems.append(f"{name}: the device plugin's cards are asked for, or the DRA driver's are not")
+            say(f"checked {name}")
+
+
 def kubernetes(crd):
     versions = yaml.safe_load(pathlib.Path(crd).read_text())["spec"]["versions"]
     schema = strict(next(one for one in versions if one["name"] == "v2beta1")["schema"]["openAPIV3Schema"])
     # Every object has these; the operator's schema leaves them to Kubernetes.
     schema["properties"]["metadata"] = {"type": "object"}
-    import kubernetes_validate
-
-    expected = {"mpijob": ("p5.48xlarge", "32", "4"), "p5en": ("p5en.48xlarge", "16", "2"), "p6-b200": ("p6-b200.48xlarge", "8", "1")}
-    for folder in ["mpijob", "p5en", "p6-b200", "job"]:
+    expected = {
+        "mpijob": ("p5.48xlarge", "32", "4"),
+        "p5en": ("p5en.48xlarge", "16", "2"),
+        "p6-b200": ("p6-b200.48xlarge", "8", "1"),
+        "p6-b300": ("p6-b300.48xlarge", "16", "2"),
+    }
+    for folder in [*expected, "job"]:
         for document in kustomized(ROOT / "k8s" / folder):
             name = f"deploy/k8s/{folder}: {document['kind']} {document['metadata']['name']}"
+            fits(name, document, schema)
             if document["kind"] == "MPIJob":
-                errors = list(jsonschema.Draft7Validator(schema).iter_errors(document))
-                problems.extend(f"{name}: {'/'.join(map(str, error.path))}: {error.message[:200]}" for error in errors)
                 roles = document["spec"]["mpiReplicaSpecs"]
                 worker = roles["Worker"]["template"]["spec"]
                 instance, cards, rails = expected[folder]
@@ -105,12 +142,8 @@ def kubernetes(crd):
                 looked_for = {one["name"]: one["value"] for one in worker["initContainers"][0]["env"]}["INSTANCE"]
                 if facts != (instance, {cards}, rails) or looked_for != instance:
                     problems.append(f"{name}: {facts} where {(instance, cards, rails)} is meant")
-            else:
-                try:
-                    kubernetes_validate.validate(document, "1.31", strict=True)
-                except kubernetes_validate.ValidationError as error:
-                    problems.append(f"{name}: {error.message}")
             say(f"checked {name}")
+    components(schema)
 
 
 def a_wrong_field_is_found(crd):
@@ -122,6 +155,35 @@ def a_wrong_field_is_found(crd):
     if not any("imagePulPolicy" in error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)):
         problems.append("a misspelt field of a container passes: this check sees nothing")
     say("checked that a misspelt field is found")
+
+
+def aws():
+    """The AWS lines of the page, as far as the AWS command line holds their arguments against its own model: no request is made."""
+    page = (ROOT.parent / "docs/two-p5.md").read_text()
+    script = [block.split("```")[1] for block in page.split("<!-- arguments: aws -->")[1:]]
+    home = str(pathlib.Path(sys.executable).parent)
+    nobody = {
+        "PATH": f"{home}:/usr/bin:/bin",
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "1",
+        **{name: f"{name.lower()}-0123" for name in ("VPC", "SUBNET", "AMI", "KEY", "RESERVATION")},
+    }
+    template = subprocess.run([ROOT / "aws/interfaces.sh", "p5.48xlarge", "subnet-0123", "sg-0123"], capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "template.json").write_text(template.stdout)
+        lines = [line for block in script for line in block.splitlines() if line]
+        # A line that must be found wrong, so that this check is known to see something.
+        for line, wanted in [(line, True) for line in lines] + [(lines[-1].replace("CapacityReservationId", "CapacityReservation"), False)]:
+            command = f"GROUP=sg-0123; {line}"
+            said = subprocess.run(["bash", "-c", command], cwd=folder, env=nobody, capture_output=True, text=True, timeout=120).stderr
+            taken = "Could not connect to the endpoint" in said
+            if taken != wanted:
+                problems.append(f"docs/two-p5.md: {line}: {said.strip()[:300]}")
+    say(f"checked the arguments of {len(lines)} AWS lines of docs/two-p5.md, without a request")
 
 
 def skypilot():
@@ -151,6 +213,7 @@ if __name__ == "__main__":
     kubernetes(crd)
     a_wrong_field_is_found(crd)
     variables()
+    aws()
     if with_sky:
         skypilot()
     for problem in problems:

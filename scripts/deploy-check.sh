@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Holds the launch files against those who read them: the MPI operator's own schema and Kubernetes' (strict: an unknown field is an
-# error), SkyPilot's parser, and shellcheck.
+# error), SkyPilot's parser, shellcheck; and the AWS lines of docs/two-p5.md against the AWS command line, which makes no request.
 #
 #   scripts/deploy-check.sh [--no-sky] [CRD.yaml]     the CRD of mpi-operator [default: fetched from its release]
 #
@@ -23,8 +23,8 @@ if [[ ! -f $crd ]]; then
 fi
 sha256sum --quiet -c - <<<"$checksum  $crd" || { echo "deploy-check.sh: $crd is not that of $version" >&2; exit 1; }
 python3 -m venv "$folder/venv" || skip 'no python3-venv here'
-packages=(pyyaml==6.0.2 jsonschema==4.23.0 kubernetes-validate==1.31.0)
+packages=(pyyaml==6.0.2 jsonschema==4.23.0 kubernetes-validate==1.34.1 awscli==1.46.3)
 if [[ $sky == yes ]]; then packages+=(skypilot); fi
 "$folder/venv/bin/pip" install -q "${packages[@]}" || skip 'the packages cannot be had'
-if command -v shellcheck >/dev/null; then shellcheck deploy/ranks.sh deploy/slurm/*.sbatch; fi
+if command -v shellcheck >/dev/null; then shellcheck deploy/*.sh deploy/aws/*.sh deploy/slurm/*.sbatch; fi
 "$folder/venv/bin/python" scripts/deploy-check.py "$crd" "$sky"

@@ -5,11 +5,12 @@
 #
 # BEFORE and AFTER are two ginlab binaries. Each round runs every step with one and then the other, and in the next round the other way
 # round. FOLDER gets before/ and after/ with a CSV for each step and round, and compare.csv: the ratios row by row. Uses the GPU where
-# there is one; the steps between GPUs want two.
+# there is one; the steps between GPUs want two. shmem and jacobi run two ranks: where these share a GPU, start CUDA's MPS first.
+# STEPS='queue null' runs some of the steps.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if (($# < 3)); then
-    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
 declare -A binary=([before]=$1 [after]=$2)
@@ -23,17 +24,29 @@ if [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; then
     device=gpu
     gpus=$(find /proc/driver/nvidia/gpus -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)
 fi
-steps=(queue null write)
+steps=(queue null write shmem-rails shmem-mapped jacobi-rails jacobi-mapped)
+if [[ -n ${STEPS:-} ]]; then read -ra steps <<<"$STEPS"; fi
 # Many threads on a few cores would take minutes.
 grids='--grid 1 --block 32'
 if [[ $device == gpu ]]; then grids='--grid 32,132 --block 32,256'; fi
-if ((gpus >= 2)); then steps+=(ipc); fi
+if ((gpus >= 2)) && [[ -z ${STEPS:-} ]]; then steps+=(ipc); fi
+turns='--block 32,256 -n 500 -w 50 -r 5'
+field='--nx 1024 -n 500 -r 5'
+if [[ $device == emulated ]]; then
+    turns='--block 32 -n 100 -w 10 -r 5'
+    field='--nx 64 -n 100 -r 5'
+fi
+calls=put-latency,put-bandwidth,put-signal-bandwidth,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all
 
 arguments() { # arguments STEP
     case $1 in
     queue) echo "queue -d $device -a ticket -m nbi $grids -r 5" ;;
     null) echo proxy -d "$device" -p null -b 64 -e 64 --grid 1,132 --block 32 --mode quiet,nbi --window 16 --no-fill --no-check -r 10 ;;
     write) echo write -d emulated -p tcp -b 64 -e 64K -f 8 --rails 1 --strategy single --window 64 --buffers 1 --bare -r 9 -n 20000 --volume 256M --pin ;;
+    shmem-rails) echo "shmem -d $device --np 2 --path rails -p model:p5 --cases $calls --grid 1 -b 8 -e 4K -f 512 --volume 4M $turns" ;;
+    shmem-mapped) echo "shmem -d $device --np 2 --path nvlink --cases $calls --grid 1 -b 8 -e 4K -f 512 --volume 4M $turns" ;;
+    jacobi-rails) echo "jacobi -d $device --np 2 --path rails -p model:p5 --exchange block,row,resident $field --no-check" ;;
+    jacobi-mapped) echo "jacobi -d $device --np 2 --path nvlink --exchange block,row,resident $field --no-check" ;;
     ipc) echo ipc -b 64K -e 1G -f 128 --grid 8,128 -o write -r 5 ;;
     esac
 }

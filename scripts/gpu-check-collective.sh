@@ -42,7 +42,7 @@ if [ "$device" = gpu ]; then
     done
 else
     step 60 checks --path nvlink --cases "$all" --type f32,bf16 --place out-of-place,in-place --launch stream,graph,persistent -b 1000 -e 64K -f 64 -n 2 -w 1 -r 1
-    step 60 rails --path rails -p test:unordered --cases gin-all-to-all,gin-all-reduce --launch stream -b 1000 -e 64K -f 64 -n 2 -w 1 -r 1
+    step 60 rails --path rails -p worst --cases gin-all-to-all,gin-all-reduce --launch stream -b 1000 -e 64K -f 64 -n 2 -w 1 -r 1
 fi
 note "results: $OUT"
 exit $status

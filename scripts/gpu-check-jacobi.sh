@@ -22,8 +22,11 @@ dies() {
     job=$!
     for _ in $(seq 300); do grep -q ',jacobi,row,' "$text" 2>/dev/null && break; sleep 0.1; done
     sleep 0.5
-    # ginlab is the child of timeout, its ranks are its children.
-    kill -KILL "$(pgrep -P "$(pgrep -P $job | head -1)" | tail -1)" 2>/dev/null
+    # ginlab is the child of timeout, its ranks are its children; where they share a GPU they are those of a run below it.
+    local last below
+    last=$(pgrep -P "$(pgrep -P $job | head -1)" | tail -1)
+    below=$(pgrep -P "$last" | tail -1)
+    kill -KILL "${below:-$last}" 2>/dev/null
     wait $job
     note "dies $1: ended with $? after $((SECONDS - began)) s in all: $(grep 'rank 1' "$text" | tail -1)"
     grep -q 'rank 1' "$text" || status=1
@@ -51,7 +54,7 @@ if [ "$device" = gpu ]; then
     [ -z "${CHECKOUT:-}" ] || { RANKS=$ranks OUT=$OUT/nvidia scripts/jacobi-nvidia.sh "$CHECKOUT" || status=1; }
 else
     run 60 fields --np 2 -n 10 -r 2 --block 64
-    run 60 rails --np 2 -n 10 -r 2 --block 64 --path rails --provider test:unordered
+    run 60 rails --np 2 -n 10 -r 2 --block 64 --path rails --provider worst
 fi
 note "results: $OUT"
 exit $status

@@ -79,7 +79,7 @@ if [ "$device" = gpu ]; then
 else
     turns=(-n 20 -w 2 -r 2 --block 64 --volume 1M -e 4K)
     run 60 memory "${turns[@]}" --path nvlink
-    run 60 rails "${turns[@]}" --path rails --provider test:unordered
+    run 60 rails "${turns[@]}" --path rails --provider worst
 fi
 note "results: $OUT"
 exit $status

@@ -6,6 +6,7 @@
 #   ONLY=ipc                           nothing but the part for two or more GPUs (gpu-check-ipc.sh)
 #   ONLY=collective                    nothing but these and the collectives (gpu-check-collective.sh)
 #   ONLY=ring                          nothing but the ring beside its prototype (gpu-check-ring.sh)
+#   ONLY=mps                           nothing but several PEs on one GPU (gpu-check-mps.sh)
 #
 # Uses one GPU (two ranks share it), and all there are for the ipc part. Takes the GPU's settings as they are. Every step is
 # bounded; a failed step is counted and the others still run. Leaves summary.txt, steps.txt and all results in FOLDER as
@@ -110,6 +111,17 @@ if [[ ${ONLY:-} == ring ]]; then
     source scripts/gpu-check-ring.sh
     finish_only
 fi
+
+# Several PEs on one GPU, with a server of their own and without.
+if [[ ${ONLY:-} == mps || -z ${ONLY:-} ]]; then
+    if OUT=$work/mps timeout -k 5 260 scripts/gpu-check-mps.sh "$ginlab" 2>&1 | tee -a "$log"; then
+        say '== mps: ok'
+    else
+        say '== mps: FAILED'
+        failures=$((failures + 1))
+    fi
+fi
+if [[ ${ONLY:-} == mps ]]; then finish_only; fi
 
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
 if ((gpus >= 2)); then

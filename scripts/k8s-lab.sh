@@ -125,7 +125,8 @@ printf '== MPIJob\n' | tee -a "$out/transcript.txt"
 inside 0 ginlab-worker-0 Worker >"$work/worker-0.log" 2>&1 &
 inside 1 ginlab-worker-1 Worker >"$work/worker-1.log" 2>&1 &
 code=0
-bounded 300 2 ginlab-launcher Launcher 2>&1 | tee -a "$out/transcript.txt" || code=$?
+# Its log has the rows as JSON documents too; they are kept beside the transcript.
+bounded 300 2 ginlab-launcher Launcher 2>&1 | { grep -v '^ *["{}\[\]\|^ *\]' || true; } | tee -a "$out/transcript.txt" || code=$?
 cp "$work"/ginlab-launcher/root/results/*.json "$out/" 2>/dev/null || true
 ((code == 0)) || failed 'the launcher' "$code"
 

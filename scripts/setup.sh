@@ -4,6 +4,8 @@
 #   scripts/setup.sh build   as demo, with the kernels' compiler in any case
 #   scripts/setup.sh mpi     also what the feature `mpi` needs
 #   scripts/setup.sh test    also what `make test` needs (default)
+#   scripts/setup.sh labs    also what its tests on a small cluster take, which are skipped without: Slurm, sshd, shellcheck. Debian starts their
+#                            services where there is a service manager, hence not in `test`
 # For Debian 12 and 13 and Ubuntu, as root or with sudo. On other systems it names what is missing. scripts/fresh.sh runs it on bare
 # systems: Debian 12 and 13. Not run: Ubuntu, and the fall back to rustup's installer.
 set -euo pipefail
@@ -21,7 +23,8 @@ demo) level=1 ;;
 build) level=2 ;;
 mpi) level=3 ;;
 test) level=4 ;;
-*) fail "$1? One of: demo, build, mpi, test" ;;
+labs) level=5 ;;
+*) fail "$1? One of: demo, build, mpi, test, labs" ;;
 esac
 # The sources of core are 45 MB to fetch and many files: a demo on a machine without a GPU runs without PTX.
 needs_ptx() { ((level >= 2)) || [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; }
@@ -78,6 +81,13 @@ if ((level >= 4)); then
     need git have git
     need python3-venv has_venv
     want debootstrap have debootstrap
+fi
+if ((level >= 5)); then
+    need slurm-wlm test -x /usr/sbin/slurmctld
+    need munge test -x /usr/sbin/munged
+    need openssh-server test -x /usr/sbin/sshd
+    need python3-yaml python3 -c 'import yaml'
+    need shellcheck have shellcheck
 fi
 
 # --- what is missing -----------------------------------------------------------------------------------------------

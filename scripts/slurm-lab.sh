@@ -5,6 +5,7 @@
 #
 #   scripts/slurm-lab.sh [FOLDER]      results and transcript go to FOLDER [default: target/slurm-lab]
 #   RATE=200mbit TASKS=1 GINLAB=target/release/ginlab (built with --features mpi)
+#   PAGE=FILE                          run these commands in place of all that, in this folder on the first node, with the variables given
 #
 # Needs root, Debian's slurm-wlm and munge, and Open MPI. Everything it makes is removed: namespaces, daemons, a folder below /tmp.
 # Exit codes: 0 ok, 1 failed, 77 skipped, with its reason.
@@ -18,9 +19,10 @@ fail() { printf 'slurm-lab.sh: %s\n' "$1" >&2; exit 1; }
 for tool in slurmctld slurmd munged sbatch srun mpirun ip; do
     command -v "$tool" >/dev/null || skip "no $tool here: apt-get install slurm-wlm munge openmpi-bin iproute2"
 done
-grep -q "^MPI  *[^n]" <<<"$("$ginlab" --version)" || skip "$ginlab is built without MPI: make build FEATURES=mpi"
+[[ -n ${PAGE:-} ]] || grep -q "^MPI  *[^n]" <<<"$("$ginlab" --version)" || skip "$ginlab is built without MPI: make build FEATURES=mpi"
 mkdir -p "$out"
 out=$(realpath "$out")
+page=${PAGE:-} caller=$OLDPWD
 
 work=$(mktemp -d /tmp/ginlab-slurm.XXXXXX)
 name=slurm-$$ prefix=ginlab-lab-slurm-$$
@@ -86,10 +88,14 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 TmpFS=$work/tmp/%n
 MpiDefault=none
-NodeName=lab0 NodeAddr=10.99.0.1 CPUs=8 State=UNKNOWN
-NodeName=lab1 NodeAddr=10.99.0.2 CPUs=8 State=UNKNOWN
+GresTypes=gpu
+NodeName=lab0 NodeAddr=10.99.0.1 CPUs=8 Gres=gpu:8 State=UNKNOWN
+NodeName=lab1 NodeAddr=10.99.0.2 CPUs=8 Gres=gpu:8 State=UNKNOWN
 PartitionName=lab Nodes=lab0,lab1 Default=YES MaxTime=INFINITE State=UP
 CONF
+# GPUs as ParallelCluster declares them, with /dev/null in the place of each: a job asks for them, and nothing constrains it.
+for index in {0..7}; do mknod "$work/gpu$index" c 1 3; done
+printf 'Name=gpu File=%s/gpu[0-7]\n' "$work" >"$work/gres.conf"
 # No control groups: a node's /sys has none, and nothing here asks for any.
 printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$work/cgroup.conf"
 
@@ -115,6 +121,14 @@ for node in 0 1; do
 done
 both_idle() { [[ $("$work/enter" 0 sinfo -h -N -o %T | grep -c '^idle$') == 2 ]]; }
 until_there 'two idle nodes' both_idle
+
+if [[ -n $page ]]; then
+    # Not the checkout: what a job writes beside its submission stays with the caller.
+    cd "$caller"
+    export GINLAB=$ginlab
+    timeout 400 "$work/enter" 0 bash -euo pipefail "$page" || { code=$?; tail -n 20 "$work"/*.log >&2; fail "$page ended with exit code $code"; }
+    exit
+fi
 
 kinds=$("$work/enter" 0 srun --mpi=list 2>&1)
 if grep -q pmix <<<"$kinds"; then mpi=pmix bootstrap=mpi; else mpi=none bootstrap=tcp; fi

@@ -38,7 +38,7 @@ fi
 
 step 'scripts parse'
 for script in scripts/*.sh; do bash -n "$script"; done
-if have shellcheck; then shellcheck scripts/*.sh deploy/ranks.sh deploy/slurm/*.sbatch; else skip 'no shellcheck'; fi
+if have shellcheck; then shellcheck scripts/*.sh deploy/*.sh deploy/aws/*.sh deploy/slurm/*.sbatch; else skip 'no shellcheck'; fi
 
 step 'format'
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip 'no rustfmt'; fi
@@ -116,6 +116,10 @@ else
     skip 'no cargo miri with its rust-src (rustup +nightly component add miri rust-src)'
 fi
 
+current='tests that take a cluster on this machine'
+for tool in slurmctld sshd kubectl; do
+    have "$tool" || [[ -x /usr/sbin/$tool ]] || skip "no $tool: scripts/setup.sh labs installs slurm-wlm and openssh-server; kubectl comes from elsewhere"
+done
 if ((${#skipped[@]})); then
     printf '\nNot run in this place:\n'
     printf '  %s\n' "${skipped[@]}"

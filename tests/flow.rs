@@ -316,6 +316,11 @@ mod all_gather;
 
 #[test]
 fn the_example_gathers() {
-    let said = all_gather::gather(3, 70001).unwrap();
+    let said = all_gather::gather(3, 70001, "tcp").unwrap();
     assert!(said.starts_with("3 ranks gathered 70001 B of each over tcp"), "{said}");
+    for seed in 0..20 {
+        let said = all_gather::gather(4, 5001, &format!("worst:seed={seed}")).unwrap();
+        assert!(said.starts_with(&format!("4 ranks gathered 5001 B of each over worst:seed={seed} (rank 0")), "{said}");
+    }
+    assert!(all_gather::gather(2, 8, "worst:sed=3").unwrap_err().to_string().contains("options are seed=N"));
 }

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+#[path = "gin/meet.rs"]
+mod meet;
+
 use cuda_std::Kernel;
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{Choice, Device, Place};
-use ginlab::fabric::shuffled::Disorder;
+use ginlab::fabric::worst::Spec;
 use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
 use ginlab::proxy::order::Rule;
 use ginlab::rails::strategy::Strategy;
@@ -13,13 +16,19 @@ use kernels::gin::{Block, Context, Scope, TeamKind, Thread, Warp};
 use kernels::ring::Status;
 use kernels::signal_check::{SIGNAL_CHECK_BLOCK, SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SignalCheck, producers};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strum::VariantArray;
+
+#[path = "gin/messages.rs"]
+mod messages;
+#[path = "gin/rows.rs"]
+mod rows;
 
 const AMPLE: Duration = Duration::from_secs(30);
 
 fn emulated(path: Path) -> Options {
-    let fabric = Fabric::Unordered(Disorder { most_polls: 6, longest: 3000, ..Disorder::default() });
+    let fabric = Fabric::Worst(Spec { longest: 3000, ..Spec::default() });
     Options {
         device: Choice::Emulated,
         heap_bytes: 1 << 20,
@@ -329,6 +338,7 @@ unsafe fn one_call(program: Program<Calls>) {
         13 => block.barrier_all(),
         15 => line.signal_wait_until_any(signal, 0, 1).map(drop),
         16 => line.signal_wait_until_any(signal, 2, 9).map(drop),
+        17 => line.put_signal_nbi(words, words, signal, 1, next).and(line.signal_wait_until(signal, 9)),
         // SAFETY: over rails a proxy looks at the command and takes no such region; nothing is accessed.
         _ => line.put(unsafe { Sym::from_parts(1 << 40, 64) }, words, next),
     };
@@ -355,7 +365,7 @@ fn failing(call: u32, options: &Options) -> String {
 #[test]
 fn what_cannot_be_is_refused_by_name() {
     for options in both_paths() {
-        let path = if options.path == Path::NvLink { "memory" } else { "test:unordered" };
+        let path = if options.path == Path::NvLink { "memory" } else { "worst:seed=1,longest=3000" };
         for (call, said) in [
             (0, "put of 512 B with PE 2"),
             (1, "put of 512 B with PE 1"),
@@ -398,7 +408,9 @@ fn a_proxy_that_vanishes_or_stalls_ends_every_call() {
     std::thread::scope(|scope| {
         for (fault, why) in [(Fault::Vanish(1), "ended without a reason"), (Fault::Silent(1), "no progress")] {
             scope.spawn(move || {
-                for call in 8..14 {
+                // The last one waits for a signal, and not for its put that is stuck: the proxy's reason comes before the deadline
+                // of that wait all the same.
+                for call in (8..14).chain([17]) {
                     let (fault, timeout) = (Some(fault), Duration::from_millis(300));
                     let text = failing(call, &Options { fault, timeout, ring_slots: 16, ..emulated(Path::Rails) });
                     assert!(text.contains(why) && text.contains("a test's kernel: block 0"), "{call}: {text}");
@@ -429,6 +441,61 @@ fn a_wait_for_nobody_ends_at_its_deadline() {
     });
 }
 
+#[derive(Clone, Copy)]
+struct Ended {
+    words: Sym<u64>,
+    signal: Signal,
+    status: *const AtomicU64,
+}
+
+// SAFETY: the word is one of the test, which outlives the grid and is accessed atomically.
+unsafe impl Send for Ended {}
+// SAFETY: as above.
+unsafe impl Sync for Ended {}
+
+unsafe fn one_fails_the_other_waits(program: Program<Ended>) {
+    let Program { world, args: Ended { words, signal, status } } = program;
+    let mut line = world.context(Thread);
+    if cuda_std::thread::block_idx_x() == 0 {
+        assert!(line.put(words, words, world.n_pes()).is_err());
+    } else if let Err(stop) = line.signal_wait_until(signal, 9) {
+        // SAFETY: as said of the arguments.
+        unsafe { &*status }.store(stop.0, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_call_that_fails_ends_the_waits_of_other_blocks() {
+    pes(2, &emulated(Path::NvLink), |world, ranks| {
+        let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
+        if world.my_pe() == 0 {
+            let status = AtomicU64::new(0);
+            let args = Ended { words, signal, status: &raw const status };
+            let text = launch(world, ranks, one_fails_the_other_waits, (2, 1), args).unwrap_err().to_string();
+            assert!(text.contains("put of 512 B with PE 2"), "{text}");
+            assert_eq!(Status(status.into_inner()), Status::ENDED, "and not at its deadline");
+        }
+    });
+}
+
+/// As of a kernel whose blocks never come onto the device: nothing happens, and no wait of a kernel's own ends.
+#[test]
+fn a_kernel_that_shows_no_sign_of_life_is_given_up() {
+    let options = Options { timeout: Duration::from_millis(50), ..emulated(Path::NvLink) };
+    pes(1, &options, |world, ranks| {
+        let abort = world.description().abort;
+        // What would run ends when it is asked to.
+        // SAFETY: host memory of the world, accessed atomically.
+        let asked = || Ok(cuda_std::memory::load_acquire_host_u64(unsafe { &*abort }) != 0);
+        let error = world.wait_until(ranks, "a kernel", asked).unwrap_err();
+        assert!(error.is_timeout(), "{error}");
+        assert!(
+            error.to_string().starts_with("a kernel: no end and no sign of life within 4 s: are all blocks"),
+            "{error}"
+        );
+    });
+}
+
 #[test]
 fn a_peer_that_leaves_ends_the_wait_for_it() {
     for options in both_paths() {
@@ -445,6 +512,61 @@ fn a_peer_that_leaves_ends_the_wait_for_it() {
     }
 }
 
+// --- what the worst network finds ------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+struct Mistakes {
+    mistake: u32,
+    from: Sym<u64>,
+    to: Sym<u64>,
+}
+
+const ROUNDS: u64 = 2000;
+
+/// Puts to the next PE, and does not wait where it must.
+unsafe fn mistakes(program: Program<Mistakes>) {
+    let Program { world, args: Mistakes { mistake, from, to } } = program;
+    let next = (world.my_pe() + 1) % world.n_pes();
+    let mut line = world.context(Thread);
+    let mut run = || -> Result<(), Status> {
+        // More than the ring holds: what is rewritten before its command is taken changes nothing that a rail can see.
+        for round in 0..ROUNDS {
+            let slot = from.slice(if mistake == 1 { round % 2 * 8 } else { 0 }, 8);
+            if mistake == 0 {
+                // SAFETY: of this PE; what the card makes of it is what is tested.
+                (0..8).for_each(|at| unsafe { world.local(slot).add(at).write_volatile(round) });
+            }
+            line.put_nbi(to.slice(if mistake == 0 { round * 8 } else { 0 }, 8), slot, next)?;
+            if mistake == 2 {
+                line.quiet()?;
+            }
+        }
+        line.quiet()
+    };
+    let _ = run();
+}
+
+#[test]
+fn a_mistake_of_a_kernel_is_an_error_that_names_the_puts() {
+    let ended = |mistake: u32| {
+        let ends = opened(2, &emulated(Path::Rails), |mut world, ranks| {
+            let (from, to) = (world.alloc::<u64>(ranks, 16).unwrap(), world.alloc::<u64>(ranks, ROUNDS * 8).unwrap());
+            let me = u64::from(world.my_pe());
+            world.write(from, &std::array::from_fn::<u64, 16, _>(|at| me * 100 + at as u64)).unwrap();
+            let launched = launch(&mut world, ranks, mistakes, (1, 1), Mistakes { mistake, from, to });
+            let _ = world.barrier(ranks);
+            launched.map_err(|error| error.to_string())
+        });
+        ends.into_iter().find_map(Result::err)
+    };
+    let text = ended(0).expect("a source that is rewritten");
+    assert!(text.contains("source rewritten while its put is under way") && text.contains("put (ticket "), "{text}");
+    let text = ended(1).expect("two puts into one place");
+    assert!(text.contains("destination written by two puts at once: the other is put (ticket "), "{text}");
+    assert!(text.contains(" B from offset ") && text.contains("peer "), "{text}");
+    assert_eq!(ended(2), None);
+}
+
 // --- signals and their data ------------------------------------------------------------------------------------------
 
 /// How a check of signals is run.
@@ -459,16 +581,14 @@ struct Check {
 
 /// Wrong bytes, and puts checked, of both PEs together.
 fn check(run: Check) -> (u64, u64) {
-    let disorder = Disorder {
-        seed: run.puts ^ u64::from(run.scope) << 8,
-        most_polls: if run.early { 300 } else { 12 },
-        longest: 1500,
-    };
+    // What a rule that does not wait leads to is to be seen in the bytes.
+    let seed = run.puts ^ u64::from(run.scope) << 8;
+    let spec = Spec { seed, longest: 1500, watch: !run.early, ..Spec::default() };
     let options = Options {
         rule: run.rule,
         proxies: run.proxies,
         rails: 3,
-        fabric: Fabric::Unordered(disorder),
+        fabric: Fabric::Worst(spec),
         early_signals: run.early,
         ..emulated(Path::Rails)
     };

@@ -14,7 +14,8 @@ use ginlab::fabric::null::{NullRail, transfer_checksum};
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
 use ginlab::measure::MeasureError;
 use ginlab::measure::ping_pong::{Flag, round_trip};
-use ginlab::proxy::engine::Engine;
+use ginlab::proxy::engine::{Engine, SignalRule};
+use ginlab::proxy::order::unpolled;
 use ginlab::proxy::{Fault, Proxy, ProxyError, Setup, Writes, device_timeout};
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::{RingMemory, RingTable};
@@ -48,6 +49,7 @@ where
     let setup = Setup { shares_core: true, fault: options.fault, consumer: Some(consumer), ..Setup::default() };
     Proxy::start(setup, options.timeout, move || {
         let mut engine = Engine::new(open(), options.window, options.timeout);
+        engine.set_signals(SignalRule { me: options.me, ranks: 2, ..SignalRule::default() })?;
         // SAFETY: the `World` keeps the buffers longer than its proxy.
         let regions = memories.iter().map(|&memory| unsafe { engine.register(memory, Access::ALL, None) });
         let regions = regions.collect::<Result<_, _>>()?;
@@ -66,10 +68,12 @@ struct Options {
     /// The kernels'.
     deadline: Duration,
     fault: Option<Fault>,
+    /// This rank, of at most two.
+    me: usize,
 }
 
 const USUAL: Options =
-    Options { slots: 256, bytes: 256 * KIB, window: 1024, timeout: AMPLE, deadline: DEADLINE, fault: None };
+    Options { slots: 256, bytes: 256 * KIB, window: 1024, timeout: AMPLE, deadline: DEADLINE, fault: None, me: 0 };
 
 /// Region numbers.
 const SOURCE: u32 = 0;
@@ -689,7 +693,7 @@ fn tcp_rails(count: usize, faults: Faults) -> impl FnMut() -> Vec<FaultyRail<Lib
 /// Two proxies in this process; the first has these faults.
 fn tcp_pair(options: Options, rails: usize, faults: Faults) -> (World, World) {
     let a = World::start(options, tcp_rails(rails, faults));
-    let b = World::start(options, tcp_rails(rails, Faults::default()));
+    let b = World::start(Options { me: 1, ..options }, tcp_rails(rails, Faults::default()));
     for world in [&a, &b] {
         // A sockaddr_in: family, port, address. Tests never leave the machine.
         world.proxy.offer().addresses.iter().for_each(|address| assert_eq!(address[4..8], [127, 0, 0, 1]));
@@ -820,6 +824,82 @@ fn same(one: &Buffer, other: &Buffer, bytes: usize) -> Result<(), usize> {
     a.iter().zip(&b).position(|(a, b)| a != b).map_or(Ok(()), Err)
 }
 
+/// Two engines of one thread, so that the target polls when the test says so.
+#[test]
+fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
+    const SIGNALS: u64 = 5000;
+    let room = unpolled(2);
+    let choice = discover::choose_provider(Some("tcp")).unwrap();
+    let plan = discover::select_domains(&choice.provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap();
+    let options = RailOptions { immediates: Some(room), ..Default::default() };
+    let memory = Device::Emulated.allocate(Place::Host, 64).unwrap();
+    let mut engines: Vec<_> = (0..2)
+        .map(|me| {
+            let mut engine = Engine::new(vec![LibfabricRail::open(&plan.domains[0], &options).unwrap()], 8192, AMPLE);
+            engine.set_signals(SignalRule { me, ranks: 2, ..SignalRule::default() }).unwrap();
+            engine
+        })
+        .collect();
+    let addresses: Vec<Vec<u8>> =
+        engines.iter().map(|engine| engine.rails().next().unwrap().address().unwrap()).collect();
+    let all = Memory { address: memory.address(), bytes: 64, cuda_device: None };
+    // SAFETY: the memory is dropped after the engines.
+    let regions: Vec<_> =
+        engines.iter_mut().map(|engine| vec![unsafe { engine.register(all, Access::ALL, None) }.unwrap()]).collect();
+    for engine in &mut engines {
+        engine.rails_mut().next().unwrap().insert_peers(&addresses).unwrap();
+        engine.set_peers(&regions).unwrap();
+    }
+    let (mut target, mut sender) = (engines.remove(0), engines.remove(0));
+    let signal = Command {
+        opcode: Opcode::Signal,
+        source_region: 0,
+        source_offset: 0,
+        destination_region: 0,
+        destination_offset: 0,
+        bytes: 0,
+        peer: 0,
+        immediate: 7,
+    };
+    fn turn(engine: &mut Engine<LibfabricRail>) {
+        engine.pump(&mut ()).unwrap();
+        engine.progress(&mut ()).unwrap();
+    }
+    let end = Instant::now() + AMPLE;
+    let in_time = |sender: &Engine<LibfabricRail>| assert!(Instant::now() < end, "{}", sender.state());
+    let mut left = SIGNALS;
+    // Both, until they are connected.
+    let mut submit = |sender: &mut Engine<LibfabricRail>, most: u64| {
+        let count = left.min(most).min(sender.room() as u64);
+        for _ in 0..count {
+            sender.submit(&signal).unwrap();
+        }
+        left -= count;
+        left
+    };
+    submit(&mut sender, 1);
+    while target.signals()[7] == 0 {
+        turn(&mut sender);
+        turn(&mut target);
+        in_time(&sender);
+    }
+    // The sender alone, until it waits for credits.
+    while !["0 waiting to be posted", "no credits are left"].iter().all(|said| sender.state().contains(said)) {
+        submit(&mut sender, u64::MAX);
+        turn(&mut sender);
+        in_time(&sender);
+    }
+    let sent = sender.counters().rail_transfers[0];
+    assert!(sent <= room as u64 && sent > room as u64 / 3, "{sent} sent, room for {room}");
+    while target.signals()[7] < SIGNALS || sender.in_flight() > 0 {
+        submit(&mut sender, u64::MAX);
+        turn(&mut sender);
+        turn(&mut target);
+        in_time(&sender);
+    }
+    assert_eq!((target.signals()[7], submit(&mut sender, 0)), (SIGNALS, 0), "{}", sender.state());
+}
+
 #[test]
 fn empty_puts_gets_and_signals_over_tcp() {
     let (a, b) = tcp_pair(USUAL, 2, Faults::default());
@@ -853,6 +933,25 @@ fn empty_puts_gets_and_signals_over_tcp() {
 }
 
 // --- rings under pressure --------------------------------------------------------------------------------------------
+
+#[test]
+fn commands_of_the_cpu_wait_for_room() {
+    let world = World::alone(Options { window: 4, ..USUAL }, || vec![NullRail::new()]);
+    let command = |number: u64| Command {
+        opcode: Opcode::Put,
+        source_region: SOURCE,
+        source_offset: number,
+        destination_region: DESTINATION,
+        destination_offset: number,
+        bytes: 8,
+        peer: 0,
+        immediate: 0,
+    };
+    world.proxy.put((0..1000).map(command).collect()).unwrap();
+    let snapshot = world.proxy.snapshot().unwrap();
+    assert_eq!((snapshot.commands, snapshot.null.map(|(puts, bytes, _)| (puts, bytes))), (1000, Some((1000, 8000))));
+    assert_eq!(world.proxy.failure(), None);
+}
 
 #[test]
 fn two_slots_carry_many_more_producers() {

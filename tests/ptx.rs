@@ -12,36 +12,50 @@
 #![cfg(feature = "ptx")]
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+#[path = "ptx/flow.rs"]
+mod flow;
+#[path = "ptx/order.rs"]
+mod order;
+
 use ginlab::cuda::for_capability;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 /// The release and LLVM of the compiler that gave the stored snapshot: Debian's rustc-web.
 const BLESSED: &str = "1.96.0, LLVM 22.1.8";
 /// The registers that the driver is told to stay below, for small and for large blocks (host/cuda/gpu.rs), and the bytes that a
 /// function may spill at that: of the kernels that are measured for what a put costs, and of those that use the device API of
-/// programs ([`OF_GIN`]; the most has `signal_check_warp`, which checks and measures nothing).
-const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 32), (64, 560, 2048)];
+/// programs ([`OF_GIN`]: the most has `signal_check_warp`, which checks and measures nothing).
+const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 64), (64, 560, 2048)];
 
 /// The same for the modules of programs: of the loops that move and add bytes, and of what lies around them, where a launch of 512 threads
 /// spends some hundred nanoseconds.
 const SPILLED_BY_PROGRAMS: [(u32, u32); 2] = [(64, 700), (520, 2048)];
 
-/// How the names of kernels begin that use the device API of programs.
-const OF_GIN: [&str; 6] = ["ring_shift", "signal_check_", "shmem_", "collective_", "jacobi_", "kernels::jacobi::"];
+/// The kernels and functions that use the device API of programs, as their calls say.
+static OF_GIN: LazyLock<HashSet<String>> = LazyLock::new(|| {
+    let text: String = kernels_ptx::PTX.modules.iter().map(|(_, text)| *text).collect();
+    flow::of_gin(&functions(&text))
+});
+
+/// The modules of what is measured on its own: puts, the ring, stores between GPUs, the device API. They keep to tighter limits and are in the
+/// snapshot as a whole. Every other module but `bulk` is of programs, also one that is new.
+const MEASURED: [&str; 6] = ["puts", "queue", "ipc", "shmem", "shmem_exchange", "signals"];
 
 /// The modules with these names, one behind another.
 fn modules(names: &[&str]) -> String {
-    let text = |name: &&str| kernels_ptx::PTX.modules.iter().find(|(known, _)| known == name).unwrap().1;
+    let find = |name: &str| kernels_ptx::PTX.modules.iter().find(|(known, _)| *known == name);
+    let text = |name: &&str| find(name).unwrap_or_else(|| panic!("no PTX module {name}: tests/ptx.rs names it")).1;
     names.iter().map(text).collect()
 }
 
-/// The modules of what is measured on its own: puts, the ring, stores between GPUs, the device API.
+/// What is measured on its own.
 fn ptx() -> String {
-    modules(&["puts", "queue", "ipc", "shmem", "shmem_exchange", "signals"])
+    modules(&MEASURED)
 }
 
 /// The lowest GPU of all modules but `bulk`.
@@ -59,11 +73,13 @@ fn bulk() -> String {
     modules(&["bulk"])
 }
 
-/// The modules of programs over the device API.
-const PROGRAMS: [&str; 4] = ["collective_words", "collective_messages", "collective_puts", "jacobi"];
+/// Whether a module is of programs over the device API.
+fn is_program(name: &str) -> bool {
+    name != "bulk" && !MEASURED.contains(&name)
+}
 
 fn programs() -> String {
-    modules(&PROGRAMS)
+    kernels_ptx::PTX.modules.iter().filter(|(name, _)| is_program(name)).map(|(_, text)| *text).collect()
 }
 
 /// A list for each function.
@@ -282,7 +298,7 @@ fn nothing_is_weaker_than_its_name(protocol: &Protocol) {
                 // added to, in the kernels that talk to other PEs.
                 assert!(
                     is_of_gin(name) || !parts.contains(&"sys"),
-                    "{name}: {mnemonic}: an exchange beyond the device"
+                    "{name}: {mnemonic}: an exchange beyond the device, by a function that does not use the device API (kernels::gin)"
                 );
             }
             // Between ways of looking at memory, within a block or a device; nothing is said to others by it.
@@ -672,7 +688,7 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
             let own = if name == "bulk" { "sm_90" } else { arch() };
             for arch in ["sm_80", "sm_90", "sm_100"] {
                 // What programs share with other modules is assembled for every GPU there.
-                if PROGRAMS.contains(&name) && arch != "sm_90" && number(own) <= 90 {
+                if is_program(name) && arch != "sm_90" && number(own) <= 90 {
                     continue;
                 }
                 // PTX runs on its own target and on later ones.
@@ -728,7 +744,7 @@ fn assembles(
     let found = resources(&text);
     assert_eq!(found.contains_key("put_kernel"), ptx.contains(".entry put_kernel("), "{arch}: {text}");
     for (name, (registers, spilled)) in found {
-        let limit = match PROGRAMS.contains(&module) {
+        let limit = match is_program(module) {
             true if ["::copy", "::sum"].iter().any(|end| name.ends_with(end)) => of_loops,
             true => around,
             false if is_of_gin(&name) => spills_of_gin,
@@ -740,7 +756,7 @@ fn assembles(
 }
 
 fn is_of_gin(name: &str) -> bool {
-    name.contains("::gin::") || OF_GIN.iter().any(|first| name.starts_with(first))
+    OF_GIN.contains(name)
 }
 
 /// What ptxas says of each function: registers, and bytes of spill stores. "ptxas info : Function properties for put_kernel", then

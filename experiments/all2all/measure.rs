@@ -9,7 +9,7 @@ use crate::job::{Job, moved};
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::pairs;
 use ginlab::flow::{Region, Target};
 use ginlab::measure::pattern;
@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 pub struct All2all {
     pub args: Args,
     pub job: Job,
-    pub source: Region<LibfabricRail>,
-    pub destination: Region<LibfabricRail>,
+    pub source: Region<AnyRail>,
+    pub destination: Region<AnyRail>,
     /// The destinations of the others, by rank.
     pub targets: Vec<Target>,
     /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.

@@ -3,6 +3,7 @@
 use crate::error::Failure;
 use crate::job::Job;
 use ginlab::bootstrap::BootstrapError;
+use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Offer, Region};
 use serde::{Deserialize, Serialize};
 
@@ -27,14 +28,16 @@ pub struct Card {
 impl Card {
     pub fn of(
         job: &Job,
-        region: &Region<ginlab::fabric::libfabric::LibfabricRail>,
+        region: &Region<AnyRail>,
         local_rank: usize,
     ) -> Result<Card, Failure> {
         let mut rails = Vec::new();
         for (number, domain) in job.domains.iter().enumerate() {
-            let told =
-                job.flow.with_rail(number, |rail| rail.address_text().map(|text| (rail.provider_version(), text)));
-            let Some((provider_version, address_text)) = told.transpose()? else { continue };
+            let told = job.flow.with_rail(number, |rail| match rail {
+                AnyRail::Libfabric(rail) => Some(rail.address_text().map(|text| (rail.provider_version(), text))),
+                AnyRail::Worst(_) => None,
+            });
+            let Some((provider_version, address_text)) = told.flatten().transpose()? else { continue };
             rails.push(RailCard {
                 domain: domain.name.clone(),
                 fabric: domain.fabric.clone(),

@@ -11,7 +11,8 @@ use crate::program::{Program, program};
 use crate::runner::with_ranks;
 use card::Card;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::Access;
+use crate::values::usage;
+use ginlab::fabric::{Access, worst};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::Key;
 use row::{Document, Row, Times};
@@ -51,6 +52,9 @@ pub struct Args {
 /// Runs the experiment on this rank.
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
+    if args.job.provider.as_deref().is_some_and(worst::is_asked) {
+        return Err(usage("--provider", "the worst network has no domains, and so nothing to show; a provider of libfabric"));
+    }
     let began = Instant::now();
     let fingerprint = vec![
         ("libfabric version".to_owned(), ginlab::fabric::libfabric::library_version().unwrap_or_default()),

@@ -9,6 +9,7 @@ use super::theirs::{Theirs, call};
 use super::{ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, SCOPE};
 use crate::error::Failure;
+use crate::mps;
 use crate::runner::{Rows, slowest};
 use crate::values;
 use crate::world::{self, Scope};
@@ -254,6 +255,7 @@ impl Collectives {
         row.ranks = world.n_pes();
         row.size_bytes = Some(shape.bytes);
         row.memory = Some(world.memory().into());
+        mps::mark(&mut row, world.sharing());
         row.set(&OPERATION, shape.operation.name());
         row.set(&ELEMENT, values::name(tuple.element)).set(&PLACE, values::name(tuple.place));
         row.set(&REDOP, shape.operation.sums().then_some("sum"));
@@ -267,7 +269,8 @@ impl Collectives {
         row.mode = Some(values::name(tuple.mode));
         row.set(&SCOPE, values::name(tuple.scope));
         if tuple.launch != Launch::Persistent {
-            row.set(&OVERLAP, if tuple.overlap && self.overlaps { "yes" } else { "no" });
+            let early = prepared.map_or(tuple.overlap, |prepared| prepared.early);
+            row.set(&OVERLAP, if early && self.overlaps { "yes" } else { "no" });
         }
         if let Some(prepared) = prepared {
             (row.grid, row.block) = (Some(prepared.grid), Some(prepared.block));

@@ -9,7 +9,7 @@ mod shape;
 mod sums;
 mod theirs;
 
-use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE};
+use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, RULE, SCOPE, SHARING};
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
@@ -79,6 +79,7 @@ impl Experiment for Collectives {
             ROUTE,
             PACKET,
             NODES,
+            SHARING,
             RULE,
             PROXIES,
             ALGBW,
@@ -128,7 +129,7 @@ impl Experiment for Collectives {
             ("root and messages".to_owned(), format!("{} {:?} {:?}", args.root, args.message_limit, args.block)),
         ];
         let root = args.root as usize;
-        let ranks = args.world.meet.ranks(args.world.timeout, fingerprint, move |ranks| match ranks {
+        let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
             0 | 1 => Err(usage("--np", "a collective is of two ranks or more; a world of one measures its own memory")),
             _ if root >= ranks => Err(usage("--root", format!("{root}; the last of {ranks} ranks is {}", ranks - 1))),
             _ => Ok(()),
@@ -142,7 +143,7 @@ impl Experiment for Collectives {
         ranks: &mut Bootstrap,
     ) -> Result<(Collectives, Header), Failure> {
         let heap_bytes = ours::heap_bytes(args, tuples, ranks);
-        let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes) };
+        let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
         let world = World::open(ranks, &options)?;
         let mut header = world::header(&world, ranks);
         let with_nccl = tuples.iter().any(|tuple| tuple.nccl);
@@ -184,7 +185,8 @@ impl Experiment for Collectives {
 fn wires(args: &Args, ours: &Ours) -> Wires {
     let world = &ours.world;
     let gpu: Option<PciAddress> = world.device().pci_address().and_then(|address| address.parse().ok());
-    let nvlink = gpu.and_then(|gpu| {
+    // Between PEs of one GPU no link is crossed.
+    let nvlink = gpu.filter(|_| !world.sharing().is_shared()).and_then(|gpu| {
         let links = nvlink::links().ok()?;
         Some(links.iter().find(|links| links.gpu == gpu)?.bytes_per_second? / 1e9)
     });

@@ -12,6 +12,7 @@ use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
 use ginlab::report::each_once;
 use kernels::collective::{self, BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
 use kernels::gin::USER_SIGNALS;
+use std::time::Instant;
 
 /// Bytes of a message from one block to another, where both are GPUs of a node: at most, and as many as one block should have where there are
 /// blocks enough: 8 for each of its threads. A block of few threads begins while the launch before still has some.
@@ -88,6 +89,18 @@ fn two_trips(shape: &Shape) -> bool {
     shape.operation == Operation::AllReduce
         && shape.chunk * n == shape.bytes
         && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
+}
+
+/// Whether a message that so many blocks send has room: each has an inbox of its own, for one slice.
+fn messages_fit(message: u64, parts: u32, inboxes: u32, capacity: u64) -> bool {
+    parts <= inboxes && slice_bytes(message, parts) <= capacity
+}
+
+/// Whether a grid may come onto the GPU while the one before still runs. Where PEs share the GPU both must fit into a PE's share: blocks that wait
+/// for the end of the grid before would keep out blocks of another PE for which that one waits. Alone, a grid comes once all blocks of the one
+/// before are there.
+fn overlap_fits(grid: u32, share: u32, sharers: u32) -> bool {
+    sharers < 2 || grid <= share / 2
 }
 
 /// What the tuples need.
@@ -239,15 +252,9 @@ impl Ours {
         let message = if two_trips { shape.chunk } else { shape.message() };
         let each = each(self.inboxes[0].capacity, mapped, emulated);
         let lean = message.div_ceil(each).clamp(1, self.parts.into()) as u32;
-        let parts = if tuple.grid == 0 { lean } else { tuple.grid };
-        let fits = parts <= self.parts && slice_bytes(message, parts) <= self.inboxes[0].capacity;
-        // Words count their steps in 32 bits.
-        let fits = fits && shape.chunk <= u64::from(u32::MAX);
-        let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
         // A broadcast is of one to all, and no exchange.
         let words = mapped && shape.operation != Operation::Broadcast;
-        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
-        let [by_thread, by_warp, by_block] = match (by_messages, words, mapped) {
+        let kernels = |by_messages: bool| match (by_messages, words, mapped) {
             (true, true, _) => [collective::COLLECTIVE_WORDS_THREAD, collective::COLLECTIVE_WORDS_WARP, collective::COLLECTIVE_WORDS_BLOCK],
             (true, false, _) => {
                 [collective::COLLECTIVE_MESSAGES_THREAD, collective::COLLECTIVE_MESSAGES_WARP, collective::COLLECTIVE_MESSAGES_BLOCK]
@@ -257,16 +264,32 @@ impl Ours {
                 [collective::COLLECTIVE_NODES_THREAD, collective::COLLECTIVE_NODES_WARP, collective::COLLECTIVE_NODES_BLOCK]
             }
         };
-        let (kernel, block) = match tuple.scope {
-            Scope::Thread => (by_thread, 1),
-            Scope::Warp => (by_warp, 32),
-            Scope::Block => (by_block, threads),
+        let of_scope = |by_messages: bool, threads: u32| {
+            let [by_thread, by_warp, by_block] = kernels(by_messages);
+            match tuple.scope {
+                Scope::Thread => (by_thread, 1),
+                Scope::Warp => (by_warp, 32),
+                Scope::Block => (by_block, threads),
+            }
         };
+        let few = self.args.block.unwrap_or(if emulated { self.threads.min(NARROW) } else { LEAN_THREADS as u32 });
+        let (kernel, block) = of_scope(true, few);
+        // As many blocks as are on the GPU at once, beside those of other PEs that share it.
+        let room = self.world.device().resident_blocks(&kernel, block)?;
+        let parts = if tuple.grid == 0 { lean.min(room).max(1) } else { tuple.grid };
+        let fits = messages_fit(message, parts, self.parts, self.inboxes[0].capacity);
+        // Words count their steps in 32 bits.
+        let fits = fits && shape.chunk <= u64::from(u32::MAX);
+        let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
+        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
+        let (kernel, block) = of_scope(by_messages, threads);
         let resident = self.world.device().resident_blocks(&kernel, block)?;
         let grid = match tuple.grid {
-            0 if by_messages => parts.min(resident),
+            0 if by_messages => parts,
             0 if emulated => (shape.chunk / 1024).clamp(1, 4) as u32,
-            0 if self.local < self.world.n_pes() => (shape.chunk / SLICE_OF_RAILS).clamp(1, BLOCKS_OF_RAILS.into()) as u32,
+            0 if self.local < self.world.n_pes() => {
+                (shape.chunk / SLICE_OF_RAILS).clamp(1, BLOCKS_OF_RAILS.min(resident).max(1).into()) as u32
+            }
             0 => self.puts_grid(shape, resident)?,
             grid => grid,
         };
@@ -310,7 +333,9 @@ impl Ours {
             times: self.times.pointer(),
         };
         let function = self.world.device().function(&kernel, block)?;
+        let device = self.world.device();
         let early = tuple.overlap && tuple.launch != Launch::Persistent;
+        let early = early && overlap_fits(grid, device.resident_blocks(&kernel, block)?, device.sharers());
         Ok(Ok(Prepared { kernel, function, grid, block, by_messages, early, from, to, args }))
     }
 
@@ -324,7 +349,7 @@ impl Ours {
             (_, 2) => processors,
             _ => FEW_BLOCKS_OF_MANY,
         };
-        Ok((shape.chunk / SLICE).clamp(1, most.min(resident).into()) as u32)
+        Ok((shape.chunk / SLICE).clamp(1, most.min(resident).max(1).into()) as u32)
     }
 
     /// Appends one launch: `warmup` turns, then `turns`.
@@ -350,16 +375,23 @@ impl Ours {
         Ok(Moved { mapped: sum(|state| state.mapped_bytes), puts: sum(|state| state.puts), rails })
     }
 
-    /// What nobody has waited for would let a later turn begin too early, and no byte might show it.
+    /// What nobody has waited for would let a later turn begin too early, and no byte might show it. What was waited for in advance (the
+    /// next broadcast's acknowledgements) may still be on its way: a completion at the sender says nothing about when a target learns of it.
     ///
     /// # Errors
-    /// Which signal of which block.
+    /// Which signal of which block, within the longest wait of the job.
     pub fn check_signals(&self) -> Result<(), Failure> {
         let mut states = vec![State::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
         for (block, state) in (0..).zip(&states) {
             for (number, counted) in (0..).zip(state.counted) {
-                let raised = self.world.signal(self.signals.at(block * SIGNALS_OF_BLOCK + number))?;
+                let signal = self.signals.at(block * SIGNALS_OF_BLOCK + number);
+                let mut raised = self.world.signal(signal)?;
+                let began = Instant::now();
+                while raised < counted && began.elapsed() < self.args.world.timeout {
+                    std::thread::yield_now();
+                    raised = self.world.signal(signal)?;
+                }
                 if raised != counted {
                     let text = format!("block {block} has waited for {counted} of the {raised} times that its signal {number} was raised");
                     return Err(Failure::Run(format!("a defect of the collective's kernels: {text}")));
@@ -374,5 +406,38 @@ impl Ours {
         let Ours { world, state, times, .. } = self;
         drop((state, times));
         world.close(ranks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What one H200 holds of blocks with 128 registers a thread.
+    fn on_a_gpu(threads: u32) -> u32 {
+        132 * (65536 / 128 / threads)
+    }
+
+    #[test]
+    fn messages_of_all_pes_of_a_gpu_fit_or_go_by_puts() {
+        // As `--np N -e 1M` on one GPU, which never ended.
+        for pes in 2..=8u32 {
+            let part = PART;
+            for size in [8u64, 64 << 10, 1 << 20, MESSAGES] {
+                let message = size / u64::from(pes - 1);
+                let lean = message.div_ceil(LEAN_PART).clamp(1, MOST_PARTS) as u32;
+                let parts = lean.min(on_a_gpu(128) / pes).max(1);
+                assert!(parts * pes <= on_a_gpu(128), "{pes} {size}");
+                if messages_fit(message, parts, MOST_PARTS as u32, part) {
+                    assert!(u64::from(parts) * part >= message, "{pes} {size}");
+                }
+                let early = overlap_fits(parts, on_a_gpu(128) / pes, pes);
+                assert!(!early || 2 * parts * pes <= on_a_gpu(128), "{pes} {size}");
+            }
+        }
+        assert!(!messages_fit(264 << 10, 33, 264, 8000) && messages_fit(264 << 10, 33, 264, 8192));
+        assert!(!messages_fit(64, 9, 8, 8192), "more blocks than inboxes");
+        // A PE that has a GPU of its own overlaps whatever its grid.
+        assert!(overlap_fits(132, 132, 1) && !overlap_fits(34, 66, 2) && overlap_fits(33, 66, 2));
     }
 }

@@ -78,7 +78,11 @@ pub struct Args {
 /// A name of a check.
 fn check_name(text: &str) -> Result<String, String> {
     let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
-    if names.contains(&text) { Ok(text.to_owned()) } else { Err(format!("there is no check {text:?}; there are {}", names.join(", "))) }
+    if names.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there is no check {text:?}; there are {}", names.join(", ")))
+    }
 }
 
 /// Examines.
@@ -87,21 +91,21 @@ fn run(args: &Args) -> Result<(), Failure> {
     let findings = if args.peers {
         peers::run(args)?
     } else {
-        let (header, findings) = match &args.from {
+        let (header, looked) = match &args.from {
             Some(folder) => {
                 let machine = Machine::recorded(folder, wanted(args))
                     .map_err(|error| Failure::Usage(format!("--from {error}")))?;
-                (recorded(folder), doctor::examine(&machine, &args.only))
+                (recorded(folder), Looked::at(args, &machine))
             }
             None => {
                 let mut header = Versions::header();
-                let (findings, took) = examine(args);
-                header.note(took);
-                (header, findings)
+                let looked = examine(args);
+                header.note(&looked.took);
+                (header, looked)
             }
         };
-        table::write(args, &header, &findings)?;
-        Some(findings)
+        table::write(args, &header, &looked.findings, looked.fit.as_deref())?;
+        Some(looked.findings)
     };
     if ginlab::signals::interrupted() {
         return Err(Failure::Interrupted);
@@ -112,6 +116,7 @@ fn run(args: &Args) -> Result<(), Failure> {
 fn wanted(args: &Args) -> Wanted {
     Wanted {
         efa: args.require_efa || args.job.provider.as_deref() == Some("efa"),
+        other_provider: args.job.provider.as_deref().is_some_and(|provider| !provider.starts_with("efa")),
         instance: args.instance.clone(),
         cards: args.cards,
         developer: args.dev,
@@ -119,8 +124,25 @@ fn wanted(args: &Args) -> Wanted {
     }
 }
 
-/// This machine, with what is tried on it, and how long that took.
-fn examine(args: &Args) -> (Vec<Finding>, String) {
+/// What was found out about one machine.
+#[derive(Default)]
+struct Looked {
+    findings: Vec<Finding>,
+    /// What the look took, in a line.
+    took: String,
+    /// Said at the end of a machine that is fit for the emulated device alone, where all checks were asked for.
+    fit: Option<String>,
+}
+
+impl Looked {
+    fn at(args: &Args, machine: &Machine) -> Looked {
+        let fit = if args.only.is_empty() { doctor::only_emulated(machine) } else { None };
+        Looked { findings: doctor::examine(machine, &args.only), took: machine.took.text(), fit }
+    }
+}
+
+/// Looks at this machine, and tries what it can do.
+fn examine(args: &Args) -> Looked {
     let deadline = Instant::now() + Duration::from_secs(args.wait);
     let mut machine = Machine::here(wanted(args));
     // Cards of some instances come up after the system.
@@ -128,7 +150,7 @@ fn examine(args: &Args) -> (Vec<Finding>, String) {
         std::thread::sleep(Duration::from_millis(500));
         machine = Machine::here(wanted(args));
     }
-    let tries = ["smoke", "gpu-register", "gdrcopy"].iter().any(|name| wants(args, name));
+    let tries = ["smoke", "rma", "gpu-register", "gdrcopy"].iter().any(|name| wants(args, name));
     if tries && !args.no_smoke {
         smoke::try_out(args, &mut machine);
     } else {
@@ -137,7 +159,7 @@ fn examine(args: &Args) -> (Vec<Finding>, String) {
     if wants(args, "nvlink") {
         machine.look_again();
     }
-    (doctor::examine(&machine, &args.only), machine.took.text())
+    Looked::at(args, &machine)
 }
 
 fn wants(args: &Args, check: &str) -> bool {

@@ -1,6 +1,6 @@
 //! `--peers`: each rank's own findings, what they compare, and a write from every rank to every other one on each rail.
 
-use super::{Args, examine, table, wanted};
+use super::{Args, Looked, examine, table, wanted};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs};
 use crate::runner::{drive, in_event_loop, with_ranks};
@@ -35,15 +35,15 @@ fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Fa
     // The others wait while one of each machine looks: its trials have bounds of their own.
     ranks.set_timeout(args.job.timeout * 2 + Duration::from_secs(args.wait + 180));
     // One rank of a machine looks at it; the others would find the same, and hold the same cards meanwhile.
-    let (mine, took) = if ranks.local_rank() == 0 { examine(args) } else { Default::default() };
+    let mine = if ranks.local_rank() == 0 { examine(args) } else { Looked::default() };
     let machine = Machine::bus(wanted(args));
-    let mut card = Card::here(versions(), machine.efa_cards().len(), machine.gpus().len());
+    let mut card = Card::here(versions(), machine.usable_cards(), machine.gpus().len());
     let clock = clock(ranks)?;
     if !args.no_smoke {
         card.rails = Some(args.rails);
         card.unreached = reach(args, ranks)?;
     }
-    let findings = ranks.all_gather_values(&mine, "findings")?;
+    let findings = ranks.all_gather_values(&mine.findings, "findings")?;
     let cards = ranks.all_gather_values(&card, "what ranks compare")?;
     let clocks = ranks.all_gather_values(&clock, "clocks")?;
     if ranks.rank() != 0 {
@@ -52,8 +52,8 @@ fn gather(args: &Args, ranks: &mut Bootstrap) -> Result<Option<Vec<Finding>>, Fa
     let mut all = findings.concat();
     all.extend(compare(&cards, &clocks));
     let mut header = Versions::header();
-    header.note(took).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
-    table::write(args, &header, &all)?;
+    header.note(&mine.took).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
+    table::write(args, &header, &all, None)?;
     Ok(Some(all))
 }
 

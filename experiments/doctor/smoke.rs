@@ -17,19 +17,26 @@ const MOST_RAILS: usize = 64;
 pub fn try_out(args: &Args, machine: &mut Machine) {
     let timeout = args.job.timeout.min(Duration::from_secs(10));
     let choice = if args.job.device == Choice::Emulated { Choice::Emulated } else { Choice::Auto };
-    let device = machine.took.of("a GPU's context", || Device::open(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
+    let device =
+        machine.took.of("a GPU's context", || Device::open(choice, 0)).map_or(Device::Emulated, |(device, _)| device);
     if matches!(device, Device::Gpu(_)) && wants(args, "gdrcopy") {
         machine.asked.gdrcopy = Some(machine.took.of("GDRCopy", || trial::gdrcopy(&device)));
     }
     let mut trials = Vec::new();
     match domains(args, machine) {
         Ok((provider, domains)) => {
+            let tries_gpu = ["gpu-register", "rma"].iter().any(|check| wants(args, check));
+            let of_efa = || domains.iter().filter(|domain| domain.provider.starts_with("efa"));
+            if tries_gpu && matches!(device, Device::Gpu(_)) && of_efa().next().is_some() {
+                let register = || trial::register_with_cards(of_efa(), &device);
+                machine.asked.registered = Some(machine.took.of("GPU memory by the cards", register));
+            }
             for domain in domains.iter().take_while(|_| !signals::interrupted()) {
                 if wants(args, "smoke") {
                     let tried = machine.took.of(&domain.name, || trial::loop_back(domain, &device, false, timeout));
                     trials.push(tried);
                 }
-                if wants(args, "gpu-register") && matches!(device, Device::Gpu(_)) && machine.takes_gpu_memory(domain) {
+                if tries_gpu && matches!(device, Device::Gpu(_)) && machine.takes_gpu_memory(domain) {
                     let what = format!("{} from the GPU", domain.name);
                     trials.push(machine.took.of(&what, || trial::loop_back(domain, &device, true, timeout)));
                 }
@@ -37,10 +44,10 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
             if wants(args, "smoke") {
                 let provider = args.job.provider.as_deref().unwrap_or(&provider);
                 let outcome = machine.took.of("two ranks with a proxy", || puts(args, provider, domains.len().min(4)));
-                trials.push(Trial { rail: "proxy".into(), gpu: false, outcome });
+                trials.push(Trial { rail: "proxy".into(), gpu: false, copied: false, outcome });
             }
         }
-        Err(why) => trials.push(Trial { rail: "rails".into(), gpu: false, outcome: Err(why) }),
+        Err(why) => trials.push(Trial { rail: "rails".into(), gpu: false, copied: false, outcome: Err(why) }),
     }
     machine.asked.trials = Some(trials);
 }
@@ -48,7 +55,11 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
 /// The domains that this machine's ranks would open: every EFA card once, otherwise the loopback.
 fn domains(args: &Args, machine: &Machine) -> Result<(String, Vec<Domain>), String> {
     let choice = discover::choose_provider(args.job.provider.as_deref()).map_err(|error| error.to_string())?;
-    let cards = if choice.provider.starts_with("efa") { machine.efa_cards().len().max(machine.efa_domains()).clamp(1, MOST_RAILS) } else { 1 };
+    let cards = if choice.provider.starts_with("efa") {
+        machine.usable_cards().max(machine.efa_domains()).clamp(1, MOST_RAILS)
+    } else {
+        1
+    };
     let count = args.job.domain.len().max(cards);
     let plan = discover::select_domains(&choice.provider, count, Reach::SameHost, &args.job.domain, None, 0, 1)
         .map_err(|error| error.to_string())?;
@@ -72,7 +83,9 @@ fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
     let launchers = ["OMPI_", "PMIX_", "PMI_", "SLURM_", "SKYPILOT_", "TORCHELASTIC_", "GINLAB_RANK"];
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if launchers.iter().any(|prefix| text.starts_with(prefix)) || ["RANK", "WORLD_SIZE", "LOCAL_RANK"].contains(&&*text) {
+        if launchers.iter().any(|prefix| text.starts_with(prefix))
+            || ["RANK", "WORLD_SIZE", "LOCAL_RANK"].contains(&&*text)
+        {
             command.env_remove(&name);
         }
     }
@@ -86,7 +99,9 @@ fn puts(args: &Args, provider: &str, rails: usize) -> Result<(), String> {
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break status,
-            None if Instant::now() < deadline && !signals::interrupted() => std::thread::sleep(Duration::from_millis(10)),
+            None if Instant::now() < deadline && !signals::interrupted() => {
+                std::thread::sleep(Duration::from_millis(10))
+            }
             None => {
                 // Its ranks end with it.
                 let _ = child.kill();

@@ -18,13 +18,19 @@ struct Document<'a> {
     schema: u32,
     header: &'a Header,
     worst: Option<State>,
+    fit: Option<&'a str>,
     findings: &'a [Finding],
 }
 
-/// Writes what was asked for.
-pub fn write(args: &Args, header: &Header, findings: &[Finding]) -> Result<(), Failure> {
-    let document = Document { schema: SCHEMA, header, worst: worst(findings), findings };
-    args.output.write(header, &COLUMNS, findings, &document, &lines(findings, crate::output::color()))
+/// Writes what was asked for. `fit` is the last line of the text, and a key of the JSON document.
+pub fn write(args: &Args, header: &Header, findings: &[Finding], fit: Option<&str>) -> Result<(), Failure> {
+    let document = Document { schema: SCHEMA, header, worst: worst(findings), fit, findings };
+    let mut text = lines(findings, crate::output::color());
+    if let Some(fit) = fit {
+        text.push_str(fit);
+        text.push('\n');
+    }
+    args.output.write(header, &COLUMNS, findings, &document, &text)
 }
 
 /// A line per check; the host stands before them where there are several. What mends it stands at the end.

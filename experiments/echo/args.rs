@@ -41,7 +41,7 @@ pub struct Args {
     /// Untimed messages of each size before
     #[arg(short = 'w', long, default_value_t = 100, value_name = "N")]
     pub warmup: u32,
-    /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
+    /// libfabric provider (efa, tcp, shm, ...), or worst: the worst network that EFA may be [default: efa where there is one, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Domain to open the rail on [default: chosen]

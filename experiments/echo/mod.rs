@@ -10,7 +10,7 @@ mod side;
 
 use crate::error::Failure;
 use crate::program::{Program, program};
-use crate::rails::Wanted;
+use crate::rails::{self, Wanted};
 use crate::runner::in_event_loop;
 use args::{Args, Plan};
 use ginlab::bootstrap::visit::Entrance;
@@ -28,14 +28,16 @@ pub const PROGRAMS: &[Program] = &[Program {
 
 fn run(args: &Args) -> Result<(), Failure> {
     // They wait for each other before they open rails.
-    ginlab::fabric::libfabric::require_library()?;
+    let domains: Vec<String> = args.domain.iter().cloned().collect();
+    rails::check_provider(args.provider.as_deref(), &domains)?;
     let plan = Plan::new(args)?;
     let rail = Wanted {
         provider: args.provider.clone(),
-        domains: args.domain.iter().cloned().collect(),
+        domains,
         rails: 1,
         messages: true,
         timeout: args.timeout,
+        rank: usize::from(args.listen.is_none()),
     };
     let token = match args.listen.as_ref().or(args.connect.as_ref()) {
         None => bootstrap::random_token(),
@@ -53,7 +55,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         let entrance = Entrance::listen("127.0.0.1:0", &token, rail.timeout).await?;
         let address = entrance.address()?.to_string();
         let server = {
-            let rail = rail.clone();
+            let rail = Wanted { rank: 0, ..rail.clone() };
             tokio::task::spawn_local(async move { server::serve(entrance, &rail, Some(1), false).await })
         };
         client::run(args, &plan, &address, &token, &rail).await?;

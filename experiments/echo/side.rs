@@ -9,7 +9,7 @@ use ginlab::bootstrap::visit::{Ended, Visit, bounded};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::Access;
 use ginlab::fabric::discover::Reach;
-use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Offer, Peer, Region};
 use serde::{Deserialize, Serialize};
 use std::pin::pin;
@@ -28,7 +28,7 @@ pub struct Card {
 /// A rail of this side.
 pub struct Opened {
     pub rails: Rails,
-    region: Region<LibfabricRail>,
+    region: Region<AnyRail>,
     /// Bytes of one slot of the region.
     slot: u64,
     driver: JoinHandle<()>,

@@ -1,5 +1,6 @@
 //! The options of `ginlab ipc`.
 
+use crate::mps::MpsArgs;
 use crate::values::{List, counts, seconds};
 use clap::ValueEnum;
 use ginlab::cuda::Choice;
@@ -55,9 +56,11 @@ pub struct Args {
     /// Who with whom: first (ranks 0 and 1), matrix (every pair in turn), all (every rank to every other at once)
     #[arg(long, default_value = "first", value_name = "WHICH", value_enum, hide_possible_values = true)]
     pub pairs: Pairs,
-    /// Ranks, each with a GPU of its own [default: 2; all GPUs for --pairs matrix and all]
+    /// Ranks; each has a GPU of its own where there are enough [default: 2; all GPUs for --pairs matrix and all]
     #[arg(long, alias = "ranks", value_name = "N")]
     pub np: Option<usize>,
+    #[command(flatten)]
+    pub mps: MpsArgs,
     /// A cubin or PTX with the kernels of experiments/ipc/baseline, compiled by nvcc, to compare with
     #[arg(long, value_name = "FILE")]
     pub cuda_module: Option<PathBuf>,

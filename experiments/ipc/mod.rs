@@ -13,8 +13,9 @@ mod receive;
 mod rows;
 mod verify;
 
-use crate::columns::POST;
+use crate::columns::{POST, SHARING};
 use crate::error::Failure;
+use crate::mps;
 use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::runner::{self, Experiment, Ranks, Rows, program};
@@ -50,7 +51,7 @@ impl Experiment for Ipc {
     type Tuple = (usize, Tuple);
 
     const ABOUT: About = About {
-        columns: &[OPERATION, STORE, WIDTH, PAIR, DIRECTION, LAUNCH, POST, RECEIVED, ONE_WAY, KNEE],
+        columns: &[OPERATION, STORE, WIDTH, PAIR, DIRECTION, LAUNCH, SHARING, POST, RECEIVED, ONE_WAY, KNEE],
         without: &["rails", "mode"],
         headlines: &[
             Headline::most("a kernel's writes over NVLink, most", "bandwidth_gbytes_s", &[("operation", "write"), ("direction", "one"), ("store", "plain")]),
@@ -83,6 +84,7 @@ impl Experiment for Ipc {
             timeout: plan.timeout * 2,
             interfaces: None,
             fingerprint: plan.fingerprint(),
+            mps: Some(args.mps.on(args.device)),
         };
         Ok(runner::Plan::of_ranks(plan.tuples(), ranks))
     }
@@ -140,6 +142,7 @@ impl Experiment for Ipc {
 fn header(plan: &Plan, ranks: &Bootstrap, rank: &Rank) -> Header {
     let mut header = Versions::header();
     header.set(Key::Gpu, rank.device.name()).set(Key::Memory, "device memory, opened by the other ranks");
+    mps::describe(&mut header, &rank.sharing);
     if let Some(link) = rank.link(plan.scenes[0].flows[0]) {
         let count = link.count.map(|count| format!(", {count} links")).unwrap_or_default();
         let rate = link.bits_per_second.map(|rate| format!(", {} GB/s one way", rate as f64 / 8e9)).unwrap_or_default();

@@ -4,8 +4,9 @@ pub use super::args::{Launch, Operation};
 use super::args::{Args, Direction, Grid, Pairs};
 use crate::error::Failure;
 use crate::values::usage;
-use ginlab::cuda::{Choice, Device, visible_gpus};
+use ginlab::cuda::{Choice, Device};
 use ginlab::measure::size;
+use ginlab::mps;
 use itertools::iproduct;
 use std::fmt;
 use std::time::Duration;
@@ -124,7 +125,8 @@ impl Plan {
 
 /// Whether the emulated device is meant, and how many ranks.
 fn devices(args: &Args) -> Result<(bool, usize), Failure> {
-    let seen = visible_gpus()?.len();
+    // Not by CUDA: where ranks share a GPU it is initialised once they have a server.
+    let seen = mps::gpu_count();
     let gpus = match args.device {
         Choice::Emulated => None,
         Choice::Auto => Some(seen).filter(|seen| *seen > 0),
@@ -138,16 +140,6 @@ fn devices(args: &Args) -> Result<(bool, usize), Failure> {
     });
     if !(2..=MOST_RANKS).contains(&ranks) {
         return Err(usage("--np", format!("{ranks}; from 2 to {MOST_RANKS}")));
-    }
-    if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks) {
-        let plural = if gpus == 1 { "" } else { "s" };
-        return Err(usage(
-            "--np",
-            format!(
-                "{ranks} ranks need {ranks} GPUs, and this process sees {gpus} GPU{plural} (CUDA_VISIBLE_DEVICES?); \
-                 -d emulated runs without"
-            ),
-        ));
     }
     Ok((gpus.is_none(), ranks))
 }

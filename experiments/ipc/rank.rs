@@ -13,6 +13,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cores;
 use ginlab::cuda::{Buffer, Choice, Device, DeviceError, OpenedMemory, PeerHandle, Place, Stream};
 use ginlab::pci::PciAddress;
+use ginlab::sharing::{SAME_GPU, Sharing};
 use ginlab::topology::nvlink::{self, Links};
 use itertools::iproduct;
 use kernels::ring::Status;
@@ -35,6 +36,7 @@ pub struct Rank {
     pub me: usize,
     ranks: usize,
     pub device: Device,
+    pub sharing: Sharing,
     /// One for each rank that we can work towards at once, and one for each that can work towards us.
     pub streams: Vec<Stream>,
     pub receivers: Vec<Stream>,
@@ -52,21 +54,39 @@ pub struct Rank {
     pub notes: Vec<String>,
 }
 
-/// What lies between two GPUs.
+/// What lies between two ranks' GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Between {
+    NvLink,
+    Pcie,
+    /// Nothing: both ranks are on one GPU.
+    SameGpu,
+}
+
+/// What lies between two ranks' GPUs, and how fast it is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// NVLink, or else PCIe.
-    pub nvlink: bool,
+    pub between: Between,
     /// Links that lead from one to the other, through a switch or not, where NVML says it.
     pub count: Option<u32>,
     /// Of all links together, in one direction, where NVML says it.
     pub bits_per_second: Option<u64>,
 }
 
+impl Between {
+    fn of(nvlink: bool) -> Between {
+        if nvlink { Between::NvLink } else { Between::Pcie }
+    }
+}
+
 impl Link {
     /// As the `fabric` of a row.
     pub fn fabric(&self) -> &'static str {
-        if self.nvlink { "nvlink" } else { "pcie" }
+        match self.between {
+            Between::NvLink => "nvlink",
+            Between::Pcie => "pcie",
+            Between::SameGpu => SAME_GPU,
+        }
     }
 }
 
@@ -81,6 +101,7 @@ impl Rank {
     /// Allocates, and opens what the others have.
     pub fn open(plan: &Plan, ranks: &mut Bootstrap) -> Result<Rank, Failure> {
         let (device, _) = Device::open(if plan.emulated { Choice::Emulated } else { Choice::Gpu }, ranks.local_rank())?;
+        let sharing = Sharing::find(&device, true, ranks)?;
         // Every rank runs kernels, and nobody else is busy.
         emulation::set_workers((cores::allowed().len() / ranks.local_size()).max(1));
         for (&grid, &block) in iproduct!(&plan.grids, &plan.args.block[..]) {
@@ -91,7 +112,10 @@ impl Rank {
         let memory = device.peer_memory(HEAD + most * (1 + slots))?;
         let handles: Vec<PeerHandle> = ranks.all_gather_values(&memory.handle()?, "memory handles")?;
         let me = ranks.rank();
-        let mut notes = Vec::new();
+        let mut notes = sharing.notes().to_vec();
+        if sharing.is_shared() {
+            notes.push(format!("{SAME_GPU}: bytes between ranks of one GPU stay in its memory; no link is crossed"));
+        }
         let nvml = if plan.emulated { None } else { nvlink::links().map_err(|why| notes.push(why)).ok() };
         let mut opened = Vec::new();
         let mut card = Card { unreachable: Vec::new(), links: Vec::new() };
@@ -126,6 +150,7 @@ impl Rank {
             round: Cell::new(0),
             notes,
             device,
+            sharing,
         })
     }
 
@@ -258,18 +283,21 @@ fn link(device: &Device, nvml: Option<&[Links]>, ours: &PeerHandle, theirs: &Pee
     let (PeerHandle::Cuda { gpu: ours, .. }, PeerHandle::Cuda { gpu: theirs, .. }) = (ours, theirs) else {
         return None;
     };
+    if ours == theirs {
+        return Some(Link { between: Between::SameGpu, count: None, bits_per_second: None });
+    }
     // The driver's word, also where NVML has none (in a guest, say): atomic operations on another GPU's memory are NVLink's.
     let atomics = device.peer_atomics(theirs);
     let addresses: Option<(PciAddress, PciAddress)> = ours.parse().ok().zip(theirs.parse().ok());
     let Some((links, (ours, theirs))) = nvml.zip(addresses) else {
-        return atomics.map(|nvlink| Link { nvlink, count: None, bits_per_second: None });
+        return atomics.map(|nvlink| Link { between: Between::of(nvlink), count: None, bits_per_second: None });
     };
     let count = nvlink::between(links, ours, theirs);
     let all = links.iter().find(|links| links.gpu == ours);
     let each = all.and_then(|all| Some(all.bytes_per_second? / f64::from(all.active)));
     let bits_per_second = each.filter(|_| count > 0).map(|each| (each * 8.0 * f64::from(count)) as u64);
     Some(Link {
-        nvlink: count > 0 || atomics == Some(true),
+        between: Between::of(count > 0 || atomics == Some(true)),
         count: Some(count).filter(|count| *count > 0),
         bits_per_second,
     })

@@ -5,6 +5,7 @@ use super::plan::{Flow, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use crate::columns::POST;
+use crate::mps;
 use crate::runner::{Rows, slowest, timed};
 use crate::values;
 use ginlab::measure::stats::Summary;
@@ -62,6 +63,7 @@ impl Writer<'_> {
         row.ranks = self.plan.ranks as u32;
         row.memory = Some("device".into());
         row.set(&PAIR, pair).set(&DIRECTION, self.scene.direction);
+        mps::mark(&mut row, &self.rank.sharing);
         row
     }
 

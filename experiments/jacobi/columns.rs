@@ -1,7 +1,7 @@
 //! The columns of `ginlab jacobi` beside the common ones.
 
 use super::args::{Norm, Tuple};
-use crate::columns::RULE;
+use crate::columns::{RULE, SHARING};
 use ginlab::report::{Column, Row};
 
 pub const NX: Column = Column::chosen("nx", "", "Columns of the field").shown("nx", 5);
@@ -33,7 +33,7 @@ pub const NOTE: Column = Column::measured("note", "", "What a reader must know o
 
 /// All of them.
 pub const ALL: &[Column] = &[
-    NX, NY, NORM, NORM_WHEN, SYNC, RULE, T1, SPEEDUP, EFFICIENCY, EXPOSED, FIELD, KERNEL, WAIT, SEND, NORM_TIME, NORM_VALUE,
+    NX, NY, NORM, NORM_WHEN, SYNC, RULE, SHARING, T1, SPEEDUP, EFFICIENCY, EXPOSED, FIELD, KERNEL, WAIT, SEND, NORM_TIME, NORM_VALUE,
     NOTE,
 ];
 

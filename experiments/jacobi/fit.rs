@@ -1,13 +1,13 @@
 //! How a field is laid over a device: tiles of the launched kernel, blocks of the resident one.
 
-use super::args::{Grid, Tuple};
+use super::args::{Grid, SyncBy, Tuple};
 use super::problem::Problem;
-use super::resident::Resident;
+use super::resident::{Resident, kernel};
 use super::run::FEW_REGISTERS;
 use crate::error::Failure;
-use ginlab::cuda::Device;
-use kernels::jacobi::launched::tiles;
-use kernels::jacobi::resident::{JACOBI_RESIDENT, LEAST_ROWS, MOST_COLUMNS, shared_bytes};
+use ginlab::cuda::{Device, Function};
+use kernels::jacobi::launched::{StepArgs, tiles};
+use kernels::jacobi::resident::{LEAST_ROWS, MOST_COLUMNS, shared_bytes};
 
 /// Rows of a tile: as many as a thread has under way at once in 64 registers. (A CUDA probe of the same kernel, one H200, 16384 x 8192 points,
 /// blocks of 256: 2, 4 and 8 rows take 299, 262 and 257 us, and 8 rows are best at 1024 x 512, too.)
@@ -32,8 +32,33 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
     }
 }
 
-/// The resident grid for the parts of a field; the reason where it does not fit.
-pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Resident, String>, Failure> {
+/// Why the launched kernel's blocks that wait for neighbours cannot wait here, if they cannot: where PEs share a GPU, those of all PEs must
+/// leave room for the ones that they wait for.
+pub fn waiting(device: &Device, step: &Function<StepArgs>, tuple: &Tuple, rows: u32) -> Result<Option<String>, Failure> {
+    if device.sharers() < 2 || tuple.sync != SyncBy::Neighbours || tuple.block == 0 {
+        return Ok(None);
+    }
+    // Tiles of the first and the last row of tiles.
+    let outer = 2 * tiles(tuple.problem().pitch(), rows, tuple.block, STRIP).0;
+    let waiting = launched(tuple, 0, rows).1.min(outer);
+    let most = device.resident_blocks_of(step, tuple.block)?;
+    Ok((waiting >= most).then(|| {
+        format!(
+            "{waiting} blocks wait for neighbours, and of a GPU that {} PEs share each has {most} blocks of {} threads at once: try a \
+             smaller --nx, or --sync barrier",
+            device.sharers(),
+            tuple.block
+        )
+    }))
+}
+
+/// The resident grid for the parts of a field, whose neighbours are reached by rails or not; the reason where it does not fit.
+pub fn resident(
+    device: &Device,
+    tuple: &Tuple,
+    ranks: u32,
+    by_rails: bool,
+) -> Result<Result<Resident, String>, Failure> {
     let problem = tuple.problem();
     let no = |why: String| Ok(Err(format!("resident: {why}")));
     if problem.pitch() > MOST_COLUMNS {
@@ -42,7 +67,7 @@ pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Res
     let block = problem.threads();
     let most = device.most_shared_memory()?;
     let blocks_at_once = |shared_bytes: u32| {
-        let function = device.function(&JACOBI_RESIDENT, FEW_REGISTERS)?.with_shared_memory(shared_bytes)?;
+        let function = device.function(&kernel(by_rails), FEW_REGISTERS)?.with_shared_memory(shared_bytes)?;
         device.resident_blocks_of(&function, block)
     };
     let processors = blocks_at_once(most)?;
@@ -77,13 +102,13 @@ pub fn resident(device: &Device, tuple: &Tuple, ranks: u32) -> Result<Result<Res
     if grid > at_once {
         return no(format!("{grid} blocks wait for one another, and at most {at_once} are on the device at once"));
     }
-    Ok(Ok(Resident { grid, block, shared_bytes }))
+    Ok(Ok(Resident { grid, block, shared_bytes, by_rails }))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::args::{Exchange, Norm, SyncBy, When};
+    use super::super::args::{Exchange, Norm, When};
     use super::*;
     use ginlab::gin::Path;
 
@@ -104,12 +129,12 @@ mod tests {
 
     #[test]
     fn a_field_that_does_not_fit_is_refused_with_the_largest_that_does() {
-        let why = |nx, ny, grid| resident(&Device::Emulated, &tuple(nx, ny, grid), 2).unwrap().unwrap_err();
+        let why = |nx, ny, grid| resident(&Device::Emulated, &tuple(nx, ny, grid), 2, false).unwrap().unwrap_err();
         let text = why(4096, 8192, Grid::Auto);
         assert!(text.contains("4096 x 8192 does not fit on the chips of 2 devices"), "{text}");
         let largest: u32 = text.split_whitespace().rev().nth(1).unwrap().parse().unwrap();
         assert!((4096..8192).contains(&largest), "{text}");
-        let fits = resident(&Device::Emulated, &tuple(4096, largest, Grid::Auto), 2).unwrap().unwrap();
+        let fits = resident(&Device::Emulated, &tuple(4096, largest, Grid::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits.grid, fits.block), (132, 1024));
         assert!(why(4096, largest + 1, Grid::Auto).contains(&format!("has {largest} rows")));
         assert!(why(4100, 64, Grid::Auto).contains("at most 4096 columns"));
@@ -119,10 +144,18 @@ mod tests {
 
     #[test]
     fn the_fields_of_the_page_lie_as_it_says() {
-        let fits = |n| resident(&Device::Emulated, &tuple(n, n, Grid::Auto), 2).unwrap().unwrap();
+        let fits = |n| resident(&Device::Emulated, &tuple(n, n, Grid::Auto), 2, false).unwrap().unwrap();
         assert_eq!((fits(1024).grid, fits(1024).block), (128, 256));
         assert_eq!((fits(4096).grid, fits(4096).block), (128, 1024));
         let launched = |n: u32| launched(&Tuple { block: 256, ..tuple(n, n, Grid::Auto) }, 0, n / 2);
         assert_eq!([launched(1024), launched(4096), launched(16384)], [(6, 86), (6, 1368), (18, 7296)]);
+    }
+
+    #[test]
+    fn the_kernel_that_is_asked_is_the_one_that_is_launched() {
+        for (by_rails, name) in [(false, "jacobi_resident"), (true, "jacobi_resident_rails")] {
+            let resident = resident(&Device::Emulated, &tuple(64, 64, Grid::Auto), 2, by_rails).unwrap().unwrap();
+            assert_eq!((resident.kernel().name(), kernel(by_rails).name()), (name, name));
+        }
     }
 }

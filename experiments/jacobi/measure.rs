@@ -8,6 +8,7 @@ use super::session::{Session, Sizes};
 use super::check::far;
 use super::{columns, fit};
 use crate::error::Failure;
+use crate::mps;
 use crate::runner::{Rows, slowest};
 use crate::values::name;
 use ginlab::bootstrap::Bootstrap;
@@ -112,7 +113,8 @@ impl Jacobi {
 
     /// Why a tuple cannot be measured here, if it cannot.
     pub fn refused(&self, tuple: &Tuple) -> Result<Option<String>, Failure> {
-        let world = &self.session()?.world;
+        let session = self.session()?;
+        let world = &session.world;
         if tuple.ny < world.n_pes() {
             return Ok(Some(format!("{} rows for {} ranks", tuple.ny, world.n_pes())));
         }
@@ -123,7 +125,11 @@ impl Jacobi {
                 Some("NCCL's rows come into the heap, which is in host memory here: --path nvlink".into())
             }
             (None, _) if tuple.exchange == Exchange::Resident => {
-                fit::resident(world.device(), tuple, world.n_pes())?.err()
+                fit::resident(world.device(), tuple, world.n_pes(), self.session()?.by_rails())?.err()
+            }
+            (None, _) if !tuple.exchange.by_nccl() => {
+                let rows = tuple.problem().rows(0, world.n_pes()).len() as u32;
+                fit::waiting(world.device(), &session.step_kernel, tuple, rows)?
             }
             (refused, _) => refused,
         })
@@ -227,7 +233,7 @@ impl Jacobi {
             self.fields = Some(fields);
         }
         if tuple.exchange == Exchange::Resident {
-            let resident = fit::resident(&device, tuple, ranks)?.map_err(Failure::Usage)?;
+            let resident = fit::resident(&device, tuple, ranks, self.session()?.by_rails())?.map_err(Failure::Usage)?;
             if self.words.as_ref().is_none_or(|words| words.resident != resident) {
                 let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
                 let buffer = device.allocate(Place::Device, bytes as usize)?;
@@ -306,16 +312,17 @@ impl Jacobi {
         let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
         let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
         let part = Part { tuple: *tuple, problem, alone, traced, rows, fields: [first, second], grid, strip, nccl };
-        match &self.words {
+        let ran = match &self.words {
             Some(words) if tuple.exchange == Exchange::Resident => {
                 session.run_resident(&part, words.resident, &words.buffer, ranks)
             }
-            _ => {
-                let ran = session.run(&part, ranks)?;
-                part.nccl.map_or(Ok(()), Communicator::check)?;
-                Ok(ran)
-            }
+            _ => session.run(&part, ranks),
+        };
+        let ran = ran.map_err(|failure| session.kernel_bug().unwrap_or(failure))?;
+        if tuple.exchange != Exchange::Resident {
+            part.nccl.map_or(Ok(()), Communicator::check)?;
         }
+        Ok(ran)
     }
 
     fn row(&self, tuple: &Tuple, block: u32) -> Result<Row, Failure> {
@@ -327,6 +334,7 @@ impl Jacobi {
         let mut row = Row::new("jacobi", tuple.case(), world.device().name(), path);
         row.ranks = world.n_pes();
         row.memory = Some(world.memory().into());
+        mps::mark(&mut row, world.sharing());
         row.block = Some(block);
         row.iterations = Some(u64::from(tuple.iterations));
         if !by_nccl && !world.is_mapped(towards) {

@@ -81,7 +81,7 @@ impl Experiment for Jacobi {
             ("rows".to_owned(), format!("{planned:?}")),
             ("options".to_owned(), format!("{} check {} strip {}", args.repeats, !args.no_check, args.strip)),
         ];
-        let ranks = args.world.meet.ranks(args.world.timeout, fingerprint, move |ranks| match ranks {
+        let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {
             0 => Err(usage("--np", "one PE or more")),
             _ if ranks > least => Err(usage("--np", format!("{ranks} PEs for a field of {least} rows"))),
             _ => Ok(()),

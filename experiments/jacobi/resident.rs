@@ -4,6 +4,7 @@ use super::args::{Norm, Tuple, When};
 use super::run::{FEW_REGISTERS, NAME, Part, Ran};
 use super::session::Session;
 use crate::error::Failure;
+use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Buffer;
 use kernels::jacobi::resident::{JACOBI_RESIDENT, JACOBI_RESIDENT_RAILS, PLACES, ResidentArgs, row_words};
@@ -15,6 +16,20 @@ pub struct Resident {
     pub grid: u32,
     pub block: u32,
     pub shared_bytes: u32,
+    /// Whether a neighbour is reached by rails.
+    pub by_rails: bool,
+}
+
+/// The kernel of a field whose neighbours are reached so: its blocks need other registers, and so others of them are on a device at once.
+pub fn kernel(by_rails: bool) -> Kernel<ResidentArgs> {
+    if by_rails { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT }
+}
+
+impl Resident {
+    /// What is launched.
+    pub fn kernel(&self) -> Kernel<ResidentArgs> {
+        kernel(self.by_rails)
+    }
 }
 
 impl Session {
@@ -27,9 +42,10 @@ impl Session {
         ranks: &mut Bootstrap,
     ) -> Result<Ran, Failure> {
         let Tuple { norm, when, iterations, .. } = part.tuple;
-        let mapped = self.neighbours().map(|pe| self.world.is_mapped(pe));
-        let kernel = if mapped.contains(&false) { JACOBI_RESIDENT_RAILS } else { JACOBI_RESIDENT };
-        let function = self.world.device().function(&kernel, FEW_REGISTERS)?.with_shared_memory(resident.shared_bytes)?;
+        let kernel = resident.kernel();
+        let function =
+            self.world.device().function(&kernel, FEW_REGISTERS)?.with_shared_memory(resident.shared_bytes)?;
+        ranks.barrier("the end of the run before")?;
         self.prepare(part)?;
         ranks.barrier("start of a run")?;
         let began = Instant::now();
@@ -48,22 +64,18 @@ impl Session {
                 sums: self.sums.pointer::<cuda_std::memory::Word>().wrapping_add(done as usize),
                 words: words.pointer(),
                 inbox: self.words.slice(0, PLACES * row_words(resident.block)),
-                counted: self.counted,
                 link: self.link.pointer(),
             };
             // SAFETY: as in `step`.
             unsafe { self.main.launch(&function, resident.grid, resident.block, args) }?;
             self.next_tag += count;
             done += count;
-            for (counted, mapped) in self.counted.iter_mut().zip(mapped) {
-                *counted += if mapped { 0 } else { u64::from(count) };
-            }
             if norm != Norm::Never {
-                self.rounds += 1;
-                let args = self.meeting(part, done, count, self.rounds);
+                self.norms += 1;
+                let args = self.meeting(part, done, count, self.norms);
                 self.launch_meeting(part, &self.main, args)?;
                 if when != When::Delayed {
-                    self.known(false, self.rounds, ranks)?;
+                    self.known(false, self.norms, ranks)?;
                 }
             }
         }

@@ -130,6 +130,10 @@ impl Session {
     /// All ranks come to it at the same time when the part is joined.
     pub fn run(&mut self, part: &Part, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
         let iterations = part.tuple.iterations;
+        if !part.alone {
+            // The last rows of the run before: their puts are complete when the neighbours' kernels have ended.
+            ranks.barrier("the end of the run before")?;
+        }
         self.prepare(part)?;
         let graphs = self.record(part)?;
         if !part.alone {
@@ -284,7 +288,7 @@ impl Session {
 
     /// The last norms up to this iteration: summed over all PEs behind it, and waited for as the tuple says.
     fn norm(&mut self, part: &Part, iteration: u32, norms: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        let counter = if part.alone { &mut self.rounds_alone } else { &mut self.rounds };
+        let counter = if part.alone { &mut self.norms_alone } else { &mut self.norms };
         *counter += 1;
         let round = *counter;
         let args = self.meeting(part, iteration, norms, round);

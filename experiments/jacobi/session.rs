@@ -86,18 +86,20 @@ pub struct Session {
     pub halo: [[Sym<f32>; 2]; 2],
     /// Words of resident rows.
     pub words: Sym<u64>,
-    /// The next tag of resident words: none is used twice over the same heap, whatever the field.
+    /// The next tag of resident rows: they count on over the same heap, whatever the field.
     pub next_tag: u32,
     pub signals: Signal,
     /// What the signal of each side has counted.
     pub counted: [u64; 2],
+    /// Of resident rows over rails, by side: their rounds are the tags.
+    rounds: Signal,
     pub inbox: Inbox,
     pub own: Sym<f64>,
     pub all: Sym<f64>,
     /// Norm exchanges that all PEs have had; the next one's number is one more.
-    pub rounds: u32,
+    pub norms: u32,
     /// As above, of this PE alone.
-    pub rounds_alone: u32,
+    pub norms_alone: u32,
     /// Device memory: this PE's sums, one for each iteration.
     pub sums: Buffer,
     /// Host memory: the sums of all PEs.
@@ -113,9 +115,15 @@ pub struct Session {
 }
 
 impl Session {
+    /// A bug of a kernel that the emulated device has found. It ends the grid a moment after the failed call that has uncovered it, which
+    /// is what the run's wait has seen.
+    pub fn kernel_bug(&self) -> Option<Failure> {
+        [&self.main, &self.push, &self.side].into_iter().find_map(Stream::kernel_bug).map(Failure::from)
+    }
+
     pub fn open(args: &Args, path: Path, sizes: Sizes, ranks: &mut Bootstrap) -> Result<Session, Failure> {
         let pes = ranks.size() as u32;
-        let mut world = World::open(ranks, &args.world.options(path, sizes.heap_bytes(pes)))?;
+        let mut world = World::open(ranks, &args.world.options(path, sizes.heap_bytes(pes))?)?;
         let mut row = |ranks: &mut Bootstrap| world.alloc::<f32>(ranks, u64::from(sizes.pitch));
         let mut rows = |ranks: &mut Bootstrap| -> Result<[[Sym<f32>; 2]; 2], GinError> {
             Ok([[row(ranks)?, row(ranks)?], [row(ranks)?, row(ranks)?]])
@@ -124,7 +132,7 @@ impl Session {
         let norms = u64::from(sizes.norms);
         let iterations = sizes.iterations as usize;
         let words = world.alloc(ranks, (resident::PLACES * sizes.row_words).max(1))?;
-        let signals = world.signals(ranks, 2)?;
+        let (signals, rounds) = (world.signals(ranks, 2)?, world.signals(ranks, 2)?);
         let (own, all) = (world.alloc(ranks, norms)?, world.alloc(ranks, norms * u64::from(pes))?);
         let inbox = world.inbox(ranks, norms * 8)?;
         let device = world.device().clone();
@@ -141,11 +149,12 @@ impl Session {
             next_tag: 1,
             signals,
             counted: [0; 2],
+            rounds,
             inbox,
             own,
             all,
-            rounds: 0,
-            rounds_alone: 0,
+            norms: 0,
+            norms_alone: 0,
             sums: device.allocate(Place::Device, iterations * 8)?,
             totals: device.allocate(Place::Host, iterations * 8)?,
             done: device.allocate(Place::Host, 16)?,
@@ -163,6 +172,11 @@ impl Session {
         [(me + pes - 1) % pes, (me + 1) % pes]
     }
 
+    /// Whether one of them is reached by rails.
+    pub fn by_rails(&self) -> bool {
+        self.neighbours().map(|pe| self.world.is_mapped(pe)).contains(&false)
+    }
+
     /// Rows of the heap for a field of this pitch.
     fn rows(rows: [[Sym<f32>; 2]; 2], problem: &Problem) -> [[Sym<f32>; 2]; 2] {
         rows.map(|sides| sides.map(|row| row.slice(0, u64::from(problem.pitch()))))
@@ -178,6 +192,7 @@ impl Session {
             signals: [self.signals.at(ABOVE as u32), self.signals.at(BELOW as u32)],
             counted: self.counted,
             each: part.each(),
+            rounds: [self.rounds.at(ABOVE as u32), self.rounds.at(BELOW as u32)],
             exchange: part.tuple.exchange.number(),
             neighbours: part.by_signals().into(),
             done: self.tiles.pointer(),

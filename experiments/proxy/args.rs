@@ -8,6 +8,7 @@ use ginlab::cuda::Choice;
 use ginlab::fabric::FabricError;
 use ginlab::fabric::libfabric::Level;
 use ginlab::fabric::model::{self, Profile};
+use ginlab::fabric::worst::{self, Spec};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::rails::strategy::Strategy;
@@ -85,8 +86,8 @@ pub struct Args {
     /// How puts are laid over the rails, a list that is swept: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Strategy>)]
     pub strategy: List<Strategy>,
-    /// libfabric provider (efa, tcp, shm, ...), null, or modelled cards: model:p4d, p5, p5en, p6-b200 [default: efa where there
-    /// is one, else tcp; null where there is no libfabric]
+    /// libfabric provider (efa, tcp, shm, ...), null, modelled cards (model:p4d, p5, p5en, p6-b200), or worst: the worst network
+    /// that EFA may be [default: efa where there is one, else tcp; null where there is no libfabric]
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<Provider>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
@@ -188,6 +189,8 @@ pub enum Provider {
     Null,
     /// Modelled cards, by the name of their profile.
     Model(String, Box<Profile>),
+    /// The worst network.
+    Worst(Spec),
     /// Of libfabric.
     Fabric(String),
 }
@@ -199,6 +202,7 @@ impl FromStr for Provider {
         match text.strip_prefix(model::PREFIX) {
             Some(name) => Ok(Provider::Model(name.to_owned(), Box::new(Profile::named(name)?))),
             None if text == NULL => Ok(Provider::Null),
+            None if worst::is_asked(text) => text.parse().map(Provider::Worst),
             None => Ok(Provider::Fabric(text.to_owned())),
         }
     }
@@ -312,6 +316,7 @@ impl Args {
         let no_domains = |what: &str| usage("--domain", format!("{what} no domains"));
         match &self.provider {
             Some(Provider::Null) if !self.domain.is_empty() => Err(no_domains("the null provider has")),
+            Some(Provider::Worst(_)) if !self.domain.is_empty() => Err(no_domains("the worst network has")),
             Some(Provider::Model(..)) if !self.domain.is_empty() => Err(no_domains("modelled cards have")),
             Some(Provider::Model(name, profile)) => {
                 match self.rails().iter().find(|rails| **rails as f64 > profile.cards.value) {
@@ -352,6 +357,19 @@ impl Args {
         }
     }
 
+    /// The worst network, where that is what the rails are.
+    pub fn worst(&self) -> Option<Spec> {
+        match &self.provider {
+            Some(Provider::Worst(spec)) => Some(*spec),
+            _ => None,
+        }
+    }
+
+    /// Whether bytes go through memory that the ranks share.
+    pub fn shares_memory(&self) -> bool {
+        matches!(self.provider, Some(Provider::Model(..) | Provider::Worst(_)))
+    }
+
     /// Whether cards move bytes in the timed passes too.
     pub fn moves(&self) -> bool {
         !self.no_move
@@ -366,7 +384,7 @@ impl Args {
     pub fn settle_rails(&mut self) {
         // Cards that are modelled, or none, are as many as one likes.
         let provider = match &self.provider {
-            Some(Provider::Null | Provider::Model(..)) => return,
+            Some(Provider::Null | Provider::Model(..) | Provider::Worst(_)) => return,
             Some(Provider::Fabric(name)) => Some(name.as_str()),
             None => None,
         };
@@ -415,6 +433,7 @@ impl Args {
             None => "default".into(),
             Some(Provider::Null) => NULL.into(),
             Some(Provider::Model(name, _)) => format!("{}{name}", model::PREFIX),
+            Some(Provider::Worst(spec)) => spec.to_string(),
             Some(Provider::Fabric(name)) => name.clone(),
         };
         let mut sizes: Vec<u64> = tuples.iter().map(|tuple| tuple.bytes).collect();
@@ -501,6 +520,9 @@ pub mod tests {
             ("-p model:p3", "known are model:p4d, model:p5"),
             ("-p model:p5 --domain lo", "no domains"),
             ("-p model:p4d --rails 8", "a p4d has 4 cards"),
+            ("-p worst:speed=3", "options are seed=N, delay="),
+            ("-p worst --domain lo", "no domains"),
+            ("-p worst --no-move", "only modelled cards"),
             ("--no-move", "only modelled cards"),
             ("--fault fire=3", "--fault"),
             ("-e 512T", "2^48"),

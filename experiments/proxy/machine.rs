@@ -12,7 +12,6 @@ use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model;
 use ginlab::fabric::near::Movers;
-use ginlab::fabric::{Access, Rail};
 use ginlab::measure::size;
 use ginlab::{cores, memory};
 use std::sync::Arc;
@@ -55,14 +54,16 @@ impl MemoryPath {
         match self {
             MemoryPath::Host => "host memory (the emulated device has no other)",
             MemoryPath::Pinned => "pinned host memory, written by the GPU over PCIe, registered with the fabric",
-            MemoryPath::Device => "GPU memory, registered with the fabric (FI_HMEM)",
+            MemoryPath::Device => {
+                "GPU memory, registered with the card (FI_HMEM), which moves its bytes: the provider may make no CUDA call"
+            }
             MemoryPath::Modelled => {
                 "GPU memory; the modelled cards read it themselves (GPUDirect RDMA), and its bytes are copied through the host \
                  only in the pass that is verified; the destination is pinned host memory"
             }
             MemoryPath::Staged => {
-                "GPU memory, copied by the proxy into pinned host memory before each write (the provider has no FI_HMEM \
-                 for CUDA here); the destination is pinned host memory"
+                "GPU memory, copied by the proxy into pinned host memory before each write (the card does not reach GPU \
+                 memory here, or is not known to); the destination is pinned host memory"
             }
         }
     }
@@ -146,6 +147,13 @@ pub fn choose_domains(
         let unmoved = if args.moves() { "" } else { "/unmoved" };
         return Ok((format!("{}{name}{unmoved}", model::PREFIX), Vec::new()));
     }
+    if let Some(spec) = args.worst() {
+        if ranks.on_this_machine().len() != ranks.size() {
+            return Err(Failure::Usage(format!("--provider {spec}: all ranks must be on one machine")));
+        }
+        notes.push(spec.note());
+        return Ok((spec.to_string(), Vec::new()));
+    }
     let provider = match &args.provider {
         Some(Provider::Fabric(name)) => Some(name.as_str()),
         _ => None,
@@ -154,8 +162,13 @@ pub fn choose_domains(
     job::choose_domains(provider, &args.domain, count, ranks, device, notes)
 }
 
-/// Whether the rails can reach device memory is asked by registering some.
-pub fn memory_path(args: &Args, device: &Device, domains: &[Domain]) -> Result<MemoryPath, Failure> {
+/// Whether the rails' cards reach device memory is proven by registering some; why they do not becomes a note.
+pub fn memory_path(
+    args: &Args,
+    device: &Device,
+    domains: &[Domain],
+    notes: &mut Vec<String>,
+) -> Result<MemoryPath, Failure> {
     if matches!(device, Device::Emulated) {
         return Ok(MemoryPath::Host);
     }
@@ -170,12 +183,15 @@ pub fn memory_path(args: &Args, device: &Device, domains: &[Domain]) -> Result<M
     }
     let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
     let probe = device.allocate(Place::Device, 2 << 20)?;
-    let options = RailOptions { level: args.completion, cuda_memory: true, messages: false, max_outstanding: None };
-    let reachable = LibfabricRail::open(domain, &options).ok().is_some_and(|mut rail| {
-        // SAFETY: the buffer outlives the region, which ends in this expression.
-        rail.limits().cuda_memory && unsafe { rail.register(memory_of(&probe, device, true), Access::ALL) }.is_ok()
-    });
-    Ok(if reachable { MemoryPath::Device } else { MemoryPath::Staged })
+    let options = RailOptions { level: args.completion, ..RailOptions::default() };
+    // SAFETY: the buffer outlives the call.
+    match unsafe { LibfabricRail::prove_gpu(domain, &options, memory_of(&probe, device, true)) } {
+        Ok(()) => Ok(MemoryPath::Device),
+        Err(why) => {
+            notes.push(format!("GPU memory is staged: {why}"));
+            Ok(MemoryPath::Staged)
+        }
+    }
 }
 
 /// Cores for this rank's proxy threads.

@@ -10,6 +10,7 @@ use super::verify;
 use super::{FILL, FILL_AHEAD, POST_RATE, PROXY_THREADS, RING_MEMORY};
 use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
 use crate::error::Failure;
+use crate::mps;
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use crate::values;
@@ -172,6 +173,7 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case)
     row.set(&SCOPE, values::name(args.scope)).set(&PROXY_THREADS, args.proxy_threads);
     row.set(&RING_SLOTS, args.ring_slots).set(&RING_MEMORY, values::name(args.ring_memory));
     row.set(&COMPLETION, args.completion());
+    mps::mark(&mut row, &rank.sharing);
     row
 }
 

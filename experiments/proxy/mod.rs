@@ -14,8 +14,9 @@ mod setup;
 mod trace;
 mod verify;
 
-use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WINDOW};
+use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, SHARING, WINDOW};
 use crate::error::Failure;
+use crate::mps;
 use crate::nodes;
 use crate::output::OutputArgs;
 use crate::program::Program;
@@ -57,7 +58,7 @@ impl Experiment for Proxy {
 
     const ABOUT: About = About {
         columns: &[
-            POST, POST_RATE, FILL, FILL_AHEAD, SCOPE, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
+            POST, POST_RATE, FILL, FILL_AHEAD, SCOPE, SHARING, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
             nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX,
         ],
         headlines: &[
@@ -89,7 +90,9 @@ impl Experiment for Proxy {
         let tuples = args.tuples()?;
         // A rank waits while another one measures a row, which is bounded by the volume of a row and by the device's own timeout.
         let ranks = args.meet.ranks(device_timeout(args.timeout), args.fingerprint(&tuples), args.check_ranks());
-        let ranks = Ranks { default: if args.is_null() { 1 } else { 2 }, ..ranks };
+        let kernels = args.meet.mps.on(args.device);
+        let (default, kernels) = if args.is_null() { (1, kernels) } else { (2, kernels.by_half()) };
+        let ranks = Ranks { default, mps: Some(kernels), ..ranks };
         Ok(Plan { keep_going: args.keep_going, ..Plan::of_ranks(tuples, ranks) })
     }
 
@@ -130,6 +133,7 @@ fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
         .set(Key::Affinity, rank.affinity())
         .set(Key::Memory, rank.path.text());
     let plural = if ranks.size() == 1 { "" } else { "s" };
+    mps::describe(&mut header, &rank.sharing);
     header.notes(&rank.notes).note(format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind()));
     header.note(
         "time_us is the time per put (per producer) until all puts of a repeat are complete, on the device's clock \

@@ -1,8 +1,8 @@
 //! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
 
-use super::machine::{MemoryPath, Needs, choose_domains, memory_path, movers, pins};
 use super::args::Args;
 use super::layout::{PLACEHOLDER, memory_of};
+use super::machine::{MemoryPath, Needs, choose_domains, memory_path, movers, pins};
 use super::setup;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
@@ -12,10 +12,12 @@ use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::Model;
 use ginlab::fabric::near::NearRail;
 use ginlab::fabric::null::NullRail;
+use ginlab::fabric::worst::{Who, WorstRail};
 use ginlab::fabric::{Memory, card};
 use ginlab::proxy::stage::Stage;
 use ginlab::proxy::{Offer, Proxy, Setup, connect, device_timeout};
 use ginlab::ring::{RingMemory, RingTable};
+use ginlab::sharing::Sharing;
 use kernels::put_kernel::BlockResult;
 use kernels::ring::LOG2_COMMAND_WORDS;
 use std::time::Duration;
@@ -32,6 +34,7 @@ pub struct Rank {
     pub tickets: Buffer,
     pub results: Buffer,
     pub device: Device,
+    pub sharing: Sharing,
     pub provider: String,
     domains: Vec<Domain>,
     model: Option<Model>,
@@ -62,9 +65,11 @@ impl Rank {
         if let Some(why) = why_emulated {
             notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
         }
+        let sharing = Sharing::find(&device, target.is_some(), ranks)?;
+        notes.extend(sharing.notes().iter().cloned());
         let most_rails = args.most_rails();
         let (provider, domains) = choose_domains(args, ranks, &device, most_rails, &mut notes)?;
-        let path = memory_path(args, &device, &domains)?;
+        let path = memory_path(args, &device, &domains, &mut notes)?;
         let needs = Needs::of(args, &device)?;
         needs.check_memory(ranks, args, &device)?;
 
@@ -73,7 +78,7 @@ impl Rank {
         // Bytes arrive in host memory where the rails cannot reach the GPU's.
         let payload_place = if initiates || path == MemoryPath::Device {
             place
-        } else if args.model().is_some() {
+        } else if args.shares_memory() {
             Place::File
         } else {
             Place::Host
@@ -123,6 +128,8 @@ impl Rank {
                 fault: args.fault.filter(|_| initiates),
                 // SAFETY: taken once per ring; the Rank keeps the ring behind its proxies.
                 consumer: Some(unsafe { ring.consumer() }),
+                // Nothing is told of what arrives here: the destination is read by kernels that are launched after the ranks have met.
+                flush: None,
             };
             rings.push(ring);
             setups.push((setup, memories, stage));
@@ -130,10 +137,10 @@ impl Rank {
         let options = RailOptions {
             level: args.completion,
             cuda_memory: path == MemoryPath::Device,
-            messages: false,
-            max_outstanding: None,
+            ..RailOptions::default()
         };
-        let start = |(own, memories, stage)| {
+        let rank = ranks.rank() as u32;
+        let start = |(thread, (own, memories, stage))| {
             if args.is_null() {
                 let open = move || Ok((0..most_rails).map(|_| NullRail::new()).collect());
                 return setup::start(own, memories, stage, args.timeout, open);
@@ -146,11 +153,16 @@ impl Rank {
                 };
                 return setup::start(own, memories, stage, args.timeout, open);
             }
+            if let Some(spec) = args.worst() {
+                let who = move |rail: usize| Who { rank, proxy: thread as u16, rail: rail as u16 };
+                let open = move || (0..most_rails).map(|rail| WorstRail::open(&spec, who(rail), false)).collect();
+                return setup::start(own, memories, stage, args.timeout, open);
+            }
             let (domains, options) = (domains.clone(), options.clone());
             let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
             setup::start(own, memories, stage, args.timeout, open)
         };
-        let proxies = setups.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let proxies = setups.into_iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
         let table = RingTable::new(&device, &rings)?;
         let rank = Rank {
             table,
@@ -162,6 +174,7 @@ impl Rank {
             tickets: device.allocate(Place::Device, to_usize(needs.slots * 8)?)?,
             results: device.allocate(Place::Device, needs.blocks * size_of::<BlockResult>())?,
             device,
+            sharing,
             provider,
             domains,
             model,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a signal behind a put costs under each rule, and whether each rule is right: rails x rules x message sizes x blocks x pairs of PEs.
 #
-#   experiments/put-signal/run.sh [FOLDER]     GINLAB=path, FABRICS="tcp model:p5 test:unordered", GRIDS="1 8 132", QUICK=1
+#   experiments/put-signal/run.sh [FOLDER]     GINLAB=path, FABRICS="tcp model:p5 worst", GRIDS="1 8 132", QUICK=1
 #
 # FOLDER gets one CSV for each fabric and rule: rows put-bandwidth and put-signal-bandwidth (the same puts without and with signals;
 # size_bytes is that of all blocks together), and signal-order, in which a kernel looks at each byte as soon as it sees the signal.
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-target/put-signal}}
 mkdir -p "$out"
-read -ra fabrics <<<"${FABRICS:-tcp model:p5 test:unordered}"
+read -ra fabrics <<<"${FABRICS:-tcp model:p5 worst}"
 read -ra grids <<<"${GRIDS:-1 8 132}"
 turns=(-n 100 -w 5 -r 5)
 checked=31250

@@ -8,7 +8,7 @@ use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest
 use crate::values::{self, List, counts, sizes, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::Access;
-use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Operation, Peer, Region};
 use ginlab::measure::{pattern, size};
 use ginlab::report::{About, Header, Headline, Plot, Row};
@@ -119,8 +119,8 @@ fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
 pub struct Sendrecv {
     args: Args,
     job: Job,
-    out: Region<LibfabricRail>,
-    into: Region<LibfabricRail>,
+    out: Region<AnyRail>,
+    into: Region<AnyRail>,
     peer: Peer,
     other: usize,
     /// Whether this rank begins.
@@ -260,7 +260,7 @@ impl Sendrecv {
         // The receiver's word that its first room is posted, and at the end that all has arrived.
         flow.recv(0, &self.into, 0, 1).await?;
         let all = flow.recv(0, &self.into, 0, 1);
-        let mut flight: VecDeque<Operation<LibfabricRail>> = VecDeque::with_capacity(tuple.window as usize);
+        let mut flight: VecDeque<Operation<AnyRail>> = VecDeque::with_capacity(tuple.window as usize);
         for number in 0..messages {
             if flight.len() as u64 == tuple.window
                 && let Some(oldest) = flight.pop_front()

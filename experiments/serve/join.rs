@@ -4,14 +4,14 @@ use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
 use crate::columns::{AGAIN, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
-use crate::rails::Wanted;
+use crate::rails::{self, Wanted};
 use crate::runner::{drive, in_event_loop, timed};
 use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::visit::{Visit, bounded};
 use ginlab::bootstrap::{Ending, process_env, token_for};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::Access;
-use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::soft;
 use ginlab::flow::{Operation, Target};
 use ginlab::measure::{pattern, size};
@@ -72,6 +72,7 @@ fn cards(name: &str) -> Result<String, String> {
 
 /// Joins.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    // Before it connects: which rails the server has is known behind that, and mostly they are libfabric's.
     ginlab::fabric::libfabric::require_library()?;
     if args.bytes == 0 {
         return Err(Failure::Usage("--bytes 0: a write has 1 byte or more".to_owned()));
@@ -101,12 +102,14 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
         );
         return Err(Failure::Usage(text));
     }
+    rails::check_provider(Some(&server.provider), &args.domain)?;
     let wanted = Wanted {
         provider: Some(server.provider.clone()),
         domains: args.domain.clone(),
         rails: server.rails,
         messages: false,
         timeout,
+        rank: 1,
     };
     let rails = wanted.open(server.reach())?;
     let flow = rails.flow.clone();
@@ -116,7 +119,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let extent = places * bytes;
     let (device, _) = Device::open(Choice::Emulated, 0)?;
     let source = flow.register(device.allocate(Where::Host, extent as usize)?, Access::SOURCE)?;
-    visit.say(words::JOINING, &Joining { write_bytes: bytes }).await?;
+    visit.say(words::JOINING, &Joining { offer: flow.offer(&[])?, write_bytes: bytes }).await?;
     let place: Place = visit.hear(words::PLACE).await?;
     let target = Target::new(flow.add_peer(&place.offer)?, &place.offer, 0)?;
     let mut payload = vec![0; extent as usize];
@@ -178,7 +181,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
 /// All writes, a window of them in flight; the socket tells when the server has gone.
 async fn writes(
     args: &Args,
-    write: impl Fn(u64) -> Operation<LibfabricRail>,
+    write: impl Fn(u64) -> Operation<AnyRail>,
     visit: &mut Visit,
 ) -> Result<(), Failure> {
     let all = async {

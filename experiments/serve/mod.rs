@@ -5,6 +5,7 @@
 //! becomes of one peer is nothing to the others.
 
 mod join;
+mod memory;
 mod server;
 mod words;
 
@@ -19,6 +20,11 @@ pub const PROGRAMS: &[Program] = &[
     ),
     Program {
         about: Some(join::ABOUT),
-        ..program!("join", "Join a running server: write into its memory, have it verified, leave", join::Args, join::run)
+        ..program!(
+            "join",
+            "Join a running server: write into its memory, have it verified, leave",
+            join::Args,
+            join::run
+        )
     },
 ];

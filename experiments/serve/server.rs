@@ -1,21 +1,21 @@
 //! The server: one loop that accepts, and a task per peer.
 
+use super::memory::{checksum, poison};
 use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
 use crate::error::Failure;
 use crate::events;
-use crate::rails::{Rails, Wanted};
+use crate::rails::{self, Rails, Wanted};
 use crate::runner::{drive, in_event_loop};
 use crate::visitors;
 use ginlab::bootstrap::visit::{Entrance, Visit};
 use ginlab::bootstrap::{Ending, process_env, token_for};
-use ginlab::cuda::{Buffer, Choice, Device, Place as Where};
+use ginlab::cuda::{Buffer, Choice, Device};
 use ginlab::fabric::Access;
 use ginlab::fabric::discover::Reach;
-use ginlab::fabric::libfabric::LibfabricRail;
-use ginlab::flow::Region;
+use ginlab::fabric::any::AnyRail;
+use ginlab::flow::{Offer, Peer, Region};
 use ginlab::measure::size;
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -26,8 +26,6 @@ Examples:
   GINLAB_TOKEN=secret ginlab serve --listen 127.0.0.1:0 --visits 2  on any free port of this machine, for two peers
   GINLAB_TOKEN=secret ginlab join host-a:7002 -b 1M -n 1000         a peer, at any time";
 
-/// What a place holds before anybody writes there.
-const POISON: u8 = 0xA5;
 /// How often a peer's task looks for what has arrived.
 const LOOK: Duration = Duration::from_millis(2);
 /// Visitors without a place that are heard at a time.
@@ -52,7 +50,7 @@ pub struct Args {
     /// Rails
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     rails: u32,
-    /// libfabric provider (efa, tcp, shm, ...) [default: efa where there is one, else tcp]
+    /// libfabric provider (efa, tcp, shm, ...), or worst: the worst network that EFA may be [default: efa where there is one, else tcp]
     #[arg(short = 'p', long, value_name = "NAME")]
     provider: Option<String>,
     /// Domains to open rails on, in this order [default: chosen]
@@ -67,9 +65,12 @@ pub struct Args {
 struct Slot {
     memory: Rc<Buffer>,
     /// Its registration, as long as a peer is there: each peer gets one of its own, with keys of its own.
-    region: Option<Region<LibfabricRail>>,
+    region: Option<Region<AnyRail>>,
     /// What the peer that has the place raises behind its writes; none where the place is free.
     tag: Option<u32>,
+    /// The peer that has the place, and its address on each rail. A card takes no writes of a peer whose address it has not
+    /// (EFA's status 14).
+    peer: Option<(Peer, Vec<Vec<u8>>)>,
     /// Whoever had it died: what was under way may still come in.
     rests_until: Option<Instant>,
 }
@@ -92,7 +93,7 @@ struct Shared {
 /// Listens and serves.
 pub fn run(args: &Args) -> Result<(), Failure> {
     // It listens before it opens rails.
-    ginlab::fabric::libfabric::require_library()?;
+    rails::check_provider(args.provider.as_deref(), &args.domain)?;
     let bytes = args.bytes;
     if !(1..=1 << 40).contains(&bytes) {
         return Err(Failure::Usage(format!("--bytes {}: allowed are 1 B to 1 TiB", args.bytes)));
@@ -112,6 +113,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         rails: args.rails as usize,
         messages: false,
         timeout: Duration::from_secs(args.timeout),
+        rank: 0,
     };
     let program = async {
         let entrance = Entrance::listen(&args.listen, &token, wanted.timeout).await?;
@@ -123,11 +125,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let (device, _) = Device::open(Choice::Emulated, 0)?;
         // All memory is there before anybody comes, and stays until the end: a provider that still works off what a dead peer
         // has sent always finds it. It is registered once, so that what cannot be registered is known now.
-        let memory = |_| Ok(Rc::new(device.allocate(Where::Host, bytes as usize)?));
+        let memory = |_| Ok(Rc::new(device.allocate(rails.place, bytes as usize)?));
         let memories = (0..args.peers).map(memory).collect::<Result<Vec<_>, Failure>>()?;
         let tried = memories.iter().map(|memory| rails.flow.register(memory.clone(), Access::REMOTE_WRITE));
         drop(tried.collect::<Result<Vec<_>, _>>()?);
-        let slot = |memory| Slot { memory, region: None, tag: None, rests_until: None };
+        let slot = |memory| Slot { memory, region: None, tag: None, peer: None, rests_until: None };
         let slots = memories.into_iter().map(slot).collect();
         for note in &rails.notes {
             eprintln!("# note: {note}");
@@ -241,6 +243,9 @@ impl Shared {
         let write_bytes = joining.write_bytes;
         // A place that nobody has seen is free at once.
         let mut joined = Joined { shared: self, slot, memory, number, tag, write_bytes, writes: 0, left: true };
+        if let Err(why) = self.learn(slot, joining.offer) {
+            return Err(visit.refuse(why).await.into());
+        }
         poison(&joined.memory).await?;
         let region = flow.register(joined.memory.clone(), Access::REMOTE_WRITE)?;
         let offer = flow.offer(&[&region])?;
@@ -275,10 +280,28 @@ impl Shared {
         Ok(Some((found, slot.memory.clone(), tag)))
     }
 
-    /// Takes the key to a place away from whoever had it, and frees the place.
+    /// Takes in the addresses of the peer that gets this place; the error is one line for the peer.
+    fn learn(&self, slot: usize, offer: Offer) -> Result<(), String> {
+        let mut slots = self.slots.borrow_mut();
+        // Who leaves takes its addresses along: nobody may name those of another peer.
+        let mut taken = slots.iter().filter_map(|slot| slot.peer.as_ref()).flat_map(|(_, addresses)| addresses);
+        if taken.any(|address| offer.addresses.contains(address)) {
+            return Err("another peer that is here has this address".to_owned());
+        }
+        let peer = self.rails.flow.add_peer(&offer).map_err(|error| format!("its addresses: {error}"))?;
+        slots[slot].peer = Some((peer, offer.addresses));
+        Ok(())
+    }
+
+    /// Takes the key to a place away from whoever had it, forgets its addresses, and frees the place.
     fn revoke(&self, slot: usize, rests_until: Option<Instant>) {
         let mut slots = self.slots.borrow_mut();
         let slot = &mut slots[slot];
+        if let Some((peer, _)) = slot.peer.take()
+            && let Err(error) = self.rails.flow.remove_peer(peer)
+        {
+            eprintln!("ginlab: forgetting the addresses of a peer that has left: {error}");
+        }
         match slot.region.take().map(|region| self.rails.flow.unregister(region)) {
             None | Some(Ok(_)) => (slot.tag, slot.rests_until) = (None, rests_until),
             // Something of ours is in flight on it, which this server never posts. The place stays taken.
@@ -386,66 +409,5 @@ impl Drop for Joined<'_> {
         self.shared.revoke(self.slot, rest);
         self.shared.rails.flow.forget_immediates(self.tag);
         self.shared.drive(false);
-    }
-}
-
-/// Pieces of a place that are written or read at a time: in between the other peers have their turn.
-const PIECE: usize = 1 << 20;
-
-/// Where a place begins and ends, piece by piece.
-fn pieces(bytes: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..bytes).step_by(PIECE).map(move |start| start..bytes.min(start + PIECE))
-}
-
-/// Takes away what the last peer has left.
-async fn poison(memory: &Buffer) -> Result<(), Failure> {
-    let poison = vec![POISON; PIECE.min(memory.bytes())];
-    for piece in pieces(memory.bytes()) {
-        memory.write(piece.start, &poison[..piece.len()])?;
-        tokio::task::yield_now().await;
-    }
-    Ok(())
-}
-
-/// The CRC-32 of the first bytes.
-async fn checksum(memory: &Buffer, bytes: usize) -> Result<u32, Failure> {
-    let (mut hasher, mut arrived) = (crc32fast::Hasher::new(), vec![0; PIECE.min(bytes)]);
-    for piece in pieces(bytes) {
-        let arrived = &mut arrived[..piece.len()];
-        memory.read(piece.start, arrived)?;
-        hasher.update(arrived);
-        tokio::task::yield_now().await;
-    }
-    Ok(hasher.finalize())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A place of many pieces is filled and summed while the other peers' tasks go on.
-    #[tokio::test]
-    async fn the_others_have_their_turn_between_two_pieces() {
-        let memory = Device::Emulated.allocate(Where::Host, 4 * PIECE + 1).expect("a few MiB");
-        let turns = Rc::new(Cell::new(0));
-        let other = {
-            let turns = Rc::clone(&turns);
-            async move {
-                loop {
-                    turns.set(turns.get() + 1);
-                    tokio::task::yield_now().await;
-                }
-            }
-        };
-        let local = tokio::task::LocalSet::new();
-        local.spawn_local(other);
-        let work = async {
-            poison(&memory).await?;
-            let poisoned = turns.get();
-            Ok::<_, Failure>((poisoned, checksum(&memory, memory.bytes()).await?, turns.get()))
-        };
-        let Ok((poisoned, crc, summed)) = local.run_until(work).await else { panic!("memory of this process") };
-        assert!(poisoned >= 4 && summed >= poisoned + 4, "{poisoned}, {summed}");
-        assert_eq!(crc, crc32fast::hash(&vec![POISON; 4 * PIECE + 1]));
     }
 }

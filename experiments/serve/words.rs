@@ -29,9 +29,11 @@ impl Server {
     }
 }
 
-/// A peer that wants to join. The server never writes to it, so it needs none of its addresses.
+/// A peer that wants to join.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Joining {
+    /// Its address on each rail, and no region: the server never writes to it, but a card must know whose writes it takes.
+    pub offer: Offer,
     /// Bytes of each of its writes.
     pub write_bytes: u64,
 }

@@ -21,6 +21,9 @@ Examples:
 /// `signal-order` draws sizes below this.
 pub const ORDER_BYTES: u64 = 8192;
 
+/// Blocks where none are named.
+const USUAL_GRIDS: [u32; 3] = [1, 8, 32];
+
 /// What is measured. The names are those of NVSHMEM's perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Case {
@@ -104,9 +107,10 @@ pub struct Args {
     /// Factor from one size to the next
     #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
     pub factor: u64,
-    /// Blocks of the bandwidth cases and of signal-order (there an even number), a list that is swept
-    #[arg(long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
-    pub grid: List<u32>,
+    /// Blocks of the bandwidth cases and of signal-order (there an even number), a list that is swept [default: 1,8,32; fewer where PEs share a
+    /// GPU that does not hold them all at once]
+    #[arg(long, value_name = "LIST", value_parser = counts::<u32>(1 << 16))]
+    pub grid: Option<List<u32>>,
     /// Threads of a block
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = counts::<u32>(1024))]
     pub block: List<u32>,
@@ -159,6 +163,8 @@ pub struct Tuple {
 /// Every row that the options ask for.
 pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let sizes = sizes(args.begin, args.end, args.factor)?;
+    let usual = USUAL_GRIDS.to_vec();
+    let swept = args.grid.as_ref().unwrap_or(&usual);
     let mut tuples: Vec<Tuple> = Vec::new();
     for &case in &args.cases {
         let scopes = if case.is_single() { vec![Scope::Thread] } else { args.scope.clone() };
@@ -169,7 +175,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
             _ => sizes.clone(),
         };
-        let grids = if case.has_grid() { &args.grid[..] } else { &[1] };
+        let grids = if case.has_grid() { &swept[..] } else { &[1] };
         tuples.extend(iproduct!(&scopes, &of_case, &args.block, grids).map(|(&scope, &bytes, &threads, &grid)| {
             let block = match scope {
                 // Each thread or warp of the block has puts of its own.

@@ -6,6 +6,7 @@ use super::P999;
 use super::order;
 use crate::columns::{PROXIES, SCOPE};
 use crate::error::Failure;
+use crate::mps;
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, percentile};
 use crate::values::name;
@@ -15,7 +16,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Place};
 use ginlab::gin::{Inbox, Program, Signal, Sym, World};
 use ginlab::measure::pattern;
-use ginlab::report::{Row, Status};
+use ginlab::report::{Row, Status, each_once};
 use kernels::shmem::bandwidth::*;
 use kernels::shmem::exchange::*;
 use kernels::shmem::latency::*;
@@ -32,13 +33,22 @@ pub struct Shmem {
     to: Sym<u8>,
     word: Sym<u64>,
     signal: Signal,
-    inbox: Inbox,
-    /// Rounds that the inbox has had.
-    rounds: u32,
+    exchanged: Signal,
+    /// Of ping-pongs, which pairs have, and of exchanges, which all have: each counts rounds of its own.
+    pairs: Mail,
+    all: Mail,
+    /// Exchanges by puts.
+    puts: u32,
     times: Buffer,
     pub(super) baseline: Option<Nvshmem>,
     /// Names the payload of a tuple.
     pub(super) number: u32,
+}
+
+/// An inbox, and the rounds that it has had.
+struct Mail {
+    inbox: Inbox,
+    rounds: u32,
 }
 
 impl Shmem {
@@ -46,7 +56,7 @@ impl Shmem {
     pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
         let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
         let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
-        checked + 2 * (payload + 4096) + Inbox::bytes(message_limit.next_multiple_of(8), pes as u32) + (1 << 16)
+        checked + 2 * (payload + 4096) + 2 * Inbox::bytes(message_limit.next_multiple_of(8), pes as u32) + (1 << 16)
     }
 
     fn payload(tuple: &Tuple, pes: u64) -> u64 {
@@ -71,8 +81,10 @@ impl Shmem {
             to: world.alloc(ranks, payload)?,
             word: world.alloc(ranks, 1)?,
             signal: world.signals(ranks, 2)?,
-            inbox: world.inbox(ranks, args.message_limit)?,
-            rounds: 0,
+            exchanged: world.signals(ranks, world.n_pes())?,
+            pairs: Mail { inbox: world.inbox(ranks, args.message_limit)?, rounds: 0 },
+            all: Mail { inbox: world.inbox(ranks, args.message_limit)?, rounds: 0 },
+            puts: 0,
             args: args.clone(),
             world,
             times,
@@ -114,8 +126,8 @@ impl Shmem {
                 ours.push(median(&turns).unwrap_or(0.0));
                 all.extend(turns);
             }
-            if matches!(tuple.case, Case::MessagePingPong | Case::AllToAll) {
-                self.rounds += tuple.warmup + tuple.iterations;
+            if let Some(rounds) = self.rounds(tuple) {
+                *rounds += tuple.warmup + tuple.iterations;
             }
             if let Some(baseline) = &mut self.baseline {
                 let times: Option<Times> = baseline.measure(tuple)?;
@@ -171,6 +183,7 @@ impl Shmem {
         let mut row = Row::new("shmem", name(tuple.case), self.world.device().name(), self.world.path_to(towards));
         row.ranks = self.world.n_pes();
         row.memory = Some(self.world.memory().into());
+        mps::mark(&mut row, self.world.sharing());
         row.size_bytes = Some(tuple.bytes);
         (row.grid, row.block) = (Some(tuple.grid), Some(tuple.block));
         row.iterations = Some(u64::from(tuple.iterations));
@@ -180,6 +193,16 @@ impl Shmem {
             row.set(&PROXIES, self.args.world.proxies as u64);
         }
         row
+    }
+
+    /// What counts the turns of a case over all launches, where something does.
+    fn rounds(&mut self, tuple: &Tuple) -> Option<&mut u32> {
+        match tuple.case {
+            Case::MessagePingPong => Some(&mut self.pairs.rounds),
+            Case::AllToAll if tuple.by_messages => Some(&mut self.all.rounds),
+            Case::AllToAll => Some(&mut self.puts),
+            _ => None,
+        }
     }
 
     /// Microseconds of each turn of one launch.
@@ -193,14 +216,15 @@ impl Shmem {
             },
             warmup: tuple.warmup,
             iterations: tuple.iterations,
-            rounds: self.rounds,
+            rounds: self.rounds(tuple).map_or(0, |rounds| *rounds),
             counted,
             from: self.from.slice(0, bytes),
             to: self.to.slice(0, bytes),
             word: self.word,
             signal: self.signal,
+            exchanged: self.exchanged,
             streamed: self.signal.at(1),
-            inbox: self.inbox,
+            inbox: if tuple.case == Case::AllToAll { self.all.inbox } else { self.pairs.inbox },
             peer: peer.min(self.world.n_pes() - 1),
             begins: self.world.my_pe().is_multiple_of(2).into(),
             times: self.times.pointer(),
@@ -256,6 +280,32 @@ impl Shmem {
         }
         Ok(wrong)
     }
+}
+
+/// Refuses grids that are not on the GPU at once, with those of the PEs that share it, or makes them as small as they must be where nobody has
+/// named them. The same on every rank.
+pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
+    let device = world.device();
+    let most = |tuple: &Tuple| match tuple.case {
+        Case::SignalOrder => device.resident_blocks(&order::kernel(tuple), tuple.block),
+        _ => device.resident_blocks(&kernel(tuple), tuple.block),
+    };
+    let mine = tuples.iter().map(most).collect::<Result<Vec<u32>, _>>()?;
+    let all: Vec<Vec<u32>> = ranks.all_gather_values(&mine, "blocks that are on a device at once")?;
+    for (number, tuple) in tuples.iter_mut().enumerate() {
+        let most = all.iter().filter_map(|of_rank| of_rank.get(number)).copied().min().unwrap_or(0);
+        if args.grid.is_none() {
+            // Of signal-order half of the blocks put, half look.
+            let least = if tuple.case == Case::SignalOrder { 2 } else { 1 };
+            tuple.grid = tuple.grid.min(most / least * least).max(least);
+        }
+        match tuple.case {
+            Case::SignalOrder => device.check_resident(&order::kernel(tuple), tuple.grid, tuple.block),
+            _ => device.check_resident(&kernel(tuple), tuple.grid, tuple.block),
+        }?;
+    }
+    *tuples = each_once(tuples.drain(..));
+    Ok(())
 }
 
 fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {

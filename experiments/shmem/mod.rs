@@ -5,7 +5,7 @@ mod measure;
 mod nvshmem;
 mod order;
 
-use crate::columns::{PROXIES, RULE, SCOPE};
+use crate::columns::{PROXIES, RULE, SCOPE, SHARING};
 use crate::error::Failure;
 use crate::nodes;
 use crate::output::OutputArgs;
@@ -29,7 +29,7 @@ impl Experiment for Shmem {
 
     const ABOUT: About = About {
         columns: &[
-            SCOPE, RULE, PROXIES, P999, nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN,
+            SCOPE, SHARING, RULE, PROXIES, P999, nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN,
             nodes::RAIL_MAX,
         ],
         headlines: &[
@@ -50,7 +50,7 @@ impl Experiment for Shmem {
             ("rows".to_owned(), format!("{tuples:?}")),
             ("options".to_owned(), format!("{} x {} check {}", args.repeats, args.iterations, !args.no_check)),
         ];
-        let ranks = args.world.meet.ranks(args.world.timeout, fingerprint, |ranks| match ranks {
+        let ranks = args.world.ranks(fingerprint, |ranks| match ranks {
             0 | 1 => Err(usage("--np", "a PE talks to another one: two ranks or more")),
             _ => Ok(()),
         });
@@ -60,7 +60,8 @@ impl Experiment for Shmem {
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Shmem, Header), Failure> {
         let pes = ranks.size() as u64;
         let heap_bytes = Shmem::heap_bytes(tuples, pes, args.message_limit);
-        let world = World::open(ranks, &args.world.options(args.path, heap_bytes))?;
+        let world = World::open(ranks, &args.world.options(args.path, heap_bytes)?)?;
+        measure::fit(args, tuples, &world, ranks)?;
         let mut header = world::header(&world, ranks);
         header.note(
             "each turn is stamped inside the kernel; time_us of the ping-pongs is one way, half of a turn, and of put-bandwidth, \

@@ -6,8 +6,10 @@ use crate::error::Failure;
 use crate::runner::Rows;
 use crate::values::usage;
 use crate::world::Scope;
+use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Place;
+use ginlab::gin::Program;
 use kernels::gin::USER_SIGNALS;
 use kernels::signal_check::{self, SignalCheck};
 
@@ -44,6 +46,15 @@ pub fn check(tuples: &[Tuple]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What looks and puts.
+pub fn kernel(tuple: &Tuple) -> Kernel<Program<SignalCheck>> {
+    match tuple.scope {
+        Scope::Thread => signal_check::SIGNAL_CHECK_THREAD,
+        Scope::Warp => signal_check::SIGNAL_CHECK_WARP,
+        Scope::Block => signal_check::SIGNAL_CHECK_BLOCK,
+    }
+}
+
 impl Shmem {
     /// Puts by the half of the grid, looked at by the other half, in as many launches as there are repeats.
     pub(super) fn order(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
@@ -53,11 +64,7 @@ impl Shmem {
         let (arrived, checked) = (self.world.signals(ranks, slots)?, self.world.signals(ranks, slots)?);
         let found = self.world.device().allocate(Place::Device, 16)?;
         let rounds = tuple.iterations.div_ceil(slots);
-        let kernel = match tuple.scope {
-            Scope::Thread => signal_check::SIGNAL_CHECK_THREAD,
-            Scope::Warp => signal_check::SIGNAL_CHECK_WARP,
-            Scope::Block => signal_check::SIGNAL_CHECK_BLOCK,
-        };
+        let kernel = kernel(tuple);
         for repeat in 0..self.args.repeats {
             let check = SignalCheck {
                 source,

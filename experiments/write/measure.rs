@@ -9,7 +9,7 @@ use crate::nodes::{self, Sender};
 use crate::runner::{Rows, percentiles, slowest, timed};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::libfabric::LibfabricRail;
+use ginlab::fabric::any::AnyRail;
 use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
 use ginlab::pairing::Pairing;
@@ -41,8 +41,8 @@ struct Round<'a> {
 pub struct Write {
     pub args: Args,
     pub job: Job,
-    pub source: Region<LibfabricRail>,
-    pub destination: Region<LibfabricRail>,
+    pub source: Region<AnyRail>,
+    pub destination: Region<AnyRail>,
     pub pairing: Pairing,
     /// Number of the next verified pass: no pass repeats the pattern of an earlier one.
     pub iteration: u32,
@@ -144,7 +144,7 @@ impl Write {
     async fn writes(&self, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
         let flow = &self.job.flow;
         // The oldest write makes room for the next one.
-        let mut flight: Vec<Option<Operation<LibfabricRail>>> = Vec::new();
+        let mut flight: Vec<Option<Operation<AnyRail>>> = Vec::new();
         flight.resize_with(tuple.window as usize * targets.len(), || None);
         let (mut place, mut offset) = (0, 0);
         let (stride, end) = (tuple.stride(), tuple.stride() * u64::from(tuple.buffers));

@@ -71,6 +71,11 @@ impl Worker {
         self.send(Task::Work(Arc::new(move || event.wait().clone().map(drop))))
     }
 
+    /// Waits for what the stream has been given so far; its first error.
+    pub fn failure(&self) -> Option<DeviceError> {
+        self.event().and_then(|event| event.0.wait().clone().map(drop)).err()
+    }
+
     pub fn begin_recording(&self) {
         self.recorded.replace(Some(Vec::new()));
     }

@@ -6,6 +6,8 @@ use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresu
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Threads of a block up to which the kernels get the registers of [`ROOMY`]; beyond it those of [`NARROW`]. Either way
@@ -51,6 +53,8 @@ pub struct Gpu {
     pub(super) name: String,
     /// Compute capability. Kept, since launches ask for it.
     capability: (u32, u32),
+    /// PEs of the job whose kernels run on this GPU; 1 until somebody has counted them.
+    pub(super) sharers: AtomicU32,
 }
 
 /// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
@@ -160,7 +164,39 @@ impl Gpu {
             modules: ptx().modules.iter().map(|_| Default::default()).collect(),
             name,
             capability: (major.max(0) as u32, minor.max(0) as u32),
+            sharers: AtomicU32::new(1),
         })
+    }
+
+    /// See [`Device::name`](super::Device::name).
+    pub(super) fn device_name(&self) -> String {
+        format!("gpu:{}", self.name)
+    }
+
+    /// See [`Device::sharers`](super::Device::sharers).
+    pub(super) fn sharers(&self) -> u32 {
+        self.sharers.load(Ordering::Relaxed)
+    }
+
+    /// The GPU's own number, or that of the part of it that this process sees (MIG).
+    pub(super) fn uuid(&self) -> Option<String> {
+        let uuid = self.context.uuid().ok()?;
+        Some(uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect())
+    }
+
+    /// Whether contexts on this GPU are those of an MPS server, as the driver says it. `None` from a driver that does not know the question.
+    pub(super) fn is_served_by_mps(&self) -> Option<bool> {
+        // CU_DEVICE_ATTRIBUTE_MPS_ENABLED of CUDA 12.3, which the bindings of 12.0 do not name.
+        const MPS_ENABLED: i32 = 133;
+        type Get = unsafe extern "C" fn(*mut i32, i32, sys::CUdevice) -> i32;
+        // SAFETY: libcuda is loaded already, and stays loaded beside this handle.
+        let library = unsafe { libloading::Library::new("libcuda.so.1") }.ok()?;
+        // SAFETY: the function has this signature; its enumerations are C's int.
+        let get = unsafe { library.get::<Get>(b"cuDeviceGetAttribute\0") }.ok()?;
+        let mut value = 0;
+        // SAFETY: a local to write to, and a device of this process; a driver refuses attributes that it does not know.
+        let status = unsafe { get(&mut value, MPS_ENABLED, self.context.cu_device()) };
+        (status == 0).then_some(value != 0)
     }
 
     pub(super) fn pci_address(&self) -> Option<String> {
@@ -201,6 +237,25 @@ impl Gpu {
     pub(super) fn multiprocessors(&self) -> Result<u32, DeviceError> {
         let count = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         count.map(|count| count.max(1) as u32).map_err(failed("cuDeviceGetAttribute"))
+    }
+
+    /// The attributes that say what orders writes of cards: their order for the device's own kernels, and how they are flushed. Nothing
+    /// where the driver does not know them.
+    pub(super) fn card_writes(&self) -> (Option<i32>, Option<i32>) {
+        let get = |attribute| self.context.attribute(attribute).ok();
+        (
+            get(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
+            get(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS),
+        )
+    }
+
+    /// Flushes what cards have written into this GPU's memory, for its own kernels. For drivers that offer it, as the attributes say.
+    pub(super) fn flush_card_writes(&self) -> Result<(), DeviceError> {
+        self.bind()?;
+        let target = sys::CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+        let scope = sys::CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
+        // SAFETY: two constants; the context of this GPU is current.
+        unsafe { sys::cuFlushGPUDirectRDMAWrites(target, scope) }.result().map_err(failed("cuFlushGPUDirectRDMAWrites"))
     }
 
     pub(super) fn bind(&self) -> Result<(), DeviceError> {
@@ -282,6 +337,25 @@ impl Gpu {
         // SAFETY: this attribute is an unsigned int, read during the call.
         let status = unsafe { sys::cuPointerSetAttribute((&raw const yes).cast(), attribute, address) };
         status.result().map_err(failed("cuPointerSetAttribute SYNC_MEMOPS"))
+    }
+
+    /// Exports memory of this device as a dma-buf, by which a card can register it.
+    pub(super) fn dma_buf(&self, address: u64, bytes: usize) -> Result<OwnedFd, DeviceError> {
+        self.bind()?;
+        // An older driver does not even have the call.
+        let offered = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+        if offered.map_err(failed("cuDeviceGetAttribute DMA_BUF_SUPPORTED"))? != 1 {
+            return Err(DeviceError::Refused(
+                "the NVIDIA driver exports no dma-buf (it takes the open kernel modules)".into(),
+            ));
+        }
+        let mut file: std::ffi::c_int = -1;
+        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        // SAFETY: for this type the place is an int, and the memory is there.
+        let status = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut file).cast(), address, bytes, kind, 0) };
+        status.result().map_err(failed(format!("cuMemGetHandleForAddressRange of {bytes} bytes")))?;
+        // SAFETY: a new descriptor, and nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
     pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {
@@ -384,9 +458,8 @@ impl GpuLaunch {
 
 impl Drop for GpuLaunch {
     fn drop(&mut self) {
-        // Buffers that the kernel uses may be freed next. Bounded, since every wait in a kernel is.
-        let result = self.event.synchronize();
-        self.event.context().record_err(result);
+        // Buffers that the kernel uses may be freed next.
+        super::wait_out(|| self.is_done());
     }
 }
 

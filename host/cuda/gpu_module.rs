@@ -7,11 +7,14 @@ use cudarc::driver::sys;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A kernel, found once and launched often.
 pub enum Function<A> {
     /// On the emulated device.
     Native {
+        /// Its name.
+        name: &'static str,
         /// The kernel.
         function: unsafe fn(A),
         /// Whether all blocks of a grid must be there at once.
@@ -25,6 +28,10 @@ pub enum Function<A> {
         function: Handle,
         /// Bytes of shared memory that a launch asks for.
         shared: u32,
+        /// Whether all blocks of a grid must be there at once.
+        resident: bool,
+        /// Threads of a block, and the most blocks of so many that the device has at once, as the driver was last asked: half of the word each.
+        asked: AtomicU64,
         /// Its arguments.
         args: PhantomData<fn(A)>,
     },
@@ -58,9 +65,12 @@ impl Device {
     pub fn function<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<Function<A>, DeviceError> {
         match self {
             Device::Emulated => {
-                emulated::native(kernel).map(|function| Function::Native { function, resident: kernel.is_resident() })
+                let (name, resident) = (kernel.name(), kernel.is_resident());
+                emulated::native(kernel).map(|function| Function::Native { name, function, resident })
             }
-            Device::Gpu(gpu) => gpu.function(kernel, block).map(|function| named(kernel.name(), function)),
+            Device::Gpu(gpu) => {
+                gpu.function(kernel, block).map(|function| named(kernel.name(), function, kernel.is_resident()))
+            }
         }
     }
 }
@@ -71,9 +81,10 @@ impl<A> Function<A> {
     /// # Errors
     /// [`DeviceError::Refused`] for more than a block may have.
     pub fn with_shared_memory(mut self, bytes: u32) -> Result<Function<A>, DeviceError> {
-        if let Function::Gpu { name, function, shared, .. } = &mut self {
+        if let Function::Gpu { name, function, shared, asked, .. } = &mut self {
             allow_shared(function.0, name, bytes)?;
             *shared = bytes;
+            *asked.get_mut() = 0;
         }
         Ok(self)
     }
@@ -108,15 +119,51 @@ impl Device {
     pub fn resident_blocks_of<A>(&self, function: &Function<A>, block: u32) -> Result<u32, DeviceError> {
         match (self, function) {
             (Device::Gpu(gpu), Function::Gpu { function, shared, .. }) => {
-                gpu.resident_blocks(function.0, block, *shared)
+                Ok(super::share_of(gpu.resident_blocks(function.0, block, *shared)?, self.sharers()))
             }
             _ => Ok(super::emulated_blocks(block)),
         }
     }
 }
 
-fn named<A>(name: &str, function: sys::CUfunction) -> Function<A> {
-    Function::Gpu { name: name.into(), function: Handle(function), shared: 0, args: PhantomData }
+/// Refuses a grid of a function whose blocks wait for one another when the device, or this PE's share of it, does not hold them all. `gpu`: the
+/// function's. The driver is asked once for each size of block: launches follow one another by microseconds.
+///
+/// # Errors
+/// [`DeviceError::Refused`] with what is allowed; the driver's.
+pub(super) fn check_resident<A>(
+    gpu: Option<&Gpu>,
+    function: &Function<A>,
+    grid: u32,
+    block: u32,
+) -> Result<(), DeviceError> {
+    let (name, most) = match function {
+        Function::Native { name, resident: true, .. } => (*name, super::emulated_blocks(block)),
+        Function::Gpu { name, function, shared, resident: true, asked, .. } => {
+            let known = asked.load(Ordering::Relaxed);
+            let most = match gpu {
+                Some(gpu) if known >> 32 != u64::from(block) => {
+                    let most = gpu.resident_blocks(function.0, block, *shared)?;
+                    asked.store(u64::from(block) << 32 | u64::from(most), Ordering::Relaxed);
+                    most
+                }
+                _ => known as u32,
+            };
+            // The share is taken behind what is kept: PEs may be counted after the first launch.
+            (name.as_str(), super::share_of(most, gpu.map_or(1, Gpu::sharers)))
+        }
+        _ => return Ok(()),
+    };
+    if grid <= most {
+        return Ok(());
+    }
+    let device = gpu.map_or((Device::Emulated.name(), 1), |gpu| (gpu.device_name(), gpu.sharers()));
+    Err(super::not_resident((&device.0, device.1), name, (grid, block), most))
+}
+
+fn named<A>(name: &str, function: sys::CUfunction, resident: bool) -> Function<A> {
+    let (function, asked) = (Handle(function), AtomicU64::new(0));
+    Function::Gpu { name: name.into(), function, shared: 0, resident, asked, args: PhantomData }
 }
 
 impl ForeignModule {
@@ -152,6 +199,6 @@ impl ForeignModule {
     /// When it has none of this name.
     pub unsafe fn function<A>(&self, name: &str) -> Result<Function<A>, DeviceError> {
         self.gpu.bind()?;
-        self.module.function(name).map(|function| named(name, function))
+        self.module.function(name).map(|function| named(name, function, false))
     }
 }

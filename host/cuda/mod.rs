@@ -5,6 +5,7 @@
 //! emulated device all three are plain host memory. [`Place::File`] is a memory file of the CPU's, which other processes map. A
 //! [`MappedBuffer`] is GPU memory that the CPU reaches too, where GDRCopy is installed.
 
+mod card_writes;
 mod emulated;
 mod emulated_stream;
 mod features;
@@ -16,6 +17,7 @@ mod peer;
 mod ptx;
 mod stream;
 
+pub use card_writes::{CardWrites, Flush};
 pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
 pub use gpu::{Copies, CopyQueue, driver_version};
@@ -130,7 +132,7 @@ impl Device {
 
     /// For result rows: `gpu:NVIDIA H200` or `emulated`.
     pub fn name(&self) -> String {
-        self.gpu().map_or("emulated".into(), |gpu| format!("gpu:{}", gpu.name))
+        self.gpu().map_or("emulated".into(), gpu::Gpu::device_name)
     }
 
     /// Threads that issue together.
@@ -164,14 +166,14 @@ impl Device {
             Device::Emulated => emulated::allocate(bytes)?,
             Device::Gpu(gpu) => gpu.allocate(place, bytes)?,
         };
-        Ok(Buffer { device: self.clone(), place, address, bytes, file: None, pinned: false })
+        Ok(Buffer { device: self.clone(), place, address, bytes, file: None, pinned: false, lent: false })
     }
 
     /// Memory in a file, which rails of modelled cards find by its address.
     fn file(&self, length: NonZeroUsize) -> io::Result<Buffer> {
         let file = memory_file::share(MemoryFile::create(length)?);
         let (device, address, bytes) = (self.clone(), file.address(), length.get());
-        Ok(Buffer { device, place: Place::File, address, bytes, file: Some(file), pinned: false })
+        Ok(Buffer { device, place: Place::File, address, bytes, file: Some(file), pinned: false, lent: false })
     }
 
     /// Host memory that other processes of this machine map and that kernels of this device reach: [`Place::File`], pinned.
@@ -203,15 +205,43 @@ impl Device {
         Ok(())
     }
 
+    /// The GPU's UUID as 32 hexadecimal digits, or that of the part of it that this process sees (MIG): two processes of a machine
+    /// with the same one share a GPU. `None` for the emulated device.
+    pub fn uuid(&self) -> Option<String> {
+        self.gpu().and_then(gpu::Gpu::uuid)
+    }
+
+    /// Whether an MPS server runs this process's kernels, as the driver says it. `None` for the emulated device, and from drivers
+    /// before CUDA 12.3.
+    pub fn is_served_by_mps(&self) -> Option<bool> {
+        self.gpu().and_then(gpu::Gpu::is_served_by_mps)
+    }
+
+    /// Says how many PEs of a job run kernels on this GPU, this process's included: from now on
+    /// [`resident_blocks`](Device::resident_blocks) is one PE's equal share. The emulated device is each process's own.
+    pub fn share_among(&self, pes: u32) {
+        if let Device::Gpu(gpu) = self {
+            gpu.sharers.store(pes.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// See [`share_among`](Device::share_among); 1 where nobody has said so.
+    pub fn sharers(&self) -> u32 {
+        self.gpu().map_or(1, gpu::Gpu::sharers)
+    }
+
     /// Most blocks of this kernel and so many threads that are on the device at once: as many as a kernel whose blocks wait for one
-    /// another may have.
+    /// another may have. Where several PEs share the GPU, this PE's share: their kernels wait for each other, and all blocks of all of them
+    /// must be there.
     ///
     /// # Errors
     /// The driver's; as [`function`](Device::function).
     pub fn resident_blocks<A>(&self, kernel: &Kernel<A>, block: u32) -> Result<u32, DeviceError> {
         match self {
             Device::Emulated => Ok(emulated_blocks(block)),
-            Device::Gpu(gpu) => gpu.resident_blocks(gpu.function(kernel, block)?, block, 0),
+            Device::Gpu(gpu) => {
+                Ok(share_of(gpu.resident_blocks(gpu.function(kernel, block)?, block, 0)?, self.sharers()))
+            }
         }
     }
 
@@ -236,12 +266,7 @@ impl Device {
         if grid <= most {
             return Ok(());
         }
-        Err(DeviceError::Refused(format!(
-            "grid {grid} x {block} refused by {}: the blocks of {} wait for one another, and at most {most} of {block} threads are on \
-             the device at once",
-            self.name(),
-            kernel.name()
-        )))
+        Err(not_resident((&self.name(), self.sharers()), kernel.name(), (grid, block), most))
     }
 
     /// Starts a grid and returns at once.
@@ -337,6 +362,13 @@ pub fn wait_for<E: From<DeviceError>>(
     failed.map_or(Ok(()), |(error, _)| Err(error))
 }
 
+/// Waits for the end of work whose memory may be freed next. What goes wrong with it has been told, or will be by the next call. Every wait in a
+/// kernel is bounded, and so is this one, for kernels that are not as they should be.
+fn wait_out(done: impl FnMut() -> Result<bool, DeviceError>) {
+    let ended = || DeviceError::Refused("not wanted any more".into());
+    let _ = wait_for(Launch::ENDING, done, || Err(ended()));
+}
+
 /// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.
 fn abandon(ending: Duration) -> ! {
     eprintln!(
@@ -368,6 +400,8 @@ pub struct Buffer {
     file: Option<Arc<MemoryFile>>,
     /// Shared memory that the driver has pinned.
     pinned: bool,
+    /// See [`Buffer::lend`].
+    lent: bool,
 }
 
 // SAFETY: the memory is plain bytes behind an address that is the same for every thread; access is by unsafe pointers or
@@ -397,6 +431,17 @@ impl Buffer {
     /// The CUDA device that it is memory of; `None` for memory of the host, managed memory and the emulated device.
     pub fn cuda_device(&self) -> Option<i32> {
         if self.place == Place::Device { self.device.cuda_ordinal() } else { None }
+    }
+
+    /// Exports memory of a CUDA device as a dma-buf, by which a card can register it. Address and length are multiples of a page.
+    ///
+    /// # Errors
+    /// It is no such memory, or the driver exports none.
+    pub fn dma_buf(&self) -> Result<std::os::fd::OwnedFd, DeviceError> {
+        match &self.device {
+            Device::Gpu(gpu) if self.place == Place::Device => gpu.dma_buf(self.address, self.bytes),
+            _ => Err(DeviceError::Refused("only memory of a CUDA device is exported as a dma-buf".into())),
+        }
     }
 
     /// Whether the CPU can read and write it in place.
@@ -459,9 +504,19 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// While this is set other processes may have the memory open: dropping it then leaves it to the driver, which frees it when the
+    /// process ends. Freeing a GPU's memory that another process has open is undefined. (A memory file stays with whoever has it mapped,
+    /// and is closed here as ever.)
+    pub fn lend(&mut self, lent: bool) {
+        self.lent = lent;
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if KEEP.load(Ordering::Acquire) {
+        let lent = self.lent && self.place != Place::File;
+        if lent || KEEP.load(Ordering::Acquire) {
             // The GPU's context takes its memory with it: keep that too.
             std::mem::forget(self.device.clone());
             std::mem::forget(self.file.clone());
@@ -475,6 +530,20 @@ impl Drop for Buffer {
             Device::Gpu(gpu) => gpu.free(self.place, self.address),
         }
     }
+}
+
+/// A PE's equal share of the blocks that a GPU has at once.
+fn share_of(blocks: u32, sharers: u32) -> u32 {
+    blocks / sharers.max(1)
+}
+
+/// Why a grid that waits is not launched.
+fn not_resident((device, sharers): (&str, u32), kernel: &str, (grid, block): (u32, u32), most: u32) -> DeviceError {
+    let whose = if sharers > 1 { format!(" for each of the {sharers} PEs that share it") } else { String::new() };
+    DeviceError::Refused(format!(
+        "grid {grid} x {block} refused by {device}: the blocks of {kernel} wait for one another, and at most {most} of {block} threads \
+         are on the device at once{whose}"
+    ))
 }
 
 /// Blocks of so many threads that the emulated device has at once.
@@ -498,6 +567,36 @@ mod tests {
         let refused = unsafe { Device::Emulated.launch(&WAITS, 133, 1024, 0) }.unwrap_err().to_string();
         assert!(refused.contains("of waits wait for one another, and at most 132 of 1024 threads"), "{refused}");
         assert_eq!(Device::Emulated.check_resident(&Kernel::new("goes", nothing), 1 << 20, 1024), Ok(()));
+    }
+
+    #[test]
+    fn blocks_of_all_pes_of_a_gpu_fit_together_and_a_refusal_names_the_share() {
+        for blocks in [0, 1, 7, 132, 264, 2112] {
+            for sharers in 1..=48 {
+                let share = share_of(blocks, sharers);
+                assert!(share * sharers <= blocks && (share + 1) * sharers > blocks, "{blocks} {sharers}");
+            }
+        }
+        assert_eq!(share_of(132, 0), 132);
+        let text = not_resident(("gpu:G", 4), "k", (34, 512), share_of(132, 4)).to_string();
+        assert!(
+            text.ends_with("at most 33 of 512 threads are on the device at once for each of the 4 PEs that share it")
+        );
+        assert!(!text.contains('\n'), "{text}");
+        let alone = not_resident(("gpu:G", 1), "k", (133, 512), 132).to_string();
+        assert!(alone.ends_with("at most 132 of 512 threads are on the device at once"), "{alone}");
+        assert_eq!(Device::Emulated.sharers(), 1);
+    }
+
+    #[test]
+    fn lent_memory_outlives_its_buffer() {
+        let mut buffer = Device::Emulated.allocate(Place::Device, 4 << 20).unwrap();
+        buffer.write(4096, &[7u64]).unwrap();
+        buffer.lend(true);
+        let there = buffer.address() + 4096;
+        drop(buffer);
+        // SAFETY: it was lent when its buffer was dropped, so it is still there; nobody writes it.
+        assert_eq!(unsafe { (there as *const u64).read() }, 7);
     }
 
     #[test]

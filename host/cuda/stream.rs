@@ -4,7 +4,7 @@
 //! On the emulated device a thread does the work of a stream, and an event is a look at the clock.
 
 use super::gpu::{failed, refused_or_failed};
-use super::gpu_module::Function;
+use super::gpu_module::{Function, check_resident};
 use super::{Device, DeviceError, emulated, emulated_stream, gpu};
 use cudarc::driver::sys::{
     CUevent_flags, CUgraphInstantiate_flags, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -106,7 +106,8 @@ impl Stream {
     /// The kernel's own contract: the pointers in `args` stay valid until the grid has ended.
     ///
     /// # Errors
-    /// When the device refuses the launch. What goes wrong later is an error of the next event.
+    /// When the device refuses the launch: also a grid that it cannot hold as a whole, of a kernel whose blocks wait (`#[kernel(resident)]`).
+    /// What goes wrong later is an error of the next event.
     pub unsafe fn launch<A>(&self, function: &Function<A>, grid: u32, block: u32, args: A) -> Result<(), DeviceError>
     where
         A: Copy + Send + Sync + 'static,
@@ -147,7 +148,7 @@ impl Stream {
 
     unsafe fn launch_as<A>(
         &self,
-        function: &Function<A>,
+        launched: &Function<A>,
         (grid, block): (u32, u32),
         mut args: A,
         early: bool,
@@ -155,8 +156,9 @@ impl Stream {
     where
         A: Copy + Send + Sync + 'static,
     {
-        match (&self.0, function) {
-            (Kind::Emulated(worker), Function::Native { function, resident }) => {
+        match (&self.0, launched) {
+            (Kind::Emulated(worker), Function::Native { function, resident, .. }) => {
+                check_resident(None, launched, grid, block)?;
                 let (function, resident) = (*function, *resident);
                 worker.work(Arc::new(move || {
                     emulated::run(grid, block, resident, || {
@@ -166,6 +168,7 @@ impl Stream {
                 }))
             }
             (Kind::Gpu(gpu, stream), Function::Gpu { function, name, shared, .. }) => {
+                check_resident(Some(gpu), launched, grid, block)?;
                 gpu.bind()?;
                 let parameters = &mut [(&raw mut args).cast::<c_void>()];
                 let mut attribute = CUlaunchAttribute {
@@ -262,6 +265,15 @@ impl Stream {
         }
     }
 
+    /// Why the emulated device has ended a grid of this stream: a bug of a kernel ([`cuda_std::emulation::Grid::run`]). Waits for the stream's
+    /// work. For callers that have a failure of a kernel's call already: the bug may have shown itself a moment later. On a GPU: nothing.
+    pub fn kernel_bug(&self) -> Option<DeviceError> {
+        match &self.0 {
+            Kind::Emulated(worker) => worker.failure(),
+            Kind::Gpu(..) => None,
+        }
+    }
+
     /// Records what `work` appends, instead of doing it; also what it appends to other streams that wait for an event of this one, and for
     /// which this one waits in the end.
     ///
@@ -311,9 +323,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Kind::Gpu(gpu, stream) = &self.0 {
-            let result = stream.synchronize();
-            gpu.context.record_err(result);
+        if let (Kind::Gpu(..), Ok(end)) = (&self.0, self.mark()) {
+            super::wait_out(|| end.is_complete());
         }
     }
 }
@@ -362,7 +373,20 @@ mod tests {
         unsafe { *(args.0 as *mut u64) = *(args.0 as *const u64) * 10 + args.1 };
     }
 
-    const ADD: Function<(u64, u64)> = Function::Native { function: add, resident: false };
+    const ADD: Function<(u64, u64)> = Function::Native { name: "add", function: add, resident: false };
+
+    #[test]
+    fn a_resident_grid_larger_than_the_device_is_refused_before_it_is_in_the_stream() {
+        let stream = Stream::new(&Device::Emulated).unwrap();
+        let word = Box::new(0u64);
+        let address = &raw const *word as u64;
+        let waits = Function::Native { name: "waits", function: add, resident: true };
+        // SAFETY: nothing is launched.
+        let refused = unsafe { stream.launch(&waits, 133, 1024, (address, 1)) }.unwrap_err().to_string();
+        assert!(refused.contains("of waits wait for one another, and at most 132 of 1024 threads"), "{refused}");
+        complete(&stream.event().unwrap()).unwrap();
+        assert_eq!(*word, 0);
+    }
 
     #[test]
     fn work_is_done_in_order_recorded_work_when_it_is_replayed() {

@@ -38,8 +38,10 @@ pub fn cores(machine: &Machine) -> Checked {
     let allowed = machine.line("proc/self/status", "Cpus_allowed_list").and_then(|text| parse_list(&text));
     let Some(allowed) = allowed else { return skipped("/proc/self/status cannot be read") };
     let Some(tree) = &machine.tree else { return skipped("the PCI bus was not recorded") };
-    let gpus: Vec<&Function> = tree.of(Kind::Gpu).collect();
-    let devices: Vec<&Function> = gpus.iter().copied().chain(tree.of(Kind::Nic).filter(|nic| nic.rma)).collect();
+    let (mine, cards) = (machine.usable_gpus(), machine.usable_card_addresses());
+    let gpus: Vec<&Function> = tree.of(Kind::Gpu).filter(|gpu| mine.contains(&gpu.address)).collect();
+    let is_mine = |nic: &&Function| nic.rma && cards.as_ref().is_none_or(|cards| cards.contains(&nic.address));
+    let devices: Vec<&Function> = gpus.iter().copied().chain(tree.of(Kind::Nic).filter(is_mine)).collect();
     let found =
         format!("{} cores for {} GPUs and {} cards with RDMA", allowed.len(), gpus.len(), devices.len() - gpus.len());
     let mend = "srun --cpu-bind=none, mpirun --bind-to none, taskset -pc 0-N $$ (ginlab pins its own threads)";

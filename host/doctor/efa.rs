@@ -16,8 +16,8 @@ pub fn devices(machine: &Machine) -> Checked {
     let found = machine.efa_cards().len();
     let instance = machine.instance();
     let expected = machine.expected_cards();
-    let mend = "launch the instance with all its EFA interfaces (EnaSrd/EFA network interfaces of the launch template), or wait: \
-                `ginlab doctor --wait 60`";
+    let mend = "attach all EFA interfaces in the launch template (InterfaceType efa or efa-only on each network card), or wait for \
+                late ones: `ginlab doctor --wait 60`; a part that is meant: --cards N";
     match (expected, found) {
         (Some(expected), _) if found < expected => {
             let of = instance.map_or(String::new(), |instance| format!(" of a {instance}"));
@@ -50,10 +50,10 @@ pub fn driver(machine: &Machine) -> Checked {
         return fail(format!("modules that are not loaded: {}", missing.join(", ")), "modprobe -a efa ib_uverbs");
     }
     let version = machine.text("sys/module/efa/version").unwrap_or_else(|| "of unknown version".to_owned());
-    let nodes: Vec<String> =
-        machine.names("dev/infiniband").into_iter().filter(|name| name.starts_with("uverbs")).collect();
+    let (nodes, _) = machine.device_nodes();
     let found = format!("efa {version}, {} device nodes", nodes.len());
-    let mend = "containers: --device /dev/infiniband (Kubernetes: the EFA device plugin); hosts: chmod 666 /dev/infiniband/uverbs*";
+    let mend = "docker: --device /dev/infiniband/uverbs0 (one for each card); pods: vpc.amazonaws.com/efa: N in requests and limits; \
+                hosts: chmod 666 /dev/infiniband/uverbs*";
     if nodes.is_empty() {
         return fail(format!("{found}: no /dev/infiniband/uverbs* is here"), mend);
     }
@@ -73,15 +73,13 @@ pub fn links(machine: &Machine) -> Checked {
             skipped("/sys/class/infiniband cannot be read")
         };
     }
-    let of_efa =
-        |name: &&String| machine.link(&format!("sys/class/infiniband/{name}/device/driver")).as_deref() == Some("efa");
-    let (efa, others): (Vec<&String>, Vec<&String>) = names.iter().partition(of_efa);
+    let efa = machine.efa_devices();
+    let others = names.len() - efa.len();
     let down = efa.iter().find(|name| {
         let state = machine.text(&format!("sys/class/infiniband/{name}/ports/1/state"));
         !state.is_some_and(|state| state.contains("ACTIVE"))
     });
-    let beside =
-        if others.is_empty() { String::new() } else { format!("; {} RDMA devices of other drivers", others.len()) };
+    let beside = if others == 0 { String::new() } else { format!("; {others} RDMA devices of other drivers") };
     match down {
         Some(name) => fail(
             format!("the link of {name} is not active"),
@@ -102,10 +100,14 @@ pub fn counters(machine: &Machine) -> Checked {
             skipped("/sys/class/infiniband cannot be read")
         };
     }
+    // Where EFA cards are, the counters of other drivers' devices say nothing about the run.
+    let efa = machine.efa_devices();
     let trouble: Vec<String> = counters
         .trouble()
         .into_iter()
-        .filter(|line| line.split(' ').next().is_some_and(|device| device.contains('/')))
+        .filter(|line| {
+            line.split_once('/').is_some_and(|(device, _)| efa.is_empty() || efa.iter().any(|name| name == device))
+        })
         .collect();
     match trouble.len() {
         0 => ok("no drop, error or retransmission since the cards came up"),

@@ -2,6 +2,7 @@
 
 use super::machine::{GpuState, Machine};
 use super::{Checked, fail, ok, skipped, warn};
+use crate::bootstrap::Launcher;
 
 /// Wrong checksums of a GPU's links from which on they matter: DCGM's limit, after what NVIDIA's driver people told its authors.
 const CHECKSUMS_PER_SECOND: f64 = 100.0;
@@ -15,7 +16,7 @@ fn is_of_a_program(xid: &str) -> bool {
 }
 
 /// The end where there is no GPU.
-fn needed(machine: &Machine) -> Checked<()> {
+pub(super) fn needed(machine: &Machine) -> Checked<()> {
     if machine.tree.is_none() {
         return skipped("the PCI bus was not recorded");
     }
@@ -39,31 +40,49 @@ pub fn direct(machine: &Machine) -> Checked {
         };
     };
     let open = version.contains("Open Kernel Module");
-    let peer =
-        ["nvidia_peermem", "efa_nv_peermem"].into_iter().find(|name| machine.exists(&format!("sys/module/{name}")));
     let dma_buf = open && kernel(machine).is_some_and(|release| release >= (5, 12));
-    let ways: Vec<String> = machine
-        .names("sys/class/infiniband")
-        .iter()
-        .filter_map(|name| machine.text(&format!("sys/class/infiniband/{name}/device/p2p")))
-        .collect();
     let driver = if open { "open driver" } else { "closed driver" };
+    if machine.efa_cards().is_empty() {
+        return direct_without_efa(machine, driver, dma_buf);
+    }
+    // What the efa driver answers when the file is read: "NVIDIA peermem" by efa_nv_peermem, "NVIDIA" by the symbols of NVIDIA's
+    // module, nothing where it finds neither. A driver without the attribute (the kernel's own) has dma-buf alone.
+    let files = machine.efa_devices();
+    let ways: Vec<String> =
+        files.iter().filter_map(|name| machine.text(&format!("sys/class/infiniband/{name}/device/p2p"))).collect();
+    let provider = ways.iter().find(|way| !way.is_empty());
+    let module = machine.exists("sys/module/efa_nv_peermem");
+    let cards = match (provider, ways.is_empty()) {
+        (Some(way), _) => format!("the cards' p2p provider is {way}"),
+        (None, true) => "the efa driver has no p2p attribute".to_owned(),
+        (None, false) => "the cards' p2p attribute is empty: no provider".to_owned(),
+    };
+    let found = format!("{driver}, {}; {cards}", if dma_buf { "dma-buf" } else { "no dma-buf" });
+    const MEND: &str = "modprobe efa_nv_peermem (EFA installer), or NVIDIA's open kernel modules (nvidia-open) on Linux 5.12 or later; \
+                        nvidia_peermem is for other cards";
+    match (provider.is_some() || (ways.is_empty() && module), dma_buf) {
+        (true, _) => ok(found),
+        (false, true) if ways.is_empty() => ok(found),
+        (false, true) => warn(format!("{found}; only a libfabric that takes dma-buf reaches GPU memory"), MEND),
+        (false, false) if machine.means_efa() => fail(found, MEND),
+        (false, false) => warn(found, MEND),
+    }
+}
+
+/// The way for cards of other vendors.
+fn direct_without_efa(machine: &Machine, driver: &str, dma_buf: bool) -> Checked {
+    let peer = machine.exists("sys/module/nvidia_peermem");
     let way = match (dma_buf, peer) {
         (true, _) => "dma-buf",
-        (false, Some(name)) => name,
-        (false, None) => "neither dma-buf nor a peer-memory module",
+        (false, true) => "nvidia_peermem",
+        (false, false) => "neither dma-buf nor a peer-memory module",
     };
-    let cards =
-        if ways.is_empty() { "no card names a p2p provider".to_owned() } else { format!("cards say p2p {}", ways[0]) };
-    let found = format!("{driver}, {way}; {cards}");
-    if !dma_buf && peer.is_none() {
-        let mend = "install the open kernel modules of the driver (nvidia-open) on Linux 5.12 or later, or modprobe nvidia_peermem";
-        return if machine.means_efa() { fail(found, mend) } else { warn(found, mend) };
-    }
-    if machine.efa_cards().is_empty() || !ways.is_empty() {
+    let found = format!("{driver}, {way}; no EFA card");
+    if dma_buf || peer {
         return ok(found);
     }
-    warn(found, "modprobe -r efa; modprobe efa (the NVIDIA driver must be loaded first)")
+    let mend = "install NVIDIA's open kernel modules (nvidia-open) on Linux 5.12 or later, or modprobe nvidia_peermem";
+    warn(found, mend)
 }
 
 pub fn direct_async(machine: &Machine) -> Checked {
@@ -91,10 +110,11 @@ pub fn direct_async(machine: &Machine) -> Checked {
     );
     match (set, new) {
         (true, true) => ok(found),
-        (false, _) => warn(
-            format!("{found}: only the comparison with GPU-initiated networking without a CPU needs it"),
-            "echo 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' >/etc/modprobe.d/efa-gda.conf; reboot",
-        ),
+        // No node has it unless somebody set it, and all else runs without.
+        (false, _) => ok(format!(
+            "{found}: needed only where kernels drive the card (options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in \
+             /etc/modprobe.d)"
+        )),
         (true, false) => {
             warn(format!("{found}: 1.50 or later is needed for that comparison"), "install EFA installer 1.50 or later")
         }
@@ -104,16 +124,29 @@ pub fn direct_async(machine: &Machine) -> Checked {
 pub fn register(machine: &Machine) -> Checked {
     needed(machine)?;
     let Some(trials) = &machine.asked.trials else { return skipped("nothing is tried on a recorded machine") };
+    let mend = "see gpu-direct; then `ginlab efa` (column HMEM) and the kernel's log (dmesg)";
+    let trouble = |text: String| if machine.means_efa() { fail(text, mend) } else { warn(text, mend) };
+    // The card itself comes first: what it does not take no provider can give it.
+    let by_card = match &machine.asked.registered {
+        Some(Err(why)) => return trouble(format!("{why}: payloads are staged through the host")),
+        Some(Ok(ways)) => format!("{ways}; "),
+        None => String::new(),
+    };
     let tried: Vec<_> = trials.iter().filter(|trial| trial.gpu).collect();
-    if tried.is_empty() {
-        return skipped("no rail here takes memory of GPUs (see rma): payloads are staged through the host");
+    if let Some((trial, why)) = tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
+        let text = format!("{by_card}{}: {why}", trial.rail);
+        // Where there is no EFA, providers that copy are what one expects.
+        return if trial.copied { trouble(text) } else { fail(text, mend) };
     }
-    match tried.iter().find_map(|trial| Some((trial, trial.outcome.as_ref().err()?))) {
-        Some((trial, why)) => {
-            let mend = "see gpu-direct; then `ginlab efa` (column HMEM) and the kernel's log (dmesg)";
-            fail(format!("{}: {why}", trial.rail), mend)
-        }
-        None => ok(format!("2 MiB registered, written to itself and read back on {} rails", tried.len())),
+    match (tried.len(), by_card.is_empty()) {
+        (0, true) => skipped("no rail here takes memory of GPUs (see rma): payloads are staged through the host"),
+        (0, false) => warn(
+            format!("{by_card}libfabric does not offer it (see rma): payloads are staged through the host"),
+            "install the EFA installer's libfabric (built with CUDA)",
+        ),
+        (rails, _) => ok(format!(
+            "{by_card}2 MiB registered, written to itself and read back on {rails} rails, whose provider may make no CUDA call"
+        )),
     }
 }
 
@@ -242,6 +275,11 @@ pub fn nvlink(machine: &Machine) -> Checked {
     }
 }
 
+/// Whether a launcher started this process.
+fn launched(machine: &Machine) -> bool {
+    Launcher::detect(&|name: &str| machine.variable(name)).is_some()
+}
+
 pub fn visible(machine: &Machine) -> Checked {
     needed(machine)?;
     let Some(visible) = &machine.asked.visible else { return skipped("CUDA was not asked") };
@@ -260,6 +298,11 @@ pub fn visible(machine: &Machine) -> Checked {
             format!("CUDA's GPU {} has no place in the PCI tree: its cards cannot be chosen by nearness", gpu.ordinal),
             "mount the host's /sys into the container",
         );
+    }
+    // A container was given some; a launcher chooses by the variable, a GPU for each rank.
+    let chosen = if list.is_some() { launched(machine) } else { machine.in_container() };
+    if visible.len() < there.len() && chosen {
+        return ok(format!("CUDA shows {found}, as the launcher or the container chose, each at its PCI address"));
     }
     if visible.len() < there.len() {
         return warn(

@@ -33,17 +33,35 @@ pub fn launch(machine: &Machine) -> Checked {
     let spoken =
         ["PMI_RANK", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE"].iter().any(|name| machine.variable(name).is_some());
     if launcher.name == "srun" && several && !spoken && !tcp {
+        let mend = if machine.in_container() {
+            "srun --mpi=pmix, and enroot's hook on every node: ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/"
+        } else {
+            "srun --mpi=pmix (srun --mpi=list shows what there is)"
+        };
+        return fail(format!("{found} without PMI or PMIx: MPI sees one rank"), mend);
+    }
+    if let Some(folder) = pmix_folder_missing(machine) {
         return fail(
-            format!("{found} without PMI or PMIx: MPI sees one rank"),
-            "srun --mpi=pmix (srun --mpi=list shows what there is)",
+            format!(
+                "{found} by PMIx, and its folder {folder} is not in this container: MPI_Init fails or sees one rank"
+            ),
+            "link enroot's hook on every node: ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/",
         );
     }
     let tasks = machine.variable("SLURM_NTASKS_PER_NODE").and_then(|text| text.parse::<usize>().ok());
-    let gpus = machine.gpus().len();
+    let gpus = machine.usable_gpus().len();
     if let Some(tasks) = tasks.filter(|tasks| gpus > 0 && *tasks > gpus) {
         return warn(format!("{found}; {tasks} tasks per node share {gpus} GPUs"), format!("--ntasks-per-node={gpus}"));
     }
     ok(format!("{found}; this program is built with {mpi}"))
+}
+
+/// The folder by which a rank reaches Slurm's PMIx server, where this container does not show it: pyxis starts the container, and a
+/// hook of enroot's that is not linked by default mounts the folder and carries the PMIX_ variables.
+fn pmix_folder_missing(machine: &Machine) -> Option<String> {
+    let folder = machine.variable("PMIX_SERVER_TMPDIR")?;
+    let missing = machine.in_container() && machine.exists("proc") && !machine.exists(folder.trim_start_matches('/'));
+    missing.then_some(folder)
 }
 
 pub fn network(machine: &Machine) -> Checked {

@@ -34,7 +34,7 @@ pub fn libfabric(machine: &Machine) -> Checked {
     } else {
         format!("libfabric {library}: RDM domains {}", fabrics.join(", "))
     };
-    let cards = machine.efa_cards().len();
+    let cards = machine.usable_cards();
     if domains == 0 && machine.means_efa() {
         let mend = match machine.variable("FI_PROVIDER") {
             Some(value) if !value.contains("efa") => format!("unset FI_PROVIDER (it is {value})"),
@@ -43,9 +43,12 @@ pub fn libfabric(machine: &Machine) -> Checked {
         };
         return fail(format!("{found}; no RDM domain of efa"), mend);
     }
-    if domains < cards {
-        let text = format!("{found}; {cards} cards are on the bus");
-        return fail(text, "compare `ls /dev/infiniband` with `ls /sys/class/infiniband`: a container shows fewer");
+    if domains < cards && machine.means_efa() {
+        let text = format!("{found}; {cards} cards are here");
+        return fail(
+            text,
+            "compare `ls /dev/infiniband` with `ls /sys/class/infiniband_verbs`: each card needs its node",
+        );
     }
     ok(found)
 }
@@ -77,7 +80,7 @@ pub fn capabilities(machine: &Machine) -> Checked {
         "{provider}: RMA, immediates of {} B, messages {size}, delivery complete {}, GPU memory (FI_HMEM) {}",
         first.domain.immediate_bytes,
         said(first.delivery_complete),
-        said(first.cuda_memory)
+        by_gpu(machine, first.cuda_memory)
     );
     if domains.iter().any(|listed| !listed.takes_rails()) {
         return fail(
@@ -92,6 +95,12 @@ pub fn capabilities(machine: &Machine) -> Checked {
         );
     }
     let has_gpu = !machine.gpus().is_empty();
+    if has_gpu && copies(machine) {
+        return warn(
+            format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),
+            "see gpu-direct and gpu-register: the card does not reach GPU memory",
+        );
+    }
     if has_gpu && domains.iter().any(|listed| listed.cuda_memory == Some(false)) {
         return warn(
             format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),
@@ -99,6 +108,24 @@ pub fn capabilities(machine: &Machine) -> Checked {
         );
     }
     ok(found)
+}
+
+/// Whether a provider takes GPU memory by CUDA calls alone.
+fn copies(machine: &Machine) -> bool {
+    machine.asked.trials.iter().flatten().any(|trial| trial.copied)
+}
+
+/// What is known of GPU memory on the rails: claimed by the provider, and which way the bytes took where a write was tried.
+fn by_gpu(machine: &Machine, claimed: Option<bool>) -> &'static str {
+    let mut tried = machine.asked.trials.iter().flatten().filter(|trial| trial.gpu).peekable();
+    match claimed {
+        _ if copies(machine) => "claimed, by CUDA copies of the provider",
+        None => "not told",
+        Some(false) => "no",
+        Some(true) if tried.peek().is_none() => "claimed, and no write was tried",
+        Some(true) if tried.all(|trial| trial.outcome.is_ok()) => "written by the card, without CUDA calls",
+        Some(true) => "claimed, and a write failed (see gpu-register)",
+    }
 }
 
 pub fn toolchain(machine: &Machine) -> Checked {

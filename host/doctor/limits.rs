@@ -17,11 +17,15 @@ fn limit(machine: &Machine, name: &str) -> Option<u64> {
 }
 
 pub fn memlock(machine: &Machine) -> Checked {
-    const MEND: &str = "ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity in slurmd's unit; containers: --ulimit memlock=-1 or IPC_LOCK)";
+    const MEND: &str = "ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity in slurmd's unit, #SBATCH --propagate=NONE; \
+         docker: --ulimit memlock=-1; pods: securityContext.capabilities.add: [IPC_LOCK])";
     match limit(machine, "Max locked memory") {
         None => skipped("/proc/self/limits cannot be read"),
         Some(u64::MAX) => ok("unlimited"),
         Some(bytes) if bytes >= 16 * GIB => ok(format!("{} may be locked", size::human(bytes))),
+        Some(bytes) if machine.locks_without_limit() => {
+            ok(format!("{} may be locked, and CAP_IPC_LOCK lifts the limit", size::human(bytes)))
+        }
         Some(bytes) if machine.means_efa() => {
             fail(format!("{} may be locked: registration for EFA needs it unlimited", size::human(bytes)), MEND)
         }
@@ -34,6 +38,8 @@ pub fn memlock(machine: &Machine) -> Checked {
 pub fn memory(machine: &Machine) -> Checked {
     // What pods of EFA clusters ask for: 5120 MiB.
     const PAGES: u64 = 2560;
+    // A node of eight GPUs with 8 GiB was killed for memory (awslabs/awsome-distributed-ai #312); 4 GiB a GPU has room.
+    const EACH: u64 = 4 * GIB;
     let number = |name: &str| -> Option<u64> {
         machine.text(&format!("sys/kernel/mm/hugepages/hugepages-2048kB/{name}"))?.parse().ok()
     };
@@ -49,9 +55,11 @@ pub fn memory(machine: &Machine) -> Checked {
     if !machine.means_efa() {
         return ok(found);
     }
-    if available < 32 * GIB {
+    let gpus = machine.usable_gpus().len().max(1);
+    let needed = EACH * gpus as u64;
+    if available < needed {
         let mend = "give the container or the job more memory (requests and limits: memory: 64Gi; sbatch --mem=0)";
-        return fail(format!("{found}; a node over EFA needs 32 GiB"), mend);
+        return fail(format!("{found}; {gpus} ranks over EFA need {}", size::human(needed)), mend);
     }
     match pages {
         Some(free) if free < PAGES => warn(
@@ -75,6 +83,8 @@ pub fn shm(machine: &Machine) -> Checked {
         size.and_then(|text| size::parse(text).ok()).or_else(|| Some(total()? * 1024 / 2)).unwrap_or(u64::MAX)
     });
     let scope = machine.text("proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|| "0".to_owned());
+    // ginlab switches it off unless the variable is set.
+    let shared_memory = machine.variable("FI_EFA_ENABLE_SHM_TRANSFER").is_some_and(|value| value != "0");
     let text = |bytes: u64| if bytes == u64::MAX { "of unknown size".to_owned() } else { size::human(bytes) };
     let found = format!("/dev/shm {}, {files} open files, ptrace scope {scope}", size.map_or("none".to_owned(), text));
     match size {
@@ -84,9 +94,12 @@ pub fn shm(machine: &Machine) -> Checked {
             "mount -o remount,size=8G /dev/shm (docker: --shm-size 8g)",
         ),
         _ if files < 4096 => warn(format!("{found}; rails and ranks take several files each"), "ulimit -n 65536"),
-        _ if scope != "0" && machine.means_efa() => {
-            let text = "the provider's shared-memory path copies by cross-memory attach, which this forbids";
-            warn(format!("{found}; {text}"), "sysctl -w kernel.yama.ptrace_scope=0")
+        _ if scope != "0" && machine.means_efa() && shared_memory => {
+            let text = "FI_EFA_ENABLE_SHM_TRANSFER copies by cross-memory attach, which this forbids";
+            warn(
+                format!("{found}; {text}"),
+                "unset FI_EFA_ENABLE_SHM_TRANSFER, or sysctl -w kernel.yama.ptrace_scope=0",
+            )
         }
         _ => ok(found),
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::instances::Instance;
 use super::trial::Trial;
 use crate::cuda::{self, VisibleGpu};
 use crate::fabric::discover::Domain;
@@ -22,6 +23,8 @@ use nvml_wrapper::Nvml;
 pub struct Wanted {
     /// The run is to go over EFA: what only EFA needs fails where it would otherwise be skipped.
     pub efa: bool,
+    /// The run is to go over another provider: EFA cards that are here need not work.
+    pub other_provider: bool,
     /// The instance's type, where the machine does not tell it: `p5.48xlarge`.
     pub instance: Option<String>,
     /// EFA cards that must be there, in place of the instance's number.
@@ -57,6 +60,10 @@ pub struct Asked {
     pub xids: Option<Vec<String>>,
     /// The compiler of the PTX in this program; an empty text without PTX.
     pub ptx: Option<String>,
+    /// Whether an MPS server answers where CUDA looks for one.
+    pub mps: Option<bool>,
+    /// GPU memory registered with the EFA cards themselves: by which way, or why not.
+    pub registered: Option<Result<String, String>>,
     /// Writes that were tried.
     pub trials: Option<Vec<Trial>>,
 }
@@ -122,15 +129,14 @@ impl Machine {
             mpi: Some(crate::bootstrap::mpi_version().unwrap_or_default()),
             addresses: Some(took.of("this host's name", || addresses(&host))),
             xids: took.of("the kernel's log", xids),
+            mps: Some(crate::mps::is_there()),
             ptx: Some(crate::cuda::ptx().rustc.unwrap_or_default().to_owned()),
             ..Asked::default()
         };
         Machine {
             root: "/".into(),
             host,
-            environment: std::env::vars_os()
-                .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
-                .collect(),
+            environment: variables(),
             tree: Some(took.of("the PCI tree", Tree::here)),
             listing: Some(took.of("domains", || Listing::here().map_err(|error| error.to_string()))),
             wanted,
@@ -143,7 +149,8 @@ impl Machine {
     /// This machine's PCI bus alone: what is asked of it takes no time.
     #[must_use]
     pub fn bus(wanted: Wanted) -> Machine {
-        Machine { root: "/".into(), tree: Some(Tree::here()), wanted, ..Machine::default() }
+        let (tree, environment) = (Some(Tree::here()), variables());
+        Machine { root: "/".into(), environment, tree, wanted, ..Machine::default() }
     }
 
     /// Looks at the GPUs again, for what they have counted meanwhile.
@@ -247,7 +254,68 @@ impl Machine {
 
     /// EFA cards that should be here.
     pub(super) fn expected_cards(&self) -> Option<usize> {
-        self.wanted.cards.or_else(|| self.profile().map(|profile| profile.cards.value as usize))
+        self.wanted.cards.or_else(|| Instance::named(&self.instance()?).map(|instance| instance.cards))
+    }
+
+    /// RDMA devices that the efa driver owns. A p6-b200 also shows two `ibp*` of its NVLink switches, which carry no traffic of ours.
+    pub(super) fn efa_devices(&self) -> Vec<String> {
+        let of_efa =
+            |name: &String| self.link(&format!("sys/class/infiniband/{name}/device/driver")).as_deref() == Some("efa");
+        self.names("sys/class/infiniband").into_iter().filter(of_efa).collect()
+    }
+
+    /// The device nodes `uverbs*` of /dev/infiniband: those of the efa driver, and those of others. A node whose driver was not
+    /// recorded counts as one of efa.
+    pub(super) fn device_nodes(&self) -> (Vec<String>, Vec<String>) {
+        let nodes = self.names("dev/infiniband").into_iter().filter(|name| name.starts_with("uverbs"));
+        nodes.partition(|name| {
+            let driver = self.link(&format!("sys/class/infiniband_verbs/{name}/device/driver"));
+            driver.is_none_or(|driver| driver == "efa")
+        })
+    }
+
+    /// Whether this process is in a container: Docker's and Podman's files, Kubernetes' variable, or a user namespace of its own
+    /// (enroot leaves no other trace).
+    pub(super) fn in_container(&self) -> bool {
+        self.exists(".dockerenv")
+            || self.exists("run/.containerenv")
+            || self.variable("KUBERNETES_SERVICE_HOST").is_some()
+            || self.in_user_namespace()
+    }
+
+    /// Whether user ids are mapped, so that capabilities count inside the namespace alone.
+    fn in_user_namespace(&self) -> bool {
+        let map = self.text("proc/self/uid_map");
+        map.is_some_and(|map| map.split_whitespace().ne(["0", "0", "4294967295"]))
+    }
+
+    /// Whether the limit of locked memory does not apply. The kernel asks for CAP_IPC_LOCK (bit 14) in the initial user namespace.
+    pub(super) fn locks_without_limit(&self) -> bool {
+        let bits = self.line("proc/self/status", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
+        bits.is_some_and(|bits| bits >> 14 & 1 == 1) && !self.in_user_namespace()
+    }
+
+    /// EFA cards that this process may use: of a container those whose device nodes were passed in.
+    #[must_use]
+    pub fn usable_cards(&self) -> usize {
+        let (cards, nodes) = (self.efa_cards().len(), self.device_nodes().0.len());
+        if self.in_container() && nodes > 0 { cards.min(nodes) } else { cards }
+    }
+
+    /// Where the cards of the device nodes are on the bus; `None` where that was not recorded, or outside a container.
+    pub(super) fn usable_card_addresses(&self) -> Option<Vec<PciAddress>> {
+        let (nodes, _) = self.device_nodes();
+        let place = |name: &String| self.link(&format!("sys/class/infiniband_verbs/{name}/device"))?.parse().ok();
+        let places: Vec<PciAddress> = nodes.iter().filter_map(place).collect();
+        (self.in_container() && !places.is_empty()).then_some(places)
+    }
+
+    /// GPUs that this process may use: those that CUDA shows, or all of the bus where it was not asked.
+    pub(super) fn usable_gpus(&self) -> Vec<PciAddress> {
+        match &self.asked.visible {
+            Some(visible) => visible.iter().filter_map(|gpu| gpu.address).collect(),
+            None => self.gpus(),
+        }
     }
 
     /// EFA devices that libfabric lists: cards in software are not on the bus.
@@ -268,9 +336,9 @@ impl Machine {
         listing.domains.iter().any(|listed| listed.domain == *domain && listed.cuda_memory == Some(true))
     }
 
-    /// Whether EFA is what this machine is for.
+    /// Whether the run goes over EFA: asked for, or cards are here and no other provider was named.
     pub(super) fn means_efa(&self) -> bool {
-        self.wanted.efa || !self.efa_cards().is_empty()
+        self.wanted.efa || (!self.wanted.other_provider && !self.efa_cards().is_empty())
     }
 
     /// The instance's type: as the user says it, or as the machine's firmware does.
@@ -295,6 +363,12 @@ impl Machine {
         };
         Profile::named(name).ok()
     }
+}
+
+/// The variables of this process.
+fn variables() -> BTreeMap<String, String> {
+    let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }
 
 /// What the name of this host leads to.

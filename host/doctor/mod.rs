@@ -7,17 +7,22 @@
 
 mod affinity;
 mod efa;
+mod fit;
 mod gpu;
+pub mod instances;
 mod launch;
 mod libraries;
 mod limits;
 mod machine;
 pub mod peers;
+mod sharing;
 mod surroundings;
 #[cfg(test)]
 mod tests;
 pub mod trial;
+pub mod verbs;
 
+pub use fit::only_emulated;
 pub use machine::{Asked, GpuState, LinkErrors, Machine, Took, Wanted};
 
 use serde::{Deserialize, Serialize};
@@ -100,7 +105,7 @@ const fn check(name: &'static str, looks_at: &'static str, run: fn(&Machine) -> 
 }
 
 /// Every check of one machine, in the order in which a reader mends things: limits before cards before what runs on them.
-pub const CHECKS: [Check; 24] = [
+pub const CHECKS: [Check; 25] = [
     check("memlock", "locked memory that this process may have", limits::memlock),
     check("memory", "huge pages, and memory that this process can get", limits::memory),
     check("shm", "size of /dev/shm, open files, ptrace scope", limits::shm),
@@ -108,17 +113,22 @@ pub const CHECKS: [Check; 24] = [
     check("efa-driver", "modules efa, ib_uverbs and ib_core, and their device nodes", efa::driver),
     check("efa-links", "each RDMA device: owned by the efa driver, link active", efa::links),
     check("libfabric", "the loaded libfabric, and a domain for each EFA card", libraries::libfabric),
-    check("rma", "what the domains can do: RMA, immediates, FI_HMEM, delivery complete", libraries::capabilities),
+    check(
+        "rma",
+        "what the domains can do: RMA, immediates, delivery complete, and GPU memory by the card itself",
+        libraries::capabilities,
+    ),
     check("gpu-direct", "the way from a card to GPU memory: p2p attribute, driver, dma-buf", gpu::direct),
     check(
         "gpu-async",
         "what the GPU-initiated comparison alone needs: PeerMappingOverride, EFA installer",
         gpu::direct_async,
     ),
-    check("gpu-register", "2 MiB of GPU memory registered and written on each rail", gpu::register),
+    check("gpu-register", "2 MiB of GPU memory registered with each card and rail, and written", gpu::register),
     check("gdrcopy", "GDRCopy: module, device node, library, a page mapped and read back", gpu::gdrcopy),
     check("gpu", "driver, persistence, clocks, ECC, Xid", gpu::state),
     check("nvlink", "every NVLink up and without errors, alike on all GPUs", gpu::nvlink),
+    check("mps", "what runs PEs that share a GPU side by side: a server, or the program that starts one", sharing::mps),
     check("pcie", "width of each PCIe link, IOMMU", affinity::pcie),
     check("affinity", "NUMA nodes of GPUs and cards, and the cores that this process may use", affinity::cores),
     check("visible", "the GPUs that CUDA shows against those on the PCI bus", gpu::visible),

@@ -123,8 +123,8 @@ fn processes(cards: &[Card]) -> Checked {
 }
 
 fn rails(cards: &[Card]) -> Checked {
-    const MEND: &str =
-        "the security group must allow all traffic from itself, both ways; one subnet per rail; is the peer alive?";
+    const MEND: &str = "allow all traffic of the security group to itself, inbound and outbound; EFA needs one availability zone \
+                        (and VPC) for all hosts, tcp needs a route between the interfaces of a rail; is the peer alive?";
     let mut unreached = cards.iter().flat_map(|card| card.unreached.iter().map(move |text| (card, text)));
     if let Some((card, text)) = unreached.next() {
         let more = unreached.count();

@@ -61,35 +61,49 @@ fn names_one(value: &str, interfaces: &[String]) -> bool {
 }
 
 pub fn container(machine: &Machine) -> Checked {
-    let inside = machine.exists(".dockerenv")
-        || machine.exists("run/.containerenv")
-        || machine.variable("KUBERNETES_SERVICE_HOST").is_some();
-    if !inside {
+    if !machine.in_container() {
         return if machine.exists("proc") {
             ok("this is no container")
         } else {
             skipped("nothing tells whether this is a container")
         };
     }
-    let devices = machine.names("sys/class/infiniband").len();
-    let nodes = machine.names("dev/infiniband").iter().filter(|name| name.starts_with("uverbs")).count();
-    let capabilities = machine.line("proc/self/status", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
-    // CAP_IPC_LOCK.
-    let locks = capabilities.is_none_or(|bits| bits >> 14 & 1 == 1);
-    let found = format!(
-        "a container with {nodes} of {devices} uverbs nodes, IPC_LOCK {}",
-        if locks { "granted" } else { "not granted" }
-    );
-    if nodes < devices {
-        return fail(found, "--device /dev/infiniband (Kubernetes: vpc.amazonaws.com/efa: N in requests and limits)");
+    const MEND: &str = "pods: vpc.amazonaws.com/efa: N in requests and limits; docker: --device /dev/infiniband/uverbs0, one for each card";
+    let devices = machine.efa_devices().len();
+    let (nodes, others) = machine.device_nodes();
+    // Locked memory is judged by `memlock`, which knows the limit too.
+    let locks = if machine.locks_without_limit() { "granted" } else { "not granted" };
+    let found = format!("a container with {} of {devices} EFA device nodes, IPC_LOCK {locks}", nodes.len());
+    let too_few = machine.wanted.cards.is_some_and(|wanted| nodes.len() < wanted);
+    if devices > 0 && machine.means_efa() && (nodes.is_empty() || too_few) {
+        return fail(found, MEND);
     }
-    if !locks && machine.means_efa() {
-        return fail(found, "--cap-add IPC_LOCK (Kubernetes: securityContext.capabilities.add: [IPC_LOCK])");
+    let mounted = machine
+        .text("proc/self/mountinfo")
+        .is_some_and(|mounts| mounts.lines().any(|line| line.split(' ').nth(4) == Some("/dev/infiniband")));
+    let shut = others.iter().find(|name| !machine.opens(&format!("dev/infiniband/{name}")));
+    if devices > 0 && (mounted || shut.is_some()) {
+        // Up to libfabric 2.6 the provider gives up all cards when one RDMA device of another driver cannot be opened
+        // (ofiwg/libfabric #12708): the nodes of a mount are there, and the container may not open them.
+        let what = match shut {
+            Some(name) => format!(
+                "/dev/infiniband/{name} of another driver cannot be opened, and the efa provider may then list no card"
+            ),
+            None => "all of the host's /dev/infiniband is mounted: nodes that may not be opened hide EFA".to_owned(),
+        };
+        return warn(
+            format!("{found}; {what}"),
+            "take the volume /dev/infiniband out; the device plugin passes the cards' nodes",
+        );
+    }
+    if nodes.len() < devices && machine.means_efa() && machine.wanted.cards.is_none() {
+        let mend = format!("--cards {} says that a part of the node is meant; otherwise: {MEND}", nodes.len());
+        return warn(format!("{found}: a part of the node's cards"), mend);
     }
     if machine.exists("sys/module/gdrdrv") && !machine.exists("dev/gdrdrv") {
         return warn(
             format!("{found}; the host's gdrdrv is not passed in"),
-            "--device /dev/gdrdrv (Kubernetes: NVIDIA_GDRCOPY=enabled)",
+            "docker: --device /dev/gdrdrv; pods and enroot: the variable NVIDIA_GDRCOPY=enabled, set before the container starts",
         );
     }
     ok(found)

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use super::verbs;
 use crate::cuda::{self, Device, Place};
 use crate::fabric::Access;
 use crate::fabric::discover::Domain;
-use crate::fabric::libfabric::{LibfabricRail, RailOptions};
+use crate::fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions};
 use crate::flow::{self, Flow, FlowError, Target};
 use crate::measure::pattern;
 
@@ -22,22 +23,37 @@ pub struct Trial {
     pub rail: String,
     /// Whether the memory was a GPU's.
     pub gpu: bool,
+    /// Of a GPU's memory: the provider takes it, but not without CUDA calls of its own, so ginlab stages it.
+    pub copied: bool,
     /// Why it failed, in a line.
     pub outcome: Result<(), String>,
 }
 
 /// Opens a rail on the domain, registers memory of the device (of a GPU with `gpu`, otherwise the host's), writes 2 MiB to
 /// itself, and compares. Bounded by the timeout.
+///
+/// The rail makes no CUDA call, so GPU memory that arrives was moved by the card. That is what the provider has agreed to: calls that
+/// it makes cannot be counted from here.
 #[must_use]
 pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration) -> Trial {
-    let outcome = write_to_oneself(domain, device, gpu, timeout);
-    Trial { rail: domain.name.clone(), gpu, outcome }
-}
-
-fn write_to_oneself(domain: &Domain, device: &Device, gpu: bool, timeout: Duration) -> Result<(), String> {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let options = RailOptions { cuda_memory: gpu, ..RailOptions::default() };
-    let rail = LibfabricRail::open(domain, &options).map_err(|error| told("opening the rail", &error))?;
+    let (mut copied, opened) = (false, LibfabricRail::open(domain, &options));
+    let outcome = match opened.map_err(|error| told("opening the rail", &error)) {
+        Err(why) => Err(why),
+        Ok(rail) => match rail.gpu_memory().clone() {
+            GpuMemory::ByCudaCalls(refused) if gpu => {
+                copied = true;
+                Err(refused.to_string())
+            }
+            _ => write_to_oneself(rail, device, gpu, timeout),
+        },
+    };
+    Trial { rail: domain.name.clone(), gpu, copied, outcome }
+}
+
+fn write_to_oneself(rail: LibfabricRail, device: &Device, gpu: bool, timeout: Duration) -> Result<(), String> {
+    let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let flow = Flow::new(vec![rail], timeout);
     let place = if gpu { Place::Device } else { Place::Host };
     let region = || {
@@ -62,6 +78,24 @@ fn write_to_oneself(domain: &Domain, device: &Device, gpu: bool, timeout: Durati
         0 => Ok(()),
         wrong => Err(format!("{wrong} of {BYTES} bytes are wrong after a write that was reported as delivered")),
     }
+}
+
+/// Registers 2 MiB of a GPU with the cards of these domains of EFA, past libfabric: by which ways, or why a card does not take it.
+///
+/// # Errors
+/// Why not, in a line.
+pub fn register_with_cards<'a>(domains: impl Iterator<Item = &'a Domain>, device: &Device) -> Result<String, String> {
+    let memory = device.allocate(Place::Device, BYTES).map_err(|error| error.to_string())?;
+    let mut ways = Vec::new();
+    for domain in domains {
+        // The provider calls a domain after the card and the kind of endpoint: rdmap16s0-rdm.
+        let card = domain.name.strip_suffix("-rdm").unwrap_or(&domain.name);
+        ways.push(verbs::register(card, &memory)?);
+    }
+    let count = ways.len();
+    ways.sort_unstable();
+    ways.dedup();
+    Ok(format!("{count} cards take GPU memory {}", ways.join(" and ")))
 }
 
 /// Maps a page of GPU memory by GDRCopy, stores a word and reads it back: the library's version, or why not.

@@ -3,6 +3,7 @@
 //! A *rail* is one endpoint on one NIC domain with its own completion queue and its own memory registrations. The proxy
 //! drives all rails of its thread through [`Rail`], with static dispatch.
 
+pub mod any;
 pub mod card;
 pub mod discover;
 pub mod faulty;
@@ -17,8 +18,8 @@ pub(crate) mod printed;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod select;
-pub mod shuffled;
 pub mod soft;
+pub mod worst;
 
 use std::fmt;
 

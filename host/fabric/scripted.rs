@@ -1,10 +1,15 @@
 //! A rail for unit tests: it moves nothing, does what a test tells it, and keeps what it was asked.
 
+pub mod queues;
+
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
+
+/// An address that such a rail refuses.
+pub const NO_ADDRESS: &[u8] = b"no address";
 
 /// What a rail has been asked, and what it answers.
 #[derive(Default)]
@@ -115,7 +120,10 @@ impl Rail for Scripted {
     unsafe fn read(&mut self, _: &ScriptedRegion, transfer: &Transfer) -> Result<Post, FabricError> {
         self.take(transfer, true)
     }
-    fn add_peer(&mut self, _: &[u8]) -> Result<usize, FabricError> {
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        if address == NO_ADDRESS {
+            return Err(crate::fabric::mistake(&self.name, "add_peer".to_owned(), "this is no address"));
+        }
         let mut script = self.script.borrow_mut();
         script.peers += 1;
         // Not the caller's own numbers.

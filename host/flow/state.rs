@@ -108,8 +108,19 @@ impl<R: Rail> State<R> {
             let text = format!("a peer with {} rails; this flow has {}", addresses.len(), self.lanes.len());
             return Err(FlowError::Refused(text));
         }
-        let added = self.lanes.iter_mut().zip(addresses).map(|(lane, address)| lane.rail.add_peer(address));
-        let on_rail = added.collect::<Result<Vec<_>, _>>()?;
+        let mut on_rail = Vec::with_capacity(addresses.len());
+        for (rail, address) in addresses.iter().enumerate() {
+            match self.lanes[rail].rail.add_peer(address) {
+                Ok(index) => on_rail.push(index),
+                Err(error) => {
+                    // On all rails or on none.
+                    for (lane, index) in self.lanes.iter_mut().zip(on_rail) {
+                        lane.rail.remove_peer(index)?;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
         self.peers.extend(on_rail);
         Ok(self.peers.len() / self.lanes.len() - 1)
     }

@@ -61,7 +61,7 @@ pub(super) fn call(
     let [stop, number, _, detail, seen, wanted, block, thread] = *words;
     let (stop, call) = (Status(stop), Call::from_repr(number));
     let what = match call {
-        Some(Call::Wait | Call::Signal) => format!(" of signal {detail}"),
+        Some(Call::Wait | Call::Signal | Call::WaitRound | Call::Reclaim) => format!(" of signal {detail}"),
         Some(Call::Words) => format!(" of number {wanted}"),
         Some(Call::Barrier | Call::Quiet | Call::Fence) | None => String::new(),
         Some(_) => format!(" of {detail} B"),

@@ -18,6 +18,7 @@
 
 mod error;
 mod heap;
+mod life;
 mod open;
 mod rails;
 mod series;
@@ -30,12 +31,17 @@ pub use series::HostPut;
 use crate::bootstrap::Bootstrap;
 use crate::cuda::{Buffer, Choice, Device, DeviceError, Launch, OpenedMemory, wait_for};
 use crate::proxy::order::Rule;
-use crate::proxy::{Fault, Proxy, ProxyError, Snapshot};
+use crate::proxy::{Fault, Proxy, ProxyError, Snapshot, device_timeout};
 use crate::rails::strategy::Strategy;
+use crate::rails::{Turn, drain};
 use crate::ring::{RingMemory, RingTable};
+use crate::sharing::{SAME_GPU, Sharing};
 use cuda_std::Kernel;
 use heap::{Space, clear};
 use kernels::gin::{Report, TEAMS, USER_SIGNALS};
+use kernels::ring::Status;
+use life::Life;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// By which way other PEs are reached.
@@ -110,6 +116,9 @@ impl Default for Options {
 /// A rank's part of the job: device, heap, paths to all PEs. Calls that take the ranks are collective: every rank makes them, in the
 /// same order.
 ///
+/// [`close`](World::close) ends it in order. A world that is dropped without, as after an error, waits for nobody: its proxies stop, so
+/// that puts of others to this PE fail there, and GPU memory that other PEs have mapped stays allocated until the process ends.
+///
 /// Fields are dropped in this order: the proxies let go of the memory before it is freed.
 #[derive(Debug)]
 pub struct World {
@@ -124,10 +133,11 @@ pub struct World {
     signals: u32,
     far: Buffer,
     /// What the description points to.
-    _tables: [Buffer; 3],
+    _tables: [Buffer; 4],
     report: Buffer,
     abort: Buffer,
     device: Device,
+    sharing: Sharing,
     description: kernels::gin::World,
     fabric: String,
     line_rate: Option<u64>,
@@ -167,22 +177,25 @@ impl World {
         &self.device
     }
 
-    /// The rails' fabric as rows name it: `tcp`, `model:p5`; `nvlink` or `memory` where no PE is reached by rails.
+    /// The rails' fabric as rows name it: `tcp`, `model:p5`. Where no PE is reached by rails, how they are reached: `nvlink`, `same-gpu`, or
+    /// both joined by `+`; `memory` on the emulated device.
     pub fn fabric(&self) -> &str {
         &self.fabric
     }
 
-    /// How PE `pe` is reached: `self`, `nvlink` (`memory` on the emulated device), or the fabric of the rails.
+    /// How PE `pe` is reached: `self`, `nvlink`, `same-gpu` where it is on this PE's GPU and no link is crossed (both `memory` on the emulated
+    /// device), or the fabric of the rails.
     pub fn path_to(&self, pe: u32) -> &str {
         match self.opened.get(pe as usize) {
             _ if pe == self.my_pe() => "self",
-            Some(Some(_)) => self.mapping_name(),
+            Some(Some(_)) => mapping_name(&self.device, &self.sharing, pe as usize),
             _ => &self.fabric,
         }
     }
 
-    fn mapping_name(&self) -> &'static str {
-        if matches!(self.device, Device::Emulated) { "memory" } else { "nvlink" }
+    /// Which PEs share a GPU, and how they run there.
+    pub fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// Where the heap is: `device`, or `pinned` host memory where rails cannot reach the device's.
@@ -354,7 +367,8 @@ impl World {
     /// The kernel's own contract for `args`.
     ///
     /// # Errors
-    /// A grid that the device cannot hold as a whole, of a kernel whose blocks wait (`#[kernel(resident)]`); [`GinError::Call`] with the first call that failed: block, call, PE
+    /// A grid that the device cannot hold as a whole, beside those of the other PEs on it, of a kernel whose blocks wait (`#[kernel(resident)]`); no end and
+    /// no sign of life for longer than the kernel's own waits last; [`GinError::Call`] with the first call that failed: block, call, PE
     /// and reason; what ended a peer or a proxy.
     pub unsafe fn launch<A>(
         &mut self,
@@ -424,8 +438,25 @@ impl World {
         kernel: &'static str,
         done: impl FnMut() -> Result<bool, DeviceError>,
     ) -> Result<(), GinError> {
-        let ended = wait_for(Launch::ENDING, done, || self.look_around(ranks));
+        let (mut life, mut told) = (Life::new(), false);
+        let watch = || {
+            self.look_around(ranks)?;
+            // Other blocks, and grids behind this one, would each wait to their own deadline.
+            if !told && self.has_reported()? {
+                told = true;
+                self.abort.write(0, &[Status::ENDED.0])?;
+            }
+            self.check_life(&mut life, kernel)
+        };
+        let ended = wait_for(Launch::ENDING.min(self.host_limit()), done, watch);
         ended.and(self.reported(kernel))
+    }
+
+    /// Whether a call of a kernel has failed.
+    fn has_reported(&self) -> Result<bool, GinError> {
+        let mut stop = [0u64];
+        self.report.read(0, &mut stop)?;
+        Ok(stop[0] != 0)
     }
 
     /// The first failure of the last launch.
@@ -435,7 +466,14 @@ impl World {
         if words[0] == 0 {
             return Ok(());
         }
-        let proxy = self.proxies.iter().find_map(Proxy::failure);
+        let mut proxy = self.proxies.iter().find_map(Proxy::failure);
+        if Status(words[0]) == Status::STOPPED {
+            // The kernels are told first; the thread itself ends when what it has posted has drained.
+            drain(device_timeout(Duration::ZERO), || {
+                proxy = self.proxies.iter().find_map(Proxy::failure);
+                if proxy.is_some() { Turn::Empty } else { Turn::Idle }
+            });
+        }
         let rings = self.rings.iter().enumerate().map(|(index, ring)| format!("ring {index}: {}", ring.state()));
         Err(error::call(kernel, &words, self.pes_of(words[2]), proxy, rings.collect()))
     }
@@ -454,9 +492,29 @@ impl World {
         self.barrier(ranks)?;
         self.proxies.clear();
         self.opened.clear();
-        // A heap is freed once nobody has it mapped.
-        self.barrier(ranks)
+        // A heap is freed once nobody has it mapped; without this barrier it is not.
+        self.barrier(ranks)?;
+        self.heap.lend(false);
+        Ok(())
     }
+}
+
+/// What a mapped heap of another PE is reached by.
+fn mapping_name(device: &Device, sharing: &Sharing, pe: usize) -> &'static str {
+    match device {
+        Device::Emulated => "memory",
+        Device::Gpu(_) if sharing.here().contains(&pe) => SAME_GPU,
+        Device::Gpu(_) => "nvlink",
+    }
+}
+
+/// All that the mapped PEs are reached by, each once.
+fn mapping_names(device: &Device, sharing: &Sharing, mapped: impl Iterator<Item = usize>) -> String {
+    let mut names: BTreeSet<&str> = mapped.map(|pe| mapping_name(device, sharing, pe)).collect();
+    if names.is_empty() {
+        names.insert(if matches!(device, Device::Emulated) { "memory" } else { "self" });
+    }
+    names.into_iter().rev().collect::<Vec<_>>().join("+")
 }
 
 /// Barriers' counters: one word for each team.

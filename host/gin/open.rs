@@ -2,17 +2,18 @@
 
 use super::heap::{Space, for_rails};
 use super::rails::{self, Chosen, Parts, Standing};
-use super::{BARRIER_BYTES, GinError, Options, Path, World};
+use super::{BARRIER_BYTES, GinError, Options, Path, World, mapping_name, mapping_names};
 use crate::bootstrap::Bootstrap;
 use crate::cores;
-use crate::cuda::{Buffer, Device, DeviceError, OpenedMemory, PeerHandle, Place};
+use crate::cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
 use crate::fabric::discover::Reach;
 use crate::memory;
 use crate::proxy::engine::SignalRule;
 use crate::proxy::order::SignalWords;
 use crate::proxy::{Setup, connect, device_timeout};
 use crate::ring::{RingMemory, RingTable};
-use kernels::gin::{Peer, RESERVED_BYTES, Report, SIGNALS, Team};
+use crate::sharing::{SAME_GPU, Sharing};
+use kernels::gin::{Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
 
 /// A heap and the other ranks' heaps, where they could be mapped.
 struct Mapped {
@@ -31,6 +32,8 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     if let Some(why) = why_emulated {
         notes.push(format!("emulated device, whose times say nothing about a GPU: {why}"));
     }
+    let sharing = Sharing::find(&device, true, ranks)?;
+    notes.extend(sharing.notes().iter().cloned());
     let bytes = (RESERVED_BYTES + options.heap_bytes).next_multiple_of(4096);
     check_memory(ranks, bytes)?;
 
@@ -65,7 +68,13 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             let consumer = Some(unsafe { ring.consumer() });
             let parts = Parts {
                 heap: for_rails(&mapped.heap),
-                setup: Setup { cpu: None, shares_core, fault: options.fault, consumer },
+                setup: Setup {
+                    cpu: None,
+                    shares_core,
+                    fault: options.fault,
+                    consumer,
+                    flush: flush_of(&device, &mapped.heap),
+                },
                 timeout: options.timeout,
                 signals,
             };
@@ -90,6 +99,8 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let team_pes = device.allocate(Place::Device, size_of_val(&members[..]))?;
     team_pes.write(0, &members)?;
     let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
+    // Without rails nobody looks at it.
+    let sent = device.allocate(Place::Device, if rings.is_empty() { 8 } else { SENT_WORDS * 8 })?;
     let report = device.allocate(Place::Device, size_of::<Report>())?;
     let abort = device.allocate(Place::Host, 8)?;
 
@@ -108,12 +119,17 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         team_pes: team_pes.pointer(),
         teams,
         barriers: barriers.pointer(),
+        sent: sent.pointer(),
         report: report.pointer(),
         abort: abort.pointer(),
         timeout_ns: device_timeout(options.timeout).as_nanos() as u64,
     };
-    let mapping = if matches!(device, Device::Emulated) { "memory" } else { "nvlink" };
-    let fabric = chosen.as_ref().map_or(mapping.to_owned(), Chosen::name);
+    let mapped_pes = (0..size).filter(|rank| mapped.opened[*rank].is_some());
+    let mapping = mapping_names(&device, &sharing, mapped_pes.clone());
+    if mapped_pes.into_iter().any(|pe| mapping_name(&device, &sharing, pe) == SAME_GPU) {
+        notes.push(format!("{SAME_GPU}: bytes between PEs of one GPU stay in its memory; no link is crossed"));
+    }
+    let fabric = chosen.as_ref().map_or(mapping, Chosen::name);
     let line_rate = chosen.as_ref().and_then(|chosen| chosen.line_rate(options.rails));
     ranks.barrier("world opened")?;
     Ok(World {
@@ -126,16 +142,22 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         space: Space::new(bytes),
         signals: 0,
         far,
-        _tables: [peers, team_pes, barriers],
+        _tables: [peers, team_pes, barriers, sent],
         report,
         abort,
         device,
+        sharing,
         description,
         fabric,
         line_rate,
         notes,
         shares_core,
     })
+}
+
+/// What the proxies run before they tell of what cards have written into the heap.
+fn flush_of(device: &Device, heap: &Buffer) -> Option<Flush> {
+    heap.cuda_device().and_then(|_| device.card_flush())
 }
 
 /// What must be the same on every rank.
@@ -189,8 +211,10 @@ fn map(
     notes: &mut Vec<String>,
 ) -> Result<Mapped, GinError> {
     let path = options.path;
-    let shared = device.peer_memory(bytes)?;
+    let mut shared = device.peer_memory(bytes)?;
     let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
+    // From here on until nobody has it mapped: also when opening the world fails.
+    shared.lend(offered.is_some());
     let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
     // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
     let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
@@ -219,6 +243,7 @@ fn map(
     let maps: Vec<bool> = opened.iter().map(Option::is_some).collect();
     let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "who maps whom")?;
     let by_others = all.iter().any(|maps| maps.get(me) == Some(&true));
+    shared.lend(by_others);
     Ok(Mapped { heap: shared, place: "device", opened, by_others })
 }
 
@@ -250,21 +275,28 @@ fn reachable(
     rails: &mut Chosen,
     notes: &mut Vec<String>,
 ) -> Result<Mapped, GinError> {
-    let reaches = match device {
-        Device::Emulated => true,
-        Device::Gpu(_) => rails.reaches_gpu(for_rails(&mapped.heap)),
-    };
-    if !ranks.all_gather_values(&reaches, "rails that reach the heap")?.contains(&false) {
-        return Ok(mapped);
+    let is_gpu = matches!(device, Device::Gpu(_));
+    let mut why = None;
+    if is_gpu {
+        why = rails.reaches_gpu(for_rails(&mapped.heap)).err();
+        if let (None, CardWrites::Unordered(reason)) = (&why, device.card_writes()) {
+            why = Some(reason);
+        }
     }
+    // The first reason counts, and every rank says the same.
+    let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "rails that reach the heap")?;
+    let Some(why) = reasons.into_iter().flatten().next() else {
+        if is_gpu {
+            notes.push(device.card_writes().note());
+        }
+        return Ok(mapped);
+    };
     mapped.opened.iter_mut().for_each(|opened| *opened = None);
-    // Nobody has it mapped any more.
     ranks.barrier("heaps unmapped")?;
+    // Nobody has it mapped any more.
+    mapped.heap.lend(false);
     drop(mapped);
-    notes.push(format!(
-        "the heap is in pinned host memory, and all PEs are reached by rails: {} does not reach GPU memory here",
-        rails.name()
-    ));
+    notes.push(format!("the heap is in pinned host memory, and all PEs are reached by rails: {why}"));
     let heap = if rails.shares_memory() {
         device.pinned_shared(bytes as usize)?
     } else {

@@ -1,12 +1,14 @@
 //! What a world's proxies open: their rails, whatever these are, and the heap's registration on each.
 
+use super::GinError;
 use crate::fabric::discover::{self, Domain, Reach};
 use crate::fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use crate::fabric::model::{self, Model, Profile};
 use crate::fabric::near::NearRail;
-use crate::fabric::shuffled::{self, Disorder, ShuffledRail};
+use crate::fabric::worst::{self, Spec, Who, WorstRail};
 use crate::fabric::{Access, FabricError, Memory, Rail, card};
 use crate::proxy::engine::{Engine, SignalRule};
+use crate::proxy::order::unpolled;
 use crate::proxy::{Proxy, ProxyError, Setup};
 use std::time::Duration;
 
@@ -27,8 +29,8 @@ pub enum Fabric {
     },
     /// Modelled cards of this profile, on one machine.
     Model(String),
-    /// Rails without any order, on one machine: for tests and studies.
-    Unordered(Disorder),
+    /// The worst network that EFA may legally be, on one machine: for tests, and for kernels of one's own.
+    Worst(Spec),
 }
 
 impl Default for Fabric {
@@ -38,16 +40,19 @@ impl Default for Fabric {
 }
 
 impl Fabric {
-    /// By the name that a user gives: a provider, `model:p5`, `test:unordered`.
-    pub fn named(provider: Option<&str>, domains: &[String], level: Level) -> Fabric {
-        match provider {
-            Some(name) if name == shuffled::NAME => Fabric::Unordered(Disorder::default()),
+    /// By the name that a user gives: a provider, `model:p5`, `worst:seed=7`.
+    ///
+    /// # Errors
+    /// [`GinError::Usage`] for an option of `worst` that there is not.
+    pub fn named(provider: Option<&str>, domains: &[String], level: Level) -> Result<Fabric, GinError> {
+        Ok(match provider {
+            Some(name) if worst::is_asked(name) => Fabric::Worst(name.parse().map_err(GinError::Usage)?),
             Some(name) => match name.strip_prefix(model::PREFIX) {
                 Some(profile) => Fabric::Model(profile.to_owned()),
                 None => Fabric::Libfabric { provider: Some(name.to_owned()), domains: domains.to_vec(), level },
             },
             None => Fabric::Libfabric { provider: None, domains: domains.to_vec(), level },
-        }
+        })
     }
 
     /// For the comparison of ranks.
@@ -55,7 +60,7 @@ impl Fabric {
         match self {
             Fabric::Libfabric { provider, .. } => provider.clone().unwrap_or_else(|| "libfabric".into()),
             Fabric::Model(profile) => format!("{}{profile}", model::PREFIX),
-            Fabric::Unordered(disorder) => format!("{} {disorder:?}", shuffled::NAME),
+            Fabric::Worst(spec) => spec.to_string(),
         }
     }
 }
@@ -65,7 +70,7 @@ impl Fabric {
 pub(super) enum Chosen {
     Libfabric { provider: String, domains: Vec<Domain>, options: RailOptions },
     Model { name: String, model: Model },
-    Unordered(Disorder),
+    Worst { spec: Spec, rank: usize },
 }
 
 /// Where a rank stands, for the choice of its domains.
@@ -105,7 +110,7 @@ impl Chosen {
                 .map_err(|error| error.to_string())?;
                 notes.push(format!("provider {}: {}", choice.provider, choice.reason));
                 notes.extend(chosen.note.clone());
-                let options = RailOptions { level: *level, cuda_memory: false, messages: false, max_outstanding: None };
+                let options = RailOptions { level: *level, ..RailOptions::default() };
                 Ok(Chosen::Libfabric { provider: choice.provider, domains: chosen.domains, options })
             }
             Fabric::Model(profile) => {
@@ -113,10 +118,9 @@ impl Chosen {
                 notes.push(format!("MODELLED cards of a {profile}: their bytes are moved through shared memory"));
                 Ok(Chosen::Model { name: format!("{}{profile}", model::PREFIX), model })
             }
-            Fabric::Unordered(disorder) => {
-                notes.push("test rails: transfers arrive late and in any order, on purpose".into());
-                let seed = disorder.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (standing.rank as u64 + 1) << 32;
-                Ok(Chosen::Unordered(Disorder { seed, ..*disorder }))
+            Fabric::Worst(spec) => {
+                notes.push(spec.note());
+                Ok(Chosen::Worst { spec: *spec, rank: standing.rank })
             }
         }
     }
@@ -126,7 +130,7 @@ impl Chosen {
         match self {
             Chosen::Libfabric { provider, .. } => provider.split(';').next().unwrap_or_default().to_owned(),
             Chosen::Model { name, .. } => name.clone(),
-            Chosen::Unordered(_) => shuffled::NAME.to_owned(),
+            Chosen::Worst { spec, .. } => spec.to_string(),
         }
     }
 
@@ -135,21 +139,20 @@ impl Chosen {
         match self {
             Chosen::Libfabric { domains, .. } => card::line_rate(domains),
             Chosen::Model { model, .. } => Some(model.line_rate() * count as u64),
-            Chosen::Unordered(_) => None,
+            Chosen::Worst { .. } => None,
         }
     }
 
-    /// Whether the rails can read and write this memory of a GPU: asked by registering it.
-    pub fn reaches_gpu(&mut self, memory: Memory) -> bool {
-        let Chosen::Libfabric { domains, options, .. } = self else { return false };
-        let Some(domain) = domains.first() else { return false };
-        let asked = RailOptions { cuda_memory: true, ..options.clone() };
-        let reaches = LibfabricRail::open(domain, &asked).ok().is_some_and(|mut rail| {
-            // SAFETY: the caller's memory outlives the region, which ends in this expression.
-            rail.limits().cuda_memory && unsafe { rail.register(memory, Access::ALL) }.is_ok()
-        });
-        options.cuda_memory = reaches;
-        reaches
+    /// Whether the rails' cards read and write this memory of a GPU themselves: proven by registering it. The error says why not.
+    pub fn reaches_gpu(&mut self, memory: Memory) -> Result<(), String> {
+        let Chosen::Libfabric { domains, options, .. } = self else {
+            return Err("these rails have no cards".to_owned());
+        };
+        let Some(domain) = domains.first() else { return Err("there is no rail".to_owned()) };
+        // SAFETY: the caller's memory outlives the call.
+        let reaches = unsafe { LibfabricRail::prove_gpu(domain, options, memory) };
+        options.cuda_memory = reaches.is_ok();
+        reaches.map_err(|error| error.to_string())
     }
 
     /// Whether the bytes go through memory that processes of this machine share.
@@ -168,22 +171,19 @@ pub(super) struct Parts {
 
 /// Starts a proxy thread over `count` of the chosen rails.
 pub(super) fn start(chosen: &Chosen, count: usize, thread: usize, parts: Parts) -> Result<Proxy, ProxyError> {
-    let near = |count: usize| (0..count).map(|_| NearRail::open("shared memory", None)).collect::<Result<Vec<_>, _>>();
     match chosen.clone() {
         Chosen::Libfabric { domains, options, .. } => {
+            let options = RailOptions { immediates: Some(unpolled(parts.signals.ranks)), ..options };
             let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
             launch(open, parts)
         }
-        Chosen::Model { model, .. } => launch(move || Ok(model.rails(near(count)?)), parts),
-        Chosen::Unordered(disorder) => {
-            let seed = move |rail: usize| disorder.seed ^ ((thread * 64 + rail) as u64 + 1) << 8;
-            let open = move || {
-                let rails = near(count)?.into_iter().enumerate();
-                Ok(rails
-                    .map(|(rail, near)| ShuffledRail::new(near, Disorder { seed: seed(rail), ..disorder }))
-                    .collect())
-            };
-            launch(open, parts)
+        Chosen::Model { model, .. } => {
+            let near = move || (0..count).map(|_| NearRail::open("shared memory", None)).collect::<Result<Vec<_>, _>>();
+            launch(move || Ok(model.rails(near()?)), parts)
+        }
+        Chosen::Worst { spec, rank } => {
+            let who = move |rail: usize| Who { rank: rank as u32, proxy: thread as u16, rail: rail as u16 };
+            launch(move || (0..count).map(|rail| WorstRail::open(&spec, who(rail), false)).collect(), parts)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Series of kernels: launched into streams one behind another, without the CPU waiting for each; and transfers that the CPU begins.
 
+use super::life::Life;
 use super::{GinError, Plain, Signal, Sym, World};
 use crate::bootstrap::Bootstrap;
 use crate::cuda::{Event, Stream};
@@ -32,15 +33,16 @@ impl World {
     /// the series' kernels, for peers and proxies that have gone, and for Ctrl-C, which end the kernels' waits.
     ///
     /// # Errors
-    /// As [`launch`](World::launch), and [`GinError::Call`] with `what` when nothing happens for twice the world's timeout.
+    /// As [`launch`](World::launch); [`GinError::Call`] with `what` when it does not end, and no signal of this PE and no ring has changed
+    /// for twice the world's timeout.
     pub fn wait_for(
         &self,
         ranks: &mut Bootstrap,
         what: &'static str,
         mut done: impl FnMut() -> Result<bool, GinError>,
     ) -> Result<(), GinError> {
-        let began = Instant::now();
-        let (mut looked, mut looks) = (began, 0u32);
+        let mut life = Life::new();
+        let (mut looked, mut looks) = (Instant::now(), 0u32);
         while !done()? {
             looks = looks.wrapping_add(1);
             if self.shares_core {
@@ -55,11 +57,7 @@ impl World {
             looked = Instant::now();
             self.look_around(ranks)?;
             self.reported(what)?;
-            if began.elapsed() > self.series_timeout() {
-                self.abort.write(0, &[Status::DEADLINE.0])?;
-                let text = format!("{what}: no end within {:?}", self.series_timeout());
-                return Err(GinError::Call { text, stop: Status::DEADLINE });
-            }
+            self.check_life(&mut life, what)?;
         }
         Ok(())
     }
@@ -96,11 +94,6 @@ impl World {
             self.abort.write(0, &[Status::STOPPED.0])?;
         }
         reason
-    }
-
-    /// A kernel's own waits end before.
-    fn series_timeout(&self) -> Duration {
-        Duration::from_nanos(self.description.timeout_ns) * 2
     }
 
     /// Whether this PE's heap is mapped here: this PE's, or over NVLink; otherwise it is reached by rails.

@@ -15,7 +15,7 @@ use signalled::{Signals, VALUES, Values};
 use super::stage::Stage;
 use super::trace::Watch;
 use super::tracker::Tracker;
-use crate::cuda::DeviceError;
+use crate::cuda::{DeviceError, Flush};
 use crate::fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use crate::rails::strategy::{Scheduler, Strategy};
 use crate::rails::{self, Counters, Lane, StallClock};
@@ -47,6 +47,9 @@ pub enum EngineError {
     /// Staging copies failed.
     #[error("staging through pinned host memory: {0}")]
     Staging(#[from] DeviceError),
+    /// What cards have written into GPU memory could not be flushed, so nothing may be told of it.
+    #[error("ordering the cards' writes into GPU memory: {0}")]
+    Flush(DeviceError),
 }
 
 /// An engine with what the peers need to know of its regions, by region and rail.
@@ -128,6 +131,8 @@ pub struct Engine<R: Rail> {
     /// Commands whose staging copies have finished, on their way to the rails.
     staged: Vec<(u64, Command)>,
     completions: Vec<Completion>,
+    /// Between the poll of completions and what is told of them, where cards write into GPU memory that does not order them.
+    flush: Option<Flush>,
     signals: Signals,
     /// Commands taken.
     commands: u64,
@@ -158,6 +163,7 @@ impl<R: Rail> Engine<R> {
             stages: false,
             staged: Vec::new(),
             completions: Vec::with_capacity(1024),
+            flush: None,
             signals: Signals::new(SignalRule::default(), 0),
             commands: 0,
             clock: StallClock::new(timeout),
@@ -219,6 +225,11 @@ impl<R: Rail> Engine<R> {
         let table = peers.iter().flatten().flatten().copied().collect();
         self.peers = Peers { table, peers: peers.len(), regions, rails };
         Ok(())
+    }
+
+    /// Runs this after each poll that has found completions, before signals are counted and the watermark moves.
+    pub fn set_flush(&mut self, flush: Option<Flush>) {
+        self.flush = flush;
     }
 
     /// Uses the first `rails` rails in this way from now on. Call it while nothing is in flight.
@@ -289,8 +300,8 @@ impl<R: Rail> Engine<R> {
             return Ok(Route { local: local as usize, remote });
         }
         Err(EngineError::Refused(format!(
-            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS} and add at most \
-             {MOST_ADDED}; a get into a staged region is not possible",
+            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, add at most \
+             {MOST_ADDED} and go to ranks that there is an account with; a get into a staged region is not possible",
             self.regions.len(),
             self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
             self.peers.peers
@@ -383,6 +394,11 @@ impl<R: Rail> Engine<R> {
         }
         if self.completions.is_empty() {
             return dead.map_or(Ok(false), |error| Err(error.into()));
+        }
+        if let Some(flush) = &mut self.flush
+            && let Err(error) = flush.run()
+        {
+            return Err(self.unflushed(error));
         }
         let mut failed = dead.map(Box::new);
         let before = self.posted;

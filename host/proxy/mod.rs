@@ -292,19 +292,27 @@ impl Proxy {
         }
     }
 
-    /// CPU-initiated commands: posts them as if a kernel had pushed them; returns when they are done.
+    /// CPU-initiated commands, any number of them: posts them as if a kernel had pushed them; returns when they are done.
     ///
     /// # Errors
     /// As [`write`](Proxy::write).
     pub fn put(&self, commands: Vec<Command>) -> Result<(), ProxyError> {
         let answer = self.begin(move |thread| thread.put(&commands))?;
         self.shared.urgent.store(true, Ordering::Release);
-        let deadline = Instant::now() + self.timeout;
+        let mut since = Instant::now();
+        let mut turns = self.shared.turns.load(Ordering::Relaxed);
         // Asked for and not waited for: a thread that sleeps is woken up some ten microseconds late.
         loop {
             match answer.try_recv() {
                 Ok(answer) => return answer,
-                Err(TryRecvError::Empty) if Instant::now() > deadline => return Err(ProxyError::Silent(self.timeout)),
+                Err(TryRecvError::Empty) if since.elapsed() > self.timeout => {
+                    // As for a write: while the thread turns, the engine's own stall timeout bounds it.
+                    let before = std::mem::replace(&mut turns, self.shared.turns.load(Ordering::Relaxed));
+                    if before == turns {
+                        return Err(ProxyError::Silent(self.timeout));
+                    }
+                    since = Instant::now();
+                }
                 Err(TryRecvError::Empty) => std::thread::yield_now(),
                 Err(TryRecvError::Disconnected) => return Err(self.why_gone()),
             }

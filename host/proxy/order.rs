@@ -18,13 +18,22 @@
 //! 00 | 0 4 | added - 1  14 | signal 12      a signal
 //! 01 | slot 14 | transfers 6 | low 10       a transfer of a put of so many, and the low bits of what is added - 1
 //! 10 | slot 14 | signal 12 | high 4         another one, with the signal and the high bits
-//! 11 | rank 14 | count 16                   that rank is done with so many slots
+//! 11 | rank 14 | 0 4 | count 12             that rank is done with so many slots
+//! 11 | rank 14 | 1 4 | count 12             that rank asks for so many credits
+//! 11 | rank 14 | 2 4 | count 12             that rank grants so many credits
 //! ```
 //!
 //! A slot is a place in the target's account. Each rank has its share of them and uses them in turn; one is used again only after the
 //! target has said that it is done with it and all before it, so no transfer is counted for another put's, however late it is polled.
+//!
+//! Each immediate of the first three kinds takes a credit of its target (`credits.rs`), so that a target that does not poll loses none.
 
-use cuda_std::memory::{Word, add_release_host_u64, load_acquire_host_u64};
+mod credits;
+
+pub use credits::unpolled;
+
+use credits::Credits;
+use cuda_std::memory::{Word as Counter, add_release_host_u64, load_acquire_host_u64};
 use kernels::command::{SIGNALS, signal_of};
 
 /// See the module.
@@ -64,8 +73,21 @@ pub(super) enum Immediate {
     Part { slot: u16, parts: u8, low: u16 },
     /// A transfer that says what is signalled.
     Head { slot: u16, signal: u16, high: u8 },
-    /// Slots that may be used again.
-    Credit { rank: u16, count: u16 },
+    /// What that rank's account tells ours.
+    Word { rank: u16, word: Word },
+    /// Nothing that a rank sends.
+    Unknown(u32),
+}
+
+/// What an account tells another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// "Use so many slots again."
+    Done(u16),
+    /// "I have used so many credits."
+    Ask(u16),
+    /// "You have so many credits again."
+    Grant(u16),
 }
 
 impl Immediate {
@@ -79,7 +101,15 @@ impl Immediate {
             Immediate::Head { slot, signal, high } => {
                 2 << 30 | u32::from(slot) << 16 | u32::from(signal) << 4 | u32::from(high)
             }
-            Immediate::Credit { rank, count } => 3 << 30 | u32::from(rank) << 16 | u32::from(count),
+            Immediate::Word { rank, word } => {
+                let (kind, count) = match word {
+                    Word::Done(count) => (0, count),
+                    Word::Ask(count) => (1, count),
+                    Word::Grant(count) => (2, count),
+                };
+                3 << 30 | u32::from(rank) << 16 | kind << 12 | u32::from(count & 0xfff)
+            }
+            Immediate::Unknown(bits) => bits,
         }
     }
 
@@ -90,7 +120,15 @@ impl Immediate {
             0 => Immediate::Signal(bits),
             1 => Immediate::Part { slot, parts: (bits >> 10 & 0x3f) as u8, low: (bits & 0x3ff) as u16 },
             2 => Immediate::Head { slot, signal: (bits >> 4 & 0xfff) as u16, high: (bits & 0xf) as u8 },
-            _ => Immediate::Credit { rank: slot, count: bits as u16 },
+            _ => {
+                let (rank, count) = (slot, (bits & 0xfff) as u16);
+                match bits >> 12 & 0xf {
+                    0 => Immediate::Word { rank, word: Word::Done(count) },
+                    1 => Immediate::Word { rank, word: Word::Ask(count) },
+                    2 => Immediate::Word { rank, word: Word::Grant(count) },
+                    _ => Immediate::Unknown(bits),
+                }
+            }
         }
     }
 }
@@ -110,8 +148,8 @@ pub(super) fn head(slot: u16, command: u32) -> u32 {
 /// Where a rank's signals are counted: host memory that the device reads too.
 #[derive(Debug)]
 pub struct SignalWords {
-    words: *const Word,
-    _own: Option<Box<[Word]>>,
+    words: *const Counter,
+    _own: Option<Box<[u64]>>,
 }
 
 // SAFETY: words that are reached by atomic operations alone.
@@ -119,8 +157,11 @@ unsafe impl Send for SignalWords {}
 
 impl Default for SignalWords {
     fn default() -> Self {
-        let own: Box<[Word]> = (0..SIGNALS).map(|_| Word::new(0)).collect();
-        SignalWords { words: own.as_ptr(), _own: Some(own) }
+        // Zeroed by the allocator, since each engine begins with words of its own: in a debug build a loop over them takes longer than
+        // all the rest of `Engine::new`. A `Counter` is a 64-bit atomic integer.
+        const _: () = assert!(size_of::<Counter>() == size_of::<u64>() && align_of::<Counter>() == align_of::<u64>());
+        let mut own = vec![0u64; SIGNALS as usize].into_boxed_slice();
+        SignalWords { words: own.as_mut_ptr().cast(), _own: Some(own) }
     }
 }
 
@@ -129,16 +170,17 @@ impl SignalWords {
     ///
     /// # Safety
     /// There are [`SIGNALS`] of them, and they stay valid as long as this.
-    pub unsafe fn at(words: *const Word) -> SignalWords {
+    pub unsafe fn at(words: *const Counter) -> SignalWords {
         SignalWords { words, _own: None }
     }
 
-    fn word(&self, signal: u32) -> &Word {
+    fn word(&self, signal: u32) -> &Counter {
         // SAFETY: contract of `at`; the mask keeps the number below.
         unsafe { &*self.words.add((signal & (SIGNALS - 1)) as usize) }
     }
 
-    /// Counts. Release: who acquires the word sees the bytes that this thread has seen arrive.
+    /// Counts. Release: who acquires the word sees the bytes that this thread has seen arrive in host memory. Those that cards have written
+    /// into GPU memory are ordered by the device, or flushed by the engine before it counts ([`set_flush`](super::engine::Engine::set_flush)).
     #[inline]
     pub fn add(&self, signal: u32, add: u64) {
         add_release_host_u64(self.word(signal), add);
@@ -186,6 +228,15 @@ struct Outgoing {
     freed: u64,
 }
 
+/// What a signal waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lacks {
+    /// The target has not polled what was sent before.
+    Credits,
+    /// The target is not done with earlier puts.
+    Slots,
+}
+
 /// The accounts of one proxy thread.
 #[derive(Debug)]
 pub(super) struct Accounts {
@@ -196,8 +247,7 @@ pub(super) struct Accounts {
     window: u64,
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
-    /// What other ranks are to be told: rank and immediate.
-    pub due: Vec<(usize, u32)>,
+    credits: Credits,
 }
 
 impl Accounts {
@@ -213,24 +263,42 @@ impl Accounts {
             window: window.min(256),
             incoming: (0..ranks).map(|_| Incoming::default()).collect(),
             outgoing: vec![Outgoing::default(); ranks],
-            due: Vec::new(),
+            credits: Credits::new(ranks, credits::window(ranks)),
         }
     }
 
     /// Whether there is an account with this rank.
+    #[inline]
     pub fn has(&self, rank: usize) -> bool {
-        rank < self.outgoing.len()
+        self.credits.has(rank)
     }
 
-    /// The next slot of ours at this rank; `None` while all are in use.
-    pub fn take(&mut self, rank: usize) -> Option<u16> {
-        let outgoing = self.outgoing.get_mut(rank)?;
-        if outgoing.taken - outgoing.freed >= self.window {
-            return None;
+    /// Transfers that a put may have in the account, and immediates.
+    pub fn most_parts(&self) -> usize {
+        MOST_PARTS.min(self.credits.window())
+    }
+
+    /// So many immediates, at most a window, may go to this rank: it has room for them.
+    #[inline]
+    pub fn take(&mut self, rank: usize, immediates: usize) -> Result<(), Lacks> {
+        if !self.credits.are_there(rank, immediates as u32) {
+            return Err(Lacks::Credits);
         }
-        let slot = self.me as u64 * self.window + outgoing.taken % self.window;
-        outgoing.taken += 1;
-        u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOTS)
+        self.credits.spend(rank, immediates as u32);
+        Ok(())
+    }
+
+    /// As [`take`](Accounts::take), for a put that takes the next slot of ours at this rank too: all of it or nothing.
+    pub fn take_slot(&mut self, rank: usize, immediates: usize) -> Result<u16, Lacks> {
+        let outgoing = self.outgoing.get_mut(rank).ok_or(Lacks::Slots)?;
+        if outgoing.taken - outgoing.freed >= self.window {
+            return Err(Lacks::Slots);
+        }
+        // Below `SLOTS`: a rank has its share of them.
+        let slot = (self.me as u64 * self.window + outgoing.taken % self.window) as u16;
+        self.take(rank, immediates)?;
+        self.outgoing[rank].taken += 1;
+        Ok(slot)
     }
 
     /// Counts what an immediate says. Those that make no sense are passed over: they are a peer's mistake.
@@ -238,20 +306,41 @@ impl Accounts {
     pub fn arrive(&mut self, bits: u32, words: &SignalWords) {
         match Immediate::decode(bits) {
             Immediate::Signal(immediate) => {
+                self.credits.polled();
                 if let Some((signal, add)) = signal_of(immediate) {
                     words.add(signal, add);
                 }
             }
             Immediate::Part { slot, parts, low } => {
-                self.count(slot, words, |slot| (slot.parts, slot.low) = (parts, low))
+                self.credits.polled();
+                self.count(slot, words, |slot| (slot.parts, slot.low) = (parts, low));
             }
-            Immediate::Head { slot, signal, high } => self.count(slot, words, |slot| slot.head = Some((signal, high))),
-            Immediate::Credit { rank, count } => {
+            Immediate::Head { slot, signal, high } => {
+                self.credits.polled();
+                self.count(slot, words, |slot| slot.head = Some((signal, high)));
+            }
+            Immediate::Word { rank, word: Word::Ask(count) } => self.credits.asked(rank, count),
+            Immediate::Word { rank, word: Word::Grant(count) } => self.credits.granted(usize::from(rank), count),
+            Immediate::Word { rank, word: Word::Done(count) } => {
                 if let Some(outgoing) = self.outgoing.get_mut(usize::from(rank)) {
                     outgoing.freed = (outgoing.freed + u64::from(count)).min(outgoing.taken);
                 }
             }
+            Immediate::Unknown(_) => {}
         }
+    }
+
+    /// Whether another rank is to be told something.
+    #[inline]
+    pub fn has_words(&self) -> bool {
+        !self.credits.due.is_empty()
+    }
+
+    /// What other ranks are to be told: rank and immediate. It needs no credit.
+    pub fn take_words(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let me = self.me as u16;
+        let due = std::mem::take(&mut self.credits.due);
+        due.into_iter().map(move |(rank, word)| (rank, Immediate::Word { rank: me, word }.encode()))
     }
 
     fn count(&mut self, number: u16, words: &SignalWords, note: impl FnOnce(&mut Slot)) {
@@ -289,8 +378,7 @@ impl Accounts {
         let news = incoming.done - incoming.told;
         if news >= (self.window / 2).max(1) {
             incoming.told = incoming.done;
-            let credit = Immediate::Credit { rank: self.me as u16, count: news as u16 };
-            self.due.push((rank as usize, credit.encode()));
+            self.credits.due.push((rank as usize, Word::Done(news as u16)));
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Sampling, Times, Trace, Watch};
 use super::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
+use crate::cuda::Flush;
 use crate::fabric::{FabricError, Rail, RemoteRegion};
 use crate::rails::strategy::Strategy;
 use crate::ring::answer_flag;
@@ -45,6 +46,9 @@ pub struct Setup {
     pub fault: Option<Fault>,
     /// The ring to drain; `None` on a rank that only receives.
     pub consumer: Option<Consumer>,
+    /// Makes what cards write into this rank's GPU memory visible to its kernels, where that needs a call
+    /// ([`Device::card_flush`](crate::cuda::Device::card_flush)): run between the poll of completions and what is told of them.
+    pub flush: Option<Flush>,
 }
 
 /// Why a thread serves no longer: an error, or it was told to stop.
@@ -76,7 +80,7 @@ pub(super) fn serve<R: Rail>(
         let rails = engine.rails().map(|rail| rail.name().to_owned()).collect();
         Ok((engine, Offer { addresses, regions, rails, cpu }))
     });
-    let (engine, offer) = match opened {
+    let (mut engine, offer) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             // Whoever started us is waiting for this; when it has gone there is nobody to tell.
@@ -84,6 +88,7 @@ pub(super) fn serve<R: Rail>(
             return;
         }
     };
+    engine.set_flush(setup.flush);
     let mut server = Server {
         ring: Ring { consumer: setup.consumer, ended: false },
         engine,
@@ -358,8 +363,13 @@ impl<R: Rail> Orders for Server<'_, R> {
     fn put(&mut self, commands: &[Command]) -> Result<(), Halt> {
         self.settle()?;
         let ring_tickets = self.engine.suspend();
-        let posted = commands.iter().try_for_each(|command| self.engine.submit(command).map(drop));
-        let settled = posted.map_err(Some).and_then(|()| self.settle());
+        let posted = commands.iter().try_for_each(|command| {
+            while self.engine.room() == 0 {
+                self.pump_and_poll()?;
+            }
+            Ok(self.engine.submit(command).map(drop)?)
+        });
+        let settled = posted.and_then(|()| self.settle());
         self.engine.resume(ring_tickets);
         settled
     }

@@ -35,6 +35,8 @@ pub enum Key {
     KernelRustc,
     /// The GPU.
     Gpu,
+    /// How PEs shared GPUs: `none`, or each shared GPU with `one-process`, `mps` or `time-slices` and its PEs.
+    Sharing,
     /// The GPU's driver.
     Driver,
     /// Version of libfabric that was loaded.

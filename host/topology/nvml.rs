@@ -24,6 +24,11 @@ pub fn driver_version() -> Option<String> {
     nvml.sys_driver_version().ok()
 }
 
+/// GPUs that the library sees: those that a container may use. CUDA is not initialised by it. `None` without a driver.
+pub fn gpu_count() -> Option<usize> {
+    Some(open().ok()?.device_count().ok()? as usize)
+}
+
 /// The clocks of each GPU that the library sees, one line each, and what holds them back; empty without a driver.
 pub fn clocks() -> Vec<String> {
     let Ok(nvml) = open() else { return Vec::new() };

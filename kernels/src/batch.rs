@@ -53,6 +53,7 @@ impl Batch {
     /// Takes a command; every thread of the group calls this with it. True when the batch is to be published, in all threads that may
     /// hold a command.
     #[inline(always)]
+    #[track_caller]
     pub fn add(&mut self, rank: u32, command: &Command) -> bool {
         if rank == self.pending {
             self.words = command.encode();
@@ -64,6 +65,7 @@ impl Batch {
     /// Whether the first command has waited for long enough, by the clock of the first lane. Beyond the first warp nobody holds a
     /// command, and nobody asks.
     #[inline(always)]
+    #[track_caller]
     fn is_old(&mut self, rank: u32) -> bool {
         if warp::SIZE == 1 || rank >= self.lanes {
             return false;
@@ -81,6 +83,7 @@ impl Batch {
     /// # Errors
     /// As [`Ring::push`], in the threads whose command could not be pushed.
     #[inline(always)]
+    #[track_caller]
     pub fn publish(&mut self, ring: &mut Ring, rank: u32) -> Result<u64, Status> {
         let count = core::mem::take(&mut self.pending);
         if rank >= count { Ok(0) } else { push_together(ring, self.words, rank, count) }
@@ -94,6 +97,7 @@ impl Batch {
 /// # Errors
 /// As [`Ring::push`], in the threads whose command could not be pushed.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn push_together(
     ring: &mut Ring,
     words: [u64; COMMAND_WORDS as usize],
@@ -127,6 +131,7 @@ fn push_copy(mut ring: Ring, words: [u64; COMMAND_WORDS as usize], payload: bool
 
 /// The largest of the first `count` lanes' values, in all of them.
 #[inline(always)]
+#[track_caller]
 fn largest(value: u64, rank: u32, count: u32) -> u64 {
     let mask = u32::MAX >> (u32::BITS - count);
     let mut largest = value;

@@ -5,6 +5,7 @@ use cuda_std::thread;
 /// The largest reason of the block, in every thread: reasons are below 8, so three votes find it, the highest bit first. A
 /// thread whose reason is smaller by then has no vote for the bits below.
 #[inline(always)]
+#[track_caller]
 pub fn block_maximum(stop: u64) -> u64 {
     let mut largest = 0;
     for bit in (0..3).rev() {

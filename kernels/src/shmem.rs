@@ -22,7 +22,7 @@ pub struct ShmemArgs {
     pub warmup: u32,
     /// Turns with one.
     pub iterations: u32,
-    /// Rounds of the inbox that earlier launches had.
+    /// Rounds of the inbox, or exchanges by puts, that earlier launches had.
     pub rounds: u32,
     /// What the signal has counted before.
     pub counted: u64,
@@ -32,8 +32,10 @@ pub struct ShmemArgs {
     pub to: Sym<u8>,
     /// One word for values.
     pub word: Sym<u64>,
-    /// Counts the turns of ping-pongs and exchanges.
+    /// Counts the turns of ping-pongs.
     pub signal: Signal,
+    /// A signal for each PE: counts its blocks of exchanges by puts.
+    pub exchanged: Signal,
     /// Counts the puts of [`MOVES_PUT_SIGNALS`], for which nobody waits.
     pub streamed: Signal,
     /// For messages of a turn's bytes.

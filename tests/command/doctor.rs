@@ -14,16 +14,16 @@ fn found<'a>(rows: &'a [Record], check: &str) -> (&'a str, &'a str) {
 fn a_recorded_p5_has_its_32_cards() {
     let done = run(ginlab(&format!("{P5} --csv -"))).expect(0);
     let rows = records(&done.stdout);
-    assert_eq!(rows.len(), 24);
+    assert_eq!(rows.len(), 25);
     assert_eq!(found(&rows, "efa-devices"), ("ok", "32 EFA cards, 32 expected"));
     assert_eq!(found(&rows, "libfabric"), ("ok", "libfabric recorded: RDM domains 32 of efa"));
-    assert!(found(&rows, "rma").1.contains("GPU memory (FI_HMEM) yes"));
+    assert!(found(&rows, "rma").1.contains("GPU memory (FI_HMEM) claimed"));
     // What was not recorded passes nothing.
     for check in ["memlock", "efa-driver", "efa-links", "gpu", "gdrcopy", "network", "counters", "smoke"] {
         assert_eq!(found(&rows, check).0, "skipped", "{check}");
     }
     let lines = run(ginlab(P5)).expect(0).stdout;
-    assert_eq!(lines.lines().count(), 24);
+    assert_eq!(lines.lines().count(), 25);
     assert!(lines.contains("\nok       efa-devices   32 EFA cards, 32 expected\n"), "{lines}");
 }
 
@@ -40,6 +40,26 @@ fn the_exit_code_is_the_worst_finding() {
     let unknown = "doctor --from tests/fixtures/p5 --only efa-devices";
     assert!(run(ginlab(unknown)).expect(0).stdout.starts_with("warn     efa-devices"));
     run(ginlab(&format!("{unknown} --strict"))).expect(3);
+}
+
+/// A machine without GPU and card hears in its last line what it is fit for, and what to run.
+#[test]
+fn a_machine_without_gpu_and_card_is_told_what_to_run() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("sys/bus/pci/devices")).unwrap();
+    let doctor = format!("doctor --from {}", folder.path().display());
+    let lines = run(ginlab(&doctor)).expect(0).stdout;
+    let last = lines.lines().last().unwrap();
+    assert!(
+        last.starts_with("fit for the emulated device alone (no GPU, no EFA card). Run: ginlab proxy --np 2"),
+        "{last}"
+    );
+    let document: serde_json::Value =
+        serde_json::from_str(&run(ginlab(&format!("{doctor} --json -"))).expect(0).stdout).unwrap();
+    assert_eq!(document["fit"], last);
+    assert!(!run(ginlab(&format!("{doctor} --only memlock"))).expect(0).stdout.contains("fit for"));
+    let p5 = run(ginlab(P5)).expect(0).stdout;
+    assert!(!p5.contains("fit for"), "{p5}");
 }
 
 #[test]

@@ -239,6 +239,7 @@ struct Hall {
 
 #[derive(Serialize)]
 struct Joining {
+    offer: Offer,
     write_bytes: u64,
 }
 
@@ -263,7 +264,8 @@ struct Verdict {
 async fn join(port: u16) -> Result<(Visit, Place), BootstrapError> {
     let mut visit = Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
     let hall: Hall = visit.hear("server").await?;
-    visit.say("joining", &Joining { write_bytes: hall.bytes.min(8) }).await?;
+    let offer = rail().0.offer(&[]).unwrap();
+    visit.say("joining", &Joining { offer, write_bytes: hall.bytes.min(8) }).await?;
     let place = visit.hear("place").await?;
     Ok((visit, place))
 }
@@ -389,7 +391,7 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
         // Words that are none, too large, too long, of another step, with numbers that do not fit.
         let mut hostile = visit().await;
         let _: Hall = hostile.hear("server").await.unwrap();
-        hostile.say("joining", &Joining { write_bytes: u64::MAX }).await.unwrap();
+        hostile.say("joining", &Joining { offer: rail().0.offer(&[]).unwrap(), write_bytes: u64::MAX }).await.unwrap();
         let refused = hostile.hear::<Place>("place").await.unwrap_err().to_string();
         assert!(refused.contains("does not fit into a place"), "{refused}");
         for (what, word) in [("joining", "\u{1b}[2J\u{1b}]0;owned\u{7}"), ("\u{1b}[31m", "")] {

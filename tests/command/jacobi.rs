@@ -41,7 +41,7 @@ fn every_exchange_gives_the_same_field_to_the_last_bit() {
 
 #[test]
 fn over_rails_too_and_by_other_rules() {
-    for rails in ["--provider test:unordered --rule drain --proxies 2", "--provider model:p5 --rails 4"] {
+    for rails in ["--provider worst --rule drain --proxies 2", "--provider model:p5 --rails 4"] {
         let found = measured(&format!("--np 2 --nx 64 --ny 16 --path rails {rails}"));
         assert_eq!(found.len(), 5, "{found:?}");
         assert!(found.iter().all(|row| row.rails.is_some() && row.fabric != "memory"), "{found:?}");
@@ -65,8 +65,7 @@ fn the_norm_comes_when_it_is_asked_for_and_atomics_of_threads_say_what_they_are(
 fn one_pe_is_its_own_neighbour_and_paths_are_swept() {
     let found = measured("--np 1 --nx 33 --ny 9 --exchange row,resident,host-write");
     assert!(found.len() == 3 && found.iter().all(|row| row.fabric == "self"), "{found:?}");
-    let found =
-        measured("--np 2 --nx 32,36 --ny 12 --exchange block,resident --path nvlink,rails --provider test:unordered");
+    let found = measured("--np 2 --nx 32,36 --ny 12 --exchange block,resident --path nvlink,rails --provider worst");
     assert_eq!(count_by(&found, |row| row.fabric.clone()).len(), 2, "{found:?}");
     assert_eq!(found.len(), 8);
 }
@@ -83,8 +82,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert!(complaint("--block 33").contains("whole warps"));
     assert!(complaint("--exchange nccl --nx 32").contains("NCCL needs GPUs, and this is the emulated device"));
     assert!(
-        complaint("--exchange nccl-graph --nx 32 --path rails --provider test:unordered")
-            .contains("chooses its way itself")
+        complaint("--exchange nccl-graph --nx 32 --path rails --provider worst").contains("chooses its way itself")
     );
     assert!(complaint("--exchange resident --nx 32 --ny 6").contains("3 rows of a rank; a block has 4 rows or more"));
     assert!(complaint("--norm-when every=0").contains("every=K with K from 1"));
@@ -122,7 +120,7 @@ fn a_peer_that_dies_ends_every_exchange_and_is_named() {
 fn a_proxy_that_goes_ends_every_exchange_and_is_named() {
     let job = |exchange: &str, fault: &str| {
         Job::start(ginlab(&format!(
-            "{BASE} --exchange {exchange} --nx 32 --ny 16 -r 99 -t 2 --block 32 --no-check --path rails --provider test:unordered \
+            "{BASE} --exchange {exchange} --nx 32 --ny 16 -r 99 -t 2 --block 32 --no-check --path rails --provider worst \
              --fault {fault}"
         )))
     };

@@ -41,7 +41,7 @@ fn a_node_has_a_row_of_what_its_pes_move() {
 fn no_signal_is_seen_before_its_bytes() {
     for rule in ["count", "own", "drain", "sequence"] {
         let line = format!(
-            "--cases signal-order --path rails -p test:unordered --rule {rule} -n 100 -r 2 --grid 1 --block 33 --scope warp,block \
+            "--cases signal-order --path rails -p worst --rule {rule} -n 100 -r 2 --grid 1 --block 33 --scope warp,block \
              --csv -"
         );
         let rows = rows(&run(shmem(&line)).expect(0).stdout);
@@ -53,6 +53,15 @@ fn no_signal_is_seen_before_its_bytes() {
     }
     let line = run(shmem("--cases signal-order --grid 64 --block 256 --scope thread")).expect(2);
     assert!(line.complaint().contains("signals for these rows"), "{}", line.stderr);
+}
+
+#[test]
+fn a_grid_that_is_not_there_at_once_is_refused_before_the_first_row() {
+    let line = "--cases signal-ping-pong,put-bandwidth --grid 1,133 --block 1024 -b 8 -e 8 -n 1 -w 1 -r 1 --no-header";
+    let done = run(shmem(line)).expect(2);
+    assert!(done.complaint().contains("grid 133 x 1024 refused by emulated"), "{}", done.stderr);
+    assert!(done.complaint().contains("at most 132 of 1024 threads"), "{}", done.stderr);
+    assert_eq!(done.stdout, "");
 }
 
 #[test]

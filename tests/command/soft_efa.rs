@@ -236,20 +236,36 @@ fn two_nodes_of_the_lab_are_two_machines() {
     }
     let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
     let two = Libfabric2::here();
-    let args = "write -b 8 -e 256K -f 181 -n 20 -r 1 --rails 1,4 -p soft-efa:fast -d emulated --csv -";
-    for (over, domains) in [(None, ""), (two.as_ref(), ""), (two.as_ref(), DIRECT)] {
+    let write = "write -b 8 -e 256K -f 181 -n 20 -r 1 --rails 1,4";
+    // Over `efa-direct` nobody but the program itself gives a card the addresses of its peers, without which it takes no writes (14).
+    let direct = (two.as_ref(), DIRECT);
+    for ((over, domains), what) in [
+        ((None, ""), write),
+        ((two.as_ref(), ""), write),
+        (direct, write),
+        (direct, "all2all -b 8 -e 100K -f 110 -n 5 --rails 1,4"),
+        (direct, "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 4 --mode quiet,nbi --check"),
+        (direct, "shmem --cases signal-order -n 20 -r 1 --path rails --rails 4"),
+    ] {
+        let args = format!("{what} -p soft-efa:fast -d emulated --csv -");
         let rank = |node: usize| {
             Job::start(match over {
                 Some(two) => two.told(lab.program(node, &format!("{} {args} {domains}", two.words()))),
                 None => {
-                    let mut command = lab.ginlab(node, args);
+                    let mut command = lab.ginlab(node, &args);
                     command.env("FI_EFA_RX_SIZE", "1024");
                     command
                 }
             })
         };
         let [first, second] = [rank(0), rank(1)].map(|job| job.finish().expect(0));
-        all_verified(&rows(&first.stdout));
+        let rows = rows(&first.stdout);
+        if what.starts_with("shmem") {
+            // It has no times.
+            assert!(!rows.is_empty() && rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
+        } else {
+            all_verified(&rows);
+        }
         assert!(!first.stderr.contains("all ranks are on one host"), "{}", first.stderr);
         assert_eq!(second.stdout, "");
     }

@@ -69,6 +69,21 @@ fn a_server_has_visitors_over_both_fabrics() {
     }
 }
 
+/// A card neither reads nor writes for a card of which it has no address handle (EFA's status 14). On one machine all use the same
+/// cards, and each card has a handle of itself, so these are two machines.
+#[test]
+fn a_server_knows_the_cards_of_its_visitors() {
+    let Some(two) = Libfabric2::here() else { return };
+    for domains in ["", DIRECT] {
+        let program = |args: &str| two.ginlab(&format!("{args} {domains}"));
+        let server = Server::by(program, "-p soft-efa:fast,host=1 --peers 1 --bytes 100000 --rails 4 --visits 2");
+        for host in [2, 3] {
+            verified(run(server.join_by(program, &format!("-p soft-efa:fast,host={host} -b 4097 -n 100 --csv -"))));
+        }
+        server.finish().expect(0);
+    }
+}
+
 /// Where nothing but Debian 13's packages is: its own loader, C library and libfabric. Every program, one rail and four, on one machine and
 /// between two nodes.
 #[test]

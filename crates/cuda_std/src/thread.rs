@@ -63,8 +63,10 @@ impl Part {
     }
 }
 
-/// The block barrier, `__syncthreads`: all threads of the block arrive, and see each other's writes after it.
+/// The block barrier, `__syncthreads`: all threads of the block arrive, and see each other's writes after it. All of them arrive at the same
+/// call, and none has returned: the emulated device ends a grid that does otherwise.
 #[inline(always)]
+#[track_caller]
 pub fn sync_threads() {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: as for any barrier, the kernel calls it uniformly within a block.
@@ -72,13 +74,14 @@ pub fn sync_threads() {
         core::arch::nvptx::_syncthreads()
     };
     #[cfg(not(target_arch = "nvptx64"))]
-    emulation::sync_threads_or(false);
+    emulation::sync_threads();
 }
 
 /// The block barrier with a vote, `__syncthreads_or`: true for all when it is true for one. A kernel leaves its loop by
 /// this, so that no thread waits at a barrier for one that has gone. As [`sync_threads`] it is the aligned barrier: the
 /// compiler brings the lanes of a warp together before it, and they stay together behind it.
 #[inline(always)]
+#[track_caller]
 pub fn sync_threads_or(predicate: bool) -> bool {
     #[cfg(target_arch = "nvptx64")]
     {

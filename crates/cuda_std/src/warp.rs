@@ -1,8 +1,8 @@
 //! Warps: the 32 threads that issue together.
 //!
-//! The functions that take a mask bring its lanes together: each of them calls the same function with the same mask. The emulated
-//! device holds kernels to that, and to what the hardware leaves undefined: a lane of the mask that has returned, or the value of a
-//! lane outside the mask, ends the grid with the lane's name.
+//! The functions that take a mask bring its lanes together: each of them calls the same function with the same mask, at the same place of
+//! the source. The emulated device holds kernels to that, and to what the hardware leaves undefined: a lane of the mask that has returned,
+//! or the value of a lane outside the mask, ends the grid with the lane's name and the lines of the source.
 //!
 //! Lanes that took different branches need not be together afterwards, whatever the source looks like: a kernel that needs them
 //! together says so by [`synchronize`] or by a block barrier.
@@ -44,7 +44,7 @@ mod device {
 /// The lanes that run this instruction together, one bit each. Which these are the hardware decides: a lane may be missing that
 /// went the same way, and behind a branch nothing brings the lanes together again.
 #[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+#[track_caller]
 pub fn active_mask() -> u32 {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: reads a property of the warp.
@@ -76,12 +76,14 @@ pub fn launched_mask() -> u32 {
 
 /// Gives every lane of `mask` the value that lane `source` holds. All lanes of `mask` must call it together.
 #[inline(always)]
+#[track_caller]
 pub fn broadcast_u64(mask: u32, value: u64, source: u32) -> u64 {
     shuffle_u64(mask, value, source)
 }
 
 /// Gives each lane of `mask` the value that the lane it names holds. All lanes of `mask` must call it together.
 #[inline(always)]
+#[track_caller]
 pub fn shuffle_u64(mask: u32, value: u64, source: u32) -> u64 {
     #[cfg(target_arch = "nvptx64")]
     {
@@ -100,6 +102,7 @@ pub fn shuffle_u64(mask: u32, value: u64, source: u32) -> u64 {
 
 /// As [`shuffle_u64`], of a number of 32 bits.
 #[inline(always)]
+#[track_caller]
 pub fn shuffle_f32(mask: u32, value: f32, source: u32) -> f32 {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: the caller's lanes are those of the mask; the source lane is one of them.
@@ -113,6 +116,7 @@ pub fn shuffle_f32(mask: u32, value: f32, source: u32) -> f32 {
 /// What the lane below this one holds; its own in the first lane. All lanes of the warp call it together, and there are [`SIZE`] of them.
 /// (The distance is a constant: a lane's number takes a register, and is asked for again where there is none.)
 #[inline(always)]
+#[track_caller]
 pub fn from_lane_below_f32(value: f32) -> f32 {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: the caller's lanes are all of the warp.
@@ -123,6 +127,7 @@ pub fn from_lane_below_f32(value: f32) -> f32 {
 
 /// As [`from_lane_below_f32`], of the lane above; its own in the last lane.
 #[inline(always)]
+#[track_caller]
 pub fn from_lane_above_f32(value: f32) -> f32 {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: the caller's lanes are all of the warp.
@@ -133,6 +138,7 @@ pub fn from_lane_above_f32(value: f32) -> f32 {
 
 /// The sum of what all lanes of a warp hold, in every lane. All lanes of the warp call it together, and there are [`SIZE`] of them.
 #[inline(always)]
+#[track_caller]
 pub fn sum_f32(mut value: f32) -> f32 {
     let mask = u32::MAX >> (u32::BITS - SIZE);
     let mut step = SIZE / 2;
@@ -145,6 +151,7 @@ pub fn sum_f32(mut value: f32) -> f32 {
 
 /// The lanes of `mask` that hold the same value as this one, one bit each. All lanes of `mask` must call it together.
 #[inline(always)]
+#[track_caller]
 pub fn match_any_u64(mask: u32, value: u64) -> u32 {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: the caller's lanes are those of the mask.
@@ -155,6 +162,7 @@ pub fn match_any_u64(mask: u32, value: u64) -> u32 {
 
 /// Waits until all lanes of `mask` are here, and orders their memory accesses among each other.
 #[inline(always)]
+#[track_caller]
 pub fn synchronize(mask: u32) {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: the caller's lanes are those of the mask.
@@ -170,6 +178,7 @@ macro_rules! votes {
     ($($(#[$doc:meta])* $name:ident -> $type:ty = $kind:ident, $from:expr;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
+        #[track_caller]
         pub fn $name(mask: u32, predicate: bool) -> $type {
             #[cfg(target_arch = "nvptx64")]
             // SAFETY: the caller's lanes are those of the mask.

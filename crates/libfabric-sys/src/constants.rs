@@ -81,8 +81,14 @@ pub const FI_WAIT_NONE: fi_wait_obj = 0;
 // Commands and options; unnamed enumerations, passed as int.
 pub const FI_ENABLE: c_int = 6;
 pub const FI_OPT_ENDPOINT: c_int = 0;
+pub const FI_OPT_FI_HMEM_P2P: c_int = 8;
+/// Since 1.18; older libraries answer with an error.
+pub const FI_OPT_CUDA_API_PERMITTED: c_int = 10;
 /// Since 1.22; older libraries answer with an error.
 pub const FI_OPT_MAX_RMA_SIZE: c_int = 14;
+
+// Values of the option FI_OPT_FI_HMEM_P2P, which is an int.
+pub const FI_HMEM_P2P_REQUIRED: c_int = 1;
 
 // Errors: those of the system under its numbers, and libfabric's own from 256 on. All are returned negative.
 pub const FI_EPERM: c_int = 1;
@@ -97,6 +103,7 @@ pub const FI_EMFILE: c_int = 24;
 pub const FI_ENOSPC: c_int = 28;
 pub const FI_ENOSYS: c_int = 38;
 pub const FI_ENODATA: c_int = 61;
+pub const FI_EOPNOTSUPP: c_int = 95;
 pub const FI_EADDRNOTAVAIL: c_int = 99;
 pub const FI_ENETUNREACH: c_int = 101;
 pub const FI_ECONNABORTED: c_int = 103;

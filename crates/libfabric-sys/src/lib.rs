@@ -12,6 +12,8 @@ pub mod tables;
 pub mod types;
 
 pub use constants::*;
-pub use library::{Dotted, Library, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version};
+pub use library::{
+    CUDA_API_OPTION, Dotted, Library, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version,
+};
 pub use tables::*;
 pub use types::*;

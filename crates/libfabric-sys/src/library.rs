@@ -29,6 +29,10 @@ pub const fn version(major: u32, minor: u32) -> u32 {
 /// The oldest libfabric that is taken.
 pub const OLDEST: u32 = version(1, 17);
 
+/// The first interface in which endpoints have [`FI_OPT_CUDA_API_PERMITTED`](crate::FI_OPT_CUDA_API_PERMITTED), and in which
+/// providers may reach memory of GPUs by CUDA calls unless it is taken away.
+pub const CUDA_API_OPTION: u32 = version(1, 18);
+
 /// The newest interface that is asked for: that of the headers which the structs made here are whole for. Newer libraries
 /// heed it and leave later members alone.
 pub const NEWEST_API: u32 = version(2, 1);

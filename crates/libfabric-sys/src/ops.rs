@@ -81,6 +81,10 @@ operations! {
     fi_getopt(ep: *mut fid_ep, level: c_int, optname: c_int, value: *mut c_void, length: *mut usize) -> c_int
         = ops->getopt;
 
+    /// Sets an endpoint option. Most are only heeded before `fi_enable`.
+    fi_setopt(ep: *mut fid_ep, level: c_int, optname: c_int, value: *const c_void, length: usize) -> c_int
+        = ops->setopt;
+
     /// The local address of an endpoint; `length` is in and out, `-FI_ETOOSMALL` when the buffer is too short.
     fi_getname(ep: *mut fid_ep, addr: *mut c_void, length: *mut usize) -> c_int = cm->getname;
 

@@ -215,6 +215,15 @@ pub struct fi_ops_ep {
             optlen: *mut usize,
         ) -> c_int,
     >,
+    pub setopt: Option<
+        unsafe extern "C" fn(
+            fid: *mut fid,
+            level: c_int,
+            optname: c_int,
+            optval: *const c_void,
+            optlen: usize,
+        ) -> c_int,
+    >,
     _rest: Rest,
 }
 

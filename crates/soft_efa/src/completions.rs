@@ -184,15 +184,14 @@ impl Completions {
             if self.is(pair.receives_to())
                 && let Some(arrival) = pair.arrival()
             {
-                let handle = self.context.handle_number(&arrival.gid).unwrap_or(UNKNOWN);
+                let handle = self.context.handles.find(&arrival.gid).unwrap_or(UNKNOWN);
                 if self.context.machine.spec.trace {
                     let (from, to, bytes) = (arrival.source, pair.number(), arrival.bytes);
                     eprintln!("soft_efa: {bytes} B from {from} (handle {handle}) have arrived at {to}");
                 }
                 (verbs.wr_id, verbs.status) = (arrival.wr_id.unwrap_or_default(), verbs_status(arrival.status));
-                let is_write = arrival.wr_id.is_none() || pair.page.is_solicited() && arrival.immediate.is_some();
                 inner.current = Entry {
-                    opcode: if is_write { IBV_WC_RECV_RDMA_WITH_IMM } else { IBV_WC_RECV },
+                    opcode: if arrival.is_write { IBV_WC_RECV_RDMA_WITH_IMM } else { IBV_WC_RECV },
                     vendor: arrival.status,
                     bytes: arrival.bytes,
                     immediate: arrival.immediate,

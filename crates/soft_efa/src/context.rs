@@ -1,10 +1,11 @@
 //! An open card: protection domains, registered memory, address handles.
 
 use crate::abi::*;
+use crate::handles::Handles;
 use crate::locked;
 use crate::machine::{Device, Machine};
-use crate::memory::{MOST, Table};
-use crate::peer::{Gid, Peers, queue_name, table_name};
+use crate::memory::{self, MOST, Range, Table};
+use crate::peer::{Gid, Peers, handles_name, queue_name, table_name};
 use crate::request::{Kind, Request, SEND_PIECES};
 use crate::share::Shared;
 use crate::wire::{Times, Wire};
@@ -38,8 +39,8 @@ pub struct Context {
     /// By which its requests leave.
     pub wire: Wire,
     free_keys: Mutex<(usize, Vec<usize>)>,
-    /// By number: an address and how many handles there are of it.
-    handles: Mutex<Vec<(Gid, u32)>>,
+    /// Address handles.
+    pub handles: Handles,
     /// By low bits: the numbers of queue pairs.
     pub pairs: Mutex<Box<[Option<u32>; PAIRS]>>,
     domains: AtomicU32,
@@ -58,6 +59,14 @@ pub struct Handle {
     pub number: u16,
 }
 
+impl Handle {
+    /// The number of its protection domain.
+    pub fn domain(&self) -> u32 {
+        // SAFETY: the domain is there as long as its handles, by C's contract.
+        unsafe { (*self.verbs.pd).handle }
+    }
+}
+
 /// Sets errno and answers with nothing.
 pub fn refuse<T>(code: c_int) -> *mut T {
     // SAFETY: errno is this thread's.
@@ -71,7 +80,9 @@ impl Context {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let wire = Wire::common(machine, &device.gid)?;
-        let table = Table::new(&table_name(&device.gid, std::process::id() as i32, number))?;
+        let pid = std::process::id() as i32;
+        let table = Table::new(&table_name(&device.gid, pid, number))?;
+        let handles = Handles::new(&handles_name(&device.gid, pid, number))?;
         // SAFETY: numbers, pointers and optional functions: zero is a value of each.
         let mut verbs: verbs_context = unsafe { std::mem::zeroed() };
         verbs.sz = size_of::<verbs_context>();
@@ -91,7 +102,7 @@ impl Context {
             peers: Peers::new(machine),
             wire,
             free_keys: Mutex::default(),
-            handles: Mutex::default(),
+            handles,
             pairs: Mutex::new(Box::new([None; PAIRS])),
             domains: AtomicU32::new(0),
         }));
@@ -123,12 +134,6 @@ impl Context {
             Some(peer) => peer.wire.answers(request.bytes()),
             None => self.wire.answers(0),
         }
-    }
-
-    /// The number of an address among the handles; nothing where there is no handle of it.
-    pub fn handle_number(&self, gid: &Gid) -> Option<u16> {
-        let handles = locked(&self.handles);
-        handles.iter().position(|(known, count)| known == gid && *count > 0).map(|index| index as u16)
     }
 }
 
@@ -277,6 +282,10 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     if length == 0 || start.checked_add(length as u64).is_none() {
         return refuse(libc::EINVAL);
     }
+    // A card pins what it registers. Addresses of a GPU are no memory of this process: without GPUDirect they cannot be pinned.
+    if !memory::is_there(start) || !memory::is_there(start + (length as u64 - 1)) {
+        return refuse(libc::EFAULT);
+    }
     let index = {
         let mut free = locked(&context.free_keys);
         match free.1.pop() {
@@ -290,14 +299,17 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         }
     };
     let random = context.machine.random(start ^ index as u64) as u32;
-    let key = context.table.add(index, random, start, length as u64, access);
+    // SAFETY: the caller's.
+    let domain_number = unsafe { (*domain).handle };
+    let range = Range { address: start, bytes: length as u64, access, domain: domain_number };
+    let key = context.table.add(index, random, range);
     Box::into_raw(Box::new(ibv_mr {
         context: context.verbs(),
         pd: domain,
         addr: address,
         length,
         handle: index as u32,
-        lkey: key,
+        lkey: memory::local_key(key),
         rkey: key,
     }))
 }
@@ -326,17 +338,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
 pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's; a GID is bytes in any case.
     let (context, gid) = unsafe { (Context::of((*domain).context), (*attributes).grh.dgid.raw) };
-    let number = {
-        let mut handles = locked(&context.handles);
-        let known = handles.iter().position(|(known, count)| *known == gid && *count > 0);
-        let index = known.or_else(|| handles.iter().position(|(_, count)| *count == 0)).unwrap_or_else(|| {
-            handles.push((gid, 0));
-            handles.len() - 1
-        });
-        handles[index] = (gid, handles[index].1 + 1);
-        index
-    };
-    let Ok(number) = u16::try_from(number) else { return refuse(libc::ENOMEM) };
+    let Some(number) = context.handles.add(&gid) else { return refuse(libc::ENOMEM) };
     let verbs = ibv_ah { context: context.verbs(), pd: domain, handle: u32::from(number) };
     Box::into_raw(Box::new(Handle { verbs, gid, number })).cast()
 }
@@ -351,8 +353,6 @@ pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
     // SAFETY: its context is open.
     let context = unsafe { Context::of(handle.verbs.context) };
-    if let Some((_, count)) = locked(&context.handles).get_mut(usize::from(handle.number)) {
-        *count -= 1;
-    }
+    context.handles.remove(handle.number);
     0
 }

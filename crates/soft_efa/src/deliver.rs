@@ -1,7 +1,7 @@
 //! What a request does where it arrives, and what is said of it.
 
 use crate::abi::*;
-use crate::memory::{self, FILLED, READ, Refused, WRITTEN};
+use crate::memory::{self, FILLED, READ, Range, Refused, WRITTEN};
 use crate::pair::Pair;
 use crate::peer::card_name;
 use crate::queue::Arrival;
@@ -15,6 +15,8 @@ use std::time::Duration;
 pub mod status {
     /// All is well.
     pub const OK: u32 = 0;
+    /// The address handle is of another protection domain.
+    pub const INVALID_HANDLE: u32 = 4;
     /// A local key does not cover the bytes.
     pub const INVALID_LKEY: u32 = 5;
     /// More bytes than a message takes.
@@ -29,8 +31,12 @@ pub mod status {
     pub const REMOTE_BAD_LENGTH: u32 = 11;
     /// Something else went wrong there.
     pub const REMOTE_BAD_STATUS: u32 = 12;
-    /// Nobody answers.
+    /// Whoever answered before does not answer any more.
     pub const UNRESPONSIVE: u32 = 13;
+    /// The card there has no address handle of ours, which it needs for reads and writes.
+    pub const UNKNOWN_PEER: u32 = 14;
+    /// Nobody has ever answered.
+    pub const UNREACHABLE: u32 = 15;
 }
 
 /// A machine that does not answer is given up after this time.
@@ -58,12 +64,18 @@ pub fn local_status(pair: &Pair, request: &Request) -> Option<u32> {
     if request.bytes() > most {
         return Some(status::BAD_LENGTH);
     }
+    let domain = pair.page.domain();
+    if request.domain != domain {
+        return Some(status::INVALID_HANDLE);
+    }
     if request.inline.is_some() {
         return None;
     }
     let access = if request.kind == Kind::Read { FILLED } else { 0 };
     let table = &pair.context.table;
-    let covered = |(piece, key): (&(u64, u64), &u32)| piece.1 == 0 || table.allows(*key, piece.0, piece.1, access);
+    let covered = |(&(address, bytes), key): (&(u64, u64), &u32)| {
+        bytes == 0 || table.allows(*key, Range { address, bytes, access, domain })
+    };
     (!request.pieces.iter().zip(&request.keys).all(covered)).then_some(status::INVALID_LKEY)
 }
 
@@ -74,11 +86,14 @@ pub fn deliver(pair: &Pair, request: &Request, rnr_retry: u8) -> Outcome {
         // A machine that is there says that it has no such queue pair; one that is not says nothing.
         return match Shared::exists(&card_name(&request.gid)) {
             true => Outcome::Settled(status::REMOTE_BAD_NUMBER),
-            false => Outcome::Later(Some(PATIENCE), status::UNRESPONSIVE),
+            false => Outcome::Later(Some(PATIENCE), status::UNREACHABLE),
         };
     };
     if peer.page.qkey().load(Ordering::Relaxed) != request.qkey {
         return Outcome::Settled(status::REMOTE_BAD_NUMBER);
+    }
+    if request.kind != Kind::Send && !peer.knows(&context.device.gid) {
+        return Outcome::Settled(status::UNKNOWN_PEER);
     }
     let pid = peer.page.pid();
     let moves = request.kind == Kind::Send || context.machine.moves.load(Ordering::Relaxed);
@@ -114,6 +129,7 @@ pub fn deliver(pair: &Pair, request: &Request, rnr_retry: u8) -> Outcome {
         gid: context.device.gid,
         bytes: bytes as u32,
         immediate: request.immediate,
+        is_write: request.kind == Kind::Write,
         ..Arrival::default()
     };
     if request.kind == Kind::Send {
@@ -128,28 +144,37 @@ pub fn deliver(pair: &Pair, request: &Request, rnr_retry: u8) -> Outcome {
         peer.page.put(&Arrival { wr_id: Some(receive.wr_id), status, ..arrival });
         return Outcome::Settled(status);
     }
+    let (access, out) = if request.kind == Kind::Write { (WRITTEN, true) } else { (READ, false) };
+    // Nothing of a request that is refused is seen there, so this comes before a receive is taken.
+    let hold = match bytes {
+        0 => Ok(None),
+        _ => {
+            let range = Range { address: request.address, bytes, access, domain: peer.page.domain() };
+            peer.table.hold(request.key, range).map(Some)
+        }
+    };
+    let hold = match hold {
+        Ok(hold) => hold,
+        Err(refused) => return Outcome::Settled(gone(refused)),
+    };
     let mut arrival = arrival;
     if request.immediate.is_some() && peer.page.is_solicited() {
         let Some(receive) = peer.page.take() else { return not_ready() };
         arrival.wr_id = Some(receive.wr_id);
     }
-    let (access, out) = if request.kind == Kind::Write { (WRITTEN, true) } else { (READ, false) };
-    let moved = match bytes {
-        0 => alive(pid),
-        _ => peer.table.hold(request.key, request.address, bytes, access).and_then(|_hold| match moves {
-            // SAFETY: C leaves the bytes alone until the completion.
-            true => unsafe { memory::copy(pid, pieces, &[(request.address, bytes)], out) }.map(|_| ()),
-            false => alive(pid),
-        }),
+    let moved = match hold {
+        // SAFETY: C leaves the bytes alone until the completion.
+        Some(_) if moves => unsafe { memory::copy(pid, pieces, &[(request.address, bytes)], out) }.map(|_| ()),
+        _ => alive(pid),
     };
-    if let Err(refused) = moved {
-        return Outcome::Settled(gone(refused));
-    }
-    if request.immediate.is_some() && !peer.page.put(&arrival) {
+    drop(hold);
+    arrival.status = moved.map_or_else(gone, |()| status::OK);
+    let tells = request.immediate.is_some() && (arrival.status == status::OK || arrival.wr_id.is_some());
+    if tells && !peer.page.put(&arrival) {
         // It has no room for it now.
         return not_ready();
     }
-    Outcome::Settled(status::OK)
+    Outcome::Settled(arrival.status)
 }
 
 fn is_alive(pid: i32) -> bool {
@@ -178,7 +203,7 @@ pub fn verbs_status(status: u32) -> c_uint {
     match status {
         status::OK => IBV_WC_SUCCESS,
         1 => IBV_WC_WR_FLUSH_ERR,
-        2..=4 => IBV_WC_LOC_QP_OP_ERR,
+        2 | 3 | status::INVALID_HANDLE => IBV_WC_LOC_QP_OP_ERR,
         status::INVALID_LKEY => IBV_WC_LOC_PROT_ERR,
         status::BAD_LENGTH => IBV_WC_LOC_LEN_ERR,
         status::REMOTE_BAD_ADDRESS => IBV_WC_REM_ACCESS_ERR,
@@ -187,8 +212,8 @@ pub fn verbs_status(status: u32) -> c_uint {
         status::REMOTE_NOT_READY => IBV_WC_RNR_RETRY_EXC_ERR,
         status::REMOTE_BAD_LENGTH => IBV_WC_REM_INV_REQ_ERR,
         status::REMOTE_BAD_STATUS => IBV_WC_BAD_RESP_ERR,
-        status::UNRESPONSIVE | 15 => IBV_WC_RESP_TIMEOUT_ERR,
-        14 => IBV_WC_REM_OP_ERR,
+        status::UNRESPONSIVE | status::UNREACHABLE => IBV_WC_RESP_TIMEOUT_ERR,
+        status::UNKNOWN_PEER => IBV_WC_REM_OP_ERR,
         _ => IBV_WC_GENERAL_ERR,
     }
 }

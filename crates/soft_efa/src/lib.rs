@@ -12,6 +12,7 @@ mod completions;
 mod context;
 mod deliver;
 mod flight;
+mod handles;
 mod keeper;
 mod machine;
 mod memory;

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Registrations of one open device, as many as a real card takes.
 pub const MOST: usize = 1 << 18;
-/// Bits of a key below its place in the table: drawn anew for each registration, so that an old key is found out.
+/// Bits of a remote key below its place in the table: drawn anew for each registration, so that an old key is found out.
 const LOW_BITS: u32 = 14;
-/// A copy into memory that is given back ends within this time, or its process has died in the middle of it.
+/// A local key has 24 bits, since a request has room for no more: its place, and so many of the others.
+const LOCAL_BITS: u32 = 24 - MOST.ilog2();
+/// A copy into memory that is given back ends within this time, or its process has died in the middle of it, or stands still.
 const LAST_COPY: Duration = Duration::from_secs(2);
 
 #[repr(C)]
@@ -25,6 +27,26 @@ struct Entry {
     address: AtomicU64,
     length: AtomicU64,
     users: AtomicU64,
+    /// Number of the protection domain.
+    domain: AtomicU64,
+}
+
+/// What is asked of a registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// First byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// For which uses.
+    pub access: u32,
+    /// The protection domain of the queue pair that uses it.
+    pub domain: u32,
+}
+
+/// The local key of a registration with this remote key.
+pub fn local_key(key: u32) -> u32 {
+    (key >> LOW_BITS) << LOCAL_BITS | key & ((1 << LOCAL_BITS) - 1)
 }
 
 /// The table of one open device.
@@ -77,54 +99,64 @@ impl Table {
     }
 
     /// Registers a range in a free place; the key is never 0.
-    pub fn add(&self, index: usize, random: u32, address: u64, length: u64, access: u32) -> u32 {
+    pub fn add(&self, index: usize, random: u32, range: Range) -> u32 {
         let entry = self.entry(index);
         let key = ((index as u32) << LOW_BITS) | (random & ((1 << LOW_BITS) - 1)).max(1);
-        entry.address.store(address, Ordering::Relaxed);
-        entry.length.store(length, Ordering::Relaxed);
-        entry.access.store(access, Ordering::Relaxed);
+        entry.address.store(range.address, Ordering::Relaxed);
+        entry.length.store(range.bytes, Ordering::Relaxed);
+        entry.access.store(range.access, Ordering::Relaxed);
+        entry.domain.store(range.domain.into(), Ordering::Relaxed);
         // Who finds the key must find its range: the acquire in `hold`.
         entry.key.store(key, Ordering::SeqCst);
         key
     }
 
-    /// Takes a registration back, and waits for copies that are under way. Returns its place.
+    /// Takes a registration back, and waits for copies that are under way, 2 s at most. Returns its place, which is free; `None`
+    /// where a copy has not ended: its process may still count itself out, so the place is never used again.
     pub fn remove(&self, key: u32) -> Option<usize> {
+        self.remove_within(key, LAST_COPY)
+    }
+
+    fn remove_within(&self, key: u32, patience: Duration) -> Option<usize> {
         let index = (key >> LOW_BITS) as usize;
         let entry = self.entry(index);
         // Before the look at the users: a peer counts itself before it looks at the key, so one of the two sees the other.
         entry.key.compare_exchange(key, 0, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let started = Instant::now();
-        while entry.users.load(Ordering::SeqCst) > 0 && started.elapsed() < LAST_COPY {
+        while entry.users.load(Ordering::SeqCst) > 0 {
+            if started.elapsed() >= patience {
+                return None;
+            }
             std::thread::yield_now();
         }
-        entry.users.store(0, Ordering::Relaxed);
         Some(index)
     }
 
     /// Holds a range for these uses.
-    pub fn hold(&self, key: u32, address: u64, bytes: u64, access: u32) -> Result<Hold<'_>, Refused> {
+    pub fn hold(&self, key: u32, range: Range) -> Result<Hold<'_>, Refused> {
         let entry = self.entry((key >> LOW_BITS) as usize);
         // See `remove`.
         entry.users.fetch_add(1, Ordering::SeqCst);
         let hold = Hold(entry);
         let known = key != 0 && entry.key.load(Ordering::SeqCst) == key;
-        if known && self.covers(entry, address, bytes, access) { Ok(hold) } else { Err(Refused::Key) }
+        if known && covers(entry, range) { Ok(hold) } else { Err(Refused::Key) }
     }
 
-    /// Whether a key of this process covers a range for these uses: its own thread asks, so no hold is needed.
-    pub fn allows(&self, key: u32, address: u64, bytes: u64, access: u32) -> bool {
-        let entry = self.entry((key >> LOW_BITS) as usize);
-        key != 0 && entry.key.load(Ordering::Acquire) == key && self.covers(entry, address, bytes, access)
+    /// Whether a local key of this process covers a range for these uses: its own thread asks, so no hold is needed.
+    pub fn allows(&self, local: u32, range: Range) -> bool {
+        let entry = self.entry((local >> LOCAL_BITS) as usize);
+        let key = entry.key.load(Ordering::Acquire);
+        key != 0 && local_key(key) == local && covers(entry, range)
     }
+}
 
-    fn covers(&self, entry: &Entry, address: u64, bytes: u64, access: u32) -> bool {
-        let (start, length) = (entry.address.load(Ordering::Relaxed), entry.length.load(Ordering::Relaxed));
-        let end = address.checked_add(bytes);
-        access & !entry.access.load(Ordering::Relaxed) == 0
-            && address >= start
-            && end.is_some_and(|end| end <= start.saturating_add(length))
-    }
+fn covers(entry: &Entry, range: Range) -> bool {
+    let (start, length) = (entry.address.load(Ordering::Relaxed), entry.length.load(Ordering::Relaxed));
+    let end = range.address.checked_add(range.bytes);
+    range.access & !entry.access.load(Ordering::Relaxed) == 0
+        && entry.domain.load(Ordering::Relaxed) == u64::from(range.domain)
+        && range.address >= start
+        && end.is_some_and(|end| end <= start.saturating_add(length))
 }
 
 /// One side of a copy: addresses with their lengths.
@@ -185,6 +217,17 @@ fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Resu
     }
 }
 
+/// Whether this process has memory at an address.
+pub fn is_there(address: u64) -> bool {
+    let mut byte = 0u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: 1 };
+    // SAFETY: the system checks the address; the place is ours.
+    let read = unsafe { libc::process_vm_readv(std::process::id() as i32, &local, 1, &remote, 1, 0) };
+    // Where the system forbids the call, nothing is known.
+    read == 1 || io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+}
+
 /// A place within pieces.
 struct Walk<'a> {
     pieces: Pieces<'a>,
@@ -233,8 +276,9 @@ mod tests {
     #[test]
     fn a_key_opens_its_range_for_its_uses_until_it_is_taken_back() {
         let table = Table::new(&format!("test-table-{}", std::process::id())).unwrap();
-        let key = table.add(77, 5, 1000, 100, WRITTEN | FILLED);
-        let hold = |key, address, bytes, access| table.hold(key, address, bytes, access).map(|_| ());
+        let range = |address, bytes, access| Range { address, bytes, access, domain: 3 };
+        let key = table.add(77, 5, range(1000, 100, WRITTEN | FILLED));
+        let hold = |key, address, bytes, access| table.hold(key, range(address, bytes, access)).map(|_| ());
         assert_eq!(hold(key, 1000, 100, WRITTEN), Ok(()));
         assert_eq!(hold(key, 1099, 1, WRITTEN | FILLED), Ok(()));
         for (address, bytes, access) in
@@ -244,8 +288,34 @@ mod tests {
         }
         assert_eq!(hold(key ^ 1, 1000, 1, WRITTEN), Err(Refused::Key), "another key of the same place");
         assert_eq!(hold(0, 0, 0, 0), Err(Refused::Key));
+        let elsewhere = Range { domain: 4, ..range(1000, 1, WRITTEN) };
+        assert!(table.hold(key, elsewhere).is_err(), "another protection domain");
+        // The local key of the last place, with all its bits, fits into a request.
+        let local = local_key(key);
+        assert!(local_key(u32::MAX) < 1 << 24 && table.allows(local, range(1000, 1, WRITTEN)));
+        assert!(!table.allows(local ^ 1, range(1000, 1, WRITTEN)) && !table.allows(local, elsewhere));
         assert_eq!(table.remove(key), Some(77));
         assert_eq!((hold(key, 1000, 1, WRITTEN), table.remove(key)), (Err(Refused::Key), None));
+    }
+
+    #[test]
+    fn a_place_is_not_used_again_while_somebody_may_still_count_itself_out() {
+        let table = Table::new(&format!("test-table-late-{}", std::process::id())).unwrap();
+        let range = Range { address: 1000, bytes: 100, access: WRITTEN, domain: 0 };
+        let key = table.add(3, 5, range);
+        let late = table.hold(key, range).unwrap();
+        assert_eq!(table.remove_within(key, Duration::ZERO), None, "its place is not free");
+        assert!(table.hold(key, range).is_err(), "its key is worth nothing");
+        assert_eq!(table.entry(3).users.load(Ordering::SeqCst), 1);
+        drop(late);
+        assert_eq!(table.entry(3).users.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_known() {
+        let here = 7u8;
+        assert!(is_there((&raw const here).expose_provenance() as u64));
+        assert!(!is_there(8), "nobody has the first page");
     }
 
     #[test]

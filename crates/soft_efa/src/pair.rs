@@ -5,11 +5,12 @@ use crate::completions::Completions;
 use crate::context::{Context, Handle, PAIRS, refuse};
 use crate::flight::Sender;
 use crate::locked;
+use crate::memory::{FILLED, Range};
 use crate::queue::{Arrival, GONE, Page, READY, RECEIVE_PIECES, Receive};
 use crate::request::{INLINE, Request, SEND_PIECES};
 use crate::session::{self, Session};
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,6 +57,12 @@ impl Pair {
     pub fn number(&self) -> u32 {
         // SAFETY: written once, before it is shared.
         unsafe { (*self.verbs.get()).qp_base.qp_num }
+    }
+
+    /// In which state C has brought it.
+    pub fn state(&self) -> c_uint {
+        // SAFETY: C changes it by `ibv_modify_qp` alone, and not while it posts.
+        unsafe { (*self.verbs.get()).qp_base.state }
     }
 
     /// Where its sends complete.
@@ -112,6 +119,8 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
         // Datagrams: nothing of ginlab's uses them.
         return refuse(libc::EOPNOTSUPP);
     }
+    // SAFETY: null or one of `ibv_alloc_pd`.
+    let Some(domain) = (unsafe { attributes.pd.as_ref() }) else { return refuse(libc::EINVAL) };
     if !fits || attributes.send_cq.is_null() || attributes.recv_cq.is_null() {
         return refuse(libc::EINVAL);
     }
@@ -121,7 +130,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     let solicited = u32::from(flags) & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 0;
     let mut pairs = locked(&context.pairs);
     let Some(low) = pairs.iter().position(Option::is_none) else { return refuse(libc::ENOMEM) };
-    let made = Page::new(cap.max_recv_wr, context.number, solicited).and_then(|mut page| {
+    let made = Page::new(cap.max_recv_wr, context.number, domain.handle, solicited).and_then(|mut page| {
         // Peers know a number of 16 bits; this process's provider finds the pair by its low ones.
         let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         for attempt in 0..512 {
@@ -240,7 +249,11 @@ pub unsafe extern "C" fn post_recv(
     // SAFETY: null or one of the chain.
     while let Some(request) = unsafe { chain.as_ref() } {
         let mut receive = Receive { wr_id: request.wr_id, ..Receive::default() };
-        let mut code = if receiver.posted >= receiver.depth { libc::ENOMEM } else { 0 };
+        let mut code = match this.state() {
+            IBV_QPS_RESET => libc::EINVAL,
+            _ if receiver.posted >= receiver.depth => libc::ENOMEM,
+            _ => 0,
+        };
         let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
         if pieces > RECEIVE_PIECES {
             code = libc::EINVAL;
@@ -248,7 +261,8 @@ pub unsafe extern "C" fn post_recv(
             for (index, place) in receive.pieces.iter_mut().enumerate().take(pieces) {
                 // SAFETY: the list has so many.
                 let piece = unsafe { *request.sg_list.add(index) };
-                if !this.context.table.allows(piece.lkey, piece.addr, u64::from(piece.length), crate::memory::FILLED) {
+                let (address, bytes, domain) = (piece.addr, u64::from(piece.length), this.page.domain());
+                if !this.context.table.allows(piece.lkey, Range { address, bytes, access: FILLED, domain }) {
                     code = libc::EINVAL;
                 }
                 *place = (piece.addr, piece.length);
@@ -284,6 +298,7 @@ pub unsafe extern "C" fn post_send(
     while let Some(request) = unsafe { chain.as_ref() } {
         let mut made = Request { wr_id: request.wr_id, ..Request::default() };
         let code = match request.opcode {
+            _ if this.state() != IBV_QPS_RTS => libc::EINVAL,
             IBV_WR_SEND => 0,
             IBV_WR_SEND_WITH_IMM => {
                 made.immediate = Some(request.imm_data);
@@ -294,7 +309,9 @@ pub unsafe extern "C" fn post_send(
         // SAFETY: of a send; the handle is one of ours, the pieces are C's.
         let code = code.max(unsafe {
             let to = request.wr.ud;
-            (made.gid, made.number, made.qkey) = ((*to.ah.cast::<Handle>()).gid, to.remote_qpn, to.remote_qkey);
+            let handle = &*to.ah.cast::<Handle>();
+            (made.gid, made.number, made.qkey) = (handle.gid, to.remote_qpn, to.remote_qkey);
+            made.domain = handle.domain();
             let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
             let inline = request.send_flags & IBV_SEND_INLINE != 0;
             if pieces > SEND_PIECES { libc::EINVAL } else { made.take(request.sg_list, pieces, inline) }

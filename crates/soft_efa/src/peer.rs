@@ -1,11 +1,12 @@
 //! Other queue pairs, by card and number: found by name, and kept while they are there.
 
+use crate::handles::Handles;
 use crate::machine::Machine;
 use crate::memory::Table;
 use crate::queue::{Page, READY};
 use crate::wire::Wire;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A card's address.
@@ -30,6 +31,11 @@ pub fn table_name(gid: &Gid, pid: i32, context: u32) -> String {
     format!("mr-{}-{pid}-{context}", hex(gid))
 }
 
+/// Name of an open device's address handles.
+pub fn handles_name(gid: &Gid, pid: i32, context: u32) -> String {
+    format!("ah-{}-{pid}-{context}", hex(gid))
+}
+
 /// A queue pair of a peer.
 #[derive(Debug)]
 pub struct Peer {
@@ -39,6 +45,23 @@ pub struct Peer {
     pub table: Table,
     /// Its card's: what is read of its memory leaves by it.
     pub wire: Wire,
+    handles: Handles,
+    /// What was last found out about our own card: the version of its handles, twice, and 1 where it has one of ours.
+    known: AtomicU64,
+}
+
+impl Peer {
+    /// Whether it has an address handle of this card, always the same one.
+    pub fn knows(&self, gid: &Gid) -> bool {
+        let version = self.handles.version();
+        let known = self.known.load(Ordering::Relaxed);
+        if known >> 1 == version {
+            return known & 1 != 0;
+        }
+        let found = self.handles.find(gid).is_some();
+        self.known.store(version << 1 | u64::from(found), Ordering::Relaxed);
+        found
+    }
 }
 
 /// Those that were met.
@@ -68,8 +91,9 @@ impl Peers {
             return None;
         }
         let table = Table::open(&table_name(gid, page.pid(), page.context())).ok()?;
+        let handles = Handles::open(&handles_name(gid, page.pid(), page.context())).ok()?;
         let wire = Wire::open(self.machine, gid).ok()?;
-        let peer = Arc::new(Peer { page, table, wire });
+        let peer = Arc::new(Peer { page, table, wire, handles, known: AtomicU64::new(u64::MAX) });
         known.insert((*gid, number), peer.clone());
         Some(peer)
     }

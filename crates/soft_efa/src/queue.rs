@@ -14,7 +14,7 @@ const UNSOLICITED: usize = 4096;
 /// Senders that may look at the room at once and then all take it.
 const SENDERS: u64 = 64;
 /// Of this form of the page.
-const MAGIC: u32 = 0x5EFA_0001;
+const MAGIC: u32 = 0x5EFA_0002;
 
 /// Which states a queue pair has for its peers.
 pub const READY: u32 = 1;
@@ -34,6 +34,8 @@ struct Header {
     context: u32,
     /// 1: immediates of writes take a receive.
     solicited: u32,
+    /// Number of the protection domain among its context's.
+    domain: u32,
     qkey: AtomicU32,
     state: AtomicU32,
     /// Next receive to take; peers move it.
@@ -76,6 +78,8 @@ impl Receive {
 pub struct Arrival {
     /// The receive that it took; nothing for an immediate of a write.
     pub wr_id: Option<u64>,
+    /// Whether it is a write's immediate, not a message.
+    pub is_write: bool,
     /// EFA's status.
     pub status: u32,
     /// Bytes that arrived.
@@ -96,7 +100,7 @@ pub struct Page {
 
 impl Page {
     /// A page of this process, for so many receives. `solicited`: an immediate of a write takes one of them.
-    pub fn new(receives: u32, context: u32, solicited: bool) -> io::Result<Page> {
+    pub fn new(receives: u32, context: u32, domain: u32, solicited: bool) -> io::Result<Page> {
         let receives = receives.max(1).next_power_of_two();
         let entries = (receives as usize + UNSOLICITED).next_power_of_two();
         let bytes = size_of::<Header>() + receives as usize * size_of::<Slot>() + (entries + 1) * size_of::<Place>();
@@ -109,6 +113,7 @@ impl Page {
             (*header).entries = entries as u32;
             (*header).pid = std::process::id() as i32;
             (*header).context = context;
+            (*header).domain = domain;
             (*header).solicited = u32::from(solicited);
             (*header).state = AtomicU32::new(GONE);
         }
@@ -160,6 +165,11 @@ impl Page {
     /// The context whose it is.
     pub fn context(&self) -> u32 {
         self.header().context
+    }
+
+    /// Its protection domain.
+    pub fn domain(&self) -> u32 {
+        self.header().domain
     }
 
     /// Whether an immediate of a write takes a receive.
@@ -247,7 +257,8 @@ impl Page {
                 Err(now) => number = now,
             }
         };
-        let has = u64::from(arrival.wr_id.is_some()) | u64::from(arrival.immediate.is_some()) << 1;
+        let has = [arrival.wr_id.is_some(), arrival.immediate.is_some(), arrival.is_write];
+        let has = has.into_iter().rev().fold(0, |bits, bit| bits << 1 | u64::from(bit));
         let half = |part: usize| u64::from_ne_bytes(std::array::from_fn(|index| arrival.gid[8 * part + index]));
         let words = [
             arrival.wr_id.unwrap_or_default(),
@@ -281,6 +292,7 @@ impl Page {
         let has = words[1] >> 32;
         Some(Arrival {
             wr_id: (has & 1 != 0).then_some(words[0]),
+            is_write: has & 4 != 0,
             status: words[1] as u32,
             bytes: words[2] as u32,
             immediate: (has & 2 != 0).then_some((words[2] >> 32) as u32),
@@ -298,7 +310,7 @@ mod tests {
 
     #[test]
     fn receives_come_in_their_order_each_once() {
-        let page = Page::new(8, 0, false).unwrap();
+        let page = Page::new(8, 0, 0, false).unwrap();
         assert_eq!(page.take(), None);
         for lap in 0..5 {
             for number in 0..8 {
@@ -315,7 +327,7 @@ mod tests {
 
     #[test]
     fn arrivals_of_many_come_out_whole_and_once() {
-        let page = Page::new(8, 0, false).unwrap();
+        let page = Page::new(8, 0, 0, false).unwrap();
         let entries = u64::from(page.header().entries);
         let (each, senders) = (3 * entries, 3);
         let mut seen = vec![0u64; senders];
@@ -326,6 +338,7 @@ mod tests {
                     for number in 0..each {
                         let arrival = Arrival {
                             wr_id: Some(number),
+                            is_write: number % 3 == 0,
                             status: 0,
                             bytes: number as u32,
                             immediate: Some(!(number as u32)),
@@ -347,6 +360,7 @@ mod tests {
                 let sender = arrival.source as usize;
                 let number = seen[sender];
                 assert_eq!((arrival.wr_id, arrival.bytes), (Some(number), number as u32));
+                assert_eq!(arrival.is_write, number % 3 == 0);
                 assert_eq!((arrival.immediate, arrival.gid), (Some(!(number as u32)), [sender as u8; 16]));
                 seen[sender] += 1;
                 left -= 1;

@@ -34,6 +34,8 @@ pub struct Request {
     pub number: u32,
     /// See `gid`.
     pub qkey: u32,
+    /// The protection domain of the address handle.
+    pub domain: u32,
     /// The peer's memory.
     pub address: u64,
     /// The key of that memory.

@@ -81,7 +81,10 @@ unsafe fn begin(pair: *mut ibv_qp_ex, kind: Kind, remote: (u64, u32), immediate:
     // SAFETY: C writes its name for the request there before.
     let wr_id = unsafe { (*pair).wr_id };
     // SAFETY: see `wr_start`.
-    let (_, session) = unsafe { session(pair) };
+    let (of, session) = unsafe { session(pair) };
+    if of.state() != IBV_QPS_RTS && session.error == 0 {
+        session.error = libc::EINVAL;
+    }
     let (address, key) = remote;
     session.requests.push(Request { wr_id, kind, address, key, immediate, ..Request::default() });
 }
@@ -113,9 +116,10 @@ unsafe extern "C" fn wr_rdma_write_imm(pair: *mut ibv_qp_ex, key: u32, address: 
 
 unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, number: u32, qkey: u32) {
     // SAFETY: see `wr_start`; the handle is one of ours.
-    let ((_, session), gid) = unsafe { (session(pair), (*handle.cast::<Handle>()).gid) };
+    let ((_, session), handle) = unsafe { (session(pair), &*handle.cast::<Handle>()) };
     if let Some(request) = session.requests.last_mut() {
-        (request.gid, request.number, request.qkey) = (gid, number, qkey);
+        (request.gid, request.number, request.qkey) = (handle.gid, number, qkey);
+        request.domain = handle.domain();
     }
 }
 
@@ -127,8 +131,11 @@ unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, i
     // SAFETY: see `wr_start`.
     let (_, session) = unsafe { session(pair) };
     let Some(request) = session.requests.last_mut() else { return };
+    // A request of 64 bytes that reads or writes has room for one piece, and none for bytes of its own.
+    let most = if request.kind == Kind::Send { SEND_PIECES } else { 1 };
+    let fits = count <= most && !(inline && request.kind != Kind::Send);
     // SAFETY: the list has so many.
-    let code = if count > SEND_PIECES { libc::EINVAL } else { unsafe { request.take(list, count, inline) } };
+    let code = if fits { unsafe { request.take(list, count, inline) } } else { libc::EINVAL };
     if session.error == 0 {
         session.error = code;
     }

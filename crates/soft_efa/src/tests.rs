@@ -9,6 +9,8 @@ use crate::*;
 use card_model::Spec;
 use std::ptr::null_mut;
 
+mod refused;
+
 /// Cards without times.
 const FAST: &str = "name=fast seed=11 reorder=5 depth=16 receives=8";
 /// So slow that a MiB takes 21 ms, of which nothing is waited for twice.
@@ -31,6 +33,11 @@ struct Side {
 
 impl Side {
     fn open(context: *mut ibv_context, qkey: u32) -> Side {
+        Side::with(context, qkey, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV)
+    }
+
+    /// With these flags of EFA's.
+    fn with(context: *mut ibv_context, qkey: u32, flags: u32) -> Side {
         // SAFETY: the functions are called as libfabric calls them, here and below: what they get was made by them, or is zero.
         unsafe {
             let domain = ibv_alloc_pd(context);
@@ -45,7 +52,7 @@ impl Side {
             let efa = &mut efadv_qp_init_attr {
                 comp_mask: 0,
                 driver_qp_type: EFADV_QP_DRIVER_TYPE_SRD,
-                flags: EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV as u16,
+                flags: flags as u16,
                 sl: 0,
                 reserved: [0],
             };
@@ -285,20 +292,20 @@ fn a_read_takes_the_wire_of_who_answers() {
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
     // SAFETY: registered just now.
     let [ours, theirs] = [here.register(&mut ours, access), there.register(&mut theirs, access)]
-        .map(|made| unsafe { ((*made).addr as u64, (*made).lkey) });
+        .map(|made| unsafe { ((*made).addr as u64, (*made).lkey, (*made).rkey) });
     // SAFETY: see `Side::open`.
     unsafe {
         let pair = ibv_qp_to_qp_ex(here.pair);
         ((*pair).wr_start.unwrap())(pair);
         (*pair).wr_id = 1;
-        ((*pair).wr_rdma_read.unwrap())(pair, theirs.1, theirs.0);
+        ((*pair).wr_rdma_read.unwrap())(pair, theirs.2, theirs.0);
         ((*pair).wr_set_sge.unwrap())(pair, ours.1, ours.0, 1 << 20);
         ((*pair).wr_set_ud_addr.unwrap())(pair, here.handle, there.number(), there.qkey);
         assert_eq!(((*pair).wr_complete.unwrap())(pair), 0);
     }
-    let byte = |(addr, lkey)| ibv_sge { addr, length: 1, lkey };
-    assert_eq!(here.write(&there, &[(2, byte(ours), theirs.0, theirs.1, None)]), 0);
-    assert_eq!(there.write(&here, &[(3, byte(theirs), ours.0, ours.1, None)]), 0);
+    let byte = |(addr, lkey, _)| ibv_sge { addr, length: 1, lkey };
+    assert_eq!(here.write(&there, &[(2, byte(ours), theirs.0, theirs.2, None)]), 0);
+    assert_eq!(there.write(&here, &[(3, byte(theirs), ours.0, ours.2, None)]), 0);
     // Theirs waits for the wire behind the read, so the read is complete when it is; ours did not.
     assert_eq!(there.poll(1), [(3, 0, None)]);
     assert_eq!(here.poll_once(), [(2, 0, None), (1, 0, None)]);

@@ -11,6 +11,11 @@ use std::path::{Path, PathBuf};
 pub const FI_INFO: &str = include_str!("../../../tests/fixtures/p5/fi_info.yaml");
 pub const CARDS: u8 = 8;
 
+/// Where a card is on the bus: sixteen below the GPUs, which begin at 0x20, the others above them.
+pub fn card_bus(card: u8) -> u8 {
+    if card < 16 { 0x10 + card } else { 0x40 + card }
+}
+
 /// A machine that is taken apart by a test: its files, and what it would answer.
 pub struct Fake {
     pub folder: tempfile::TempDir,
@@ -36,14 +41,20 @@ pub fn gpu_state(bus: u8) -> GpuState {
 }
 
 pub fn trial(gpu: bool, outcome: Result<(), String>) -> Trial {
-    Trial { rail: "rdmap16s0-rdm".into(), gpu, outcome }
+    Trial { rail: "rdmap16s0-rdm".into(), gpu, copied: false, outcome }
 }
 
 impl Fake {
     /// A p6-b200.48xlarge: eight GPUs, eight cards.
     pub fn healthy() -> Fake {
-        let folder = tempfile::tempdir().unwrap();
-        let gpus = 0x20..0x20 + CARDS;
+        Fake::of("p6-b200.48xlarge", 8, CARDS)
+    }
+
+    /// A whole instance, on which every check passes.
+    pub fn of(instance: &str, gpus: u8, cards: u8) -> Fake {
+        // Some thousand small files: in memory where that can be.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let gpus = 0x20..0x20 + gpus;
         let asked = Asked {
             libfabric: Some("2.1 (/opt/amazon/efa/lib/libfabric.so.1)".into()),
             mpi: Some("Open MPI v4.1.4".into()),
@@ -52,7 +63,8 @@ impl Fake {
             driver: Some("580.82.07".into()),
             cuda: Some("13.0".into()),
             visible: Some(
-                gpus.enumerate()
+                gpus.clone()
+                    .enumerate()
                     .map(|(ordinal, bus)| VisibleGpu {
                         ordinal: ordinal as i32,
                         address: Some(address(bus)),
@@ -66,7 +78,9 @@ impl Fake {
             gdrcopy: Some(Ok("2.5".into())),
             addresses: Some(Ok(vec!["10.0.0.7".parse().unwrap()])),
             xids: Some(Vec::new()),
+            mps: None,
             ptx: Some("1.96.0, LLVM 22".into()),
+            registered: Some(Ok("8 cards take GPU memory by dma-buf".into())),
             trials: Some(vec![trial(false, Ok(())), trial(true, Ok(()))]),
         };
         let wanted = Wanted { developer: true, ..Wanted::default() };
@@ -91,7 +105,8 @@ impl Fake {
             ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "5128\n"),
             ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "5128\n"),
             ("sys/class/dmi/id/sys_vendor", "Amazon EC2\n"),
-            ("sys/class/dmi/id/product_name", "p6-b200.48xlarge\n"),
+            ("sys/class/dmi/id/product_name", instance),
+            ("proc/self/uid_map", "         0          0 4294967295\n"),
             ("sys/class/net/lo/operstate", "unknown\n"),
             ("sys/class/net/ens5/operstate", "up\n"),
             ("sys/module/efa/version", "3.3.0g\n"),
@@ -99,28 +114,49 @@ impl Fake {
             ("sys/module/ib_core/refcnt", "1\n"),
             ("sys/module/gdrdrv/refcnt", "1\n"),
             ("dev/gdrdrv", ""),
+            ("bin/nvidia-cuda-mps-control", ""),
         ] {
             fake.write(path, text);
         }
-        // Eight entries are eight RDM domains of efa.
-        let end = FI_INFO.match_indices("fi_info:").nth(usize::from(CARDS)).unwrap().0;
-        fake.write("fi_info.yaml", FI_INFO[..end].trim_end().trim_end_matches("---"));
-        for card in 0..CARDS {
-            fake.device(0x10 + card, "0x020000", "0x1d0f", Some("efa"));
-            fake.device(0x20 + card, "0x030200", "0x10de", Some("nvidia"));
-            let name = format!("rdmap{}s0", 16 + card);
-            let place = fake.place(0x10 + card);
-            fs::create_dir_all(place.join("infiniband").join(&name)).unwrap();
-            fs::write(place.join("p2p"), "NVIDIA\n").unwrap();
-            for (file, text) in
-                [("state", "4: ACTIVE\n"), ("hw_counters/rx_drops", "0\n"), ("hw_counters/tx_bytes", "9\n")]
-            {
-                fake.write(&format!("sys/class/infiniband/{name}/ports/1/{file}"), text);
-            }
-            symlink(place, fake.path("sys/class/infiniband").join(&name).join("device")).unwrap();
-            fake.write(&format!("dev/infiniband/uverbs{card}"), "");
+        fake.domains(usize::from(cards));
+        for bus in gpus {
+            fake.device(bus, "0x030200", "0x10de", Some("nvidia"));
+        }
+        for card in 0..cards {
+            let bus = card_bus(card);
+            fake.device(bus, "0x020000", "0x1d0f", Some("efa"));
+            fs::write(fake.place(bus).join("p2p"), "NVIDIA\n").unwrap();
+            fake.rdma(&format!("rdmap{bus}s0"), &format!("uverbs{card}"), bus);
         }
         fake
+    }
+
+    /// So many domains of efa, as libfabric lists them: a container's are fewer than the host's.
+    pub fn domains(&self, count: usize) {
+        let end = FI_INFO.match_indices("fi_info:").nth(count).unwrap().0;
+        self.write("fi_info.yaml", FI_INFO[..end].trim_end().trim_end_matches("---"));
+    }
+
+    /// An RDMA device with its device node, of the function at this place of the bus.
+    pub fn rdma(&self, name: &str, node: &str, bus: u8) {
+        let place = self.place(bus);
+        fs::create_dir_all(place.join("infiniband").join(name)).unwrap();
+        for (file, text) in [("state", "4: ACTIVE\n"), ("hw_counters/rx_drops", "0\n"), ("hw_counters/tx_bytes", "9\n")]
+        {
+            self.write(&format!("sys/class/infiniband/{name}/ports/1/{file}"), text);
+        }
+        symlink(&place, self.path("sys/class/infiniband").join(name).join("device")).unwrap();
+        fs::create_dir_all(self.path("sys/class/infiniband_verbs").join(node)).unwrap();
+        symlink(&place, self.path("sys/class/infiniband_verbs").join(node).join("device")).unwrap();
+        self.write(&format!("dev/infiniband/{node}"), "");
+    }
+
+    /// The two RDMA devices of a p6-b200's NVLink switches, which are on the host and belong to no EFA card.
+    pub fn nvlink_devices(&self) {
+        for (bus, node) in [(0x73, "uverbs40"), (0x74, "uverbs41")] {
+            self.device(bus, "0x020700", "0x15b3", Some("mlx5_core"));
+            self.rdma(&format!("ibp{bus}s0f0"), node, bus);
+        }
     }
 
     pub fn path(&self, path: &str) -> PathBuf {
@@ -164,6 +200,20 @@ impl Fake {
         symlink(place, self.path("sys/bus/pci/devices").join(address(bus).to_string())).unwrap();
     }
 
+    /// What the cards' p2p attribute says.
+    pub fn p2p(&self, text: &str) {
+        for name in fs::read_dir(self.path("sys/class/infiniband")).unwrap() {
+            let file = name.unwrap().path().join("device/p2p");
+            if file.exists() {
+                fs::write(file, format!("{text}\n")).unwrap();
+            }
+        }
+    }
+
+    pub fn closed_driver(&self) {
+        self.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07\n");
+    }
+
     pub fn variable(&self, variables: &str) {
         self.write("proc/self/environ", &variables.replace(' ', "\0"));
     }
@@ -179,7 +229,7 @@ impl Fake {
 
     /// Takes a card off the bus and out of the classes, as an instance does that came up with fewer.
     pub fn lose_card(&self, card: u8) {
-        self.remove(&format!("sys/bus/pci/devices/{}", address(0x10 + card)));
+        self.remove(&format!("sys/bus/pci/devices/{}", address(card_bus(card))));
     }
 
     /// A machine without EFA and without GPUs.

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod clusters;
 mod fake;
 
+use super::trial::Trial;
 use super::*;
 use fake::{FI_INFO, Fake, gpu_state, trial};
 use std::fs;
@@ -27,8 +29,18 @@ type Harm = fn(&mut Fake);
 const CASES: &[(&str, State, &str, Harm)] = &[
     ("memlock", State::Fail, "64 KiB may be locked", |fake| {
         fake.write("proc/self/limits", "Max locked memory  65536  65536  bytes\nMax open files  65536  65536  files\n");
+        fake.write("proc/self/status", "CapEff:\t0000000000000000\n");
     }),
-    ("memory", State::Fail, "a node over EFA needs 32 GiB", |fake| {
+    // A pod without the capability, and an enroot container, whose capabilities count inside alone.
+    ("memlock", State::Fail, "8 MiB may be locked", |fake| {
+        fake.write("proc/self/limits", "Max locked memory  8388608  8388608  bytes\n");
+        fake.write("proc/self/status", "CapEff:\t00000000a80425fb\n");
+    }),
+    ("memlock", State::Fail, "8 MiB may be locked", |fake| {
+        fake.write("proc/self/limits", "Max locked memory  8388608  8388608  bytes\n");
+        fake.write("proc/self/uid_map", "         0       1000          1\n");
+    }),
+    ("memory", State::Fail, "8 ranks over EFA need 32 GiB", |fake| {
         fake.write("proc/meminfo", "MemAvailable: 8388608 kB\n")
     }),
     ("memory", State::Warn, "0 of 5128 huge pages", |fake| {
@@ -40,7 +52,10 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("shm", State::Fail, "/dev/shm none", |fake| {
         fake.write("proc/self/mountinfo", "25 20 0:22 / /tmp rw - tmpfs x rw\n")
     }),
-    ("shm", State::Warn, "ptrace scope 1", |fake| fake.write("proc/sys/kernel/yama/ptrace_scope", "1\n")),
+    ("shm", State::Warn, "ptrace scope 1", |fake| {
+        fake.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
+        fake.variable("FI_EFA_ENABLE_SHM_TRANSFER=1");
+    }),
     ("efa-devices", State::Fail, "7 of 8 EFA cards of a p6-b200.48xlarge", |fake| fake.lose_card(3)),
     ("efa-devices", State::Fail, "8 of 16", |fake| fake.wanted.cards = Some(16)),
     ("efa-devices", State::Warn, "is not known", |fake| fake.write("sys/class/dmi/id/product_name", "x9.large\n")),
@@ -55,24 +70,41 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.write("fi_info.yaml", &FI_INFO[psm..]);
     }),
     ("libfabric", State::Fail, "no libfabric.so.1", |fake| fake.no_listing = true),
-    ("libfabric", State::Fail, "9 cards are on the bus", |fake| fake.device(0x18, "0x020000", "0x1d0f", Some("efa"))),
+    ("libfabric", State::Fail, "9 cards are here", |fake| fake.device(0x18, "0x020000", "0x1d0f", Some("efa"))),
     ("rma", State::Warn, "no RDMA write", |fake| fake.wanted.instance = Some("p4d.24xlarge".into())),
     ("rma", State::Fail, "no domain of efa", |fake| {
         let psm = FI_INFO.rfind("fi_info:").unwrap();
         fake.write("fi_info.yaml", &FI_INFO[psm..]);
     }),
-    ("gpu-direct", State::Fail, "closed driver, neither dma-buf nor", |fake| {
-        fake.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07\n");
+    ("gpu-direct", State::Fail, "closed driver, no dma-buf; the cards' p2p attribute is empty: no provider", |fake| {
+        fake.closed_driver();
+        fake.p2p("");
+        // For cards of other vendors: the efa driver never asks it.
+        fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
     }),
+    ("gpu-direct", State::Warn, "no provider; only a libfabric that takes dma-buf", |fake| fake.p2p("")),
     ("gpu-direct", State::Fail, "the NVIDIA driver is not loaded", |fake| fake.remove("proc/driver")),
-    ("gpu-async", State::Warn, "PeerMappingOverride not set", |fake| {
-        fake.write("proc/driver/nvidia/params", "RegistryDwords: \"\"\n")
-    }),
     ("gpu-async", State::Warn, "EFA installer 1.43.2", |fake| {
         fake.write("opt/amazon/efa_installed_packages", "# EFA installer version: 1.43.2\n");
     }),
     ("gpu-register", State::Fail, "rdmap16s0-rdm: registering 2 MiB: Bad address", |fake| {
         fake.asked.trials = Some(vec![trial(false, Ok(())), trial(true, Err("registering 2 MiB: Bad address".into()))]);
+    }),
+    ("gpu-register", State::Fail, "rdmap16s0 does not take GPU memory: by dma-buf", |fake| {
+        let why =
+            "rdmap16s0 does not take GPU memory: by dma-buf: Operation not supported; by peer memory: Bad address";
+        fake.asked.registered = Some(Err(why.into()));
+    }),
+    // From API 1.18 on `efa` claims FI_HMEM by CUDA copies.
+    ("gpu-register", State::Fail, "FI_OPT_CUDA_API_PERMITTED", copies),
+    (
+        "rma",
+        State::Warn,
+        "GPU memory (FI_HMEM) claimed, by CUDA copies of the provider: payloads in GPU memory are staged",
+        copies,
+    ),
+    ("gpu-register", State::Warn, "libfabric does not offer it", |fake| {
+        fake.asked.trials = Some(vec![trial(false, Ok(()))]);
     }),
     ("gdrcopy", State::Warn, "module not loaded", |fake| {
         fake.remove("sys/module/gdrdrv");
@@ -117,6 +149,19 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.asked.gpus_later =
             Some((Duration::from_secs(9), errors(LinkErrors { checksums: 900, ..LinkErrors::default() })));
     }),
+    (
+        "mps",
+        State::Warn,
+        "nvidia-cuda-mps-control is not on PATH: kernels of PEs that share a GPU take turns",
+        |fake| {
+            fake.remove("bin/nvidia-cuda-mps-control");
+        },
+    ),
+    ("mps", State::Warn, "CUDA_MPS_PIPE_DIRECTORY is /run/mps, where nobody answers", |fake| {
+        fake.variable("CUDA_MPS_PIPE_DIRECTORY=/run/mps");
+        fake.write("run/mps/control", "");
+        fake.asked.mps = Some(false);
+    }),
     ("pcie", State::Warn, "0000:22:00.0 (nvidia) runs 8 of 16 lanes", |fake| {
         fs::write(fake.place(0x22).join("current_link_width"), "8\n").unwrap();
     }),
@@ -152,6 +197,12 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.asked.mpi = Some(String::new());
         fake.variable("OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_RANK=3");
     }),
+    ("launch", State::Fail, "its folder /var/spool/slurmd/pmix.7.0 is not in this container", |fake| {
+        fake.write("proc/self/uid_map", "         0       1000          1\n");
+        fake.variable(
+            "SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=16 PMIX_RANK=3 PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0",
+        );
+    }),
     ("launch", State::Warn, "16 tasks per node share 8 GPUs", |fake| {
         fake.variable("SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=32 SLURM_NTASKS_PER_NODE=16 PMIX_RANK=3");
     }),
@@ -167,13 +218,23 @@ const CASES: &[(&str, State, &str, Harm)] = &[
     ("network", State::Fail, "--bootstrap-if eth* names none of ens5", |fake| {
         fake.wanted.interfaces = Some("eth*".into())
     }),
-    ("container", State::Fail, "7 of 8 uverbs nodes", |fake| {
+    ("container", State::Warn, "7 of 8 EFA device nodes, IPC_LOCK granted: a part of the node's cards", |fake| {
         fake.write(".dockerenv", "");
         fake.remove("dev/infiniband/uverbs7");
     }),
-    ("container", State::Fail, "IPC_LOCK not granted", |fake| {
+    ("container", State::Fail, "7 of 8 EFA device nodes", |fake| {
+        fake.wanted.cards = Some(8);
         fake.write(".dockerenv", "");
-        fake.write("proc/self/status", "CapEff:\t00000000a80425fb\n");
+        fake.remove("dev/infiniband/uverbs7");
+    }),
+    ("container", State::Fail, "0 of 8 EFA device nodes", |fake| {
+        fake.write(".dockerenv", "");
+        fake.remove("dev/infiniband");
+    }),
+    ("container", State::Warn, "all of the host's /dev/infiniband is mounted", |fake| {
+        fake.write(".dockerenv", "");
+        fake.nvlink_devices();
+        fake.write("proc/self/mountinfo", "31 20 0:5 /infiniband /dev/infiniband rw - devtmpfs devtmpfs rw\n");
     }),
     ("container", State::Warn, "gdrdrv is not passed in", |fake| {
         fake.write(".dockerenv", "");
@@ -190,6 +251,14 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         fake.asked.trials = Some(vec![trial(false, Err("nothing has completed for 10s".into()))]);
     }),
 ];
+
+/// A provider that claims GPU memory and would copy it.
+fn copies(fake: &mut Fake) {
+    let why =
+        "rail efa:rdmap16s0-rdm: fi_setopt of FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)";
+    let copied = Trial { copied: true, ..trial(true, Err(why.into())) };
+    fake.asked.trials = Some(vec![trial(false, Ok(())), copied]);
+}
 
 #[test]
 fn a_healthy_machine_passes_every_check() {
@@ -238,6 +307,18 @@ fn link_errors_that_do_not_grow_are_no_trouble() {
 }
 
 #[test]
+fn a_server_that_is_there_is_said() {
+    let mut fake = Fake::healthy();
+    fake.write("tmp/nvidia-mps/control", "");
+    assert_eq!(said(&fake, "mps").found, "a server answers in /tmp/nvidia-mps: ranks use it");
+    fake.asked.mps = Some(false);
+    assert!(said(&fake, "mps").found.starts_with("/bin/nvidia-cuda-mps-control: ginlab starts a server"));
+    fake.variable("CUDA_MPS_PIPE_DIRECTORY=/run/mps");
+    fake.asked.mps = Some(true);
+    assert!(said(&fake, "mps").found.starts_with("a server answers in /run/mps (CUDA_MPS_PIPE_DIRECTORY)"));
+}
+
+#[test]
 fn what_took_longest_stands_first() {
     let mut took = Took::default();
     assert_eq!(took.of("nothing", || 5), 5);
@@ -258,6 +339,7 @@ fn what_is_not_there_is_skipped() {
         "gdrcopy",
         "gpu",
         "nvlink",
+        "mps",
         "visible",
         "counters",
     ] {
@@ -267,6 +349,39 @@ fn what_is_not_there_is_skipped() {
     fake.wanted.efa = true;
     for name in ["efa-devices", "efa-links"] {
         assert_eq!(said(&fake, name).state, State::Fail, "{name} with --require-efa");
+    }
+}
+
+/// Said where no GPU and no card can be used, and not before that is known.
+#[test]
+fn little_is_said_in_one_line() {
+    let fit = |fake: &Fake| only_emulated(&fake.machine());
+    assert_eq!(fit(&Fake::healthy()), None);
+    let mut fake = Fake::plain();
+    fake.asked.visible = None;
+    let line = fit(&fake).unwrap();
+    assert!(
+        line.starts_with("fit for the emulated device alone (no GPU, no EFA card). Run: ginlab proxy --np 2"),
+        "{line}"
+    );
+    assert!(line.contains("ginlab write -p soft-efa:p5"), "{line}");
+    fake.no_listing = true;
+    assert!(fit(&fake).unwrap().contains("ginlab proxy -p model:p5"), "without libfabric");
+    let blind = Fake::healthy();
+    blind.remove("sys/bus");
+    assert_eq!(fit(&blind), None, "the bus was not recorded");
+}
+
+/// Cards of EFA need not work where the run goes over another provider.
+#[test]
+fn another_provider_asks_nothing_of_efa() {
+    let mut fake = Fake::healthy();
+    fake.write(".dockerenv", "");
+    fake.remove("dev/infiniband");
+    assert_eq!(said(&fake, "container").state, State::Fail);
+    fake.wanted.other_provider = true;
+    for name in ["container", "efa-driver", "libfabric", "memlock"] {
+        assert!(said(&fake, name).state < State::Warn, "{name}: {:?}", said(&fake, name));
     }
 }
 

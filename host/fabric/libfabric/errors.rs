@@ -36,14 +36,18 @@ pub(crate) fn refused(
     code: c_int,
     text: impl Into<String>,
 ) -> FabricError {
-    FabricError {
-        rail: rail.to_owned(),
-        operation: operation.into(),
-        code,
-        text: text.into(),
-        hint: hint(doing, code, locked_memory_limit()),
-    }
+    let text = text.into();
+    // The code alone (FI_ENOTCONN) is also that of a peer that has gone; only the provider's words tell.
+    let hint = match text.contains(UNKNOWN_PEER) {
+        true => "the peer must have this side's address in its address vector before it is written to (fi_av_insert)"
+            .to_owned(),
+        false => hint(doing, code, locked_memory_limit()),
+    };
+    FabricError { rail: rail.to_owned(), operation: operation.into(), code, text, hint }
 }
+
+/// Of EFA's words for status 14.
+const UNKNOWN_PEER: &str = "No valid address handle at remote side";
 
 /// What can be done about a libfabric that is not there.
 const REMEDY: &str = "get it by `apt-get install libfabric1` (Debian, Ubuntu) or AWS's EFA installer, or name its file by \
@@ -153,6 +157,9 @@ mod tests {
         assert!(hint(Doing::Transferring, sys::FI_EACCES, None).contains("dropped the region"));
         assert!(hint(Doing::Opening, sys::FI_ENODATA, None).contains("FI_RMA"));
         assert_eq!(hint(Doing::Transferring, sys::FI_EINVAL, None), "");
+        let words = "Transport endpoint is not connected: No valid address handle at remote side (required for RDMA operations) [14]";
+        let unknown = refused("efa", Doing::Transferring, "fi_write of 8 B to peer 0", sys::FI_ENOTCONN, words);
+        assert!(unknown.hint.contains("address vector") && !unknown.hint.contains("security group"), "{unknown}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod bare;
 mod complete;
 mod contexts;
 mod errors;
+mod gpu;
 mod info;
 mod objects;
 mod post;
@@ -16,6 +17,7 @@ mod region;
 mod scripted;
 
 pub(crate) use errors::{Doing, error, refused};
+pub use gpu::GpuMemory;
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
 pub use objects::left_open;
 pub use rail::LibfabricRail;
@@ -63,15 +65,22 @@ impl Level {
 pub struct RailOptions {
     /// When a transfer counts as complete.
     pub level: Level,
-    /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it the rail opens without, and
-    /// says so in [`RailLimits::cuda_memory`](crate::fabric::RailLimits).
+    /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it, or not without CUDA calls of its own, the
+    /// rail opens without, and says so in [`RailLimits::cuda_memory`](crate::fabric::RailLimits) and [`LibfabricRail::gpu_memory`].
     pub cuda_memory: bool,
     /// Ask for messages too (FI_MSG): [`Rail::send`](crate::fabric::Rail::send) and
     /// [`Rail::receive`](crate::fabric::Rail::receive).
     pub messages: bool,
     /// Outstanding transfers at most; `None`: what the provider's queue takes.
     pub max_outstanding: Option<usize>,
+    /// Immediates that peers may send while this side does not poll: the completion queue has room for so many beside the completions of
+    /// the rail's own transfers. `None`: [`IMMEDIATES`]. The senders must keep to it, which the proxies' credits do
+    /// ([`order::unpolled`](crate::proxy::order::unpolled)): an overflow of the queue is lost.
+    pub immediates: Option<usize>,
 }
+
+/// Immediates that a rail has room for unless its [`RailOptions`] say otherwise: for programs that answer each other every few of them.
+pub const IMMEDIATES: usize = 4096;
 
 /// The version of the loaded libfabric, as `1.17`; `None` where there is none.
 #[must_use]

@@ -9,6 +9,7 @@ use libfabric_sys::ops;
 
 use super::contexts::Pool;
 use super::errors::{self, Doing};
+use super::gpu::{self, GpuMemory};
 use super::info::InfoList;
 use crate::fabric::FabricError;
 
@@ -149,6 +150,8 @@ pub(crate) struct Core {
     pub domain: Domain,
     pub(super) _fabric: Fabric,
     pub info: InfoList,
+    /// What the provider has agreed to.
+    pub gpu_memory: GpuMemory,
     /// The provider may write into the contexts of posted operations until the endpoint is closed.
     pub contexts: Pool,
 }
@@ -160,12 +163,9 @@ unsafe impl Send for Core {}
 // SAFETY: as above; a shared `Core` only hands out pointers, and using them is `unsafe` with the above contract.
 unsafe impl Sync for Core {}
 
-/// Completions may come for every outstanding transfer, and immediates on top: room for a burst from many peers.
-const QUEUE_SLACK: usize = 4096;
-
 impl Core {
-    /// Opens and enables everything for the first entry of `info`.
-    pub fn open(rail: &str, info: InfoList) -> Result<Self, FabricError> {
+    /// Opens and enables everything for the first entry of `info`; `immediates`: see [`RailOptions`](super::RailOptions).
+    pub fn open(rail: &str, info: InfoList, immediates: usize) -> Result<Self, FabricError> {
         let entry = info.first();
         let outstanding = entry.transmit().size.clamp(1, super::MAX_OUTSTANDING);
         let receives =
@@ -182,13 +182,16 @@ impl Core {
             // SAFETY: the fabric is open and belongs to this entry.
             unsafe { ops::fi_domain(fabric.as_ptr(), raw, place, none) }
         })?;
+        // A queue that is full loses completions: each of our transfers has a place, and each immediate that peers may send unpolled.
+        let entries = outstanding + receives + immediates;
         let mut attr = sys::fi_cq_attr {
-            size: outstanding + receives + QUEUE_SLACK,
+            size: entries,
             format: sys::FI_CQ_FORMAT_DATA,
             wait_obj: sys::FI_WAIT_NONE,
             ..Default::default()
         };
-        let queue = CompletionQueue::open(rail, Doing::Opening, "fi_cq_open", |place| {
+        let what = format!("fi_cq_open of {entries} entries, {immediates} of them for immediates of peers");
+        let queue = CompletionQueue::open(rail, Doing::Opening, &what, |place| {
             // SAFETY: the domain is open, the attributes live during the call.
             unsafe { ops::fi_cq_open(domain.as_ptr(), &mut attr, place, none) }
         })?;
@@ -211,9 +214,14 @@ impl Core {
         })?;
         // SAFETY: endpoint and address vector are open and of one domain.
         check("fi_ep_bind of the address vector", unsafe { ops::fi_ep_bind(endpoint.as_ptr(), addresses.fid(), 0) })?;
+        let gpu_memory = match entry.info().caps & sys::FI_HMEM {
+            0 => GpuMemory::NotOffered,
+            // SAFETY: opened just now.
+            _ => unsafe { gpu::forbid_cuda_calls(rail, endpoint.as_ptr(), info.library().api()) },
+        };
         // SAFETY: the endpoint is open and bound.
         check("fi_enable", unsafe { ops::fi_enable(endpoint.as_ptr()) })?;
         let contexts = Pool::new(outstanding, receives);
-        Ok(Self { endpoint, addresses, queue, domain, _fabric: fabric, info, contexts })
+        Ok(Self { endpoint, addresses, queue, domain, _fabric: fabric, info, gpu_memory, contexts })
     }
 }

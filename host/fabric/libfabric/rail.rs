@@ -12,7 +12,7 @@ use super::errors::{self, Doing};
 use super::info::{self, InfoList, Wanted};
 use super::objects::Core;
 use super::post::{Quirks, operation};
-use super::{Level, LibfabricRegion, RailOptions};
+use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
 use crate::fabric::discover::Domain;
 use crate::fabric::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
@@ -26,7 +26,8 @@ const ADDRESS_BYTES: usize = 512;
 /// One endpoint on one domain of a libfabric provider.
 ///
 /// Memory of CUDA devices: written against the FI_HMEM interface (fi_mr_regattr with FI_HMEM_CUDA) but not run yet, for want
-/// of a machine whose libfabric has it; tested is only that such a registration fails with a clear error where it is missing.
+/// of a machine whose libfabric has it; tested is that such a registration fails with a clear error where it is missing, and, over a
+/// double of libfabric, that a provider which would copy by CUDA calls is found out.
 pub struct LibfabricRail {
     // Pointers and credit first: the hot path touches nothing else.
     pub(super) endpoint: *mut sys::fid_ep,
@@ -46,6 +47,7 @@ pub struct LibfabricRail {
     pub(super) unposted: Vec<*mut c_void>,
     /// An error that came after completions of the same poll: the next poll's answer.
     pub(super) late_error: Option<Box<FabricError>>,
+    gpu_memory: GpuMemory,
     pub(super) core: Arc<Core>,
 }
 
@@ -63,7 +65,16 @@ impl LibfabricRail {
     pub fn open(domain: &Domain, options: &RailOptions) -> Result<Self, FabricError> {
         let name = format!("{}:{}", domain.provider, domain.name);
         let info = choose_info(domain, options)?;
-        let core = Core::open(&name, info)?;
+        let immediates = options.immediates.unwrap_or(super::IMMEDIATES);
+        let mut core = Core::open(&name, info, immediates)?;
+        if let GpuMemory::ByCudaCalls(_) = core.gpu_memory {
+            // As a rail for host memory: what the provider would do for GPU memory costs that, too (efa closes its shared memory).
+            let plain = choose_info(domain, &RailOptions { cuda_memory: false, ..options.clone() })?;
+            let refused = core.gpu_memory.clone();
+            drop(core);
+            core = Core::open(&name, plain, immediates)?;
+            core.gpu_memory = refused;
+        }
         Self::over(name, core, options)
     }
 
@@ -80,7 +91,7 @@ impl LibfabricRail {
             max_outstanding: free.len(),
             immediate_bytes: entry.domain().cq_data_size,
             link_bits_per_second: entry.link_bits_per_second(),
-            cuda_memory: entry.info().caps & sys::FI_HMEM != 0,
+            cuda_memory: core.gpu_memory == GpuMemory::ByCard,
         };
         let mut rail = Self {
             endpoint: core.endpoint.as_ptr(),
@@ -96,6 +107,7 @@ impl LibfabricRail {
             entries: Box::new([sys::fi_cq_data_entry::default(); BATCH]),
             unposted: core.contexts.receives.iter().map(|slot| slot.cast()).collect(),
             late_error: None,
+            gpu_memory: core.gpu_memory.clone(),
             core,
         };
         rail.post_receives()?;
@@ -112,6 +124,26 @@ impl LibfabricRail {
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Proves that the card of a domain reaches this memory of a GPU: opens a rail that makes no CUDA call and registers the memory
+    /// with it.
+    ///
+    /// # Errors
+    /// Why it does not reach it, or is not known to.
+    ///
+    /// # Safety
+    /// The memory is there until the function returns.
+    pub unsafe fn prove_gpu(domain: &Domain, options: &RailOptions, memory: Memory) -> Result<(), FabricError> {
+        let mut rail = LibfabricRail::open(domain, &RailOptions { cuda_memory: true, ..options.clone() })?;
+        // SAFETY: the caller's; the region ends in this expression.
+        unsafe { rail.register(memory, Access::ALL) }.map(drop)
+    }
+
+    /// What the provider has said of memory of CUDA devices, where it was asked for it ([`RailOptions::cuda_memory`]).
+    #[must_use]
+    pub fn gpu_memory(&self) -> &GpuMemory {
+        &self.gpu_memory
     }
 
     /// The version of the provider that is behind the rail, as `117.0`.
@@ -306,6 +338,9 @@ impl Rail for LibfabricRail {
     /// inside a call of this rail (FI_THREAD_DOMAIN).
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<LibfabricRegion, FabricError> {
         if memory.cuda_device.is_some() && !self.limits.cuda_memory {
+            if let GpuMemory::ByCudaCalls(refused) = &self.gpu_memory {
+                return Err(FabricError::clone(refused));
+            }
             let what = format!("registering {} B of CUDA memory", memory.bytes);
             let text = "the rail was opened without device memory (FI_HMEM not asked for or not offered)";
             return Err(errors::refused(&self.name, Doing::RegisteringCuda, what, sys::FI_ENOSYS, text));

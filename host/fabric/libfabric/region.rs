@@ -8,6 +8,7 @@ use libfabric_sys as sys;
 use libfabric_sys::ops;
 
 use super::errors::{self, Doing};
+use super::gpu::is_made_up;
 use super::objects::{Core, Registration};
 use crate::fabric::{Access, FabricError, Memory, RemoteRegion, mistake};
 
@@ -88,6 +89,15 @@ impl LibfabricRegion {
                 let what = format!("binding to the endpoint after {what}");
                 return Err(errors::error(rail, doing, what, i64::from(code)));
             }
+        }
+        // SAFETY: the registration is open; the key is set since it is enabled.
+        let key = unsafe { (*registration.as_ptr()).key };
+        let key_bytes = info.domain().mr_key_size;
+        if memory.cuda_device.is_some() && is_made_up(key, key_bytes) {
+            let text = format!(
+                "the key {key:#x} is wider than the card's keys of {key_bytes} B: the card does not know this memory"
+            );
+            return Err(errors::refused(rail, doing, what, sys::FI_EOPNOTSUPP, text));
         }
         // SAFETY: the registration is open; the provider filled this in.
         let descriptor = unsafe { (*registration.as_ptr()).mem_desc };

@@ -122,6 +122,7 @@ pub(super) fn rail(receives: usize, script: Script) -> Option<LibfabricRail> {
         domain: object().0,
         _fabric: object().0,
         info: InfoList::blank(library)?,
+        gpu_memory: super::GpuMemory::NotOffered,
         contexts: Pool::new(8, receives),
     };
     Some(LibfabricRail::over("scripted".to_owned(), core, &RailOptions::default()).expect("opened"))

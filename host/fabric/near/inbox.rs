@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Rails that may send to one inbox.
-pub(super) const SENDERS: usize = 256;
+const SENDERS: usize = 256;
 /// Immediates that wait in a queue at most.
 const SLOTS: usize = 256;
 
@@ -31,7 +31,7 @@ struct Queue {
 
 /// The end that receives.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(in crate::fabric) struct Inbox {
     file: MemoryFile,
     /// What has been taken of each queue.
     taken: Vec<u64>,
@@ -39,7 +39,7 @@ pub(super) struct Inbox {
 
 /// The end that sends.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(in crate::fabric) struct Outbox {
     file: MemoryFile,
     queue: usize,
     sent: u64,

@@ -162,8 +162,8 @@ fn a_peer_whose_process_has_ended_is_named() {
     let mut address = a.rail.address().unwrap();
     address[..4].copy_from_slice(&child.id().to_le_bytes());
     let peer = a.rail.add_peer(&address).unwrap();
-    a.rail.look();
-    assert!(!a.rail.peers[peer].as_ref().unwrap().has_ended);
+    a.rail.peers.look();
+    assert!(!a.rail.peers.get(peer).unwrap().has_ended);
     child.kill().unwrap();
     child.wait().unwrap();
     let mut none = Vec::new();

@@ -1,6 +1,7 @@
 //! The ways of an operation to its end, and of a flow.
 
 use super::{AMPLE, Bench, SPACE, Woken, bench, look, result};
+use crate::fabric::scripted::NO_ADDRESS;
 use crate::fabric::{Completion, FabricError};
 use crate::flow::{FlowError, Peer, Target};
 use std::sync::Arc;
@@ -286,14 +287,22 @@ fn peers_come_and_go() {
     let b = bench(2, Duration::from_millis(1));
     let one = crate::flow::Offer { addresses: vec![vec![]], ..b.offer.clone() };
     assert_eq!(b.flow.add_peer(&one), Err(FlowError::Refused("a peer with 1 rails; this flow has 2".into())));
+    // A peer that a rail refuses is on none.
+    let half = crate::flow::Offer { addresses: vec![Vec::new(), NO_ADDRESS.to_vec()], ..b.offer.clone() };
+    assert!(b.flow.add_peer(&half).unwrap_err().to_string().contains("rail 1: add_peer failed: this is no address"));
+    assert_eq!(
+        b.rails.iter().map(|rail| rail.borrow_mut().removed.split_off(0)).collect::<Vec<_>>(),
+        [vec![8], vec![]]
+    );
+    b.rails[1].borrow_mut().peers += 1;
     let (second, third) = (b.flow.add_peer(&b.offer).unwrap(), b.flow.add_peer(&b.offer).unwrap());
     assert_eq!((second, third), (Peer(1), Peer(2)));
     let to = |peer| Target::new(peer, &b.offer, 0).unwrap();
     let write = b.flow.write_all(&b.region, 0, &to(second), 0, 8);
-    assert_eq!(b.rails[0].borrow().written[0].peer, 8);
+    assert_eq!(b.rails[0].borrow().written[0].peer, 9);
     assert_eq!(b.flow.remove_peer(second), Err(FlowError::Refused("peer 1 has 1 operations in flight".into())));
     b.flow.remove_peer(third).unwrap();
-    assert_eq!(b.rails.iter().map(|rail| rail.borrow().removed.clone()).collect::<Vec<_>>(), [vec![9], vec![9]]);
+    assert_eq!(b.rails.iter().map(|rail| rail.borrow().removed.clone()).collect::<Vec<_>>(), [vec![10], vec![10]]);
     for gone in [third, Peer(3), Peer(usize::MAX)] {
         assert_eq!(b.flow.remove_peer(gone), Err(FlowError::Refused(format!("there is no peer {}", gone.0))));
     }

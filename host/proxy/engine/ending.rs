@@ -1,7 +1,8 @@
 //! How an engine ends: by a stall, and by being dropped.
 
 use super::{Engine, EngineError, Queued};
-use crate::fabric::Rail;
+use crate::cuda::DeviceError;
+use crate::fabric::{Completion, Rail};
 use crate::proxy::stage::Stage;
 use crate::rails::{Lane, Turn, drain, leave_to_nics};
 use std::time::Duration;
@@ -43,6 +44,17 @@ impl<R: Rail> Engine<R> {
             rails.join("; "),
             self.signals.state().map(|state| format!("; {state}")).unwrap_or_default()
         )
+    }
+
+    /// What has completed is not told, but the NICs have given it back.
+    #[cold]
+    pub(super) fn unflushed(&mut self, error: DeviceError) -> EngineError {
+        let ended = |completion: &Completion| {
+            matches!(completion, Completion::Done { .. } | Completion::Failed { token: Some(_), .. })
+        };
+        let count = self.completions.drain(..).filter(ended).count();
+        self.posted = self.posted.saturating_sub(count as u64);
+        EngineError::Flush(error)
     }
 
     /// Polls until the providers have given back what they were given, within a bound. The first error of an engine is the

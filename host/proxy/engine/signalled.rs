@@ -2,7 +2,7 @@
 
 use super::{Engine, EngineError, Queued, Route};
 use crate::fabric::{Access, Memory, Rail};
-use crate::proxy::order::{Accounts, Immediate, MOST_PARTS, MOST_RANKS, Rule, SignalWords, head, part};
+use crate::proxy::order::{Accounts, Immediate, Lacks, MOST_RANKS, Rule, SignalWords, head, part};
 use kernels::command::{Command, Opcode, signal_of};
 use std::collections::{HashMap, VecDeque};
 
@@ -38,14 +38,16 @@ pub(super) struct Signals {
     /// Transfers under way to each peer, and each ticket's peer: under [`Rule::Drain`] alone.
     flights: Vec<u64>,
     peer_of: Vec<u32>,
-    /// Commands that wait for a slot or for the drain, in order.
+    /// Commands that wait for credits, for a slot or for the drain, in order.
     held: VecDeque<(u64, Route, Command)>,
+    /// What the first of them lacked.
+    lacks: Lacks,
     /// Tickets whose signals can go out.
     ready: Vec<u64>,
 }
 
-/// How an engine's signals are ordered and where they are counted. By default by count as far as one transfer goes, and by the put's
-/// own completion where there are several: without numbers of ranks there is no account of them.
+/// How an engine's signals are ordered and where they are counted. By default there are none: a signal needs an account with its target,
+/// and with 0 ranks there is no account.
 #[derive(Debug, Default)]
 pub struct SignalRule {
     /// The rule.
@@ -73,6 +75,7 @@ impl Signals {
             flights: vec![0; if drains { rule.ranks } else { 0 }],
             peer_of: vec![0; if drains { window.next_power_of_two() } else { 0 }],
             held: VecDeque::new(),
+            lacks: Lacks::Credits,
             ready: Vec::new(),
         }
     }
@@ -86,7 +89,7 @@ impl Signals {
     /// Whether [`follow_up`](Engine::follow_up) has anything to do.
     #[inline]
     pub fn has_more(&self) -> bool {
-        !self.ready.is_empty() || self.hold_back() || !self.accounts.due.is_empty()
+        !self.ready.is_empty() || self.hold_back() || self.accounts.has_words()
     }
 
     /// An immediate has come.
@@ -135,8 +138,11 @@ impl Signals {
             (None, Some((_, _, command))) => command.peer,
             (None, None) => return None,
         };
-        let what =
-            if self.draining.is_some() { "its puts to drain" } else { "it to say that it is done with earlier puts" };
+        let what = match (&self.draining, self.lacks) {
+            (Some(_), _) => "its puts to drain",
+            (None, Lacks::Credits) => "it to poll earlier signals (no credits are left)",
+            (None, Lacks::Slots) => "it to say that it is done with earlier puts",
+        };
         Some(format!("{} commands wait behind a signal for peer {peer}, and that for {what}", self.held.len()))
     }
 }
@@ -155,6 +161,9 @@ impl<R: Rail> Engine<R> {
     pub fn set_signals(&mut self, rule: SignalRule) -> Result<(), EngineError> {
         if rule.ranks > MOST_RANKS {
             return Err(EngineError::Refused(format!("signals between {} ranks: at most {MOST_RANKS}", rule.ranks)));
+        }
+        if rule.me >= rule.ranks.max(1) {
+            return Err(EngineError::Refused(format!("signals of rank {} of {} ranks", rule.me, rule.ranks)));
         }
         self.signals = Signals::new(rule, self.window);
         Ok(())
@@ -181,10 +190,12 @@ impl<R: Rail> Engine<R> {
         self.signals.words.values()
     }
 
-    /// Whether a command's signal or value is one.
+    /// Whether a command's signal or value is one, and may be sent to its peer.
     pub(super) fn signal_fits(&self, command: &Command) -> bool {
         match command.opcode {
-            Opcode::Signal | Opcode::PutSignal => signal_of(command.immediate).is_some(),
+            Opcode::Signal | Opcode::PutSignal => {
+                signal_of(command.immediate).is_some() && self.signals.accounts.has(command.peer as usize)
+            }
             Opcode::PutValue => (1..=8).contains(&command.bytes) && self.values.is_some(),
             Opcode::Put | Opcode::Get => true,
         }
@@ -193,7 +204,7 @@ impl<R: Rail> Engine<R> {
     /// Lays a command over the rails' queues, or holds it back behind others that wait.
     #[inline]
     pub(super) fn place(&mut self, ticket: u64, route: Route, command: &Command) {
-        if self.signals.hold_back() || !self.spread(ticket, route, command) {
+        if self.signals.hold_back() || !self.spreads(ticket, route, command) {
             self.signals.held.push_back((ticket, route, *command));
         }
     }
@@ -214,7 +225,7 @@ impl<R: Rail> Engine<R> {
         {
             self.lay_signal(ticket, route, peer, immediate);
         }
-        for (peer, immediate) in std::mem::take(&mut self.signals.accounts.due) {
+        for (peer, immediate) in self.signals.accounts.take_words() {
             if let Some(remote) = self.peers.first_entry(peer, 0) {
                 self.lay_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
             }
@@ -222,16 +233,23 @@ impl<R: Rail> Engine<R> {
         while self.signals.draining.is_none()
             && let Some((ticket, route, command)) = self.signals.held.pop_front()
         {
-            if !self.spread(ticket, route, &command) {
+            if !self.spreads(ticket, route, &command) {
                 self.signals.held.push_front((ticket, route, command));
                 return;
             }
         }
     }
 
-    /// Lays a command over the rails' queues; false when it has to wait for a slot of its target.
+    /// As [`spread`](Engine::spread): false when it has to wait, which is noted.
     #[inline]
-    fn spread(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
+    fn spreads(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
+        self.spread(ticket, route, command).map_err(|lacks| self.signals.lacks = lacks).is_ok()
+    }
+
+    /// Lays a command over the rails' queues, or says what it has to wait for. Credits are taken for all immediates of a command, also
+    /// for those that follow its completion: these wait for nothing else then.
+    #[inline]
+    fn spread(&mut self, ticket: u64, route: Route, command: &Command) -> Result<(), Lacks> {
         match command.opcode {
             Opcode::Put | Opcode::Get => self.lay_all(ticket, route, command, |_| None),
             Opcode::PutValue => {
@@ -240,11 +258,12 @@ impl<R: Rail> Engine<R> {
                 self.lay_all(ticket, route, &at, |_| None);
             }
             Opcode::Signal => {
-                self.lay_signal(ticket, route, command.peer, Immediate::Signal(command.immediate).encode())
+                self.signals.accounts.take(command.peer as usize, 1)?;
+                self.lay_signal(ticket, route, command.peer, Immediate::Signal(command.immediate).encode());
             }
             Opcode::PutSignal => return self.spread_signalled(ticket, route, command),
         }
-        true
+        Ok(())
     }
 
     /// As [`lay`](Engine::lay), and counts the transfers for the ticket, of which one was expected.
@@ -257,20 +276,23 @@ impl<R: Rail> Engine<R> {
     }
 
     /// A put with its signal, by the rule.
-    fn spread_signalled(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
+    fn spread_signalled(&mut self, ticket: u64, route: Route, command: &Command) -> Result<(), Lacks> {
         let peer = command.peer;
         let signal = Immediate::Signal(command.immediate).encode();
         let rule = self.signals.rule;
         // Nobody's turn yet: the put may have to wait.
         let pieces = self.scheduler.clone().schedule(command.bytes, self.longest, false, |_| ());
         let parts = pieces + usize::from(rule == Rule::Sequence);
+        let accounts = &mut self.signals.accounts;
+        let most_parts = accounts.most_parts();
         let slot = match rule {
-            Rule::Count if pieces == 1 || parts > MOST_PARTS || !self.signals.accounts.has(peer as usize) => None,
-            Rule::Count | Rule::Sequence => match self.signals.accounts.take(peer as usize) {
-                None => return false,
-                slot => slot,
-            },
-            Rule::Own | Rule::Drain => None,
+            Rule::Count if (2..=most_parts).contains(&parts) => Some(accounts.take_slot(peer as usize, parts)?),
+            // More transfers than the account has numbers for: two immediates behind them.
+            Rule::Sequence => Some(accounts.take_slot(peer as usize, if parts <= most_parts { parts } else { 2 })?),
+            Rule::Count | Rule::Own | Rule::Drain => {
+                accounts.take(peer as usize, 1)?;
+                None
+            }
         };
         let number = command.immediate;
         if command.bytes == 0 && slot.is_none() {
@@ -280,19 +302,19 @@ impl<R: Rail> Engine<R> {
             } else {
                 self.lay_signal(ticket, route, peer, signal);
             }
-            return true;
+            return Ok(());
         }
         match (rule, slot) {
             (Rule::Count, None) if pieces == 1 => self.lay_all(ticket, route, command, |_| Some(signal)),
             (Rule::Count, Some(slot)) => self.lay_all(ticket, route, command, |index| {
                 Some(if index == 0 { head(slot, number) } else { part(slot, parts, number) })
             }),
-            (Rule::Sequence, Some(slot)) if parts <= MOST_PARTS => {
+            (Rule::Sequence, Some(slot)) if parts <= most_parts => {
                 self.tracker.add(ticket, 1);
                 self.lay_all(ticket, route, command, |_| Some(part(slot, parts, number)));
                 self.lay_signal(ticket, route, peer, head(slot, number));
             }
-            // More transfers than the account has numbers for: behind their completion two that carry nothing else.
+            // Behind their completion two that carry nothing else.
             (Rule::Sequence, Some(slot)) => {
                 let behind = [Some(part(slot, 2, number)), Some(head(slot, number))];
                 self.lay_before(ticket, route, command, behind);
@@ -310,7 +332,7 @@ impl<R: Rail> Engine<R> {
                 self.lay_before(ticket, route, command, [Some(signal), None]);
             }
         }
-        true
+        Ok(())
     }
 
     /// Lays a put, and notes what follows its completion.

@@ -26,11 +26,12 @@ proptest! {
         let rule = if in_order { Rule::Sequence } else { Rule::Count };
         let (mut sender, mut target) = (Accounts::new(rule, 1, 2, false), Accounts::new(rule, 0, 2, false));
         let words = SignalWords::default();
+        let told = |from: &mut Accounts, to: &mut Accounts| from.take_words().for_each(|(_, bits)| to.arrive(bits, &words));
         let mut under_way: Vec<(usize, u32)> = Vec::new();
         let mut left: Vec<usize> = puts.iter().map(|(parts, ..)| *parts).collect();
         for (number, (parts, signal, add)) in puts.iter().enumerate() {
             let command = signal_immediate(*signal, *add);
-            let slot = sender.take(0).expect("a window is larger than this test");
+            let slot = sender.take_slot(0, *parts).expect("a window is larger than this test");
             under_way.push((number, head(slot, command)));
             under_way.extend((1..*parts).map(|_| (number, part(slot, *parts, command))));
         }
@@ -50,10 +51,8 @@ proptest! {
             }
             prop_assert_eq!(&words.values()[..8], &expected[..8]);
         }
-        for (rank, bits) in std::mem::take(&mut target.due) {
-            prop_assert_eq!(rank, 1);
-            sender.arrive(bits, &words);
-        }
+        told(&mut sender, &mut target);
+        told(&mut target, &mut sender);
         prop_assert!(sender.outgoing[0].freed <= sender.outgoing[0].taken);
     }
 }
@@ -63,31 +62,51 @@ fn a_slot_is_not_used_again_before_its_target_says_so() {
     let (mut sender, mut target) =
         (Accounts::new(Rule::Count, 3, 8192, false), Accounts::new(Rule::Count, 0, 8192, false));
     let words = SignalWords::default();
-    assert_eq!([sender.take(0), sender.take(0), sender.take(0)], [Some(6), Some(7), None]);
-    assert_eq!(sender.take(1), Some(6), "each target has places of its own");
+    let next = |sender: &mut Accounts| [0; 3].map(|target| sender.take_slot(target, 0));
+    let slots = [Ok(6), Ok(7), Err(Lacks::Slots)];
+    assert_eq!(next(&mut sender), slots);
+    assert_eq!(sender.take_slot(1, 0), Ok(6), "each target has places of its own");
     // The second of two is whole first: nothing comes back, since the first one's place is before it.
     target.arrive(head(7, signal_immediate(5, 1)), &words);
     target.arrive(part(7, 2, signal_immediate(5, 1)), &words);
-    assert_eq!((words.values()[5], target.due.len()), (1, 0));
+    assert_eq!((words.values()[5], target.has_words()), (1, false));
     target.arrive(part(6, 2, signal_immediate(5, 9000)), &words);
     target.arrive(head(6, signal_immediate(5, 9000)), &words);
     assert_eq!(words.values()[5], 9001);
-    let credits = std::mem::take(&mut target.due);
-    assert_eq!(credits, [(3, Immediate::Credit { rank: 0, count: 2 }.encode())]);
-    sender.arrive(credits[0].1, &words);
-    assert_eq!([sender.take(0), sender.take(0), sender.take(0)], [Some(6), Some(7), None]);
+    let done: Vec<(usize, u32)> = target.take_words().collect();
+    assert_eq!(done, [(3, Immediate::Word { rank: 0, word: Word::Done(2) }.encode())]);
+    sender.arrive(done[0].1, &words);
+    assert_eq!(next(&mut sender), slots);
+}
+
+#[test]
+fn a_put_takes_its_slot_and_its_credits_or_neither() {
+    let mut sender = Accounts::new(Rule::Count, 1, 8192, false);
+    // Two credits and two slots at each target.
+    assert_eq!(sender.most_parts(), 2);
+    assert_eq!([sender.take_slot(0, 2), sender.take_slot(0, 1)], [Ok(2), Err(Lacks::Credits)]);
+    assert_eq!((sender.outgoing[0].taken, sender.take(0, 1)), (1, Err(Lacks::Credits)));
+    let words = SignalWords::default();
+    let asks: Vec<(usize, u32)> = sender.take_words().collect();
+    assert_eq!(asks, [(0, Immediate::Word { rank: 1, word: Word::Ask(2) }.encode())], "once");
+    sender.arrive(Immediate::Word { rank: 0, word: Word::Grant(2) }.encode(), &words);
+    assert_eq!([sender.take_slot(0, 1), sender.take_slot(0, 1)], [Ok(3), Err(Lacks::Slots)]);
+    assert_eq!(sender.take(0, 1), Ok(()), "a signal alone needs no slot");
+    assert_eq!(sender.take(0, 1), Err(Lacks::Credits));
 }
 
 #[test]
 fn what_makes_no_sense_is_passed_over() {
     let mut target = Accounts::new(Rule::Count, 0, 2, false);
     let words = SignalWords::default();
-    for bits in [0x3fff_ffff, part(u16::MAX >> 2, 3, 0), Immediate::Credit { rank: 9, count: 5 }.encode()] {
+    for bits in
+        [0x3fff_ffff, part(u16::MAX >> 2, 3, 0), Immediate::Word { rank: 9, word: Word::Done(5) }.encode(), u32::MAX]
+    {
         target.arrive(bits, &words);
     }
     assert!(words.values().iter().all(|value| *value == 0));
     // More credit than was ever taken.
-    target.arrive(Immediate::Credit { rank: 1, count: 5 }.encode(), &words);
+    target.arrive(Immediate::Word { rank: 1, word: Word::Done(5) }.encode(), &words);
     assert_eq!(target.outgoing[1].freed, 0);
 }
 

@@ -64,6 +64,7 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// [`Status::DEADLINE`] when a PE does not come, the reason the host gave, or an earlier failure of this context.
     #[inline(always)]
+    #[track_caller]
     pub fn barrier_all(&mut self) -> Result<(), Status> {
         self.barrier(TeamKind::World)
     }
@@ -73,6 +74,7 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// As [`barrier_all`](Context::barrier_all).
     #[inline(always)]
+    #[track_caller]
     pub fn barrier(&mut self, kind: TeamKind) -> Result<(), Status> {
         self.flush();
         self.scope.sync();

@@ -17,9 +17,9 @@ pub struct Context<S> {
     /// This block's ring; not looked at where the world has none.
     pub(super) ring: Ring,
     /// One more than the last ticket of this thread; 0: none.
-    last: u64,
+    pub(super) last: u64,
     /// The newest watermark that this thread has seen.
-    known: u64,
+    pub(super) known: u64,
     /// Stores to other heaps that no fence stands behind.
     unfenced: bool,
     /// The first reason that a call of this thread failed, or that the scope has agreed on.
@@ -82,16 +82,19 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// [`Status::REFUSED`] where there is no such PE or `to` is shorter than `from`; the reason that a wait ended otherwise.
     #[inline(always)]
+    #[track_caller]
     pub fn put<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
         self.put_nbi(to, from, pe)?;
         self.finish(Call::Put, pe, from.bytes())
     }
 
-    /// As [`put`](Context::put), without waiting: `from` may be written again after `quiet`. OpenSHMEM: `shmem_put_nbi`.
+    /// As [`put`](Context::put), without waiting: `from` may be written again after `quiet`. Two puts to one place may arrive in any order,
+    /// and so may their bytes: `fence` or `quiet` stands between them. OpenSHMEM: `shmem_put_nbi`.
     ///
     /// # Errors
     /// As [`put`](Context::put); in a group, a command that could not be pushed is an error of the next call that waits.
     #[inline(always)]
+    #[track_caller]
     pub fn put_nbi<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Put, pe, from.bytes(), to.bytes() >= from.bytes())?;
         self.scope.sync();
@@ -109,6 +112,7 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// As [`put`](Context::put).
     #[inline(always)]
+    #[track_caller]
     pub fn get<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
         self.get_nbi(to, from, pe)?;
         self.finish(Call::Get, pe, from.bytes())
@@ -119,6 +123,7 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// As [`put_nbi`](Context::put_nbi).
     #[inline(always)]
+    #[track_caller]
     pub fn get_nbi<T: Plain>(&mut self, to: Sym<T>, from: Sym<T>, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Get, pe, from.bytes(), to.bytes() >= from.bytes())?;
         self.scope.sync();
@@ -145,6 +150,7 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// The first failure of this context, or the reason that the wait ended.
     #[inline(always)]
+    #[track_caller]
     pub fn quiet(&mut self) -> Result<(), Status> {
         self.settle(Call::Quiet)
     }
@@ -156,12 +162,14 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// As [`quiet`](Context::quiet).
     #[inline(always)]
+    #[track_caller]
     pub fn fence(&mut self) -> Result<(), Status> {
         self.settle(Call::Fence)
     }
 
     /// Publishes puts that wait for others of their batch. Waits for nothing.
     #[inline(always)]
+    #[track_caller]
     pub fn flush(&mut self) {
         if self.batch.pending() > 0 {
             self.publish(Call::Put);
@@ -171,6 +179,7 @@ impl<S: Scope> Context<S> {
     /// All threads fence, since each may be the one that signals next, and each is behind all stores: a barrier of the scope stands
     /// before and behind.
     #[inline(always)]
+    #[track_caller]
     fn settle(&mut self, call: Call) -> Result<(), Status> {
         self.flush();
         self.scope.sync();
@@ -183,6 +192,7 @@ impl<S: Scope> Context<S> {
 
     /// Waits for this thread's tickets, and lets the scope agree on how that ended.
     #[inline(always)]
+    #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
         if self.batch.pending() > 0 {
             self.publish(call);
@@ -193,6 +203,7 @@ impl<S: Scope> Context<S> {
 
     /// What the scope has come to: the same answer for all its threads, behind a barrier of theirs.
     #[inline(always)]
+    #[track_caller]
     pub(super) fn agreed(&mut self) -> Result<(), Status> {
         self.stop = self.scope.agree(self.stop);
         if self.stop == 0 { Ok(()) } else { Err(Status(self.stop)) }
@@ -267,6 +278,7 @@ impl<S: Scope> Context<S> {
 
     /// Pushes a command behind its payload, once for the scope, now or with its batch.
     #[inline(always)]
+    #[track_caller]
     pub(super) fn post_or_batch(&mut self, call: Call, command: &Command) -> Result<(), Status> {
         if self.batch.capacity() == 1 {
             return self.post(call, command, Behind::Payload);
@@ -278,6 +290,7 @@ impl<S: Scope> Context<S> {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn publish(&mut self, call: Call) {
         match self.batch.publish(&mut self.ring, self.scope.rank()) {
             // One thread of the scope waits for all.

@@ -184,6 +184,7 @@ impl<S: Scope> Exchange<'_, S> {
     /// # Errors
     /// [`Status::DEADLINE`] or the reason the host gave, when a PE's bytes do not come; the same for all threads of the scope.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn all_to_all<const WHOLE: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
         // SAFETY: the caller's contract.
         let done = unsafe { if WHOLE { self.gathered::<UNDER_WAY, WHOLE>(round, plan) } else { self.gathered::<1, WHOLE>(round, plan) } };
@@ -199,6 +200,7 @@ impl<S: Scope> Exchange<'_, S> {
     /// # Errors
     /// As there.
     #[inline(always)]
+    #[track_caller]
     pub unsafe fn folded<const WHOLE: bool>(&self, round: u32, plan: &Plan, fold: &impl Fold) -> Result<(), Status> {
         // SAFETY: the caller's contract.
         let done = unsafe { if WHOLE { self.summed::<UNDER_WAY, WHOLE>(round, plan, fold) } else { self.summed::<1, WHOLE>(round, plan, fold) } };
@@ -207,6 +209,7 @@ impl<S: Scope> Exchange<'_, S> {
 
     /// All threads' answer; behind it each sees what the others have received.
     #[inline(always)]
+    #[track_caller]
     fn ended(&self, done: Result<(), Status>) -> Result<(), Status> {
         match self.scope.agree(done.err().map_or(0, |stop| stop.0)) {
             0 => Ok(()),

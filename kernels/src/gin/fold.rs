@@ -25,20 +25,14 @@ pub trait Fold {
 impl<S: Scope> Context<S> {
     /// What a pair holds once both its words are of this round; it was loaded before. Nothing when that does not come, which is noted.
     #[inline(always)]
-    fn settled(
-        &mut self,
-        pair: &WordPair,
-        held: (u64, u64),
-        round: u32,
-        limit: &mut Limit,
-        (pe, bytes): (u32, u64),
-    ) -> Option<u64> {
+    fn settled(&mut self, pair: &WordPair, held: (u64, u64), round: u32, (pe, bytes): (u32, u64)) -> Option<u64> {
         let (mut low, mut high) = held;
+        // Of each pair: what has come before is progress.
+        let mut limit = Limit::new(self.world.timeout_ns);
         while (low >> 32) as u32 != round || (high >> 32) as u32 != round {
             // SAFETY: the host's word is there while the grid runs.
             if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
-                let failure =
-                    Failure { call: Call::Receive, pe, detail: bytes, seen: low >> 32, wanted: round as u64 };
+                let failure = Failure { call: Call::Receive, pe, detail: bytes, seen: low >> 32, wanted: round as u64 };
                 self.fail(stop, failure);
                 return None;
             }
@@ -49,11 +43,13 @@ impl<S: Scope> Context<S> {
     }
 
     /// Receives every other PE's message of this round, each as long as `own`, and makes one of all: 8 bytes at a time, in the order of PEs,
-    /// this one with `own`. Every PE that does so comes to the same bytes. `to` may be `own`.
+    /// this one with `own`. Every PE that does so comes to the same bytes. `to` may be `own`, also where `own` was what was sent: over rails
+    /// nothing is stored before this PE's messages of this round are complete. On return their sources may be written again.
     ///
     /// # Errors
     /// As [`receive`](Context::receive).
     #[inline(always)]
+    #[track_caller]
     pub fn receive_folded(
         &mut self,
         inbox: Inbox,
@@ -68,9 +64,11 @@ impl<S: Scope> Context<S> {
         if self.world.ring_count != 0 {
             for pe in 0..pes {
                 if self.heap_of(pe) == 0 {
-                    self.wait_signal(Call::Receive, pe, inbox.signals.at(pe), round as u64);
+                    self.wait_message(inbox, round, pe);
                 }
             }
+            // What this PE has sent may lie where the result goes.
+            self.reclaim_all(inbox, round);
             self.agreed()?;
         }
         let heap = self.world.heap;
@@ -78,7 +76,6 @@ impl<S: Scope> Context<S> {
         let (own, target) = unsafe { (heap.add(own.offset() as usize), heap.add(to.offset() as usize)) };
         let lanes = self.scope.size() as u64;
         let mut chunk = self.scope.rank() as u64;
-        let mut limit = Limit::new(self.world.timeout_ns);
         'chunks: while chunk * 8 < bytes {
             let left = bytes - chunk * 8;
             let mut held = None;
@@ -96,7 +93,7 @@ impl<S: Scope> Context<S> {
                         // SAFETY: the slot has a pair for each chunk, and begins on a multiple of 16.
                         let pair = unsafe { &*slot.cast::<WordPair>().add(chunk as usize) };
                         let found = load_relaxed_sys_v2_u64(pair);
-                        match self.settled(pair, found, round, &mut limit, (pe, bytes)) {
+                        match self.settled(pair, found, round, (pe, bytes)) {
                             Some(value) => value,
                             None => break 'chunks,
                         }

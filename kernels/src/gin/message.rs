@@ -8,11 +8,11 @@
 //! The words lie in an [`Inbox`], and the receiver's `receive` copies them where it wants them. That is why it is a call of its own and
 //! not what `put_signal` does with few bytes: there the bytes must lie at their place for anybody who sees the signal, the host too.
 //!
-//! Over rails the same calls are a put with a signal into the inbox.
+//! Over rails the same calls are a put with a signal into the inbox, as one of its [rounds](Context::put_round_nbi).
 
-use super::report::{Call, Failure};
+use super::report::{Call, Failure, NO_PE};
 use super::wait::Limit;
-use super::{Context, Plain, Scope, Signal, Sym};
+use super::{Context, Plain, Scope, Signal, Sym, Wanted};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
 
@@ -27,7 +27,7 @@ pub struct Inbox {
     pub offset: u64,
     /// Bytes of a message at most, a multiple of 8.
     pub capacity: u64,
-    /// One signal for each sender, for messages over rails.
+    /// As many signals as PEs, for messages over rails: one for each pair that a PE is of.
     pub signals: Signal,
 }
 
@@ -39,6 +39,14 @@ impl Inbox {
     pub const fn bytes(capacity: u64, pes: u32) -> u64 {
         // Each word of 8 bytes carries 4.
         pes as u64 * Inbox::ROUNDS * 2 * capacity
+    }
+
+    /// The signal of what two of `pes` PEs send to each other. A PE has another one for each other PE, both as sender and as receiver, so
+    /// the rounds of a signal go to one PE.
+    #[inline(always)]
+    fn signal(&self, one: u32, other: u32, pes: u32) -> Signal {
+        let sum = one + other;
+        self.signals.at(if sum >= pes { sum - pes } else { sum })
     }
 
     /// Where a sender's message of this round lies.
@@ -70,20 +78,23 @@ pub(super) fn joined((low, high): (u64, u64)) -> u64 {
 impl<S: Scope> Context<S> {
     /// Sends `from` to PE `pe` as the message of this round: rounds of an inbox count up from 1, and every PE that is sent to
     /// receives each. A sender may be one round ahead of a receiver and no more: where messages go one way only, let the receiver
-    /// signal. `from` may be written again after `quiet`.
+    /// signal.
+    ///
+    /// A message proves that its own round has arrived, on every path and under every rule. It proves nothing about puts, or about messages of
+    /// other PEs. `from` may be written again after `quiet`, or after [`reclaim`](Context::reclaim) with this round: so a program with two
+    /// sources in turn reclaims with round `r`, writes the source, and sends round `r`. Over rails the call itself waits until the message of
+    /// round `r - 2` to this PE is complete at this side.
     ///
     /// # Errors
-    /// [`Status::REFUSED`] for more bytes than the inbox has room for; otherwise as [`put_signal_nbi`](Context::put_signal_nbi).
+    /// [`Status::REFUSED`] for more bytes than the inbox has room for; otherwise as [`put_round_nbi`](Context::put_round_nbi).
     #[inline(always)]
+    #[track_caller]
     pub fn send<T: Plain>(&mut self, inbox: Inbox, round: u32, from: Sym<T>, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Send, pe, from.bytes(), from.bytes() <= inbox.capacity)?;
         let slot = inbox.slot(self.world.me, round);
         if heap == 0 {
-            // SAFETY: the slot is of the inbox, which the host allocated; bytes have no alignment.
-            let (to, bytes) = unsafe {
-                (Sym::<u8>::from_parts(slot, from.bytes()), Sym::<u8>::from_parts(from.offset(), from.bytes()))
-            };
-            return self.put_signal_nbi(to, bytes, inbox.signals.at(self.world.me), 1, pe);
+            let signal = inbox.signal(self.world.me, pe, self.world.pes);
+            return self.post_round(Call::Send, (slot, from.offset(), from.bytes()), signal, round, pe);
         }
         self.scope.sync();
         let (bytes, lanes) = (from.bytes(), self.scope.size() as u64);
@@ -102,20 +113,20 @@ impl<S: Scope> Context<S> {
     }
 
     /// Receives PE `pe`'s message of this round into `to`, which is as long as what was sent. On return its bytes are visible to the
-    /// scope.
+    /// scope. It waits for this round and is not misled by the next one; all rounds before have been received.
     ///
     /// # Errors
     /// [`Status::REFUSED`] for more bytes than the inbox has room for; [`Status::DEADLINE`] or the reason the host gave when no message
     /// comes.
     #[inline(always)]
+    #[track_caller]
     pub fn receive<T: Plain>(&mut self, inbox: Inbox, round: u32, to: Sym<T>, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Receive, pe, to.bytes(), to.bytes() <= inbox.capacity)?;
         let slot = inbox.slot(pe, round);
         // SAFETY: both are of this PE's heap.
-        let (slot, target) =
-            unsafe { (self.world.heap.add(slot as usize), self.world.heap.add(to.offset() as usize)) };
+        let (slot, target) = unsafe { (self.world.heap.add(slot as usize), self.world.heap.add(to.offset() as usize)) };
         if heap == 0 {
-            self.wait_signal(Call::Receive, pe, inbox.signals.at(pe), round as u64);
+            self.wait_message(inbox, round, pe);
             self.agreed()?;
             // SAFETY: as above; the message is there, and its sender does not write it again before the next round but one.
             unsafe { super::copy::copy(target, slot, to.bytes(), self.scope.rank(), self.scope.size()) };
@@ -124,6 +135,33 @@ impl<S: Scope> Context<S> {
             unsafe { self.take_words(slot.cast(), target, to.bytes(), round, pe) };
         }
         self.agreed()
+    }
+
+    /// Waits until the messages of this round's parity that this PE has sent to PE `pe` may be written again: before
+    /// [`send`](Context::send) of round `r` that is the source of round `r - 2`, behind it that of round `r`. Over rails a source is read
+    /// until the message is complete at this side, which is after the other PE has received it.
+    ///
+    /// # Errors
+    /// As [`reclaim_round`](Context::reclaim_round).
+    #[inline(always)]
+    pub fn reclaim(&mut self, inbox: Inbox, round: u32, pe: u32) -> Result<(), Status> {
+        self.reclaim_round(inbox.signal(self.world.me, pe, self.world.pes), round, pe)
+    }
+
+    /// As [`reclaim`](Context::reclaim), of what went to all other PEs; failures are kept until the scope agrees.
+    #[inline(always)]
+    pub(super) fn reclaim_all(&mut self, inbox: Inbox, round: u32) {
+        if self.world.ring_count != 0 {
+            // One signal of them is of nobody: this PE's to itself.
+            self.wait_sent(inbox.signals, self.world.pes, round, NO_PE);
+        }
+    }
+
+    /// One thread waits for a message over rails; a failure is kept until the scope agrees.
+    #[inline(always)]
+    pub(super) fn wait_message(&mut self, inbox: Inbox, round: u32, pe: u32) {
+        let signal = inbox.signal(self.world.me, pe, self.world.pes);
+        self.wait_wanted(Call::Receive, pe, signal, Wanted::round(round));
     }
 
     /// Waits for the words of a message and stores their bytes; each thread its own.
@@ -155,8 +193,13 @@ impl<S: Scope> Context<S> {
                 while !is_of(words, round) {
                     // SAFETY: the host's word is there while the grid runs.
                     if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
-                        let failure =
-                            Failure { call: Call::Receive, pe, detail: bytes, seen: words.0 >> 32, wanted: round as u64 };
+                        let failure = Failure {
+                            call: Call::Receive,
+                            pe,
+                            detail: bytes,
+                            seen: words.0 >> 32,
+                            wanted: round as u64,
+                        };
                         return self.fail(stop, failure);
                     }
                     cuda_std::thread::relax();
@@ -171,11 +214,13 @@ impl<S: Scope> Context<S> {
     }
 
     /// All PEs exchange: block `i` of `from` goes to PE `i`, and block `i` of `to` comes from it. Both have one block of equal length
-    /// for each PE, of at most the inbox's capacity. Every PE calls it with the same round. OpenSHMEM: `shmem_alltoall`.
+    /// for each PE, of at most the inbox's capacity. Every PE calls it with the same round. On return `from` may be written again.
+    /// OpenSHMEM: `shmem_alltoall`.
     ///
     /// # Errors
     /// As [`send`](Context::send) and [`receive`](Context::receive).
     #[inline(always)]
+    #[track_caller]
     pub fn all_to_all<T: Plain>(&mut self, inbox: Inbox, round: u32, to: Sym<T>, from: Sym<T>) -> Result<(), Status> {
         let (pes, me) = (self.world.pes, self.world.me);
         let block = from.len() / pes as u64;
@@ -186,6 +231,8 @@ impl<S: Scope> Context<S> {
             self.send(inbox, round, from.slice(pe as u64 * block, block), pe)?;
         }
         self.put_nbi(to.slice(me as u64 * block, block), from.slice(me as u64 * block, block), me)?;
+        // Before the messages of the others, which take as long: the calls that receive them agree on how it ended.
+        self.reclaim_all(inbox, round);
         for step in 1..pes {
             let pe = (me + pes - step) % pes;
             self.receive(inbox, round, to.slice(pe as u64 * block, block), pe)?;

@@ -31,6 +31,7 @@ mod exchange;
 mod fold;
 mod message;
 mod report;
+mod round;
 mod scope;
 mod signal;
 mod wait;
@@ -43,7 +44,7 @@ pub use message::Inbox;
 pub use report::{Call, Report};
 pub use scope::{Block, Scope, Thread, Warp};
 pub use cuda_std::Plain;
-pub use wait::{Patience, Planes};
+pub use wait::{Patience, Planes, Wanted};
 
 use crate::ring::Ring;
 use core::fmt;
@@ -63,6 +64,8 @@ pub const MOST_ADDED: u64 = crate::command::MOST_ADDED as u64;
 pub const RESERVED_BYTES: u64 = SIGNALS as u64 * 8 + FETCHING_THREADS as u64 * 8;
 /// Threads of a grid that may fetch values over rails ([`Context::g`]).
 pub const FETCHING_THREADS: u32 = 1 << 16;
+/// Words of [`World::sent`].
+pub const SENT_WORDS: usize = 2 * USER_SIGNALS as usize;
 /// The region number of the heap, on every PE and rail.
 pub const HEAP: u32 = 0;
 
@@ -137,6 +140,20 @@ impl<T: Plain> Sym<T> {
 
 /// A signal: a counter of 64 bits on every PE, 0 at first, that only grows.
 ///
+/// **What it proves.** A signal proves that the put it stands behind has arrived. It proves nothing about another put, not even about an
+/// earlier one to the same PE, and once two puts that add to one signal are under way, no sum proves which of them has come. So either at
+/// most one is under way (the sender has waited, or has been answered), or each put has a signal of its own, or they are rounds
+/// ([`Context::put_round_nbi`]).
+///
+/// | rule on rails | when a put's signal is counted | what else it happens to say |
+/// |---|---|---|
+/// | `count` | when all its transfers are at the target | nothing |
+/// | `own` | after its own completion at the sender | nothing |
+/// | `drain` | after the completion of all that its ring has sent to that PE | these have arrived; it says nothing of other rings |
+/// | `sequence` | when it is its turn in the order of its ring's signalled puts to that PE | these have arrived; it says nothing of puts without a signal |
+///
+/// A program that relies on the last column is wrong by the other rules.
+///
 /// It has two planes, which have one writer's side each: a word in the heap, to which this PE and those whose heaps are mapped add
 /// by system-scope atomics, and a word in host memory, to which this PE's proxies add what immediates bring. Its value is their sum.
 #[repr(transparent)]
@@ -186,6 +203,9 @@ pub struct World {
     pub teams: [Team; TEAMS],
     /// Device memory: barriers passed, by team.
     pub barriers: *const Word,
+    /// Device memory, where PEs are reached by rails: [`SENT_WORDS`], the last put of each signal's odd and even rounds that may be under
+    /// way.
+    pub sent: *const Word,
     /// Device memory: the first failure of the launch.
     pub report: *const Report,
     /// Host memory: not 0 ends every wait with that [`Status`](crate::ring::Status).

@@ -43,6 +43,12 @@ pub enum Call {
     /// A program's own wait for tagged words ([`Patience`](super::Patience)).
     #[cfg_attr(not(target_arch = "nvptx64"), strum(serialize = "a wait for words"))]
     Words = 14,
+    /// `put_round_nbi`.
+    PutRound = 15,
+    /// `wait_round`.
+    WaitRound = 16,
+    /// `reclaim`, `reclaim_round`.
+    Reclaim = 17,
 }
 
 /// A PE that no failure names.

@@ -14,9 +14,12 @@ pub trait Scope: Copy {
     fn size(&self) -> u32;
 
     /// Waits until all are here, and orders their memory accesses among each other.
+    // The caller's line is what the emulated device names when threads wait at two barriers; so in all calls up to a kernel's own.
+    #[track_caller]
     fn sync(&self);
 
     /// Waits until all are here; gives all of them the largest of their reasons (each below 8), mostly 0.
+    #[track_caller]
     fn agree(&self, reason: u64) -> u64;
 
     /// Whether this thread does what is done once.

@@ -2,7 +2,7 @@
 
 use super::context::transfer;
 use super::report::{Call, Failure, NO_PE};
-use super::{Context, MOST_ADDED, Plain, SIGNALS, Scope, Signal, Sym, Thread, USER_SIGNALS};
+use super::{Context, MOST_ADDED, Plain, SIGNALS, Scope, Signal, Sym, Thread, USER_SIGNALS, Wanted};
 use crate::command::Opcode;
 use crate::ring::Status;
 use crate::ring::producer::Behind;
@@ -10,7 +10,7 @@ use cuda_std::memory::{add_relaxed_sys_u64, store_relaxed_sys_u64};
 
 /// A signal and what it adds, as a command carries them.
 #[inline(always)]
-fn immediate(signal: Signal, add: u64) -> u32 {
+pub(super) fn immediate(signal: Signal, add: u64) -> u32 {
     crate::command::signal_immediate(signal.0, add as u32)
 }
 
@@ -18,12 +18,14 @@ impl<S: Scope> Context<S> {
     /// As [`put`](Context::put), then adds `add` to PE `pe`'s signal: whoever sees the signal sees the bytes. OpenSHMEM:
     /// `shmem_put_signal` with SHMEM_SIGNAL_ADD.
     ///
-    /// It speaks of its own bytes alone: earlier puts of this context are ordered before it by `fence`. Over rails `add` is 1 to
-    /// [`MOST_ADDED`], and the order of bytes and signal is made by the rule that the world was opened with.
+    /// The signal proves, under every rule, that the bytes of this put have arrived. It proves nothing about other puts, not even about
+    /// earlier ones to the same PE: those are ordered before it by `fence`; [`Signal`] has what each rule does. Over rails `add` is 1 to
+    /// [`MOST_ADDED`].
     ///
     /// # Errors
     /// As [`put`](Context::put), and [`Status::REFUSED`] for a signal that is not a program's or an `add` that rails cannot carry.
     #[inline(always)]
+    #[track_caller]
     pub fn put_signal<T: Plain>(
         &mut self,
         to: Sym<T>,
@@ -37,12 +39,16 @@ impl<S: Scope> Context<S> {
     }
 
     /// As [`put_signal`](Context::put_signal), without waiting: `from` may be written again after `quiet`. OpenSHMEM:
-    /// `shmem_put_signal_nbi`. A batched context holds it back with its puts, signal and all: `flush` where the other PE should have it
+    /// `shmem_put_signal_nbi`.
+    ///
+    /// While another put that adds to the same signal is under way, the sum at the target proves neither of them: it says how many have
+    /// arrived, and not which. Use a signal for each, or [`put_round_nbi`](Context::put_round_nbi). A batched context holds it back with its puts, signal and all: `flush` where the other PE should have it
     /// now. Calls that wait flush.
     ///
     /// # Errors
     /// As [`put_signal`](Context::put_signal); in a group, a command that could not be pushed is an error of the next call that waits.
     #[inline(always)]
+    #[track_caller]
     pub fn put_signal_nbi<T: Plain>(
         &mut self,
         to: Sym<T>,
@@ -75,11 +81,13 @@ impl<S: Scope> Context<S> {
     /// # Errors
     /// As [`put_signal_nbi`](Context::put_signal_nbi).
     #[inline(always)]
+    #[track_caller]
     pub fn signal_op(&mut self, signal: Signal, add: u64, pe: u32) -> Result<(), Status> {
         self.raise(Call::Signal, signal, add, pe, signal.0 < USER_SIGNALS)
     }
 
     #[inline(always)]
+    #[track_caller]
     pub(super) fn raise(&mut self, call: Call, signal: Signal, add: u64, pe: u32, fits: bool) -> Result<(), Status> {
         let heap = self.begin(call, pe, signal.0 as u64, fits)?;
         if heap == 0 {
@@ -111,13 +119,16 @@ impl<S: Scope> Context<S> {
         self.answer()
     }
 
-    /// Waits until this PE's signal is at least `at_least`; what was put before it was signalled is then visible to the whole scope.
-    /// One thread looks, and the scope meets behind it. OpenSHMEM: `shmem_signal_wait_until` with SHMEM_CMP_GE (a counter that only
+    /// Waits until this PE's signal is at least `at_least`. The bytes of each put whose signal is in that sum have then arrived and are
+    /// visible to the whole scope. The sum does not say whose signals are in it: where `at_least` is all that senders may have added so far,
+    /// it proves all their puts; where one may be ahead, its next put may stand in for one that has not arrived ([`Signal`]). One thread
+    /// looks, and the scope meets behind it. OpenSHMEM: `shmem_signal_wait_until` with SHMEM_CMP_GE (a counter that only
     /// grows needs no other comparison).
     ///
     /// # Errors
-    /// [`Status::DEADLINE`], the reason the host gave, or an earlier failure of this context.
+    /// [`Status::DEADLINE`] when the signal has not grown for the world's timeout, the reason the host gave, or an earlier failure of this context.
     #[inline(always)]
+    #[track_caller]
     pub fn signal_wait_until(&mut self, signal: Signal, at_least: u64) -> Result<(), Status> {
         self.flush();
         self.begin(Call::Wait, self.world.me, signal.0 as u64, signal.0 < SIGNALS)?;
@@ -125,17 +136,24 @@ impl<S: Scope> Context<S> {
         self.agreed()
     }
 
-    /// One thread waits; failures are kept until the scope agrees.
+    /// As `wait_wanted`, for a sum.
     #[inline(always)]
     pub(super) fn wait_signal(&mut self, call: Call, pe: u32, signal: Signal, at_least: u64) {
+        self.wait_wanted(call, pe, signal, Wanted::at_least(at_least));
+    }
+
+    /// One thread waits; failures are kept until the scope agrees.
+    #[inline(always)]
+    pub(super) fn wait_wanted(&mut self, call: Call, pe: u32, signal: Signal, wanted: Wanted) {
         if !self.scope.leads() || self.failed() {
             return;
         }
         let world = self.world;
         // SAFETY: the host's word is there while the grid runs.
-        let waited = world.planes(signal).wait(at_least, world.timeout_ns, unsafe { &*world.abort });
-        if let Err((stop, seen)) = waited {
-            self.fail(stop, Failure { call, pe, detail: signal.0 as u64, seen, wanted: at_least });
+        let waited = world.planes(signal).wait(wanted, world.timeout_ns, unsafe { &*world.abort });
+        if let Err((stop, sum)) = waited {
+            let (seen, wanted) = wanted.told(sum);
+            self.fail(stop, Failure { call, pe, detail: signal.0 as u64, seen, wanted });
         }
     }
 
@@ -185,15 +203,18 @@ impl Context<Thread> {
         let fits = count > 0 && first.0 < SIGNALS && count <= SIGNALS - first.0;
         self.begin(Call::Wait, self.world.me, first.0 as u64, fits)?;
         let world = self.world;
-        let mut limit = super::wait::Limit::new(world.timeout_ns);
+        let mut limit = super::wait::GrowthLimit::new(world.timeout_ns);
         loop {
+            let mut all = 0u64;
             for index in 0..count {
-                if world.planes(first.at(index)).sum() >= at_least {
+                let sum = world.planes(first.at(index)).sum();
+                if sum >= at_least {
                     return Ok(index);
                 }
+                all = all.wrapping_add(sum);
             }
             // SAFETY: the host's word is there while the grid runs.
-            if let Err(stop) = limit.look(unsafe { &*world.abort }) {
+            if let Err(stop) = limit.look(all, unsafe { &*world.abort }) {
                 let failure =
                     Failure { call: Call::Wait, pe: NO_PE, detail: first.0 as u64, seen: 0, wanted: at_least };
                 self.fail(stop, failure);

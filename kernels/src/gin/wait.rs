@@ -18,6 +18,59 @@ const SELDOM: u32 = 8;
 /// Longest pause between two looks at host memory (nanoseconds): each is a round trip over PCIe beside those of others.
 const LONGEST_SLEEP: u32 = 256;
 
+/// What a wait wants of a signal's sum: at least a number, or one round.
+///
+/// Odd rounds add 1 and even rounds add 2 ([`Wanted::added`]). Whoever waits for a round has received all before it, and the sender is at
+/// most one round ahead. So the sum is that of all rounds before, plus 0 to 3: the bit of a round's own number says whether it is among
+/// what has come, also where the next one has come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The least sum; of a round: what all rounds up to it have added.
+    sum: u64,
+    /// 0, or what the round adds.
+    bit: u64,
+}
+
+impl Wanted {
+    /// This sum or more.
+    #[inline(always)]
+    pub const fn at_least(sum: u64) -> Wanted {
+        Wanted { sum, bit: 0 }
+    }
+
+    /// This round, counted from 1.
+    #[inline(always)]
+    pub const fn round(round: u32) -> Wanted {
+        Wanted { sum: 3 * (round as u64 / 2) + round as u64 % 2, bit: Wanted::added(round) }
+    }
+
+    /// What a round adds to its signal.
+    #[inline(always)]
+    pub const fn added(round: u32) -> u64 {
+        2 - round as u64 % 2
+    }
+
+    /// Whether a sum says that it has come.
+    #[inline(always)]
+    pub const fn is_met(self, sum: u64) -> bool {
+        if self.bit == 0 {
+            return sum >= self.sum;
+        }
+        // With all rounds before and `x` of {0, own, other, own + other} the difference is `x - own`, whose bit is clear where own has come.
+        // Two bits of the sum decide, so it does not matter when the round's number begins again at 0.
+        !sum.wrapping_sub(self.sum) & self.bit != 0
+    }
+
+    /// What a report says was seen and wanted in vain: sums, or rounds, of which the next one may have come and does not count.
+    pub(super) fn told(self, sum: u64) -> (u64, u64) {
+        if self.bit == 0 {
+            return (sum, self.sum);
+        }
+        let rounds = |sum: u64| sum / 3 * 2 + !sum.is_multiple_of(3) as u64;
+        (rounds(sum).min(rounds(self.sum).saturating_sub(1)), rounds(self.sum))
+    }
+}
+
 /// The two words of a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct Planes<'a> {
@@ -39,21 +92,23 @@ impl Planes<'_> {
         near + self.far.map_or(0, load_acquire_sys_u64)
     }
 
-    /// Waits until the signal is at least `wanted`; returns what it was then.
+    /// Waits until the signal's sum is what is wanted.
     ///
     /// Whoever adds does so behind its bytes: a PE that has this heap mapped by a system fence and an atomic, a proxy by a
-    /// release. The acquire of the word that completes the sum brings those bytes, and the acquire of the other plane those of its
-    /// share.
+    /// release, after a flush where the device does not order what cards write into its memory. The acquire of the word that completes the
+    /// sum brings those bytes, and the acquire of the other plane those of its share.
+    ///
+    /// The deadline begins again when the signal grows: a sum that comes late, step by step, is no stall.
     ///
     /// # Errors
     /// What it had reached, and [`Status::DEADLINE`] or the reason in `abort`.
     #[inline(always)]
-    pub fn wait(&self, wanted: u64, timeout_ns: u64, abort: &Word) -> Result<(), (Status, u64)> {
+    pub fn wait(&self, wanted: Wanted, timeout_ns: u64, abort: &Word) -> Result<(), (Status, u64)> {
         // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1. Host memory is
         // looked at once and then with pauses.
         let looks = if self.far.is_some() { 1 } else { LOOKS };
         for _ in 0..looks {
-            if self.sum() >= wanted {
+            if wanted.is_met(self.sum()) {
                 return Ok(());
             }
             thread::relax();
@@ -65,23 +120,24 @@ impl Planes<'_> {
 
 /// The first looks were in vain. 0, or the reason to stop. Out of line: there is one such loop for all calls of a kernel.
 #[inline(never)]
-fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: u64, timeout_ns: u64, abort: &Word) -> u64 {
+fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: Wanted, timeout_ns: u64, abort: &Word) -> u64 {
     let mut own = 0;
-    let mut limit = Limit::new(timeout_ns);
+    let mut limit = GrowthLimit::new(timeout_ns);
     let mut looks = 0u32;
     let mut sleep = 0;
     loop {
         if mapped || looks.is_multiple_of(SELDOM) {
             own = load_acquire_sys_u64(near);
         }
-        if own + far.map_or(0, load_acquire_sys_u64) >= wanted {
+        let sum = own + far.map_or(0, load_acquire_sys_u64);
+        if wanted.is_met(sum) {
             return 0;
         }
         looks = looks.wrapping_add(1);
-        if let Err(stop) = limit.look(abort) {
+        if let Err(stop) = limit.look(sum, abort) {
             // Once more: it may have come since.
             let seen = load_acquire_sys_u64(near) + far.map_or(0, load_acquire_sys_u64);
-            return if seen >= wanted { 0 } else { stop.0 };
+            return if wanted.is_met(seen) { 0 } else { stop.0 };
         }
         if far.is_some() && !mapped {
             sleep = (sleep * 2).clamp(16, LONGEST_SLEEP);
@@ -147,6 +203,41 @@ impl Limit {
     }
 }
 
+/// As [`Limit`], for a sum: its deadline begins again when the sum grows. The time is cut into parts, and it is over after as many in a row
+/// without growth as make the whole: so a look costs no more, and the end comes at most a part late.
+pub(super) struct GrowthLimit {
+    part: Limit,
+    /// The sum at the end of the last part, and how many ended without growth.
+    seen: u64,
+    still: u32,
+}
+
+/// Parts of a timeout.
+const PARTS: u32 = 4;
+
+impl GrowthLimit {
+    #[inline(always)]
+    pub fn new(timeout_ns: u64) -> GrowthLimit {
+        GrowthLimit { part: Limit::new(timeout_ns / PARTS as u64), seen: 0, still: 0 }
+    }
+
+    /// After a look in vain that saw this sum.
+    #[inline(always)]
+    pub fn look(&mut self, sum: u64, abort: &Word) -> Result<(), Status> {
+        match self.part.look(abort) {
+            Err(Status::DEADLINE) => self.part_is_over(sum),
+            answer => answer,
+        }
+    }
+
+    fn part_is_over(&mut self, sum: u64) -> Result<(), Status> {
+        self.still = if sum > self.seen { 0 } else { self.still + 1 };
+        self.seen = sum;
+        self.part = Limit::new(self.part.timeout_ns);
+        if self.still < PARTS { Ok(()) } else { Err(Status::DEADLINE) }
+    }
+}
+
 /// The bound of a program's own spin on words that another block or PE stores (a value with its tag, as [`Inbox`](super::Inbox) has
 /// them): each look that was in vain asks it whether to go on. It calls nothing, so the spin keeps its registers; behind the loop
 /// whoever has given up says so by [`World::gave_up`]. Each wait begins with a new one.
@@ -199,5 +290,64 @@ impl World {
     #[inline(never)]
     pub fn gave_up(&self, stop: Status, wanted: u64) {
         super::report::note(self, stop, Failure { call: Call::Words, pe: NO_PE, detail: 0, seen: 0, wanted });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Ends of parts are given, not waited for.
+    #[test]
+    fn the_deadline_begins_again_when_the_sum_grows() {
+        let mut limit = GrowthLimit::new(1000);
+        let mut end = |sum| limit.part_is_over(sum);
+        for _ in 1..PARTS {
+            assert_eq!(end(0), Ok(()));
+        }
+        assert_eq!(end(1), Ok(()), "it has grown at last");
+        for _ in 1..PARTS {
+            assert_eq!(end(1), Ok(()));
+        }
+        assert_eq!(end(1), Err(Status::DEADLINE), "a whole timeout without growth");
+        // However long it takes.
+        let mut limit = GrowthLimit::new(1000);
+        assert!((1..1000).all(|sum| limit.part_is_over(sum).is_ok()));
+        assert_eq!(limit.part.timeout_ns, 250);
+    }
+
+    /// What all rounds up to one have added.
+    fn added_up_to(round: u32) -> u64 {
+        (1..=round).map(Wanted::added).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn a_round_is_met_by_its_own_signal_alone(round in 1u32..5000, own: bool, next: bool) {
+            let before = added_up_to(round - 1);
+            let sum = before + u64::from(own) * Wanted::added(round) + u64::from(next) * Wanted::added(round + 1);
+            prop_assert_eq!(Wanted::round(round).is_met(sum), own);
+            if !own {
+                prop_assert_eq!(Wanted::round(round).told(sum), (u64::from(round) - 1, u64::from(round)));
+            }
+        }
+
+        #[test]
+        fn rounds_go_on_behind_the_largest_number(ahead in 0u32..4, own: bool, next: bool) {
+            // All rounds up to the largest number have added what the two lowest bits say.
+            let mut sum = 3 * (u64::from(u32::MAX) / 2) + 1;
+            for round in 0..ahead {
+                sum += Wanted::added(round);
+            }
+            sum += u64::from(own) * Wanted::added(ahead) + u64::from(next) * Wanted::added(ahead + 1);
+            prop_assert_eq!(Wanted::round(ahead).is_met(sum), own);
+        }
+
+        #[test]
+        fn a_least_sum_is_met_by_it_and_more(wanted: u64, sum: u64) {
+            prop_assert_eq!(Wanted::at_least(wanted).is_met(sum), sum >= wanted);
+            prop_assert!(Wanted::at_least(wanted).is_met(wanted) && !Wanted::at_least(u64::MAX).is_met(u64::MAX - 1));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Boundary rows between resident blocks: words that carry a value and the number of its iteration, and puts with a signal to PEs that
-//! are reached by rails.
+//! Boundary rows between resident blocks: words that carry a value and the number of its iteration, and rounds of puts to PEs that are
+//! reached by rails.
 //!
 //! A row of words is two planes: the first two words of all threads, then the second two. Each access of a warp is then 512 adjacent bytes;
 //! side by side, a thread's 32 bytes would be two accesses that leave every second 16 bytes out.
@@ -109,8 +109,7 @@ unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, colum
     // SAFETY: the caller's contract.
     unsafe {
         if place == 0 {
-            let wanted = args.counted[side] + (tag - args.first) as u64 + 1;
-            return receive(args.link, tag, side, wanted, *columns);
+            return receive(args.link, tag, side, *columns);
         }
         let mut patience = Patience::default();
         loop {
@@ -126,7 +125,7 @@ unsafe fn one_side(args: &ResidentArgs, place: u64, tag: u32, side: usize, colum
     }
 }
 
-/// Sends a row over rails. By all threads of the block.
+/// Sends a row over rails, as the round of its tag. By all threads of the block.
 #[inline(never)]
 pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, columns: Columns) {
     // SAFETY: the caller's contract.
@@ -134,23 +133,49 @@ pub unsafe fn send(link: *const Link, tag: u32, side: usize, points: Points, col
     let world = &link.world;
     let parity = (tag & 1) as usize;
     let (out, halo) = (link.out[parity][side], link.halo[parity][1 - side]);
+    let (signal, peer) = (link.rounds[1 - side], link.peers[side]);
+    let mut line = world.context(Block);
+    // The card may read the row of two iterations ago until its put is complete, also when the neighbour has answered it.
+    if line.reclaim_round(signal, tag, peer).is_err() {
+        // All threads alike. A failure is in the world's report, where the next wait finds it.
+        return;
+    }
     if columns.any {
-        // SAFETY: this thread's columns of a row in the heap. What was sent from it two iterations ago has arrived: the neighbour's answer to
-        // it was taken.
+        // SAFETY: this thread's columns of a row in the heap, which nobody reads now.
         unsafe { store(world.local(out).add(columns.first as usize), &points) };
     }
-    // A failure is in the world's report, where the next wait finds it.
-    let _ = world.context(Block).put_signal_nbi(halo, out, link.signals[1 - side], 1, link.peers[side]);
+    // As above.
+    let _ = line.put_round_nbi(halo, out, signal, tag, peer);
 }
 
 /// Waits for a row over rails. By all threads of the block.
 #[inline(never)]
-unsafe fn receive(link: *const Link, tag: u32, side: usize, wanted: u64, columns: Columns) -> (Points, u32) {
+unsafe fn receive(link: *const Link, tag: u32, side: usize, columns: Columns) -> (Points, u32) {
     // SAFETY: the caller's contract.
     let link = unsafe { &*link };
-    let waited = link.world.context(Block).signal_wait_until(link.signals[side], wanted);
+    let mut line = link.world.context(Block);
+    // What the next row's place waits for is looked at now, while the neighbour's row is on its way.
+    let ready = line.reclaim_round(link.rounds[1 - side], tag + 1, link.peers[side]);
+    let waited = ready.and_then(|()| line.wait_round(link.rounds[side], tag));
     let stop = waited.map_or_else(|stop| stop.0 as u32, |()| 0);
     let row = link.world.local(link.halo[(tag & 1) as usize][side]);
     // SAFETY: the row has arrived, or its values count for nothing.
     (unsafe { load(row.add(columns.first as usize)) }, stop)
+}
+
+/// Waits until what went over rails in this launch is complete: rows to send and halos may then be used otherwise. By all threads of the
+/// block.
+#[inline(never)]
+pub unsafe fn finish(args: &ResidentArgs, memory: &Memory) {
+    // SAFETY: the caller's contract.
+    let (link, doors) = unsafe { (&*args.link, memory.take()) };
+    let mut line = link.world.context(Block);
+    for side in [ABOVE, BELOW] {
+        for parity in [0, 1] {
+            // The doors are the same for all threads, and so is the answer. A failure is in the world's report.
+            if doors[side] == 0 && line.reclaim_round(link.rounds[1 - side], parity, link.peers[side]).is_err() {
+                return;
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::stencil::{WIDTH, load, store};
 use super::{EXCHANGE_BLOCK, EXCHANGE_HOST, EXCHANGE_P, Link, TRACE_SENT, TRACE_WAITED};
-use crate::gin::{Block, Context, Thread};
+use crate::gin::{Block, Context, Scope, Thread};
 use crate::ring::Status;
 use cuda_std::memory::{fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::thread;
@@ -33,7 +33,15 @@ pub unsafe fn receive(link: *const Link, iteration: u32, side: usize) -> Result<
 /// The link is valid, `row` is the boundary row of this side that iteration `iteration` has computed, and `tile` are the first of the tile's
 /// columns and their number.
 #[inline(never)]
-pub unsafe fn send(link: *const Link, iteration: u32, side: usize, row: *const f32, column: u32, any: bool, tile: [u32; 2]) {
+pub unsafe fn send(
+    link: *const Link,
+    iteration: u32,
+    side: usize,
+    row: *const f32,
+    column: u32,
+    any: bool,
+    tile: [u32; 2],
+) {
     // SAFETY: the caller's contract.
     let link = unsafe { &*link };
     if thread::sync_threads_or(link.world.has_failed()) {
@@ -76,12 +84,18 @@ impl Route<'_> {
             let mut line = link.world.context(Thread);
             for point in 0..WIDTH as u32 {
                 if any && column + point < pitch {
-                    line.p(halo.at((column + point) as u64), points[point as usize], self.peer)?;
+                    // Its failure stays in the context.
+                    let _ = line.p(halo.at((column + point) as u64), points[point as usize], self.peer);
                 }
             }
             // Over NVLink the signal's fence stands behind the stores of the whole block.
             if !line.is_mapped(self.peer) {
-                line.quiet()?;
+                // Each thread waits for its own values, and one may fail while its neighbours go on to the barriers of the put.
+                let stop = line.quiet().map_or_else(|stop| stop.0, |()| 0);
+                let agreed = Block.agree(stop);
+                if agreed != 0 {
+                    return Err(Status(agreed));
+                }
             }
             return self.put(first as u64, 0);
         }

@@ -69,6 +69,8 @@ pub struct Link {
     pub counted: [u64; 2],
     /// What one iteration adds to each.
     pub each: u64,
+    /// Of resident rows over rails: raised by the neighbour of each side, a round for each iteration. Signals of their own.
+    pub rounds: [Signal; 2],
     /// [`EXCHANGE_P`], ...
     pub exchange: u32,
     /// 1: a tile waits for its neighbour's rows, and signals its own. 0: something else stands between two iterations.

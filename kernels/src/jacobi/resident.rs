@@ -3,7 +3,7 @@
 //! A block has whole rows: its first ones in registers, the others in shared memory. Neighbouring blocks, also of
 //! two PEs that map each other's heaps (NVLink), give each other their boundary rows as words that carry a value and the number of the
 //! iteration: whoever finds the number has the value, so no barrier, no flag, no fence and no launch stands between two iterations. Rows
-//! for a PE that is reached by rails are put with a signal.
+//! for a PE that is reached by rails are put as [rounds](crate::gin::Context::put_round_nbi), whose signal proves which row has arrived.
 //!
 //! ```text
 //! iteration i:   take the rows beside mine, tag i
@@ -58,7 +58,8 @@ pub struct ResidentArgs {
     pub pitch: u32,
     /// Iterations.
     pub iterations: u32,
-    /// Number of the first iteration: no two launches over the same words share one. From 1, the same on all PEs.
+    /// Number of the first iteration: from 1 in the first launch over these words and rounds, and then where the launch before ended. The same
+    /// on all PEs.
     pub first: u32,
     /// What [`shared_bytes`] says of the block that has most rows.
     pub shared_bytes: u32,
@@ -70,8 +71,6 @@ pub struct ResidentArgs {
     pub words: *const Word,
     /// [`PLACES`] rows of [`row_words`] for words of the PEs beside, 0 before the first launch.
     pub inbox: Sym<u64>,
-    /// What the link's signals have counted before this launch.
-    pub counted: [u64; 2],
     /// Device memory.
     pub link: *const Link,
 }
@@ -104,6 +103,9 @@ unsafe fn run<const RAILS: bool>(args: &ResidentArgs) {
         let mut part = Rows::<RAILS>::load(args);
         if part.iterate(args) {
             part.store(args);
+            if RAILS {
+                door::finish(args, &part.memory);
+            }
         }
     }
 }

@@ -62,9 +62,9 @@ fn wait_as(
             observe.host_poll();
             let (watermark, status) = load_acquire_sys_v2_u64(&host.completion.0);
             if others_wait && watermark > relayed {
-                // Release: whoever acquires the copy sees what the proxy saw before (a get's bytes in host memory;
-                // for bytes that a NIC wrote to device memory, the rail must have seen to their order). The maximum:
-                // the poller of another role may have relayed a newer one.
+                // Release: whoever acquires the copy sees what the proxy saw before: a get's bytes in host memory. Those
+                // that a NIC wrote into device memory the device orders, or the proxy has flushed them (`Engine::progress`
+                // in host/proxy). The maximum: the poller of another role may have relayed a newer one.
                 fetch_max_release_gpu_u64(&device.completion_cache.0.0, watermark);
                 relayed = watermark;
                 poller.release_role = true;

@@ -113,7 +113,8 @@ impl<const WORDS: usize> Consumer<WORDS> {
     }
 
     /// Tells the kernels that all tickets below this are done. Release: what this thread wrote, or saw written, is visible
-    /// before. Bytes that a NIC wrote to device memory are outside this promise: their rail orders them.
+    /// before. Bytes that a NIC wrote into device memory are outside this promise: the caller flushes them before, where the
+    /// device does not order them itself.
     #[inline(always)]
     pub fn publish_watermark(&self, watermark: u64) {
         store_release_host_u64(&self.ring.host().completion.0.0, watermark);

@@ -21,7 +21,8 @@ fn all_to_all<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> R
     line.all_to_all(args.inbox, args.rounds + turn + 1, args.to, args.from)
 }
 
-/// The exchange of blocks that are too long for messages.
+/// The exchange of blocks that are too long for messages. A signal for each sender: in a sum of all, a PE that is a turn ahead would stand in
+/// for another one whose block has not come. Behind `quiet` a sender has one put to each PE under way.
 #[inline(always)]
 fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
     let (me, pes) = (line.world().me, line.world().pes);
@@ -29,9 +30,11 @@ fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32)
     for step in 0..pes {
         let pe = (me + step) % pes;
         let (to, from) = (args.to.slice(me as u64 * block, block), args.from.slice(pe as u64 * block, block));
-        line.put_signal_nbi(to, from, args.signal, 1, pe)?;
+        line.put_signal_nbi(to, from, args.exchanged.at(me), 1, pe)?;
     }
-    line.signal_wait_until(args.signal, args.counted + (turn as u64 + 1) * pes as u64)?;
+    for pe in 0..pes {
+        line.signal_wait_until(args.exchanged.at(pe), (args.rounds + turn) as u64 + 1)?;
+    }
     line.quiet()
 }
 

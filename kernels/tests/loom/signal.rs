@@ -4,7 +4,7 @@ use super::explore;
 use cuda_std::memory::{
     Word, add_relaxed_sys_u64, add_release_host_u64, fence_acq_rel_sys, load_relaxed_sys_u64, store_relaxed_sys_u64,
 };
-use kernels::gin::Planes;
+use kernels::gin::{Planes, Wanted};
 use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;
@@ -49,7 +49,7 @@ fn both_planes(fault: Option<Fault>) {
         let [first, second, near, far] = &*words;
         let planes = Planes { near, far: Some(far), mapped: true };
         let abort = Word::new(0);
-        planes.wait(2, u64::MAX, &abort).expect("both have added");
+        planes.wait(Wanted::at_least(2), u64::MAX, &abort).expect("both have added");
         assert_eq!((load_relaxed_sys_u64(first), load_relaxed_sys_u64(second)), (77, 88), "bytes behind the signal");
         peer.join().expect("peer");
         proxy.join().expect("proxy");

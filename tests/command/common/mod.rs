@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 pub const TOO_LONG: Duration = Duration::from_secs(50);
 
 /// Variables by which launchers and earlier jobs would reach into a test.
-const FOREIGN: [&str; 13] = [
+const FOREIGN: [&str; 14] = [
     "GINLAB_",
     "RANK",
     "LOCAL_RANK",
@@ -34,6 +34,7 @@ const FOREIGN: [&str; 13] = [
     "TORCHELASTIC_",
     "NO_COLOR",
     "TERM",
+    "CUDA_MPS_",
     "FI_",
 ];
 
@@ -258,7 +259,7 @@ pub fn until_listening(port: u16) {
 }
 
 /// The processes whose parent this is.
-fn children(parent: Pid) -> Vec<Pid> {
+pub fn children(parent: Pid) -> Vec<Pid> {
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_child = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

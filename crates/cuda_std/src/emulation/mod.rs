@@ -16,14 +16,17 @@
 mod backend;
 #[cfg_attr(any(loom, miri, feature = "threads"), allow(dead_code))] // what it keeps account of is the lanes'
 mod order;
+mod site;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use backend::position;
 pub(crate) use backend::{
-    SIZE, active_mask, fenced, lane, match_any, relax, shared_memory, shuffle, step, stored, sync_threads_or,
-    synchronize, vote,
+    SIZE, active_mask, fenced, lane, match_any, relax, shared_memory, shuffle, step, stored, sync_threads,
+    sync_threads_or, synchronize, vote,
 };
+#[cfg(not(any(loom, miri, feature = "threads")))]
+pub use backend::{Stepped, Turn};
 pub use order::{Moment, Orders};
 
 use std::io;
@@ -170,8 +173,9 @@ impl Grid {
     ///
     /// # Errors
     /// When the grid is one that no GPU takes, or more than [`RESIDENT_THREADS`] must be resident; when the system refuses threads or
-    /// memory; and for a bug of the kernel: a thread panicked, or all threads of a block wait for one another. The first of these
-    /// ends the whole grid, and the text names block and thread.
+    /// memory; and for a bug of the kernel: a thread panicked, threads of a block wait at different barriers, one has returned while others
+    /// of its block wait for it, lanes of a mask meet at different calls, or all threads of a block wait for one another. The first of
+    /// these ends the whole grid, and the text names block and thread, and the lines of the source where threads wait.
     pub fn run<F: Fn() + Sync>(&self, body: F) -> io::Result<()> {
         if self.blocks == 0 || self.threads == 0 || self.threads > MAX_BLOCK {
             return Err(io::Error::other(format!(

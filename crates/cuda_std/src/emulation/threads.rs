@@ -1,9 +1,10 @@
 //! One CPU thread for each of a grid's threads, each a warp of its own.
 
+use super::site::{Meeting, Site, one_has_left, two_barriers};
 use super::{ALONE, Grid, Position, Vote};
 use crate::memory::Word;
-use std::cell::{RefCell, UnsafeCell};
-use std::panic::Location;
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::panic::{Location, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, thread};
 
@@ -18,6 +19,8 @@ const WAVE: u32 = 1024;
 
 thread_local! {
     static CURRENT: RefCell<Option<(Position, Arc<Block>)>> = const { RefCell::new(None) };
+    /// The barrier at which this thread has met others last, or waits for them.
+    static LAST: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
 /// What the threads of a block share.
@@ -42,8 +45,25 @@ fn block() -> Option<Arc<Block>> {
     CURRENT.with_borrow(|current| current.as_ref().map(|(_, block)| block.clone()))
 }
 
+#[track_caller]
+pub fn sync_threads() {
+    arrive(false, Site { meeting: Meeting::SyncThreads, location: Location::caller() });
+}
+
+#[track_caller]
 pub fn sync_threads_or(predicate: bool) -> bool {
-    block().map_or(predicate, |block| block.barrier.arrive(predicate))
+    arrive(predicate, Site { meeting: Meeting::SyncThreadsOr, location: Location::caller() })
+}
+
+fn arrive(predicate: bool, site: Site) -> bool {
+    match block() {
+        // Destructors wait for nobody: the grid ends.
+        Some(block) if !thread::panicking() => {
+            LAST.set(Some(site));
+            block.barrier.arrive(position().thread_idx_x, predicate, site)
+        }
+        _ => predicate,
+    }
 }
 
 /// In a spin: the others have their turns.
@@ -95,7 +115,7 @@ pub fn shared_memory(words: usize) -> Option<*mut u8> {
     Some(UnsafeCell::raw_get(memory.0.as_ptr()).cast())
 }
 
-/// A barrier that, as on a GPU, does not wait for threads that have returned.
+/// A barrier for all threads of a block, at one call. A thread that panics is not waited for: the grid ends anyway.
 #[derive(Debug)]
 struct Barrier {
     state: Mutex<BarrierState>,
@@ -104,8 +124,15 @@ struct Barrier {
 
 #[derive(Debug)]
 struct BarrierState {
+    /// Threads that have not panicked.
     alive: u32,
     arrived: u32,
+    /// The number of the first of these, and where it waits.
+    first: Option<(u32, Site)>,
+    /// A thread that has returned, and where it has met others last.
+    gone: Option<(u32, Option<Site>)>,
+    /// A bug of the kernel: nobody goes on.
+    failed: Option<String>,
     vote: bool,
     generation: u64,
     result: bool,
@@ -113,7 +140,16 @@ struct BarrierState {
 
 impl Barrier {
     fn new(threads: u32) -> Barrier {
-        let state = BarrierState { alive: threads, arrived: 0, vote: false, generation: 0, result: false };
+        let state = BarrierState {
+            alive: threads,
+            arrived: 0,
+            first: None,
+            gone: None,
+            failed: None,
+            vote: false,
+            generation: 0,
+            result: false,
+        };
         Barrier { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -122,27 +158,55 @@ impl Barrier {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn arrive(&self, predicate: bool) -> bool {
+    fn arrive(&self, thread: u32, predicate: bool, site: Site) -> bool {
         let mut state = self.lock();
+        let first = *state.first.get_or_insert((thread, site));
+        if !first.1.is(&site) {
+            self.fail(&mut state, two_barriers((thread, site), first));
+        } else if let Some(gone) = state.gone {
+            self.fail(&mut state, one_has_left(gone, (thread, site)));
+        }
         state.arrived += 1;
         state.vote |= predicate;
         let generation = state.generation;
         self.release_if_complete(&mut state);
-        while state.generation == generation {
+        while state.generation == generation && state.failed.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.failed.is_some() {
+            drop(state);
+            // Ends this thread and prints nothing: the text is the grid's.
+            resume_unwind(Box::new("the grid has ended"));
         }
         state.result
     }
 
-    fn leave(&self) {
+    /// A thread has panicked, or was never started.
+    fn give_up(&self) {
         let mut state = self.lock();
         state.alive -= 1;
         self.release_if_complete(&mut state);
     }
 
+    /// A thread has returned.
+    fn leave(&self, thread: u32, last: Option<Site>) {
+        let mut state = self.lock();
+        state.gone = Some((thread, last));
+        if let Some(first) = state.first {
+            self.fail(&mut state, one_has_left((thread, last), first));
+        }
+    }
+
+    /// The first bug is the one that is told.
+    fn fail(&self, state: &mut BarrierState, why: String) {
+        state.failed.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
     fn release_if_complete(&self, state: &mut BarrierState) {
         if state.arrived > 0 && state.arrived == state.alive {
             state.arrived = 0;
+            state.first = None;
             state.result = std::mem::take(&mut state.vote);
             state.generation += 1;
             self.changed.notify_all();
@@ -156,14 +220,17 @@ struct Resident;
 impl Resident {
     fn enter(position: Position, block: Arc<Block>) -> Resident {
         CURRENT.set(Some((position, block)));
+        LAST.set(None);
         Resident
     }
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        if let Some((_, block)) = CURRENT.take() {
-            block.barrier.leave();
+        match CURRENT.take() {
+            Some((_, block)) if thread::panicking() => block.barrier.give_up(),
+            Some((position, block)) => block.barrier.leave(position.thread_idx_x, LAST.get()),
+            None => {}
         }
     }
 }
@@ -181,14 +248,15 @@ pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
 
 fn run_wave(blocks: std::ops::Range<u32>, grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     thread::scope(|scope| {
-        let mut handles = Vec::new();
+        let (mut handles, mut started) = (Vec::new(), Vec::new());
         let mut refused = None;
         for block_idx_x in blocks {
             let block = Arc::new(Block { barrier: Barrier::new(grid.threads), shared: OnceLock::new() });
+            started.push((block_idx_x, block.clone()));
             for thread_idx_x in 0..grid.threads {
                 if refused.is_some() {
                     // The threads of this block that do run must not wait for those that never started.
-                    block.barrier.leave();
+                    block.barrier.give_up();
                     continue;
                 }
                 let position =
@@ -201,7 +269,7 @@ fn run_wave(blocks: std::ops::Range<u32>, grid: &Grid, body: &(dyn Fn() + Sync))
                 match spawned {
                     Ok(handle) => handles.push((position, handle)),
                     Err(error) => {
-                        block.barrier.leave();
+                        block.barrier.give_up();
                         refused = Some(error);
                     }
                 }
@@ -213,10 +281,12 @@ fn run_wave(blocks: std::ops::Range<u32>, grid: &Grid, body: &(dyn Fn() + Sync))
                 panicked = Some(format!("block {block_idx_x}, thread {thread_idx_x} panicked"));
             }
         }
-        match (refused, panicked) {
-            (Some(error), _) => Err(error),
-            (None, Some(text)) => Err(io::Error::other(text)),
-            (None, None) => Ok(()),
+        let failed = started.iter().find_map(|(index, block)| Some((index, block.barrier.lock().failed.take()?)));
+        match (refused, failed, panicked) {
+            (Some(error), ..) => Err(error),
+            (None, Some((index, why)), _) => Err(io::Error::other(format!("block {index}: {why}"))),
+            (None, None, Some(text)) => Err(io::Error::other(text)),
+            (None, None, None) => Ok(()),
         }
     })
 }

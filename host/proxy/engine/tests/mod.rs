@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 mod bytes;
+mod credits;
 mod end;
+mod flush;
 mod posting;
 mod signals;
 mod staging;
@@ -57,6 +59,7 @@ impl Bench {
             [(0, &source), (1, &destination)].map(region).to_vec()
         };
         engine.set_peers(&[keyed(1), keyed(2)]).unwrap();
+        engine.set_signals(super::SignalRule { me: 1, ranks: 2, ..super::SignalRule::default() }).unwrap();
         Bench { engine, rails: scripts, closed }
     }
 

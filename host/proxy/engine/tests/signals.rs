@@ -3,7 +3,7 @@
 use super::{Bench, SOON, put};
 use crate::fabric::{Completion, Transfer};
 use crate::proxy::engine::{EngineError, SignalRule};
-use crate::proxy::order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, head, part};
+use crate::proxy::order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, part};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
 /// Signal 7, 3000 times: some of what it adds travels with the parts, the rest with the head.
@@ -233,11 +233,12 @@ fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
     let sent = bench.sent().len();
     bench.pump();
     assert_eq!((bench.sent().len(), bench.engine.room()), (sent, 0));
-    bench.arrives(Immediate::Credit { rank: 0, count: 1 }.encode());
+    bench.arrives(Immediate::Word { rank: 0, word: Word::Done(1) }.encode());
     // The slot is the first one's again.
     let first = bench.sent()[0].1;
     assert_eq!(bench.sent()[sent].1, first);
-    assert_eq!(bench.sent().last(), Some(&(8, None)));
+    // Of two transfers in sequence.
+    assert_eq!(bench.sent()[sent + 2], (8, None));
     assert_eq!(bench.engine.signals.state(), None);
 }
 
@@ -255,7 +256,7 @@ fn signals_that_arrive_are_counted_and_their_senders_told() {
     }
     assert_eq!(bench.engine.signals()[7], 6000 + 128 * 3000);
     assert!(bench.engine.signals.has_more());
-    assert_eq!(bench.sent(), [(0, Some(Immediate::Credit { rank: 1, count: 128 }.encode()))]);
+    assert_eq!(bench.sent(), [(0, Some(Immediate::Word { rank: 1, word: Word::Done(128) }.encode()))]);
     // No command asked for it.
     let token = bench.written(0)[0].token;
     bench.done(&[token]);

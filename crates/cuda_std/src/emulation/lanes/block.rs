@@ -3,7 +3,9 @@
 //! All of a block happens on one worker, so its state is in cells and takes neither locks nor atomic operations. Lanes reach it
 //! through [`super::current`] while they run; the worker reaches it between two lanes. The two never hold a `&mut` to any of it.
 
+use super::super::site::{Site, has_returned, one_has_left, two_barriers};
 use super::super::{Orders, Position};
+use super::lane::{Lane, Stop};
 use super::stacks::{Place, Stacks};
 use super::warp::Warp;
 use super::workers::Launch;
@@ -16,78 +18,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::{io, ptr};
 
-/// Why a lane gives the worker back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// It spins: it looks again when the others have had their turns.
-    Spins,
-    /// It waits at a barrier or for lanes of its warp, which will make it ready again.
-    Waits,
-    /// The seed has taken the worker from it.
-    Turns,
-}
-
 /// A warp's turn ends after so many of its lanes' turns, also when some could go on: others want to be seen as well.
 const MOST_TURNS: u32 = 4096;
-
-/// Lines of a lane's stack that it needs to go on: the frames of its stop, and the kernel's own.
-#[cfg(target_arch = "x86_64")]
-const FETCHED_LINES: usize = 6;
-
-/// A lane.
-pub struct Lane {
-    pub position: Position,
-    block: Cell<*const Block>,
-    yielder: Cell<*const Yielder<(), Stop>>,
-    /// Its stack pointer may not be below this when it stops.
-    lowest: usize,
-    /// Where it was when it stopped.
-    stopped_at: Cell<usize>,
-}
-
-impl Lane {
-    pub fn block(&self) -> &Block {
-        // SAFETY: set when the block was made, which outlives its lanes' coroutines.
-        unsafe { &*self.block.get() }
-    }
-
-    pub fn warp(&self) -> &Warp {
-        &self.block().warps[(self.position.thread_idx_x / SIZE) as usize]
-    }
-
-    pub fn bit(&self) -> u32 {
-        1 << (self.position.thread_idx_x % SIZE)
-    }
-
-    /// Fetches the end of its stack into the cache, while another lane has its turn: a block's stacks are more than the first
-    /// cache holds (AMD EPYC, least of three runs in turns, 256 lanes: a barrier takes 7.9 instead of 8.3 us).
-    #[inline(always)]
-    fn fetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..FETCHED_LINES {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it may name any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::without_provenance(self.stopped_at.get() + 64 * line)) };
-        }
-    }
-
-    /// Gives the worker back, until the lane is ready and has its turn.
-    pub fn stop(&self, stop: Stop) {
-        if self.block().ending.get() || std::thread::panicking() {
-            // Destructors of a lane that is being unwound wait for nobody: the grid has ended.
-            return;
-        }
-        let here = ptr::from_ref(&stop).addr();
-        assert!(
-            here >= self.lowest,
-            "the kernel's stack is nearly full: {} bytes are left to it",
-            super::stacks::STACK_BYTES
-        );
-        self.stopped_at.set(here);
-        // SAFETY: set when the coroutine began, in which we are.
-        unsafe { (*self.yielder.get()).suspend(stop) };
-    }
-}
 
 /// A block's state.
 pub struct Block {
@@ -97,12 +29,16 @@ pub struct Block {
     ready: Cell<u32>,
     alive: Cell<u32>,
     arrived: Cell<u32>,
+    /// The number of the first of these, and where it waits.
+    first: Cell<Option<(u32, Site)>>,
+    /// Why the grid must end: see [`Lane::fail`].
+    pub failed: Cell<Option<String>>,
     vote: Cell<bool>,
     voted: Cell<bool>,
     seeded: bool,
     /// State of the random numbers.
     random: Cell<u64>,
-    ending: Cell<bool>,
+    pub ending: Cell<bool>,
     pub orders: Option<Orders>,
     /// The block's shared memory, once somebody asks for it.
     pub shared: OnceCell<Box<[UnsafeCell<u128>]>>,
@@ -142,9 +78,18 @@ impl Block {
         self.ready.set(self.ready.get() | 1 << warp.index);
     }
 
-    /// The block barrier with a vote.
-    pub fn barrier(&self, lane: &Lane, predicate: bool) -> bool {
-        let warp = lane.warp();
+    /// The block barrier, with a vote.
+    pub fn barrier(&self, lane: &Lane, predicate: bool, site: Site) -> bool {
+        let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
+        let first = if self.arrived.get() == 0 { None } else { self.first.get() };
+        let is_right = first.is_none_or(|(_, first)| first.is(&site)) && self.is_whole() && warp.has_no_meeting();
+        if !is_right && let Some(why) = self.refused(lane, first, site) {
+            lane.fail(why);
+        }
+        if first.is_none() {
+            self.first.set(Some((thread, site)));
+        }
+        lane.last.set(Some(site));
         self.arrived.set(self.arrived.get() + 1);
         self.vote.set(self.vote.get() | predicate);
         warp.at_barrier.set(warp.at_barrier.get() | lane.bit());
@@ -157,9 +102,30 @@ impl Block {
         self.voted.get()
     }
 
-    /// Lets all go on when all that have not returned are there; whether they were.
+    /// Whether no lane has returned.
+    fn is_whole(&self) -> bool {
+        self.alive.get() as usize == self.lanes.len()
+    }
+
+    /// Why this lane may not wait at this barrier.
+    #[cold]
+    fn refused(&self, lane: &Lane, first: Option<(u32, Site)>, site: Site) -> Option<String> {
+        let here = (lane.position.thread_idx_x, site);
+        if let Some(first) = first
+            && !first.1.is(&site)
+        {
+            return Some(two_barriers(here, first));
+        }
+        if let Some(gone) = self.lanes.iter().find(|lane| lane.warp().alive.get() & lane.bit() == 0) {
+            return Some(one_has_left((gone.position.thread_idx_x, gone.last.get()), here));
+        }
+        let waits = lane.warp().waits_for(here.0 % SIZE)?;
+        Some(format!("thread {} waits at {site}, and {waits}", here.0))
+    }
+
+    /// Lets all go on when all are there; whether they were.
     fn release_barrier(&self) -> bool {
-        if self.arrived.get() == 0 || self.arrived.get() < self.alive.get() {
+        if (self.arrived.get() as usize) < self.lanes.len() {
             return false;
         }
         self.arrived.set(0);
@@ -179,19 +145,26 @@ impl Block {
     /// A lane has returned.
     fn leave(&self, lane: &Lane) -> Result<(), String> {
         self.alive.set(self.alive.get() - 1);
-        let warp = lane.warp();
+        let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
         warp.alive.set(warp.alive.get() & !lane.bit());
-        warp.check_meetings(lane.position.thread_idx_x % SIZE)?;
-        self.release_barrier();
-        Ok(())
+        let gone = (thread, lane.last.get());
+        let at_barrier = if self.arrived.get() == 0 { None } else { self.first.get() };
+        let why = match (at_barrier, warp.waits_for(thread % SIZE)) {
+            (Some(first), _) => one_has_left(gone, first),
+            (None, Some(waits)) => format!("{}, and {waits}", has_returned(gone)),
+            (None, None) => return Ok(()),
+        };
+        Err(format!("block {}: {why}", self.index()))
     }
 
     /// Why nobody can go on, though not all have returned.
     fn stuck(&self) -> String {
         let at_barrier: u32 = self.warps.iter().map(|warp| warp.at_barrier.get().count_ones()).sum();
         let mut text = format!("block {}: all its threads wait for one another", self.index());
-        if at_barrier > 0 {
-            text += &format!("; {at_barrier} of {} at the block barrier", self.alive.get());
+        if at_barrier > 0
+            && let Some((_, site)) = self.first.get()
+        {
+            text += &format!("; {at_barrier} of {} at {site}", self.alive.get());
         }
         for warp in &self.warps {
             text += &warp.waiting();
@@ -217,17 +190,10 @@ impl Running {
     pub unsafe fn new(launch: &Launch, index: u32, stacks: &mut Stacks) -> io::Result<Running> {
         let threads = launch.threads;
         let places = stacks.take(threads as usize)?;
-        let lane = |(thread, place): (u32, &Place)| Lane {
-            position: Position {
-                thread_idx_x: thread,
-                block_idx_x: index,
-                block_dim_x: threads,
-                grid_dim_x: launch.blocks,
-            },
-            block: Cell::new(ptr::null()),
-            yielder: Cell::new(ptr::null()),
-            lowest: place.lowest(),
-            stopped_at: Cell::new(place.lowest()),
+        let lane = |(thread_idx_x, place): (u32, &Place)| {
+            let position =
+                Position { thread_idx_x, block_idx_x: index, block_dim_x: threads, grid_dim_x: launch.blocks };
+            Lane::new(position, place.lowest())
         };
         let warps: Box<[Warp]> = (0..threads.div_ceil(SIZE)).map(|warp| Warp::new(warp, threads)).collect();
         // By the block's number and not by the worker's: what a seed gives does not depend on the workers.
@@ -238,6 +204,8 @@ impl Running {
             warps,
             alive: Cell::new(threads),
             arrived: Cell::new(0),
+            first: Cell::new(None),
+            failed: Cell::new(None),
             vote: Cell::new(false),
             voted: Cell::new(false),
             seeded: launch.seed.is_some(),
@@ -247,7 +215,7 @@ impl Running {
             shared: OnceCell::new(),
         });
         for lane in &block.lanes {
-            lane.block.set(Rc::as_ptr(&block));
+            lane.belongs_to(Rc::as_ptr(&block));
         }
         let begin = |(place, lane): (Place, &Lane)| {
             let (lane, launch) = (ptr::from_ref(lane), ptr::from_ref(launch));
@@ -255,7 +223,7 @@ impl Running {
             // both (contract of the caller).
             Some(unsafe {
                 Coroutine::with_stack_unchecked(place, move |yielder: &Yielder<(), Stop>, ()| {
-                    (*lane).yielder.set(yielder);
+                    (*lane).begins(yielder);
                     ((*launch).body)();
                 })
             })
@@ -322,6 +290,7 @@ impl Running {
                 }
                 Some(Stop::Turns) => warp.runnable.set(warp.runnable.get() | bit),
                 Some(Stop::Waits) => {}
+                Some(Stop::Failed) => return Err(block.failed.take().unwrap_or_default()),
                 None => {
                     if let Some(coroutine) = self.coroutines[thread].take() {
                         let place = coroutine.into_stack();
@@ -386,7 +355,7 @@ fn name(lane: &Lane) -> String {
     format!("block {}, thread {}", lane.position.block_idx_x, lane.position.thread_idx_x)
 }
 
-fn text(panic: &(dyn Any + Send)) -> &str {
+pub fn text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("with no text")
 }

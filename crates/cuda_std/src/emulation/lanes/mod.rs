@@ -1,20 +1,24 @@
 //! Lanes as coroutines.
 
 mod block;
+mod lane;
 mod stacks;
+mod stepped;
 mod warp;
 mod workers;
 
+pub use stepped::{Stepped, Turn};
 pub use workers::run;
 
+use super::site::{Meeting, Site};
 use super::{ALONE, Position, Vote};
 use crate::memory::Word;
-use block::{Lane, Stop};
+use lane::{Lane, Stop};
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use warp::Meeting;
+use warp::Call;
 
 /// Lanes of a full warp.
 pub const SIZE: u32 = 32;
@@ -58,14 +62,32 @@ pub fn lane() -> u32 {
     position().thread_idx_x % SIZE
 }
 
+#[track_caller]
+pub fn sync_threads() {
+    barrier(false, Site { meeting: Meeting::SyncThreads, location: Location::caller() });
+}
+
+#[track_caller]
 pub fn sync_threads_or(predicate: bool) -> bool {
-    current().map_or(predicate, |lane| lane.block().barrier(lane, predicate))
+    barrier(predicate, Site { meeting: Meeting::SyncThreadsOr, location: Location::caller() })
+}
+
+/// The block's barrier; of a thread alone, whose turns a test gives, a place where it may have to wait.
+fn barrier(predicate: bool, site: Site) -> bool {
+    match current() {
+        Some(lane) => lane.block().barrier(lane, predicate, site),
+        None => {
+            stepped::pause(Turn::Meets);
+            predicate
+        }
+    }
 }
 
 /// In a spin: the others have their turns.
 pub fn relax() {
     match current() {
         Some(lane) => lane.stop(Stop::Spins),
+        None if stepped::pause(Turn::Spins) => {}
         None => std::thread::yield_now(),
     }
 }
@@ -74,22 +96,28 @@ pub fn active_mask(site: &'static Location<'static>) -> u32 {
     current().map_or(1, |lane| lane.warp().active(lane, site))
 }
 
+#[track_caller]
 fn meet(meeting: Meeting, mask: u32, value: u64, source: u32, alone: u64) -> u64 {
-    current().map_or(alone, |lane| lane.warp().meet(lane, meeting, mask, value, source))
+    let site = Site { meeting, location: Location::caller() };
+    current().map_or(alone, |lane| lane.warp().meet(lane, Call { site, mask, value, source }))
 }
 
+#[track_caller]
 pub fn synchronize(mask: u32) {
     meet(Meeting::Synchronize, mask, 0, 0, 0);
 }
 
+#[track_caller]
 pub fn shuffle(mask: u32, value: u64, source: u32) -> u64 {
     meet(Meeting::Shuffle, mask, value, source, value)
 }
 
+#[track_caller]
 pub fn match_any(mask: u32, value: u64) -> u32 {
     meet(Meeting::Match, mask, value, 0, mask.into()) as u32
 }
 
+#[track_caller]
 pub fn vote(mask: u32, kind: Vote, predicate: bool) -> u32 {
     meet(Meeting::Vote(kind), mask, predicate.into(), 0, predicate.into()) as u32
 }

@@ -1,43 +1,36 @@
 //! A warp: 32 lanes that ask each other things.
 //!
-//! A rendezvous names its lanes by a mask. As on the hardware it is complete when each of them has come to one of the same kind
-//! with the same mask, wherever in the code that is. What the hardware leaves undefined (a lane that has returned, a lane outside
-//! its own mask, a value of a lane outside the mask) is a bug of the kernel here, with the lane's name.
+//! A rendezvous names its lanes by a mask. It is complete when each of them has come to the same call with the same mask. Two lanes that
+//! wait for each other at different calls or with different masks are a bug of the kernel here, also where the hardware would let them
+//! pass, and so is what the hardware leaves undefined: a lane that has returned, a lane outside its own mask, a value of a lane outside
+//! the mask. The message has the lanes and the lines of the source.
 
 use super::super::Vote;
+use super::super::site::{Meeting, Site, has_returned};
 use super::SIZE;
-use super::block::{Block, Lane, Stop};
+use super::block::Block;
+use super::lane::{Lane, Stop};
 use std::cell::Cell;
 use std::panic::Location;
 
-/// What lanes meet for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
-    Synchronize,
-    Shuffle,
-    Match,
-    Vote(Vote),
-}
-
-impl Meeting {
-    fn name(self) -> &'static str {
-        match self {
-            Meeting::Synchronize => "synchronize",
-            Meeting::Shuffle => "a shuffle",
-            Meeting::Match => "a match",
-            Meeting::Vote(_) => "a vote",
-        }
-    }
-}
-
 /// A lane at a rendezvous.
 #[derive(Clone, Copy)]
-struct Call {
-    meeting: Meeting,
-    mask: u32,
-    value: u64,
+pub struct Call {
+    pub site: Site,
+    pub mask: u32,
+    pub value: u64,
     /// The lane whose value it wants.
-    source: u32,
+    pub source: u32,
+}
+
+impl Call {
+    fn names(&self, lane: usize) -> bool {
+        self.mask >> lane & 1 != 0
+    }
+
+    fn is_same(&self, other: &Call) -> bool {
+        self.mask == other.mask && self.site.is(&other.site)
+    }
 }
 
 /// A warp's state.
@@ -57,7 +50,7 @@ pub struct Warp {
     asks: Cell<u64>,
     /// Lanes at a rendezvous.
     meeting: Cell<u32>,
-    calls: [Cell<Call>; SIZE as usize],
+    calls: [Cell<Option<Call>>; SIZE as usize],
     answers: [Cell<u64>; SIZE as usize],
 }
 
@@ -73,7 +66,6 @@ fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
 impl Warp {
     pub fn new(index: u32, threads: u32) -> Warp {
         let all = u32::MAX >> (SIZE - SIZE.min(threads - index * SIZE));
-        let nothing = Call { meeting: Meeting::Synchronize, mask: 0, value: 0, source: 0 };
         Warp {
             index,
             alive: Cell::new(all),
@@ -85,77 +77,128 @@ impl Warp {
             asked: [const { Cell::new(0) }; SIZE as usize],
             asks: Cell::new(0),
             meeting: Cell::new(0),
-            calls: [nothing; SIZE as usize].map(Cell::new),
+            calls: [const { Cell::new(None) }; SIZE as usize],
             answers: [const { Cell::new(0) }; SIZE as usize],
         }
     }
 
-    /// After this lane has returned: whether others wait for it.
-    pub fn check_meetings(&self, gone: u32) -> Result<(), String> {
-        match lanes(self.meeting.get()).find(|lane| self.calls[*lane].get().mask >> gone & 1 != 0) {
-            None => Ok(()),
-            Some(lane) => Err(format!(
-                "lane {gone} of warp {} has returned, and lane {lane} waits for it at {}",
-                self.index,
-                self.calls[lane].get().meeting.name()
-            )),
-        }
+    /// Lanes that wait at a rendezvous with others, and their calls.
+    fn calls(&self, among: u32) -> impl Iterator<Item = (usize, Call)> {
+        lanes(self.meeting.get() & among).filter_map(|lane| Some((lane, self.calls[lane].get()?)))
+    }
+
+    /// A lane for a message.
+    fn named(&self, lane: usize) -> String {
+        format!("lane {lane} of warp {}", self.index)
+    }
+
+    /// Whether no lane waits at a rendezvous.
+    pub fn has_no_meeting(&self) -> bool {
+        self.meeting.get() == 0
+    }
+
+    /// One that waits at a rendezvous for this lane, in words.
+    pub fn waits_for(&self, number: u32) -> Option<String> {
+        let (lane, call) = self.calls(u32::MAX).find(|(_, call)| call.names(number as usize))?;
+        Some(format!("{} waits for it at {}, mask {:#x}", self.named(lane), call.site, call.mask))
     }
 
     /// Who waits at what, for a message.
     pub fn waiting(&self) -> String {
-        let line = |lane: usize| {
-            let call = self.calls[lane].get();
-            format!("; lane {lane} of warp {} at {} of lanes {:#x}", self.index, call.meeting.name(), call.mask)
-        };
-        lanes(self.meeting.get()).take(4).map(line).collect()
+        let line =
+            |(lane, call): (usize, Call)| format!("; {} at {}, mask {:#x}", self.named(lane), call.site, call.mask);
+        self.calls(u32::MAX).take(4).map(line).collect()
+    }
+
+    /// Why this lane may not make this call, if it may not.
+    #[cold]
+    fn refused(&self, lane: &Lane, call: &Call) -> Option<String> {
+        let number = (lane.position.thread_idx_x % SIZE) as usize;
+        let Call { site, mask, source, .. } = *call;
+        if !call.names(number) {
+            return Some(format!(
+                "{} calls {site} with mask {mask:#x}, to which it does not belong",
+                self.named(number)
+            ));
+        }
+        let gone = mask & !self.alive.get();
+        if gone != 0 {
+            let first = self.index as usize * SIZE as usize + lanes(gone).next().unwrap_or(0);
+            let known = lane.block().lanes.get(first).map(|gone| has_returned((first as u32, gone.last.get())));
+            return Some(format!(
+                "{} waits at {site} with mask {mask:#x}, of which {gone:#x} have returned or never were{}{}",
+                self.named(number),
+                if known.is_some() { ": " } else { "" },
+                known.unwrap_or_default()
+            ));
+        }
+        if site.meeting == Meeting::Shuffle && (source >= SIZE || mask >> source & 1 == 0) {
+            return Some(format!(
+                "{} wants a value of lane {source}, which is not among the lanes {mask:#x} of {site}",
+                self.named(number)
+            ));
+        }
+        if let Some(other) = lanes(self.at_barrier.get() & mask).next() {
+            let there = lane.block().lanes[self.index as usize * SIZE as usize + other].last.get();
+            return Some(format!(
+                "{} waits at {site} with mask {mask:#x}, and lane {other}, which is of the mask, at {}",
+                self.named(number),
+                there.map_or("the block barrier".into(), |site| site.to_string())
+            ));
+        }
+        let (other, there) = self.calls(mask).find(|(_, other)| other.names(number) && !other.is_same(call))?;
+        Some(format!(
+            "{} waits at {site} with mask {mask:#x}, lane {other} at {} with mask {:#x}; lanes that wait for each other must make the \
+             same call with the same mask",
+            self.named(number),
+            there.site,
+            there.mask
+        ))
     }
 
     /// Brings lanes of a mask together and returns this lane's answer.
-    pub fn meet(&self, lane: &Lane, meeting: Meeting, mask: u32, value: u64, source: u32) -> u64 {
-        let (block, number) = (lane.block(), lane.position.thread_idx_x % SIZE);
-        assert!(
-            mask & lane.bit() != 0,
-            "lane {number} calls {} of lanes {mask:#x}, to which it does not belong",
-            meeting.name()
-        );
-        assert!(
-            mask & !self.alive.get() == 0,
-            "lane {number} calls {} of lanes {mask:#x}, of which {:#x} have returned or never were",
-            meeting.name(),
-            mask & !self.alive.get()
-        );
-        assert!(
-            meeting != Meeting::Shuffle || source < SIZE && mask >> source & 1 != 0,
-            "lane {number} wants a value of lane {source}, which is not among the lanes {mask:#x} that shuffle"
-        );
-        self.calls[number as usize].set(Call { meeting, mask, value, source });
+    pub fn meet(&self, lane: &Lane, call: Call) -> u64 {
+        let (block, number) = (lane.block(), (lane.position.thread_idx_x % SIZE) as usize);
+        let mask = call.mask;
+        let waiting = self.meeting.get() & mask;
+        // Mostly the first one that waits is at this call with this mask, and then all are that wait for this lane.
+        let first = if waiting == 0 { None } else { self.calls[waiting.trailing_zeros() as usize].get() };
+        let is_right = call.names(number)
+            && mask & (self.at_barrier.get() | !self.alive.get()) == 0
+            && (call.site.meeting != Meeting::Shuffle || call.source < SIZE && call.names(call.source as usize))
+            && first.is_none_or(|first| first.is_same(&call));
+        if !is_right && let Some(why) = self.refused(lane, &call) {
+            lane.fail(why);
+        }
+        lane.last.set(Some(call.site));
+        self.calls[number].set(Some(call));
         self.meeting.set(self.meeting.get() | lane.bit());
-        let have_come = |other: usize| {
-            let call = self.calls[other].get();
-            call.mask == mask && call.meeting == meeting
-        };
-        if self.meeting.get() & mask != mask || !lanes(mask).all(have_come) {
+        // One of the mask may still wait at another rendezvous, with a mask that this lane is not of.
+        let has_come = |other: usize| self.calls[other].get().is_some_and(|other| other.is_same(&call));
+        if waiting | lane.bit() != mask || !lanes(mask).all(has_come) {
             lane.stop(Stop::Waits);
-            return self.answers[number as usize].get();
+            return self.answers[number].get();
         }
         self.meeting.set(self.meeting.get() & !mask);
-        self.answer(block, meeting, mask);
+        self.answer(block, call.site.meeting, mask);
         if block.is_seeded() {
             block.wake(self, mask);
             lane.stop(Stop::Waits);
         } else {
             block.wake(self, mask & !lane.bit());
         }
-        self.answers[number as usize].get()
+        self.answers[number].get()
     }
 
     /// All have come.
     fn answer(&self, block: &Block, meeting: Meeting, mask: u32) {
-        let value = |lane: usize| self.calls[lane].get().value;
+        let call = |lane: usize| self.calls[lane].get();
+        let value = |lane: usize| call(lane).map_or(0, |call| call.value);
         let yes = || lanes(mask).filter(|lane| value(*lane) != 0).fold(0, |yes: u32, lane| yes | 1 << lane);
         let all = |answer: u64| lanes(mask).for_each(|lane| self.answers[lane].set(answer));
         match meeting {
+            // The block's own, which are not met at here.
+            Meeting::SyncThreads | Meeting::SyncThreadsOr => {}
             Meeting::Synchronize => {
                 if let Some(orders) = &block.orders {
                     let first = (self.index * SIZE) as usize;
@@ -164,7 +207,8 @@ impl Warp {
                 }
             }
             Meeting::Shuffle => {
-                lanes(mask).for_each(|lane| self.answers[lane].set(value(self.calls[lane].get().source as usize)));
+                let wanted = |lane: usize| call(lane).map_or(lane, |call| (call.source % SIZE) as usize);
+                lanes(mask).for_each(|lane| self.answers[lane].set(value(wanted(lane))));
             }
             Meeting::Match => {
                 for lane in lanes(mask) {

@@ -1,0 +1,117 @@
+//! Faults around barriers: each ends the grid, and the text has the lines of the source.
+
+use super::*;
+
+/// `barriers.rs:LINE:` of this file, as far as a message has them, in their order.
+fn lines(text: &str) -> Vec<u32> {
+    let file = concat!(file!(), ":");
+    let number = |rest: &str| rest.split(':').next().and_then(|line| line.parse().ok());
+    text.split(file).skip(1).filter_map(number).collect()
+}
+
+/// The grid fails under all of these orders; the text of the first one.
+fn fails_in_all_orders(blocks: u32, threads: u32, body: impl Fn() + Sync) -> String {
+    let text = failure(Grid::new(blocks, threads), &body);
+    for seed in 0..10 {
+        let seeded = failure(Grid::new(blocks, threads).seeded(seed), &body);
+        assert!(seeded.contains("must meet") || seeded.contains("no thread may return"), "{seed}: {seeded}");
+    }
+    text
+}
+
+#[test]
+#[expect(clippy::if_same_then_else, reason = "the same call at two places is the fault")]
+fn threads_that_wait_at_two_barriers_are_named_with_both_lines() {
+    let line = line!();
+    let text = fails_in_all_orders(2, 8, || {
+        if thread::thread_idx_x() == 5 {
+            thread::sync_threads();
+        } else {
+            thread::sync_threads();
+        }
+    });
+    let mut found = lines(&text);
+    found.sort_unstable();
+    assert_eq!(found, [line + 3, line + 5], "{text}");
+    assert!(text.contains("thread 5 waits at") && text.contains("all threads of a block must meet"), "{text}");
+}
+
+/// The hardware forbids to mix the two; a library's call may have both on one line of its user.
+#[test]
+fn a_barrier_with_a_vote_is_not_one_without() {
+    #[track_caller]
+    fn call() {
+        if thread::thread_idx_x() == 0 {
+            thread::sync_threads();
+        } else {
+            thread::sync_threads_or(false);
+        }
+    }
+    let line = line!() + 1;
+    let text = fails_in_all_orders(1, 8, || call());
+    assert_eq!(lines(&text), [line, line], "{text}");
+    assert!(text.contains("(sync_threads)") && text.contains("(sync_threads_or)"), "{text}");
+}
+
+#[test]
+fn a_barrier_in_a_loop_is_one_place() {
+    for seed in 0..10 {
+        let body = || {
+            let mut round = 0;
+            loop {
+                thread::sync_threads();
+                round += 1;
+                if thread::sync_threads_or(thread::thread_idx_x() == 3 && round == 5) {
+                    break;
+                }
+            }
+        };
+        Grid::new(2, 40.min(8 + 32 * seed)).seeded(seed.into()).run(body).expect("runs");
+    }
+}
+
+#[test]
+fn one_thread_that_leaves_is_named_with_where_it_was_and_where_others_wait() {
+    let line = line!();
+    let text = fails_in_all_orders(2, 8, || {
+        thread::sync_threads();
+        if thread::index() == 13 {
+            return;
+        }
+        thread::sync_threads_or(false);
+    });
+    assert!(text.contains("block 1: thread 5 has returned (has met others last at "), "{text}");
+    assert_eq!(lines(&text), [line + 2, line + 6], "{text}");
+    let text = fails_in_all_orders(1, 8, || {
+        if thread::thread_idx_x() != 0 {
+            thread::sync_threads();
+        }
+    });
+    assert!(text.contains("thread 0 has returned (has met nobody before)"), "{text}");
+}
+
+/// The hardware lets the others pass then, or says "illegal instruction".
+#[test]
+fn a_warp_that_leaves_is_a_fault_too() {
+    let line = line!();
+    let text = fails_in_all_orders(1, 96, || {
+        if thread::thread_idx_x() / 32 == 1 {
+            return;
+        }
+        thread::sync_threads();
+    });
+    assert!(text.contains("has returned") && lines(&text) == [line + 5], "{text}");
+}
+
+#[test]
+fn a_block_that_leaves_is_none() {
+    run(3, 40, || {
+        if thread::block_idx_x() == 1 {
+            return;
+        }
+        for _ in 0..3 {
+            thread::sync_threads();
+        }
+    })
+    .expect("runs");
+}

@@ -1,0 +1,216 @@
+//! Requests that are refused, and what the peer sees of them: nothing.
+
+use super::*;
+
+/// As cards are where libfabric wants a receive for each immediate.
+const SOLICITED: u32 = 0;
+
+/// Two open cards, and memory that the second one has registered for everything: address and key.
+struct Two {
+    here: Side,
+    there: Side,
+    /// Of ours the local key.
+    ours: (u64, u32),
+    theirs: (u64, u32),
+    /// The second one's local key.
+    filled: u32,
+    /// What is registered.
+    memory: [Vec<u8>; 2],
+}
+
+const EVERYTHING: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+
+impl Two {
+    /// Only the first one has an address handle of the other one's card.
+    fn open(flags: u32) -> Two {
+        let contexts = cards("name=fast cards=2 reorder=0");
+        let (mut here, there) = (Side::open(contexts[0], 7), Side::with(contexts[1], 9, flags));
+        here.faces(contexts[1]);
+        let mut memory = [vec![7; 64], vec![0; 64]];
+        let [mine, its] = &mut memory;
+        // SAFETY: registered just now.
+        let [(ours, lkey, _), (theirs, filled, rkey)] =
+            [here.register(mine, EVERYTHING), there.register(its, EVERYTHING)]
+                .map(|made| unsafe { ((*made).addr as u64, (*made).lkey, (*made).rkey) });
+        Two { here, there, ours: (ours, lkey), theirs: (theirs, rkey), filled, memory }
+    }
+
+    /// The first bytes of the first one's memory.
+    fn piece(&self, bytes: u32) -> ibv_sge {
+        ibv_sge { addr: self.ours.0, length: bytes, lkey: self.ours.1 }
+    }
+
+    fn write(&self, key: u32, immediate: Option<u32>) -> u32 {
+        assert_eq!(self.here.write(&self.there, &[(1, self.piece(8), self.theirs.0, key, immediate)]), 0);
+        self.here.poll(1)[0].1
+    }
+
+    /// Posts a read or a send of 8 bytes; its status.
+    fn post(&self, begin: impl FnOnce(*mut ibv_qp_ex)) -> u32 {
+        // SAFETY: see `Side::open`.
+        unsafe {
+            let pair = ibv_qp_to_qp_ex(self.here.pair);
+            ((*pair).wr_start.unwrap())(pair);
+            (*pair).wr_id = 2;
+            begin(pair);
+            ((*pair).wr_set_sge.unwrap())(pair, self.ours.1, self.ours.0, 8);
+            ((*pair).wr_set_ud_addr.unwrap())(pair, self.here.handle, self.there.number(), self.there.qkey);
+            assert_eq!(((*pair).wr_complete.unwrap())(pair), 0);
+        }
+        self.here.poll(1)[0].1
+    }
+
+    fn read(&self) -> u32 {
+        // SAFETY: see `Side::open`.
+        self.post(|pair| unsafe { ((*pair).wr_rdma_read.unwrap())(pair, self.theirs.1, self.theirs.0) })
+    }
+
+    fn send(&self, immediate: u32) -> u32 {
+        // SAFETY: see `Side::open`.
+        self.post(|pair| unsafe { ((*pair).wr_send_imm.unwrap())(pair, immediate) })
+    }
+
+    /// The second one posts a receive.
+    fn receive(&self, name: u64) {
+        // SAFETY: see `Side::open`; the piece lives during the call.
+        unsafe {
+            let mut piece = ibv_sge { addr: self.theirs.0 + 32, length: 16, lkey: self.filled };
+            let mut request = ibv_recv_wr { wr_id: name, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
+            let post = (*(*self.there.pair).context).ops.post_recv.unwrap();
+            assert_eq!(post(self.there.pair, &mut request, &mut null_mut()), 0);
+        }
+    }
+
+    /// The name and the opcode of the second one's next completion.
+    fn arrived(&self) -> (u64, u32) {
+        // SAFETY: see `Side::open`.
+        unsafe {
+            let queue = self.there.queue;
+            assert_eq!(((*queue).start_poll.unwrap())(queue, &mut ibv_poll_cq_attr { comp_mask: 0 }), 0);
+            let found = ((*queue).wr_id, ((*queue).read_opcode.unwrap())(queue));
+            ((*queue).end_poll.unwrap())(queue);
+            found
+        }
+    }
+}
+
+/// EFA's status 14: a card reads and writes only for those of whom it has an address handle. Messages need none.
+#[test]
+fn a_card_neither_reads_nor_writes_for_a_stranger() {
+    let mut two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
+    // SAFETY: see `Side::open`; and below.
+    let first = unsafe { (*two.here.pair).context };
+    assert_eq!((two.write(two.theirs.1, Some(5)), two.read()), (14, 14));
+    assert!(two.there.poll_once().is_empty() && two.memory[1] == vec![0; 64], "nothing of it is seen");
+    two.receive(1);
+    assert_eq!(two.send(5), 0);
+    assert_eq!(two.there.poll(1), [(1, 0, Some(5))]);
+    two.there.faces(first);
+    assert_eq!((two.write(two.theirs.1, Some(6)), two.read()), (0, 0));
+    assert_eq!(two.there.poll(1), [(0, 0, Some(6))]);
+    // SAFETY: nothing uses the handle afterwards.
+    unsafe { ibv_destroy_ah(two.there.handle) };
+    assert_eq!((two.write(two.theirs.1, None), two.read()), (14, 14), "a handle that is gone");
+}
+
+#[test]
+fn a_write_that_is_refused_takes_no_receive() {
+    let mut two = Two::open(SOLICITED);
+    // SAFETY: see `Side::open`.
+    two.there.faces(unsafe { (*two.here.pair).context });
+    two.receive(1);
+    assert_eq!(two.write(two.theirs.1 ^ 1, Some(5)), 7);
+    assert!(two.there.poll_once().is_empty(), "the receive is still there");
+    assert_eq!(two.write(two.theirs.1, Some(6)), 0);
+    assert_eq!(two.arrived(), (1, IBV_WC_RECV_RDMA_WITH_IMM));
+    assert_eq!(two.write(two.theirs.1, Some(7)), 10, "no receive is left");
+    two.receive(2);
+    assert_eq!(two.send(8), 0);
+    assert_eq!(two.arrived(), (2, IBV_WC_RECV), "a message is one, with an immediate too");
+}
+
+/// What rdma-core's provider refuses before it reaches the card.
+#[test]
+fn what_a_request_has_no_room_for_is_refused_when_it_is_posted() {
+    let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
+    let posted = |begin: fn(&Two, *mut ibv_qp_ex), set: fn(&Two, *mut ibv_qp_ex)| {
+        // SAFETY: see `Side::open`.
+        unsafe {
+            let pair = ibv_qp_to_qp_ex(two.here.pair);
+            ((*pair).wr_start.unwrap())(pair);
+            begin(&two, pair);
+            set(&two, pair);
+            ((*pair).wr_set_ud_addr.unwrap())(pair, two.here.handle, two.there.number(), two.there.qkey);
+            ((*pair).wr_complete.unwrap())(pair)
+        }
+    };
+    // SAFETY: see `Side::open`; the lists live during the calls.
+    let write =
+        |two: &Two, pair: *mut ibv_qp_ex| unsafe { ((*pair).wr_rdma_write.unwrap())(pair, two.theirs.1, two.theirs.0) };
+    // SAFETY: as above.
+    let send = |_: &Two, pair: *mut ibv_qp_ex| unsafe { ((*pair).wr_send.unwrap())(pair) };
+    // SAFETY: as above.
+    let two_pieces = |two: &Two, pair: *mut ibv_qp_ex| unsafe {
+        ((*pair).wr_set_sge_list.unwrap())(pair, 2, [two.piece(4), two.piece(4)].as_ptr())
+    };
+    // SAFETY: as above.
+    let inline = |two: &Two, pair: *mut ibv_qp_ex| unsafe {
+        ((*pair).wr_set_inline_data.unwrap())(pair, two.memory[0].as_ptr().cast_mut().cast(), 8)
+    };
+    assert_eq!((posted(write, two_pieces), posted(write, inline)), (libc::EINVAL, libc::EINVAL));
+    assert!(two.here.poll_once().is_empty(), "nothing was posted");
+    assert_eq!((posted(send, two_pieces), posted(send, inline)), (0, 0));
+    assert_eq!(two.here.poll(2).len(), 2);
+}
+
+#[test]
+fn a_pair_takes_requests_when_it_is_ready_for_them() {
+    let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
+    // SAFETY: see `Side::open`. No function changes a state backwards: the test does it in their place.
+    unsafe { (*two.here.pair).state = IBV_QPS_RTR };
+    let write = (1, two.piece(8), two.theirs.0, two.theirs.1, None);
+    assert_eq!(two.here.write(&two.there, &[write]), libc::EINVAL);
+    // SAFETY: as above.
+    unsafe { (*two.here.pair).state = IBV_QPS_RESET };
+    // SAFETY: as above; the request lives during the call.
+    unsafe {
+        let mut request = ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+        let post = (*(*two.here.pair).context).ops.post_recv.unwrap();
+        assert_eq!(post(two.here.pair, &mut request, &mut null_mut()), libc::EINVAL);
+        (*two.here.pair).state = IBV_QPS_RTS;
+    }
+}
+
+#[test]
+fn keys_and_handles_are_of_one_protection_domain() {
+    let mut two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
+    // SAFETY: see `Side::open`, here and below.
+    let (first, second) = unsafe { ((*two.here.pair).context, (*two.there.pair).context) };
+    two.there.faces(first);
+    assert_eq!(two.write(two.theirs.1, None), 0);
+    // Other pairs of the same cards, each with a domain of its own.
+    let (mut mine, its) = (Side::open(first, 7), Side::open(second, 9));
+    mine.faces(second);
+    let mut memory = [vec![0; 8], vec![0; 8]];
+    let [ours, theirs] = &mut memory;
+    // SAFETY: registered just now.
+    let (lkey, rkey) = unsafe { ((*mine.register(ours, EVERYTHING)).lkey, (*its.register(theirs, EVERYTHING)).rkey) };
+    let (from, to) = (memory[0].as_ptr().expose_provenance() as u64, memory[1].as_ptr().expose_provenance() as u64);
+    assert_eq!(
+        two.here.write(&two.there, &[(1, ibv_sge { addr: from, length: 8, lkey }, two.theirs.0, two.theirs.1, None)]),
+        0
+    );
+    assert_eq!(two.here.poll(1)[0].1, 5, "a local key of another domain");
+    assert_eq!(two.here.write(&two.there, &[(1, two.piece(8), to, rkey, None)]), 0);
+    assert_eq!(two.here.poll(1)[0].1, 7, "a remote key of another domain");
+    two.here.handle = mine.handle;
+    assert_eq!(two.write(two.theirs.1, None), 4, "an address handle of another domain");
+}
+
+#[test]
+fn what_is_no_memory_of_the_process_is_not_registered() {
+    let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
+    // SAFETY: see `Side::open`; nothing is read or written.
+    let made = unsafe { ibv_reg_mr(two.here.domain, std::ptr::without_provenance_mut(4096), 4096, EVERYTHING as i32) };
+    assert!(made.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
+}

@@ -1,0 +1,228 @@
+//! Instances in their surroundings: what doctor finds on each that works. No such instance fails a check.
+//!
+//! The trees are made up, of what AWS, NVIDIA and the projects named in `instances.rs` and `gpu.rs` document; no such machine was
+//! at hand. The table stands in `experiments/doctor/README.md`, and a test holds it there.
+
+use super::super::instances::{INSTANCES, Instance};
+use super::super::{CHECKS, State, examine};
+use super::fake::{Fake, address, card_bus, gpu_state, trial};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+/// The instances of the table: one of each family.
+const FAMILIES: [&str; 6] =
+    ["p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge", "g6e.48xlarge"];
+
+/// Which system runs on the instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum System {
+    /// Amazon Linux 2023 with the EFA installer's driver, which finds GPU memory by `efa_nv_peermem`.
+    Amazon,
+    /// Ubuntu 24.04 with the kernel's own efa driver, which has no p2p attribute, and ptrace restricted.
+    Ubuntu,
+}
+
+const SYSTEMS: [System; 2] = [System::Amazon, System::Ubuntu];
+
+/// Where the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Node,
+    Job,
+    Pod,
+    PartOfPod,
+    Enroot,
+}
+
+/// Each with its heading in the table.
+const PLACES: [(Place, &str); 5] = [
+    (Place::Node, "whole node"),
+    (Place::Job, "Slurm job of one GPU"),
+    (Place::Pod, "pod, whole node"),
+    (Place::PartOfPod, "pod, one GPU and its cards"),
+    (Place::Enroot, "enroot by pyxis"),
+];
+
+/// The instance in these surroundings.
+fn tree(instance: &Instance, place: Place, system: System) -> Fake {
+    let (gpus, cards) = (instance.gpus as u8, instance.cards as u8);
+    let mut fake = Fake::of(instance.name, gpus, cards);
+    if instance.name.starts_with("g6e") {
+        let states = (0..gpus).map(|gpu| super::GpuState { links: 0, links_up: 0, ..gpu_state(0x20 + gpu) });
+        fake.asked.gpus = Some(Ok(states.collect()));
+    }
+    if instance.name.starts_with("p6-b200") {
+        fake.nvlink_devices();
+    }
+    match system {
+        System::Amazon => {
+            fake.write("proc/sys/kernel/osrelease", "6.1.141-155.222.amzn2023.x86_64\n");
+            fake.write("sys/module/efa_nv_peermem/refcnt", "0\n");
+            fake.p2p("NVIDIA peermem");
+        }
+        System::Ubuntu => {
+            fake.write("proc/sys/kernel/osrelease", "6.8.0-1021-aws\n");
+            fake.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
+            (0..cards).for_each(|card| std::fs::remove_file(fake.place(card_bus(card)).join("p2p")).unwrap());
+        }
+    }
+    // No node has it unless somebody set it.
+    fake.write("proc/driver/nvidia/params", "RegistryDwords: \"\"\n");
+    match place {
+        Place::Node => {}
+        Place::Job => {
+            one_gpu(&mut fake, instance.rails());
+            fake.write("proc/self/status", "CapEff:\t0000000000000000\nCpus_allowed_list:\t0-11\n");
+            fake.variable(
+                "CUDA_VISIBLE_DEVICES=0 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NTASKS_PER_NODE=1 PMIX_RANK=0",
+            );
+        }
+        Place::Pod => pod(&fake),
+        Place::PartOfPod => {
+            pod(&fake);
+            one_gpu(&mut fake, instance.rails());
+            fake.wanted.cards = Some(instance.rails());
+            (instance.rails() as u8..cards).for_each(|card| fake.remove(&format!("dev/infiniband/uverbs{card}")));
+            fake.domains(instance.rails());
+            fake.write("proc/meminfo", "MemTotal: 2000000000 kB\nMemAvailable: 16777216 kB\n");
+            fake.write("proc/self/status", "CapEff:\t00000000a80465fb\nCpus_allowed_list:\t0-11\n");
+        }
+        Place::Enroot => {
+            // The user's own namespace, the limits of slurmd, and the host's /dev.
+            fake.write("proc/self/uid_map", "         0       1000          1\n");
+            fake.variable(
+                "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_NTASKS_PER_NODE=8 SLURM_MPI_TYPE=pmix PMIX_RANK=0 \
+                 PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0",
+            );
+            fake.write("var/spool/slurmd/pmix.7.0/dstore", "");
+        }
+    }
+    fake
+}
+
+/// What a pod has by the device plugins: its own limits, a capability, the cards' nodes and no others.
+fn pod(fake: &Fake) {
+    fake.variable("KUBERNETES_SERVICE_HOST=10.100.0.1 FI_PROVIDER=efa");
+    fake.write(
+        "proc/self/limits",
+        "Max locked memory  8388608  8388608  bytes\nMax open files  1048576  1048576  files\n",
+    );
+    fake.write("proc/self/status", "CapEff:\t00000000a80465fb\nCpus_allowed_list:\t0-95\n");
+    for node in ["uverbs40", "uverbs41"] {
+        if fake.path("dev/infiniband").join(node).exists() {
+            fake.remove(&format!("dev/infiniband/{node}"));
+        }
+    }
+}
+
+/// CUDA and NVML show the first GPU alone.
+fn one_gpu(fake: &mut Fake, rails: usize) {
+    fake.asked.visible.as_mut().unwrap().retain(|gpu| gpu.address == Some(address(0x20)));
+    if let Some(Ok(states)) = &mut fake.asked.gpus {
+        states.truncate(1);
+    }
+    fake.asked.trials = Some((0..rails).map(|_| trial(false, Ok(()))).chain([trial(true, Ok(()))]).collect());
+}
+
+/// Findings that are not `ok`: check, state, what was found.
+type Found = Vec<(String, State, String)>;
+
+/// Of each instance in each place, with both systems.
+static FOUND: LazyLock<Vec<(&'static str, Place, [Found; 2])>> = LazyLock::new(|| {
+    let not_ok = |instance: &str, place: Place, system: System| -> Found {
+        let fake = tree(&Instance::named(instance).unwrap(), place, system);
+        let findings = examine(&fake.machine(), &[]).into_iter().filter(|finding| finding.state != State::Ok);
+        findings.map(|finding| (finding.check, finding.state, finding.found)).collect()
+    };
+    let cases = FAMILIES.iter().flat_map(|instance| PLACES.iter().map(move |(place, _)| (*instance, *place)));
+    cases.map(|(instance, place)| (instance, place, SYSTEMS.map(|system| not_ok(instance, place, system)))).collect()
+});
+
+/// What is expected of instances that work, where it is not `ok`: instance, place, check, state.
+const EXPECTED: &[(&str, Option<Place>, &str, State)] = &[
+    // Its cards have no RDMA write: the provider sends messages in its place.
+    ("p4d.24xlarge", None, "rma", State::Warn),
+    // One GPU has nothing to link.
+    ("", Some(Place::Job), "nvlink", State::Skipped),
+    ("", Some(Place::PartOfPod), "nvlink", State::Skipped),
+];
+
+#[test]
+fn no_instance_that_works_fails() {
+    for (instance, place, systems) in FOUND.iter() {
+        for (system, found) in SYSTEMS.iter().zip(systems) {
+            let named: Vec<(&str, State)> = found.iter().map(|(check, state, _)| (check.as_str(), *state)).collect();
+            let is_of = |line: &&(&str, Option<Place>, &str, State)| {
+                (line.0.is_empty() || line.0 == *instance) && line.1.is_none_or(|wanted| wanted == *place)
+            };
+            let expected: Vec<(&str, State)> = EXPECTED.iter().filter(is_of).map(|line| (line.2, line.3)).collect();
+            assert_eq!(named, expected, "{instance}, {place:?}, {system:?}: {found:?}");
+        }
+    }
+}
+
+/// A row for each check, a column for each place: `ok`, or which instances say something else.
+fn table() -> String {
+    let mut text = String::from("| check |");
+    PLACES.iter().for_each(|(_, heading)| text.push_str(&format!(" {heading} |")));
+    text.push_str(&format!("\n|{}\n", "---|".repeat(1 + PLACES.len())));
+    let mut cells: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
+    for (instance, place, [amazon, ubuntu]) in FOUND.iter() {
+        let column = PLACES.iter().position(|(known, _)| known == place).unwrap();
+        for (check, state, _) in amazon.iter().chain(ubuntu) {
+            let has = |found: &Found| found.iter().any(|(name, ..)| name == check);
+            let system = match (has(amazon), has(ubuntu)) {
+                (true, true) => "",
+                (true, false) => " on Amazon Linux",
+                _ => " on Ubuntu",
+            };
+            let family = instance.split('.').next().unwrap();
+            let line = format!("{family} {state}{system}");
+            let cell = cells.entry((check, column)).or_default();
+            if !cell.contains(&line) {
+                cell.push(line);
+            }
+        }
+    }
+    for check in &CHECKS {
+        text.push_str(&format!("| `{}` |", check.name));
+        for column in 0..PLACES.len() {
+            let said = cells.get(&(check.name, column));
+            let cell = match said {
+                None => "ok".to_owned(),
+                Some(lines) if lines.len() == FAMILIES.len() => {
+                    lines[0].split_once(' ').map_or_else(String::new, |(_, state)| state.to_owned())
+                }
+                Some(lines) => format!("ok; {}", lines.join(", ")),
+            };
+            text.push_str(&format!(" {cell} |"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn the_page_has_the_table() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments/doctor/README.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("<!-- instances -->\n").unwrap();
+    let (stands, _) = rest.split_once("<!-- end -->").unwrap();
+    assert_eq!(stands, table(), "the page has another table; this one is right:\n\n{}", table());
+}
+
+/// The figures of the model and of the instances are one set.
+#[test]
+fn instances_and_modelled_cards_agree() {
+    for (profile, instance) in
+        [("p4d", "p4d.24xlarge"), ("p5", "p5.48xlarge"), ("p5en", "p5en.48xlarge"), ("p6-b200", "p6-b200.48xlarge")]
+    {
+        let (profile, instance) =
+            (crate::fabric::model::Profile::named(profile).unwrap(), Instance::named(instance).unwrap());
+        assert_eq!((profile.gpus.value as usize, profile.cards.value as usize), (instance.gpus, instance.cards));
+    }
+    let names: std::collections::BTreeSet<&str> = INSTANCES.iter().map(|instance| instance.name).collect();
+    assert_eq!(names.len(), INSTANCES.len());
+    assert_eq!(Instance::named("p6-b300.48xlarge").unwrap().rails(), 2);
+}

@@ -1,0 +1,432 @@
+//! The worst network that EFA may legally be: `-p worst`, on one machine, without libfabric.
+//!
+//! Bytes go through shared memory, as over [`near`](super::near), but late and in any order, all drawn from one seed:
+//!
+//! - **Delays are counted in events**: a later post of the rail, a poll at which something arrived or was delivered, or 64 polls (or 20 us)
+//!   without any. So a put can be overtaken by the next ones of its sender, however fast that polls, and all arrives in the end.
+//! - **A write is cut into packets** at random bytes, each of which arrives at an event of its own, in any order.
+//! - **Packets are written again** ("retransmission"), read from the source anew, as long as neither the target has been told of the
+//!   write's immediate nor its poster of the completion: the target's card drops duplicates of a message that it has completed.
+//! - **Immediates and completions** come after all bytes of their own write, at events of their own, in any order.
+//! - **"Again"** is answered to any post, at most three times in a row; and at times a rail does not take what has arrived.
+//! - **It watches**: a source that changes between the post and the completion, a destination of two puts at once whose bytes differ, a
+//!   get of bytes that a put is under way to are errors by name. Destinations hold rubbish from the post to the arrival.
+//!
+//! Memory that peers write to or read lies in [`Place::File`](crate::cuda::Place). What EFA promises, and what an error means:
+//! docs/worst-network.md.
+
+mod bytes;
+mod claims;
+mod faults;
+mod flight;
+mod law;
+mod mailbox;
+mod messages;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod transfers;
+
+pub use spec::{NAME, Spec, is_asked};
+
+use super::near::NearRegion;
+use super::near::inbox::Inbox;
+use super::near::peers::{self, Peers, failed, key_of, name_of};
+use super::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
+};
+use claims::Claims;
+use flight::Flight;
+use law::{Agenda, Law};
+use mailbox::Mailbox;
+use messages::{Messages, Room};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Transfers that are under way at most.
+const OUTSTANDING: usize = 512;
+/// Polls without anything that count as an event.
+const IDLE_POLLS: u32 = 64;
+/// As much time without anything does too: a program that polls slowly waits no longer.
+const IDLE_TIME: Duration = Duration::from_micros(20);
+/// Idle polls between two looks at the clock.
+const IDLE_LOOK: u32 = 8;
+/// "Again" answers in a row at most.
+const AGAINS: u32 = 3;
+/// A rail that takes nothing begins with one of so many polls, and goes on for less than so many.
+const DEAF: u64 = 48;
+/// Polls between two looks whether the peers' processes are there.
+const LOOK_EVERY: u32 = 4096;
+
+/// Whose rail it is, for messages and seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The rank.
+    pub rank: u32,
+    /// Its proxy thread; 0 where the CPU posts by itself.
+    pub proxy: u16,
+    /// The rail's number there.
+    pub rail: u16,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct WorstRail {
+    name: String,
+    spec: Spec,
+    who: Who,
+    limits: RailLimits,
+    law: Law,
+    inbox: Inbox,
+    peers: Peers,
+    /// By peer: the claims on its memory, and the key of its mailbox (0: none).
+    tables: Vec<(Arc<Claims>, u64)>,
+    ours: Arc<Claims>,
+    messages: Option<Messages>,
+    /// By numbers that are never given twice.
+    flights: HashMap<u64, Flight>,
+    last: u64,
+    agenda: Agenda<Due>,
+    events: u64,
+    polls: u32,
+    idle: u32,
+    idle_since: Option<Instant>,
+    deaf: u64,
+    agains: u32,
+    regions: u32,
+    ready: Vec<Completion>,
+    arrived: Vec<u32>,
+    bounce: Vec<u8>,
+}
+
+/// A registered region with its number on this rail, from 0.
+#[derive(Clone, Debug)]
+pub struct WorstRegion {
+    near: NearRegion,
+    number: u32,
+}
+
+/// What becomes due.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    /// A packet of a flight arrives, or arrives again.
+    Packet(u64, usize),
+    /// A flight's immediate goes to the target.
+    Signal(u64),
+    /// A flight is complete.
+    Complete(u64),
+    /// An immediate of a peer is told.
+    Tell(u32),
+    Message(messages::Due),
+}
+
+impl WorstRail {
+    /// Opens one; with `messages` it can send and receive.
+    ///
+    /// # Errors
+    /// When there is no shared memory for what peers write to.
+    pub fn open(spec: &Spec, who: Who, messages: bool) -> Result<WorstRail, FabricError> {
+        let name = format!("{spec} ({who})");
+        let refused = |error: io::Error| failed(&name, "opening a rail in shared memory", &error);
+        let (inbox, ours) = (Inbox::new().map_err(refused)?, Claims::of_this_process().map_err(refused)?);
+        let messages = if messages { Some(Messages::new(spec).map_err(refused)?) } else { None };
+        let limits = RailLimits {
+            max_transfer_bytes: spec.longest,
+            max_outstanding: OUTSTANDING,
+            immediate_bytes: 4,
+            link_bits_per_second: None,
+            cuda_memory: false,
+        };
+        Ok(WorstRail {
+            name,
+            spec: *spec,
+            who,
+            limits,
+            law: Law::new(spec, who),
+            inbox,
+            peers: Peers::default(),
+            tables: Vec::new(),
+            ours,
+            messages,
+            flights: HashMap::new(),
+            last: 0,
+            agenda: Agenda::default(),
+            events: 0,
+            polls: 0,
+            idle: 0,
+            idle_since: None,
+            deaf: 0,
+            agains: 0,
+            regions: 0,
+            ready: Vec::new(),
+            arrived: Vec::new(),
+            bounce: Vec::new(),
+        })
+    }
+
+    /// The byte that destinations hold until what is put there arrives. As a counter it is large, as a number it is none.
+    fn poison(&self) -> Option<u8> {
+        self.spec.poison.then_some(0xDB ^ (self.spec.seed as u8 & 0x1f))
+    }
+
+    /// Whether this post is answered with "again".
+    fn answers_again(&mut self) -> bool {
+        let again = self.agains < AGAINS && self.law.happens(self.spec.again);
+        self.agains = if again { self.agains + 1 } else { 0 };
+        again
+    }
+
+    fn put_off(&mut self, delay: u64, due: Due) {
+        self.agenda.put_off(self.events + delay, due, &mut self.law);
+    }
+
+    /// A transfer or message ends with an error.
+    #[cold]
+    fn end(&mut self, token: u64, error: FabricError) {
+        self.ready.push(Completion::Failed { token: Some(token), error: Box::new(error) });
+    }
+
+    fn act(&mut self, due: Due) {
+        match due {
+            Due::Packet(key, number) => self.deliver(key, number),
+            Due::Signal(key) => {
+                if !self.signal(key) {
+                    self.put_off(1, Due::Signal(key));
+                }
+            }
+            Due::Complete(key) => self.complete(key),
+            Due::Tell(value) => self.ready.push(Completion::Immediate { value }),
+            Due::Message(messages::Due::Received { token, bytes }) => {
+                self.ready.push(Completion::Received { token, bytes });
+            }
+            Due::Message(messages::Due::Chunk(key)) => self.message(key, false),
+            Due::Message(messages::Due::Sent(key)) => self.message(key, true),
+        }
+    }
+
+    fn message(&mut self, key: u64, done: bool) {
+        let Some(messages) = &mut self.messages else { return };
+        match messages.act(key, done) {
+            Ok(token) => self.ready.extend(token.map(|token| Completion::Done { token })),
+            Err(broken) => {
+                let (token, error) = faults::message(&self.name, &broken);
+                self.end(token, error);
+            }
+        }
+    }
+
+    /// Takes what peers have sent, unless this is a poll that takes nothing. Whether there was something.
+    fn take(&mut self) -> bool {
+        if self.deaf > 0 {
+            self.deaf -= 1;
+            return false;
+        }
+        if self.law.below(DEAF) == 0 {
+            self.deaf = self.law.below(DEAF);
+        }
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.inbox.take(|value| arrived.push(value));
+        let mut any = !arrived.is_empty();
+        for value in arrived.drain(..) {
+            let delay = self.law.delay();
+            self.put_off(delay, Due::Tell(value));
+        }
+        self.arrived = arrived;
+        let Some(messages) = &mut self.messages else { return any };
+        let (agenda, events, mut broken) = (&mut self.agenda, self.events, Vec::new());
+        let later = |due, law: &mut Law| {
+            any = true;
+            let delay = if matches!(due, messages::Due::Chunk(_)) { law.short() } else { law.delay() };
+            agenda.put_off(events + delay, Due::Message(due), law);
+        };
+        messages.look(&mut self.law, later, &mut broken);
+        for broken in broken {
+            let (token, error) = faults::message(&self.name, &broken);
+            self.end(token, error);
+        }
+        any
+    }
+
+    /// The events that have passed with this poll.
+    fn pass(&mut self, moved: bool) -> u64 {
+        if moved || self.agenda.is_empty() {
+            (self.idle, self.idle_since) = (0, None);
+            return u64::from(moved);
+        }
+        self.idle += 1;
+        let mut events = u64::from(self.idle >= IDLE_POLLS);
+        if events == 0 && self.idle.is_multiple_of(IDLE_LOOK) {
+            let waited = self.idle_since.get_or_insert_with(Instant::now).elapsed();
+            events = (waited.as_micros() / IDLE_TIME.as_micros()) as u64;
+        }
+        if events > 0 {
+            (self.idle, self.idle_since) = (0, None);
+        }
+        events
+    }
+
+    /// Looks whether the peers' processes are there.
+    #[cold]
+    fn look(&mut self) {
+        self.peers.look();
+        let Some(messages) = &mut self.messages else { return };
+        let peers = &self.peers;
+        for (token, peer, bytes) in messages.give_up(|peer| peers.get(peer).is_none_or(|peer| peer.has_ended)) {
+            let error = faults::gone(&self.name, token, peer, bytes);
+            self.end(token, error);
+        }
+    }
+
+    /// The stretch of a message, where it is all in the region.
+    fn room(&self, region: &WorstRegion, message: &Message, what: &str) -> Result<Room, FabricError> {
+        let (bytes, near) = (message.bytes, &region.near);
+        if message.offset > near.bytes || bytes > near.bytes - message.offset {
+            let text = format!("{bytes} B at offset {} of a region of {} B", message.offset, near.bytes);
+            return Err(mistake(&self.name, what, text));
+        }
+        Ok(Room { token: message.token, to: near.address + message.offset, bytes })
+    }
+}
+
+impl Rail for WorstRail {
+    type Region = WorstRegion;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        let mailbox = self.messages.as_ref().map_or(0, |messages| key_of(messages.mailbox().name()));
+        let keys = [key_of(self.ours.name()), mailbox].map(u64::to_le_bytes);
+        Ok([&peers::address(self.inbox.name())[..], keys.as_flattened()].concat())
+    }
+
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        let (near, keys) = address.split_at_checked(address.len().saturating_sub(16)).unwrap_or((address, &[]));
+        let peer = self.peers.add(&self.name, near)?;
+        let key = |at: usize| keys.get(at..at + 8).and_then(|key| key.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let pid = self.peers.get(peer).map_or(0, |peer| peer.inbox.pid);
+        let theirs = if key(0) == key_of(self.ours.name()) && pid == std::process::id() {
+            Ok(self.ours.clone())
+        } else {
+            Claims::open(name_of(pid, key(0))).map(Arc::new)
+        };
+        let (table, error) = match theirs {
+            Ok(table) => (table, None),
+            Err(error) => (self.ours.clone(), Some(failed(&self.name, format!("meeting peer {peer}"), &error))),
+        };
+        self.tables.push((table, key(8)));
+        match error {
+            None => Ok(peer),
+            Some(error) => self.peers.remove(&self.name, peer).and(Err(error)),
+        }
+    }
+
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+        self.peers.remove(&self.name, peer)
+    }
+
+    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<WorstRegion, FabricError> {
+        let near = NearRegion::new(&self.name, memory)?;
+        self.regions += 1;
+        Ok(WorstRegion { near, number: self.regions - 1 })
+    }
+
+    fn remote(&self, region: &WorstRegion) -> RemoteRegion {
+        region.near.remote()
+    }
+
+    unsafe fn write(&mut self, region: &WorstRegion, t: &Transfer) -> Result<Post, FabricError> {
+        // As libfabric's rails do, so that tests over these meet it too.
+        if t.bytes == 0 && t.immediate.is_none() {
+            return Err(self.has_none("writes of nothing that say nothing"));
+        }
+        self.post(region, t, false)
+    }
+
+    unsafe fn read(&mut self, region: &WorstRegion, t: &Transfer) -> Result<Post, FabricError> {
+        self.post(region, t, true)
+    }
+
+    unsafe fn send(&mut self, region: &WorstRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
+        let room = self.room(region, message, &format!("send to peer {peer}"))?;
+        if self.messages.is_none() {
+            return Err(self.has_none("messages"));
+        }
+        if self.answers_again() {
+            return Ok(Post::Again);
+        }
+        let there = self.peers.get(peer).filter(|peer| !peer.has_ended).zip(self.tables.get(peer));
+        let Some((there, mailbox)) = there.map(|(there, (_, mailbox))| (there, *mailbox)) else {
+            let text = "there is no such peer, or its process has ended";
+            return Err(mistake(&self.name, format!("send to peer {peer}"), text));
+        };
+        let (pid, name) = (there.inbox.pid, &self.name);
+        let join = || match mailbox {
+            0 => Err(mistake(name, format!("send to peer {peer}"), "its rail was opened without messages")),
+            key => {
+                Mailbox::join(name_of(pid, key)).map_err(|error| failed(name, format!("send to peer {peer}"), &error))
+            }
+        };
+        let Some(messages) = &mut self.messages else { return Ok(Post::Again) };
+        // SAFETY: the caller's contract; the range was checked.
+        let Some(due) = unsafe { messages.send(peer, room, &mut self.law, join) }? else { return Ok(Post::Again) };
+        self.events += 1;
+        let delay = self.law.delay();
+        self.put_off(delay, Due::Message(due));
+        Ok(Post::Accepted)
+    }
+
+    unsafe fn receive(&mut self, region: &WorstRegion, message: &Message) -> Result<Post, FabricError> {
+        let room = self.room(region, message, "receive")?;
+        let poison = self.poison();
+        let Some(messages) = &mut self.messages else { return Err(self.has_none("messages")) };
+        // SAFETY: the caller's contract; the range was checked.
+        let taken = unsafe { messages.receive(room, poison) };
+        Ok(if taken { Post::Accepted } else { Post::Again })
+    }
+
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        if self.messages.as_mut().is_some_and(|messages| messages.cancel(token)) {
+            let error = faults::cancelled(&self.name, token);
+            self.end(token, error);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        let mut moved = self.take();
+        while let Some(due) = self.agenda.take_due(self.events) {
+            moved = true;
+            self.act(due);
+        }
+        self.events += self.pass(moved);
+        completions.append(&mut self.ready);
+        Ok(())
+    }
+
+    unsafe fn bare_writes(&mut self, _: &WorstRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
+        None
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
+    }
+}
+
+impl Drop for WorstRail {
+    /// Nothing is written any more.
+    fn drop(&mut self) {
+        self.flights.values_mut().for_each(Flight::close);
+    }
+}

@@ -1,0 +1,193 @@
+//! What a worst network is asked to be: `worst:seed=7,delay=128`.
+
+use crate::measure::size;
+use std::fmt;
+use std::str::FromStr;
+
+/// How providers of this kind are named.
+pub const NAME: &str = "worst";
+
+/// Every option, for messages.
+const KEYS: &str = "seed=N, delay=1..4096 (events), packets=1..64, again=0..90 (percent of posts), resend=0..100 (percent of packets), \
+                    longest=SIZE (of one transfer), poison=on|off, watch=on|strict|off, messages=ordered|any";
+
+/// How a rail disturbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Everything is drawn from this number.
+    pub seed: u64,
+    /// The longest delay in events.
+    pub delay: u64,
+    /// A transfer is cut into so many packets at most.
+    pub packets: u64,
+    /// Percent of the posts that are answered with "again", at most three in a row.
+    pub again: u64,
+    /// Percent of the packets that are written once more.
+    pub resend: u64,
+    /// The longest transfer that a rail takes, in bytes: longer puts are cut before.
+    pub longest: u64,
+    /// Destinations hold rubbish from the post to the arrival.
+    pub poison: bool,
+    /// Sources that are rewritten and destinations that are written twice are errors.
+    pub watch: bool,
+    /// A source may not be rewritten before the completion either where the target has been told of the put: libfabric's letter.
+    pub strict: bool,
+    /// Messages of one sender find the receives in the order of their posts (FI_ORDER_SAS).
+    pub ordered_messages: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Spec {
+            seed: 1,
+            delay: 64,
+            packets: 8,
+            again: 5,
+            resend: 20,
+            longest: 64 << 10,
+            poison: true,
+            watch: true,
+            strict: false,
+            ordered_messages: true,
+        }
+    }
+}
+
+/// Whether a provider's name asks for such rails.
+#[must_use]
+pub fn is_asked(provider: &str) -> bool {
+    provider.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+fn within(text: &str, least: u64, most: u64) -> Option<u64> {
+    text.parse().ok().filter(|number| (least..=most).contains(number))
+}
+
+fn either(text: &str, yes: &str, no: &str) -> Option<bool> {
+    [(yes, true), (no, false)].into_iter().find_map(|(word, value)| (text == word).then_some(value))
+}
+
+impl Spec {
+    /// What a header should say.
+    #[must_use]
+    pub fn note(&self) -> String {
+        format!(
+            "{self}: the worst network that EFA may legally be, on purpose: packets, immediates and completions late and in any order, \
+             bytes written again until the completion; no time or rate of it is a network's"
+        )
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "seed" => self.seed = value.parse().ok()?,
+            "delay" => self.delay = within(value, 1, 4096)?,
+            "packets" => self.packets = within(value, 1, 64)?,
+            "again" => self.again = within(value, 0, 90)?,
+            "resend" => self.resend = within(value, 0, 100)?,
+            "longest" => self.longest = size::parse(value).ok().filter(|bytes| (1..=1 << 30).contains(bytes))?,
+            "watch" if !["on", "off", "strict"].contains(&value) => return None,
+            "poison" => self.poison = either(value, "on", "off")?,
+            "watch" => (self.watch, self.strict) = (value != "off", value == "strict"),
+            "messages" => self.ordered_messages = either(value, "ordered", "any")?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    /// Reads `worst`, `worst:seed=7,delay=128`.
+    fn from_str(text: &str) -> Result<Spec, String> {
+        let refused = |what: String| format!("provider {text:?}: {what}; options are {KEYS}");
+        let options = match text.strip_prefix(NAME) {
+            Some("") => return Ok(Spec::default()),
+            Some(rest) => rest.strip_prefix(':').ok_or_else(|| refused("a colon stands before the options".into()))?,
+            None => return Err(refused(format!("it does not begin with {NAME}"))),
+        };
+        let mut spec = Spec::default();
+        for option in options.split(',') {
+            let Some((key, value)) = option.split_once('=') else {
+                return Err(refused(format!("{option:?} is no option with a value")));
+            };
+            spec.set(key.trim(), value.trim()).ok_or_else(|| refused(format!("{option:?} is not possible")))?;
+        }
+        Ok(spec)
+    }
+}
+
+/// The seed, and what is not as by default.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Spec::default();
+        write!(f, "{NAME}:seed={}", self.seed)?;
+        for (key, value, default) in [
+            ("delay", self.delay, usual.delay),
+            ("packets", self.packets, usual.packets),
+            ("again", self.again, usual.again),
+            ("resend", self.resend, usual.resend),
+            ("longest", self.longest, usual.longest),
+        ] {
+            if value != default {
+                write!(f, ",{key}={value}")?;
+            }
+        }
+        if !self.poison {
+            f.write_str(",poison=off")?;
+        }
+        match (self.watch, self.strict) {
+            (false, _) => f.write_str(",watch=off")?,
+            (true, true) => f.write_str(",watch=strict")?,
+            (true, false) => {}
+        }
+        if self.ordered_messages { Ok(()) } else { f.write_str(",messages=any") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+    use super::*;
+
+    #[test]
+    fn a_spec_says_what_it_was_read_from() {
+        assert_eq!("worst".parse(), Ok(Spec::default()));
+        assert_eq!(Spec::default().to_string(), "worst:seed=1");
+        let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,poison=off,watch=off,messages=any";
+        let spec: Spec = all.parse().unwrap();
+        assert_eq!(spec.to_string(), all);
+        assert_eq!("worst:watch=strict".parse::<Spec>().unwrap().to_string(), "worst:seed=1,watch=strict");
+        assert_eq!("worst: longest = 4K , seed=3".parse::<Spec>().unwrap().to_string(), "worst:seed=3,longest=4096");
+        assert!(is_asked("worst") && is_asked("worst:") && !is_asked("worster") && !is_asked("tcp"));
+    }
+
+    #[test]
+    fn a_bad_spec_is_one_line_with_all_keys() {
+        for bad in [
+            "worst:",
+            "worst:seed",
+            "worst:seed=",
+            "worst:seed=-1",
+            "worst:delay=0",
+            "worst:delay=5000",
+            "worst:packets=0",
+            "worst:again=100",
+            "worst:resend=101",
+            "worst:longest=0",
+            "worst:longest=2G",
+            "worst:poison=yes",
+            "worst:watch=1",
+            "worst:speed=3",
+            "worst:seed=1,,delay=3",
+            "worst seed=3",
+            "best",
+        ] {
+            let error = bad.parse::<Spec>().unwrap_err();
+            assert!(
+                error.contains(bad) && error.contains("options are seed=N, delay=") && !error.contains('\n'),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Rails of one process that write into each other's memory.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+mod messages;
+mod order;
+mod watch;
+
+use super::*;
+use crate::cuda::{Buffer, Device, Place};
+
+/// Polls after which a test gives up: many times what the longest delays take.
+const PATIENCE: usize = 10_000_000;
+
+struct Node {
+    rail: WorstRail,
+    region: WorstRegion,
+    memory: Buffer,
+}
+
+fn node(spec: &Spec, rank: u32, bytes: usize) -> Node {
+    let memory = Device::Emulated.allocate(Place::File, bytes).unwrap();
+    let mut rail = WorstRail::open(spec, Who { rank, ..Who::default() }, true).unwrap();
+    let registered = Memory { address: memory.address(), bytes, cuda_device: None };
+    // SAFETY: the memory outlives the region (field order does not matter: rails touch nothing once a test ends).
+    let region = unsafe { rail.register(registered, Access::ALL) }.unwrap();
+    Node { rail, region, memory }
+}
+
+/// So many nodes, each of which is a peer of each, by its number.
+fn nodes<const COUNT: usize>(spec: &str, bytes: usize) -> [Node; COUNT] {
+    let spec = spec.parse().unwrap();
+    let mut all = std::array::from_fn(|rank| node(&spec, rank as u32, bytes));
+    let addresses = all.each_ref().map(|node: &Node| node.rail.address().unwrap());
+    all.iter_mut().for_each(|node| node.rail.insert_peers(&addresses).unwrap());
+    all
+}
+
+fn put(to: &Node, peer: usize, from: u64, at: u64, bytes: u64, token: u64) -> Transfer {
+    Transfer {
+        local_offset: from,
+        peer,
+        remote: to.rail.remote(&to.region),
+        remote_offset: at,
+        bytes,
+        immediate: None,
+        token,
+        more: false,
+    }
+}
+
+/// Posts until the rail takes it.
+fn write(node: &mut Node, t: &Transfer) -> Result<(), FabricError> {
+    for _ in 0..=AGAINS {
+        // SAFETY: what a test does to its memory meanwhile is what it tests.
+        if unsafe { node.rail.write(&node.region, t) }? == Post::Accepted {
+            return Ok(());
+        }
+    }
+    panic!("more than {AGAINS} \"again\" in a row");
+}
+
+#[allow(clippy::mut_from_ref, reason = "the bytes are shared with the other rank, not the node's")]
+fn bytes_of(node: &Node) -> &mut [u8] {
+    // SAFETY: one at a time is held, and rails touch the memory only in their calls, on this thread.
+    unsafe { node.memory.host_bytes() }.unwrap()
+}
+
+fn poll(node: &mut Node) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    node.rail.poll(&mut completions).unwrap();
+    completions
+}
+
+/// Polls the nodes in turn until the test has seen enough; it is given each completion and its node's number.
+fn until<const COUNT: usize>(
+    nodes: &mut [Node; COUNT],
+    mut enough: impl FnMut(&mut [Node; COUNT], usize, Option<Completion>) -> bool,
+) {
+    for turn in 0..PATIENCE {
+        let number = turn % COUNT;
+        for completion in poll(&mut nodes[number]) {
+            if enough(nodes, number, Some(completion)) {
+                return;
+            }
+        }
+        if enough(nodes, number, None) {
+            return;
+        }
+    }
+    panic!("not seen in {PATIENCE} polls");
+}
+
+/// The error of the first transfer that fails; none when so many have completed well.
+fn first_failure<const COUNT: usize>(nodes: &mut [Node; COUNT], transfers: usize) -> Option<FabricError> {
+    let (mut done, mut failure) = (0, None);
+    until(nodes, |_, _, completion| {
+        match completion {
+            Some(Completion::Done { .. }) => done += 1,
+            Some(Completion::Failed { error, .. }) => failure = Some(*error),
+            _ => {}
+        }
+        done == transfers || failure.is_some()
+    });
+    failure
+}

@@ -1,0 +1,109 @@
+//! Targets that do not poll: their completion queues have an end, and nothing is lost.
+
+use super::put;
+use crate::fabric::scripted::queues::{Network, OUTSTANDING, QueueRail};
+use crate::fabric::{Access, Memory};
+use crate::proxy::engine::{Engine, SignalRule};
+use crate::proxy::order::{Rule, unpolled};
+use crate::rails::strategy::Strategy;
+use kernels::command::{Command, Opcode, signal_immediate};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use strum::VariantArray;
+
+/// Long beside any test.
+const AMPLE: Duration = Duration::from_secs(600);
+/// The longest transfer in bytes.
+const LONGEST: u64 = 64;
+const RAILS: usize = 2;
+/// Turns without any move after which nothing more is expected.
+const STILL: u32 = 3000;
+
+struct Ranks {
+    engines: Vec<Engine<QueueRail>>,
+    network: Rc<RefCell<Network>>,
+    /// What each rank still has to submit.
+    commands: Vec<Vec<Command>>,
+}
+
+impl Ranks {
+    /// Each rank puts `puts` times to each other one, from 0 to 5 transfers long, and every third time raises a signal alone.
+    fn new(ranks: usize, rule: Rule, puts: u64) -> Ranks {
+        let network = Network::new(ranks, RAILS, unpolled(ranks), 7 + ranks as u64);
+        let engine = |me: usize| {
+            let rails = (0..RAILS).map(|rail| QueueRail::new(&network, me, rail, LONGEST)).collect();
+            let mut engine = Engine::new(rails, 4096, AMPLE);
+            engine.set_signals(SignalRule { rule, me, ranks, ..SignalRule::default() }).unwrap();
+            let memory = Memory { address: 0, bytes: 1 << 20, cuda_device: None };
+            // SAFETY: these rails do not touch the memory.
+            let region = unsafe { engine.register(memory, Access::ALL, None) }.unwrap();
+            engine.set_peers(&vec![vec![region]; ranks]).unwrap();
+            engine.configure(RAILS, Strategy::Split);
+            engine
+        };
+        let commands = (0..ranks).map(|me| {
+            let to = |number: u64| (0..ranks).filter(move |peer| *peer != me).map(move |peer| (number, peer));
+            let command = |(number, peer): (u64, usize)| Command {
+                opcode: if number % 3 == 2 { Opcode::Signal } else { Opcode::PutSignal },
+                destination_region: 0,
+                peer: peer as u32,
+                immediate: signal_immediate(me as u32, 1),
+                ..put(0, 0, number * 37 % (5 * LONGEST))
+            };
+            (0..puts).rev().flat_map(to).map(command).collect()
+        });
+        let commands = commands.collect();
+        Ranks { engines: (0..ranks).map(engine).collect(), network, commands }
+    }
+
+    /// One turn of a rank; whether anything has moved.
+    fn turn(&mut self, rank: usize) -> bool {
+        let engine = &mut self.engines[rank];
+        let before = (self.commands[rank].len(), engine.watermark());
+        while engine.room() > 0
+            && let Some(command) = self.commands[rank].pop()
+        {
+            engine.submit(&command).unwrap();
+        }
+        engine.pump(&mut ()).unwrap();
+        let polled = engine.progress(&mut ()).unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+        polled || before != (self.commands[rank].len(), engine.watermark())
+    }
+
+    /// Turns of these ranks until nothing moves any more.
+    fn until_still(&mut self, ranks: std::ops::Range<usize>) {
+        let mut still = 0;
+        while still < STILL {
+            let moved = ranks.clone().fold(false, |moved, rank| self.turn(rank) | moved);
+            still = if moved { 0 } else { still + 1 };
+        }
+    }
+}
+
+/// The first rank does not poll until all others have come to a stop. Without credits its queues overflow.
+#[test]
+fn a_target_that_does_not_poll_loses_nothing() {
+    for ranks in [2, 3] {
+        for rule in Rule::VARIANTS {
+            // More than all queues of a target have room for.
+            let puts = 6000;
+            let mut all = Ranks::new(ranks, *rule, puts);
+            all.until_still(1..ranks);
+            let (waiting, fullest) = (all.engines[1].in_flight(), all.network.borrow().fullest);
+            assert!(fullest <= OUTSTANDING + unpolled(ranks), "{rule}: overrun by {fullest} entries");
+            assert!(waiting > 0, "{rule}: the target has room for everything, so this test shows nothing");
+            // It takes all credits, or all slots where these are fewer.
+            assert!(fullest > 500 * (ranks - 1), "{rule}: {fullest} of {}", unpolled(ranks));
+            let state = all.engines[1].state();
+            assert!(state.contains("behind a signal for peer 0"), "{rule}: {state}");
+            all.until_still(0..ranks);
+            for (rank, engine) in all.engines.iter().enumerate() {
+                assert_eq!((engine.in_flight(), all.commands[rank].len()), (0, 0), "{rule}: {}", engine.state());
+                let mut expected = vec![puts; ranks];
+                expected[rank] = 0;
+                assert_eq!(engine.signals()[..ranks], expected, "{rule}: rank {rank} of {ranks}");
+            }
+        }
+    }
+}

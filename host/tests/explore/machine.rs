@@ -1,0 +1,410 @@
+//! An execution: PEs with kernel, ring and proxy, the wire between them, and the events of which the explorer chooses the next.
+//!
+//! A kernel is the product's device code in a [`Stepped`] thread; ring, consumer, engine and signal rules are the product's. All of it runs
+//! on one CPU thread, so an execution is what was chosen, and nothing else.
+//!
+//! What is no event of its own, since it changes nothing that anybody could see: a kernel that spins looks again whenever its proxy has
+//! done something, and goes on to its next barrier when what it waits for is there. (Words only grow, so it would find the same later;
+//! [`Program::looks_late`] does not rely on it.) A proxy that has heard of something publishes it, and posts what follows, at once; the
+//! wire can be late in its place. A transfer without bytes arrives when it is posted.
+
+use super::mix;
+use super::place::Place;
+use super::seat::{Judge, SIGNALS_USED, START, Seat, object};
+use super::wire::{Flight, Wire, WireRail};
+use cuda_std::emulation::{Stepped, Turn};
+use cuda_std::memory::load_relaxed_gpu_u64;
+use ginlab::fabric::{Access, Memory};
+use ginlab::proxy::engine::{Engine, SignalRule};
+use ginlab::proxy::order::{Rule, SignalWords};
+use kernels::command::Command;
+use kernels::gin::{SIGNALS, USER_SIGNALS};
+use kernels::ring::Status;
+use kernels::ring::consumer::Consumer;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Commands in flight.
+const WINDOW: usize = 64;
+/// Turns in which a kernel that spins looks at everything that it waits for at least once: the longest wait looks at a word of its own
+/// once in eight looks, each of two turns.
+const LOOKS: usize = 24;
+/// The same where heaps are mapped: there it looks at all of it each time.
+const LOOKS_OF_MAPPED: usize = 4;
+/// As many before an execution counts as stuck.
+const LAST_LOOKS: usize = 600;
+
+/// Events of an execution at most: these programs have some hundred.
+const MOST_EVENTS: u32 = 10_000;
+
+/// What a PE's kernel does.
+pub type Body = fn(&Seat) -> Result<(), Status>;
+
+/// A program of all PEs, and the rails that it runs over.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    pub name: &'static str,
+    pub pes: usize,
+    pub body: Body,
+    pub rule: Rule,
+    /// The rule's own fault.
+    pub early: bool,
+    /// Bytes of a transfer at most: longer puts are of several.
+    pub longest: u64,
+    /// Transfers of a PE that the rail takes at a time.
+    pub room: usize,
+    pub log2_slots: u32,
+    /// Ranks that the signals' accounts are cut for; 0: as many as PEs. With many, a target has few places for each.
+    pub accounts: usize,
+    /// See [`Wire`].
+    pub credits_early: bool,
+    /// A kernel that spins looks again when the explorer says so, and not at once. Not with a ring that may be full.
+    pub looks_late: bool,
+    /// PEs of a node, whose heaps are mapped to one another.
+    pub local: usize,
+}
+
+impl Program {
+    pub const fn new(name: &'static str, pes: usize, body: Body) -> Program {
+        let rule = Rule::Count;
+        Program {
+            name,
+            pes,
+            body,
+            rule,
+            early: false,
+            longest: 1 << 20,
+            room: 64,
+            log2_slots: 5,
+            accounts: 0,
+            credits_early: false,
+            looks_late: false,
+            local: 1,
+        }
+    }
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Event {
+    /// A PE's proxy drains its ring and posts.
+    Drain(usize),
+    /// A transfer's bytes reach the target.
+    Arrive(usize),
+    /// The target's proxy polls its immediate.
+    Tell(usize),
+    /// The source's proxy polls its completion.
+    Complete(usize),
+    /// A PE's kernel goes on to the next barrier of its block or spin.
+    Kernel(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It can go on.
+    Ready,
+    Spins,
+    Ended,
+}
+
+struct Pe {
+    // Dropped in this order: the kernel first, the memory last.
+    kernel: Stepped,
+    engine: Engine<WireRail>,
+    consumer: Consumer,
+    published: u64,
+    standing: Standing,
+    /// It spins, and something has happened here since it looked.
+    news: bool,
+    /// Barriers of its block that the kernel has passed.
+    passed: u64,
+    place: Box<Place>,
+}
+
+/// See the module.
+pub struct Execution {
+    pes: Vec<Pe>,
+    pub wire: Rc<RefCell<Wire>>,
+    judge: Rc<Judge>,
+    mapped: bool,
+    looks_late: bool,
+    happened: u32,
+    failure: Option<String>,
+}
+
+impl Execution {
+    pub fn new(program: &Program) -> Execution {
+        let mut places: Vec<_> = (0..program.pes).map(|_| Place::new(program.log2_slots)).collect();
+        let heaps: Vec<_> = places.iter_mut().map(|place| place.heap()).collect();
+        let wire = Wire::new(heaps.clone(), program.room, program.credits_early);
+        let judge = Rc::new(Judge::default());
+        let open = |(me, mut place): (usize, Box<Place>)| {
+            let world = place.world(program, me, &heaps);
+            let (state, times) = (&raw mut place.state, place.times.as_mut_ptr());
+            let (local, judge) = (program.local as u32, judge.clone());
+            let seat = Seat { world, me: me as u32, pes: program.pes as u32, local, judge, state, times };
+            let body = program.body;
+            let kernel = Stepped::new(move || {
+                if let Err(stop) = body(&seat) {
+                    seat.judge.fail(format!("PE {me}: a call failed: {}", stop.text()));
+                }
+            });
+            // SAFETY: the ring outlives the consumer, which is the only one.
+            let consumer = unsafe { Consumer::new(&place.rings[0]) };
+            Pe {
+                kernel: kernel.expect("a stack"),
+                engine: engine(program, me, &mut place, &wire),
+                consumer,
+                published: 0,
+                standing: Standing::Ready,
+                news: false,
+                passed: 0,
+                place,
+            }
+        };
+        let pes = places.into_iter().enumerate().map(open).collect();
+        let (mapped, looks_late) = (program.local > 1, program.looks_late);
+        Execution { pes, wire, judge, mapped, looks_late, happened: 0, failure: None }
+    }
+
+    /// What can happen next, in an order that is the same each time. Nothing once it has failed.
+    pub fn enabled(&mut self, events: &mut Vec<Event>) {
+        events.clear();
+        self.list(events);
+        if events.is_empty() && self.failure.is_none() && !self.is_over() {
+            // Maybe they have only not looked often enough. (One may wait for what another one stores when it has looked.)
+            for _ in 0..self.pes.len() {
+                (0..self.pes.len()).for_each(|pe| self.look(pe, LAST_LOOKS));
+            }
+            self.list(events);
+            if events.is_empty() && !self.is_over() {
+                self.failure = Some(format!("nobody can go on: {}", self.standings()));
+            }
+        }
+        if self.failure.is_some() {
+            events.clear();
+        }
+    }
+
+    fn list(&self, events: &mut Vec<Event>) {
+        let wire = self.wire.borrow();
+        let pes = || self.pes.iter().enumerate();
+        events.extend(pes().filter(|(_, pe)| pe.has_commands()).map(|(pe, _)| Event::Drain(pe)));
+        for (number, flight) in wire.flights.iter().enumerate() {
+            if !flight.arrived {
+                events.push(Event::Arrive(number));
+                continue;
+            }
+            events.extend((!flight.told).then_some(Event::Tell(number)));
+            events.extend((!flight.completed).then_some(Event::Complete(number)));
+        }
+        events.extend(pes().filter(|(_, pe)| pe.can_go_on()).map(|(pe, _)| Event::Kernel(pe)));
+    }
+
+    /// Whether all kernels have ended.
+    pub fn is_over(&self) -> bool {
+        self.pes.iter().all(|pe| pe.standing == Standing::Ended)
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Lets it happen.
+    pub fn apply(&mut self, event: Event) {
+        let moved = match event {
+            Event::Drain(pe) => self.drain(pe).map(|()| pe),
+            Event::Arrive(number) => {
+                self.wire.borrow_mut().arrive(number);
+                Ok(self.wire.borrow().flights[number].target)
+            }
+            Event::Tell(number) => {
+                let pe = self.wire.borrow_mut().tell(number);
+                self.progress(pe).map(|()| pe)
+            }
+            Event::Complete(number) => {
+                let pe = self.wire.borrow_mut().complete(number);
+                self.progress(pe).map(|()| pe)
+            }
+            Event::Kernel(pe) => self.pes[pe].turn().map(|()| pe),
+        };
+        match moved {
+            Err(why) => self.failure = Some(why),
+            Ok(pe) if self.looks_late => match event {
+                Event::Kernel(_) => self.look(pe, LOOKS),
+                _ => self.pes[pe].news = true,
+            },
+            Ok(pe) if !self.mapped => self.look(pe, LOOKS),
+            // A kernel stores to its neighbours, of whom one may go on and store in turn.
+            Ok(_) => {
+                let pes = 0..self.pes.len();
+                pes.clone().chain(pes).for_each(|pe| self.look(pe, LOOKS_OF_MAPPED));
+            }
+        }
+        let found = self.wire.borrow_mut().failure.take().or_else(|| self.judge.failure.borrow_mut().take());
+        self.failure = self.failure.take().or(found);
+        self.happened += 1;
+        if self.happened >= MOST_EVENTS && self.failure.is_none() {
+            self.failure = Some(format!("no end after {MOST_EVENTS} events: {}", self.standings()));
+        }
+    }
+
+    /// What the proxy does with its ring in a turn (host/proxy/serve.rs).
+    fn drain(&mut self, pe: usize) -> Result<(), String> {
+        let Pe { consumer, engine, .. } = &mut self.pes[pe];
+        let mut batch = Vec::new();
+        while batch.len() < engine.room()
+            && let Some(words) = consumer.pop()
+        {
+            batch.push(words);
+        }
+        consumer.acquire();
+        consumer.publish_tail();
+        for words in batch {
+            let command = Command::decode(words).ok_or("a command that is none")?;
+            engine.submit(&command).map_err(|error| error.to_string())?;
+        }
+        engine.pump(&mut ()).map_err(|error| error.to_string())
+    }
+
+    /// What the proxy does with its completions in a turn, and what it posts behind them in the next.
+    fn progress(&mut self, pe: usize) -> Result<(), String> {
+        let Pe { consumer, engine, published, .. } = &mut self.pes[pe];
+        engine.progress(&mut ()).map_err(|error| error.to_string())?;
+        if engine.watermark() != *published {
+            *published = engine.watermark();
+            consumer.publish_watermark(*published);
+        }
+        engine.pump(&mut ()).map_err(|error| error.to_string())
+    }
+
+    /// A kernel that spins looks again, so many times at most.
+    fn look(&mut self, pe: usize, looks: usize) {
+        self.pes[pe].news = false;
+        for _ in 0..looks {
+            if self.pes[pe].standing != Standing::Spins {
+                return;
+            }
+            if let Err(why) = self.pes[pe].turn() {
+                self.failure = Some(why);
+            }
+        }
+    }
+
+    fn standings(&self) -> String {
+        let one = |(number, pe): (usize, &Pe)| {
+            let (call, round) = self.judge.doing(number);
+            match pe.standing {
+                Standing::Ended => format!("PE {number} has ended"),
+                _ => format!(
+                    "PE {number} waits ({call} {round}; watermark {} of {} commands)",
+                    pe.published,
+                    pe.consumer.cursor()
+                ),
+            }
+        };
+        self.pes.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// A number for all that may matter from here on: two executions with the same one have the same futures.
+    ///
+    /// A kernel's own state is told by the barriers that it has passed: what the programs do next depends on nothing else, and what they
+    /// have read has been judged, or copied to memory. A proxy's state is told by its commands and by what has become of their transfers.
+    pub fn state(&self) -> u64 {
+        let mut state = 0u64;
+        let wire = self.wire.borrow();
+        for flight in &wire.flights {
+            // A sum: in whichever order they were posted.
+            state = state.wrapping_add(mix(flight.summary(), 1));
+        }
+        for pe in &self.pes {
+            let place = &pe.place;
+            let words = [pe.passed << 2 | pe.standing as u64, pe.consumer.cursor(), pe.engine.watermark(), pe.head()];
+            state = words.into_iter().fold(state, mix);
+            let objects = place.heap[START as usize / 16..].iter();
+            state = objects.fold(state, |state, word| mix(mix(state, *word as u64), (*word >> 64) as u64));
+            for number in (0..SIGNALS_USED).chain(USER_SIGNALS as usize..SIGNALS as usize) {
+                let near = (place.heap[number / 2] >> (64 * (number % 2))) as u64;
+                let both = near << 32 | place.far[number];
+                if both != 0 {
+                    state = mix(state, both ^ (number as u64) << 16);
+                }
+            }
+        }
+        state
+    }
+
+    /// An event in words, before it happens.
+    pub fn describe(&self, event: Event) -> String {
+        let wire = self.wire.borrow();
+        let at = |number: usize| &wire.flights[number];
+        match event {
+            Event::Drain(pe) => {
+                let cursor = self.pes[pe].consumer.cursor();
+                let commands: Vec<_> = (cursor..self.pes[pe].head()).map(|ticket| ticket.to_string()).collect();
+                format!("PE {pe}'s proxy posts commands {} (puts from {} on)", commands.join(", "), wire.flights.len())
+            }
+            Event::Arrive(number) => {
+                let Flight { source, from, target, to, bytes, .. } = at(number);
+                let (from, to) = (object(*from), object(*to));
+                format!("put {number} arrives: {} B from PE {source}'s {from} in PE {target}'s {to}", bytes.len())
+            }
+            Event::Tell(number) => format!("PE {} hears of put {number}: {}", at(number).target, at(number).says()),
+            Event::Complete(number) => format!("PE {} hears that put {number} is complete", at(number).source),
+            Event::Kernel(pe) => match self.judge.doing(pe) {
+                ("", _) => format!("kernel {pe} begins"),
+                (call, round) => format!("kernel {pe} goes on ({call} {round})"),
+            },
+        }
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        self.wire.borrow_mut().closed = true;
+    }
+}
+
+impl Pe {
+    /// Tickets that the kernel has taken.
+    fn head(&self) -> u64 {
+        load_relaxed_gpu_u64(&self.place.device.head.0)
+    }
+
+    fn can_go_on(&self) -> bool {
+        self.standing == Standing::Ready || self.standing == Standing::Spins && self.news
+    }
+
+    fn has_commands(&self) -> bool {
+        self.head() > self.consumer.cursor() && self.engine.room() > 0
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        self.standing = match self.kernel.turn()? {
+            Turn::Spins => Standing::Spins,
+            Turn::Meets => Standing::Ready,
+            Turn::Ended => Standing::Ended,
+        };
+        self.passed += u64::from(self.standing != Standing::Spins);
+        Ok(())
+    }
+}
+
+fn engine(program: &Program, me: usize, place: &mut Place, wire: &Rc<RefCell<Wire>>) -> Engine<WireRail> {
+    let mut engine = Engine::new(vec![WireRail::new(me, program.longest, wire)], WINDOW, Duration::from_secs(10));
+    let rule = SignalRule {
+        rule: program.rule,
+        me,
+        ranks: program.accounts.max(program.pes),
+        early: program.early,
+        // SAFETY: the place outlives the engine.
+        words: unsafe { SignalWords::at(place.far()) },
+    };
+    engine.set_signals(rule).expect("few ranks");
+    let memory = Memory { address: place.heap() as u64, bytes: place.heap.len() * 16, cuda_device: None };
+    // SAFETY: the place outlives the engine.
+    let heap = unsafe { engine.register(memory, Access::ALL, None) }.expect("registered");
+    engine.set_peers(&vec![vec![heap]; program.pes]).expect("even");
+    engine
+}

@@ -1,0 +1,284 @@
+//! An explorer of interleavings: which order of kernel, proxy and network makes a program wrong?
+//!
+//! Kernels, ring, proxies' engines and signal rules are the product's; the network is a [`wire`] that does what the explorer chooses. A
+//! program runs again and again, each time with other choices ([`search`]): every interleaving of small ones, random ones of larger ones.
+//! Checked are the bytes that a wait hands out, that nobody passes a barrier too early, that sources stay as they are until their
+//! completion, that no two puts of different bytes are under way to one place, and that somebody can always go on.
+//!
+//! What is clean here must be clean in each; each fault must be found. A failure prints its choices and the schedule that they make.
+//!
+//! `GINLAB_EXPLORE=1000000`: so many executions of each program at most, and so many walks. `GINLAB_REPLAY='NAME: 0 3 1'`: prints that
+//! schedule (with `--nocapture`).
+#![cfg(not(miri))]
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+mod collectives;
+mod machine;
+mod place;
+mod programs;
+mod search;
+mod seat;
+mod wire;
+
+use collectives::*;
+use ginlab::proxy::order::Rule;
+use machine::{Body, Program};
+use programs::*;
+use search::{Failure, Seen};
+
+/// Executions of a small program at most: more than it has.
+const MOST: u64 = 100_000;
+/// Walks of a larger one.
+const WALKS: u64 = 1_000;
+/// Executions until a fault is found, at most.
+const SOON: u64 = 20_000;
+
+/// One number of two: every bit of it depends on all of both.
+fn mix(state: u64, value: u64) -> u64 {
+    let sum = (state ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    sum ^ sum >> 32
+}
+
+/// What the environment asks for, or this.
+fn asked(number: u64) -> u64 {
+    std::env::var("GINLAB_EXPLORE").map_or(number, |text| text.parse().expect("GINLAB_EXPLORE is a number"))
+}
+
+/// Over rails of which one takes a whole put.
+fn by(rule: Rule, program: Program) -> Program {
+    Program { rule, ..program }
+}
+
+/// Over rails that take a third of an object at most.
+fn in_thirds(program: Program) -> Program {
+    Program { longest: seat::OBJECT.div_ceil(3), ..program }
+}
+
+/// Over rails that take half an object at most.
+fn in_pieces(program: Program) -> Program {
+    Program { longest: seat::OBJECT / 2, ..program }
+}
+
+fn late(program: Program) -> Program {
+    Program { looks_late: true, ..program }
+}
+
+/// Puts to a target whose account has two places for each rank.
+fn few_places(name: &'static str) -> Program {
+    Program { accounts: 8192, ..Program::new(name, 2, places) }
+}
+
+const RULES: [Rule; 4] = [Rule::Count, Rule::Own, Rule::Drain, Rule::Sequence];
+
+/// What is right in every interleaving, and small enough to look at all of them.
+fn small() -> Vec<Program> {
+    let two = |name, body: Body| Program::new(name, 2, body);
+    let mut programs = Vec::new();
+    for rule in RULES {
+        // In sequence each put is of two transfers: fewer rounds have as many interleavings.
+        let and_quiet: Body = if rule == Rule::Sequence { two_messages_and_quiet } else { messages_and_quiet };
+        programs.extend([
+            in_thirds(by(rule, two("one put and its answer", one_put))),
+            by(rule, two("two puts, a signal each", two_puts_two_signals)),
+            by(rule, two("two puts, one sum", two_puts_one_sum)),
+            by(rule, two("puts with credits", credits)),
+            by(rule, two("messages, quiet", and_quiet)),
+            by(rule, two("exchange by puts", exchange_with_signals)),
+        ]);
+    }
+    programs.extend([
+        in_pieces(two("two puts, a signal each", two_puts_two_signals)),
+        in_pieces(two("puts with credits", credits)),
+        in_pieces(two("messages, quiet", two_messages_and_quiet)),
+        late(two("messages, quiet", messages_and_quiet)),
+        late(two("puts with credits", credits)),
+        two("messages", messages),
+        by(Rule::Own, two("messages", messages)),
+        by(Rule::Drain, two("messages", messages)),
+        late(two("messages", messages)),
+        late(by(Rule::Own, two("messages", messages))),
+        two("barrier", barrier),
+        in_pieces(two("barrier", barrier)),
+        late(two("barrier", barrier)),
+        two("broadcast with credits", broadcast),
+        two("all-to-all by messages", all_to_all_by_messages),
+        two("all-to-all by puts", all_to_all_by_puts),
+        two("all-gather by puts", all_gather_by_puts),
+        two("reduce-scatter by puts", reduce_scatter_by_puts),
+        two("all-reduce by messages", all_reduce_by_messages),
+        two("all-reduce in place", all_reduce_in_place),
+        two("broadcast by messages", broadcast_by_messages),
+        two("shmem all-to-all by puts", shmem_all_to_all_by_puts),
+        two("shmem all-to-all by messages", shmem_all_to_all_by_messages),
+    ]);
+    programs
+}
+
+/// What is right, and too large for all of its interleavings.
+fn large() -> Vec<Program> {
+    let mut programs = Vec::new();
+    let bodies: [(&str, Body); 13] = [
+        ("messages, quiet", messages_and_quiet),
+        ("exchange by puts", exchange_with_signals),
+        ("barrier", barrier),
+        ("broadcast with credits", broadcast),
+        ("all-to-all by messages", all_to_all_by_messages),
+        ("all-to-all by puts", all_to_all_by_puts),
+        ("all-gather by puts", all_gather_by_puts),
+        ("reduce-scatter by puts", reduce_scatter_by_puts),
+        ("all-reduce by messages", all_reduce_by_messages),
+        ("all-reduce in place", all_reduce_in_place),
+        ("all-reduce by puts", all_reduce_by_puts),
+        ("broadcast by messages", broadcast_by_messages),
+        ("broadcast by puts", broadcast_by_puts),
+    ];
+    for (number, (name, body)) in bodies.into_iter().enumerate() {
+        // Each rule has its turn; by count in pieces, or it would have nothing to count.
+        let rule = RULES[number % RULES.len()];
+        programs.push(in_pieces(by(rule, Program::new(name, 3, body))));
+        // A ring that is full, and a rail that answers "again".
+        programs.push(Program { log2_slots: 1, room: 1, ..Program::new(name, 2, body) });
+        if name.contains("by puts") && name != "exchange by puts" {
+            // Two nodes of two, whose heaps are mapped to one another.
+            programs.push(Program { local: 2, ..Program::new(name, 4, body) });
+        }
+    }
+    for rule in RULES {
+        programs.push(in_pieces(by(rule, Program::new("messages", 3, messages))));
+        programs.push(in_pieces(by(rule, Program::new("shmem all-to-all by puts", 3, shmem_all_to_all_by_puts))));
+    }
+    for rule in [Rule::Count, Rule::Sequence] {
+        programs.push(in_pieces(by(rule, few_places("more puts than places"))));
+    }
+    programs
+}
+
+/// What the explorer must find, and by which words.
+fn faults() -> Vec<(Program, &'static str)> {
+    let program = Program::new;
+    let early = |rule, body| Program { early: true, ..by(rule, program("an early signal", 2, body)) };
+    let mut faults = vec![
+        (program("two puts, one signal", 2, two_puts_one_signal), "of the put is 0xee"),
+        (by(Rule::Own, program("two puts, one signal", 2, two_puts_one_signal)), "of the put is 0xee"),
+        (in_pieces(program("two puts, one signal", 2, two_puts_one_signal)), "of the put is 0xee"),
+        (program("exchange with one signal", 3, exchange_with_one_signal), "of what was put is"),
+        (program("barrier without quiet", 2, barrier_without_quiet), "what was put before the barrier"),
+        (program("barrier of some", 3, barrier_of_some), "barrier"),
+        (program("source written early", 2, source_written_early), "has written the source of put"),
+        (program("credit before the read", 2, credit_before_the_read), "of the put is"),
+        // Wrong bytes, or nobody can go on: as messages have it.
+        (program("broadcast with one signal", 3, broadcast_with_one_signal), ""),
+        (in_pieces(Program { credits_early: true, ..few_places("a place given back early") }), ""),
+        // Of three transfers: the account knows the signal when it knows of the first one and of another.
+        (in_thirds(early(Rule::Count, two_puts_two_signals)), "of the put is 0xee"),
+    ];
+    for rule in [Rule::Own, Rule::Drain, Rule::Sequence] {
+        faults.push((early(rule, two_puts_two_signals), "of the put is 0xee"));
+    }
+    faults
+}
+
+/// A line for people.
+fn tell(program: &Program, how: &str, seen: &Seen) {
+    let Seen { executions, states, events, elapsed, .. } = seen;
+    let states = if *states > 0 { format!("{states} states") } else { String::new() };
+    eprintln!(
+        "{:46} {how:10} {executions:7} executions {states:>14} {events:9} events {:6.2} s{}{}",
+        title(program),
+        elapsed.as_secs_f64(),
+        if seen.complete { ", all" } else { "" },
+        seen.failure.as_ref().map_or(String::new(), |failure| format!(": {}", failure.text)),
+    );
+}
+
+/// A program's name with what it runs over: no two have the same.
+fn title(program: &Program) -> String {
+    let Program { name, pes, rule, longest, room, looks_late, local, early, .. } = *program;
+    let or = |condition: bool, text: &'static str| if condition { text } else { "" };
+    format!(
+        "{name}, {pes} PEs, {rule}{}{}{}{}{}",
+        match seat::OBJECT.div_ceil(longest) {
+            1 => "",
+            2 => ", pieces",
+            _ => ", small pieces",
+        },
+        or(room == 1, ", narrow"),
+        or(looks_late, ", late looks"),
+        or(local > 1, ", nodes"),
+        or(early, ", early"),
+    )
+}
+
+fn explain(program: &Program, failure: &Failure) -> String {
+    let choices: Vec<String> = failure.choices.iter().map(u16::to_string).collect();
+    format!(
+        "{}: {}\nGINLAB_REPLAY='{}: {}'\n{}",
+        program.name,
+        failure.text,
+        title(program),
+        choices.join(" "),
+        failure.schedule.join(";\n")
+    )
+}
+
+fn must_be_clean(program: &Program, how: &str, seen: &Seen) {
+    tell(program, how, seen);
+    if let Some(failure) = &seen.failure {
+        panic!("{}", explain(program, failure));
+    }
+}
+
+#[test]
+fn small_programs_are_right_in_every_interleaving() {
+    for program in small() {
+        let seen = search::all(&program, asked(MOST).max(MOST));
+        must_be_clean(&program, "all", &seen);
+        assert!(seen.complete, "{}: more than {MOST} executions", title(&program));
+    }
+}
+
+#[test]
+fn larger_programs_are_right_by_every_seed() {
+    for program in large() {
+        must_be_clean(&program, "walks", &search::walks(&program, 0, asked(WALKS)));
+    }
+}
+
+/// Each near the plain schedule, and by walks: both searches are known to find something.
+#[test]
+fn each_fault_is_found() {
+    for (program, words) in faults() {
+        let (bound, near) = search::deeper(&program, SOON);
+        let searches = [(format!("bound {bound}"), near), ("walks".to_owned(), search::walks(&program, 0, SOON))];
+        for (how, seen) in searches {
+            tell(&program, &how, &seen);
+            let failure = seen.failure.unwrap_or_else(|| panic!("{}, {how}: not found", title(&program)));
+            assert!(failure.text.contains(words), "found in another way: {}", explain(&program, &failure));
+        }
+    }
+}
+
+/// The same with and without a memory of states: what it leaves out has been seen.
+#[test]
+fn a_state_is_followed_once_and_nothing_is_lost() {
+    for rule in RULES {
+        let program = by(rule, Program::new("one put and its answer", 2, one_put));
+        let (once, again) = (search::all(&program, MOST), search::all_again(&program, MOST));
+        tell(&program, "all", &once);
+        tell(&program, "all again", &again);
+        assert!(once.complete && again.complete && once.executions < again.executions);
+        assert_eq!(once.states, again.states, "{rule}");
+    }
+}
+
+/// Of any program above, the schedule that `GINLAB_REPLAY` names.
+#[test]
+fn a_schedule_is_replayed() {
+    let Ok(asked) = std::env::var("GINLAB_REPLAY") else { return };
+    let (name, choices) = asked.split_once(": ").expect("GINLAB_REPLAY='NAME: 0 3 1'");
+    let choices: Vec<u16> = choices.split_whitespace().map(|choice| choice.parse().expect("a number")).collect();
+    let mut programs = small().into_iter().chain(large()).chain(faults().into_iter().map(|(program, _)| program));
+    let program = programs.find(|program| title(program) == name).expect("a program of this name");
+    let (failure, schedule) = search::replay(&program, &choices);
+    eprintln!("{}\n{}", schedule.join(";\n"), failure.as_deref().unwrap_or("nothing went wrong"));
+}

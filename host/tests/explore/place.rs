@@ -1,0 +1,103 @@
+//! A PE's memory, as host/gin would allocate it.
+
+use super::machine::Program;
+use super::seat::{OBJECT, OBJECTS, START};
+use cuda_std::memory::Word;
+use kernels::collective::State;
+use kernels::gin::{Peer, Report, SENT_WORDS, SIGNALS, TEAMS, Team, World};
+use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring};
+
+#[repr(C, align(32))]
+struct Slot([Word; 4]);
+
+/// See the module.
+pub struct Place {
+    /// Signals, and behind them the objects. (The words for values that are fetched, which lie there in a world, are not needed.)
+    pub heap: Box<[u128]>,
+    /// Words: a kernel and the engine reach them by a pointer from [`Place::far`] alone.
+    pub far: Box<[u64]>,
+    slots: Box<[Slot]>,
+    host: HostWords,
+    pub device: DeviceWords,
+    barriers: [Word; TEAMS],
+    sent: Box<[u64]>,
+    report: Report,
+    abort: Word,
+    peers: Vec<Peer>,
+    team_pes: Vec<u32>,
+    pub rings: Vec<Ring>,
+    pub state: State,
+    pub times: [u64; 8],
+}
+
+impl Place {
+    pub fn new(log2_slots: u32) -> Box<Place> {
+        let word = || Word::new(0);
+        let [stop, call, pe, detail, seen, wanted, block, thread] = std::array::from_fn(|_| word());
+        let mut place = Box::new(Place {
+            heap: vec![0; (START + OBJECTS * OBJECT) as usize / 16].into(),
+            far: vec![0; SIGNALS as usize].into(),
+            slots: (0..1 << log2_slots).map(|_| Slot(std::array::from_fn(|_| word()))).collect(),
+            host: HostWords::default(),
+            device: DeviceWords::default(),
+            barriers: std::array::from_fn(|_| word()),
+            sent: vec![0; SENT_WORDS].into(),
+            report: Report { stop, call, pe, detail, seen, wanted, block, thread },
+            abort: word(),
+            peers: Vec::new(),
+            team_pes: Vec::new(),
+            rings: Vec::new(),
+            state: State::default(),
+            times: [0; 8],
+        });
+        let ring = Ring {
+            slots: place.slots.as_ptr().cast(),
+            host: &place.host,
+            device: &place.device,
+            log2_capacity: log2_slots,
+            log2_slot_words: LOG2_COMMAND_WORDS,
+            timeout_ns: u64::MAX,
+            role: 0,
+            of_block: 0,
+            free_below: 1 << log2_slots,
+        };
+        place.rings.push(ring);
+        place
+    }
+
+    pub fn heap(&mut self) -> *mut u8 {
+        self.heap.as_mut_ptr().cast()
+    }
+
+    pub fn far(&mut self) -> *const Word {
+        self.far.as_mut_ptr().cast()
+    }
+
+    /// As the kernel of this PE gets it.
+    pub fn world(&mut self, program: &Program, me: usize, heaps: &[*mut u8]) -> World {
+        let node = me / program.local * program.local;
+        let mapped = |pe: usize| (node..node + program.local).contains(&pe);
+        self.peers = (0..program.pes).map(|pe| Peer { heap: if mapped(pe) { heaps[pe] as u64 } else { 0 } }).collect();
+        let all = Team { first: 0, pes: program.pes as u32, me: me as u32 };
+        self.team_pes = (0..program.pes as u32).collect();
+        World {
+            me: me as u32,
+            pes: program.pes as u32,
+            paths: World::BY_RAILS | if program.local > 1 { World::BY_MAPPING } else { 0 },
+            ring_count: 1,
+            heap: self.heap(),
+            heap_bytes: self.heap.len() as u64 * 16,
+            peers: self.peers.as_ptr(),
+            rings: self.rings.as_ptr(),
+            far: self.far(),
+            team_pes: self.team_pes.as_ptr(),
+            // Nobody asks for the others.
+            teams: [all; TEAMS],
+            barriers: self.barriers.as_ptr(),
+            sent: self.sent.as_mut_ptr().cast(),
+            report: &self.report,
+            abort: &self.abort,
+            timeout_ns: u64::MAX,
+        }
+    }
+}

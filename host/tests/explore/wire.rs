@@ -1,0 +1,264 @@
+//! The wire between the PEs: what is posted stays here until the explorer lets it arrive, and lets either side hear of it.
+//!
+//! It watches what no network may be asked to bear: a source that is written while its put is under way, and two puts of different bytes
+//! under way to one place. Between post and arrival a destination holds [`POISON`]: who reads too early, or gives a place back too early,
+//! does not find the bytes that happen to be there.
+
+use ginlab::fabric::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
+use kernels::command::SIGNALS;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What a destination holds from the post of a put until it arrives.
+const POISON: u8 = 0xEE;
+
+/// The first two bits of an immediate that gives places back.
+const CREDIT: u32 = 3;
+
+/// A posted transfer.
+#[derive(Debug)]
+pub struct Flight {
+    pub source: usize,
+    pub target: usize,
+    pub from: u64,
+    pub to: u64,
+    pub immediate: Option<u32>,
+    token: u64,
+    /// Its bytes as they were when it was posted.
+    pub bytes: Box<[u8]>,
+    /// Its bytes are at the target.
+    pub arrived: bool,
+    /// The target has heard of its immediate, if it has one.
+    pub told: bool,
+    /// The source has heard of its completion.
+    pub completed: bool,
+}
+
+impl Flight {
+    /// A number for what it is and how far it has come, the same in whichever order it was posted.
+    pub fn summary(&self) -> u64 {
+        let place = (self.source as u64) << 56 | (self.target as u64) << 48 | self.from << 24 | self.to;
+        let state = u64::from(self.arrived) | u64::from(self.told) << 1 | u64::from(self.completed) << 2;
+        let said = self.immediate.map_or(0, |immediate| u64::from(immediate) + 1);
+        super::mix(super::mix(place, self.token), said << 3 | state)
+    }
+
+    /// What its immediate says, in words.
+    pub fn says(&self) -> String {
+        let Some(bits) = self.immediate else { return "nothing".into() };
+        match bits >> 30 {
+            0 => format!("signal {} + {}", bits & (SIGNALS - 1), (bits >> 12) + 1),
+            CREDIT => format!("{} places given back", bits & 0xffff),
+            kind => format!("{} of place {}", if kind == 1 { "a part" } else { "the signal" }, bits >> 16 & 0x3fff),
+        }
+    }
+
+    fn meets(&self, other: &Flight) -> bool {
+        let end = |flight: &Flight| flight.to + flight.bytes.len() as u64;
+        self.target == other.target && self.to < end(other) && other.to < end(self)
+    }
+
+    /// The bytes of both where they meet.
+    fn differs(&self, other: &Flight) -> bool {
+        let first = self.to.max(other.to);
+        let end = (self.to + self.bytes.len() as u64).min(other.to + other.bytes.len() as u64);
+        let part = |flight: &Flight| flight.bytes[(first - flight.to) as usize..(end - flight.to) as usize].to_vec();
+        part(self) != part(other)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Wire {
+    heaps: Vec<*mut u8>,
+    pub flights: Vec<Flight>,
+    /// What each PE's rail hands out when it is polled.
+    queues: Vec<Vec<Completion>>,
+    /// Transfers that a rail takes before it answers "again".
+    room: usize,
+    /// A fault: a target that gives places of its account back gives one more than it has done with.
+    credits_early: bool,
+    /// The execution is over: what is polled completes.
+    pub closed: bool,
+    pub failure: Option<String>,
+}
+
+impl Wire {
+    pub fn new(heaps: Vec<*mut u8>, room: usize, credits_early: bool) -> Rc<RefCell<Wire>> {
+        let queues = heaps.iter().map(|_| Vec::new()).collect();
+        Rc::new(RefCell::new(Wire { heaps, room, credits_early, queues, ..Wire::default() }))
+    }
+
+    fn memory(&self, pe: usize, offset: u64, bytes: usize) -> *mut [u8] {
+        // SAFETY: the engine has checked that the range lies in the heap.
+        std::ptr::slice_from_raw_parts_mut(unsafe { self.heaps[pe].add(offset as usize) }, bytes)
+    }
+
+    fn fail(&mut self, text: String) {
+        self.failure.get_or_insert(text);
+    }
+
+    fn post(&mut self, source: usize, transfer: &Transfer) -> Post {
+        let under_way = self.flights.iter().filter(|flight| flight.source == source && !flight.completed).count();
+        if under_way >= self.room {
+            return Post::Again;
+        }
+        let Transfer { local_offset: from, peer: target, remote_offset: to, immediate, token, .. } = *transfer;
+        // The count of a credit is its last bits (host/proxy/order.rs).
+        let early = |immediate: u32| immediate + u32::from(self.credits_early && immediate >> 30 == CREDIT);
+        let immediate = immediate.map(early);
+        let length = transfer.bytes as usize;
+        // SAFETY: kernels run on this CPU thread too, and none has a reference into its heap while it does not run.
+        let bytes: Box<[u8]> = unsafe { &*self.memory(source, from, length) }.into();
+        let flight = Flight {
+            source,
+            target,
+            from,
+            to,
+            immediate,
+            token,
+            arrived: bytes.is_empty(),
+            bytes,
+            told: immediate.is_none(),
+            completed: false,
+        };
+        let number = self.flights.len();
+        let others = || self.flights.iter().enumerate().filter(|(_, other)| !other.completed && flight.meets(other));
+        if let Some((first, _)) = others().find(|(_, other)| flight.differs(other)) {
+            self.fail(format!(
+                "puts {first} and {number} of different bytes are under way to one place of PE {target}"
+            ));
+        } else if others().next().is_none() {
+            // SAFETY: as above.
+            unsafe { &mut *self.memory(target, to, length) }.fill(POISON);
+        }
+        self.flights.push(flight);
+        Post::Accepted
+    }
+
+    /// The source of a put is as it was when it was posted.
+    fn check_source(&mut self, number: usize) {
+        let flight = &self.flights[number];
+        // SAFETY: as for `post`.
+        let now = unsafe { &*self.memory(flight.source, flight.from, flight.bytes.len()) };
+        if *now != *flight.bytes {
+            let text = format!("PE {} has written the source of put {number}, which is under way", flight.source);
+            self.fail(text);
+        }
+    }
+
+    /// The bytes of a transfer reach the target.
+    pub fn arrive(&mut self, number: usize) {
+        self.check_source(number);
+        let flight = &mut self.flights[number];
+        flight.arrived = true;
+        let flight = &self.flights[number];
+        let memory = self.memory(flight.target, flight.to, flight.bytes.len());
+        // SAFETY: as for `post`.
+        unsafe { &mut *memory }.copy_from_slice(&flight.bytes);
+    }
+
+    /// The target's next poll hands the immediate out.
+    pub fn tell(&mut self, number: usize) -> usize {
+        let flight = &mut self.flights[number];
+        flight.told = true;
+        if let Some(value) = flight.immediate {
+            self.queues[flight.target].push(Completion::Immediate { value });
+        }
+        flight.target
+    }
+
+    /// The source's next poll hands the completion out.
+    pub fn complete(&mut self, number: usize) -> usize {
+        self.check_source(number);
+        let flight = &mut self.flights[number];
+        flight.completed = true;
+        self.queues[flight.source].push(Completion::Done { token: flight.token });
+        flight.source
+    }
+}
+
+/// A PE's rail.
+pub struct WireRail {
+    pe: usize,
+    limits: RailLimits,
+    wire: Rc<RefCell<Wire>>,
+}
+
+impl WireRail {
+    pub fn new(pe: usize, longest: u64, wire: &Rc<RefCell<Wire>>) -> WireRail {
+        let limits = RailLimits {
+            max_transfer_bytes: longest,
+            max_outstanding: wire.borrow().room,
+            immediate_bytes: 4,
+            link_bits_per_second: None,
+            cuda_memory: false,
+        };
+        WireRail { pe, limits, wire: wire.clone() }
+    }
+}
+
+impl Rail for WireRail {
+    /// Its length: the only region is the heap.
+    type Region = u64;
+
+    fn name(&self) -> &str {
+        "wire"
+    }
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        Ok(Vec::new())
+    }
+    fn add_peer(&mut self, _: &[u8]) -> Result<usize, FabricError> {
+        Err(self.has_none("peers one by one"))
+    }
+    fn remove_peer(&mut self, _: usize) -> Result<(), FabricError> {
+        Err(self.has_none("peers that leave"))
+    }
+    unsafe fn register(&mut self, memory: Memory, _: Access) -> Result<u64, FabricError> {
+        Ok(memory.bytes as u64)
+    }
+    fn remote(&self, region: &u64) -> RemoteRegion {
+        RemoteRegion { key: 0, base: 0, bytes: *region }
+    }
+    unsafe fn write(&mut self, _: &u64, transfer: &Transfer) -> Result<Post, FabricError> {
+        if transfer.bytes == 0 && transfer.immediate.is_none() {
+            return Err(self.has_none("writes of nothing that say nothing"));
+        }
+        Ok(self.wire.borrow_mut().post(self.pe, transfer))
+    }
+    unsafe fn read(&mut self, _: &u64, _: &Transfer) -> Result<Post, FabricError> {
+        Err(self.has_none("reads"))
+    }
+    unsafe fn send(&mut self, _: &u64, _: usize, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+    unsafe fn receive(&mut self, _: &u64, _: &Message) -> Result<Post, FabricError> {
+        Err(self.has_none("messages"))
+    }
+    fn cancel(&mut self, _: u64) -> Result<(), FabricError> {
+        Err(self.has_none("messages"))
+    }
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut wire = self.wire.borrow_mut();
+        completions.append(&mut wire.queues[self.pe]);
+        if wire.closed {
+            let open = wire.flights.iter_mut().filter(|flight| flight.source == self.pe && !flight.completed);
+            completions.extend(open.map(|flight| {
+                flight.completed = true;
+                Completion::Done { token: flight.token }
+            }));
+        }
+        Ok(())
+    }
+    unsafe fn bare_writes(&mut self, _: &u64, _: &BareLoop) -> Option<Result<f64, FabricError>> {
+        None
+    }
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
+    }
+}

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Every program over the worst network that EFA may legally be: every signal rule, 2 to 4 ranks, thread, warp and block, many seeds.
+#
+#   scripts/worst-matrix.sh [GINLAB] [FOLDER]     results go to FOLDER (default: $OUT, then a new one under /tmp)
+#   SEEDS=20 FIRST=1     seeds of each combination, and the first one
+#   JOBS=N               combinations that run at the same time, each on a core of its own (default: the number of cores)
+#   DEVICE=gpu           the kernels run on a GPU (default: emulated), and the ranks are processes: threads of one process would wait for
+#                        each other's kernels. Where they share a GPU, start CUDA's MPS first, or they take turns of 2 ms
+#   ONLY='jacobi|shmem'  some of the programs, by name
+#   LIMIT=SECONDS        no combination begins later than this (default: no limit); what was not run is counted
+#
+# Leaves worst.csv (a row for each combination: seeds, failed, the command that repeats one), failures.txt (each failed seed with its
+# error), summary.txt. Exit code 1 if a seed has failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+ginlab=$(realpath "${1:-target/release/ginlab}") || exit 2
+out=${2:-${OUT:-$(mktemp -d /tmp/ginlab-worst.XXXXXX)}}
+seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated}
+mkdir -p "$out/parts"
+
+worst='worst:seed={seed}'
+shmem=(p-latency put-latency get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
+    message-ping-pong barrier-all all-to-all signal-order)
+collectives=(gin-all-to-all gin-all-gather gin-reduce-scatter gin-all-reduce gin-broadcast)
+combinations() {
+    local np rule scope case bytes
+    for rule in count own drain sequence; do
+        for np in 2 3 4; do
+            local rails="--np $np --path rails -p $worst --rule $rule"
+            for scope in thread warp block; do
+                for case in "${shmem[@]}"; do
+                    echo "shmem -d $device $rails --scope $scope --cases $case --grid 2 --block 33 -b 520 -e 520 -n 3 -w 1 -r 1 --volume 4K"
+                done
+                # By messages, and by puts.
+                bytes=$((np % 2 ? 4096 : 64))
+                for case in "${collectives[@]}"; do
+                    echo "collective -d $device $rails --scope $scope --cases $case --launch persistent --block 33 -b $bytes -e $bytes --message-limit 1K -n 3 -w 1 -r 1"
+                done
+            done
+            for case in host-write p block row resident; do
+                echo "jacobi -d $device $rails --exchange $case --nx 64 --ny 16 -n 8 -r 1"
+            done
+        done
+    done
+    for np in 2 3 4; do
+        # They pair ranks.
+        if ((np != 3)); then
+            echo "write -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 256K -f 64 -n 20 -r 1"
+            echo "sendrecv -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 64K -f 32 -n 20 -r 1"
+        fi
+        echo "all2all -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 64K -f 32 -n 10"
+    done
+    for case in quiet nbi nbi-batch=4; do
+        echo "proxy -d $device -p $worst --rails 1,2 --mode $case --grid 2 --block 33 -b 64 -e 64K -f 32 -n 12 -w 2 -r 1 --window 4"
+    done
+}
+
+# one NUMBER COMMAND: soaks one combination.
+# shellcheck disable=SC2317  # xargs calls it
+one() {
+    local number=$1 code core run
+    shift
+    if [[ -n ${LIMIT:-} ]] && (($(date +%s) - began >= LIMIT)); then
+        echo "$*" >"$out/parts/$number.late"
+        return
+    fi
+    core=$((10#$number % $(nproc)))
+    run="$ginlab soak --first $first --seeds $seeds --no-header --csv $out/parts/$number.csv --"
+    if [[ $device == gpu ]]; then run="processes $number"; fi
+    # shellcheck disable=SC2086,SC2048  # the command is words
+    timeout -k 5 "${EACH:-3600}" taskset -c "$core" bash -c "$run \"\$@\"" run $* >"$out/parts/$number.out" 2>"$out/parts/$number.err"
+    code=$?
+    if ((code)); then echo "ended with $code: $*" >>"$out/parts/$number.err"; else rm -f "$out/parts/$number.err"; fi
+    rm -f "$out/parts/$number.out" "$out/parts/$number.header.json"
+}
+# shellcheck disable=SC2317  # called by name
+# processes NUMBER COMMAND: the same with ranks that are processes, and a row of its own kind.
+processes() {
+    local number=$1 seed failed=0 one=
+    shift
+    for ((seed = first; seed < first + seeds; seed++)); do
+        one=${*//\{seed\}/$seed}
+        # shellcheck disable=SC2086
+        "$ginlab" $one --no-header >/dev/null 2>"$out/parts/$number.said" || {
+            failed=$((failed + 1))
+            echo "seed $seed: $(tail -n 1 "$out/parts/$number.said"): ginlab $one" >&2
+        }
+    done
+    rm -f "$out/parts/$number.said"
+    printf 'schema,case,seeds,wrong,command\n1,%s,%d,%d,"%s"\n' "$1" "$seeds" "$failed" "$*" >"$out/parts/$number.csv"
+    ((failed == 0))
+}
+began=$(date +%s)
+export -f one processes
+export ginlab out seeds first began device
+combinations | grep -E "^(${ONLY:-.*}) " | awk '{ printf "%04d %s%c", NR, $0, 0 }' |
+    xargs -0 -r -P "$jobs" -I{} bash -c 'one {}'
+
+cat "$out"/parts/*.csv 2>/dev/null | awk '!/^schema,/ || !header++' >"$out/worst.csv"
+cat "$out"/parts/*.err 2>/dev/null >"$out/failures.txt"
+late=$(find "$out/parts" -name '*.late' | wc -l)
+read -r combos total failed < <(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
+    { rows++; seeds += $n["seeds"]; failed += $n["wrong"] } END { print rows + 0, seeds + 0, failed + 0 }' "$out/worst.csv")
+{
+    "$ginlab" --version | head -n 1
+    echo "combinations $combos, not run $late, seeds $total, failed $failed, lines of errors $(wc -l <"$out/failures.txt"), seconds $(($(date +%s) - began)), jobs $jobs, cores $(nproc)"
+} | tee "$out/summary.txt"
+rm -rf "$out/parts"
+[[ $failed == 0 && ! -s $out/failures.txt ]]

@@ -1,0 +1,272 @@
+//! `docs/two-p5.md`: its commands, taken from its text, in its order, in the lab: libfabric's EFA provider over the 32 cards of a p5 in
+//! software, two hosts that are network namespaces, a real Slurm.
+//!
+//! A comment before each block says where it runs. `GINLAB_TRANSCRIPT=FILE` keeps what was run and what it printed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::lab::Lab;
+use crate::common::{Done, Job, all_verified, clean, ginlab, rows_of, run, skip};
+use ginlab::doctor::instances::{INSTANCES, Instance};
+
+/// The page's variables in the lab. A rank for each host: both share this machine's cores.
+const VALUES: [(&str, &str); 19] = [
+    ("INSTANCE", "p5.48xlarge"),
+    ("GPUS", "1"),
+    ("CARDS", "32"),
+    ("RAILS", "4"),
+    ("PROVIDER", "soft-efa:p5,cards=32"),
+    ("DEVICE", "emulated"),
+    ("SIZES", "-b 64K -e 64K -n 4 -r 2"),
+    ("REGISTRY", "registry.example.com"),
+    ("TAG", "first"),
+    ("SUBNET", "subnet-0123"),
+    ("VPC", "vpc-0123"),
+    ("AMI", "ami-0123"),
+    ("KEY", "key"),
+    ("RESERVATION", "cr-0123"),
+    ("GROUP", "sg-0123"),
+    ("RANK", "0"),
+    ("WORLD_SIZE", "2"),
+    ("MASTER_ADDR", "10.99.0.1"),
+    ("GINLAB_TOKEN", "0123456789abcdef"),
+];
+
+/// A block of the page: what its comment says, and its lines.
+struct Block {
+    mark: String,
+    text: String,
+}
+
+fn page() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/two-p5.md")).unwrap()
+}
+
+fn blocks() -> Vec<Block> {
+    let page = page();
+    let mut lines = page.lines();
+    let (mut found, mut before) = (Vec::new(), "");
+    while let Some(line) = lines.next() {
+        if line.starts_with("```") {
+            let mark = before.strip_prefix("<!-- ").and_then(|mark| mark.strip_suffix(" -->"));
+            let mark =
+                mark.unwrap_or_else(|| panic!("a block behind {before:?} does not say where it runs")).to_owned();
+            let text =
+                lines.by_ref().take_while(|line| !line.starts_with("```")).map(|line| format!("{line}\n")).collect();
+            found.push(Block { mark, text });
+        }
+        before = line;
+    }
+    found
+}
+
+/// What was run and what it printed.
+#[derive(Default)]
+struct Transcript(String);
+
+impl Transcript {
+    fn add(&mut self, place: &str, block: &Block, done: &Done) {
+        self.0 += &format!("== {place}\n");
+        block.text.lines().for_each(|line| self.0 += &format!("$ {line}\n"));
+        self.0 += &format!("{}{}", done.stdout, done.stderr);
+        if done.code != 0 {
+            self.0 += &format!("(exit code {})\n", done.code);
+        }
+        self.0 += "\n";
+    }
+}
+
+impl Drop for Transcript {
+    fn drop(&mut self) {
+        if let Some(file) = std::env::var_os("GINLAB_TRANSCRIPT") {
+            // A test that fails has said more than this could.
+            let _ = std::fs::write(file, &self.0);
+        }
+    }
+}
+
+/// bash in a host's folder, with the lab's values and ginlab first on the path. `words` stand before it.
+fn bash(words: &[&str], folder: &Path, script: &str) -> Command {
+    let words: Vec<&str> = words.iter().copied().chain(["bash", "-euo", "pipefail", "-c", script]).collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(folder);
+    clean(&mut command);
+    let program = Path::new(env!("CARGO_BIN_EXE_ginlab")).parent().unwrap().display();
+    // What cargo sets for the test is not the user's.
+    command.env_remove("LD_LIBRARY_PATH");
+    command.envs(VALUES).env("PATH", format!("{program}:{}", std::env::var("PATH").unwrap()));
+    command
+}
+
+/// A host's folder: the launch files and the saved dumps.
+fn host(folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    let root = env!("CARGO_MANIFEST_DIR");
+    let copied = Command::new("cp").args(["-r", &format!("{root}/deploy"), "."]).current_dir(folder).status().unwrap();
+    assert!(copied.success());
+    std::fs::create_dir(folder.join("tests")).unwrap();
+    std::os::unix::fs::symlink(format!("{root}/tests/fixtures"), folder.join("tests/fixtures")).unwrap();
+}
+
+#[test]
+fn the_first_hour_runs_as_the_page_has_it() {
+    let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = [folder.path().join("host-a"), folder.path().join("host-b")];
+    hosts.iter().for_each(|folder| host(folder));
+    let mut transcript = Transcript::default();
+    for block in blocks() {
+        let Some(place) = block.mark.strip_prefix("lab: ") else { continue };
+        match place {
+            "one host" | "one host, exit code 3" => {
+                if block.text.contains("kubectl") && run(bash(&[], &hosts[0], "command -v kubectl")).code != 0 {
+                    skip("no kubectl here: the overlay of the page is not built");
+                    continue;
+                }
+                let done = run(bash(&[], &hosts[0], &block.text));
+                transcript.add(place, &block, &done);
+                done.expect(if place.ends_with('3') { 3 } else { 0 });
+            }
+            "both hosts" | "both hosts, a rank per GPU" => {
+                let on = |node: usize| {
+                    let namespace = lab.namespace(node);
+                    let mut command = bash(&["ip", "netns", "exec", &namespace], &hosts[node], &block.text);
+                    if place.ends_with("GPU") {
+                        command.env("NODE", node.to_string()).env_remove("RANK").env_remove("WORLD_SIZE");
+                    } else {
+                        command.env("RANK", node.to_string());
+                    }
+                    Job::start(command).runs(3)
+                };
+                let both = [on(0), on(1)].map(Job::finish);
+                for (done, host) in both.into_iter().zip(["host-a", "host-b"]) {
+                    transcript.add(&format!("{place}: {host}"), &block, &done);
+                    done.expect(0);
+                }
+            }
+            "slurm" => slurm(&block, &hosts[0], &mut transcript),
+            other => panic!("the page has a place that is not known: {other}"),
+        }
+    }
+    let template: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(hosts[0].join("template.json")).unwrap()).unwrap();
+    assert_eq!(template["NetworkInterfaces"].as_array().unwrap().len(), 33);
+    for name in ["write.csv", "proxy.csv", "node.csv"] {
+        let rows = rows_of(&hosts[0].join(name));
+        assert!(
+            rows.iter().all(|row| row.ranks == 2 && row.fabric == "efa/soft:p5" && row.status.to_string() == "ok"),
+            "{name}"
+        );
+        // Sums of a node, and the plainest loop, which verifies nothing, have no count of wrong bytes.
+        let counts: Vec<u64> = rows.iter().filter_map(|row| row.wrong).collect();
+        assert!(counts.len() >= 2 && counts.iter().all(|wrong| *wrong == 0), "{name}: {counts:?}");
+    }
+}
+
+/// The block on the first node of a Slurm of its own, where that is installed.
+fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
+    let page = folder.join("slurm.sh");
+    std::fs::write(&page, &block.text).unwrap();
+    let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/slurm-lab.sh");
+    let mut command = bash(&[], folder, &format!("exec {lab} \"$PWD/lab\""));
+    command.env("PAGE", &page).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
+    command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
+    command.env_remove("RANK").env_remove("WORLD_SIZE");
+    let done = Job::start(command).runs(4).finish();
+    if done.code == 77 {
+        return skip(done.stderr.trim());
+    }
+    transcript.add("slurm", block, &done);
+    let done = done.expect(0);
+    assert!(done.stdout.contains("== results in"), "{}", done.stdout);
+    let results = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let results = results.filter(|path| path.is_dir()).find(|path| path.join("proxy.csv").is_file()).unwrap();
+    for name in ["proxy.csv", "all2all.csv"] {
+        all_verified(&rows_of(&results.join(name)));
+    }
+    let hosts = std::fs::read_to_string(results.join("hosts.txt")).unwrap();
+    assert_eq!(hosts.lines().count(), 2, "a line for each host: {hosts}");
+}
+
+/// What the page prints is what the command prints.
+#[test]
+fn the_output_that_the_page_shows_is_printed() {
+    let mut seen = 0;
+    for block in blocks() {
+        let Some(command) = block.mark.strip_prefix("output: ginlab ") else { continue };
+        let done = run(ginlab(command)).expect(0);
+        let printed = format!("{}{}", done.stdout, done.stderr);
+        for line in block.text.lines() {
+            assert!(printed.lines().any(|printed| printed == line), "{command} does not print {line:?}:\n{printed}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 1);
+}
+
+/// Each block says where it runs; the variables of the page are those of the lab; other checks that it names are there.
+#[test]
+fn every_block_says_where_it_runs() {
+    let mut set: BTreeSet<String> = BTreeSet::from(["GROUP".to_owned()]);
+    for block in blocks() {
+        let (kind, rest) = block.mark.split_once(": ").unwrap_or((&block.mark, ""));
+        match kind {
+            "settings" => {
+                let words = block.text.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace());
+                set.extend(words.filter_map(|word| Some(word.split_once('=')?.0.to_owned())));
+            }
+            "other" => {
+                let script = rest.split(' ').next().unwrap();
+                assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(script).is_file(), "{script}");
+            }
+            "lab" | "output" => {}
+            "arguments" => assert!(block.text.contains("aws ec2 "), "{}", block.text),
+            other => panic!("a block is marked {other:?}"),
+        }
+    }
+    assert_eq!(set, VALUES.iter().map(|(name, _)| (*name).to_owned()).collect());
+}
+
+/// The page's table, the launch template and the overlays have the figures of doctor's instances.
+#[test]
+fn the_instances_are_those_of_doctor() {
+    let page = page();
+    let mut seen = BTreeSet::new();
+    for line in page.lines().filter(|line| line.starts_with("| `p") || line.starts_with("| `g")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [names, gpus, cards, rails, _] = cells[..] else { continue };
+        for name in names.split(", ") {
+            let name = name.trim_matches('`');
+            let instance = Instance::named(name).unwrap_or_else(|| panic!("{name}"));
+            let rails = rails.split(' ').next().unwrap();
+            let said = [gpus, cards, rails].map(|text| text.parse::<usize>().unwrap());
+            assert_eq!(said, [instance.gpus, instance.cards, instance.rails()], "{name}");
+            seen.insert(instance.name);
+        }
+    }
+    assert_eq!(seen.len(), INSTANCES.len());
+    for instance in INSTANCES {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/aws/interfaces.sh");
+        let mut command = Command::new(script);
+        command.args([instance.name, "subnet-1", "sg-1"]);
+        let template: serde_json::Value = serde_json::from_str(&run(command).expect(0).stdout).unwrap();
+        let interfaces = template["NetworkInterfaces"].as_array().unwrap();
+        let of = |kind: &str| interfaces.iter().filter(|one| one["InterfaceType"] == kind).count();
+        assert_eq!((of("efa-only"), of("interface")), (instance.cards, 1), "{}", instance.name);
+        let places: BTreeSet<String> =
+            interfaces.iter().map(|one| format!("{} {}", one["NetworkCardIndex"], one["DeviceIndex"])).collect();
+        assert_eq!(places.len(), interfaces.len(), "{}: a place is taken twice", instance.name);
+    }
+    let mut unknown = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/aws/interfaces.sh"));
+    unknown.args(["p5.large", "subnet-1", "sg-1"]);
+    assert!(run(unknown).expect(2).complaint().contains("\"p5.large\" is not known: p4d.24xlarge"));
+    for family in ["p5en", "p6-b200", "p6-b300"] {
+        let file = format!("{}/deploy/k8s/{family}/kustomization.yaml", env!("CARGO_MANIFEST_DIR"));
+        let instance = Instance::named(&format!("{family}.48xlarge")).unwrap();
+        let (gpus, cards, rails) = (instance.gpus, instance.cards, instance.rails());
+        let values = format!("[type={}, gpus={gpus}, cards={cards}, rails={rails}]", instance.name);
+        assert!(std::fs::read_to_string(file).unwrap().contains(&values), "{family}: {values} is meant");
+    }
+}

@@ -1,0 +1,214 @@
+//! Ranks that share a GPU: an MPS server of the run's own, by a double of NVIDIA's program, is started once, is found by the ranks, and ends
+//! with the run, however that ends.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::common::{Done, Job, Stream, TOO_LONG, children, ginlab, run};
+
+const DOUBLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mps");
+
+/// A folder for temporary files of its own; the double behaves as `mode` says.
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new(mode: &str) -> Machine {
+        let machine = Machine { folder: tempfile::tempdir().unwrap() };
+        fs::DirBuilder::new().mode(0o700).create(machine.runs()).unwrap();
+        fs::write(machine.runs().join("mode"), mode).unwrap();
+        machine
+    }
+
+    fn runs(&self) -> PathBuf {
+        let path = self.folder.path();
+        path.join(format!("ginlab-mps-{}", path.metadata().unwrap().uid()))
+    }
+
+    /// Two PEs that would run on so many GPUs.
+    fn shmem(&self, gpus: usize, args: &str) -> Command {
+        self.command(&format!("shmem --pretend-gpus {gpus} --cases signal-ping-pong -w 1 {args}"))
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = ginlab(args);
+        let path = std::env::var("PATH").unwrap();
+        command.env("TMPDIR", self.folder.path()).env("PATH", format!("{DOUBLE}:{path}"));
+        command
+    }
+
+    /// A run that lasts until something ends it, when it has begun to measure.
+    fn long_run(&self) -> Job {
+        let many = "-n 1000 -r 1 --block 1,2,3,4,5,6,7,8,9 --cases barrier-all,all-to-all -b 8 -e 4M -f 2";
+        let mut job = Job::start(self.shmem(1, many));
+        job.until(Stream::Stdout, "barrie");
+        job
+    }
+
+    /// What the double was asked, in the order of it.
+    fn record(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.runs().join("record")).unwrap_or_default();
+        text.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    }
+
+    /// The double's processes.
+    fn servers(&self) -> Vec<Pid> {
+        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let here = format!("CUDA_MPS_PIPE_DIRECTORY={}", self.runs().display());
+        let is_server = |pid: &i32| {
+            let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            read("comm").starts_with(b"nvidia-cuda-mps")
+                && read("environ").split(|byte| *byte == 0).any(|one| one.starts_with(here.as_bytes()))
+        };
+        pids.filter(is_server).map(Pid::from_raw).collect()
+    }
+
+    /// Stops the test unless nothing of any server is left.
+    #[track_caller]
+    fn expect_nothing_left(&self) {
+        let folders = fs::read_dir(self.runs()).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir());
+        assert_eq!((self.servers(), folders.count()), (Vec::new(), 0), "{:?}", self.record());
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for pid in self.servers() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+/// How a run is ended: in words, and the exit code that follows.
+type End = (&'static str, i32, fn(&Job));
+
+/// The run itself, below the process that waits for it; and its rank 1.
+#[track_caller]
+fn ranks(job: &Job) -> [Pid; 2] {
+    let zero = children(job.pid())[0];
+    [zero, children(zero)[0]]
+}
+
+const SHORT: &str = "--np 2 -n 4 -r 1 --csv -";
+
+#[test]
+fn one_server_serves_all_ranks_of_a_run() {
+    let machine = Machine::new("");
+    let done = run(machine.shmem(1, "--np 3 -n 4 -r 1 --csv -")).expect(0);
+    assert_eq!(machine.record(), ["start", "quit", "ended"]);
+    machine.expect_nothing_left();
+    // The run has found it, and its output is this process's.
+    let pipe = format!("CUDA_MPS_PIPE_DIRECTORY={}/", machine.runs().display());
+    assert!(done.stderr.contains(&pipe) && done.stdout.lines().count() == 2, "{}{}", done.stderr, done.stdout);
+    assert!(done.complaints().is_empty(), "{}", done.stderr);
+}
+
+#[test]
+fn no_server_is_started_where_none_is_needed_or_wanted() {
+    let machine = Machine::new("");
+    for (gpus, args) in [(2, SHORT), (1, "-d emulated --np 2 -n 4 -r 1"), (0, SHORT), (1, "--mps off --np 2 -n 4 -r 1")]
+    {
+        run(machine.shmem(gpus, args)).expect(0);
+    }
+    // Usage errors come before.
+    run(machine.shmem(1, "--np 1")).expect(2);
+    // Ranks that are threads of one process.
+    let threads = "soak --seeds 1 -- shmem --pretend-gpus 1 --np 2 --cases signal-ping-pong -w 1 -n {seed} -r 1";
+    run(machine.command(threads)).expect(0);
+    // A rank of a launcher.
+    let mut launched = machine.shmem(1, "-n 4 -r 1");
+    launched.env("OMPI_COMM_WORLD_SIZE", "1").env("OMPI_COMM_WORLD_RANK", "0");
+    assert_ne!(run(launched).code, 0, "one PE is none");
+    // Half of these ranks launch kernels, each on a GPU of its own.
+    let mut proxy = ginlab("proxy --pretend-gpus 1 -p tcp -n 2 -w 1 -r 1 -e 4K");
+    proxy.env("TMPDIR", machine.folder.path()).env("PATH", format!("{DOUBLE}:{}", std::env::var("PATH").unwrap()));
+    run(proxy).expect(0);
+    assert_eq!(machine.record(), [""; 0]);
+}
+
+#[test]
+fn a_server_that_is_there_is_used_and_left_alone() {
+    let machine = Machine::new("");
+    let theirs = machine.folder.path().join("theirs/run/pipe");
+    fs::create_dir_all(&theirs).unwrap();
+    fs::create_dir(theirs.with_file_name("log")).unwrap();
+    let asked = |what: &[&str]| {
+        let mut command = Command::new(format!("{DOUBLE}/nvidia-cuda-mps-control"));
+        command.args(what).env("CUDA_MPS_PIPE_DIRECTORY", &theirs);
+        command.env("CUDA_MPS_LOG_DIRECTORY", theirs.with_file_name("log"));
+        command
+    };
+    assert!(asked(&["-d"]).status().unwrap().success());
+    let named = |args| {
+        let mut command = machine.shmem(1, args);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", &theirs);
+        run(command).expect(0)
+    };
+    named(SHORT);
+    let record = || fs::read_to_string(machine.folder.path().join("theirs/record")).unwrap();
+    assert!(record().starts_with("start") && record().lines().count() == 1, "{}", record());
+    let mut quit = asked(&[]);
+    let mut quit = quit.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut quit.stdin.take().unwrap(), b"quit\n").unwrap();
+    quit.wait().unwrap();
+    let deadline = Instant::now() + TOO_LONG;
+    while !record().ends_with("ended\n") {
+        assert!(Instant::now() < deadline, "{}", record());
+        std::thread::yield_now();
+    }
+    // A folder that the user names, where nobody answers any more: it is left to the user.
+    named(SHORT);
+    assert_eq!((machine.record(), record().lines().count()), (Vec::new(), 3));
+}
+
+#[test]
+fn a_run_goes_on_without_a_server_that_cannot_be_started() {
+    for mode in ["fails", "silent"] {
+        let machine = Machine::new(mode);
+        let done = run(machine.shmem(1, SHORT)).expect(0);
+        assert_eq!((machine.record(), done.stdout.lines().count()), (vec!["start".to_owned()], 2), "{mode}");
+        machine.expect_nothing_left();
+    }
+}
+
+#[test]
+fn a_server_ends_with_a_run_that_is_interrupted_or_fails() {
+    let ended: [End; 4] = [
+        ("SIGINT", 130, |job| job.signal(Signal::SIGINT)),
+        ("SIGTERM", 130, |job| job.signal(Signal::SIGTERM)),
+        ("rank 1 is killed", 1, |job| kill(ranks(job)[1], Signal::SIGKILL).unwrap()),
+        ("the run is killed", 137, |job| kill(ranks(job)[0], Signal::SIGKILL).unwrap()),
+    ];
+    for (what, code, end) in ended {
+        let machine = Machine::new("");
+        let job = machine.long_run();
+        assert_eq!(machine.record(), ["start"], "{what}");
+        end(&job);
+        let done: Done = job.finish();
+        assert_eq!(done.code, code, "{what}: {}", done.stderr);
+        assert!(done.complaints().len() <= 1, "{what}: said once: {}", done.stderr);
+        assert_eq!(machine.record(), ["start", "quit", "ended"], "{what}");
+        machine.expect_nothing_left();
+    }
+}
+
+#[test]
+fn what_a_killed_run_has_left_the_next_one_sweeps_up() {
+    let machine = Machine::new("");
+    let job = machine.long_run();
+    job.signal(Signal::SIGKILL);
+    // Its ranks end with it.
+    assert_eq!(job.finish().code, 137);
+    assert_eq!((machine.servers().is_empty(), machine.record()), (false, vec!["start".to_owned()]));
+    // A run that needs none itself is enough.
+    run(machine.shmem(2, SHORT)).expect(0);
+    assert_eq!(machine.record(), ["start", "quit", "ended"]);
+    machine.expect_nothing_left();
+}

@@ -1,0 +1,151 @@
+//! Memory of a GPU on a rail is proven, never believed: over libfabric's own EFA provider on cards in software, below a double
+//! (hmem_double.c) that claims such memory as a libfabric with CUDA does. The memory is the host's, under a GPU's name.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use ginlab::fabric::discover::{self, Reach};
+use ginlab::fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions, require_library};
+use ginlab::fabric::{Access, Completion, Memory, Post, Rail, Transfer, soft};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The versions of libfabric's symbols, by which ginlab looks for them.
+const VERSIONS: &str = "FABRIC_1.0 { global: fi_version; fi_strerror; local: *; };
+FABRIC_1.1 { fi_fabric; } FABRIC_1.0;
+FABRIC_1.3 { fi_getinfo; fi_freeinfo; fi_dupinfo; } FABRIC_1.1;
+FABRIC_1.4 { fi_tostr_r; } FABRIC_1.3;
+";
+
+/// Compiles the double and has libfabric be loaded through it; false, with the reason, where that cannot be.
+fn stand_in(folder: &Path) -> bool {
+    let (source, to) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hmem_double.c"), folder.join("libhmem_double.so"));
+    let versions = folder.join("versions");
+    std::fs::write(&versions, VERSIONS).unwrap();
+    let script = format!("-Wl,--version-script={}", versions.display());
+    let compiler =
+        Command::new("cc").args(["-shared", "-fPIC", "-D_GNU_SOURCE", &script, "-o"]).args([&to, &source]).output();
+    let said = match compiler {
+        Err(_) => return skip("no C compiler"),
+        Ok(done) if !done.status.success() => String::from_utf8_lossy(&done.stderr).into_owned(),
+        Ok(_) => String::new(),
+    };
+    if said.contains("rdma/fabric.h") {
+        return skip("no headers of libfabric");
+    }
+    assert_eq!(said, "", "cc failed");
+    let below = std::env::var("GINLAB_LIBFABRIC").unwrap_or_else(|_| "libfabric.so.1".to_owned());
+    // SAFETY: this program has one test, and nothing of ginlab runs yet.
+    unsafe {
+        std::env::set_var("HMEM_DOUBLE_OF", below);
+        std::env::set_var("GINLAB_LIBFABRIC", &to);
+    }
+    true
+}
+
+fn skip(why: &str) -> bool {
+    eprintln!("skipped: {why}");
+    false
+}
+
+/// A write of 8 bytes of this memory to the rail itself; how it has completed.
+fn written_to_itself(rail: &mut LibfabricRail, memory: Memory) -> Result<(), String> {
+    // SAFETY: the caller's memory outlives the rail.
+    let region = unsafe { rail.register(memory, Access::ALL) }.map_err(|error| error.to_string())?;
+    let peer = rail.add_peer(&rail.address().unwrap()).unwrap();
+    let transfer = Transfer {
+        peer,
+        local_offset: 0,
+        remote: rail.remote(&region),
+        remote_offset: 64,
+        bytes: 8,
+        immediate: None,
+        token: 1,
+        more: false,
+    };
+    let (mut posted, mut done, started) = (false, Vec::new(), Instant::now());
+    while started.elapsed() < Duration::from_secs(20) {
+        if !posted {
+            // SAFETY: nobody else uses the memory.
+            posted = unsafe { rail.write(&region, &transfer) }.map_err(|error| error.to_string())? == Post::Accepted;
+        }
+        rail.poll(&mut done).unwrap();
+        match done.pop() {
+            Some(Completion::Done { .. }) => return Ok(()),
+            Some(other) => return Err(format!("{other:?}")),
+            None => {}
+        }
+    }
+    Err("nothing has completed for 20 s".to_owned())
+}
+
+/// One test: libfabric is loaded once in a process.
+#[test]
+fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
+    let folder = tempfile::tempdir().unwrap();
+    if !stand_in(folder.path()) {
+        return;
+    }
+    if let Err(why) = soft::load("soft-efa:fast,cards=1") {
+        skip(&why.to_string());
+        return;
+    }
+    require_library().unwrap();
+    let choice = match discover::choose_provider(Some("efa")) {
+        Ok(choice) => choice,
+        Err(why) => {
+            skip(&why.to_string());
+            return;
+        }
+    };
+    let chosen = discover::select_domains(&choice.provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap();
+    let domain = &chosen.domains[0];
+    let asked = RailOptions { cuda_memory: true, ..RailOptions::default() };
+    let mut bytes: Vec<u8> = (0..128).collect();
+    let address = bytes.as_mut_ptr().expose_provenance() as u64;
+    let [host, gpu] = [None, Some(0)].map(|cuda_device| Memory { address, bytes: 128, cuda_device });
+    // SAFETY: one test; libfabric reads the variable in calls of this thread.
+    let mode = |mode: &str| unsafe { std::env::set_var("HMEM_DOUBLE", mode) };
+
+    // It can only copy, and says so when CUDA calls are taken away: the rail is for host memory, and the payload is staged.
+    mode("copies");
+    let mut rail = LibfabricRail::open(domain, &asked).unwrap();
+    let GpuMemory::ByCudaCalls(refused) = rail.gpu_memory().clone() else {
+        panic!("believed: {:?}", rail.gpu_memory())
+    };
+    let line = refused.to_string();
+    assert!(line.contains("FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)"), "{line}");
+    assert!(line.contains("stage through pinned host memory"), "{line}");
+    assert!(!rail.limits().cuda_memory);
+    // SAFETY: refused before anything is registered.
+    assert_eq!(unsafe { rail.register(gpu, Access::ALL) }.unwrap_err(), *refused);
+    assert_eq!(written_to_itself(&mut rail, host), Ok(()));
+    // SAFETY: the memory outlives the call, here and below.
+    assert_eq!(unsafe { LibfabricRail::prove_gpu(domain, &RailOptions::default(), gpu) }, Err(*refused));
+    drop(rail);
+
+    // It says that it agrees and does not register with the card: the key is none of a card's.
+    mode("lies");
+    let rail = LibfabricRail::open(domain, &asked).unwrap();
+    assert_eq!((rail.gpu_memory(), rail.limits().cuda_memory), (&GpuMemory::ByCard, true));
+    drop(rail);
+    // SAFETY: as above.
+    let line = unsafe { LibfabricRail::prove_gpu(domain, &RailOptions::default(), gpu) }.unwrap_err().to_string();
+    assert!(line.contains("is wider than the card's keys of 4 B: the card does not know this memory"), "{line}");
+
+    // The card registers it, and moves its bytes.
+    mode("registers");
+    // SAFETY: as above.
+    assert_eq!(unsafe { LibfabricRail::prove_gpu(domain, &RailOptions::default(), gpu) }, Ok(()));
+    let mut rail = LibfabricRail::open(domain, &asked).unwrap();
+    assert_eq!((rail.gpu_memory(), rail.limits().cuda_memory), (&GpuMemory::ByCard, true));
+    assert_eq!(written_to_itself(&mut rail, gpu), Ok(()));
+    drop(rail);
+    assert_eq!(bytes[64..72], [0, 1, 2, 3, 4, 5, 6, 7]);
+
+    // A rail that was not asked for it is asked nothing.
+    mode("copies");
+    let rail = LibfabricRail::open(domain, &RailOptions::default()).unwrap();
+    assert_eq!(rail.gpu_memory(), &GpuMemory::NotOffered);
+}
