@@ -7,6 +7,8 @@
 #   DEVICE=gpu           the kernels run on a GPU (default: emulated), and the ranks are processes: threads of one process would wait for
 #                        each other's kernels. Where they share a GPU, start CUDA's MPS first, or they take turns of 2 ms
 #   ONLY='jacobi|shmem'  some of the programs, by name
+#   EVERY=3              one of so many combinations, by turns; each has seeds of its own
+#   WORST=watch=strict   more options of the network
 #   LIMIT=SECONDS        no combination begins later than this (default: no limit); what was not run is counted
 #
 # Leaves worst.csv (a row for each combination: seeds, failed, the command that repeats one), failures.txt (each failed seed with its
@@ -15,10 +17,10 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 ginlab=$(realpath "${1:-target/release/ginlab}") || exit 2
 out=${2:-${OUT:-$(mktemp -d /tmp/ginlab-worst.XXXXXX)}}
-seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated}
+seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated} every=${EVERY:-1}
 mkdir -p "$out/parts"
 
-worst='worst:seed={seed}'
+worst="worst:seed={seed}${WORST:+,$WORST}"
 shmem=(p-latency put-latency get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
     message-ping-pong barrier-all all-to-all signal-order)
 collectives=(gin-all-to-all gin-all-gather gin-reduce-scatter gin-all-reduce gin-broadcast)
@@ -65,6 +67,8 @@ one() {
         return
     fi
     core=$((10#$number % $(nproc)))
+    # One of many: each another seed, or the first few would be all that is seen.
+    if ((every > 1)); then first=$((first + 10#$number * seeds)); fi
     run="$ginlab soak --first $first --seeds $seeds --no-header --csv $out/parts/$number.csv --"
     if [[ $device == gpu ]]; then run="processes $number"; fi
     # shellcheck disable=SC2086,SC2048  # the command is words
@@ -92,8 +96,8 @@ processes() {
 }
 began=$(date +%s)
 export -f one processes
-export ginlab out seeds first began device
-combinations | grep -E "^(${ONLY:-.*}) " | awk '{ printf "%04d %s%c", NR, $0, 0 }' |
+export ginlab out seeds first began device every
+combinations | grep -E "^(${ONLY:-.*}) " | awk -v every="$every" 'NR % every == 0 { printf "%04d %s%c", NR, $0, 0 }' |
     xargs -0 -r -P "$jobs" -I{} bash -c 'one {}'
 
 cat "$out"/parts/*.csv 2>/dev/null | awk '!/^schema,/ || !header++' >"$out/worst.csv"

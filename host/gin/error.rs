@@ -20,6 +20,8 @@ pub enum GinError {
         text: String,
         /// The reason as the kernel got it.
         stop: Status,
+        /// Whether something was waited for in vain: by the kernel, or by the proxy that it waited for.
+        timed_out: bool,
     },
     /// Somebody has pressed Ctrl-C.
     #[error("interrupted")]
@@ -42,7 +44,7 @@ impl GinError {
     /// Whether something was waited for in vain.
     pub fn is_timeout(&self) -> bool {
         match self {
-            GinError::Call { stop, .. } => *stop == Status::DEADLINE,
+            GinError::Call { timed_out, .. } => *timed_out,
             GinError::Ranks(error) => error.ending() == Ending::TimedOut,
             GinError::Proxy(error) => error.is_timeout(),
             _ => false,
@@ -74,11 +76,12 @@ pub(super) fn call(
     };
     let name = call.map_or("an unknown call", Call::into);
     let mut text = format!("{kernel}: block {block}, thread {thread}: {name}{what}{to}{waited}: {}", stop.text());
+    let timed_out = stop == Status::DEADLINE || proxy.as_ref().is_some_and(ProxyError::is_timeout);
     if let Some(error) = proxy {
         text.push_str(&format!("; the proxy: {error}"));
     }
     if stop == Status::DEADLINE && !rings.is_empty() {
         text.push_str(&format!("; {}", rings.join("; ")));
     }
-    GinError::Call { text, stop }
+    GinError::Call { text, stop, timed_out }
 }

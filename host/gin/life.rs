@@ -53,7 +53,8 @@ impl World {
             return Ok(());
         }
         self.abort.write(0, &[Status::DEADLINE.0])?;
-        Err(GinError::Call { text: no_life(what, limit, self.device.sharers()), stop: Status::DEADLINE })
+        let text = no_life(what, limit, self.device.sharers());
+        Err(GinError::Call { text, stop: Status::DEADLINE, timed_out: true })
     }
 
     /// The kernels' own waits end before.

@@ -336,8 +336,10 @@ impl World {
     /// Waits until all ranks are here. Their kernels have ended by then; puts that no kernel has waited for may still be under way.
     ///
     /// # Errors
-    /// Who is missing.
+    /// Who is missing; that of a proxy that has failed, also where no kernel has waited for it since.
     pub fn barrier(&mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
+        // It answers in order: behind what its kernels had it do.
+        self.proxies.iter().try_for_each(|proxy| proxy.snapshot().map(drop))?;
         Ok(ranks.barrier("a barrier of the world")?)
     }
 

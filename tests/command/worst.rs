@@ -1,7 +1,9 @@
 //! `-p worst`: every program that takes a provider over the worst network, and specs that there are not.
 
 use crate::common::server::{Server, verified};
-use crate::common::{ginlab, rows, run};
+use crate::common::{Job, clean, ginlab, rows, run};
+use std::path::Path;
+use std::process::Command;
 
 /// Programs of ranks, small: what is looked at is every byte.
 const PROGRAMS: [&str; 6] = [
@@ -26,6 +28,38 @@ fn every_program_is_right_over_it_and_says_so() {
         assert!(measured.len() > 1 && measured.iter().all(|row| row.fabric == fabric), "{program}: {measured:#?}");
         assert!(done.stderr.contains("the worst network that EFA may legally be, on purpose"), "{}", done.stderr);
     }
+}
+
+/// A third of all combinations of program, signal rule, 2 to 4 ranks and thread, warp, block: each with a seed of its own.
+#[test]
+fn the_matrix_is_right_over_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut matrix = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/worst-matrix.sh"));
+    matrix.args([Path::new(env!("CARGO_BIN_EXE_ginlab")), folder.path()]);
+    clean(&mut matrix);
+    matrix.envs([("SEEDS", "1"), ("EVERY", "3")]);
+    // 227 runs, of 0.15 s of a core each.
+    let done = Job::start(matrix).runs(6).finish();
+    let failures = std::fs::read_to_string(folder.path().join("failures.txt")).unwrap();
+    assert!(done.code == 0 && failures.is_empty(), "{}{}{failures}", done.stdout, done.stderr);
+    let table = std::fs::read_to_string(folder.path().join("worst.csv")).unwrap();
+    let ran = |words: [&str; 4]| table.lines().any(|row| words.iter().all(|word| row.contains(word)));
+    for program in ["shmem", "collective", "jacobi"] {
+        for rule in ["count", "own", "drain", "sequence"] {
+            for np in 2..=4 {
+                let (np, rule) = (format!("--np {np}"), format!("--rule {rule}"));
+                let scopes: &[&str] =
+                    if program == "jacobi" { &[""] } else { &["--scope thread", "--scope warp", "--scope block"] };
+                for scope in scopes {
+                    assert!(ran([program, &rule, &np, scope]), "{program} {rule} {np} {scope}: not run\n{table}");
+                }
+            }
+        }
+    }
+    for program in ["write", "sendrecv", "all2all", "proxy"] {
+        assert!(ran([program, "", "", ""]), "{program}: not run\n{table}");
+    }
+    assert!(table.lines().count() > 200, "{table}");
 }
 
 #[test]
@@ -60,7 +94,7 @@ fn a_spec_that_there_is_not_is_one_line_with_those_that_there_are() {
     assert!(run(ginlab("bootstrap -p worst")).expect(2).complaint().contains("no domains"));
 }
 
-fn with_token(args: &str) -> std::process::Command {
+fn with_token(args: &str) -> Command {
     let mut command = ginlab(args);
     command.env("GINLAB_TOKEN", "secret");
     command

@@ -57,10 +57,11 @@ fn wait_as(
     let mut relayed = 0;
     loop {
         let (watermark, status) = if poller.elected {
-            // Read before the line, so that this load hides behind the one over PCIe.
+            // Read before the line, so that these loads hide behind the one over PCIe.
             let others_wait = load_relaxed_gpu_u64(&device.completion_waiting.0) != 0;
+            let given_up = load_relaxed_gpu_u64(&device.completion_cache.0.1) != 0;
             observe.host_poll();
-            let (watermark, status) = load_acquire_sys_v2_u64(&host.completion.0);
+            let (watermark, mut status) = load_acquire_sys_v2_u64(&host.completion.0);
             if others_wait && watermark > relayed {
                 // Release: whoever acquires the copy sees what the proxy saw before: a get's bytes in host memory. Those
                 // that a NIC wrote into device memory the device orders, or the proxy has flushed them (`Engine::progress`
@@ -71,6 +72,9 @@ fn wait_as(
             }
             if status != 0 {
                 device.relay_status(status);
+            } else if given_up {
+                // Somebody has waited a whole timeout in vain, or has seen the proxy's status: no launch behind that one waits again.
+                (_, status) = load_acquire_gpu_v2_u64(&device.completion_cache.0);
             }
             (watermark, status)
         } else {
@@ -105,8 +109,7 @@ impl DeviceWords {
         store_release_gpu_u64(&self.completion_cache.0.1, status);
     }
 
-    /// The deadline has passed: end the others' waits too. (All but those of the completion line's pollers, which do
-    /// not read the copy: their own deadlines end them.) A ticket may be lost, so the ring is not usable after.
+    /// The deadline has passed: end the others' waits too, and those of later launches. A ticket may be lost, so the ring is not usable after.
     #[inline(always)]
     pub(super) fn give_up(&self) -> Status {
         self.relay_status(Status::DEADLINE.0);
