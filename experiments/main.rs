@@ -1,22 +1,44 @@
 //! The `ginlab` command: one subcommand per experiment.
 
+mod affinity;
+mod all2all;
+mod bootstrap;
+mod chart;
 mod cli;
+mod collectives;
 mod columns;
+mod compare;
+mod complete;
+mod doctor;
+mod echo;
+mod efa;
 mod error;
 mod events;
+mod ipc;
+mod jacobi;
 mod job;
 mod listing;
+mod model;
 mod mps;
 mod nodes;
 mod output;
 mod program;
+mod proxy;
+mod queue;
 mod rails;
+mod report;
 mod runner;
+mod sendrecv;
+mod serve;
+mod shmem;
+mod soak;
+mod soft_efa;
 #[cfg(test)]
 mod toy;
 mod values;
 mod visitors;
 mod world;
+mod write;
 
 use clap::FromArgMatches;
 use cli::Cli;
@@ -24,23 +46,37 @@ use error::Failure;
 use ginlab::fabric::{libfabric, soft};
 use ginlab::signals;
 use ginlab::versions::Versions;
+use program::Program;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Registers folders and files: a subcommand each, or several.
-macro_rules! register {
-    ($($module:ident),* $(,)?) => {
-        $(mod $module;)*
-        /// Names every subcommand, in the order of `--help`.
-        fn register() {
-            program::register(&[$($module::PROGRAMS),*], &[proxy::STAGES, model::JACOBI]);
-        }
-    };
-}
-
-register! {
-    proxy, shmem, collectives, jacobi, chart, report, compare, queue, sendrecv, write, ipc, all2all, efa, affinity, doctor, model, bootstrap,
-    echo, serve, soak, soft_efa, complete,
+/// Names every subcommand, in the order of `--help`. A new experiment is a line here and its `mod` above.
+fn register() {
+    let programs: &[&[Program]] = &[
+        proxy::PROGRAMS,
+        shmem::PROGRAMS,
+        collectives::PROGRAMS,
+        jacobi::PROGRAMS,
+        chart::PROGRAMS,
+        report::PROGRAMS,
+        compare::PROGRAMS,
+        queue::PROGRAMS,
+        sendrecv::PROGRAMS,
+        write::PROGRAMS,
+        ipc::PROGRAMS,
+        all2all::PROGRAMS,
+        efa::PROGRAMS,
+        affinity::PROGRAMS,
+        doctor::PROGRAMS,
+        model::PROGRAMS,
+        bootstrap::PROGRAMS,
+        echo::PROGRAMS,
+        serve::PROGRAMS,
+        soak::PROGRAMS,
+        soft_efa::PROGRAMS,
+        complete::PROGRAMS,
+    ];
+    program::register(programs, &[proxy::STAGES, model::JACOBI]);
 }
 
 fn main() -> ExitCode {

@@ -9,8 +9,8 @@ use ginlab::cuda;
 use ginlab::report::{Header, Target, WholeFile};
 use ginlab::topology::tree::{Kind, Tree};
 use ginlab::topology::{nccl, nvlink};
-use row::{Asked, Row};
 use ginlab::versions::Versions;
+use row::{Asked, Row};
 use std::path::{Path, PathBuf};
 
 pub const PROGRAMS: &[Program] =

@@ -191,8 +191,7 @@ pub fn matrix(rows: &[Row]) -> String {
     if placed.len() < 2 {
         return String::new();
     }
-    let mut columns =
-        vec![("way between".to_owned(), String::new(), placed.iter().map(|row| row.gpu()).collect())];
+    let mut columns = vec![("way between".to_owned(), String::new(), placed.iter().map(|row| row.gpu()).collect())];
     for (index, row) in placed.iter().enumerate() {
         let gpu = row.gpu();
         let (_, bus) = gpu.split_once(':').unwrap_or_default();

@@ -68,7 +68,12 @@ impl All2all {
         let mut rows = vec![self.row(tuple, &parts)];
         if self.args.per_node {
             let senders: Vec<Sender> = parts.into_iter().map(|part| part.sender).collect();
-            rows.extend(nodes::sums(&rows[0].0, &senders, self.job.line_rate(tuple.rails), &nodes::of_ranks(all, None)));
+            rows.extend(nodes::sums(
+                &rows[0].0,
+                &senders,
+                self.job.line_rate(tuple.rails),
+                &nodes::of_ranks(all, None),
+            ));
         }
         Ok(rows)
     }

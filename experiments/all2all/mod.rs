@@ -45,7 +45,24 @@ impl Experiment for All2all {
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[COMPLETION, SLOT_BYTES, AGAIN, RAIL_BYTES, ALGBW, BUSBW, IMBALANCE.shown("imbal.", 6), RAIL_START, RECEIVED, nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
+        columns: &[
+            COMPLETION,
+            SLOT_BYTES,
+            AGAIN,
+            RAIL_BYTES,
+            ALGBW,
+            BUSBW,
+            IMBALANCE.shown("imbal.", 6),
+            RAIL_START,
+            RECEIVED,
+            nodes::OF,
+            nodes::NODE,
+            nodes::SENDERS,
+            nodes::GPU_MIN,
+            nodes::GPU_MAX,
+            nodes::RAIL_MIN,
+            nodes::RAIL_MAX,
+        ],
         without: &["mode", "grid"],
         headlines: &[Headline::most("all-to-all, most bandwidth of a rank", "busbw_gbytes_s", &[])],
         plots: &[Plot::BANDWIDTH, Plot::TIME],
@@ -61,7 +78,8 @@ impl Experiment for All2all {
         let options =
             format!("warmup {} check {} {:?} {:?}", args.warmup, !args.no_check, args.job.mem, args.job.completion);
         let rails = rails_text(args.rails.as_deref().unwrap_or_default());
-        let fingerprint = vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
+        let fingerprint =
+            vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
         let ranks = args.job.ranks(fingerprint, |ranks| match ranks {
             0 | 1 => Err(usage("--np", "an all-to-all needs two ranks or more")),
             _ => Ok(()),

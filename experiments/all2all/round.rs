@@ -77,7 +77,8 @@ impl All2all {
     /// A round of empty blocks: returns when all ranks have come here. What this rank did before, the others' later writes
     /// come after.
     pub async fn gate(&mut self, all: &mut Bootstrap) -> Result<(), Failure> {
-        let nothing = Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true, start: Start::Spread };
+        let nothing =
+            Cut { pieces: vec![Piece { rail: 0, offset: 0, bytes: 0 }], rails: 1, fixed: true, start: Start::Spread };
         self.round(&nothing, 0, 0, all).await.map(drop)
     }
 }

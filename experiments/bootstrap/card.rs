@@ -26,11 +26,7 @@ pub struct Card {
 }
 
 impl Card {
-    pub fn of(
-        job: &Job,
-        region: &Region<AnyRail>,
-        local_rank: usize,
-    ) -> Result<Card, Failure> {
+    pub fn of(job: &Job, region: &Region<AnyRail>, local_rank: usize) -> Result<Card, Failure> {
         let mut rails = Vec::new();
         for (number, domain) in job.domains.iter().enumerate() {
             let told = job.flow.with_rail(number, |rail| match rail {

@@ -9,18 +9,22 @@ use crate::job::{Job, JobArgs};
 use crate::listing::{ListingArgs, table};
 use crate::program::{Program, program};
 use crate::runner::with_ranks;
+use crate::values::usage;
 use card::Card;
 use ginlab::bootstrap::Bootstrap;
-use crate::values::usage;
 use ginlab::fabric::{Access, worst};
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::Key;
-use row::{Document, Row, Times};
 use ginlab::versions::Versions;
+use row::{Document, Row, Times};
 use std::time::Instant;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("bootstrap", "Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes", Args, run)];
+pub const PROGRAMS: &[Program] = &[program!(
+    "bootstrap",
+    "Let the ranks meet and exchange addresses and memory keys: who talks to whom over which rail, and how long it takes",
+    Args,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +57,10 @@ pub struct Args {
 fn run(args: &Args) -> Result<(), Failure> {
     args.output.check()?;
     if args.job.provider.as_deref().is_some_and(worst::is_asked) {
-        return Err(usage("--provider", "the worst network has no domains, and so nothing to show; a provider of libfabric"));
+        return Err(usage(
+            "--provider",
+            "the worst network has no domains, and so nothing to show; a provider of libfabric",
+        ));
     }
     let began = Instant::now();
     let fingerprint = vec![

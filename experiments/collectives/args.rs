@@ -253,30 +253,44 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let (packets, grids) = (args.packet.as_ref().unwrap_or(&all), args.grid.as_ref().unwrap_or(&by_size));
     let Args { elements, place, launch, overlap, mode, scope, route, .. } = args;
     let all = iproduct!(&operations, elements, place, launch, &sizes, overlap, mode, scope, packets, grids, route);
-    let tuples = all.filter_map(|(&(operation, ours, nccl), &element, &place, &launch, &size, &overlap, &mode, &scope, &packet, &grid, &route)| {
-        let first = Tuple {
-            operation,
-            ours,
-            nccl,
-            element,
-            place,
-            launch,
-            overlap: true,
-            mode: Mode::Nbi,
-            scope: Scope::Block,
-            route: Route::Direct,
-            size,
-            packet: 0,
-            grid: 0,
-        };
-        if !ours {
-            // NCCL has no loop of its own.
-            return (launch != Launch::Persistent).then_some(first);
-        }
-        // A persistent kernel is alone: once, whatever is asked of launches.
-        let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
-        let route = if operation == Operation::AllToAll { route } else { Route::Direct };
-        Some(Tuple { overlap, mode, scope, route, packet, grid, ..first })
-    });
+    let tuples = all.filter_map(
+        |(
+            &(operation, ours, nccl),
+            &element,
+            &place,
+            &launch,
+            &size,
+            &overlap,
+            &mode,
+            &scope,
+            &packet,
+            &grid,
+            &route,
+        )| {
+            let first = Tuple {
+                operation,
+                ours,
+                nccl,
+                element,
+                place,
+                launch,
+                overlap: true,
+                mode: Mode::Nbi,
+                scope: Scope::Block,
+                route: Route::Direct,
+                size,
+                packet: 0,
+                grid: 0,
+            };
+            if !ours {
+                // NCCL has no loop of its own.
+                return (launch != Launch::Persistent).then_some(first);
+            }
+            // A persistent kernel is alone: once, whatever is asked of launches.
+            let overlap = overlap == Overlap::Yes || launch == Launch::Persistent;
+            let route = if operation == Operation::AllToAll { route } else { Route::Direct };
+            Some(Tuple { overlap, mode, scope, route, packet, grid, ..first })
+        },
+    );
     Ok(each_once(tuples))
 }

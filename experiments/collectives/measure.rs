@@ -6,7 +6,9 @@ use super::ours::{Ours, Prepared};
 use super::pattern::{Found, POISON, Pattern};
 use super::shape::{Operation, Shape, Wires};
 use super::theirs::{Theirs, call};
-use super::{ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT};
+use super::{
+    ALGBW, ELEMENT, HEARD, LAUNCH, NODES, NVLINK_BYTES, OPERATION, OVERLAP, PLACE, PROTOCOL, PUT_US, PUTS, REDOP, ROOT,
+};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, PACKET, PROXIES, RAIL_BYTES, ROUTE, SCOPE};
 use crate::error::Failure;
 use crate::mps;

@@ -31,7 +31,9 @@ use shape::Wires;
 
 pub const PROGRAMS: &[Program] = &[program::<Collectives>()];
 
-const OPERATION: Column = Column::follows("operation", "", "What of the case is not whose it is: `all-to-all`, `all-gather`, ...").shown("operation", 14);
+const OPERATION: Column =
+    Column::follows("operation", "", "What of the case is not whose it is: `all-to-all`, `all-gather`, ...")
+        .shown("operation", 14);
 const ELEMENT: Column = Column::chosen("type", "", "Numbers: `f32`, `bf16`, `f16`");
 const REDOP: Column = Column::follows("redop", "", "How numbers are made one: `sum`");
 const ROOT: Column = Column::follows("root", "", "The rank that broadcasts");
@@ -47,8 +49,10 @@ const OVERLAP: Column = Column::chosen(
     "",
     "Whether a grid comes onto the GPU while the one before still runs, and waits there for its end: `yes`, `no`",
 );
-const PROTOCOL: Column = Column::follows("protocol", "", "How our kernels move bytes: `messages` (tagged words, one trip) or `puts`");
-const NODES: Column = Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");
+const PROTOCOL: Column =
+    Column::follows("protocol", "", "How our kernels move bytes: `messages` (tagged words, one trip) or `puts`");
+const NODES: Column =
+    Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");
 const ALGBW: Column = Column::measured("algbw_gbytes_s", "GB/s", "The size over the time, as nccl-tests has it");
 const HEARD: Column = Column::measured(
     "heard",
@@ -56,10 +60,18 @@ const HEARD: Column = Column::measured(
     "Ranks whose data is in the result, of the rank that has the fewest, itself counted; empty where a wrong sum does not say",
 )
 .shown("heard", 5);
-const NVLINK_BYTES: Column =
-    Column::measured("nvlink_bytes", "B", "Bytes of one operation that all ranks' kernels stored to or loaded from other ranks' mapped heaps");
-const PUTS: Column = Column::measured("puts", "", "Puts or messages to other ranks of one operation, of the rank that has the most; of loads none");
-const PUT_US: Column = Column::measured("put_us", "us", "The time over that number: what one put or message costs a rank");
+const NVLINK_BYTES: Column = Column::measured(
+    "nvlink_bytes",
+    "B",
+    "Bytes of one operation that all ranks' kernels stored to or loaded from other ranks' mapped heaps",
+);
+const PUTS: Column = Column::measured(
+    "puts",
+    "",
+    "Puts or messages to other ranks of one operation, of the rank that has the most; of loads none",
+);
+const PUT_US: Column =
+    Column::measured("put_us", "us", "The time over that number: what one put or message costs a rank");
 
 impl Experiment for Collectives {
     type Args = Args;
@@ -107,7 +119,14 @@ impl Experiment for Collectives {
         ],
         plots: &[
             Plot::TIME,
-            Plot { name: "busbw", title: "bus bandwidth by size", y: "busbw_gbytes_s", y_label: None, range: None, ..Plot::TIME },
+            Plot {
+                name: "busbw",
+                title: "bus bandwidth by size",
+                y: "busbw_gbytes_s",
+                y_label: None,
+                range: None,
+                ..Plot::TIME
+            },
             Plot::RATIO,
         ],
         ..About::new(
@@ -163,7 +182,10 @@ impl Experiment for Collectives {
         let ours = Ours::open(args, world, tuples, ranks)?;
         let wires = wires(args, &ours);
         let overlaps = stream.begins_early();
-        Ok((Collectives { args: args.clone(), nccl, stream, gate, ours, wires, overlaps, run: 0, given: Vec::new() }, header))
+        Ok((
+            Collectives { args: args.clone(), nccl, stream, gate, ours, wires, overlaps, run: 0, given: Vec::new() },
+            header,
+        ))
     }
 
     async fn tuple(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
@@ -191,7 +213,11 @@ fn wires(args: &Args, ours: &Ours) -> Wires {
         Some(links.iter().find(|links| links.gpu == gpu)?.bytes_per_second? / 1e9)
     });
     // The cards of several proxies are the same ones.
-    let profile = world.fabric().strip_prefix(PREFIX).filter(|_| args.world.proxies == 1).and_then(|name| Profile::named(name).ok());
+    let profile = world
+        .fabric()
+        .strip_prefix(PREFIX)
+        .filter(|_| args.world.proxies == 1)
+        .and_then(|name| Profile::named(name).ok());
     let rails = profile.map(|profile| profile.line_rate_gbps.value / 8.0 * args.world.rails as f64);
     Wires { local: u64::from(ours.local), nvlink, rails }
 }

@@ -2,15 +2,17 @@
 
 use super::args::{Args, Launch, Mode, Place, Route, Tuple};
 use super::shape::{Operation, Shape};
-use crate::world::{self, Scope};
 use crate::error::Failure;
 use crate::values::usage;
+use crate::world::{self, Scope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
 use ginlab::report::each_once;
-use kernels::collective::{self, BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, slice_bytes};
+use kernels::collective::{
+    BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts, slice_bytes, words,
+};
 use kernels::gin::USER_SIGNALS;
 use std::time::Instant;
 
@@ -148,9 +150,7 @@ fn limit(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> u64 {
 
 /// Whether no rails are asked for or needed, before the world is open: as many heaps as will be needed at most.
 pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
-    let several = args.node_size.is_some()
-        || args.path == ginlab::gin::Path::Rails
-        || !ranks.same_host();
+    let several = args.node_size.is_some() || args.path == ginlab::gin::Path::Rails || !ranks.same_host();
     let ranks = ranks.size() as u64;
     let (input, output) = (most(tuples, ranks, Shape::input), most(tuples, ranks, |shape| shape.bytes));
     let inbox = [(false, false), (true, false), (true, true)].map(|(mapped, emulated)| {
@@ -186,7 +186,10 @@ impl Ours {
         // Of both inboxes, where there are rails.
         let mail = if mapped { 1 } else { 2 * parts * world.n_pes() };
         if blocks * SIGNALS_OF_BLOCK + mail > USER_SIGNALS {
-            let text = format!("{blocks} blocks need {} signals, and a world has {USER_SIGNALS}", blocks * SIGNALS_OF_BLOCK + mail);
+            let text = format!(
+                "{blocks} blocks need {} signals, and a world has {USER_SIGNALS}",
+                blocks * SIGNALS_OF_BLOCK + mail
+            );
             return Err(usage("--grid", text));
         }
         let nodes = pes / u64::from(local);
@@ -228,9 +231,9 @@ impl Ours {
     pub fn memory(&self, place: Place, shape: &Shape) -> Option<(Sym<u8>, Sym<u8>)> {
         match place {
             Place::OutOfPlace => Some((self.from.slice(0, shape.input()), self.to.slice(0, shape.output()))),
-            Place::InPlace => shape.in_place(u64::from(self.world.my_pe())).map(|(input, output)| {
-                (self.to.slice(input, shape.input()), self.to.slice(output, shape.output()))
-            }),
+            Place::InPlace => shape
+                .in_place(u64::from(self.world.my_pe()))
+                .map(|(input, output)| (self.to.slice(input, shape.input()), self.to.slice(output, shape.output()))),
         }
     }
 
@@ -253,15 +256,19 @@ impl Ours {
         let each = each(self.inboxes[0].capacity, mapped, emulated);
         let lean = message.div_ceil(each).clamp(1, self.parts.into()) as u32;
         // A broadcast is of one to all, and no exchange.
-        let words = mapped && shape.operation != Operation::Broadcast;
-        let kernels = |by_messages: bool| match (by_messages, words, mapped) {
-            (true, true, _) => [collective::COLLECTIVE_WORDS_THREAD, collective::COLLECTIVE_WORDS_WARP, collective::COLLECTIVE_WORDS_BLOCK],
-            (true, false, _) => {
-                [collective::COLLECTIVE_MESSAGES_THREAD, collective::COLLECTIVE_MESSAGES_WARP, collective::COLLECTIVE_MESSAGES_BLOCK]
+        let by_words = mapped && shape.operation != Operation::Broadcast;
+        let kernels = |by_messages: bool| match (by_messages, by_words, mapped) {
+            (true, true, _) => {
+                [words::COLLECTIVE_WORDS_THREAD, words::COLLECTIVE_WORDS_WARP, words::COLLECTIVE_WORDS_BLOCK]
             }
-            (false, _, true) => [collective::COLLECTIVE_PUTS_THREAD, collective::COLLECTIVE_PUTS_WARP, collective::COLLECTIVE_PUTS_BLOCK],
+            (true, false, _) => [
+                messages::COLLECTIVE_MESSAGES_THREAD,
+                messages::COLLECTIVE_MESSAGES_WARP,
+                messages::COLLECTIVE_MESSAGES_BLOCK,
+            ],
+            (false, _, true) => [puts::COLLECTIVE_PUTS_THREAD, puts::COLLECTIVE_PUTS_WARP, puts::COLLECTIVE_PUTS_BLOCK],
             (false, _, false) => {
-                [collective::COLLECTIVE_NODES_THREAD, collective::COLLECTIVE_NODES_WARP, collective::COLLECTIVE_NODES_BLOCK]
+                [puts::COLLECTIVE_NODES_THREAD, puts::COLLECTIVE_NODES_WARP, puts::COLLECTIVE_NODES_BLOCK]
             }
         };
         let of_scope = |by_messages: bool, threads: u32| {
@@ -281,7 +288,11 @@ impl Ours {
         // Words count their steps in 32 bits.
         let fits = fits && shape.chunk <= u64::from(u32::MAX);
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
-        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages { self.threads.min(NARROW) } else { self.threads });
+        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages {
+            self.threads.min(NARROW)
+        } else {
+            self.threads
+        });
         let (kernel, block) = of_scope(by_messages, threads);
         let resident = self.world.device().resident_blocks(&kernel, block)?;
         let grid = match tuple.grid {
@@ -307,7 +318,8 @@ impl Ours {
         let trips = flag(by_messages && two_trips, TWO_TRIPS);
         let mute = self.args.mute == Some(self.world.my_pe());
         // Whole chunks where there are no more blocks than others to send to.
-        let (others, run) = if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
+        let (others, run) =
+            if gathered { (pes / self.local - 1, u64::from(self.local)) } else { (pes - self.local, 1) };
         let parts = (grid / others.max(1)).max(1);
         let args = CollectiveArgs {
             operation: shape.operation as u32,
@@ -393,7 +405,9 @@ impl Ours {
                     raised = self.world.signal(signal)?;
                 }
                 if raised != counted {
-                    let text = format!("block {block} has waited for {counted} of the {raised} times that its signal {number} was raised");
+                    let text = format!(
+                        "block {block} has waited for {counted} of the {raised} times that its signal {number} was raised"
+                    );
                     return Err(Failure::Run(format!("a defect of the collective's kernels: {text}")));
                 }
             }

@@ -73,7 +73,8 @@ impl Sums {
         let all: Vec<Vec<f32>> = (0..ranks).map(|rank| numbers(element, rank, run)).collect();
         let (mut exact, mut about) = (Vec::new(), Vec::new());
         for index in 0..PERIOD as usize {
-            let of_node = |node: &[Vec<f32>]| node.iter().map(|numbers| numbers[index]).reduce(|a, b| a + b).unwrap_or(0.0);
+            let of_node =
+                |node: &[Vec<f32>]| node.iter().map(|numbers| numbers[index]).reduce(|a, b| a + b).unwrap_or(0.0);
             let nodes = all.chunks(local as usize).map(|node| rounded(element, of_node(node)));
             exact.push(nodes.reduce(|a, b| a + b).unwrap_or(0.0));
             let values = || all.iter().map(|numbers| f64::from(numbers[index]));
@@ -110,7 +111,8 @@ impl Pattern {
     pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> Found {
         let (shape, size) = (self.shape, self.element.bytes());
         let from = |other: u64, first: u64, part: &[u8]| {
-            let expected = tiled(&encoded(self.element, &numbers(self.element, other, self.run)), first * size, part.len() as u64);
+            let expected =
+                tiled(&encoded(self.element, &numbers(self.element, other, self.run)), first * size, part.len() as u64);
             differing(part, &expected, size)
         };
         let (mut wrong, mut heard) = (0, 0);
@@ -165,7 +167,8 @@ fn differing(found: &[u8], expected: &[u8], size: u64) -> u64 {
         return 0;
     }
     let size = size as usize;
-    found.chunks_exact(size).zip(expected.chunks_exact(size)).filter(|(found, expected)| found != expected).count() as u64
+    found.chunks_exact(size).zip(expected.chunks_exact(size)).filter(|(found, expected)| found != expected).count()
+        as u64
 }
 
 #[cfg(test)]
@@ -183,13 +186,23 @@ mod tests {
                 let pattern = pattern(operation, element);
                 let shape = pattern.shape;
                 let mut result = match operation {
-                    Operation::AllToAll => (0..3).flat_map(|rank| pattern.input(rank)[2 * shape.chunk as usize..].to_vec()).collect(),
+                    Operation::AllToAll => {
+                        (0..3).flat_map(|rank| pattern.input(rank)[2 * shape.chunk as usize..].to_vec()).collect()
+                    }
                     Operation::AllGather => (0..3).flat_map(|rank| pattern.input(rank)).collect::<Vec<u8>>(),
                     _ => pattern.input(1),
                 };
-                assert_eq!(pattern.check(2, &result, true), Found { wrong: 0, heard: Some(3) }, "{operation:?} {element:?}");
+                assert_eq!(
+                    pattern.check(2, &result, true),
+                    Found { wrong: 0, heard: Some(3) },
+                    "{operation:?} {element:?}"
+                );
                 result[5] ^= 0x40;
-                assert_eq!(pattern.check(2, &result, true), Found { wrong: 1, heard: Some(2) }, "{operation:?} {element:?}");
+                assert_eq!(
+                    pattern.check(2, &result, true),
+                    Found { wrong: 1, heard: Some(2) },
+                    "{operation:?} {element:?}"
+                );
             }
         }
     }

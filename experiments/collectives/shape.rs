@@ -143,7 +143,8 @@ impl Wires {
     pub fn ceiling(&self, operation: Operation, ranks: u64) -> Option<f64> {
         let (n, local) = (ranks as f64, self.local as f64);
         let nodes = n / local;
-        let inside = |share: f64| if self.local > 1 { self.nvlink.map(|rate| rate * share) } else { Some(f64::INFINITY) };
+        let inside =
+            |share: f64| if self.local > 1 { self.nvlink.map(|rate| rate * share) } else { Some(f64::INFINITY) };
         let between = |share: f64| if nodes > 1.0 { self.rails.map(|rate| rate * share) } else { Some(f64::INFINITY) };
         let [inside, between] = match operation {
             Operation::AllToAll => [inside((n - 1.0) / (local - 1.0)), between((n - 1.0) / (n - local))],
@@ -167,7 +168,10 @@ mod tests {
         let shape = |operation, size| Shape::new(operation, 4, size, 4);
         assert_eq!((shape(Operation::AllToAll, 1000).chunk, shape(Operation::AllToAll, 1000).bytes), (248, 992));
         assert_eq!((shape(Operation::AllGather, 1).input(), shape(Operation::AllGather, 1).output()), (4, 16));
-        assert_eq!((shape(Operation::ReduceScatter, 64).input(), shape(Operation::ReduceScatter, 64).output()), (64, 16));
+        assert_eq!(
+            (shape(Operation::ReduceScatter, 64).input(), shape(Operation::ReduceScatter, 64).output()),
+            (64, 16)
+        );
         assert_eq!((shape(Operation::AllReduce, 1003).bytes, shape(Operation::AllReduce, 1003).chunk), (1000, 256));
         assert_eq!(shape(Operation::AllGather, 64).in_place(2), Some((32, 0)));
         assert_eq!(Operation::AllReduce.factor(4), 1.5);

@@ -1,7 +1,7 @@
 //! The client: sends every message twice at once, measures both ways and prints the rows.
 
-use super::side::{self, Card, Opened, Socket};
 use super::args::{Args, Plan};
+use super::side::{self, Card, Opened, Socket};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::rails::Wanted;
@@ -17,7 +17,11 @@ use std::time::Instant;
 /// What the rows are.
 pub const ABOUT: About = About {
     without: &["mode", "grid"],
-    headlines: &[Headline::least("round trip of 64 B by the fabric", "time_us_p50", &[("case", "fabric"), ("size_bytes", "64")])],
+    headlines: &[Headline::least(
+        "round trip of 64 B by the fabric",
+        "time_us_p50",
+        &[("case", "fabric"), ("size_bytes", "64")],
+    )],
     plots: &[Plot::TIME, Plot::RATIO],
     ..About::new("echo", "Round trips by a socket and by the fabric at the same time, on one thread")
 };

@@ -7,12 +7,16 @@ use crate::error::Failure;
 use crate::listing::{ListingArgs, recorded, table};
 use crate::program::{Program, program};
 use ginlab::fabric::listing::Listing;
-use row::Row;
 use ginlab::versions::Versions;
+use row::Row;
 use std::path::PathBuf;
 
-pub const PROGRAMS: &[Program] =
-    &[program!("efa", "List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities", Args, run)];
+pub const PROGRAMS: &[Program] = &[program!(
+    "efa",
+    "List what this machine (or a saved dump of one) can open rails on: providers, domains, addresses, capabilities",
+    Args,
+    run
+)];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,7 +73,13 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
 
     let document = row::document(&header, &listing, &rows);
-    args.output.write(&header, &row::FIELDS.map(|(key, _)| key), &document.domains, &document, &table(&table::COLUMNS, &rows))
+    args.output.write(
+        &header,
+        &row::FIELDS.map(|(key, _)| key),
+        &document.domains,
+        &document,
+        &table(&table::COLUMNS, &rows),
+    )
 }
 
 /// What a reader wants to know first.

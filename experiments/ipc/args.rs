@@ -33,13 +33,28 @@ pub struct Args {
     #[arg(short = 'f', long, default_value_t = 8, value_name = "N")]
     pub factor: u64,
     /// What is done: write (a pattern), copy (from local memory), read (the other's memory)
-    #[arg(short = 'o', long, default_value = "write", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        short = 'o',
+        long,
+        default_value = "write",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub operation: Vec<Operation>,
     /// Bytes of one store or load of a thread: 4, 8, 16
     #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width)]
     pub width: Vec<u32>,
     /// How kernels store: plain, bulk (TMA, compute capability 9.0)
-    #[arg(long, default_value = "plain", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        long,
+        default_value = "plain",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub store: Vec<Store>,
     /// Blocks of the grid, a list that is swept, or auto: doubled up to 256 (emulated 8), and the knee is marked
     #[arg(short = 'g', long, value_name = "LIST", value_parser = grid)]
@@ -48,10 +63,24 @@ pub struct Args {
     #[arg(long, default_value = "256", hide_default_value = true, value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]
     pub block: List<u32>,
     /// How work gets to the device: stream (a launch each), graph (recorded, launched as a whole)
-    #[arg(long, default_value = "stream", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        long,
+        default_value = "stream",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub launch: Vec<Launch>,
     /// One way, or both ways at once
-    #[arg(long, default_value = "one", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        long,
+        default_value = "one",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub direction: Vec<Direction>,
     /// Who with whom: first (ranks 0 and 1), matrix (every pair in turn), all (every rank to every other at once)
     #[arg(long, default_value = "first", value_name = "WHICH", value_enum, hide_possible_values = true)]
@@ -149,5 +178,9 @@ fn grid(text: &str) -> Result<Grid, String> {
 }
 
 fn width(text: &str) -> Result<u32, String> {
-    text.trim().parse().ok().filter(|width| [4, 8, 16].contains(width)).ok_or_else(|| format!("{text:?} is none of 4, 8, 16"))
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|width| [4, 8, 16].contains(width))
+        .ok_or_else(|| format!("{text:?} is none of 4, 8, 16"))
 }

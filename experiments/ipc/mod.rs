@@ -54,8 +54,16 @@ impl Experiment for Ipc {
         columns: &[OPERATION, STORE, WIDTH, PAIR, DIRECTION, LAUNCH, SHARING, POST, RECEIVED, ONE_WAY, KNEE],
         without: &["rails", "mode"],
         headlines: &[
-            Headline::most("a kernel's writes over NVLink, most", "bandwidth_gbytes_s", &[("operation", "write"), ("direction", "one"), ("store", "plain")]),
-            Headline::most("the copy engine, most", "bandwidth_gbytes_s", &[("case", "copy-engine"), ("direction", "one")]),
+            Headline::most(
+                "a kernel's writes over NVLink, most",
+                "bandwidth_gbytes_s",
+                &[("operation", "write"), ("direction", "one"), ("store", "plain")],
+            ),
+            Headline::most(
+                "the copy engine, most",
+                "bandwidth_gbytes_s",
+                &[("case", "copy-engine"), ("direction", "one")],
+            ),
         ],
         plots: &[
             Plot::BANDWIDTH.by("grid", "bandwidth by blocks of the grid", &["grid"]),
@@ -89,13 +97,10 @@ impl Experiment for Ipc {
         Ok(runner::Plan::of_ranks(plan.tuples(), ranks))
     }
 
-    async fn open(
-        args: &Args,
-        _: &mut Vec<(usize, Tuple)>,
-        ranks: &mut Bootstrap,
-    ) -> Result<(Ipc, Header), Failure> {
+    async fn open(args: &Args, _: &mut Vec<(usize, Tuple)>, ranks: &mut Bootstrap) -> Result<(Ipc, Header), Failure> {
         if !ranks.same_host() {
-            let text = "the ranks are on several hosts; memory is opened between GPUs of one host (ginlab proxy goes further)";
+            let text =
+                "the ranks are on several hosts; memory is opened between GPUs of one host (ginlab proxy goes further)";
             return Err(Failure::Usage(text.into()));
         }
         let plan = Plan::new(args)?;
@@ -112,7 +117,8 @@ impl Experiment for Ipc {
         if let Some((flow, why)) = scene.flows.iter().find_map(|flow| Some((*flow, rank.unreachable(*flow)?))) {
             // Once for each operation.
             let first = [plan.sizes[0], plan.args.block[0].into(), plan.grids[0].into()];
-            let is_first = [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.args.launch[0];
+            let is_first =
+                [tuple.bytes, tuple.block.into(), tuple.grid.into()] == first && tuple.launch == plan.args.launch[0];
             return Ok(is_first.then(|| writer.unreachable(flow, why)).into_iter().collect());
         }
         *number += 1;

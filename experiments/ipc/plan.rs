@@ -1,7 +1,7 @@
 //! The options, checked: what will be run, or one line that says why not.
 
-pub use super::args::{Launch, Operation};
 use super::args::{Args, Direction, Grid, Pairs};
+pub use super::args::{Launch, Operation};
 use crate::error::Failure;
 use crate::values::usage;
 use ginlab::cuda::{Choice, Device};

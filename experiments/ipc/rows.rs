@@ -1,9 +1,9 @@
 //! From what all ranks have found to rows.
 
 use super::cases::{BULK, Case, Missing};
+use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use super::plan::{Flow, Plan, Scene, Tuple};
 use super::rank::Rank;
-use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use crate::columns::POST;
 use crate::mps;
 use crate::runner::{Rows, slowest, timed};

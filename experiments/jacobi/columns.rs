@@ -7,7 +7,8 @@ use ginlab::report::{Column, Row};
 pub const NX: Column = Column::chosen("nx", "", "Columns of the field").shown("nx", 5);
 pub const NY: Column = Column::chosen("ny", "", "Rows of the field, of all ranks together");
 pub const NORM: Column =
-    Column::chosen("norm", "", "Who sums the squares of the changes: `thread-atomic`, `block`, `never`").shown("norm", 13);
+    Column::chosen("norm", "", "Who sums the squares of the changes: `thread-atomic`, `block`, `never`")
+        .shown("norm", 13);
 pub const NORM_WHEN: Column =
     Column::chosen("norm_when", "", "When the CPU sees the norm: `now`, `delayed`, `every=K`").shown("when", 7);
 pub const SYNC: Column =
@@ -18,14 +19,16 @@ pub const T1: Column =
 pub const SPEEDUP: Column = Column::measured("speedup", "", "Time on one device over the time on all").shown("x", 5);
 pub const EFFICIENCY: Column = Column::measured("efficiency_pct", "%", "Speed-up over the number of ranks");
 pub const EXPOSED: Column =
-    Column::measured("exposed_us", "us", "Time of an iteration less t1 over the ranks: what is not computing").shown("exposed", 8);
+    Column::measured("exposed_us", "us", "Time of an iteration less t1 over the ranks: what is not computing")
+        .shown("exposed", 8);
 pub const FIELD: Column =
     Column::measured("field_gbytes_s", "GB/s", "Bytes of a rank's field, read once and written once, over the time");
 pub const KERNEL: Column =
     Column::measured("kernel_us", "us", "By trace: from the first block's begin to the last one's end, mean");
 pub const WAIT: Column =
     Column::measured("wait_us", "us", "By trace: the longest wait of a block for rows of a neighbour, mean");
-pub const SEND: Column = Column::measured("send_us", "us", "By trace: the longest time of a block to send its rows, mean");
+pub const SEND: Column =
+    Column::measured("send_us", "us", "By trace: the longest time of a block to send its rows, mean");
 pub const NORM_TIME: Column =
     Column::measured("norm_us", "us", "Time of an iteration less that of the same without a norm");
 pub const NORM_VALUE: Column = Column::measured("norm_value", "", "Norm of the last iteration's changes");
@@ -33,8 +36,8 @@ pub const NOTE: Column = Column::measured("note", "", "What a reader must know o
 
 /// All of them.
 pub const ALL: &[Column] = &[
-    NX, NY, NORM, NORM_WHEN, SYNC, RULE, SHARING, T1, SPEEDUP, EFFICIENCY, EXPOSED, FIELD, KERNEL, WAIT, SEND, NORM_TIME, NORM_VALUE,
-    NOTE,
+    NX, NY, NORM, NORM_WHEN, SYNC, RULE, SHARING, T1, SPEEDUP, EFFICIENCY, EXPOSED, FIELD, KERNEL, WAIT, SEND,
+    NORM_TIME, NORM_VALUE, NOTE,
 ];
 
 /// What was asked for.

@@ -34,7 +34,12 @@ pub fn launched(tuple: &Tuple, strip: u32, rows: u32) -> (u32, u32) {
 
 /// Why the launched kernel's blocks that wait for neighbours cannot wait here, if they cannot: where PEs share a GPU, those of all PEs must
 /// leave room for the ones that they wait for.
-pub fn waiting(device: &Device, step: &Function<StepArgs>, tuple: &Tuple, rows: u32) -> Result<Option<String>, Failure> {
+pub fn waiting(
+    device: &Device,
+    step: &Function<StepArgs>,
+    tuple: &Tuple,
+    rows: u32,
+) -> Result<Option<String>, Failure> {
     if device.sharers() < 2 || tuple.sync != SyncBy::Neighbours || tuple.block == 0 {
         return Ok(None);
     }

@@ -1,11 +1,11 @@
 //! One tuple: runs on one device and on all, the field compared, and what a trace shows.
 
 use super::args::{Args, Exchange, Norm, SyncBy, Tuple, When};
+use super::check::far;
 use super::problem::Problem;
 use super::resident::Resident;
 use super::run::{Part, Ran};
 use super::session::{Session, Sizes};
-use super::check::far;
 use super::{columns, fit};
 use crate::error::Failure;
 use crate::mps;

@@ -11,8 +11,8 @@ use super::run::Part;
 use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::gin::Sym;
 use ginlab::cuda::{DeviceError, Graph, Stream};
+use ginlab::gin::Sym;
 use ginlab::nccl::{Communicator, NcclError, Type};
 use kernels::jacobi::{ABOVE, BELOW};
 

@@ -102,7 +102,10 @@ mod tests {
         assert!(edges[1] > 0.8 && edges[2] < -0.8);
         let (field, sum) = problem.plain(1);
         for row in 0..4 {
-            assert_eq!(&field[row * 8..row * 8 + 5], [edges[row], 0.25 * edges[row], 0.0, 0.25 * edges[row], edges[row]]);
+            assert_eq!(
+                &field[row * 8..row * 8 + 5],
+                [edges[row], 0.25 * edges[row], 0.0, 0.25 * edges[row], edges[row]]
+            );
         }
         assert!((sum - 2.0 * edges.iter().map(|edge| f64::from(0.25 * edge).powi(2)).sum::<f64>()).abs() < 1e-12);
         let (second, _) = problem.plain(2);

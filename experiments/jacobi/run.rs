@@ -258,8 +258,7 @@ impl Session {
         for side in [ABOVE, BELOW] {
             let peer = self.neighbours()[side];
             let pitch = u64::from(part.problem.pitch());
-            let (out, halo) =
-                (self.out[parity][side].slice(0, pitch), self.halo[parity][1 - side].slice(0, pitch));
+            let (out, halo) = (self.out[parity][side].slice(0, pitch), self.halo[parity][1 - side].slice(0, pitch));
             let signal = self.signals.at(1 - side as u32);
             let me = self.world.my_pe();
             match (self.world.address_of(halo, peer), self.world.address_of(out, me)) {

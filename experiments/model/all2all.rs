@@ -124,22 +124,23 @@ fn settings(args: &Args, profile: &Profile) -> Result<Vec<Whole>, Failure> {
     let packets: Vec<Option<u64>> =
         if args.packet.is_empty() { vec![None] } else { args.packet.iter().copied().map(Some).collect() };
     let Args { order, strategy, route, rails, nodes, .. } = args;
-    let setting = |(&order, &strategy, &route, &packet, &rails, &bytes, &nodes): (&_, &_, &_, &Option<u64>, &_, &u64, &u32)| {
-        let bytes = if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) };
-        let setting = Setting {
-            nodes: nodes.into(),
-            gpus_per_node: gpus,
-            rails,
-            bytes,
-            split: strategy == Strategy::Split,
-            packet: packet.unwrap_or(u64::MAX >> 8),
-            gathering: 0,
-            window: args.window,
-            order,
-            seed: args.seed,
+    let setting =
+        |(&order, &strategy, &route, &packet, &rails, &bytes, &nodes): (&_, &_, &_, &Option<u64>, &_, &u64, &u32)| {
+            let bytes = if args.total.is_empty() { bytes } else { (bytes / (u64::from(nodes) * gpus)).max(1) };
+            let setting = Setting {
+                nodes: nodes.into(),
+                gpus_per_node: gpus,
+                rails,
+                bytes,
+                split: strategy == Strategy::Split,
+                packet: packet.unwrap_or(u64::MAX >> 8),
+                gathering: 0,
+                window: args.window,
+                order,
+                seed: args.seed,
+            };
+            Whole { setting, route, packet }
         };
-        Whole { setting, route, packet }
-    };
     Ok(iproduct!(order, strategy, route, &packets, rails, &sizes, nodes).map(setting).collect())
 }
 
@@ -176,11 +177,13 @@ impl Whole {
     }
 }
 
-const PAIR: Column =
-    Column::measured("pair_gbytes_s", "GB/s", "Bandwidth from one rank to one other").shown("pair", 7);
+const PAIR: Column = Column::measured("pair_gbytes_s", "GB/s", "Bandwidth from one rank to one other").shown("pair", 7);
 
-const TOTAL: Column =
-    Column::measured("total_bytes", "B", "Blocks of a GPU for all GPUs, its own machine's and itself included: nccl-tests' size");
+const TOTAL: Column = Column::measured(
+    "total_bytes",
+    "B",
+    "Blocks of a GPU for all GPUs, its own machine's and itself included: nccl-tests' size",
+);
 
 /// The simulation.
 pub struct Model {
@@ -210,7 +213,14 @@ impl Experiment for Model {
             Plot::BANDWIDTH,
             Plot::TIME,
             Plot::BANDWIDTH.by("ranks", "bandwidth of a GPU by the number of GPUs", &["ranks"]),
-            Plot { name: "busbw", title: "bus bandwidth by the number of GPUs", x: &["ranks"], y: "busbw_gbytes_s", range: None, ..Plot::BANDWIDTH },
+            Plot {
+                name: "busbw",
+                title: "bus bandwidth by the number of GPUs",
+                x: &["ranks"],
+                y: "busbw_gbytes_s",
+                range: None,
+                ..Plot::BANDWIDTH
+            },
         ],
         ..About::new("model", "Modelled cards in virtual time: an all-to-all of many machines")
     };

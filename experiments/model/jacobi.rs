@@ -94,7 +94,8 @@ const PUBLISHED: [(&str, [f64; 4]); 3] = [
 const EXPOSED: Column = crate::jacobi::EXPOSED;
 const SYNC: Column = crate::jacobi::SYNC;
 const NORM_WHEN: Column = crate::jacobi::NORM_WHEN;
-const COMPUTE: Column = Column::measured("compute_us", "us", "Time in which a GPU computes its part, by its memory").shown("compute", 9);
+const COMPUTE: Column =
+    Column::measured("compute_us", "us", "Time in which a GPU computes its part, by its memory").shown("compute", 9);
 const RESIDUAL: Column = Column::measured(
     "published_us",
     "us",
@@ -114,7 +115,17 @@ impl Experiment for Model {
 
     const ABOUT: About = About {
         columns: &[SYNC, NORM_WHEN, COMPUTE, EXPOSED, RESIDUAL],
-        without: &["grid", "block", "mode", "memory", "bandwidth_gbytes_s", "line_rate_pct", "baseline", "baseline_ratio", "wrong"],
+        without: &[
+            "grid",
+            "block",
+            "mode",
+            "memory",
+            "bandwidth_gbytes_s",
+            "line_rate_pct",
+            "baseline",
+            "baseline_ratio",
+            "wrong",
+        ],
         headlines: &[],
         plots: &[Plot {
             name: "exposed",
@@ -145,7 +156,9 @@ impl Experiment for Model {
             "; {} GB/s of memory for the stencil, {NEAR_US} us one way within a machine, no time between kernels",
             args.memory
         ));
-        header.note("published_us is derived: published times of one seed of runs less the atomic additions that they contain");
+        header.note(
+            "published_us is derived: published times of one seed of runs less the atomic additions that they contain",
+        );
         Ok((Model { args: args.clone(), cards }, header))
     }
 

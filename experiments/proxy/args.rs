@@ -320,7 +320,9 @@ impl Args {
             Some(Provider::Model(..)) if !self.domain.is_empty() => Err(no_domains("modelled cards have")),
             Some(Provider::Model(name, profile)) => {
                 match self.rails().iter().find(|rails| **rails as f64 > profile.cards.value) {
-                    Some(rails) => Err(usage("--rails", format!("{rails}; a {name} has {} cards", profile.cards.value))),
+                    Some(rails) => {
+                        Err(usage("--rails", format!("{rails}; a {name} has {} cards", profile.cards.value)))
+                    }
                     None => Ok(()),
                 }
             }
@@ -413,7 +415,8 @@ impl Args {
             if null || (ranks > 0 && ranks.is_multiple_of(2)) {
                 return Ok(());
             }
-            let text = "ranks cannot be paired: an even number (half of them puts to the other half), or --provider null";
+            let text =
+                "ranks cannot be paired: an even number (half of them puts to the other half), or --provider null";
             Err(usage("--np", format!("{ranks} {text}")))
         }
     }

@@ -154,7 +154,11 @@ impl Findings {
 
 /// A row with everything that is known before it is measured.
 fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case) -> Row {
-    let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) { "cpu".into() } else { rank.device.name() };
+    let device = if matches!(case, Case::CpuWrite | Case::CpuBatch(_) | Case::BareWrite) {
+        "cpu".into()
+    } else {
+        rank.device.name()
+    };
     let mut row = Row::new("proxy", case.name(), device, &rank.provider);
     row.ranks = ranks.size() as u32;
     row.rails = Some(tuple.rails as u32);
@@ -186,13 +190,7 @@ fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, why: &str
     modes.collect()
 }
 
-fn rows(
-    shape: &Shape<'_>,
-    rank: &Rank,
-    ranks: &Bootstrap,
-    cases: &[Case],
-    all: &[Vec<Findings>],
-) -> Rows {
+fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: &[Vec<Findings>]) -> Rows {
     let args = shape.args;
     let pairs = all.iter().filter(|found| found.iter().any(|found| !found.samples.is_empty())).count().max(1) as u64;
     let mut rows = Rows::new();
@@ -227,7 +225,8 @@ fn rows(
         if let Some(wrong) = row.wrong.filter(|wrong| *wrong > 0) {
             row.status = Status::Failed(format!("verification found {wrong} wrong bytes or puts"));
         }
-        let floor = matches!(case, Case::Put(Mode::Quiet)).then(|| rows.iter().find(|(row, _)| row.case == Case::PingPong.name()));
+        let floor = matches!(case, Case::Put(Mode::Quiet))
+            .then(|| rows.iter().find(|(row, _)| row.case == Case::PingPong.name()));
         let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()));
         let baseline = match case {
             Case::Put(_) => baseline,
@@ -243,7 +242,9 @@ fn rows(
     if args.per_node {
         let (lines, of_rank) = (rank.line_rate(shape.tuple.rails), nodes::of_ranks(ranks, None));
         let sums = cases.iter().enumerate().filter(|(_, case)| **case != Case::PingPong);
-        let sums: Rows = sums.flat_map(|(index, _)| nodes::sums(&rows[index].0, &senders(shape, all, index), lines, &of_rank)).collect();
+        let sums: Rows = sums
+            .flat_map(|(index, _)| nodes::sums(&rows[index].0, &senders(shape, all, index), lines, &of_rank))
+            .collect();
         rows.extend(sums);
     }
     rows

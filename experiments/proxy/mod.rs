@@ -35,8 +35,11 @@ pub const PROGRAMS: &[Program] = &[program::<Proxy>()];
 pub use trace::ABOUT as STAGES;
 
 const FILL: Column = Column::follows("fill", "", "Whether the kernel wrote the payload before each put");
-const FILL_AHEAD: Column =
-    Column::follows("fill_ahead", "", "Payloads that a block wrote between two barriers, where it did not wait for each put");
+const FILL_AHEAD: Column = Column::follows(
+    "fill_ahead",
+    "",
+    "Payloads that a block wrote between two barriers, where it did not wait for each put",
+);
 const PROXY_THREADS: Column = Column::follows("proxy_threads", "", "Proxy threads per device");
 const RING_MEMORY: Column = Column::chosen("ring_memory", "", "Where the rings are: `pinned`, `managed`, `gdr`");
 const POST_RATE: Column =
@@ -58,12 +61,38 @@ impl Experiment for Proxy {
 
     const ABOUT: About = About {
         columns: &[
-            POST, POST_RATE, FILL, FILL_AHEAD, SCOPE, SHARING, WINDOW, PROXY_THREADS, RING_SLOTS, RING_MEMORY, COMPLETION, AGAIN, RAIL_BYTES,
-            nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX,
+            POST,
+            POST_RATE,
+            FILL,
+            FILL_AHEAD,
+            SCOPE,
+            SHARING,
+            WINDOW,
+            PROXY_THREADS,
+            RING_SLOTS,
+            RING_MEMORY,
+            COMPLETION,
+            AGAIN,
+            RAIL_BYTES,
+            nodes::OF,
+            nodes::NODE,
+            nodes::SENDERS,
+            nodes::GPU_MIN,
+            nodes::GPU_MAX,
+            nodes::RAIL_MIN,
+            nodes::RAIL_MAX,
         ],
         headlines: &[
-            Headline::least("a put of 64 B until quiet returns", "time_us_p50", &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")]),
-            Headline::most("puts of 64 B, most", "rate_mops", &[("case", "put"), ("mode", "nbi"), ("size_bytes", "64")]),
+            Headline::least(
+                "a put of 64 B until quiet returns",
+                "time_us_p50",
+                &[("case", "put"), ("mode", "quiet"), ("size_bytes", "64")],
+            ),
+            Headline::most(
+                "puts of 64 B, most",
+                "rate_mops",
+                &[("case", "put"), ("mode", "nbi"), ("size_bytes", "64")],
+            ),
             Headline::most("puts, most bandwidth", "bandwidth_gbytes_s", &[("case", "put")]),
         ],
         plots: &[

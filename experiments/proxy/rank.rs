@@ -134,11 +134,8 @@ impl Rank {
             rings.push(ring);
             setups.push((setup, memories, stage));
         }
-        let options = RailOptions {
-            level: args.completion,
-            cuda_memory: path == MemoryPath::Device,
-            ..RailOptions::default()
-        };
+        let options =
+            RailOptions { level: args.completion, cuda_memory: path == MemoryPath::Device, ..RailOptions::default() };
         let rank = ranks.rank() as u32;
         let start = |(thread, (own, memories, stage))| {
             if args.is_null() {

@@ -2,8 +2,8 @@
 //! and both clocks are put on one line.
 
 use super::args::{Mode, TraceTo};
-use super::run::{Shape, put_args, run_grid, run_kernel};
 use super::rank::Rank;
+use super::run::{Shape, put_args, run_grid, run_kernel};
 use crate::error::Failure;
 use crate::listing::{Field, csv, entries};
 use ginlab::bootstrap::Bootstrap;
@@ -252,7 +252,8 @@ impl Traces {
         let unwritable =
             |error: &dyn std::fmt::Display| Failure::Run(format!("cannot put the trace into words: {error}"));
         let target = |extension: &str| Target::File(to.with(extension));
-        let csv = csv(&FIELDS.map(|(key, _)| key), &entries(&FIELDS, &self.rows)).map_err(|error| unwritable(&error))?;
+        let csv =
+            csv(&FIELDS.map(|(key, _)| key), &entries(&FIELDS, &self.rows)).map_err(|error| unwritable(&error))?;
         WholeFile::create("stages", &target("csv"))?.write(&csv)?;
         let drawing = serde_json::json!({ "displayTimeUnit": "ns", "traceEvents": self.events });
         WholeFile::create("trace", &target("json"))?.write(drawing.to_string().as_bytes())?;

@@ -26,10 +26,25 @@ Examples:
 pub struct Args {
     /// Queues to compare: ticket (the ring), lanes (the ring; a warp's lanes over all --rings), release (the ring with a
     /// release store per element), vyukov
-    #[arg(short = 'a', long, default_value = "ticket,release,vyukov", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        short = 'a',
+        long,
+        default_value = "ticket,release,vyukov",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub algorithm: Vec<Algorithm>,
     /// Memory that GPU and CPU share: pinned, managed, gdr (GDRCopy)
-    #[arg(long, default_value = "pinned", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        long,
+        default_value = "pinned",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub memory: Vec<RingPlace>,
     /// Bytes of an element, powers of two from 8 to 1024; each word of 8 has 63 bits of content
     #[arg(short = 'p', long, default_value = "32", value_name = "LIST", value_parser = list::<Words<1024>>)]
@@ -38,10 +53,25 @@ pub struct Args {
     #[arg(long, value_name = "BYTES")]
     pub slot_bytes: Option<Words<4096>>,
     /// How producers wait: blocking (each push acknowledged), nbi (once at the end)
-    #[arg(short = 'm', long, default_value = "blocking,nbi", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        short = 'm',
+        long,
+        default_value = "blocking,nbi",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub mode: Vec<Mode>,
     /// Who pushes: thread (each its own element), warp (one element together); each a row
-    #[arg(long, default_value = "thread", value_name = "LIST", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    #[arg(
+        long,
+        default_value = "thread",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     pub scope: Vec<Scope>,
     /// Blocks of the grid
     #[arg(short = 'g', long, default_value = "1,8,32", value_name = "LIST", value_parser = counts::<u32>(u32::MAX))]

@@ -110,8 +110,22 @@ impl Experiment for Queue {
 
     const ABOUT: About = About {
         columns: &[
-            SCOPE, RINGS, CONSUMERS, SLOT_BYTES, RING_SLOTS, PUSH[0], PUSH[1], PUSH[2], ACK[0], ACK[1], ACK[2],
-            FULL_STALLS, HOST_POLLS, LOST_EXCHANGES, WATCHED, EMPTY_POLLS,
+            SCOPE,
+            RINGS,
+            CONSUMERS,
+            SLOT_BYTES,
+            RING_SLOTS,
+            PUSH[0],
+            PUSH[1],
+            PUSH[2],
+            ACK[0],
+            ACK[1],
+            ACK[2],
+            FULL_STALLS,
+            HOST_POLLS,
+            LOST_EXCHANGES,
+            WATCHED,
+            EMPTY_POLLS,
         ],
         without: &["rails"],
         headlines: &[

@@ -135,7 +135,11 @@ impl Experiment for Sendrecv {
     const ABOUT: About = About {
         columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, ACK[0], ACK[1], ACK[2]],
         without: &["grid"],
-        headlines: &[Headline::least("half a round trip of 8 B", "time_us_p50", &[("mode", "roundtrip"), ("size_bytes", "8")])],
+        headlines: &[Headline::least(
+            "half a round trip of 8 B",
+            "time_us_p50",
+            &[("mode", "roundtrip"), ("size_bytes", "8")],
+        )],
         plots: &[Plot::TIME, Plot::BANDWIDTH, Plot::RATE],
         ..About::new("sendrecv", "Two-sided messages through the fabric layer: round trips and windows")
     };

@@ -179,11 +179,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
 }
 
 /// All writes, a window of them in flight; the socket tells when the server has gone.
-async fn writes(
-    args: &Args,
-    write: impl Fn(u64) -> Operation<AnyRail>,
-    visit: &mut Visit,
-) -> Result<(), Failure> {
+async fn writes(args: &Args, write: impl Fn(u64) -> Operation<AnyRail>, visit: &mut Visit) -> Result<(), Failure> {
     let all = async {
         let mut flight = VecDeque::with_capacity(args.window as usize);
         for number in 0..args.iterations {

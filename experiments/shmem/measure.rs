@@ -1,8 +1,8 @@
 //! One tuple of `ginlab shmem`: launches in turns with the baseline's, and a look at what arrived.
 
+use super::P999;
 use super::args::{Args, Case, Tuple};
 use super::nvshmem::{Nvshmem, Times};
-use super::P999;
 use super::order;
 use crate::columns::{PROXIES, SCOPE};
 use crate::error::Failure;
@@ -139,7 +139,8 @@ impl Shmem {
         let bytes = if together { tuple.bytes * u64::from(self.world.n_pes() - 1) } else { tuple.bytes };
         let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
             // Of warm-up turns too: what counts is how the rails share them.
-            let rail_bytes = world::rail_bytes(&self.world)?.iter().zip(&before).map(|(after, before)| after - before).collect();
+            let rail_bytes =
+                world::rail_bytes(&self.world)?.iter().zip(&before).map(|(after, before)| after - before).collect();
             let mine = Sender { rank: ranks.rank(), times: ours.clone(), bytes, operations: 1, rail_bytes };
             ranks.all_gather_values(&mine, "what each PE moved")?
         } else {
@@ -266,7 +267,9 @@ impl Shmem {
             // From each PE its block for us.
             Case::AllToAll => (0..pes).map(|pe| (pe, me as usize * bytes, pe as usize * bytes)).collect(),
             Case::PutSignalPingPong | Case::MessagePingPong if pairs => vec![(me ^ 1, 0, 0)],
-            Case::PutLatency | Case::PutBandwidth | Case::PutSignalBandwidth if pairs && !begins => vec![(me ^ 1, 0, 0)],
+            Case::PutLatency | Case::PutBandwidth | Case::PutSignalBandwidth if pairs && !begins => {
+                vec![(me ^ 1, 0, 0)]
+            }
             Case::GetLatency | Case::GetBandwidth if pairs && begins => vec![(me ^ 1, 0, 0)],
             _ => return Ok(0),
         };

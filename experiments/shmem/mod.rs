@@ -21,7 +21,8 @@ use measure::Shmem;
 
 pub const PROGRAMS: &[Program] = &[program::<Shmem>()];
 
-const P999: Column = Column::measured("time_us_p999", "us", "99.9th percentile of the times, nearest rank").shown("p99.9", 8);
+const P999: Column =
+    Column::measured("time_us_p999", "us", "99.9th percentile of the times, nearest rank").shown("p99.9", 8);
 
 impl Experiment for Shmem {
     type Args = Args;
@@ -29,7 +30,17 @@ impl Experiment for Shmem {
 
     const ABOUT: About = About {
         columns: &[
-            SCOPE, SHARING, RULE, PROXIES, P999, nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN,
+            SCOPE,
+            SHARING,
+            RULE,
+            PROXIES,
+            P999,
+            nodes::OF,
+            nodes::NODE,
+            nodes::SENDERS,
+            nodes::GPU_MIN,
+            nodes::GPU_MAX,
+            nodes::RAIL_MIN,
             nodes::RAIL_MAX,
         ],
         headlines: &[

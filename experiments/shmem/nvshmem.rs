@@ -1,8 +1,8 @@
 //! NVSHMEM's side of a comparison: a program of its own (baseline/nvshmem.cu) that measures what it is asked for, line by line.
 
 use super::args::Tuple;
-use crate::values::name;
 use crate::error::Failure;
+use crate::values::name;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -45,7 +45,8 @@ impl Nvshmem {
         std::thread::spawn(move || lines.try_for_each(|line| sender.send(line)));
         let mut started = Nvshmem { child, requests, answers, timeout, version: String::new() };
         // Other libraries talk on stdout too.
-        started.version = started.line("ready ").ok_or_else(|| failed("it did not start (its first line is \"ready\")"))?;
+        started.version =
+            started.line("ready ").ok_or_else(|| failed("it did not start (its first line is \"ready\")"))?;
         Ok(started)
     }
 

@@ -64,11 +64,31 @@ impl Experiment for Write {
     type Tuple = Tuple;
 
     const ABOUT: About = About {
-        columns: &[WINDOW, COMPLETION, AGAIN, RAIL_BYTES, SLOT_BYTES, ACK[0], ACK[1], ACK[2], nodes::OF, nodes::NODE, nodes::SENDERS, nodes::GPU_MIN, nodes::GPU_MAX, nodes::RAIL_MIN, nodes::RAIL_MAX],
+        columns: &[
+            WINDOW,
+            COMPLETION,
+            AGAIN,
+            RAIL_BYTES,
+            SLOT_BYTES,
+            ACK[0],
+            ACK[1],
+            ACK[2],
+            nodes::OF,
+            nodes::NODE,
+            nodes::SENDERS,
+            nodes::GPU_MIN,
+            nodes::GPU_MAX,
+            nodes::RAIL_MIN,
+            nodes::RAIL_MAX,
+        ],
         without: &["grid"],
         headlines: &[
             Headline::most("CPU-initiated writes, most bandwidth", "bandwidth_gbytes_s", &[("case", "write")]),
-            Headline::least("one write of 64 B until it is complete", "ack_us_p50", &[("case", "write"), ("size_bytes", "64")]),
+            Headline::least(
+                "one write of 64 B until it is complete",
+                "ack_us_p50",
+                &[("case", "write"), ("size_bytes", "64")],
+            ),
         ],
         plots: &[Plot::BANDWIDTH, Plot::RATIO, Plot::TIME, Plot::RATE],
         ..About::new(
@@ -89,7 +109,8 @@ impl Experiment for Write {
             args.iterations, args.repeats, args.batch, args.bare, !args.no_check, args.job.mem, args.job.completion
         );
         let rails = rails_text(args.rails.as_deref().unwrap_or_default());
-        let fingerprint = vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
+        let fingerprint =
+            vec![("rails".into(), rails), ("rows".into(), format!("{tuples:?}")), ("options".into(), options)];
         let one = args.targets.contains(&Targets::One);
         let ranks = args.job.ranks(fingerprint, move |ranks| match ranks {
             0 | 1 => Err(usage("--np", "writes need two ranks or more")),

@@ -199,41 +199,95 @@ unsafe fn read<const W: usize>(args: &IpcArgs) {
     unsafe { args.sums.add(this_thread() as usize).write(sum) };
 }
 
-/// Defines the kernels of one operation, one for each width.
-macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident = $body:ident $words:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// What is read and written is valid for `bytes` while the grid runs, nobody else writes it, and nobody else reads
-        /// what is written; `counter` and `flag` as the signal behind the data wants them; `sums` for every thread of the grid.
-        #[kernel]
-        pub unsafe fn $name(args: IpcArgs) {
-            // SAFETY: contract of the kernel.
-            unsafe { $body::<$words>(&args) };
-        }
-    )*};
+/// Writes the pattern, 4 bytes a store.
+///
+/// # Safety
+/// What is read and written is valid for `bytes` while the grid runs, nobody else writes it, and nobody else reads
+/// what is written; `counter` and `flag` as the signal behind the data wants them; `sums` for every thread of the grid.
+#[kernel]
+pub unsafe fn ipc_write_4(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { write::<1>(&args) };
 }
 
-kernels! {
-    /// Writes the pattern, 4 bytes a store.
-    ipc_write_4 = write 1;
-    /// Writes the pattern, 8 bytes a store.
-    ipc_write_8 = write 2;
-    /// Writes the pattern, 16 bytes a store.
-    ipc_write_16 = write 4;
-    /// Copies, 4 bytes a load and a store.
-    ipc_copy_4 = copy 1;
-    /// Copies, 8 bytes a load and a store.
-    ipc_copy_8 = copy 2;
-    /// Copies, 16 bytes a load and a store.
-    ipc_copy_16 = copy 4;
-    /// Reads, 4 bytes a load.
-    ipc_read_4 = read 1;
-    /// Reads, 8 bytes a load.
-    ipc_read_8 = read 2;
-    /// Reads, 16 bytes a load.
-    ipc_read_16 = read 4;
+/// Writes the pattern, 8 bytes a store.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_write_8(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { write::<2>(&args) };
+}
+
+/// Writes the pattern, 16 bytes a store.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_write_16(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { write::<4>(&args) };
+}
+
+/// Copies, 4 bytes a load and a store.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_copy_4(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { copy::<1>(&args) };
+}
+
+/// Copies, 8 bytes a load and a store.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_copy_8(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { copy::<2>(&args) };
+}
+
+/// Copies, 16 bytes a load and a store.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_copy_16(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { copy::<4>(&args) };
+}
+
+/// Reads, 4 bytes a load.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_read_4(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { read::<1>(&args) };
+}
+
+/// Reads, 8 bytes a load.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_read_8(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { read::<2>(&args) };
+}
+
+/// Reads, 16 bytes a load.
+///
+/// # Safety
+/// As [`ipc_write_4`].
+#[kernel]
+pub unsafe fn ipc_read_16(args: IpcArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { read::<4>(&args) };
 }
 
 /// The loop of ginlab's C++ predecessor (Libefaxx): a word of 4 bytes at a time, nothing unrolled by hand, and a system fence by

@@ -18,64 +18,56 @@
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
 //! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
-//! compiles a module when one of its kernels is first launched. A file with many kernels is in several.
+//! compiles a module when one of its kernels is first launched. A file with many kernels is in several. A module is a feature of this crate
+//! (Cargo.toml); natively all are there.
 
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx))]
 
-/// What modules are made of: no kernels. Bulk stores use nothing of it but [`ipc`].
-macro_rules! shared {
-    ($($name:ident)*) => {$(
-        #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
-        pub mod $name;
-    )*};
-}
-
-/// Files of a PTX module (or of several: `"a" | "b"`), by the feature that makes it; behind `=>` items.
-macro_rules! module {
-    ($($feature:literal)|+: $($name:ident)+) => {
-        module! { $($feature)|+ => $(pub mod $name;)+ }
-    };
-    ($($feature:literal)|+ => $($item:item)+) => {
-        module! { @each ($($feature)+) $($item)+ }
-    };
-    (@each $features:tt $($item:item)+) => {$(
-        module! { @one $features $item }
-    )+};
-    (@one ($($feature:literal)+) $item:item) => {
-        #[cfg(any(not(target_arch = "nvptx64"), $(feature = $feature),+))]
-        $item
-    };
-}
-
-/// Lets a block's first thread or warp, or the block, do what is behind the arrow, in which the name before it is this scope.
-macro_rules! by_first_of_block {
-    (Thread $scope:ident => $body:expr) => {
-        if cuda_std::thread::thread_idx_x() == 0 {
-            let $scope = crate::gin::Thread;
-            $body
-        }
-    };
-    (Warp $scope:ident => $body:expr) => {
-        if cuda_std::thread::thread_idx_x() < cuda_std::warp::SIZE {
-            let $scope = crate::gin::Warp::this();
-            $body
-        }
-    };
-    (Block $scope:ident => $body:expr) => {{
-        let $scope = crate::gin::Block;
-        $body
-    }};
-}
-
+// What modules are made of, with no kernels: bulk stores use nothing of it but `ipc`.
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod batch;
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod block;
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod command;
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod gin;
 pub mod ipc;
-shared! { batch block command gin pattern ring }
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod pattern;
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod ring;
 
-module! { "puts": clock ping_pong put put_batch put_kernel put_trace }
-module! { "queue": queue_kernel vyukov }
-module! { "ipc": ipc_kernel ipc_wait }
-module! { "bulk": ipc_bulk }
-module! { "shmem" | "shmem_exchange": shmem }
-module! { "signals": ring_shift signal_check }
-module! { "collective_words" | "collective_messages" | "collective_puts": collective }
-module! { "jacobi": jacobi }
+#[cfg(feature = "puts")]
+pub mod clock;
+#[cfg(any(feature = "collective_words", feature = "collective_messages", feature = "collective_puts"))]
+pub mod collective;
+#[cfg(feature = "bulk")]
+pub mod ipc_bulk;
+#[cfg(feature = "ipc")]
+pub mod ipc_kernel;
+#[cfg(feature = "ipc")]
+pub mod ipc_wait;
+#[cfg(feature = "jacobi")]
+pub mod jacobi;
+#[cfg(feature = "puts")]
+pub mod ping_pong;
+#[cfg(feature = "puts")]
+pub mod put;
+#[cfg(feature = "puts")]
+pub mod put_batch;
+#[cfg(feature = "puts")]
+pub mod put_kernel;
+#[cfg(feature = "puts")]
+pub mod put_trace;
+#[cfg(feature = "queue")]
+pub mod queue_kernel;
+#[cfg(feature = "signals")]
+pub mod ring_shift;
+#[cfg(any(feature = "shmem", feature = "shmem_exchange"))]
+pub mod shmem;
+#[cfg(feature = "signals")]
+pub mod signal_check;
+#[cfg(feature = "queue")]
+pub mod vyukov;

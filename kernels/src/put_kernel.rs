@@ -143,13 +143,7 @@ unsafe fn put_grid(args: &PutArgs, trace: &mut impl Trace) {
 
 /// The puts of one producer; returns 0 or the reason it ended early.
 #[inline(always)]
-unsafe fn put_loop(
-    args: &PutArgs,
-    channel: &mut Channel,
-    producer: u32,
-    leads: bool,
-    trace: &mut impl Trace,
-) -> u64 {
+unsafe fn put_loop(args: &PutArgs, channel: &mut Channel, producer: u32, leads: bool, trace: &mut impl Trace) -> u64 {
     let mut stop = 0;
     let fill = args.fill != 0;
     if !fill && !leads {

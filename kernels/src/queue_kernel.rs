@@ -41,7 +41,8 @@ pub trait Queue {
     ///
     /// # Errors
     /// Why it could not.
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status>;
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe)
+    -> Result<u64, Status>;
 
     /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
     /// leader does it.
@@ -85,7 +86,12 @@ fn share(mask: u32, leader: u32, result: Result<u64, Status>) -> Result<u64, Sta
 
 impl Queue for Ring {
     #[inline(always)]
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status> {
+    fn push(
+        &mut self,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
         self.push_each(Behind::Nothing, words, word, observe)
     }
 
@@ -111,7 +117,12 @@ struct Released(Ring);
 
 impl Queue for Released {
     #[inline(always)]
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status> {
+    fn push(
+        &mut self,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
         self.0.push_released(words, word, observe)
     }
 
@@ -123,7 +134,12 @@ impl Queue for Released {
 
 impl Queue for Vyukov {
     #[inline(always)]
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe) -> Result<u64, Status> {
+    fn push(
+        &mut self,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
         Vyukov::push(self, words, word, observe)
     }
 
@@ -201,75 +217,85 @@ impl Observe for Seen {
     }
 }
 
-/// Defines the kernels that push into a queue.
-macro_rules! queues {
-    ($($(#[$doc:meta])* $name:ident($args:ident) = $run:expr;)*) => {$(
-        $(#[$doc])*
-        #[kernel]
-        pub unsafe fn $name(args: QueueArgs) {
-            let $args = &args;
-            $run;
-        }
-    )*};
+/// The ring as it is.
+///
+/// # Safety
+/// The pointers are valid for the whole grid's run: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
+/// block.
+#[kernel]
+pub unsafe fn queue_ticket(args: QueueArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { run::<_, false>(&args, &mut this_ring(&args), &mut ()) };
 }
 
-queues! {
-    /// The ring as it is.
-    ///
-    /// # Safety
-    /// The pointers are valid for the whole grid's run: `queues` for `queue_count` [`Ring`]s, `results` for one entry per
-    /// block.
+/// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
+///
+/// # Safety
+/// As [`queue_ticket`]; `samples` for producers x `samples_each` entries, `counts` for one.
+#[kernel]
+pub unsafe fn queue_ticket_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_ticket(args) = unsafe { run::<_, false>(args, &mut this_ring(args), &mut ()) };
+    unsafe { run_watched(&args, &mut this_ring(&args)) };
+}
 
-    /// The ring, watched: samples and counts. The watching costs registers and stores, so it has a kernel of its own.
-    ///
-    /// # Safety
-    /// As [`queue_ticket`]; `samples` for producers x `samples_each` entries, `counts` for one.
+/// The ring, a warp's lanes over several of them: each push asks first who goes with whom.
+///
+/// # Safety
+/// As [`queue_ticket`].
+#[kernel]
+pub unsafe fn queue_lanes(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_ticket_watched(args) = unsafe { run_watched(args, &mut this_ring(args)) };
+    unsafe { run::<_, false>(&args, &mut own_ring(&args), &mut ()) };
+}
 
-    /// The ring, a warp's lanes over several of them: each push asks first who goes with whom.
-    ///
-    /// # Safety
-    /// As [`queue_ticket`].
+/// The ring, a warp's lanes over several of them, watched.
+///
+/// # Safety
+/// As [`queue_ticket_watched`].
+#[kernel]
+pub unsafe fn queue_lanes_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_lanes(args) = unsafe { run::<_, false>(args, &mut own_ring(args), &mut ()) };
+    unsafe { run_watched(&args, &mut own_ring(&args)) };
+}
 
-    /// The ring, a warp's lanes over several of them, watched.
-    ///
-    /// # Safety
-    /// As [`queue_ticket_watched`].
+/// The ring with a release store per element.
+///
+/// # Safety
+/// As [`queue_ticket`].
+#[kernel]
+pub unsafe fn queue_release(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_lanes_watched(args) = unsafe { run_watched(args, &mut own_ring(args)) };
+    unsafe { run::<_, false>(&args, &mut Released(this_ring(&args)), &mut ()) };
+}
 
-    /// The ring with a release store per element.
-    ///
-    /// # Safety
-    /// As [`queue_ticket`].
+/// The ring with a release store per element, watched.
+///
+/// # Safety
+/// As [`queue_ticket_watched`].
+#[kernel]
+pub unsafe fn queue_release_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_release(args) = unsafe { run::<_, false>(args, &mut Released(this_ring(args)), &mut ()) };
+    unsafe { run_watched(&args, &mut Released(this_ring(&args))) };
+}
 
-    /// The ring with a release store per element, watched.
-    ///
-    /// # Safety
-    /// As [`queue_ticket_watched`].
+/// Vyukov's queue.
+///
+/// # Safety
+/// As [`queue_ticket`], with [`Vyukov`] queues.
+#[kernel]
+pub unsafe fn queue_vyukov(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_release_watched(args) = unsafe { run_watched(args, &mut Released(this_ring(args))) };
+    unsafe { run::<_, false>(&args, &mut this_vyukov(&args), &mut ()) };
+}
 
-    /// Vyukov's queue.
-    ///
-    /// # Safety
-    /// As [`queue_ticket`], with [`Vyukov`] queues.
+/// Vyukov's queue, watched.
+///
+/// # Safety
+/// As [`queue_ticket_watched`], with [`Vyukov`] queues.
+#[kernel]
+pub unsafe fn queue_vyukov_watched(args: QueueArgs) {
     // SAFETY: contract of the kernel.
-    queue_vyukov(args) = unsafe { run::<_, false>(args, &mut this_vyukov(args), &mut ()) };
-
-    /// Vyukov's queue, watched.
-    ///
-    /// # Safety
-    /// As [`queue_ticket_watched`], with [`Vyukov`] queues.
-    // SAFETY: contract of the kernel.
-    queue_vyukov_watched(args) = unsafe { run_watched(args, &mut this_vyukov(args)) };
+    unsafe { run_watched(&args, &mut this_vyukov(&args)) };
 }
 
 /// The ring of this block.

@@ -2,6 +2,13 @@
 //!
 //! The shapes are those of NVSHMEM's perftest; experiments/shmem/baseline has the same in its API.
 
+#[cfg(feature = "shmem")]
+pub mod bandwidth;
+#[cfg(feature = "shmem_exchange")]
+pub mod exchange;
+#[cfg(feature = "shmem")]
+pub mod latency;
+
 use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
 use crate::ring::Status;
 use cuda_std::{args, thread};
@@ -57,9 +64,10 @@ pub const fn latency_words(iterations: u32) -> usize {
 /// A turn of one case.
 type Turn<S> = fn(&ShmemArgs, &mut Context<S>, u32) -> Result<(), Status>;
 
-/// All turns, by the threads of one scope.
+/// All turns, by the block's first thread, its first warp, or the block.
 #[inline(always)]
-fn turns<S: Scope>(program: &Program<ShmemArgs>, scope: S, turn: Turn<S>) {
+fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>) {
+    let Some(scope) = S::first_of_block() else { return };
     let args = &program.args;
     let mut line = program.world.context(scope);
     let (mut began, mut began_ns) = (thread::clock(), thread::global_timer_ns());
@@ -106,20 +114,3 @@ fn ping_pong<S: Scope>(
     there(line)?;
     if begins { wait(line) } else { Ok(()) }
 }
-
-/// Defines the kernels of latencies: a case and the scope that calls, each by one block.
-macro_rules! latencies {
-    ($($(#[$doc:meta])* $name:ident = $case:ident by $scope:ident;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// The arguments are of the world's heap; `times` has [`latency_words`](crate::shmem::latency_words).
-        #[kernel(resident)]
-        pub unsafe fn $name(program: Program<ShmemArgs>) {
-            by_first_of_block!($scope scope => turns(&program, scope, $case));
-        }
-    )*};
-}
-
-module! { "shmem" => pub mod bandwidth; pub mod latency; }
-module! { "shmem_exchange" => pub mod exchange; }

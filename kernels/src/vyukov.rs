@@ -11,12 +11,12 @@
 //! taken: then it is free for the next lap. With one cell "full" would read as "free", so two are the least.
 
 use crate::ring::{CachePadded, Observe, Status};
-#[cfg(not(target_arch = "nvptx64"))]
-use cuda_std::memory::{load_acquire_host_u64, load_relaxed_host_u64, store_release_host_u64};
 use cuda_std::memory::{
     Word, compare_exchange_relaxed_gpu_u64, load_acquire_sys_u64, load_relaxed_sys_u64, store_relaxed_sys_u64,
     store_release_sys_u64,
 };
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::memory::{load_acquire_host_u64, load_relaxed_host_u64, store_release_host_u64};
 use cuda_std::thread;
 
 /// The queue's words beside its cells.

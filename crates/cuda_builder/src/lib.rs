@@ -87,7 +87,7 @@ impl CudaBuilder {
         self
     }
 
-    /// A feature of the crate to build with, which makes another module of it: `kernels_bulk.ptx` for `bulk`.
+    /// The one feature of the crate to build with, without its default ones, which makes another module of it: `kernels_bulk.ptx` for `bulk`.
     pub fn feature(mut self, feature: impl Into<String>) -> CudaBuilder {
         self.feature = Some(feature.into());
         self
@@ -213,7 +213,8 @@ impl CudaBuilder {
             ["rustc", "--lib", "--crate-type", "cdylib", "--release", "-Zbuild-std=core", "--target", TARGET]
                 .map(String::from)
                 .into();
-        list.extend(self.feature.iter().flat_map(|feature| ["--features".into(), feature.clone()]));
+        let alone = |feature: &String| ["--no-default-features".into(), "--features".into(), feature.clone()];
+        list.extend(self.feature.iter().flat_map(alone));
         // The assembly that LLVM writes is the PTX; there is nothing to link.
         list.extend(["--", "--emit=asm", "-C", "linker=/bin/true", "-C"].map(String::from));
         list.push(format!("target-cpu={}", self.arch));

@@ -3,7 +3,8 @@
 
 use super::seat::{OBJECT, Seat};
 use kernels::collective::{
-    self, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveArgs, F32, REDUCE_SCATTER, slice_bytes,
+    self, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveArgs, F32, REDUCE_SCATTER, messages, puts,
+    slice_bytes,
 };
 use kernels::gin::Program;
 use kernels::pattern::seed;
@@ -17,40 +18,40 @@ type Kernel = cuda_std::Kernel<Program<CollectiveArgs>>;
 const LAUNCHES: u32 = 3;
 
 pub fn all_to_all_by_messages(seat: &Seat) -> Done {
-    launches(seat, (ALL_TO_ALL, false), &collective::COLLECTIVE_MESSAGES_BLOCK)
+    launches(seat, (ALL_TO_ALL, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
 pub fn all_to_all_by_puts(seat: &Seat) -> Done {
-    launches(seat, (ALL_TO_ALL, false), &collective::COLLECTIVE_NODES_BLOCK)
+    launches(seat, (ALL_TO_ALL, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
 pub fn all_gather_by_puts(seat: &Seat) -> Done {
-    launches(seat, (ALL_GATHER, false), &collective::COLLECTIVE_NODES_BLOCK)
+    launches(seat, (ALL_GATHER, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
 pub fn broadcast_by_messages(seat: &Seat) -> Done {
-    launches(seat, (BROADCAST, false), &collective::COLLECTIVE_MESSAGES_BLOCK)
+    launches(seat, (BROADCAST, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
 pub fn broadcast_by_puts(seat: &Seat) -> Done {
-    launches(seat, (BROADCAST, false), &collective::COLLECTIVE_NODES_BLOCK)
+    launches(seat, (BROADCAST, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
 pub fn all_reduce_by_messages(seat: &Seat) -> Done {
-    launches(seat, (ALL_REDUCE, false), &collective::COLLECTIVE_MESSAGES_BLOCK)
+    launches(seat, (ALL_REDUCE, false), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
 /// The result lies where the numbers were, which the messages are sent from.
 pub fn all_reduce_in_place(seat: &Seat) -> Done {
-    launches(seat, (ALL_REDUCE, true), &collective::COLLECTIVE_MESSAGES_BLOCK)
+    launches(seat, (ALL_REDUCE, true), &messages::COLLECTIVE_MESSAGES_BLOCK)
 }
 
 pub fn all_reduce_by_puts(seat: &Seat) -> Done {
-    launches(seat, (ALL_REDUCE, false), &collective::COLLECTIVE_NODES_BLOCK)
+    launches(seat, (ALL_REDUCE, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
 pub fn reduce_scatter_by_puts(seat: &Seat) -> Done {
-    launches(seat, (REDUCE_SCATTER, false), &collective::COLLECTIVE_NODES_BLOCK)
+    launches(seat, (REDUCE_SCATTER, false), &puts::COLLECTIVE_NODES_BLOCK)
 }
 
 /// Numbers of 4 bytes, as bytes: whole and small, so that sums are exact.

@@ -4,16 +4,16 @@
 
 use super::sum::Adds;
 use super::{ALL_GATHER, ALL_TO_ALL, BLOCKING, BROADCAST, CollectiveArgs, Done, MUTE, REDUCE_SCATTER};
-use super::{SIGNALS_OF_BLOCK, State};
-use crate::gin::{Context, Inbox, Scope};
-use cuda_std::thread;
+use super::{SIGNALS_OF_BLOCK, State, turns};
+use crate::gin::{Block, Context, Inbox, Program, Scope, Thread, Warp};
+use cuda_std::{kernel, thread};
 
 /// The first of two of the block's signals: a broadcast has arrived, by the parity of its round. With one for all rounds, a PE that has
 /// acknowledged one round more would make up for another that lacks one.
 const ACKNOWLEDGED: u32 = 0;
 
 #[inline(always)]
-pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
+fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
     let (me, pes) = (line.world().me, line.world().pes);
     let block = thread::block_idx_x();
     let by_chunks = args.operation <= REDUCE_SCATTER;
@@ -81,4 +81,31 @@ pub(super) fn turn<S: Scope>(args: &CollectiveArgs, line: &mut Context<S>, state
     }
     // What went over rails may be written again; stores need nobody's leave.
     if line.world().ring_count == 0 { Ok(()) } else { line.quiet() }
+}
+
+/// By messages of one thread of each block.
+///
+/// # Safety
+/// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for every block.
+#[kernel(resident)]
+pub unsafe fn collective_messages_thread(program: Program<CollectiveArgs>) {
+    turns::<Thread>(&program, turn);
+}
+
+/// By messages of one warp of each block.
+///
+/// # Safety
+/// As [`collective_messages_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_messages_warp(program: Program<CollectiveArgs>) {
+    turns::<Warp>(&program, turn);
+}
+
+/// By messages of each block.
+///
+/// # Safety
+/// As [`collective_messages_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_messages_block(program: Program<CollectiveArgs>) {
+    turns::<Block>(&program, turn);
 }

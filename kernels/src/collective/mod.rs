@@ -23,14 +23,17 @@
 //!
 //! **State.** What a block has sent and waited for so far stands in device memory ([`State`]), not in the arguments: a graph replays them.
 
+#[cfg(feature = "collective_messages")]
+pub mod messages;
+#[cfg(feature = "collective_puts")]
+pub mod puts;
 mod sum;
-module! { "collective_messages" => mod messages; }
-module! { "collective_puts" => mod puts; }
-module! { "collective_words" => mod words; }
+#[cfg(feature = "collective_words")]
+pub mod words;
 
 use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
 use crate::ring::Status;
-use cuda_std::{args, grid, kernel, thread};
+use cuda_std::{args, grid, thread};
 
 /// PE `i` gets block `i` of every PE.
 pub const ALL_TO_ALL: u32 = 0;
@@ -141,9 +144,10 @@ type Done = Result<(), Status>;
 /// One turn of one block.
 type Turn<S> = fn(&CollectiveArgs, &mut Context<S>, &mut State) -> Done;
 
-/// Each block runs its turns; see the module.
+/// Each block runs its turns, by its first thread, its first warp, or all of it; see the module.
 #[inline(always)]
-fn turns<S: Scope>(program: &Program<CollectiveArgs>, scope: S, turn: Turn<S>) {
+fn turns<S: Scope>(program: &Program<CollectiveArgs>, turn: Turn<S>) {
+    let Some(scope) = S::first_of_block() else { return };
     let args = &program.args;
     let block = thread::block_idx_x() as usize;
     grid::wait_for_grids_before();
@@ -173,63 +177,3 @@ fn turns<S: Scope>(program: &Program<CollectiveArgs>, scope: S, turn: Turn<S>) {
         unsafe { *args.state.add(block) = state };
     }
 }
-
-/// Defines the kernels: how bytes travel, and who calls.
-macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident = $way:ident by $scope:ident;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for
-        /// every block.
-        #[kernel(resident)]
-        pub unsafe fn $name(program: Program<CollectiveArgs>) {
-            by_first_of_block!($scope scope => kernels!(program, scope, $way));
-        }
-    )*};
-    ($program:ident, $scope:ident, words) => {
-        words::turns(&$program, $scope)
-    };
-    ($program:ident, $scope:ident, puts) => {
-        turns(&$program, $scope, puts::turn::<_, false>)
-    };
-    ($program:ident, $scope:ident, puts_between_nodes) => {
-        turns(&$program, $scope, puts::turn::<_, true>)
-    };
-    ($program:ident, $scope:ident, $way:ident) => {
-        turns(&$program, $scope, $way::turn)
-    };
-}
-
-module! { "collective_words" => kernels! {
-    /// By words of one thread of each block; all heaps are mapped.
-    collective_words_thread = words by Thread;
-    /// By words of one warp of each block; all heaps are mapped.
-    collective_words_warp = words by Warp;
-    /// By words of each block; all heaps are mapped.
-    collective_words_block = words by Block;
-} }
-
-module! { "collective_messages" => kernels! {
-    /// By messages of one thread of each block.
-    collective_messages_thread = messages by Thread;
-    /// By messages of one warp of each block.
-    collective_messages_warp = messages by Warp;
-    /// By messages of each block.
-    collective_messages_block = messages by Block;
-} }
-
-module! { "collective_puts" => kernels! {
-    /// By puts of one thread of each block; all heaps are mapped.
-    collective_puts_thread = puts by Thread;
-    /// By puts of one warp of each block; all heaps are mapped.
-    collective_puts_warp = puts by Warp;
-    /// By puts of each block; all heaps are mapped.
-    collective_puts_block = puts by Block;
-    /// By puts of one thread of each block.
-    collective_nodes_thread = puts_between_nodes by Thread;
-    /// By puts of one warp of each block.
-    collective_nodes_warp = puts_between_nodes by Warp;
-    /// By puts of each block.
-    collective_nodes_block = puts_between_nodes by Block;
-} }

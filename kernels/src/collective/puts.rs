@@ -2,9 +2,9 @@
 
 use super::sum::{Spread, sum};
 use super::{ALL_GATHER, ALL_REDUCE, BLOCKING, BROADCAST, CollectiveArgs, Done, GATHERED, MUTE, REDUCE_SCATTER, State};
-use super::SIGNALS_OF_BLOCK;
-use crate::gin::{Context, Scope, Signal, Sym};
-use cuda_std::thread;
+use super::{SIGNALS_OF_BLOCK, turns};
+use crate::gin::{Block, Context, Program, Scope, Signal, Sym, Thread, Warp};
+use cuda_std::{kernel, thread};
 
 /// Signals of a block: every PE has entered the turn: its bytes may be read, and where they go may be written.
 const READY: u32 = 0;
@@ -74,7 +74,7 @@ struct Turn<'a, const SEVERAL: bool> {
 }
 
 #[inline(always)]
-pub(super) fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
+fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
     let (me, pes, block) = (line.world().me, line.world().pes, thread::block_idx_x());
     let local = if SEVERAL { args.local } else { pes };
     let turn = Turn::<SEVERAL> {
@@ -352,7 +352,12 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 }
                 let (at, length) = (self.at(pe), self.length(pe));
                 let target = if own { me } else { pe };
-                Some(Move { to: slice(args.to, at, length), from: slice(args.from, at, length), pe: target, signal: PARTS })
+                Some(Move {
+                    to: slice(args.to, at, length),
+                    from: slice(args.from, at, length),
+                    pe: target,
+                    signal: PARTS,
+                })
             }
             PARTIAL => {
                 let node = cross(number);
@@ -392,7 +397,11 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                 let (begin, end) = (part.begin.max(mine), (part.begin + part.length).min(mine + chunk));
                 let first = (part.pe - self.place) as u64;
                 let to = slice(args.scratch, first * chunk + begin, end.saturating_sub(begin));
-                let from = slice(args.from, (first + place as u64) * chunk + begin.saturating_sub(mine), end.saturating_sub(begin));
+                let from = slice(
+                    args.from,
+                    (first + place as u64) * chunk + begin.saturating_sub(mine),
+                    end.saturating_sub(begin),
+                );
                 (begin < end).then_some(Move { to, from, pe: self.node * local + place, signal: PARTS })
             }
             _ => {
@@ -448,4 +457,58 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
         Ok(())
     }
+}
+
+/// By puts of one thread of each block; all heaps are mapped.
+///
+/// # Safety
+/// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for every block.
+#[kernel(resident)]
+pub unsafe fn collective_puts_thread(program: Program<CollectiveArgs>) {
+    turns::<Thread>(&program, turn::<_, false>);
+}
+
+/// By puts of one warp of each block; all heaps are mapped.
+///
+/// # Safety
+/// As [`collective_puts_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_puts_warp(program: Program<CollectiveArgs>) {
+    turns::<Warp>(&program, turn::<_, false>);
+}
+
+/// By puts of each block; all heaps are mapped.
+///
+/// # Safety
+/// As [`collective_puts_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_puts_block(program: Program<CollectiveArgs>) {
+    turns::<Block>(&program, turn::<_, false>);
+}
+
+/// By puts of one thread of each block.
+///
+/// # Safety
+/// As [`collective_puts_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_nodes_thread(program: Program<CollectiveArgs>) {
+    turns::<Thread>(&program, turn::<_, true>);
+}
+
+/// By puts of one warp of each block.
+///
+/// # Safety
+/// As [`collective_puts_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_nodes_warp(program: Program<CollectiveArgs>) {
+    turns::<Warp>(&program, turn::<_, true>);
+}
+
+/// By puts of each block.
+///
+/// # Safety
+/// As [`collective_puts_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_nodes_block(program: Program<CollectiveArgs>) {
+    turns::<Block>(&program, turn::<_, true>);
 }

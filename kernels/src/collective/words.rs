@@ -3,13 +3,14 @@
 
 use super::sum::Adds;
 use super::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BLOCKING, CollectiveArgs, Done, MUTE, REDUCE_SCATTER, TWO_TRIPS};
-use crate::gin::{Inbox, Parts, Program, Scope};
-use cuda_std::{grid, thread};
+use crate::gin::{Block, Inbox, Parts, Program, Scope, Thread, Warp};
+use cuda_std::{grid, kernel, thread};
 
 /// The turns of one block. What stands before the wait for the grids before needs nothing of them, and is done while they still run. Behind
 /// it each way has a loop of its own: what it needs in each turn is worked out for it alone.
 #[inline(always)]
-pub(super) fn turns<S: Scope>(program: &Program<CollectiveArgs>, scope: S) {
+fn turns<S: Scope>(program: &Program<CollectiveArgs>) {
+    let Some(scope) = S::first_of_block() else { return };
     let (world, args) = (&program.world, &program.args);
     let block = thread::block_idx_x();
     let begin = (block as u64 * args.slice).min(args.whole);
@@ -60,13 +61,20 @@ pub(super) fn turns<S: Scope>(program: &Program<CollectiveArgs>, scope: S) {
         // SAFETY: as above.
         (true, true) => each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<true>(round, &plan, &fold) }),
         // SAFETY: as above.
-        (true, false) => each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<false>(round, &plan, &fold) }),
+        (true, false) => {
+            each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<false>(round, &plan, &fold) })
+        }
     }
 }
 
 /// Turn after turn, each of so many rounds; `turn` is given its first.
 #[inline(always)]
-fn each_turn<S: Scope>(args: &CollectiveArgs, (pes, bytes, trips): (u32, u32, u32), scope: S, turn: impl Fn(u32) -> Done) {
+fn each_turn<S: Scope>(
+    args: &CollectiveArgs,
+    (pes, bytes, trips): (u32, u32, u32),
+    scope: S,
+    turn: impl Fn(u32) -> Done,
+) {
     let block = thread::block_idx_x() as usize;
     // SAFETY: one state for each block, contract of the kernels.
     let state = unsafe { args.state.add(block) };
@@ -97,4 +105,31 @@ fn each_turn<S: Scope>(args: &CollectiveArgs, (pes, bytes, trips): (u32, u32, u3
         // SAFETY: as above.
         unsafe { ((*state).rounds[0], (*state).mapped_bytes, (*state).puts) = (rounds, mapped + moved, puts + sent) };
     }
+}
+
+/// By words of one thread of each block; all heaps are mapped.
+///
+/// # Safety
+/// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for every block.
+#[kernel(resident)]
+pub unsafe fn collective_words_thread(program: Program<CollectiveArgs>) {
+    turns::<Thread>(&program);
+}
+
+/// By words of one warp of each block; all heaps are mapped.
+///
+/// # Safety
+/// As [`collective_words_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_words_warp(program: Program<CollectiveArgs>) {
+    turns::<Warp>(&program);
+}
+
+/// By words of each block; all heaps are mapped.
+///
+/// # Safety
+/// As [`collective_words_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_words_block(program: Program<CollectiveArgs>) {
+    turns::<Block>(&program);
 }

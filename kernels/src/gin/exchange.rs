@@ -187,7 +187,9 @@ impl<S: Scope> Exchange<'_, S> {
     #[track_caller]
     pub unsafe fn all_to_all<const WHOLE: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
         // SAFETY: the caller's contract.
-        let done = unsafe { if WHOLE { self.gathered::<UNDER_WAY, WHOLE>(round, plan) } else { self.gathered::<1, WHOLE>(round, plan) } };
+        let done = unsafe {
+            if WHOLE { self.gathered::<UNDER_WAY, WHOLE>(round, plan) } else { self.gathered::<1, WHOLE>(round, plan) }
+        };
         self.ended(done)
     }
 
@@ -203,7 +205,13 @@ impl<S: Scope> Exchange<'_, S> {
     #[track_caller]
     pub unsafe fn folded<const WHOLE: bool>(&self, round: u32, plan: &Plan, fold: &impl Fold) -> Result<(), Status> {
         // SAFETY: the caller's contract.
-        let done = unsafe { if WHOLE { self.summed::<UNDER_WAY, WHOLE>(round, plan, fold) } else { self.summed::<1, WHOLE>(round, plan, fold) } };
+        let done = unsafe {
+            if WHOLE {
+                self.summed::<UNDER_WAY, WHOLE>(round, plan, fold)
+            } else {
+                self.summed::<1, WHOLE>(round, plan, fold)
+            }
+        };
         self.ended(done)
     }
 
@@ -267,7 +275,12 @@ impl<S: Scope> Exchange<'_, S> {
 
     /// This thread's part of a [`folded`](Exchange::folded).
     #[inline(always)]
-    unsafe fn summed<const N: usize, const WHOLE: bool>(&self, round: u32, plan: &Plan, fold: &impl Fold) -> Result<(), Status> {
+    unsafe fn summed<const N: usize, const WHOLE: bool>(
+        &self,
+        round: u32,
+        plan: &Plan,
+        fold: &impl Fold,
+    ) -> Result<(), Status> {
         // SAFETY: the caller's contract.
         unsafe { self.send::<N, WHOLE>(round, plan) };
         let own = plan.source + self.me as u64 * plan.from_step as u64;
@@ -378,7 +391,13 @@ impl<S: Scope> Exchange<'_, S> {
     /// # Safety
     /// As for [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
-    unsafe fn own_words<const N: usize, const WHOLE: bool>(&self, own: u64, round: u32, first: u32, plan: &Plan) -> [(u64, u64); N] {
+    unsafe fn own_words<const N: usize, const WHOLE: bool>(
+        &self,
+        own: u64,
+        round: u32,
+        first: u32,
+        plan: &Plan,
+    ) -> [(u64, u64); N] {
         let mut held = [(0, 0); N];
         for (index, held) in held.iter_mut().enumerate() {
             let chunk = first + index as u32 * self.lanes;

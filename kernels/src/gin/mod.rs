@@ -38,12 +38,12 @@ mod wait;
 
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
+pub use cuda_std::Plain;
 pub use exchange::{Exchange, Parts};
 pub use fold::Fold;
 pub use message::Inbox;
 pub use report::{Call, Report};
 pub use scope::{Block, Scope, Thread, Warp};
-pub use cuda_std::Plain;
 pub use wait::{Patience, Planes, Wanted};
 
 use crate::ring::Ring;

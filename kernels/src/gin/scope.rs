@@ -7,6 +7,9 @@ pub trait Scope: Copy {
     /// Whether it is one thread, whose calls need nobody else.
     const ALONE: bool;
 
+    /// The block's first one of this kind: its first thread, its first warp, or the whole block. Nothing for threads that are not of it.
+    fn first_of_block() -> Option<Self>;
+
     /// This thread's number among them.
     fn rank(&self) -> u32;
 
@@ -35,6 +38,11 @@ pub struct Thread;
 
 impl Scope for Thread {
     const ALONE: bool = true;
+
+    #[inline(always)]
+    fn first_of_block() -> Option<Thread> {
+        (thread::thread_idx_x() == 0).then_some(Thread)
+    }
 
     #[inline(always)]
     fn rank(&self) -> u32 {
@@ -73,6 +81,11 @@ impl Warp {
 
 impl Scope for Warp {
     const ALONE: bool = false;
+
+    #[inline(always)]
+    fn first_of_block() -> Option<Warp> {
+        (thread::thread_idx_x() < warp::SIZE).then(Warp::this)
+    }
 
     #[inline(always)]
     fn rank(&self) -> u32 {
@@ -115,6 +128,11 @@ pub struct Block;
 
 impl Scope for Block {
     const ALONE: bool = false;
+
+    #[inline(always)]
+    fn first_of_block() -> Option<Block> {
+        Some(Block)
+    }
 
     #[inline(always)]
     fn rank(&self) -> u32 {

@@ -126,17 +126,12 @@ impl Memory {
 
     /// The next values of a row's points, and their ends for the neighbours.
     #[inline(always)]
-    pub unsafe fn step(
-        &self,
-        columns: &Columns,
-        ends: Ends,
-        rows: [&Points; 3],
-        sum: &mut f32,
-    ) -> Points {
+    pub unsafe fn step(&self, columns: &Columns, ends: Ends, rows: [&Points; 3], sum: &mut f32) -> Points {
         // Where a warp is one lane, what is to the right lies three words behind what is to the left.
         let beyond = |right: bool| if warp::SIZE == 1 && right { 12 } else { 0 };
         // SAFETY: the caller's contract.
-        let far = Far::by(columns, |right| f32::from_bits(unsafe { self.shared.load::<1>(ends.get + beyond(right)) }[0]));
+        let far =
+            Far::by(columns, |right| f32::from_bits(unsafe { self.shared.load::<1>(ends.get + beyond(right)) }[0]));
         let next = columns.step(rows, columns.beside(rows[1], far), sum);
         // SAFETY: as above.
         unsafe { self.set_ends(columns, ends, &next) };

@@ -151,7 +151,10 @@ impl<'a, const EACH: bool> March<'a, EACH> {
             let beside = |right: bool| {
                 // A warp of one lane has both.
                 let (is_far, far) = match warp::SIZE {
-                    1 if right => ((self.columns.any && self.columns.first + (WIDTH as u32) < self.args.pitch) as u32, WIDTH as isize),
+                    1 if right => (
+                        (self.columns.any && self.columns.first + (WIDTH as u32) < self.args.pitch) as u32,
+                        WIDTH as isize,
+                    ),
                     _ => (self.is_far, self.far),
                 };
                 load_point_if(is_far, here.wrapping_offset(far))

@@ -1,6 +1,6 @@
 //! Between iterations: the barrier of all PEs, and the norm.
 
-use super::{NORM_THREAD_ATOMIC, NORM_NEVER};
+use super::{NORM_NEVER, NORM_THREAD_ATOMIC};
 use crate::gin::{Block, Inbox, Program, Sym};
 use crate::ring::Status;
 use cuda_std::memory::{Word, fence_acq_rel_sys, load_relaxed_gpu_u64, store_release_sys_u64};

@@ -241,19 +241,16 @@ impl<const RAILS: bool> Rows<RAILS> {
 
     /// The next values of the first and the last row.
     #[inline(always)]
-    unsafe fn outer_rows(
-        &self,
-        ends: Ends,
-        up: &Points,
-        down: &Points,
-        sum: &mut f32,
-    ) -> (Points, Points) {
+    unsafe fn outer_rows(&self, ends: Ends, up: &Points, down: &Points, sum: &mut f32) -> (Points, Points) {
         let (memory, columns) = (&self.memory, &self.columns);
         // SAFETY: the caller's contract.
         unsafe {
             let old = memory.load(memory.last);
-            let above =
-                if memory.last != memory.points { memory.load(memory.last - memory.row()) } else { self.held[KEPT - 1] };
+            let above = if memory.last != memory.points {
+                memory.load(memory.last - memory.row())
+            } else {
+                self.held[KEPT - 1]
+            };
             let bottom = memory.step(columns, ends.down(self.rows - 1), [&above, &old, down], sum);
             let top = memory.step(columns, ends, [up, &self.top, &self.held[0]], sum);
             (top, bottom)

@@ -61,12 +61,7 @@ impl Columns {
     /// The next values of `points`, and the sum of the squares of their changes on top of `sum`. The order of the additions is part of
     /// the result: right, left, below, above.
     #[inline(always)]
-    pub fn step(
-        &self,
-        [above, points, below]: [&Points; 3],
-        (left, right): (f32, f32),
-        sum: &mut f32,
-    ) -> Points {
+    pub fn step(&self, [above, points, below]: [&Points; 3], (left, right): (f32, f32), sum: &mut f32) -> Points {
         let mut next = *points;
         for point in 0..WIDTH {
             let left = if point == 0 { left } else { points[point - 1] };

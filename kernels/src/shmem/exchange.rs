@@ -1,7 +1,7 @@
 //! Messages there and back, and exchanges of all PEs.
 
 use super::{ShmemArgs, ping_pong, turns};
-use crate::gin::{Context, Program, Scope};
+use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use crate::ring::Status;
 use cuda_std::kernel;
 
@@ -38,19 +38,65 @@ fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32)
     line.quiet()
 }
 
-latencies! {
-    /// A message there and back, by one thread.
-    shmem_message_thread = message by Thread;
-    /// A message there and back, by one warp.
-    shmem_message_warp = message by Warp;
-    /// A message there and back, by one block.
-    shmem_message_block = message by Block;
-    /// All PEs exchange, by messages of one thread.
-    shmem_all_to_all_thread = all_to_all by Thread;
-    /// All PEs exchange, by messages of one warp.
-    shmem_all_to_all_warp = all_to_all by Warp;
-    /// All PEs exchange, by messages of one block.
-    shmem_all_to_all_block = all_to_all by Block;
-    /// All PEs exchange, by puts with signals of one block.
-    shmem_all_to_all_puts_block = all_to_all_puts by Block;
+/// A message there and back, by one thread.
+///
+/// # Safety
+/// The arguments are of the world's heap; `times` has [`latency_words`](super::latency_words).
+#[kernel(resident)]
+pub unsafe fn shmem_message_thread(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, message);
+}
+
+/// A message there and back, by one warp.
+///
+/// # Safety
+/// As [`shmem_message_thread`].
+#[kernel(resident)]
+pub unsafe fn shmem_message_warp(program: Program<ShmemArgs>) {
+    turns::<Warp>(&program, message);
+}
+
+/// A message there and back, by one block.
+///
+/// # Safety
+/// As [`shmem_message_thread`].
+#[kernel(resident)]
+pub unsafe fn shmem_message_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, message);
+}
+
+/// All PEs exchange, by messages of one thread.
+///
+/// # Safety
+/// As [`shmem_message_thread`].
+#[kernel(resident)]
+pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, all_to_all);
+}
+
+/// All PEs exchange, by messages of one warp.
+///
+/// # Safety
+/// As [`shmem_message_thread`].
+#[kernel(resident)]
+pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemArgs>) {
+    turns::<Warp>(&program, all_to_all);
+}
+
+/// All PEs exchange, by messages of one block.
+///
+/// # Safety
+/// As [`shmem_message_thread`].
+#[kernel(resident)]
+pub unsafe fn shmem_all_to_all_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, all_to_all);
+}
+
+/// All PEs exchange, by puts with signals of one block.
+///
+/// # Safety
+/// As [`shmem_message_thread`].
+#[kernel(resident)]
+pub unsafe fn shmem_all_to_all_puts_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, all_to_all_puts);
 }

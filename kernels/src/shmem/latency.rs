@@ -1,7 +1,7 @@
 //! What one call takes, of one value or of some bytes, and there and back with a signal.
 
 use super::{ShmemArgs, ping_pong, turns};
-use crate::gin::{Context, Program, Scope, Thread};
+use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use crate::ring::Status;
 use cuda_std::kernel;
 
@@ -58,35 +58,137 @@ fn barrier<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turn: u32) -> Re
     line.barrier_all()
 }
 
-latencies! {
-    /// `p` of one value and `quiet`.
-    shmem_p = p by Thread;
-    /// `fetch_add`.
-    shmem_atomic = atomic by Thread;
-    /// A signal there and back.
-    shmem_signal = signal by Thread;
-    /// `put` and `quiet`, by one thread.
-    shmem_put_thread = put by Thread;
-    /// `put` and `quiet`, by one warp.
-    shmem_put_warp = put by Warp;
-    /// `put` and `quiet`, by one block.
-    shmem_put_block = put by Block;
-    /// `get`, by one thread.
-    shmem_get_thread = get by Thread;
-    /// `get`, by one warp.
-    shmem_get_warp = get by Warp;
-    /// `get`, by one block.
-    shmem_get_block = get by Block;
-    /// A put with a signal there and back, by one thread.
-    shmem_put_signal_thread = put_signal by Thread;
-    /// A put with a signal there and back, by one warp.
-    shmem_put_signal_warp = put_signal by Warp;
-    /// A put with a signal there and back, by one block.
-    shmem_put_signal_block = put_signal by Block;
-    /// The barrier of all PEs, by one thread.
-    shmem_barrier_thread = barrier by Thread;
-    /// The barrier of all PEs, by one warp.
-    shmem_barrier_warp = barrier by Warp;
-    /// The barrier of all PEs, by one block.
-    shmem_barrier_block = barrier by Block;
+/// `p` of one value and `quiet`.
+///
+/// # Safety
+/// The arguments are of the world's heap; `times` has [`latency_words`](super::latency_words).
+#[kernel(resident)]
+pub unsafe fn shmem_p(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, p);
+}
+
+/// `fetch_add`.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_atomic(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, atomic);
+}
+
+/// A signal there and back.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_signal(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, signal);
+}
+
+/// `put` and `quiet`, by one thread.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_put_thread(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, put);
+}
+
+/// `put` and `quiet`, by one warp.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_put_warp(program: Program<ShmemArgs>) {
+    turns::<Warp>(&program, put);
+}
+
+/// `put` and `quiet`, by one block.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_put_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, put);
+}
+
+/// `get`, by one thread.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_get_thread(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, get);
+}
+
+/// `get`, by one warp.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_get_warp(program: Program<ShmemArgs>) {
+    turns::<Warp>(&program, get);
+}
+
+/// `get`, by one block.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_get_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, get);
+}
+
+/// A put with a signal there and back, by one thread.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_put_signal_thread(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, put_signal);
+}
+
+/// A put with a signal there and back, by one warp.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_put_signal_warp(program: Program<ShmemArgs>) {
+    turns::<Warp>(&program, put_signal);
+}
+
+/// A put with a signal there and back, by one block.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_put_signal_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, put_signal);
+}
+
+/// The barrier of all PEs, by one thread.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_barrier_thread(program: Program<ShmemArgs>) {
+    turns::<Thread>(&program, barrier);
+}
+
+/// The barrier of all PEs, by one warp.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_barrier_warp(program: Program<ShmemArgs>) {
+    turns::<Warp>(&program, barrier);
+}
+
+/// The barrier of all PEs, by one block.
+///
+/// # Safety
+/// As [`shmem_p`].
+#[kernel(resident)]
+pub unsafe fn shmem_barrier_block(program: Program<ShmemArgs>) {
+    turns::<Block>(&program, barrier);
 }
