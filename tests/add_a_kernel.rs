@@ -38,3 +38,13 @@ fn the_page_shows_what_is_tested() {
     assert!(page.contains(kernel.trim()), "tests/toy/scale.rs");
     assert!(page.contains(function), "fn scaled");
 }
+
+#[test]
+fn the_page_on_talking_kernels_shows_the_example() {
+    let page = include_str!("../docs/gin.md");
+    let example = include_str!("../examples/ring_shift.rs");
+    let start = example.find("    let (from, to, arrived) =").unwrap();
+    let call = example[start..].split("    let before =").next().unwrap();
+    assert!(page.contains(include_str!("../kernels/src/ring_shift.rs").trim()), "kernels/src/ring_shift.rs");
+    assert!(page.contains(call.trim_end()), "examples/ring_shift.rs");
+}

@@ -622,9 +622,9 @@ fn the_snapshot_is_of_the_compiler_that_every_place_names() {
 }
 
 #[test]
-fn the_readmes_example_of_an_edit_is_there_to_be_made() {
+fn the_pages_example_of_an_edit_is_there_to_be_made() {
     let said = "In `kernels/src/ring/producer.rs`, in `Behind::fence`, comment out `fence_acq_rel_sys();`.";
-    assert!(include_str!("../README.md").contains(said), "the README names another place");
+    assert!(include_str!("../docs/edit-a-kernel.md").contains(said), "the page names another place");
     let producer = include_str!("../kernels/src/ring/producer.rs");
     let body = producer.split("impl Behind {").nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap();
     assert!(body.contains("fn fence(self)") && body.contains("fence_acq_rel_sys();"), "{body}");

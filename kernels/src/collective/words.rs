@@ -60,8 +60,8 @@ fn turns<S: Scope>(program: &Program<CollectiveArgs>) {
         (false, false) => each_turn(args, sizes, scope, |round| unsafe { exchange.all_to_all::<false>(round, &plan) }),
         // SAFETY: as above.
         (true, true) => each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<true>(round, &plan, &fold) }),
-        // SAFETY: as above.
         (true, false) => {
+            // SAFETY: as above.
             each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<false>(round, &plan, &fold) })
         }
     }
