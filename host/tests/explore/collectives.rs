@@ -3,8 +3,7 @@
 
 use super::seat::{OBJECT, Seat};
 use kernels::collective::{
-    self, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveArgs, F32, REDUCE_SCATTER, messages, puts,
-    slice_bytes,
+    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, CollectiveArgs, F32, REDUCE_SCATTER, messages, puts, slice_bytes,
 };
 use kernels::gin::Program;
 use kernels::pattern::seed;
