@@ -9,30 +9,28 @@
 //! ([`doctor`]), and the rows that every
 //! experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
-pub mod bootstrap;
-pub mod cores;
-pub mod cuda;
-pub mod doctor;
-pub mod fabric;
-pub mod flow;
-pub mod gin;
-pub mod measure;
-pub mod memory;
-mod memory_file;
-pub mod mps;
-pub mod nccl;
-pub mod pairing;
-pub mod pci;
-pub mod proxy;
-pub mod queue;
-pub mod rails;
-pub mod report;
-pub mod ring;
-pub mod sharing;
-pub mod signals;
-pub mod surroundings;
-pub mod text;
-pub mod topology;
+pub use ginlab_base::{memory, pairing, signals, text};
+pub use ginlab_bootstrap as bootstrap;
+pub use ginlab_cuda as cuda;
+pub use ginlab_doctor as doctor;
+pub use ginlab_fabric as fabric;
+pub use ginlab_flow as flow;
+pub use ginlab_gin as gin;
+pub use ginlab_nccl as nccl;
+pub use ginlab_proxy::{self as proxy, ring};
+pub use ginlab_queue as queue;
+pub use ginlab_rails as rails;
+pub use ginlab_report as report;
+pub use ginlab_sharing::{self as sharing, mps};
+pub use ginlab_topology::{self as topology, cores, pci, surroundings};
+
 #[doc(hidden)]
 pub mod untrusted;
 pub mod versions;
+
+/// What every measurement shares: statistics, sizes, the payload pattern, the floor under an acknowledged push.
+pub mod measure {
+    pub use ginlab_base::{pattern, size, stats};
+    pub use ginlab_proxy::clocks;
+    pub use ginlab_proxy::ping_pong::{self, MeasureError};
+}

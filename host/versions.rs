@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::report::{Header, Key};
 use crate::{bootstrap, cuda, fabric, surroundings, topology};
+use ginlab_report::{Header, Key};
 
 /// Versions that only their own libraries can tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,10 +63,10 @@ impl Versions {
             ginlab: env!("CARGO_PKG_VERSION"),
             commit: build_info::commit(),
             rustc: build_info::rustc(),
-            kernel_rustc: crate::cuda::ptx().rustc,
+            kernel_rustc: ginlab_cuda::ptx().rustc,
             libraries,
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
-            cores: Some(crate::cores::allowed().len()).filter(|cores| *cores > 0),
+            cores: Some(ginlab_topology::cores::allowed().len()).filter(|cores| *cores > 0),
             kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().into()),
             hostname: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
         }

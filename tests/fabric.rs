@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use ginlab::fabric::discover::{self, Domain, Reach};
-use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions};
+use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
 use ginlab::fabric::{Access, BareLoop, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer};
 
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -8,8 +8,8 @@
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::Access;
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
-use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
 use ginlab::flow::{Flow, Target, run};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Uid, setuid};

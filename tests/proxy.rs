@@ -7,10 +7,10 @@
 
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::discover::{self, Reach};
-use ginlab::fabric::faulty::{Faults, FaultyRail};
 use ginlab::fabric::layer::{Layer, Layered, Posting};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::null::{NullRail, transfer_checksum};
+use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
 use ginlab::measure::MeasureError;
 use ginlab::measure::ping_pong::{Flag, round_trip};

@@ -13,7 +13,7 @@ use super::error::{BootstrapError, human};
 use super::frame::{self, Frame, FrameKind};
 use super::hello::{self, Gate, Refusal, Unwanted};
 use super::link::Link;
-use crate::text::printable;
+use ginlab_base::text::printable;
 
 /// A connection must have proved that it knows the token, and said who it is, within this time.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);

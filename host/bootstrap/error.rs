@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::time::Duration;
 use strum::{EnumString, IntoStaticStr};
 
-use crate::text::printable;
+use ginlab_base::text::printable;
 
 /// What kind of end an error is. It goes with the error's words to the other ranks, so that a job ends alike whichever of its
 /// ranks was the first to notice: a stall that a peer tells is a stall.

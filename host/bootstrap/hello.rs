@@ -36,7 +36,7 @@ use sha2::Sha256;
 use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
 use super::identity::Member;
-use crate::text::printable;
+use ginlab_base::text::printable;
 
 const MAGIC: [u8; 8] = *b"ginlab\r\n";
 

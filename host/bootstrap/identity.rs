@@ -39,7 +39,7 @@ impl Member {
 
     /// What another process says of itself, fit to be shown.
     pub(super) fn printable(self) -> Self {
-        Member { host: crate::text::printable(&self.host), ..self }
+        Member { host: ginlab_base::text::printable(&self.host), ..self }
     }
 }
 

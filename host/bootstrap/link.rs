@@ -11,7 +11,7 @@ use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
 use super::hello::MAX_HELLO_BYTES;
 use super::identity::Member;
-use crate::text::printable;
+use ginlab_base::text::printable;
 
 /// A peer that follows the protocol never has more frames under way than this; reading stops here.
 const MAX_QUEUED: usize = 16;

@@ -1,9 +1,9 @@
 //! The emulated device: memory from the system, grids by [`cuda_std::emulation`].
 
 use super::{DeviceError, Kernel};
-use crate::measure::size;
-use crate::memory;
 use cuda_std::emulation::Grid;
+use ginlab_base::memory;
+use ginlab_base::size;
 use nix::sys::mman::{MmapAdvise, madvise};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;

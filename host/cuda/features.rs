@@ -2,9 +2,9 @@
 
 use super::DeviceError;
 use super::gpu::{failed, is_there};
-use crate::pci::PciAddress;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, result};
+use ginlab_topology::pci::PciAddress;
 
 /// A visible GPU: CUDA's number for it counts what CUDA_VISIBLE_DEVICES leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]

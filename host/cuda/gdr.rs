@@ -258,7 +258,7 @@ mod tests {
         /// `None`, with a line about it, where there is no C compiler.
         fn build() -> Option<Double> {
             let folder = tempfile::tempdir().unwrap();
-            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gdr_double.c");
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gdr_double.c");
             let compiler = Command::new("cc")
                 .args(["-shared", "-fPIC", "-Wall", "-Wextra", "-o"])
                 .args([&Double::path(&folder), &source])

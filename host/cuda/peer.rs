@@ -5,8 +5,8 @@
 
 use super::gpu::failed;
 use super::{Buffer, Device, DeviceError, Place};
-use crate::memory_file::{FileName, MemoryFile};
 use cudarc::driver::sys;
+use ginlab_base::memory_file::{FileName, MemoryFile};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::num::NonZeroUsize;

@@ -93,7 +93,7 @@ impl Stream {
     }
 
     /// As other CUDA libraries take it; `None` on the emulated device.
-    pub(crate) fn handle(&self) -> Option<*mut c_void> {
+    pub fn handle(&self) -> Option<*mut c_void> {
         match &self.0 {
             Kind::Emulated(_) => None,
             Kind::Gpu(_, stream) => Some(stream.cu_stream().cast()),

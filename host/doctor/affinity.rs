@@ -2,9 +2,9 @@
 
 use super::machine::Machine;
 use super::{Checked, ok, skipped, warn};
-use crate::cores::parse_list;
-use crate::pci::Kind;
-use crate::topology::tree::Function;
+use ginlab_topology::cores::parse_list;
+use ginlab_topology::pci::Kind;
+use ginlab_topology::tree::Function;
 
 pub fn pcie(machine: &Machine) -> Checked {
     let Some(tree) = &machine.tree else { return skipped("the PCI bus was not recorded") };

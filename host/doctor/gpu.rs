@@ -2,7 +2,7 @@
 
 use super::machine::{GpuState, Machine};
 use super::{Checked, fail, ok, skipped, warn};
-use crate::bootstrap::Launcher;
+use ginlab_bootstrap::Launcher;
 
 /// Wrong checksums of a GPU's links from which on they matter: DCGM's limit, after what NVIDIA's driver people told its authors.
 const CHECKSUMS_PER_SECOND: f64 = 100.0;

@@ -2,8 +2,8 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use crate::bootstrap::{Kind, Launcher};
-use crate::fabric::discover::leaves_the_machine;
+use ginlab_bootstrap::{Kind, Launcher};
+use ginlab_fabric::discover::leaves_the_machine;
 
 pub fn launch(machine: &Machine) -> Checked {
     let variable = |name: &str| machine.variable(name);

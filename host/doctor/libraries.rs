@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use crate::fabric::listing::{Listed, Listing};
+use ginlab_fabric::listing::{Listed, Listing};
 
 /// The listing, or what a check says without one.
 fn listing(machine: &Machine) -> Checked<&Listing> {
@@ -74,7 +74,7 @@ pub fn capabilities(machine: &Machine) -> Checked {
     };
     let said = |value: Option<bool>| value.map_or("not told", |yes| if yes { "yes" } else { "no" });
     let size = first.max_message_bytes.map_or("not told".to_owned(), |bytes| {
-        if bytes == u64::MAX { "without limit".to_owned() } else { crate::measure::size::human(bytes) }
+        if bytes == u64::MAX { "without limit".to_owned() } else { ginlab_base::size::human(bytes) }
     });
     let found = format!(
         "{provider}: RMA, immediates of {} B, messages {size}, delivery complete {}, GPU memory (FI_HMEM) {}",

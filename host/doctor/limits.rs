@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use crate::measure::size;
+use ginlab_base::size;
 
 const GIB: u64 = 1 << 30;
 
@@ -43,7 +43,7 @@ pub fn memory(machine: &Machine) -> Checked {
     let number = |name: &str| -> Option<u64> {
         machine.text(&format!("sys/kernel/mm/hugepages/hugepages-2048kB/{name}"))?.parse().ok()
     };
-    let Some(available) = crate::memory::available_in(&machine.root) else {
+    let Some(available) = ginlab_base::memory::available_in(&machine.root) else {
         return skipped("/proc/meminfo cannot be read");
     };
     let pages = number("free_hugepages");

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use super::instances::Instance;
 use super::trial::Trial;
-use crate::cuda::{self, VisibleGpu};
-use crate::fabric::discover::Domain;
-use crate::fabric::libfabric;
-use crate::fabric::listing::Listing;
-use crate::fabric::model::Profile;
-use crate::pci::{Kind, PciAddress};
-use crate::topology::nvml;
-pub use crate::topology::nvml::{GpuState, LinkErrors};
-use crate::topology::tree::{Function, Tree};
+use ginlab_cuda::{self as cuda, VisibleGpu};
+use ginlab_fabric::discover::Domain;
+use ginlab_fabric::libfabric;
+use ginlab_fabric::listing::Listing;
+use ginlab_fabric::model::Profile;
+use ginlab_topology::nvml;
+pub use ginlab_topology::nvml::{GpuState, LinkErrors};
+use ginlab_topology::pci::{Kind, PciAddress};
+use ginlab_topology::tree::{Function, Tree};
 use nvml_wrapper::Nvml;
 
 /// What the user says about the machine and the run that is planned.
@@ -126,11 +126,11 @@ impl Machine {
             cuda: cuda::driver_version(),
             visible: took.of("CUDA", || cuda::visible_gpus().ok()),
             libfabric: Some(took.of("libfabric", libfabric::library_text)),
-            mpi: Some(crate::bootstrap::mpi_version().unwrap_or_default()),
+            mpi: Some(ginlab_bootstrap::mpi_version().unwrap_or_default()),
             addresses: Some(took.of("this host's name", || addresses(&host))),
             xids: took.of("the kernel's log", xids),
-            mps: Some(crate::mps::is_there()),
-            ptx: Some(crate::cuda::ptx().rustc.unwrap_or_default().to_owned()),
+            mps: Some(ginlab_sharing::mps::is_there()),
+            ptx: Some(ginlab_cuda::ptx().rustc.unwrap_or_default().to_owned()),
             ..Asked::default()
         };
         Machine {

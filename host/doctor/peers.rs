@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Checked, Finding, fail, of, ok, skipped, warn};
-use crate::bootstrap::Member;
+use ginlab_bootstrap::Member;
 
 /// What a rank tells the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

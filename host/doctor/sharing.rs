@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Checked, gpu, ok, skipped, warn};
-use crate::mps::{DEFAULT, PIPE, PROGRAM};
+use ginlab_sharing::mps::{DEFAULT, PIPE, PROGRAM};
 
 /// What it costs when nothing does.
 const TURNS: &str = "kernels of PEs that share a GPU take turns of about 2 ms";

@@ -33,7 +33,7 @@ pub fn environment(machine: &Machine) -> Checked {
     }
     if wrong.is_empty() {
         let set = machine.environment.iter().map(|(name, value)| (name.into(), value.into()));
-        let count = crate::surroundings::environment(set).len();
+        let count = ginlab_topology::surroundings::environment(set).len();
         return ok(format!("{count} variables of libfabric, NCCL, CUDA and MPI are set, none in the way"));
     }
     let names: Vec<&str> = wrong.iter().filter_map(|(text, _)| text.split('=').next()).collect();

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use super::verbs;
-use crate::cuda::{self, Device, Place};
-use crate::fabric::Access;
-use crate::fabric::discover::Domain;
-use crate::fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions};
-use crate::flow::{self, Flow, FlowError, Target};
-use crate::measure::pattern;
+use ginlab_base::pattern;
+use ginlab_cuda::{self as cuda, Device, Place};
+use ginlab_fabric::Access;
+use ginlab_fabric::discover::Domain;
+use ginlab_fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions};
+use ginlab_flow::{self as flow, Flow, FlowError, Target};
 
 /// Bytes that are registered and written.
 const BYTES: usize = 2 << 20;

@@ -4,7 +4,7 @@
 //! or the card registers the address, which the kernel resolves by a peer-memory module (efa_nv_peermem). Where neither works there is no
 //! GPUDirect on this card, whatever a provider claims.
 
-use crate::cuda::Buffer;
+use ginlab_cuda::Buffer;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};

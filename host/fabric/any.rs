@@ -6,7 +6,7 @@ use super::worst::{self, Spec, Who, WorstRail, WorstRegion};
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
-use crate::cuda::Place;
+use ginlab_cuda::Place;
 
 /// Rails that have been chosen and not been opened.
 #[derive(Clone, Debug)]

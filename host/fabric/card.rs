@@ -46,7 +46,7 @@ mod tests {
 
     use super::super::discover::AddressFamily;
     use super::*;
-    use crate::report::Row;
+    use ginlab_report::Row;
     use std::fs;
     use std::os::unix::fs::symlink;
 

@@ -9,7 +9,7 @@ use super::libfabric::{Doing, Entry, Level, Wanted, all_providers, query, refuse
 use super::select::Place;
 pub use super::select::{Plan, Reach};
 use super::{FabricError, mistake};
-use crate::pci::PciAddress;
+use ginlab_topology::pci::PciAddress;
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]

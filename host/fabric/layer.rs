@@ -176,7 +176,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
     use super::*;
-    use crate::fabric::scripted::{Closed, Script, Scripted};
+    use crate::testing::scripted::{Closed, Script, Scripted};
     use std::cell::RefCell;
     use std::rc::Rc;
     use std::time::Duration;

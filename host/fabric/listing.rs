@@ -12,9 +12,9 @@ use super::discover::{Domain, IMMEDIATE_BYTES, Provider, list_domains_for, list_
 use super::libfabric::{Level, everything};
 use super::printed::{Printed, entries};
 pub use super::select::Reach;
-use crate::pci::printed::{lspci_devices, pci_tree};
-use crate::pci::{self, Kind, PciAddress};
-use crate::topology::tree::Tree;
+use ginlab_topology::pci::printed::{lspci_devices, pci_tree};
+use ginlab_topology::pci::{self, Kind, PciAddress};
+use ginlab_topology::tree::Tree;
 
 /// A domain with what its provider tells about it, in libfabric's own words. What is not known is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -319,7 +319,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::fabric::discover::{AddressFamily, choose_provider};
+    use crate::discover::{AddressFamily, choose_provider};
 
     #[test]
     fn what_is_printed_reads_back_to_what_rails_are_opened_by() {

@@ -6,7 +6,7 @@ use libfabric_sys as sys;
 
 use super::discover::{AddressFamily, Domain};
 use super::listing::Listed;
-use crate::pci::PciAddress;
+use ginlab_topology::pci::PciAddress;
 
 /// One entry: its values, each with the heading it stands under.
 pub struct Printed<'a> {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::discover::{AddressFamily, Domain};
 use super::{FabricError, mistake};
-use crate::pci::{PciAddress, shared_path};
+use ginlab_topology::pci::{PciAddress, shared_path};
 
 /// More rails than any machine has NICs for one GPU; a larger number is a slip.
 const MAX_RAILS: usize = 64;

@@ -1,7 +1,7 @@
 //! The futures.
 
 use super::{Flow, FlowError};
-use crate::fabric::Rail;
+use ginlab_fabric::Rail;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 

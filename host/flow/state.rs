@@ -7,9 +7,9 @@ pub(super) use posting::{Stretch, Way};
 
 use super::immediates::Immediates;
 use super::{FlowError, Region};
-use crate::fabric::{Completion, FabricError, Rail};
-use crate::rails::strategy::{Scheduler, Strategy};
-use crate::rails::{Lane, StallClock};
+use ginlab_fabric::{Completion, FabricError, Rail};
+use ginlab_rails::strategy::{Scheduler, Strategy};
+use ginlab_rails::{Lane, StallClock};
 use posting::Piece;
 use slab::Slab;
 use std::fmt;

@@ -1,9 +1,9 @@
 //! Why a world could not do what it was asked.
 
-use crate::bootstrap::{BootstrapError, Ending};
-use crate::cuda::DeviceError;
-use crate::fabric::FabricError;
-use crate::proxy::ProxyError;
+use ginlab_bootstrap::{BootstrapError, Ending};
+use ginlab_cuda::DeviceError;
+use ginlab_fabric::FabricError;
+use ginlab_proxy::ProxyError;
 use kernels::gin::Call;
 use kernels::ring::Status;
 

@@ -1,7 +1,7 @@
 //! The symmetric heap: one stretch of memory, and what of it is taken.
 
-use crate::cuda::{Buffer, DeviceError};
-use crate::fabric::Memory;
+use ginlab_cuda::{Buffer, DeviceError};
+use ginlab_fabric::Memory;
 use kernels::gin::RESERVED_BYTES;
 use std::collections::BTreeMap;
 

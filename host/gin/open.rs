@@ -3,16 +3,16 @@
 use super::heap::{Space, for_rails};
 use super::rails::{self, Chosen, Parts, Standing};
 use super::{BARRIER_BYTES, GinError, Options, Path, World, mapping_name, mapping_names};
-use crate::bootstrap::Bootstrap;
-use crate::cores;
-use crate::cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
-use crate::fabric::discover::Reach;
-use crate::memory;
-use crate::proxy::engine::SignalRule;
-use crate::proxy::order::SignalWords;
-use crate::proxy::{Setup, connect, device_timeout};
-use crate::ring::{RingMemory, RingTable};
-use crate::sharing::{SAME_GPU, Sharing};
+use ginlab_base::memory;
+use ginlab_bootstrap::Bootstrap;
+use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
+use ginlab_fabric::discover::Reach;
+use ginlab_proxy::engine::SignalRule;
+use ginlab_proxy::order::SignalWords;
+use ginlab_proxy::ring::{RingMemory, RingTable};
+use ginlab_proxy::{Setup, connect, device_timeout};
+use ginlab_sharing::{SAME_GPU, Sharing};
+use ginlab_topology::cores;
 use kernels::gin::{Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
 
 /// A heap and the other ranks' heaps, where they could be mapped.

@@ -1,15 +1,15 @@
 //! What a world's proxies open: their rails, whatever these are, and the heap's registration on each.
 
 use super::GinError;
-use crate::fabric::discover::{self, Domain, Reach};
-use crate::fabric::libfabric::{Level, LibfabricRail, RailOptions};
-use crate::fabric::model::{self, Model, Profile};
-use crate::fabric::near::NearRail;
-use crate::fabric::worst::{self, Spec, Who, WorstRail};
-use crate::fabric::{Access, FabricError, Memory, Rail, card};
-use crate::proxy::engine::{Engine, SignalRule};
-use crate::proxy::order::unpolled;
-use crate::proxy::{Proxy, ProxyError, Setup};
+use ginlab_fabric::discover::{self, Domain, Reach};
+use ginlab_fabric::libfabric::{Level, LibfabricRail, RailOptions};
+use ginlab_fabric::model::{self, Model, Profile};
+use ginlab_fabric::near::NearRail;
+use ginlab_fabric::worst::{self, Spec, Who, WorstRail};
+use ginlab_fabric::{Access, FabricError, Memory, Rail, card};
+use ginlab_proxy::engine::{Engine, SignalRule};
+use ginlab_proxy::order::unpolled;
+use ginlab_proxy::{Proxy, ProxyError, Setup};
 use std::time::Duration;
 
 /// Commands in flight per proxy thread.

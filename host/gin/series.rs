@@ -2,9 +2,9 @@
 
 use super::life::Life;
 use super::{GinError, Plain, Signal, Sym, World};
-use crate::bootstrap::Bootstrap;
-use crate::cuda::{Event, Stream};
-use crate::proxy::Proxy;
+use ginlab_bootstrap::Bootstrap;
+use ginlab_cuda::{Event, Stream};
+use ginlab_proxy::Proxy;
 use kernels::command::{Command, Opcode, signal_immediate};
 use kernels::gin::HEAP;
 use kernels::ring::Status;
@@ -81,7 +81,7 @@ impl World {
 
     /// Ends the kernels' waits when a peer or a proxy has gone, or at Ctrl-C: whoever waits for a signal does not look at its ring.
     pub(super) fn look_around(&self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        let reason = if crate::signals::interrupted() {
+        let reason = if ginlab_base::signals::interrupted() {
             Err(GinError::Interrupted)
         } else {
             ranks.check_peers().map_err(GinError::from)
@@ -115,7 +115,7 @@ impl World {
         if pe == self.my_pe() {
             return Some(self.heap.address());
         }
-        self.opened.get(pe as usize)?.as_ref().map(crate::cuda::OpenedMemory::address)
+        self.opened.get(pe as usize)?.as_ref().map(ginlab_cuda::OpenedMemory::address)
     }
 
     /// A CPU-initiated put with a signal over rails, as `put_signal` of a kernel: the first proxy posts it; returns when it is done.

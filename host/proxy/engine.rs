@@ -15,10 +15,10 @@ use signalled::{Signals, VALUES, Values};
 use super::stage::Stage;
 use super::trace::Watch;
 use super::tracker::Tracker;
-use crate::cuda::{DeviceError, Flush};
-use crate::fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
-use crate::rails::strategy::{Scheduler, Strategy};
-use crate::rails::{self, Counters, Lane, StallClock};
+use ginlab_cuda::{DeviceError, Flush};
+use ginlab_fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use ginlab_rails::strategy::{Scheduler, Strategy};
+use ginlab_rails::{self as rails, Counters, Lane, StallClock};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ impl<R: Rail> Engine<R> {
     /// The provider's.
     pub unsafe fn register(
         &mut self,
-        memory: crate::fabric::Memory,
+        memory: ginlab_fabric::Memory,
         access: Access,
         staged_from: Option<Stage>,
     ) -> Result<Vec<RemoteRegion>, FabricError> {
@@ -446,7 +446,7 @@ impl<R: Rail> Engine<R> {
         self.posted
     }
 
-    /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`crate::fabric::Rail::bare_writes`].
+    /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`ginlab_fabric::Rail::bare_writes`].
     /// `None` where the rail has none. Call it while nothing is in flight.
     ///
     /// # Errors

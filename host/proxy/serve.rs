@@ -3,10 +3,10 @@
 use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Sampling, Times, Trace, Watch};
 use super::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
-use crate::cuda::Flush;
-use crate::fabric::{FabricError, Rail, RemoteRegion};
-use crate::rails::strategy::Strategy;
 use crate::ring::answer_flag;
+use ginlab_cuda::Flush;
+use ginlab_fabric::{FabricError, Rail, RemoteRegion};
+use ginlab_rails::strategy::Strategy;
 use kernels::command::{Command, Opcode};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{HostWords, Status};
@@ -47,7 +47,7 @@ pub struct Setup {
     /// The ring to drain; `None` on a rank that only receives.
     pub consumer: Option<Consumer>,
     /// Makes what cards write into this rank's GPU memory visible to its kernels, where that needs a call
-    /// ([`Device::card_flush`](crate::cuda::Device::card_flush)): run between the poll of completions and what is told of them.
+    /// ([`Device::card_flush`](ginlab_cuda::Device::card_flush)): run between the poll of completions and what is told of them.
     pub flush: Option<Flush>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn serve<R: Rail>(
     orders: &Receiver<Order>,
     shared: &ThreadState,
 ) {
-    let cpu = setup.cpu.filter(|&cpu| crate::cores::pin(cpu));
+    let cpu = setup.cpu.filter(|&cpu| ginlab_topology::cores::pin(cpu));
     let opened = open().and_then(|(engine, regions)| {
         let addresses = engine.rails().map(Rail::address).collect::<Result<_, FabricError>>()?;
         let rails = engine.rails().map(|rail| rail.name().to_owned()).collect();

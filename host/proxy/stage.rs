@@ -1,6 +1,6 @@
 //! Staging: device memory that a rail cannot read is copied into pinned host memory before the write.
 
-use crate::cuda::{Copies, DeviceError};
+use ginlab_cuda::{Copies, DeviceError};
 use kernels::command::Command;
 use std::collections::VecDeque;
 use std::sync::Arc;

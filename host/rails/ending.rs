@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// What a turn of [`drain`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub enum Turn {
     /// Nothing is outstanding any more.
     Empty,
     /// Something has come back.
@@ -15,7 +15,7 @@ pub(crate) enum Turn {
 }
 
 /// Polls until the providers have given back what they were given, or for as long as there is patience.
-pub(crate) fn drain(patience: Duration, mut turn: impl FnMut() -> Turn) {
+pub fn drain(patience: Duration, mut turn: impl FnMut() -> Turn) {
     let deadline = Instant::now() + patience;
     let backoff = Backoff::new();
     loop {
@@ -33,8 +33,8 @@ pub(crate) fn drain(patience: Duration, mut turn: impl FnMut() -> Turn) {
 
 /// For what a NIC may still read or write once patience is over: closing a registration would pull its memory from under a
 /// transfer. So nothing of it is closed, and no buffer of this process is freed from now on.
-pub(crate) fn leave_to_nics<T>(held: T) {
-    crate::cuda::keep_buffers();
+pub fn leave_to_nics<T>(held: T) {
+    ginlab_cuda::keep_buffers();
     std::mem::forget(held);
 }
 

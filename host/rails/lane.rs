@@ -1,7 +1,7 @@
 //! One rail, what waits for it, and what it was given.
 
 use super::Counters;
-use crate::fabric::{FabricError, Post, Rail};
+use ginlab_fabric::{FabricError, Post, Rail};
 
 /// Longest run of posts behind one doorbell (FI_MORE): a provider may hold it while more follows, but not for long.
 const LONGEST_CHAIN: usize = 16;
@@ -9,14 +9,15 @@ const LONGEST_CHAIN: usize = 16;
 const CLEAR_FROM: usize = 1024;
 
 /// Something to be posted on a rail.
-pub(crate) trait Piece: Copy {
+pub trait Piece: Copy {
     /// What it adds to the bytes posted.
     fn bytes(&self) -> u64;
 }
 
 /// A rail with the pieces that wait for it, oldest first.
 #[derive(Debug)]
-pub(crate) struct Lane<R, P> {
+pub struct Lane<R, P> {
+    /// Where they are posted.
     pub rail: R,
     /// Mostly it is filled and emptied in one turn, so a plain list with a mark does, and what is posted is a slice.
     pieces: Vec<P>,
@@ -28,6 +29,7 @@ pub(crate) struct Lane<R, P> {
 }
 
 impl<R: Rail, P: Piece> Lane<R, P> {
+    /// With nothing that waits.
     pub fn new(rail: R) -> Lane<R, P> {
         Lane { rail, pieces: Vec::new(), first: 0, bytes: 0, transfers: 0, again: 0 }
     }
@@ -152,7 +154,7 @@ impl<R: Rail, P: Piece> Lane<R, P> {
 }
 
 /// What these lanes have been given.
-pub(crate) fn counters<R: Rail, P: Piece>(lanes: &[Lane<R, P>]) -> Counters {
+pub fn counters<R: Rail, P: Piece>(lanes: &[Lane<R, P>]) -> Counters {
     Counters {
         rail_bytes: lanes.iter().map(|lane| lane.bytes).collect(),
         rail_transfers: lanes.iter().map(|lane| lane.transfers).collect(),
@@ -165,7 +167,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
     use super::*;
-    use crate::fabric::null::NullRail;
+    use ginlab_fabric::null::NullRail;
 
     impl Piece for u64 {
         fn bytes(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Counts what moves our own transfers on, and says when nothing has for too long. A count costs nothing; reading the clock
 /// each time would cost a lone put as much as its post, so that is done only when somebody looks.
 #[derive(Debug)]
-pub(crate) struct StallClock {
+pub struct StallClock {
     moves: u64,
     /// The count when somebody last looked and something had moved, and when that was.
     seen: (u64, Instant),
@@ -13,6 +13,7 @@ pub(crate) struct StallClock {
 }
 
 impl StallClock {
+    /// A clock that begins now.
     pub fn new(timeout: Duration) -> StallClock {
         StallClock { moves: 0, seen: (0, Instant::now()), timeout }
     }

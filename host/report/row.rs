@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, de};
 
 use super::column::{Column, Value};
-use crate::measure::stats::{Micros, Summary};
+use ginlab_base::stats::{Micros, Summary};
 
 /// The version of the row's columns and of the JSON document. Raised when a column changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{About, Row, Status, Value};
-use crate::measure::size;
+use ginlab_base::size;
 
 const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[31m";

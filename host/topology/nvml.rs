@@ -13,7 +13,7 @@ use std::fmt;
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Opens the library. While it is held the driver keeps the GPUs awake, so that nothing that is tried meanwhile waits for them.
-pub(crate) fn open() -> Result<Nvml, String> {
+pub fn open() -> Result<Nvml, String> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| format!("NVML: {error}"))
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for LinkErrors {
 }
 
 /// The GPUs that the library sees, as they are now.
-pub(crate) fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
+pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
     let said = |error: nvml_wrapper::error::NvmlError| format!("NVML: {error}");
     let mut states = Vec::new();
     for index in 0..nvml.device_count().map_err(said)? {

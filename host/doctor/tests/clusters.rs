@@ -205,7 +205,7 @@ fn table() -> String {
 
 #[test]
 fn the_page_has_the_table() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments/doctor/README.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/doctor/README.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, rest) = page.split_once("<!-- instances -->\n").unwrap();
     let (stands, _) = rest.split_once("<!-- end -->").unwrap();
@@ -219,7 +219,7 @@ fn instances_and_modelled_cards_agree() {
         [("p4d", "p4d.24xlarge"), ("p5", "p5.48xlarge"), ("p5en", "p5en.48xlarge"), ("p6-b200", "p6-b200.48xlarge")]
     {
         let (profile, instance) =
-            (crate::fabric::model::Profile::named(profile).unwrap(), Instance::named(instance).unwrap());
+            (ginlab_fabric::model::Profile::named(profile).unwrap(), Instance::named(instance).unwrap());
         assert_eq!((profile.gpus.value as usize, profile.cards.value as usize), (instance.gpus, instance.cards));
     }
     let names: std::collections::BTreeSet<&str> = INSTANCES.iter().map(|instance| instance.name).collect();

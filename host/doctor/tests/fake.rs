@@ -2,8 +2,8 @@
 
 use super::super::trial::Trial;
 use super::super::{Asked, GpuState, LinkErrors, Machine, Wanted};
-use crate::cuda::VisibleGpu;
-use crate::pci::PciAddress;
+use ginlab_cuda::VisibleGpu;
+use ginlab_topology::pci::PciAddress;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use libfabric_sys::ops;
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail, LibfabricRegion};
-use crate::fabric::{BareLoop, FabricError, Rail, Transfer, mistake};
+use crate::{BareLoop, FabricError, Rail, Transfer, mistake};
 
 /// The clock is read once in so many polls.
 const POLLS_PER_CLOCK: u32 = 256;
@@ -81,7 +81,7 @@ impl LibfabricRail {
                 let mut failed = Vec::new();
                 rail.poll(&mut failed)?;
                 return match failed.pop() {
-                    Some(crate::fabric::Completion::Failed { error, .. }) => Err(*error),
+                    Some(crate::Completion::Failed { error, .. }) => Err(*error),
                     _ => refuse(rail, "the completion queue reported an error and did not tell it"),
                 };
             } else if read != 0 && read != AGAIN {

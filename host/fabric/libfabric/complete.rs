@@ -11,7 +11,7 @@ use super::errors::{self, Doing};
 use super::post::operation;
 use super::rail::BATCH;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail};
-use crate::fabric::{Completion, FabricError};
+use crate::{Completion, FabricError};
 
 /// Full batches read by one poll: a poll stays bounded however fast completions come.
 const BATCHES: usize = 16;
@@ -145,7 +145,7 @@ mod tests {
 
     use super::super::scripted::{Reading, Script, rail};
     use super::*;
-    use crate::fabric::Rail;
+    use crate::Rail;
 
     /// As many receives as a batch has completions.
     const ROOM: usize = BATCH;

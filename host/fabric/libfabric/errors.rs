@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use libfabric_sys as sys;
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::fabric::FabricError;
+use crate::FabricError;
 
 /// What was being done: together with the code it tells the likely cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

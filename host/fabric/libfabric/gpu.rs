@@ -11,7 +11,7 @@ use libfabric_sys as sys;
 use libfabric_sys::ops;
 
 use super::errors::{self, Doing};
-use crate::fabric::FabricError;
+use crate::FabricError;
 
 /// What a rail says of memory of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use libfabric_sys as sys;
 
 use super::Level;
 use super::errors::{self, Doing};
-use crate::fabric::FabricError;
-use crate::pci::PciAddress;
+use crate::FabricError;
+use ginlab_topology::pci::PciAddress;
 
 /// What a rail needs of a provider.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Rails over libfabric: `efa`, `tcp`, `net`, `shm`, `sockets`, `verbs` and whatever else offers reliable datagrams with RMA.
 //!
 //! A rail has a domain, an endpoint, a completion queue and an address vector of its own; which domain is chosen by
-//! [`crate::fabric::discover`]. What the provider can do is read from what it answered, never from its name.
+//! [`crate::discover`]. What the provider can do is read from what it answered, never from its name.
 
 mod bare;
 mod complete;
@@ -16,7 +16,9 @@ mod region;
 #[cfg(test)]
 mod scripted;
 
-pub(crate) use errors::{Doing, error, refused};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use errors::error;
+pub(crate) use errors::{Doing, refused};
 pub use gpu::GpuMemory;
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
 pub use objects::left_open;
@@ -25,7 +27,7 @@ pub use region::LibfabricRegion;
 
 use libfabric_sys as sys;
 
-use crate::fabric::FabricError;
+use crate::FabricError;
 
 /// Nothing to read, or no room to post.
 const AGAIN: isize = -(sys::FI_EAGAIN as isize);
@@ -66,16 +68,16 @@ pub struct RailOptions {
     /// When a transfer counts as complete.
     pub level: Level,
     /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it, or not without CUDA calls of its own, the
-    /// rail opens without, and says so in [`RailLimits::cuda_memory`](crate::fabric::RailLimits) and [`LibfabricRail::gpu_memory`].
+    /// rail opens without, and says so in [`RailLimits::cuda_memory`](crate::RailLimits) and [`LibfabricRail::gpu_memory`].
     pub cuda_memory: bool,
-    /// Ask for messages too (FI_MSG): [`Rail::send`](crate::fabric::Rail::send) and
-    /// [`Rail::receive`](crate::fabric::Rail::receive).
+    /// Ask for messages too (FI_MSG): [`Rail::send`](crate::Rail::send) and
+    /// [`Rail::receive`](crate::Rail::receive).
     pub messages: bool,
     /// Outstanding transfers at most; `None`: what the provider's queue takes.
     pub max_outstanding: Option<usize>,
     /// Immediates that peers may send while this side does not poll: the completion queue has room for so many beside the completions of
     /// the rail's own transfers. `None`: [`IMMEDIATES`]. The senders must keep to it, which the proxies' credits do
-    /// ([`order::unpolled`](crate::proxy::order::unpolled)): an overflow of the queue is lost.
+    /// ([`order::unpolled`](ginlab_proxy::order::unpolled)): an overflow of the queue is lost.
     pub immediates: Option<usize>,
 }
 

@@ -11,7 +11,7 @@ use super::contexts::Pool;
 use super::errors::{self, Doing};
 use super::gpu::{self, GpuMemory};
 use super::info::InfoList;
-use crate::fabric::FabricError;
+use crate::FabricError;
 
 /// Objects that begin with a `fid`, as all of libfabric's do.
 ///

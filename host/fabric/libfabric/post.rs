@@ -10,7 +10,7 @@ use super::contexts::{Kind, Slot};
 use super::errors::Doing;
 use super::objects::Core;
 use super::{AGAIN, Level, LibfabricRail, LibfabricRegion};
-use crate::fabric::{FabricError, Message, Post, Transfer, mistake};
+use crate::{FabricError, Message, Post, Transfer, mistake};
 
 /// Where a provider does not do what its answer promised, found by the tests of `tests/fabric.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use super::info::{self, InfoList, Wanted};
 use super::objects::Core;
 use super::post::{Quirks, operation};
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
-use crate::fabric::discover::Domain;
-use crate::fabric::{
+use crate::discover::Domain;
+use crate::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for LibfabricRail {
 }
 
 impl LibfabricRail {
-    /// Opens a rail on a domain that [`crate::fabric::discover`] found.
+    /// Opens a rail on a domain that [`crate::discover`] found.
     pub fn open(domain: &Domain, options: &RailOptions) -> Result<Self, FabricError> {
         let name = format!("{}:{}", domain.provider, domain.name);
         let info = choose_info(domain, options)?;

@@ -10,7 +10,7 @@ use libfabric_sys::ops;
 use super::errors::{self, Doing};
 use super::gpu::is_made_up;
 use super::objects::{Core, Registration};
-use crate::fabric::{Access, FabricError, Memory, RemoteRegion, mistake};
+use crate::{Access, FabricError, Memory, RemoteRegion, mistake};
 
 /// Memory registered with one rail.
 ///
@@ -40,7 +40,7 @@ impl LibfabricRegion {
     /// Registers the memory for these uses, under a key that nobody can guess where the provider takes ours.
     ///
     /// # Safety
-    /// See [`crate::fabric::Rail::register`].
+    /// See [`crate::Rail::register`].
     pub(super) unsafe fn register(
         rail: &str,
         core: &Arc<Core>,

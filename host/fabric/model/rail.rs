@@ -2,7 +2,7 @@
 
 use super::poster::{Poster, charge};
 use super::{Course, Model, Picoseconds};
-use crate::fabric::{
+use crate::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
     passed_on_to_inner, writes_and_reads_alone,
 };

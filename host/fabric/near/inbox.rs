@@ -2,8 +2,8 @@
 //!
 //! A queue has one writer and one reader, so a sender that is killed spoils no queue but its own.
 
-use crate::memory_file::{FileName, MemoryFile};
 use crossbeam_utils::CachePadded;
+use ginlab_base::memory_file::{FileName, MemoryFile};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ struct Queue {
 
 /// The end that receives.
 #[derive(Debug)]
-pub(in crate::fabric) struct Inbox {
+pub(crate) struct Inbox {
     file: MemoryFile,
     /// What has been taken of each queue.
     taken: Vec<u64>,
@@ -39,7 +39,7 @@ pub(in crate::fabric) struct Inbox {
 
 /// The end that sends.
 #[derive(Debug)]
-pub(in crate::fabric) struct Outbox {
+pub(crate) struct Outbox {
     file: MemoryFile,
     queue: usize,
     sent: u64,

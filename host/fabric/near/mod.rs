@@ -2,7 +2,7 @@
 //! mapped here; immediates go through queues in shared memory. What moves the bytes of modelled cards: it needs no libfabric, and
 //! a small write costs it tens of nanoseconds, so that the time that passes is the model's.
 //!
-//! A region that peers write to or read lies in memory of [`Place::File`](crate::cuda::Place); what is only written *from* may be any
+//! A region that peers write to or read lies in memory of [`Place::File`](ginlab_cuda::Place); what is only written *from* may be any
 //! host memory. Small writes are copied by the thread that posts, others by [`Movers`] where there are some. A write is complete when
 //! its bytes are in the peer's memory. Nothing is left behind by a process that is killed: the files have no names.
 
@@ -17,8 +17,8 @@ use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
     writes_and_reads_alone,
 };
-use crate::memory_file::MemoryFile;
 use crossbeam_utils::Backoff;
+use ginlab_base::memory_file::MemoryFile;
 use inbox::Inbox;
 use movers::Job;
 use peers::{Peers, failed};

@@ -1,9 +1,9 @@
 //! Threads that copy: the engines of the modelled cards. A large write is cut into chunks, and a chunk of the destination
 //! always goes to the same thread, in whose cache it still is when its slot is written again.
 
-use crate::memory_file::MemoryFile;
 use crossbeam_utils::CachePadded;
 use crossbeam_utils::sync::{Parker, Unparker};
+use ginlab_base::memory_file::MemoryFile;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

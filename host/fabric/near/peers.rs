@@ -1,10 +1,10 @@
 //! The peers of a rail on one machine: each peer's process, its memory, which is mapped here, and the queue of immediates to it.
 //!
-//! All rails that reach their peers by shared memory use this: [`NearRail`](super::NearRail), [`WorstRail`](crate::fabric::worst::WorstRail).
+//! All rails that reach their peers by shared memory use this: [`NearRail`](super::NearRail), [`WorstRail`](crate::worst::WorstRail).
 
 use super::inbox::Outbox;
-use crate::fabric::{FabricError, Memory, RemoteRegion, Transfer, mistake};
-use crate::memory_file::{self, FileName, MemoryFile};
+use crate::{FabricError, Memory, RemoteRegion, Transfer, mistake};
+use ginlab_base::memory_file::{self, FileName, MemoryFile};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -18,18 +18,18 @@ const ADDRESS_BYTES: usize = 20;
 /// A registered region: its memory, and the file it lies in.
 #[derive(Clone, Debug)]
 pub struct NearRegion {
-    pub(in crate::fabric) address: u64,
-    pub(in crate::fabric) bytes: u64,
-    pub(in crate::fabric) file: Option<Arc<MemoryFile>>,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) file: Option<Arc<MemoryFile>>,
 }
 
 /// Peers by number; `None` for one that was removed.
 #[derive(Debug, Default)]
-pub(in crate::fabric) struct Peers(Vec<Option<Peer>>);
+pub(crate) struct Peers(Vec<Option<Peer>>);
 
 /// A peer's process and memory.
 #[derive(Debug)]
-pub(in crate::fabric) struct Peer {
+pub(crate) struct Peer {
     /// Tells when it has ended; nothing where the system has no such descriptors: then the bootstrap alone notices.
     process: Option<OwnedFd>,
     pub inbox: FileName,
@@ -40,12 +40,12 @@ pub(in crate::fabric) struct Peer {
 }
 
 /// Number and descriptor of a file in one word.
-pub(in crate::fabric) fn key_of(name: FileName) -> u64 {
+pub(crate) fn key_of(name: FileName) -> u64 {
     u64::from(name.number) << 32 | u64::from(name.descriptor as u32)
 }
 
 /// The file of a process with this key.
-pub(in crate::fabric) fn name_of(pid: u32, key: u64) -> FileName {
+pub(crate) fn name_of(pid: u32, key: u64) -> FileName {
     FileName { pid, descriptor: key as u32 as i32, number: (key >> 32) as u32 }
 }
 
@@ -70,18 +70,18 @@ fn watch(pid: u32) -> io::Result<Option<OwnedFd>> {
 }
 
 /// The address of a rail of this process with this inbox.
-pub(in crate::fabric) fn address(inbox: FileName) -> Vec<u8> {
+pub(crate) fn address(inbox: FileName) -> Vec<u8> {
     let FileName { pid, descriptor, number } = inbox;
     let words = [pid, descriptor as u32, number].map(u32::to_le_bytes);
     [words.as_flattened(), &process_namespace().to_le_bytes()].concat()
 }
 
-pub(in crate::fabric) fn operation(t: &Transfer) -> String {
+pub(crate) fn operation(t: &Transfer) -> String {
     format!("transfer of {} B with peer {}", t.bytes, t.peer)
 }
 
 #[cold]
-pub(in crate::fabric) fn failed(rail: &str, operation: impl Into<String>, error: &io::Error) -> FabricError {
+pub(crate) fn failed(rail: &str, operation: impl Into<String>, error: &io::Error) -> FabricError {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => "all ranks must be of one user, and none set-user-id".to_owned(),
         io::ErrorKind::NotFound => "has the peer's process ended?".to_owned(),
@@ -93,7 +93,7 @@ pub(in crate::fabric) fn failed(rail: &str, operation: impl Into<String>, error:
 
 impl NearRegion {
     /// Memory of the host, for the rail of this name.
-    pub(in crate::fabric) fn new(rail: &str, memory: Memory) -> Result<NearRegion, FabricError> {
+    pub(crate) fn new(rail: &str, memory: Memory) -> Result<NearRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
             let text = "memory of the host is needed, that neither is empty nor wraps";
@@ -103,7 +103,7 @@ impl NearRegion {
     }
 
     /// What a peer needs to reach it.
-    pub(in crate::fabric) fn remote(&self) -> RemoteRegion {
+    pub(crate) fn remote(&self) -> RemoteRegion {
         let file = self.file.as_ref();
         RemoteRegion {
             key: file.map_or(0, |file| key_of(file.name())),
@@ -113,7 +113,7 @@ impl NearRegion {
     }
 
     /// The file of these bytes and where they begin in it.
-    pub(in crate::fabric) fn place(&self, offset: u64) -> Option<(u64, u64)> {
+    pub(crate) fn place(&self, offset: u64) -> Option<(u64, u64)> {
         let file = self.file.as_ref()?;
         Some((key_of(file.name()), self.address - file.address() + offset))
     }

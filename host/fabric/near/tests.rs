@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use super::*;
-use crate::cuda::{Buffer, Device, Place};
+use ginlab_cuda::{Buffer, Device, Place};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 

@@ -4,8 +4,8 @@
 //! put can be written any more. Two claims on the same bytes are two puts at once, also of different senders, proxies and rails.
 
 use super::Who;
-use crate::memory_file::{FileName, MemoryFile};
 use crossbeam_utils::Backoff;
+use ginlab_base::memory_file::{FileName, MemoryFile};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -3,7 +3,7 @@
 use super::Who;
 use super::claims::{Claim, Use};
 use super::messages::Broken;
-use crate::fabric::{FabricError, Transfer};
+use crate::{FabricError, Transfer};
 use nix::libc;
 
 const WAIT: &str = "wait for a put's completion (quiet, or its own) before its source is written again";

@@ -2,9 +2,9 @@
 
 use super::bytes;
 use super::claims::Claims;
-use crate::fabric::Transfer;
-use crate::memory_file::MemoryFile;
+use crate::Transfer;
 use crc32fast::Hasher;
+use ginlab_base::memory_file::MemoryFile;
 use std::sync::Arc;
 
 /// A stretch of a transfer that arrives at once.

@@ -4,7 +4,7 @@
 //! the next one, until all is there. Whoever's turn it is owns all of the slot but its state: a store of the state by release
 //! hands the rest over, and the other side's load by acquire takes it.
 
-use crate::memory_file::{FileName, MemoryFile};
+use ginlab_base::memory_file::{FileName, MemoryFile};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

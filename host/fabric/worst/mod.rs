@@ -12,7 +12,7 @@
 //! - **It watches**: a source that changes between the post and the completion, a destination of two puts at once whose bytes differ, a
 //!   get of bytes that a put is under way to are errors by name. Destinations hold rubbish from the post to the arrival.
 //!
-//! Memory that peers write to or read lies in [`Place::File`](crate::cuda::Place). What EFA promises, and what an error means:
+//! Memory that peers write to or read lies in [`Place::File`](ginlab_cuda::Place). What EFA promises, and what an error means:
 //! docs/worst-network.md.
 
 mod bytes;

@@ -1,6 +1,6 @@
 //! What a worst network is asked to be: `worst:seed=7,delay=128`.
 
-use crate::measure::size;
+use ginlab_base::size;
 use std::fmt;
 use std::str::FromStr;
 

@@ -3,8 +3,8 @@
 use super::claims::{Claim, Claimed, Use};
 use super::flight::{Flight, packets};
 use super::{Due, OUTSTANDING, WorstRail, WorstRegion, bytes, faults};
-use crate::fabric::near::peers::{self, failed};
-use crate::fabric::{Completion, FabricError, Post, Transfer, mistake};
+use crate::near::peers::{self, failed};
+use crate::{Completion, FabricError, Post, Transfer, mistake};
 
 impl WorstRail {
     /// Posts a put, or a get.

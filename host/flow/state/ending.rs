@@ -1,9 +1,9 @@
 //! How a flow ends: by a stall, by an error of a rail, or by being dropped.
 
 use super::{Kind, NOBODY, Operation, State};
-use crate::fabric::Rail;
-use crate::flow::FlowError;
-use crate::rails::{Turn, drain, leave_to_nics};
+use crate::FlowError;
+use ginlab_fabric::Rail;
+use ginlab_rails::{Turn, drain, leave_to_nics};
 use std::task::Waker;
 use std::time::Duration;
 

@@ -5,9 +5,9 @@
 //! cache cold, so frames and lines cost more here than instructions (experiments/write).
 
 use super::{GONE, Kind, NOBODY, State};
-use crate::fabric::{Message, Post, Rail, Transfer};
-use crate::flow::{FlowError, Region, Target};
-use crate::rails;
+use crate::{FlowError, Region, Target};
+use ginlab_fabric::{Message, Post, Rail, Transfer};
+use ginlab_rails as rails;
 
 /// How a transfer goes.
 #[derive(Clone, Copy, Debug)]

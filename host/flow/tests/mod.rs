@@ -7,9 +7,9 @@ mod posting;
 mod ways;
 
 use super::{Flow, Offer, Operation, Region, Target};
-use crate::cuda::{Choice, Device, Place};
-use crate::fabric::scripted::{Closed, Script, Scripted};
-use crate::fabric::{Access, Completion};
+use ginlab_cuda::{Choice, Device, Place};
+use ginlab_fabric::testing::scripted::{Closed, Script, Scripted};
+use ginlab_fabric::{Access, Completion};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;

@@ -1,10 +1,10 @@
 //! Over null rails that misbehave.
 
-use crate::cuda::{Choice, Device, Place};
-use crate::fabric::faulty::{Faults, FaultyRail};
-use crate::fabric::null::NullRail;
-use crate::fabric::{Access, Rail};
-use crate::flow::{Flow, FlowError, Offer, Region, Target, run};
+use crate::{Flow, FlowError, Offer, Region, Target, run};
+use ginlab_cuda::{Choice, Device, Place};
+use ginlab_fabric::null::NullRail;
+use ginlab_fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab_fabric::{Access, Rail};
 use proptest::prelude::*;
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! From operations to transfers.
 
 use super::{Bench, LONGEST, SOON, SPACE, bench, result};
-use crate::fabric::{Completion, Transfer};
-use crate::flow::{FlowError, Peer, Target};
-use crate::rails::strategy::Strategy;
+use crate::{FlowError, Peer, Target};
+use ginlab_fabric::{Completion, Transfer};
+use ginlab_rails::strategy::Strategy;
 
 fn shape(t: &Transfer) -> (u64, u64, u64, usize, Option<u32>) {
     (t.local_offset, t.remote_offset, t.bytes, t.peer, t.immediate)

@@ -1,9 +1,9 @@
 //! The ways of an operation to its end, and of a flow.
 
 use super::{AMPLE, Bench, SPACE, Woken, bench, look, result};
-use crate::fabric::scripted::NO_ADDRESS;
-use crate::fabric::{Completion, FabricError};
-use crate::flow::{FlowError, Peer, Target};
+use crate::{FlowError, Peer, Target};
+use ginlab_fabric::testing::scripted::NO_ADDRESS;
+use ginlab_fabric::{Completion, FabricError};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -285,10 +285,10 @@ fn messages_name_what_is_in_flight() {
 #[test]
 fn peers_come_and_go() {
     let b = bench(2, Duration::from_millis(1));
-    let one = crate::flow::Offer { addresses: vec![vec![]], ..b.offer.clone() };
+    let one = crate::Offer { addresses: vec![vec![]], ..b.offer.clone() };
     assert_eq!(b.flow.add_peer(&one), Err(FlowError::Refused("a peer with 1 rails; this flow has 2".into())));
     // A peer that a rail refuses is on none.
-    let half = crate::flow::Offer { addresses: vec![Vec::new(), NO_ADDRESS.to_vec()], ..b.offer.clone() };
+    let half = crate::Offer { addresses: vec![Vec::new(), NO_ADDRESS.to_vec()], ..b.offer.clone() };
     assert!(b.flow.add_peer(&half).unwrap_err().to_string().contains("rail 1: add_peer failed: this is no address"));
     assert_eq!(
         b.rails.iter().map(|rail| rail.borrow_mut().removed.split_off(0)).collect::<Vec<_>>(),

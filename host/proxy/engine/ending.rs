@@ -1,10 +1,10 @@
 //! How an engine ends: by a stall, and by being dropped.
 
 use super::{Engine, EngineError, Queued};
-use crate::cuda::DeviceError;
-use crate::fabric::{Completion, Rail};
-use crate::proxy::stage::Stage;
-use crate::rails::{Lane, Turn, drain, leave_to_nics};
+use crate::stage::Stage;
+use ginlab_cuda::DeviceError;
+use ginlab_fabric::{Completion, Rail};
+use ginlab_rails::{Lane, Turn, drain, leave_to_nics};
 use std::time::Duration;
 
 /// How long what is posted may take to complete once nobody waits for it any more.

@@ -1,8 +1,8 @@
-//! Puts with signals in the engine: the rule that orders them ([`order`](crate::proxy::order)), and values that stand in commands.
+//! Puts with signals in the engine: the rule that orders them ([`order`](crate::order)), and values that stand in commands.
 
 use super::{Engine, EngineError, Queued, Route};
-use crate::fabric::{Access, Memory, Rail};
-use crate::proxy::order::{Accounts, Immediate, Lacks, MOST_RANKS, Rule, SignalWords, head, part};
+use crate::order::{Accounts, Immediate, Lacks, MOST_RANKS, Rule, SignalWords, head, part};
+use ginlab_fabric::{Access, Memory, Rail};
 use kernels::command::{Command, Opcode, signal_of};
 use std::collections::{HashMap, VecDeque};
 

@@ -2,7 +2,7 @@
 
 use super::records::number;
 use super::{ChartError, label};
-use crate::measure::size;
+use ginlab_base::size;
 
 /// The values that a column may have.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Numbers, columns and long texts as a picture shows them.
 
-use crate::measure::size;
+use ginlab_base::size;
 
 /// Units as they end the names of columns, and as people write them. A unit may be followed by a statistic: `_us_p50`.
 const UNITS: [(&str, &str); 6] =

@@ -10,7 +10,7 @@
 
 mod draw;
 mod filter;
-pub(in crate::report) mod label;
+pub(crate) mod label;
 mod palette;
 mod query;
 mod records;
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 
 pub use self::filter::Filter;
 pub use self::palette::Palette;
-pub(in crate::report) use self::query::few;
+pub(crate) use self::query::few;
 pub use self::query::{Picture, Query};
 pub use self::records::{Kind as FileKind, Record, Records};
 

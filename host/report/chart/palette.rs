@@ -5,7 +5,7 @@ use kuva::plot::scatter::MarkerShape;
 
 use super::Chart;
 use super::draw::MARKERS;
-use crate::report::each_once;
+use crate::each_once;
 
 /// Colours that stay apart for people with colour-blindness (after Okabe and Ito, darkened until each has a contrast of 3 to a
 /// white background).

@@ -3,7 +3,7 @@
 use super::filter::{Filter, shown};
 use super::records::{Record, number};
 use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
-use crate::report::each_once;
+use crate::each_once;
 
 /// Values that span more than this factor are shown on a logarithmic axis, unless it is said how.
 const WIDE: f64 = 50.0;

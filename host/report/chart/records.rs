@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::ChartError;
-use crate::report::SCHEMA;
+use crate::SCHEMA;
 
 /// The columns that rows of measurements have.
 const NEEDED: [&str; 4] = ["schema", "device", "fabric", "status"];
@@ -51,7 +51,7 @@ pub struct Records {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Where it begins in its file.
-    pub(in crate::report) line: u64,
+    pub(crate) line: u64,
     fields: Vec<String>,
 }
 

@@ -6,9 +6,9 @@ use serde::{Serialize, Serializer};
 use strum::{Display, EnumMessage};
 
 use super::listing;
-use crate::report::chart::{ChartError, FileKind, Record};
-use crate::report::row::rounded;
-use crate::report::run::Run;
+use crate::chart::{ChartError, FileKind, Record};
+use crate::row::rounded;
+use crate::run::Run;
 
 /// What is to be said of a row of the second run against the first; its message is the same without figures and reasons.
 #[derive(Clone, Debug, PartialEq, Display, EnumMessage)]

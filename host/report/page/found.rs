@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::{Section, picture};
-use crate::report::chart::{Record, few, label};
-use crate::report::figures::Figure;
-use crate::report::run::Run;
-use crate::report::{Best, Catalog, Headline, Key, each_once};
+use crate::chart::{Record, few, label};
+use crate::figures::Figure;
+use crate::run::Run;
+use crate::{Best, Catalog, Headline, Key, each_once};
 
 /// Pictures at the beginning.
 pub const SHOWN: usize = 8;

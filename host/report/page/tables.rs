@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use crate::report::chart::{FileKind, label};
-use crate::report::compare::{Compared, Comparison, Verdict};
-use crate::report::run::Run;
+use crate::chart::{FileKind, label};
+use crate::compare::{Compared, Comparison, Verdict};
+use crate::run::Run;
 
 /// Every row of a run, and the columns in which there is something.
 pub fn rows(run: &Run) -> Markup {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::topology::{Way, near};
+use crate::{Way, near};
 use proptest::prelude::*;
 
 /// What matters of a GPU: address, node, cores, cards.
@@ -10,7 +10,7 @@ type Fact = (String, Option<u32>, Option<String>, Vec<String>);
 
 fn facts(tree: &Tree) -> Vec<Fact> {
     let cards = |nics: &[&Function]| nics.iter().map(|nic| nic.address.to_string()).collect();
-    let fact = |near: crate::topology::Near<'_>| {
+    let fact = |near: crate::Near<'_>| {
         (near.gpu.address.to_string(), near.gpu.numa_node, near.gpu.cores.clone(), cards(&near.nics))
     };
     near(tree).into_iter().map(fact).collect()

@@ -1,9 +1,9 @@
 //! One card, and a thread with four, over rails that move nothing.
 
 use super::*;
-use crate::fabric::faulty::{Faults, FaultyRail};
-use crate::fabric::model::Profile;
-use crate::fabric::null::NullRail;
+use crate::model::Profile;
+use crate::null::NullRail;
+use crate::testing::faulty::{Faults, FaultyRail};
 use std::time::{Duration, Instant};
 
 type Opened = (Model, ModelRail<NullRail>, Rc<<NullRail as Rail>::Region>, RemoteRegion);

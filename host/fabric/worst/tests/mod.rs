@@ -7,7 +7,7 @@ mod order;
 mod watch;
 
 use super::*;
-use crate::cuda::{Buffer, Device, Place};
+use ginlab_cuda::{Buffer, Device, Place};
 
 /// Polls after which a test gives up: many times what the longest delays take.
 const PATIENCE: usize = 10_000_000;

@@ -1,12 +1,12 @@
 //! The engine over rails that move bytes, cut small and answer "again" at random: each byte of each put exactly once.
 
 use super::put;
-use crate::fabric::faulty::{Faults, FaultyRail};
-use crate::fabric::layer::{Layer, Layered, Posting};
-use crate::fabric::null::NullRail;
-use crate::fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
-use crate::proxy::engine::{Engine, EngineError};
-use crate::rails::strategy::Strategy;
+use crate::engine::{Engine, EngineError};
+use ginlab_fabric::layer::{Layer, Layered, Posting};
+use ginlab_fabric::null::NullRail;
+use ginlab_fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab_fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
+use ginlab_rails::strategy::Strategy;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
 };

@@ -1,11 +1,11 @@
 //! Targets that do not poll: their completion queues have an end, and nothing is lost.
 
 use super::put;
-use crate::fabric::scripted::queues::{Network, OUTSTANDING, QueueRail};
-use crate::fabric::{Access, Memory};
-use crate::proxy::engine::{Engine, SignalRule};
-use crate::proxy::order::{Rule, unpolled};
-use crate::rails::strategy::Strategy;
+use crate::engine::{Engine, SignalRule};
+use crate::order::{Rule, unpolled};
+use ginlab_fabric::testing::scripted::queues::{Network, OUTSTANDING, QueueRail};
+use ginlab_fabric::{Access, Memory};
+use ginlab_rails::strategy::Strategy;
 use kernels::command::{Command, Opcode, signal_immediate};
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 //! Stalls, and the order in which an engine ends.
 
 use super::{AMPLE, Bench, put};
-use crate::fabric::Completion;
-use crate::proxy::engine::EngineError;
+use crate::engine::EngineError;
+use ginlab_fabric::Completion;
 use std::time::Duration;
 
 #[track_caller]

@@ -1,11 +1,11 @@
 //! Writes of cards into GPU memory that does not order them: flushed between the poll and whatever is told of them.
 
 use super::{Bench, SOON, put};
-use crate::cuda::{DeviceError, Flush};
-use crate::fabric::Completion;
-use crate::proxy::engine::{EngineError, SignalRule};
-use crate::proxy::order::SignalWords;
+use crate::engine::{EngineError, SignalRule};
+use crate::order::SignalWords;
 use cuda_std::memory::{Word, load_acquire_host_u64};
+use ginlab_cuda::{DeviceError, Flush};
+use ginlab_fabric::Completion;
 use kernels::command::{SIGNALS, signal_immediate};
 use std::sync::{Arc, Mutex};
 

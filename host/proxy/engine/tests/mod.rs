@@ -11,8 +11,8 @@ mod signals;
 mod staging;
 
 use super::{Engine, EngineError};
-use crate::fabric::scripted::{Closed, Script, Scripted};
-use crate::fabric::{Access, Completion, Memory, RemoteRegion, Transfer};
+use ginlab_fabric::testing::scripted::{Closed, Script, Scripted};
+use ginlab_fabric::{Access, Completion, Memory, RemoteRegion, Transfer};
 use kernels::command::{Command, Opcode};
 use std::cell::RefCell;
 use std::rc::Rc;

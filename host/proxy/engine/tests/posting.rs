@@ -1,9 +1,9 @@
 //! From commands to transfers, and from completions to the watermark.
 
 use super::{Bench, SOON, SPACE, put};
-use crate::fabric::{Completion, FabricError};
-use crate::proxy::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED};
-use crate::rails::strategy::Strategy;
+use crate::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED};
+use ginlab_fabric::{Completion, FabricError};
+use ginlab_rails::strategy::Strategy;
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
 const STRATEGIES: [Strategy; 4] =

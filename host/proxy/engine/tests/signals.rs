@@ -1,9 +1,9 @@
 //! Signals of puts under each rule, and values that stand in commands: which transfers are posted, and when.
 
 use super::{Bench, SOON, put};
-use crate::fabric::{Completion, Transfer};
-use crate::proxy::engine::{EngineError, SignalRule};
-use crate::proxy::order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, part};
+use crate::engine::{EngineError, SignalRule};
+use crate::order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, part};
+use ginlab_fabric::{Completion, Transfer};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 
 /// Signal 7, 3000 times: some of what it adds travels with the parts, the rest with the head.
@@ -14,7 +14,7 @@ const SIGNAL: Option<u32> = Some(SEVEN);
 fn bench(rails: usize, window: usize, rule: Rule) -> Bench {
     let mut bench = Bench::new(rails, window, SOON);
     bench.engine.set_signals(SignalRule { rule, me: 1, ranks: 2, ..SignalRule::default() }).unwrap();
-    bench.engine.configure(1, crate::rails::strategy::Strategy::Single);
+    bench.engine.configure(1, ginlab_rails::strategy::Strategy::Single);
     bench
 }
 
@@ -91,7 +91,7 @@ fn an_own_signal_follows_the_last_transfer_of_its_put() {
         let mut bench = Bench::new(10, 8, SOON);
         let rule = SignalRule { rule: Rule::Own, me: 1, ranks: 2, early, ..SignalRule::default() };
         bench.engine.set_signals(rule).unwrap();
-        bench.engine.configure(1, crate::rails::strategy::Strategy::Single);
+        bench.engine.configure(1, ginlab_rails::strategy::Strategy::Single);
         bench.submit(put(0, 0, 64));
         bench.submit(signalled(4096));
         let puts = [(64, None), (2048, None), (2048, None)];

@@ -1,9 +1,9 @@
 //! Commands whose bytes are copied before they are posted.
 
 use super::{Bench, SOON, put};
-use crate::cuda::{Copies, DeviceError};
-use crate::proxy::engine::EngineError;
-use crate::proxy::stage::Stage;
+use crate::engine::EngineError;
+use crate::stage::Stage;
+use ginlab_cuda::{Copies, DeviceError};
 use kernels::command::{Command, Opcode};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

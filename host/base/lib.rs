@@ -1,0 +1,11 @@
+//! What every floor of the host stands on: sizes, statistics, the payload pattern, signals of the system, memory that processes share, who
+//! measures with whom.
+
+pub mod memory;
+pub mod memory_file;
+pub mod pairing;
+pub mod pattern;
+pub mod signals;
+pub mod size;
+pub mod stats;
+pub mod text;

@@ -1,0 +1,218 @@
+//! A rail that misbehaves on purpose, for tests and fault experiments: it wraps any rail and follows a script.
+
+use std::collections::VecDeque;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
+
+use nix::sys::mman::mlock;
+
+use crate::layer::{Layer, Layered, Posting};
+use crate::libfabric::{self, Doing};
+use crate::{Completion, FabricError, Memory, Post, Rail, mistake};
+
+/// What goes wrong, and when. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The first so many posts are answered with [`Post::Again`].
+    pub again_first: u64,
+    /// Every so many-th post after those is answered with [`Post::Again`].
+    pub again_every: Option<u64>,
+    /// The completions of these numbers fail (counted from 1 over all transfers of the rail). The data may have been moved.
+    pub fail_completions: Vec<u64>,
+    /// The poll of this number (from 1) and all later ones return an error: the rail is dead.
+    pub dead_from_poll: Option<u64>,
+    /// So many polls, the first ones, report a transfer of a peer's that has failed on its way in.
+    pub incoming_failures: u64,
+    /// Each completion and immediate is held back for so many polls.
+    pub delay_polls: u64,
+    /// The registration of this number (from 1) is refused.
+    pub refuse_registration: Option<u64>,
+    /// Registered memory is locked, as the drivers of cards do and no provider without a card does: what the system refuses to
+    /// lock (`ulimit -l`) is refused. It stays locked until it is freed.
+    pub lock_memory: bool,
+    /// What one poll hands out comes in reverse order.
+    pub reverse: bool,
+}
+
+/// A rail behind a script of faults.
+pub type FaultyRail<R> = Layered<R, Script>;
+
+/// The faults, and how far the script has come.
+#[derive(Debug, Default)]
+pub struct Script {
+    faults: Faults,
+    posts: u64,
+    agains: u64,
+    completed: u64,
+    polls: u64,
+    registrations: u64,
+    /// Completions with the poll at which they are handed out.
+    held: VecDeque<(u64, Completion)>,
+}
+
+impl<R: Rail> FaultyRail<R> {
+    /// Wraps a rail.
+    pub fn new(inner: R, faults: Faults) -> Self {
+        Layered::over(inner, Script { faults, ..Script::default() })
+    }
+
+    /// Replaces the script; the counters go on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.layer.faults = faults;
+    }
+
+    /// Posts seen so far, refused ones included.
+    pub fn posts(&self) -> u64 {
+        self.layer.posts
+    }
+
+    /// Posts answered with [`Post::Again`] by the script.
+    pub fn agains(&self) -> u64 {
+        self.layer.agains
+    }
+}
+
+fn error(rail: &str, operation: &str) -> FabricError {
+    FabricError { code: nix::libc::EIO, ..mistake(rail, operation, "scripted fault") }
+}
+
+fn lock(rail: &str, memory: Memory) -> Result<(), FabricError> {
+    let first = NonNull::new(with_exposed_provenance_mut(memory.address as usize));
+    // SAFETY: the caller of `register` vouches for the memory; locking changes nothing in it.
+    let locked = first.map_or(Ok(()), |first| unsafe { mlock(first, memory.bytes) });
+    let what = format!("registration of {} B", memory.bytes);
+    locked.map_err(|error| libfabric::error(rail, Doing::RegisteringHost, what, -(error as i64)))
+}
+
+impl Script {
+    fn alter(&mut self, rail: &str, completion: Completion) -> Completion {
+        let Completion::Done { token } = completion else { return completion };
+        self.completed += 1;
+        if self.faults.fail_completions.contains(&self.completed) {
+            let error = error(rail, &format!("completion {}", self.completed));
+            return Completion::Failed { token: Some(token), error: Box::new(error) };
+        }
+        Completion::Done { token }
+    }
+}
+
+impl Layer for Script {
+    fn before_register(&mut self, rail: &str, memory: Memory) -> Result<(), FabricError> {
+        self.registrations += 1;
+        if self.faults.refuse_registration == Some(self.registrations) {
+            return Err(error(rail, &format!("registration of {} B", memory.bytes)));
+        }
+        if self.faults.lock_memory { lock(rail, memory) } else { Ok(()) }
+    }
+
+    fn before_post(&mut self, posting: Posting<'_>) -> Post {
+        if matches!(posting, Posting::Receive(_)) {
+            return Post::Accepted;
+        }
+        self.posts += 1;
+        let beyond = self.posts.saturating_sub(self.faults.again_first);
+        let refused =
+            beyond == 0 || self.faults.again_every.is_some_and(|every| every > 0 && beyond.is_multiple_of(every));
+        self.agains += u64::from(refused);
+        if refused { Post::Again } else { Post::Accepted }
+    }
+
+    fn before_poll(&mut self, rail: &str) -> Result<(), FabricError> {
+        self.polls += 1;
+        let dead = self.faults.dead_from_poll.is_some_and(|first| self.polls >= first);
+        if dead { Err(error(rail, "poll")) } else { Ok(()) }
+    }
+
+    fn after_poll(&mut self, rail: &str, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        for completion in completions.drain(..) {
+            let altered = self.alter(rail, completion);
+            self.held.push_back((self.polls.saturating_add(self.faults.delay_polls), altered));
+        }
+        if self.polls <= self.faults.incoming_failures {
+            let error = Box::new(error(rail, "an incoming transfer"));
+            completions.push(Completion::Failed { token: None, error });
+        }
+        let start = completions.len();
+        while self.held.front().is_some_and(|(due, _)| *due <= self.polls) {
+            completions.extend(self.held.pop_front().map(|(_, completion)| completion));
+        }
+        if self.faults.reverse {
+            completions[start..].reverse();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::null::NullRail;
+    use crate::{Access, Transfer};
+
+    fn run(faults: Faults, posts: u64, polls: usize) -> (Vec<Vec<Result<u64, u64>>>, FaultyRail<NullRail>) {
+        let mut rail = FaultyRail::new(NullRail::new(), faults);
+        rail.insert_peers(&[Vec::new()]).expect("a peer");
+        // SAFETY: a null rail does not touch the memory.
+        let region = unsafe { rail.register(Memory { address: 0, bytes: 64, cuda_device: None }, Access::ALL) }
+            .expect("a region");
+        let remote = rail.remote(&region);
+        for token in 0..posts {
+            let (local_offset, peer, remote_offset, bytes, immediate, more) = (0, 0, 0, 8, None, false);
+            let transfer = Transfer { local_offset, peer, remote, remote_offset, bytes, immediate, token, more };
+            // SAFETY: a null rail does not touch the memory.
+            unsafe { rail.write(&region, &transfer) }.expect("a post");
+        }
+        let batches = (0..polls)
+            .map(|_| {
+                let mut completions = Vec::new();
+                rail.poll(&mut completions).expect("a poll");
+                completions
+                    .into_iter()
+                    .map(|completion| match completion {
+                        Completion::Done { token } => Ok(token),
+                        Completion::Failed { token, .. } => Err(token.expect("a token")),
+                        other => panic!("only writes were posted: {other:?}"),
+                    })
+                    .collect()
+            })
+            .collect();
+        (batches, rail)
+    }
+
+    #[test]
+    fn without_faults_it_is_the_rail_itself() {
+        let (batches, rail) = run(Faults::default(), 3, 2);
+        assert_eq!(batches, [vec![Ok(0), Ok(1), Ok(2)], vec![]]);
+        assert_eq!((rail.posts(), rail.agains(), rail.inner().counted().map(|counted| counted.0)), (3, 0, Some(3)));
+    }
+
+    #[test]
+    fn storms_of_again_come_first_and_every_so_often() {
+        let faults = Faults { again_first: 2, again_every: Some(3), ..Default::default() };
+        let (batches, rail) = run(faults, 9, 1);
+        // Posts 1 and 2, then 5 and 8 are refused; their tokens are one less.
+        assert_eq!(batches, [vec![Ok(2), Ok(3), Ok(5), Ok(6), Ok(8)]]);
+        assert_eq!(rail.agains(), 4);
+    }
+
+    #[test]
+    fn chosen_completions_fail_with_their_token() {
+        let (batches, _) = run(Faults { fail_completions: vec![2], ..Default::default() }, 3, 1);
+        assert_eq!(batches, [vec![Ok(0), Err(1), Ok(2)]]);
+    }
+
+    #[test]
+    fn completions_come_late_and_in_reverse() {
+        let (batches, _) = run(Faults { delay_polls: 2, reverse: true, ..Default::default() }, 3, 4);
+        assert_eq!(batches, [vec![], vec![], vec![Ok(2), Ok(1), Ok(0)], vec![]]);
+    }
+
+    #[test]
+    fn a_dead_rail_says_so_at_every_poll() {
+        let mut rail = FaultyRail::new(NullRail::new(), Faults { dead_from_poll: Some(2), ..Default::default() });
+        let mut completions = Vec::new();
+        assert!(rail.poll(&mut completions).is_ok());
+        for _ in 0..3 {
+            assert!(rail.poll(&mut completions).expect_err("dead").to_string().contains("scripted fault"));
+        }
+    }
+}

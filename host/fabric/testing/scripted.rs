@@ -1,0 +1,174 @@
+//! A rail for unit tests: it moves nothing, does what a test tells it, and keeps what it was asked.
+
+pub mod queues;
+
+use crate::{
+    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// An address that such a rail refuses.
+pub const NO_ADDRESS: &[u8] = b"no address";
+
+/// What a rail has been asked, and what it answers.
+#[derive(Default)]
+pub struct Script {
+    pub written: Vec<Transfer>,
+    pub read: Vec<Transfer>,
+    /// Posts are answered with "again".
+    pub full: bool,
+    /// Posts are answered with an error once so many have been taken.
+    pub breaks_after: Option<usize>,
+    /// What the next poll hands out.
+    pub ready: Vec<Completion>,
+    /// Each poll completes what was posted, after so many polls without.
+    pub completes_after: Option<u32>,
+    pub dead: bool,
+    pub panics: bool,
+    pub polls: u32,
+    /// Peer and message.
+    pub sent: Vec<(usize, Message)>,
+    pub received: Vec<Message>,
+    /// Receives that were taken back.
+    pub cancelled: Vec<u64>,
+    /// Peers that have been made known one by one.
+    pub peers: usize,
+    pub removed: Vec<usize>,
+}
+
+/// What was closed, in order, and how many polls there had been.
+pub type Closed = Rc<RefCell<Vec<String>>>;
+
+pub struct Scripted {
+    name: String,
+    limits: RailLimits,
+    script: Rc<RefCell<Script>>,
+    closed: Closed,
+}
+
+pub struct ScriptedRegion {
+    remote: RemoteRegion,
+    name: String,
+    closed: Closed,
+}
+
+impl Drop for ScriptedRegion {
+    fn drop(&mut self) {
+        self.closed.borrow_mut().push(format!("region of {}", self.name));
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.closed.borrow_mut().push(self.name.clone());
+    }
+}
+
+impl Scripted {
+    pub fn new(name: String, longest: u64, script: &Rc<RefCell<Script>>, closed: &Closed) -> Scripted {
+        let limits = RailLimits {
+            max_transfer_bytes: longest,
+            max_outstanding: 64,
+            immediate_bytes: 4,
+            link_bits_per_second: None,
+            cuda_memory: false,
+        };
+        Scripted { name, limits, script: script.clone(), closed: closed.clone() }
+    }
+
+    fn error(&self, operation: &str) -> FabricError {
+        let (operation, text) = (operation.to_owned(), "as the test says".to_owned());
+        FabricError { rail: self.name.clone(), operation, code: 5, text, hint: String::new() }
+    }
+
+    fn take(&mut self, transfer: &Transfer, read: bool) -> Result<Post, FabricError> {
+        let mut script = self.script.borrow_mut();
+        if script.full {
+            return Ok(Post::Again);
+        }
+        if script.breaks_after == Some(script.written.len()) {
+            return Err(self.error("post"));
+        }
+        if read { &mut script.read } else { &mut script.written }.push(*transfer);
+        Ok(Post::Accepted)
+    }
+}
+
+impl Rail for Scripted {
+    type Region = ScriptedRegion;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        Ok(Vec::new())
+    }
+    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<ScriptedRegion, FabricError> {
+        let remote = RemoteRegion { key: 0, base: 0, bytes: memory.bytes as u64 };
+        Ok(ScriptedRegion { remote, name: self.name.clone(), closed: self.closed.clone() })
+    }
+    fn remote(&self, region: &ScriptedRegion) -> RemoteRegion {
+        region.remote
+    }
+    unsafe fn write(&mut self, _: &ScriptedRegion, transfer: &Transfer) -> Result<Post, FabricError> {
+        self.take(transfer, false)
+    }
+    unsafe fn read(&mut self, _: &ScriptedRegion, transfer: &Transfer) -> Result<Post, FabricError> {
+        self.take(transfer, true)
+    }
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        if address == NO_ADDRESS {
+            return Err(crate::mistake(&self.name, "add_peer".to_owned(), "this is no address"));
+        }
+        let mut script = self.script.borrow_mut();
+        script.peers += 1;
+        // Not the caller's own numbers.
+        Ok(script.peers + 6)
+    }
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+        self.script.borrow_mut().removed.push(peer);
+        Ok(())
+    }
+    unsafe fn send(&mut self, _: &ScriptedRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
+        let mut script = self.script.borrow_mut();
+        if script.full {
+            return Ok(Post::Again);
+        }
+        script.sent.push((peer, *message));
+        Ok(Post::Accepted)
+    }
+    unsafe fn receive(&mut self, _: &ScriptedRegion, message: &Message) -> Result<Post, FabricError> {
+        let mut script = self.script.borrow_mut();
+        if script.full {
+            return Ok(Post::Again);
+        }
+        script.received.push(*message);
+        Ok(Post::Accepted)
+    }
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        self.script.borrow_mut().cancelled.push(token);
+        Ok(())
+    }
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut script = self.script.borrow_mut();
+        assert!(!script.panics, "expected by the test: this rail panics");
+        script.polls += 1;
+        completions.append(&mut script.ready);
+        if script.completes_after.is_some_and(|polls| script.polls > polls) {
+            let tokens: Vec<u64> = script.written.drain(..).map(|transfer| transfer.token).collect();
+            completions.extend(tokens.into_iter().map(|token| Completion::Done { token }));
+        }
+        if script.dead { Err(self.error("poll")) } else { Ok(()) }
+    }
+    unsafe fn bare_writes(&mut self, _: &ScriptedRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
+        let figure = run.peer as u64 * 1_000_000 + run.remote.key * 1000 + run.bytes;
+        (run.count > 0).then_some(Ok(figure as f64))
+    }
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        None
+    }
+}

@@ -1,0 +1,165 @@
+//! The device's clock and this process's, on one line: repeated questions of the CPU, each answered with the device's time
+//! between two looks at the CPU's clock.
+
+use crate::ping_pong::MeasureError;
+use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
+use cuda_std::thread::global_timer_ns;
+use ginlab_cuda::{Device, DeviceError, Place};
+use kernels::clock::{CLOCK_KERNEL, ClockArgs, answered};
+use kernels::ring::{HostWords, Status};
+use std::time::{Duration, Instant};
+
+/// How the device's clock stands to [`global_timer_ns`] of this process, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Offset {
+    /// The moment, by this process's clock.
+    pub at_ns: u64,
+    /// The device's time less this process's.
+    pub offset_ns: f64,
+    /// The offset is right to this, either way.
+    pub uncertainty_ns: f64,
+    /// The step of the device's clock.
+    pub step_ns: u64,
+}
+
+/// Two offsets, before and after what was traced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alignment {
+    /// Before.
+    pub before: Offset,
+    /// After.
+    pub after: Offset,
+}
+
+impl Alignment {
+    /// A time of the device's clock by this process's; the clocks' drift between the two offsets is taken as even.
+    #[must_use]
+    pub fn to_host(&self, device_ns: u64) -> f64 {
+        let (before, after) = (self.before, self.after);
+        let at = |offset: &Offset| offset.at_ns as f64 + offset.offset_ns;
+        let span = at(&after) - at(&before);
+        let part = if span > 0.0 { ((device_ns as f64 - at(&before)) / span).clamp(0.0, 1.0) } else { 0.0 };
+        device_ns as f64 - (before.offset_ns + part * (after.offset_ns - before.offset_ns))
+    }
+
+    /// How far a converted time may be off, either way.
+    #[must_use]
+    pub fn uncertainty_ns(&self) -> f64 {
+        self.before.uncertainty_ns.max(self.after.uncertainty_ns)
+    }
+}
+
+/// One question and its answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Round {
+    asked: u64,
+    device: u64,
+    heard: u64,
+}
+
+/// Asks the device's clock so often.
+///
+/// # Errors
+/// See [`MeasureError`].
+pub fn offset(device: &Device, rounds: u64, timeout: Duration) -> Result<Offset, MeasureError> {
+    let flags = device.allocate(Place::Host, size_of::<HostWords>())?;
+    let results = device.allocate(Place::Device, 16)?;
+    let args = ClockArgs {
+        flags: flags.pointer(),
+        rounds,
+        timeout_ns: timeout.as_nanos() as u64,
+        step_ns: results.pointer(),
+        stop: (results.address() + 8) as *mut u64,
+    };
+    // SAFETY: flags and results live until the launch has ended.
+    let launch = unsafe { device.launch(&CLOCK_KERNEL, 1, 1, args) }?;
+    // SAFETY: zeroed memory of this size and alignment; both parties use atomic accesses.
+    let words = unsafe { &*flags.pointer::<HostWords>() };
+    let deadline = Instant::now() + timeout;
+    let emulated = matches!(device, Device::Emulated);
+    let mut found = Vec::with_capacity(rounds as usize);
+    'rounds: for round in 1..=rounds {
+        let asked = global_timer_ns();
+        store_release_host_u64(&words.completion.0.0, round);
+        let mut spins = 0u32;
+        let device = loop {
+            if let Some(time) = answered(round, load_acquire_host_u64(&words.tail.0)) {
+                break time;
+            }
+            spins = spins.wrapping_add(1);
+            if spins.is_multiple_of(1 << 10) && Instant::now() > deadline {
+                break 'rounds;
+            }
+            if emulated {
+                std::thread::yield_now();
+            }
+        };
+        let heard = global_timer_ns();
+        found.push(Round { asked, device, heard });
+    }
+    // What was not asked keeps the kernel waiting: ask all at once.
+    store_release_host_u64(&words.completion.0.0, rounds);
+    launch.wait(|| Ok::<(), DeviceError>(()))?;
+    let mut results_found = [0u64; 2];
+    results.read(0, &mut results_found)?;
+    let [step, stop] = results_found;
+    if stop != 0 {
+        return Err(MeasureError::Ended("clock", Status(stop)));
+    }
+    fit(&found, step).ok_or(MeasureError::Ended("clock", Status::DEADLINE))
+}
+
+/// Each round says that the device's time was read between question and answer; together they leave a narrow range.
+fn fit(rounds: &[Round], step: u64) -> Option<Offset> {
+    let difference = |device: u64, host: u64| device as f64 - host as f64;
+    // The clock shows the time of its last step.
+    let least = rounds.iter().map(|round| difference(round.device, round.heard)).reduce(f64::max)?;
+    let most = rounds.iter().map(|round| difference(round.device + step, round.asked)).reduce(f64::min)?;
+    let at = rounds[rounds.len() / 2].asked;
+    Some(Offset {
+        at_ns: at,
+        offset_ns: (least + most) / 2.0,
+        uncertainty_ns: ((most - least).abs() / 2.0).max(step as f64 / 2.0),
+        step_ns: step,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the two ways take, the true offset is within the stated uncertainty.
+        #[test]
+        fn the_true_offset_is_in_the_range(
+            ways in proptest::collection::vec((100u64..5000, 100u64..5000), 1..50), offset in 0u64..1 << 40, step in 1u64..64,
+        ) {
+            let mut now = 1 << 20;
+            let rounds: Vec<Round> = ways.iter().map(|(there, back)| {
+                let asked = now;
+                let device = (asked + there + offset) / step * step;
+                now += there + back;
+                Round { asked, device, heard: now }
+            }).collect();
+            let fitted = fit(&rounds, step).expect("there are rounds");
+            prop_assert!((fitted.offset_ns - offset as f64).abs() <= fitted.uncertainty_ns + 1.0, "{fitted:?}");
+        }
+    }
+
+    #[test]
+    fn a_drift_between_two_offsets_is_taken_out() {
+        let at = |at_ns, offset_ns| Offset { at_ns, offset_ns, uncertainty_ns: 1.0, step_ns: 1 };
+        let alignment = Alignment { before: at(1000, 500.0), after: at(2000, 600.0) };
+        assert_eq!(alignment.to_host(1500), 1000.0);
+        assert_eq!(alignment.to_host(2600), 2000.0);
+        assert!((alignment.to_host(2050) - 1500.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_emulated_device_has_our_clock() {
+        let device = Device::Emulated;
+        let found = offset(&device, 100, Duration::from_secs(20)).expect("an offset");
+        assert!(found.offset_ns.abs() <= found.uncertainty_ns, "{found:?}");
+    }
+}

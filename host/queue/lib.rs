@@ -1,0 +1,344 @@
+//! Queues between a grid and CPU threads, for their own sake: the memory of each algorithm, and consumers that check what
+//! comes out instead of writing it to a network.
+
+use crossbeam_utils::CachePadded;
+use ginlab_cuda::{Buffer, Device, DeviceError, Place, flush_stores};
+use ginlab_proxy::ring::{HostVisible, RingMemory, RingPlace, check_slots};
+use kernels::queue_kernel::{CONTENT, element_word};
+use kernels::ring::consumer::Consumer;
+use kernels::ring::{Ring, Status};
+use kernels::vyukov::{QueueWords, Vyukov, VyukovConsumer};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Elements between two publications of what was taken, at most.
+const BATCH: u64 = 64;
+
+/// The memory of one queue.
+#[derive(Debug)]
+pub enum QueueMemory {
+    /// The ring.
+    Ring(RingMemory),
+    /// Vyukov's queue.
+    Vyukov(VyukovMemory),
+}
+
+/// The memory of a queue after Vyukov: all of it shared.
+#[derive(Debug)]
+pub struct VyukovMemory {
+    cells: HostVisible,
+    words: HostVisible,
+    queue: Vyukov,
+}
+
+impl VyukovMemory {
+    /// Allocates an empty queue with a power of two of cells, at least 2, for elements of so many words.
+    ///
+    /// # Errors
+    /// For any other number of cells, or when the memory is not to be had.
+    pub fn new(
+        device: &Device,
+        place: RingPlace,
+        slots: usize,
+        words: u32,
+        timeout: Duration,
+    ) -> Result<VyukovMemory, DeviceError> {
+        check_slots(slots)?;
+        if slots < 2 {
+            return Err(DeviceError::Refused(
+                "one slot: Vyukov's queue cannot tell a full cell from a free one".into(),
+            ));
+        }
+        let cell_words = words + 1;
+        let cells = HostVisible::new(device, place, slots * cell_words as usize * size_of::<u64>())?;
+        let start = cells.host_pointer::<u64>().cast_mut();
+        for cell in 0..slots {
+            // SAFETY: the allocation holds `slots` cells of this many words, and nobody uses it yet.
+            unsafe { start.add(cell * cell_words as usize).write_volatile(cell as u64) };
+        }
+        if cells.holds_stores_back() {
+            flush_stores();
+        }
+        let words = HostVisible::new(device, place, size_of::<QueueWords>())?;
+        let queue = Vyukov {
+            cells: cells.device_pointer(),
+            words: words.device_pointer(),
+            log2_capacity: slots.trailing_zeros(),
+            cell_words,
+            timeout_ns: timeout.as_nanos() as u64,
+        };
+        Ok(VyukovMemory { cells, words, queue })
+    }
+}
+
+/// Queues of one kind as a kernel's argument.
+#[derive(Debug)]
+pub struct Queues {
+    memories: Vec<QueueMemory>,
+    table: Buffer,
+}
+
+impl Queues {
+    /// Puts the queues' descriptions into device memory.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn new(device: &Device, memories: Vec<QueueMemory>) -> Result<Queues, DeviceError> {
+        let most = size_of::<Ring>().max(size_of::<Vyukov>());
+        let table = device.allocate(Place::Device, memories.len() * most)?;
+        let mut rings = Vec::new();
+        let mut vyukovs = Vec::new();
+        for memory in &memories {
+            match memory {
+                QueueMemory::Ring(memory) => rings.push(memory.ring()),
+                QueueMemory::Vyukov(memory) => vyukovs.push(memory.queue),
+            }
+        }
+        table.write(0, &rings)?;
+        table.write(0, &vyukovs)?;
+        Ok(Queues { memories, table })
+    }
+
+    /// Address of the descriptions, for kernels.
+    pub fn pointer(&self) -> *const u8 {
+        self.table.pointer()
+    }
+
+    /// The CPU's ends.
+    ///
+    /// # Safety
+    /// The elements have `WORDS` words. Taken once, and not used after these queues are gone.
+    pub unsafe fn consumers<const WORDS: usize>(&self) -> Vec<CachePadded<QueueConsumer<WORDS>>> {
+        let end = |memory: &QueueMemory| match memory {
+            // SAFETY: the caller's contract.
+            QueueMemory::Ring(memory) => QueueConsumer::Ring(unsafe { memory.consumer() }),
+            QueueMemory::Vyukov(memory) => {
+                let (cells, words) = (memory.cells.host_pointer(), memory.words.host_pointer());
+                // SAFETY: the caller's contract.
+                let consumer = unsafe { VyukovConsumer::new(&Vyukov { cells, words, ..memory.queue }) };
+                QueueConsumer::Vyukov { consumer, flushes: memory.cells.holds_stores_back() }
+            }
+        };
+        self.memories.iter().map(end).map(CachePadded::new).collect()
+    }
+
+    /// Where the rings stand, for messages about waits that ended.
+    pub fn state(&self) -> String {
+        let state = |memory: &QueueMemory| match memory {
+            QueueMemory::Ring(memory) => memory.state(),
+            QueueMemory::Vyukov(_) => "Vyukov's queue".into(),
+        };
+        self.memories.iter().map(state).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The CPU's end of a queue. It goes padded, since each thread writes its own with every batch.
+#[derive(Debug)]
+pub enum QueueConsumer<const WORDS: usize> {
+    /// Of the ring.
+    Ring(Consumer<WORDS>),
+    /// Of Vyukov's queue.
+    Vyukov {
+        /// The end itself.
+        consumer: VyukovConsumer<WORDS>,
+        /// "Free" is stored into memory that holds stores back.
+        flushes: bool,
+    },
+}
+
+impl<const WORDS: usize> QueueConsumer<WORDS> {
+    #[inline(always)]
+    fn pop_each(&mut self, most: u64, each: impl FnMut([u64; WORDS])) -> u64 {
+        match self {
+            QueueConsumer::Ring(consumer) => consumer.pop_each(most, each),
+            QueueConsumer::Vyukov { consumer, .. } => consumer.pop_each(most, each),
+        }
+    }
+
+    /// After a batch: completion, for which somebody may wait, and the slots once there are enough of them.
+    #[inline(always)]
+    fn publish(&mut self, step: u64) {
+        match self {
+            QueueConsumer::Ring(consumer) => {
+                consumer.publish_watermark(consumer.cursor());
+                if consumer.unpublished() >= step {
+                    consumer.publish_tail();
+                }
+            }
+            QueueConsumer::Vyukov { flushes: true, .. } => flush_stores(),
+            QueueConsumer::Vyukov { .. } => {}
+        }
+    }
+
+    /// Ends every wait of the kernels.
+    pub fn stop(&self) {
+        match self {
+            QueueConsumer::Ring(consumer) => consumer.publish_status(Status::STOPPED),
+            QueueConsumer::Vyukov { consumer, flushes } => {
+                consumer.publish_status(Status::STOPPED);
+                if *flushes {
+                    flush_stores();
+                }
+            }
+        }
+    }
+
+    /// Nanoseconds of one look at an empty queue.
+    pub fn empty_poll_ns(&mut self) -> f64 {
+        const LOOKS: u32 = 200_000;
+        let started = Instant::now();
+        for _ in 0..LOOKS {
+            std::hint::black_box(self.pop_each(1, drop));
+        }
+        started.elapsed().as_nanos() as f64 / f64::from(LOOKS)
+    }
+}
+
+/// What a consumer does with what it takes.
+#[derive(Clone, Debug)]
+pub struct Duty {
+    /// Elements that will come, by queue.
+    pub expected: Vec<u64>,
+    /// Slots of a queue.
+    pub slots: u64,
+    /// Check each element against what its producer must have pushed (as many as the grid has); otherwise only add up.
+    pub check: Option<u32>,
+    /// Stand still for so long after every so many elements.
+    pub pause: Option<(u64, Duration)>,
+    /// Give way while nothing comes.
+    pub yields: bool,
+}
+
+/// What a consumer has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Elements.
+    pub count: u64,
+    /// Sum of all their words, modulo 2^63.
+    pub sum: u64,
+    /// Elements that were torn, or were not the next of their producer (counted only where each is checked).
+    pub wrong: u64,
+    /// Looks that found nothing.
+    pub empty: u64,
+}
+
+/// Takes from the queues in turn until all that is expected has come, or `stop` is raised: then the kernels' waits are
+/// ended.
+pub fn consume<const WORDS: usize>(
+    consumers: &mut [CachePadded<QueueConsumer<WORDS>>],
+    duty: &Duty,
+    stop: &AtomicBool,
+) -> Taken {
+    let mut taken = Taken::default();
+    let all: u64 = duty.expected.iter().sum();
+    let mut next = vec![0u32; duty.check.unwrap_or(0) as usize];
+    let mut until_pause = duty.pause.map_or(u64::MAX, |(every, _)| every);
+    let mut idle = false;
+    while taken.count < all {
+        let before = taken.count;
+        for consumer in consumers.iter_mut() {
+            // A sum for each word, so that they are added side by side: a consumer of commands is at the limit of its core.
+            let mut sums = [0u64; WORDS];
+            let mut add = |words: &[u64; WORDS]| {
+                sums.iter_mut().zip(words).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+            };
+            let batch = if duty.check.is_some() {
+                consumer.pop_each(BATCH, |words| {
+                    add(&words);
+                    taken.wrong += u64::from(!is_next(&words, &mut next));
+                })
+            } else {
+                consumer.pop_each(BATCH, |words| add(&words))
+            };
+            if batch > 0 {
+                taken.sum = sums.iter().fold(taken.sum, |all, sum| all.wrapping_add(*sum)) & CONTENT;
+                taken.count += batch;
+                consumer.publish(BATCH.min(duty.slots / 4));
+            }
+        }
+        if let Some((every, pause)) = duty.pause
+            && taken.count >= until_pause
+        {
+            until_pause = taken.count + every;
+            let end = Instant::now() + pause;
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        }
+        if taken.count == before {
+            taken.empty += 1;
+            if !idle {
+                idle = true;
+                consumers.iter_mut().for_each(|consumer| consumer.publish(0));
+            }
+            if stop.load(Ordering::Relaxed) {
+                consumers.iter().for_each(|consumer| consumer.stop());
+                break;
+            }
+            // With a core to itself it does not even pause, which takes as long as 30 elements.
+            if duty.yields {
+                std::thread::yield_now();
+            }
+        } else {
+            idle = false;
+        }
+    }
+    taken
+}
+
+/// Whether the element is whole and the next of its producer.
+fn is_next<const WORDS: usize>(words: &[u64; WORDS], next: &mut [u32]) -> bool {
+    let (producer, number) = ((words[0] >> 32) as usize, words[0] as u32);
+    let whole = (1..WORDS).all(|index| words[index] == element_word(words[0], index as u32));
+    match next.get_mut(producer) {
+        Some(expected) if whole && *expected == number => {
+            *expected += 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The sum of all words that so many producers push in so many pushes each, modulo 2^63.
+pub fn expected_sum(producers: u64, pushes: u64, words: u32) -> u64 {
+    let below = |count: u64| (count as u128 * (count as u128).saturating_sub(1) / 2) as u64;
+    let first = (below(producers) << 32).wrapping_mul(pushes).wrapping_add(below(pushes).wrapping_mul(producers));
+    let elements = producers.wrapping_mul(pushes);
+    let of_word = |index: u32| {
+        let constant = element_word(0, index).wrapping_mul(elements);
+        first.wrapping_mul(2 * u64::from(index) + 1).wrapping_add(constant)
+    };
+    (0..words).fold(0u64, |sum, index| sum.wrapping_add(of_word(index))) & CONTENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::queue_kernel::first_word;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_sum_is_that_of_all_elements(producers in 1u32..40, pushes in 1u32..40, words in 1u32..20) {
+            let elements = (0..producers).flat_map(|producer| (0..pushes).map(move |push| first_word(producer, push)));
+            let sum = elements.flat_map(|first| (0..words).map(move |index| element_word(first, index)))
+                .fold(0u64, u64::wrapping_add) & CONTENT;
+            prop_assert_eq!(sum, expected_sum(producers.into(), pushes.into(), words));
+        }
+    }
+
+    #[test]
+    fn a_torn_an_early_and_a_foreign_element_are_seen() {
+        let element = |producer, number| {
+            std::array::from_fn::<u64, 4, _>(|i| element_word(first_word(producer, number), i as u32))
+        };
+        let mut next = vec![0; 2];
+        assert!(is_next(&element(1, 0), &mut next));
+        assert!(!is_next(&element(1, 0), &mut next), "twice");
+        assert!(!is_next(&element(0, 1), &mut next), "one lost");
+        assert!(!is_next(&element(2, 0), &mut next), "no such producer");
+        let mut torn = element(0, 0);
+        torn[3] ^= 1;
+        assert!(!is_next(&torn, &mut next), "torn");
+    }
+}

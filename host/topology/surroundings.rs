@@ -1,0 +1,215 @@
+//! What surrounds a run and decides its results: environment variables, clocks, and the network cards' own counters.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// Variables whose names begin so decide what libraries do.
+const PREFIXES: [&str; 13] = [
+    "FI_",
+    "CUDA_",
+    "NCCL_",
+    "OFI_NCCL_",
+    "GINLAB_",
+    "OMP_",
+    "UCX_",
+    "OMPI_MCA_",
+    "PMIX_MCA_",
+    "RDMAV_",
+    "MLX5_",
+    "EFA_",
+    "TOKIO_",
+];
+/// Whole names of the same kind. (Other variables of `NVIDIA_` are for the container's start, and long.)
+const NAMES: [&str; 4] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF", "NVIDIA_VISIBLE_DEVICES"];
+/// What has one of these in its name is nobody's business.
+const SECRETS: [&str; 7] = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "KEY"];
+
+/// Of these variables those that decide results, as `NAME=value`, by name; never secrets.
+pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
+    let plain = |text: OsString| text.to_string_lossy().into_owned();
+    let mut chosen: Vec<String> = variables
+        .into_iter()
+        .map(|(name, value)| (plain(name), plain(value)))
+        .filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name.as_str()))
+        .filter(|(name, _)| !SECRETS.iter().any(|secret| name.to_ascii_uppercase().contains(secret)))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    chosen.sort();
+    chosen
+}
+
+/// The clocks of the GPUs as lines; null where no driver tells them.
+pub fn gpu_clocks() -> Value {
+    let lines = crate::nvml::clocks();
+    if lines.is_empty() { Value::Null } else { lines.into() }
+}
+
+/// The counters of all network cards: by device (`rdmap79s0/1` is port 1 of an RDMA device), then by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<String, BTreeMap<String, u64>>);
+
+impl Counters {
+    /// Reads them: `hw_counters` and `counters` of RDMA devices' ports, `statistics` of network interfaces that are hardware. `root`
+    /// is `/`, or a recorded tree.
+    pub fn read(root: &Path) -> Counters {
+        let mut counters = Counters::default();
+        let class = root.join("sys/class");
+        for (device, path) in entries(&class.join("infiniband")) {
+            for (port, path) in entries(&path.join("ports")) {
+                for kind in ["hw_counters", "counters"] {
+                    counters.add(format!("{device}/{port}"), &path.join(kind));
+                }
+            }
+        }
+        for (interface, path) in entries(&class.join("net")) {
+            // Bridges, veths and the loopback are no cards.
+            if path.join("device").exists() {
+                counters.add(interface, &path.join("statistics"));
+            }
+        }
+        counters
+    }
+
+    /// Devices that have counters; those with a `/` are ports of RDMA devices.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Counters of trouble that are not 0, a line each: `rdmap79s0/1 rx_drops 0 -> 7`.
+    pub fn trouble(&self) -> Vec<String> {
+        let mut before = self.clone();
+        before.0.values_mut().flat_map(BTreeMap::values_mut).for_each(|value| *value = 0);
+        trouble(&before.changes(self))
+    }
+
+    fn add(&mut self, device: String, folder: &Path) {
+        for (name, path) in entries(folder) {
+            // Some files of a card's are settings, or cannot be read.
+            let Some(value) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) else { continue };
+            self.0.entry(device.clone()).or_default().insert(name, value);
+        }
+    }
+
+    /// What has changed since, as `{device: {counter: [before, after]}}`; null where there is no counter at all.
+    pub fn changes(&self, after: &Counters) -> Value {
+        if self.0.is_empty() {
+            return Value::Null;
+        }
+        let mut devices = serde_json::Map::new();
+        for (device, counters) in &self.0 {
+            let now = |name: &String| after.0.get(device)?.get(name).copied();
+            let changed = |(name, before): (&String, &u64)| {
+                let after = now(name).filter(|after| after != before)?;
+                Some((name.clone(), Value::from(vec![*before, after])))
+            };
+            let changed: serde_json::Map<String, Value> = counters.iter().filter_map(changed).collect();
+            if !changed.is_empty() {
+                devices.insert(device.clone(), changed.into());
+            }
+        }
+        devices.into()
+    }
+}
+
+/// Of such changes the counters that tell of trouble, a line each: drops, errors, retransmissions, timeouts.
+pub fn trouble(changes: &Value) -> Vec<String> {
+    const TROUBLE: [&str; 6] = ["drop", "err", "retrans", "timeout", "discard", "out_of_"];
+    let devices = changes.as_object().into_iter().flatten();
+    let counters = devices.flat_map(|(device, counters)| {
+        let counters = counters.as_object().into_iter().flatten();
+        counters.map(move |(name, change)| (device, name, change))
+    });
+    counters
+        .filter(|(_, name, _)| TROUBLE.iter().any(|part| name.contains(part)))
+        .map(|(device, name, change)| format!("{device} {name} {} -> {}", change[0], change[1]))
+        .collect()
+}
+
+/// Names and paths in a folder, by name; none where there is no such folder.
+fn entries(folder: &Path) -> BTreeMap<String, std::path::PathBuf> {
+    let Ok(found) = fs::read_dir(folder) else { return BTreeMap::new() };
+    found
+        .filter_map(|entry| entry.ok())
+        .map(|one| (one.file_name().to_string_lossy().into_owned(), one.path()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_decides_is_listed_and_no_secret() {
+        let variables = [
+            ("NCCL_DEBUG", "INFO"),
+            ("FI_EFA_USE_DEVICE_RDMA", "1"),
+            ("GINLAB_TOKEN", "hidden-1"),
+            ("NCCL_SECRET_THING", "hidden-2"),
+            ("UCX_KEY", "hidden-3"),
+            ("AWS_SECRET_ACCESS_KEY", "hidden-4"),
+            ("HOME", "/root"),
+            ("GINLAB_GDRAPI", "two\nlines"),
+            ("LD_PRELOAD", "libx.so"),
+            ("CUDA_VISIBLE_DEVICES", ""),
+        ];
+        let listed = environment(variables.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(
+            listed,
+            [
+                "CUDA_VISIBLE_DEVICES=",
+                "FI_EFA_USE_DEVICE_RDMA=1",
+                "GINLAB_GDRAPI=two\nlines",
+                "LD_PRELOAD=libx.so",
+                "NCCL_DEBUG=INFO"
+            ]
+        );
+    }
+
+    /// A card of EFA, an interface of hardware and a virtual one.
+    fn machine(root: &Path, sent: u64) {
+        let write = |path: &str, text: &str| {
+            let path = root.join("sys/class").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("infiniband/rdmap79s0/ports/1/hw_counters/tx_bytes", &format!("{sent}\n"));
+        write("infiniband/rdmap79s0/ports/1/hw_counters/rx_drops", "7\n");
+        write("infiniband/rdmap79s0/ports/1/hw_counters/lifespan", "ten\n");
+        write("infiniband/mlx5_0/ports/2/counters/port_xmit_data", &format!("{}\n", sent / 4));
+        write("net/eth0/statistics/tx_packets", &format!("{}\n", sent / 100));
+        write("net/eth0/device/vendor", "0x1d0f\n");
+        write("net/veth1/statistics/tx_packets", &format!("{sent}\n"));
+    }
+
+    #[test]
+    fn counters_before_and_after() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Counters::read(root.path()).changes(&Counters::default()), Value::Null);
+        machine(root.path(), 1000);
+        let before = Counters::read(root.path());
+        assert_eq!(before.changes(&before), serde_json::json!({}), "there are cards, and nothing has moved");
+        machine(root.path(), 9000);
+        assert_eq!(
+            before.changes(&Counters::read(root.path())),
+            serde_json::json!({
+                "eth0": { "tx_packets": [10, 90] },
+                "mlx5_0/2": { "port_xmit_data": [250, 2250] },
+                "rdmap79s0/1": { "tx_bytes": [1000, 9000] },
+            })
+        );
+        let changes =
+            serde_json::json!({ "eth0": { "tx_packets": [1, 2], "rx_errors": [0, 3] }, "x/1": { "rx_drops": [7, 9] } });
+        assert_eq!(trouble(&changes), ["eth0 rx_errors 0 -> 3", "x/1 rx_drops 7 -> 9"]);
+        assert!(trouble(&Value::Null).is_empty());
+        assert_eq!(before.trouble(), ["rdmap79s0/1 rx_drops 0 -> 7"]);
+        assert_eq!(before.devices().collect::<Vec<_>>(), ["eth0", "mlx5_0/2", "rdmap79s0/1"]);
+        // A card that has gone meanwhile is no error.
+        assert_eq!(before.changes(&Counters::default()), serde_json::json!({}));
+    }
+}
