@@ -15,7 +15,8 @@ use std::error::Error;
 use std::time::Duration;
 
 /// Block `rank` of each buffer is filled; afterwards all are. In each step a rank passes on the block that came last, and the
-/// immediate behind it says that it is there.
+/// immediate behind it says that it is there. A neighbour that does not poll has one of each step to bear at most, and its completion queue has
+/// room for 4096 (`libfabric::IMMEDIATES`).
 async fn all_gather(
     flow: &Flow<AnyRail>,
     mine: &Region<AnyRail>,

@@ -124,6 +124,8 @@ pub struct Job {
     /// Where memory has to lie that peers write to.
     place: Place,
     pub notes: Vec<String>,
+    /// Immediates that each rail's completion queue has room for while nobody polls it.
+    pub immediates: usize,
     /// By rank; this rank too.
     pub connections: Vec<Connection>,
     pub timeout: Duration,
@@ -253,6 +255,19 @@ fn choose(
     Ok((provider, chosen))
 }
 
+/// Refuses what a completion queue has no room for while nobody polls it. Ranks go on in steps: one that has begun its next step waits there
+/// for all others, so a rank that does not poll has the immediates of two steps to bear, `each` of every other rank.
+pub fn check_room(ranks: usize, each: usize, room: usize) -> Result<(), Failure> {
+    let most = 2 * each * ranks.saturating_sub(1);
+    if most <= room {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{ranks} ranks with {each} writes on one rail to each other would raise {most} immediates at a rank that does not poll, and its \
+         completion queue has room for {room}"
+    )))
+}
+
 impl Job {
     /// Opens this rank's rails. `bytes` is what all its regions will take, for the check of this machine's memory.
     pub fn open(
@@ -279,6 +294,8 @@ impl Job {
             return Err(Failure::Usage(format!("--provider {name}: modelled cards stand under `ginlab proxy` alone")));
         }
         let (provider, chosen) = choose(args, rails, ranks, &device, &mut notes)?;
+        let immediates = chosen.immediates();
+        check_room(ranks.size(), 1, immediates)?;
         let domains = chosen.domains().to_vec();
         let mut cores = choose_cores(usize::from(args.pin == Pin::Auto), &device, &domains, ranks)?;
         if let Pin::List(list) = &args.pin {
@@ -304,7 +321,8 @@ impl Job {
             let text = format!("{} ranks share {cores} cores: latencies include the scheduler", ranks.local_size());
             notes.push(text);
         }
-        Ok(Job { flow, device, provider, domains, place: chosen.place(), notes, connections: Vec::new(), timeout })
+        let (place, connections) = (chosen.place(), Vec::new());
+        Ok(Job { flow, device, provider, domains, place, notes, immediates, connections, timeout })
     }
 
     /// Memory of the kind that was asked for, registered on every rail for these uses.

@@ -34,6 +34,8 @@ pub struct Rails {
     pub notes: Vec<String>,
     /// Where memory has to lie that peers write to.
     pub place: Place,
+    /// Immediates that each rail's completion queue has room for while nobody polls it.
+    pub immediates: usize,
 }
 
 /// Refuses a provider that this machine or nobody has, before anything is started for nothing.
@@ -65,7 +67,7 @@ impl Wanted {
         let flow = Flow::new(chosen.open(&options, self.rank)?, self.timeout);
         let name = |rail| flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
         let names = (0..flow.rails()).filter_map(name).collect();
-        Ok(Rails { flow, provider, names, notes, place: chosen.place() })
+        Ok(Rails { flow, provider, names, notes, place: chosen.place(), immediates: chosen.immediates() })
     }
 
     /// Domains of libfabric.

@@ -5,7 +5,7 @@ use super::round::Cut;
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
 use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
-use crate::job::{Job, moved};
+use crate::job::{Job, check_room, moved};
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
@@ -46,6 +46,7 @@ impl All2all {
     pub async fn measure(&mut self, tuple: &Tuple, all: &mut Bootstrap) -> Result<Rows, Failure> {
         let ranks = all.size();
         let cut = Cut::new(tuple, self.longest);
+        check_room(ranks, cut.on_one_rail(), self.job.immediates)?;
         let rounds = tuple.rounds(ranks);
         for round in 0..u64::from(self.args.warmup) {
             self.round(&cut, tuple.stride(), round, all).await?;

@@ -34,6 +34,12 @@ impl Cut {
         Cut { pieces, rails: tuple.rails, fixed: tuple.strategy == Strategy::Single, start: tuple.start }
     }
 
+    /// Pieces that one rail carries of a block, at most.
+    pub fn on_one_rail(&self) -> usize {
+        let pieces = |rail| self.pieces.iter().filter(|piece| piece.rail == rail).count();
+        (0..self.rails).map(pieces).max().unwrap_or_default()
+    }
+
     /// The pieces of one block, each with the rail that carries it.
     fn of_pair(&self, round: u64, from: usize, to: usize, ranks: usize) -> impl Iterator<Item = Piece> {
         let first = if self.fixed { 0 } else { self.start.rail(round, from, to, ranks, self.rails) };
@@ -139,6 +145,9 @@ mod tests {
         let cut = Cut::new(&tuple(1 << 20, 4, "single"), u64::MAX);
         let rails: Vec<_> = (0..9).flat_map(|round| cut.of_pair(round, 1, 0, 3).map(|piece| piece.rail)).collect();
         assert_eq!(rails, [0; 9]);
+        assert_eq!(cut.on_one_rail(), 1);
+        let cut = Cut::new(&tuple(1 << 20, 4, "split"), 1 << 16);
+        assert_eq!((cut.pieces.len(), cut.on_one_rail()), (16, 4));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A peer of a server: joins, writes, has it verified, and leaves.
 
-use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
+use super::window::Ahead;
+use super::words::{self, Answer, Done, Joining, Place, Server, Verdict};
 use crate::columns::{AGAIN, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::output::{Output, OutputArgs};
@@ -47,7 +48,7 @@ pub struct Args {
     /// Writes
     #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     iterations: u64,
-    /// Writes in flight
+    /// Writes in flight; the server may allow fewer
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
     /// Cards in software, where the server has such: soft-efa:p5. Any other provider is the server's to say
@@ -143,11 +144,16 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
         let rail = (number % server.rails as u64) as usize;
         flow.write_on(rail, &source, offset, &target, offset, bytes, Some(place.tag))
     };
-    let result = match writes(args, write, &mut visit).await {
+    let window = u64::from(args.window).min(place.window.max(1));
+    let result = match writes(args, (window as usize, place.window), write, &mut visit).await {
         Ok(()) => {
             let each = began.elapsed().as_secs_f64() * 1e6 / args.iterations as f64;
             visit.say(words::DONE, &Done { writes: args.iterations, extent }).await?;
-            let answer: Checksum = visit.hear(words::CHECKSUM).await?;
+            let answer = loop {
+                if let Answer::Checksum(answer) = visit.hear(words::DONE).await? {
+                    break answer;
+                }
+            };
             let right = answer.crc32 == crc32 && answer.writes == args.iterations;
             visit.say(words::VERDICT, &Verdict { right }).await?;
             let mut row = Row::new("serve", "join", "cpu", &rails.provider);
@@ -158,7 +164,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
             }
             timed(&mut row, &[each], bytes, 1);
             let counters = flow.counters();
-            row.set(&WINDOW, args.window).set(&RAIL_BYTES, counters.rail_bytes).set(&AGAIN, counters.again);
+            row.set(&WINDOW, window).set(&RAIL_BYTES, counters.rail_bytes).set(&AGAIN, counters.again);
             let verified = if right {
                 row.wrong = Some(0);
                 Ok(())
@@ -178,12 +184,19 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     output.close(result)
 }
 
-/// All writes, a window of them in flight; the socket tells when the server has gone.
-async fn writes(args: &Args, write: impl Fn(u64) -> Operation<AnyRail>, visit: &mut Visit) -> Result<(), Failure> {
+/// All writes, so many of them in flight and at most so many ahead of what the server has counted, which the socket tells, and also when the
+/// server has gone.
+async fn writes(
+    args: &Args,
+    (in_flight, window): (usize, u64),
+    write: impl Fn(u64) -> Operation<AnyRail>,
+    visit: &mut Visit,
+) -> Result<(), Failure> {
+    let (ahead, limit) = (Ahead::new(window), Duration::from_secs(args.timeout));
     let all = async {
-        let mut flight = VecDeque::with_capacity(args.window as usize);
+        let mut flight = VecDeque::with_capacity(in_flight);
         for number in 0..args.iterations {
-            if flight.len() >= args.window as usize
+            if flight.len() >= in_flight
                 && let Some(oldest) = flight.pop_front()
             {
                 oldest.await?;
@@ -191,6 +204,7 @@ async fn writes(args: &Args, write: impl Fn(u64) -> Operation<AnyRail>, visit: &
             if signals::interrupted() {
                 return Err(Failure::Interrupted);
             }
+            ahead.wait(number, limit).await?;
             flight.push_back(write(number));
         }
         for operation in flight {
@@ -200,22 +214,24 @@ async fn writes(args: &Args, write: impl Fn(u64) -> Operation<AnyRail>, visit: &
     };
     let gone = async {
         loop {
-            match visit.hear::<()>(words::DONE).await {
+            match visit.hear(words::DONE).await {
+                Ok(Answer::Counted(counted)) => ahead.told(counted),
                 // It has nothing to say meanwhile, for as long as they take.
                 Err(error) if error.ending() == Ending::TimedOut => {}
                 Err(error) => return Failure::from(error),
-                Ok(()) => return Failure::Run("the server speaks out of turn".to_owned()),
+                Ok(Answer::Checksum(_)) => return Failure::Run("the server speaks out of turn".to_owned()),
             }
         }
     };
     let mut gone = std::pin::pin!(gone);
     tokio::select! {
+        // What the server says comes first: it wakes the writes that wait for it.
         biased;
+        failure = &mut gone => Err(failure),
         // The socket may know why, a moment later.
         result = all => match result {
             Err(failure @ (Failure::Run(_) | Failure::Timeout(_))) => Err(bounded(HINDSIGHT, gone).await.unwrap_or(failure)),
             other => other,
         },
-        failure = &mut gone => Err(failure),
     }
 }

@@ -7,6 +7,7 @@
 mod join;
 mod memory;
 mod server;
+mod window;
 mod words;
 
 use crate::program::{Program, program};

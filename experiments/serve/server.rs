@@ -1,7 +1,8 @@
 //! The server: one loop that accepts, and a task per peer.
 
 use super::memory::{checksum, poison};
-use super::words::{self, Checksum, Done, Joining, Place, Server, Verdict};
+use super::window::{self, Told};
+use super::words::{self, Answer, Checksum, Done, Joining, Place, Server, Verdict};
 use crate::error::Failure;
 use crate::events;
 use crate::rails::{self, Rails, Wanted};
@@ -28,6 +29,9 @@ Examples:
 
 /// How often a peer's task looks for what has arrived.
 const LOOK: Duration = Duration::from_millis(2);
+/// Polls before a place is given away again, which empty the queues: libfabric's hand out up to a thousand at a time, and the worst network
+/// takes nothing for 48 polls at most.
+const POLLS: usize = 64;
 /// Visitors without a place that are heard at a time.
 const MOST_WAITING: usize = 64;
 
@@ -78,6 +82,8 @@ struct Slot {
 /// What all peers' tasks share.
 struct Shared {
     rails: Rails,
+    /// Writes that a peer may be ahead of those that are counted.
+    window: u64,
     local: bool,
     slots: RefCell<Vec<Slot>>,
     /// Number of the last peer that joined.
@@ -120,6 +126,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let address = entrance.address()?;
         let local = address.ip().is_loopback();
         let rails = wanted.open(if local { Reach::SameHost } else { Reach::Network })?;
+        let window = window::share_out(rails.immediates, args.peers)?;
         // Peers on this machine need the cores too.
         rails.flow.give_way(true);
         let (device, _) = Device::open(Choice::Emulated, 0)?;
@@ -145,6 +152,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         );
         let shared = Rc::new(Shared {
             rails,
+            window,
             local,
             slots: RefCell::new(slots),
             last: Cell::new(0),
@@ -247,6 +255,8 @@ impl Shared {
             return Err(visit.refuse(why).await.into());
         }
         poison(&joined.memory).await?;
+        // What one that has died here has left in the queues was its window, and now it is this one's.
+        (0..POLLS).try_for_each(|_| flow.progress())?;
         let region = flow.register(joined.memory.clone(), Access::REMOTE_WRITE)?;
         let offer = flow.offer(&[&region])?;
         self.slots.borrow_mut()[slot].region = Some(region);
@@ -254,7 +264,7 @@ impl Shared {
         // From here on its writes may come.
         joined.left = false;
         self.drive(true);
-        visit.say(words::PLACE, &Place { offer, number, tag: joined.tag }).await?;
+        visit.say(words::PLACE, &Place { offer, number, tag: joined.tag, window: self.window }).await?;
         Ok(joined)
     }
 
@@ -359,7 +369,7 @@ impl Joined<'_> {
         }
         // Its writes are complete, so they are in memory; the last immediates may still wait to be polled.
         let answer = Checksum { crc32: checksum(&self.memory, done.extent as usize).await?, writes: self.writes };
-        visit.say(words::CHECKSUM, &answer).await?;
+        visit.say(words::DONE, &Answer::Checksum(answer)).await?;
         let verdict: Verdict = visit.hear(words::VERDICT).await?;
         Ok(verdict.right)
     }
@@ -368,6 +378,7 @@ impl Joined<'_> {
     /// the end of it.
     async fn until_done(&mut self, visit: &mut Visit, who: &[(&str, String)]) -> Result<Done, Failure> {
         let mut done: Option<Done> = None;
+        let mut told = Told::new(self.shared.window);
         let mut moved = Instant::now();
         loop {
             let word = match &done {
@@ -388,6 +399,11 @@ impl Joined<'_> {
                 Err(_) => {}
                 Ok(Err(error)) if error.ending() == Ending::TimedOut => {}
                 Ok(Err(error)) => return Err(error.into()),
+            }
+            if done.is_none()
+                && let Some(counted) = told.due(self.writes)
+            {
+                visit.say(words::DONE, &Answer::Counted(counted)).await?;
             }
             if moved.elapsed() >= self.shared.timeout {
                 let seconds = self.shared.timeout.as_secs();

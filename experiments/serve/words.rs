@@ -9,7 +9,6 @@ pub const SERVER: &str = "server";
 pub const JOINING: &str = "joining";
 pub const PLACE: &str = "place";
 pub const DONE: &str = "writes";
-pub const CHECKSUM: &str = "checksum";
 pub const VERDICT: &str = "verdict";
 
 /// The server, first: how to open rails that reach it.
@@ -46,6 +45,8 @@ pub struct Place {
     pub number: u32,
     /// Random, and known to nobody else: whoever raises it counts as this peer.
     pub tag: u32,
+    /// So many writes ahead of those that the server says it has counted, and no more.
+    pub window: u64,
 }
 
 /// The peer has written: so many writes, and this many bytes from the start of its place are to be right.
@@ -55,7 +56,16 @@ pub struct Done {
     pub extent: u64,
 }
 
-/// The server's answer.
+/// What the server says to the writes, under the label [`DONE`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// It has counted so many: the peer may go on.
+    Counted(u64),
+    /// The last one, once the peer is done.
+    Checksum(Checksum),
+}
+
+/// What has arrived.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Checksum {
     pub crc32: u32,

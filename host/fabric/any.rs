@@ -1,7 +1,7 @@
 //! Rails of programs that take whichever provider is named: libfabric's, or the worst network. The kind is looked at with each call.
 
 use super::discover::Domain;
-use super::libfabric::{LibfabricRail, LibfabricRegion, RailOptions};
+use super::libfabric::{IMMEDIATES, LibfabricRail, LibfabricRegion, RailOptions};
 use super::worst::{self, Spec, Who, WorstRail, WorstRegion};
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
@@ -52,6 +52,15 @@ impl Chosen {
         match self {
             Chosen::Libfabric(_) => Place::Host,
             Chosen::Worst(..) => Place::File,
+        }
+    }
+
+    /// Immediates that the completion queue of each rail has room for while nobody polls it, where the [`RailOptions`] ask for no other number.
+    #[must_use]
+    pub fn immediates(&self) -> usize {
+        match self {
+            Chosen::Worst(Spec { queue: Some(queue), .. }, _) => *queue as usize,
+            _ => IMMEDIATES,
         }
     }
 

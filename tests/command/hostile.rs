@@ -273,7 +273,7 @@ async fn join(port: u16) -> Result<(Visit, Place), BootstrapError> {
 /// Leaves as a peer does that has written nothing, so that the place is free at once.
 async fn leave(mut visit: Visit) {
     visit.say("writes", &Done { writes: 0, extent: 0 }).await.unwrap();
-    let _: serde_json::Value = visit.hear("checksum").await.unwrap();
+    let _: serde_json::Value = visit.hear("writes").await.unwrap();
     visit.say("verdict", &Verdict { right: true }).await.unwrap();
     // It is gone when the server has closed.
     let _ = visit.hear::<()>("end").await;

@@ -1,7 +1,15 @@
 //! `-p worst`: every program that takes a provider over the worst network, and specs that there are not.
 
 use crate::common::server::{Server, verified};
-use crate::common::{Job, clean, ginlab, rows, run};
+use crate::common::{Job, TOO_LONG, clean, ginlab, rows, run};
+use ginlab::bootstrap::visit::Visit;
+use ginlab::cuda::{Device, Place};
+use ginlab::fabric::Access;
+use ginlab::fabric::any::{AnyRail, Chosen};
+use ginlab::fabric::libfabric::RailOptions;
+use ginlab::flow::{self, Flow, Offer, Target};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
@@ -77,6 +85,101 @@ fn a_server_and_its_visitors_too() {
         "{}",
         done.stdout
     );
+}
+
+/// A window of each visitor fits into the queue, and no more.
+#[test]
+fn writes_of_visitors_fit_into_a_servers_small_queue() {
+    let server = Server::start("-p worst:seed=5,queue=16 --peers 2 --bytes 4K --rails 2 --visits 2");
+    let both = [(); 2].map(|()| Job::start(server.join("-b 8 -n 500 --window 200 --csv -")));
+    for job in both {
+        let done = job.finish();
+        assert!(rows(&done.stdout).iter().all(|row| row.own("window").number() == Some(8.0)), "{done:?}");
+        verified(done);
+    }
+    server.finish().expect(0);
+}
+
+/// Joins as any peer does: the visit, where it may write, its tag and its window.
+async fn join(flow: &Flow<AnyRail>, port: u16) -> (Visit, Target, u32, u64) {
+    let mut visit = Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
+    let _: Value = visit.hear("server").await.unwrap();
+    visit.say("joining", &json!({ "offer": flow.offer(&[]).unwrap(), "write_bytes": 8 })).await.unwrap();
+    let place: Value = visit.hear("place").await.unwrap();
+    let offer: Offer = serde_json::from_value(place["offer"].clone()).unwrap();
+    let target = Target::new(flow.add_peer(&offer).unwrap(), &offer, 0).unwrap();
+    (visit, target, place["tag"].as_u64().unwrap() as u32, place["window"].as_u64().unwrap())
+}
+
+/// Says that so many writes are done, and leaves; how many the server has counted.
+async fn counted(mut visit: Visit, writes: u64) -> u64 {
+    visit.say("writes", &json!({ "writes": writes, "extent": 8 })).await.unwrap();
+    let last = loop {
+        let answer: Value = visit.hear("writes").await.unwrap();
+        if let Some(last) = answer.get("Checksum") {
+            break last.clone();
+        }
+    };
+    visit.say("verdict", &json!({ "right": true })).await.unwrap();
+    last["writes"].as_u64().unwrap()
+}
+
+/// Every write of every window is complete at its peer while the server stands still.
+#[test]
+fn a_server_that_does_not_poll_loses_nothing() {
+    let spec = "worst:seed=5,queue=24";
+    let server = Server::start(&format!("-p {spec} --peers 3 --bytes 4K --visits 3"));
+    let rails = Chosen::worst(Some(spec), 1).unwrap().unwrap();
+    let open = |rank| Flow::new(rails.open(&RailOptions::default(), rank).unwrap(), TOO_LONG);
+    let flows: Vec<_> = (1..=3).map(open).collect();
+    let program = async {
+        let mut peers = Vec::new();
+        for flow in &flows {
+            peers.push(join(flow, server.1).await);
+        }
+        server.0.signal(Signal::SIGSTOP);
+        for (flow, (_, target, tag, window)) in flows.iter().zip(&peers) {
+            let source = flow.register(Device::Emulated.allocate(Place::Host, 64).unwrap(), Access::SOURCE).unwrap();
+            let write = |_| flow.write_with_immediate(&source, 0, target, 0, 8, *tag);
+            let writes: Vec<_> = (0..*window).map(write).collect();
+            for write in writes {
+                write.await.unwrap();
+            }
+        }
+        server.0.signal(Signal::SIGCONT);
+        for (visit, _, _, window) in peers {
+            assert_eq!((window, counted(visit, window).await), (8, 8));
+        }
+    };
+    flow::run(flows.clone(), program).unwrap();
+    server.finish().expect(0);
+}
+
+#[test]
+fn peers_of_a_server_that_stands_still_wait_and_it_goes_on() {
+    let mut server = Server::start("-p worst:seed=5,queue=24 --peers 3 --bytes 4K --visits 3");
+    let stuck = [(); 2].map(|()| Job::start(server.join("-b 8 -n 1000000000 --window 200 -t 3")));
+    (0..2).for_each(|_| drop(server.until("writing")));
+    server.0.signal(Signal::SIGSTOP);
+    // Each has sent all that the server has room for.
+    for stuck in stuck {
+        let stuck = stuck.finish().expect(124);
+        assert!(stuck.complaint().contains("the server has not said that it has counted more than"), "{stuck:?}");
+    }
+    server.0.signal(Signal::SIGCONT);
+    (0..2).for_each(|_| drop(server.until("died")));
+    verified(run(server.join("-b 8 -n 300 --csv -")));
+    server.finish().expect(0);
+}
+
+#[test]
+fn what_no_queue_has_room_for_is_refused() {
+    let done = run(with_token("serve -p worst:queue=2 --peers 3 --listen 127.0.0.1:0")).expect(2);
+    assert!(done.complaint().contains("--peers 3: a rail's completion queue has room for 2"), "{done:?}");
+    let done = run(ginlab("all2all --np 2 -d emulated -p worst:longest=1K,queue=100 -b 64K -e 64K -n 1")).expect(2);
+    assert!(done.complaint().contains("2 ranks with 64 writes on one rail to each other would raise 128"), "{done:?}");
+    let done = run(ginlab("write --np 2 -d emulated -p worst:queue=1 -b 8 -e 8 -n 1")).expect(2);
+    assert!(done.complaint().contains("would raise 2 immediates at a rank that does not poll"), "{done:?}");
 }
 
 #[test]

@@ -77,11 +77,13 @@ pub struct RailOptions {
     pub max_outstanding: Option<usize>,
     /// Immediates that peers may send while this side does not poll: the completion queue has room for so many beside the completions of
     /// the rail's own transfers. `None`: [`IMMEDIATES`]. The senders must keep to it, which the proxies' credits do
-    /// ([`order::unpolled`](ginlab_proxy::order::unpolled)): an overflow of the queue is lost.
+    /// (`order::unpolled` of ginlab_proxy): an overflow of the queue is lost. Completion at the sender is no bound: a card
+    /// acknowledges what its own host has not polled.
     pub immediates: Option<usize>,
 }
 
-/// Immediates that a rail has room for unless its [`RailOptions`] say otherwise: for programs that answer each other every few of them.
+/// Immediates that a rail has room for unless its [`RailOptions`] say otherwise: for programs that answer each other every few of them. They share
+/// it out among their peers (`serve`), or refuse more ranks than it is enough for (`write`, `all2all`).
 pub const IMMEDIATES: usize = 4096;
 
 /// The version of the loaded libfabric, as `1.17`; `None` where there is none.

@@ -8,6 +8,8 @@ use nix::libc;
 
 const WAIT: &str = "wait for a put's completion (quiet, or its own) before its source is written again";
 const MEET: &str = "a slot must be free at the target before the next put into it is posted: count its uses, or give each sender its own";
+const BOUND: &str = "whoever raises an immediate needs the target's word that it has polled earlier ones: what is complete at the sender may stand there \
+                     unpolled";
 const GET: &str = "wait for the get before its bytes are written, and for the put before they are read";
 
 /// A transfer as messages name it.
@@ -32,6 +34,12 @@ fn ticket(token: u64) -> String {
 
 fn error(rail: &str, operation: String, text: String, hint: &str) -> FabricError {
     FabricError { rail: rail.to_owned(), operation, code: libc::EBUSY, text, hint: hint.to_owned() }
+}
+
+#[cold]
+pub(super) fn overrun(rail: &str, unpolled: u64, room: u64) -> FabricError {
+    let text = format!("completion queue overrun: {unpolled} immediates that were not polled, and room for {room}");
+    error(rail, "poll".to_owned(), text, BOUND)
 }
 
 #[cold]

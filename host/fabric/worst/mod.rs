@@ -11,6 +11,7 @@
 //! - **"Again"** is answered to any post, at most three times in a row; and at times a rail does not take what has arrived.
 //! - **It watches**: a source that changes between the post and the completion, a destination of two puts at once whose bytes differ, a
 //!   get of bytes that a put is under way to are errors by name. Destinations hold rubbish from the post to the arrival.
+//! - **A completion queue has an end** where `queue=N` says so: immediates that come whether or not their target polls, and overrun it.
 //!
 //! Memory that peers write to or read lies in [`Place::File`](ginlab_cuda::Place). What EFA promises, and what an error means:
 //! docs/worst-network.md.
@@ -218,23 +219,28 @@ impl WorstRail {
     }
 
     /// Takes what peers have sent, unless this is a poll that takes nothing. Whether there was something.
-    fn take(&mut self) -> bool {
+    fn take(&mut self) -> Result<bool, FabricError> {
         if self.deaf > 0 {
             self.deaf -= 1;
-            return false;
+            return Ok(false);
         }
         if self.law.below(DEAF) == 0 {
             self.deaf = self.law.below(DEAF);
         }
         let mut arrived = std::mem::take(&mut self.arrived);
         self.inbox.take(|value| arrived.push(value));
+        // Nobody has polled these since the last look, so all of them have stood in the queue at once.
+        let unpolled = arrived.len() as u64;
+        if let Some(room) = self.spec.queue.filter(|room| unpolled > *room) {
+            return Err(faults::overrun(&self.name, unpolled, room));
+        }
         let mut any = !arrived.is_empty();
         for value in arrived.drain(..) {
             let delay = self.law.delay();
             self.put_off(delay, Due::Tell(value));
         }
         self.arrived = arrived;
-        let Some(messages) = &mut self.messages else { return any };
+        let Some(messages) = &mut self.messages else { return Ok(any) };
         let (agenda, events, mut broken) = (&mut self.agenda, self.events, Vec::new());
         let later = |due, law: &mut Law| {
             any = true;
@@ -246,7 +252,7 @@ impl WorstRail {
             let (token, error) = faults::message(&self.name, &broken);
             self.end(token, error);
         }
-        any
+        Ok(any)
     }
 
     /// The events that have passed with this poll.
@@ -405,7 +411,7 @@ impl Rail for WorstRail {
         if self.polls.is_multiple_of(LOOK_EVERY) {
             self.look();
         }
-        let mut moved = self.take();
+        let mut moved = self.take()?;
         while let Some(due) = self.agenda.take_due(self.events) {
             moved = true;
             self.act(due);

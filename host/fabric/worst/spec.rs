@@ -9,7 +9,7 @@ pub const NAME: &str = "worst";
 
 /// Every option, for messages.
 const KEYS: &str = "seed=N, delay=1..4096 (events), packets=1..64, again=0..90 (percent of posts), resend=0..100 (percent of packets), \
-                    longest=SIZE (of one transfer), poison=on|off, watch=on|strict|off, messages=ordered|any";
+                    longest=SIZE (of one transfer), queue=1..65536 (immediates), poison=on|off, watch=on|strict|off, messages=ordered|any";
 
 /// How a rail disturbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Spec {
     pub resend: u64,
     /// The longest transfer that a rail takes, in bytes: longer puts are cut before.
     pub longest: u64,
+    /// Immediates that a completion queue has room for; `None`: it has no end. More than these that were not polled are an error.
+    pub queue: Option<u64>,
     /// Destinations hold rubbish from the post to the arrival.
     pub poison: bool,
     /// Sources that are rewritten and destinations that are written twice are errors.
@@ -45,6 +47,7 @@ impl Default for Spec {
             again: 5,
             resend: 20,
             longest: 64 << 10,
+            queue: None,
             poison: true,
             watch: true,
             strict: false,
@@ -85,6 +88,7 @@ impl Spec {
             "again" => self.again = within(value, 0, 90)?,
             "resend" => self.resend = within(value, 0, 100)?,
             "longest" => self.longest = size::parse(value).ok().filter(|bytes| (1..=1 << 30).contains(bytes))?,
+            "queue" => self.queue = Some(within(value, 1, 1 << 16)?),
             "watch" if !["on", "off", "strict"].contains(&value) => return None,
             "poison" => self.poison = either(value, "on", "off")?,
             "watch" => (self.watch, self.strict) = (value != "off", value == "strict"),
@@ -133,6 +137,9 @@ impl fmt::Display for Spec {
                 write!(f, ",{key}={value}")?;
             }
         }
+        if let Some(queue) = self.queue {
+            write!(f, ",queue={queue}")?;
+        }
         if !self.poison {
             f.write_str(",poison=off")?;
         }
@@ -154,7 +161,7 @@ mod tests {
     fn a_spec_says_what_it_was_read_from() {
         assert_eq!("worst".parse(), Ok(Spec::default()));
         assert_eq!(Spec::default().to_string(), "worst:seed=1");
-        let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,poison=off,watch=off,messages=any";
+        let all = "worst:seed=18446744073709551615,delay=9,packets=1,again=0,resend=100,longest=4096,queue=7,poison=off,watch=off,messages=any";
         let spec: Spec = all.parse().unwrap();
         assert_eq!(spec.to_string(), all);
         assert_eq!("worst:watch=strict".parse::<Spec>().unwrap().to_string(), "worst:seed=1,watch=strict");
@@ -176,6 +183,7 @@ mod tests {
             "worst:resend=101",
             "worst:longest=0",
             "worst:longest=2G",
+            "worst:queue=0",
             "worst:poison=yes",
             "worst:watch=1",
             "worst:speed=3",

@@ -124,6 +124,33 @@ fn a_completion_comes_before_its_immediate_and_behind_it() {
     assert_eq!(first.len(), 2);
 }
 
+/// Its sender has been told of their completions, as over a card.
+#[test]
+fn immediates_that_nobody_polls_overrun_a_queue_with_an_end() {
+    for (count, overruns) in [(5, false), (6, true)] {
+        let mut pair = nodes::<2>("worst:queue=5", 64);
+        let there = put(&pair[1], 1, 0, 0, 8, 0);
+        for _ in 0..count {
+            write(&mut pair[0], &Transfer { immediate: Some(1), ..there }).unwrap();
+        }
+        let mut done = 0;
+        while done < count {
+            done += poll(&mut pair[0]).len();
+        }
+        let [_, target] = &mut pair;
+        let (mut told, mut failure) = (Vec::new(), None);
+        for _ in 0..100_000 {
+            failure = failure.or(target.rail.poll(&mut told).err());
+        }
+        let text = failure.map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(
+            (text.contains("overrun: 6 immediates that were not polled, and room for 5"), told.len()),
+            (overruns, if overruns { 0 } else { count }),
+            "{text}"
+        );
+    }
+}
+
 /// The immediate reaches the target also when its sender, which has been told of the completion, never polls again.
 #[test]
 fn a_sender_that_is_done_is_not_needed_any_more() {
