@@ -43,7 +43,7 @@ if have shellcheck; then shellcheck scripts/*.sh deploy/*.sh deploy/aws/*.sh dep
 step 'format'
 # Every file by its name: rustfmt would otherwise follow `mod` lines, and not see what a macro or another tool includes.
 if cargo fmt --version >/dev/null 2>&1; then
-    find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -print0 |
+    find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -not -path './.git/*' -print0 |
         xargs -0 rustfmt --edition "$(awk -F '"' '/^edition/ {print $2}' Cargo.toml)" --check
 else
     skip 'no rustfmt'
@@ -116,7 +116,7 @@ if ((${#miri[@]})) && "${miri[@]}" setup >/dev/null 2>&1; then
     export MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4
     "${miri[@]}" test --quiet --target-dir "$target/miri" -p cuda_std --lib
     "${miri[@]}" test --quiet --target-dir "$target/miri" -p kernels --test ring_stress -- every_command_once a_done_ticket
-    "${miri[@]}" test --quiet --target-dir "$target/miri" -p ginlab-host --lib -- proxy::tracker
+    "${miri[@]}" test --quiet --target-dir "$target/miri" -p ginlab-proxy --lib -- tracker
     unset MIRIFLAGS PROPTEST_CASES
 else
     skip 'no cargo miri with its rust-src (rustup +nightly component add miri rust-src)'
