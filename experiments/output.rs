@@ -2,9 +2,9 @@
 
 use crate::error::Failure;
 use clap::ValueEnum;
+use ginlab::environment::{self, Counters};
 use ginlab::report::{About, Ending, Header, Key, Options, Report, Row};
 use ginlab::signals;
-use ginlab::surroundings::{self, Counters};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -93,7 +93,7 @@ impl Output {
         let options = args.options();
         let mut header = header.clone();
         if on_gpu(&header) {
-            header.set(Key::GpuClocks, surroundings::gpu_clocks());
+            header.set(Key::GpuClocks, environment::gpu_clocks());
         }
         let report = Report::open(&options, &header, about)?;
         let rails = header.get(Key::Rails).is_some();
@@ -106,13 +106,13 @@ impl Output {
         // For people only what they should know; the files hold every counter that changed.
         let mut talk = Header::default();
         if on_gpu(&self.header) {
-            let clocks = surroundings::gpu_clocks();
+            let clocks = environment::gpu_clocks();
             talk.set(Key::GpuClocksAfter, clocks.clone());
             self.header.set(Key::GpuClocksAfter, clocks);
         }
         if let Some(before) = &self.counters {
             let changes = before.changes(&Counters::read(Path::new("/")));
-            let trouble = surroundings::trouble(&changes);
+            let trouble = environment::trouble(&changes);
             if !trouble.is_empty() {
                 let note = format!("the network cards counted during the run: {}", trouble.join(", "));
                 talk.note(note.as_str());

@@ -1,7 +1,7 @@
 //! What servers of visits share (`echo`, `serve`): the loop that takes visitors in, and what a socket knows of a broken rail.
 
 use crate::error::Failure;
-use ginlab::bootstrap::visit::{Ended, Entrance, Visit, bounded};
+use ginlab::bootstrap::session::{Ended, Entrance, Session, bounded};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ pub async fn hear<T: Future<Output = bool> + 'static>(
     mut entrance: Entrance,
     until: Option<u64>,
     (most, crowded): (usize, &str),
-    visitor: impl Fn(Visit) -> T,
+    visitor: impl Fn(Session) -> T,
     health: impl Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (mut tasks, mut gone) = (JoinSet::new(), 0);

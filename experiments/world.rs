@@ -13,7 +13,7 @@ use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
 use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
-use ginlab::proxy::order::Rule;
+use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;

@@ -5,7 +5,7 @@
 //! memory for kernels that talk to each other ([`gin`]), NCCL to measure beside ([`nccl`]), the ranks ([`bootstrap`]), who shares a GPU with
 //! whom ([`sharing`]) and CUDA's service for them ([`mps`]), the machine's cores ([`cores`]) and memory
 //! ([`memory`]), PCI addresses ([`pci`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the
-//! machine's devices and what connects them ([`topology`]), what surrounds a run ([`surroundings`]), what stands in its way
+//! machine's devices and what connects them ([`topology`]), what surrounds a run ([`environment`]), what stands in its way
 //! ([`doctor`]), and the rows that every
 //! experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
@@ -22,7 +22,7 @@ pub use ginlab_queue as queue;
 pub use ginlab_rails as rails;
 pub use ginlab_report as report;
 pub use ginlab_sharing::{self as sharing, mps};
-pub use ginlab_topology::{self as topology, cores, pci, surroundings};
+pub use ginlab_topology::{self as topology, cores, environment, pci};
 
 #[doc(hidden)]
 pub mod untrusted;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::{bootstrap, cuda, fabric, surroundings, topology};
+use crate::{bootstrap, cuda, environment, fabric, topology};
 use ginlab_report::{Header, Key};
 
 /// Versions that only their own libraries can tell.
@@ -74,7 +74,7 @@ impl Versions {
 
     /// Fills the header's keys about software and machine, the environment, the date and the command line.
     pub fn fill(&self, header: &mut Header) {
-        let environment = surroundings::environment(std::env::vars_os());
+        let environment = environment::variables(std::env::vars_os());
         header
             .set(Key::Ginlab, self.ginlab)
             .set(Key::Commit, self.commit)

@@ -10,7 +10,7 @@ use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::worst::Spec;
 use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
-use ginlab::proxy::order::Rule;
+use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
 use kernels::gin::{Block, Context, Scope, TeamKind, Thread, Warp};
 use kernels::ring::Status;

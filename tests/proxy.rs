@@ -15,7 +15,7 @@ use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
 use ginlab::measure::MeasureError;
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::engine::{Engine, SignalRule};
-use ginlab::proxy::order::unpolled;
+use ginlab::proxy::signal_order::unpolled;
 use ginlab::proxy::{Fault, Proxy, ProxyError, Setup, Writes, device_timeout};
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::{RingMemory, RingTable};

@@ -5,7 +5,7 @@ use super::side::{self, Card, Opened, Socket};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::rails::Wanted;
-use ginlab::bootstrap::visit::Visit;
+use ginlab::bootstrap::session::Session;
 use ginlab::flow::Peer;
 use ginlab::measure::pattern;
 use ginlab::measure::stats::Micros;
@@ -28,7 +28,7 @@ pub const ABOUT: About = About {
 
 /// Visits the server and measures.
 pub async fn run(args: &Args, plan: &Plan, address: &str, token: &str, rail: &Wanted) -> Result<(), Failure> {
-    let mut visit = Visit::connect(address, token, rail.timeout).await?;
+    let mut visit = Session::connect(address, token, rail.timeout).await?;
     visit.say("plan", plan).await?;
     let opened = Opened::new(rail, plan, visit.same_host())?;
     visit.say("fabric address", &opened.card()?).await?;

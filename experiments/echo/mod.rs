@@ -13,7 +13,7 @@ use crate::program::{Program, program};
 use crate::rails::{self, Wanted};
 use crate::runner::in_event_loop;
 use args::{Args, Plan};
-use ginlab::bootstrap::visit::Entrance;
+use ginlab::bootstrap::session::Entrance;
 use ginlab::bootstrap::{self, process_env};
 
 pub const PROGRAMS: &[Program] = &[Program {

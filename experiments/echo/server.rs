@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::events;
 use crate::rails::Wanted;
 use crate::visitors;
-use ginlab::bootstrap::visit::{Entrance, Visit, bounded};
+use ginlab::bootstrap::session::{Entrance, Session, bounded};
 
 /// Clients at a time: each has rails and memory of its own here.
 const MOST_CLIENTS: usize = 64;
@@ -28,7 +28,7 @@ pub async fn serve(entrance: Entrance, rail: &Wanted, clients: Option<u64>, tell
 }
 
 /// One client, from its coming to its leaving. Its failure is its own: the server goes on.
-async fn client(visit: Visit, rail: &Wanted, tell: bool) {
+async fn client(visit: Session, rail: &Wanted, tell: bool) {
     let (member, from) = (visit.member(), visit.from());
     let who = [("host", member.host.clone()), ("pid", member.pid.to_string()), ("from", from.to_string())];
     let event = |what: &str, more: &[(&str, String)]| {
@@ -45,7 +45,7 @@ async fn client(visit: Visit, rail: &Wanted, tell: bool) {
     }
 }
 
-async fn echo(mut visit: Visit, rail: &Wanted) -> Result<u64, Failure> {
+async fn echo(mut visit: Session, rail: &Wanted) -> Result<u64, Failure> {
     let plan: Plan = visit.hear("plan").await?;
     if let Err(why) = plan.check() {
         return Err(visit.refuse(why).await.into());

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::rails::{Rails, Wanted};
 use crate::runner::drive;
 use crate::visitors::HINDSIGHT;
-use ginlab::bootstrap::visit::{Ended, Visit, bounded};
+use ginlab::bootstrap::session::{Ended, Session, bounded};
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
@@ -112,7 +112,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    pub fn new(visit: Visit, limit: Duration) -> Result<Socket, Failure> {
+    pub fn new(visit: Session, limit: Duration) -> Result<Socket, Failure> {
         let peer = visit.to_string();
         Ok(Socket { stream: visit.into_stream()?, peer, limit })
     }

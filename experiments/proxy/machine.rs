@@ -11,7 +11,7 @@ use ginlab::cuda::{Device, Place};
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model;
-use ginlab::fabric::near::Movers;
+use ginlab::fabric::same_host::Movers;
 use ginlab::measure::size;
 use ginlab::{cores, memory};
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use ginlab::cuda::{Buffer, CopyQueue, Device, Place};
 use ginlab::fabric::discover::Domain;
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
 use ginlab::fabric::model::Model;
-use ginlab::fabric::near::NearRail;
 use ginlab::fabric::null::NullRail;
+use ginlab::fabric::same_host::SameHostRail;
 use ginlab::fabric::worst::{Who, WorstRail};
 use ginlab::fabric::{Memory, card};
 use ginlab::proxy::stage::Stage;
@@ -145,7 +145,7 @@ impl Rank {
             if let Some(model) = model.clone() {
                 let movers = movers.clone();
                 let open = move || {
-                    let below = (0..most_rails).map(|_| NearRail::open("shared memory", movers.clone()));
+                    let below = (0..most_rails).map(|_| SameHostRail::open("shared memory", movers.clone()));
                     Ok(model.rails(below.collect::<Result<Vec<_>, _>>()?))
                 };
                 return setup::start(own, memories, stage, args.timeout, open);

@@ -8,7 +8,7 @@ use crate::output::{Output, OutputArgs};
 use crate::rails::{self, Wanted};
 use crate::runner::{drive, in_event_loop, timed};
 use crate::visitors::HINDSIGHT;
-use ginlab::bootstrap::visit::{Visit, bounded};
+use ginlab::bootstrap::session::{Session, bounded};
 use ginlab::bootstrap::{Ending, process_env, token_for};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::Access;
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
     let timeout = Duration::from_secs(args.timeout);
     debug_assert!(args.provider.is_none() || soft::label().is_some());
-    let mut visit = Visit::connect(&args.server, token, timeout).await?;
+    let mut visit = Session::connect(&args.server, token, timeout).await?;
     let server: Server = visit.hear(words::SERVER).await?;
     if bytes > server.bytes {
         return Err(Failure::Usage(format!(
@@ -190,7 +190,7 @@ async fn writes(
     args: &Args,
     (in_flight, window): (usize, u64),
     write: impl Fn(u64) -> Operation<AnyRail>,
-    visit: &mut Visit,
+    visit: &mut Session,
 ) -> Result<(), Failure> {
     let (ahead, limit) = (Ahead::new(window), Duration::from_secs(args.timeout));
     let all = async {

@@ -8,7 +8,7 @@ use crate::events;
 use crate::rails::{self, Rails, Wanted};
 use crate::runner::{drive, in_event_loop};
 use crate::visitors;
-use ginlab::bootstrap::visit::{Entrance, Visit};
+use ginlab::bootstrap::session::{Entrance, Session};
 use ginlab::bootstrap::{Ending, process_env, token_for};
 use ginlab::cuda::{Buffer, Choice, Device};
 use ginlab::fabric::Access;
@@ -194,7 +194,7 @@ struct Joined<'a> {
 
 impl Shared {
     /// One peer, from its coming to its leaving; whether it had joined.
-    async fn peer(&self, mut visit: Visit) -> bool {
+    async fn peer(&self, mut visit: Session) -> bool {
         let mut joined = match self.admit(&mut visit).await {
             Ok(joined) => joined,
             Err(failure) => {
@@ -225,7 +225,7 @@ impl Shared {
     }
 
     /// Gives a place to a peer that can use it.
-    async fn admit(&self, visit: &mut Visit) -> Result<Joined<'_>, Failure> {
+    async fn admit(&self, visit: &mut Session) -> Result<Joined<'_>, Failure> {
         let flow = &self.rails.flow;
         let bytes = self.slots.borrow().first().map_or(0, |slot| slot.memory.bytes() as u64);
         if self.local && !visit.same_host() {
@@ -361,7 +361,7 @@ impl Joined<'_> {
     }
 
     /// Waits for the end of the peer's writes and answers with their checksum; whether the peer found it right.
-    async fn serve(&mut self, visit: &mut Visit, who: &[(&str, String)]) -> Result<bool, Failure> {
+    async fn serve(&mut self, visit: &mut Session, who: &[(&str, String)]) -> Result<bool, Failure> {
         let done = self.until_done(visit, who).await?;
         if done.extent > self.memory.bytes() as u64 {
             let why = format!("{} B are beyond the place of {} B", done.extent, self.memory.bytes());
@@ -376,7 +376,7 @@ impl Joined<'_> {
 
     /// Until the peer has said that it is done and all its writes have arrived. Neither words nor writes for the timeout are
     /// the end of it.
-    async fn until_done(&mut self, visit: &mut Visit, who: &[(&str, String)]) -> Result<Done, Failure> {
+    async fn until_done(&mut self, visit: &mut Session, who: &[(&str, String)]) -> Result<Done, Failure> {
         let mut done: Option<Done> = None;
         let mut told = Told::new(self.shared.window);
         let mut moved = Instant::now();

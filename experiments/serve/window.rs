@@ -6,7 +6,7 @@
 //! room for the windows of all places, whichever rail carries the writes. Each tag is of one peer, so no credits are needed beyond this count.
 
 use crate::error::Failure;
-use ginlab::bootstrap::visit::{Ended, bounded};
+use ginlab::bootstrap::session::{Ended, bounded};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;

@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 
 use super::error::{BootstrapError, Ending, human};
-use super::hello::{Failure, Opening, Refusal};
+use super::handshake::{Failure, Opening, Refusal};
 use super::link::Link;
 use super::wait::Clock;
 

@@ -31,7 +31,7 @@ pub(super) enum FrameKind {
     /// An error that stops the job: whose it is by the step, what kind of end by the label.
     Abort = 7,
     /// Visitor to server: who it is.
-    Visit = 8,
+    Session = 8,
     /// What the two sides of a visit say to each other.
     Word = 9,
     /// Listener to connector: a number that the connector's proof must fit.

@@ -1,8 +1,8 @@
 //! What tests/fuzz feeds: both sides of the handshake, with numbers that are known beforehand.
 
 use super::frame::{self, FrameKind};
-use super::hello::{Failure, Gate, Hello, MAX_HELLO_BYTES, NONCE_BYTES, Nonce, Opening, Refusal, Side};
-use super::hello::{json, proof};
+use super::handshake::{Failure, Gate, Hello, MAX_HELLO_BYTES, NONCE_BYTES, Nonce, Opening, Refusal, Side};
+use super::handshake::{json, proof};
 use super::identity::Member;
 
 const OURS: Nonce = [1; NONCE_BYTES];
@@ -15,7 +15,7 @@ pub fn connectors() -> Vec<Vec<u8>> {
     let hello = Hello { rank: 1, size: 2, member: Member::here() };
     let start = [opening.prefix(), proof(TOKEN, Side::Connector, &OURS, &THEIRS)].concat();
     let greeting = |kind| frame::encode(kind, 0, "start", &json(&hello));
-    [FrameKind::Visit, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
+    [FrameKind::Session, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
 }
 
 /// Everything that a listener sends: one that welcomes and one that refuses.

@@ -17,24 +17,24 @@
 //! # Ok::<(), ginlab_bootstrap::BootstrapError>(())
 //! ```
 
+mod acceptor;
 mod children;
 mod connect;
 mod detect;
-mod door;
 mod error;
 mod frame;
 #[doc(hidden)]
 pub mod fuzzed;
-mod hello;
+mod handshake;
 mod identity;
 mod link;
 mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
+pub mod session;
 mod star;
 mod tcp;
 mod values;
-pub mod visit;
 mod wait;
 
 use std::fmt;
@@ -48,11 +48,11 @@ pub use identity::Member;
 pub use local::{is_spawned_child, random_token};
 pub use tcp::{TcpSettings, token_for};
 
+use acceptor::Acceptor;
 use connect::Search;
-use door::Door;
 use frame::FrameKind;
 use ginlab_base::pairing::Pairing;
-use hello::Hello;
+use handshake::Hello;
 use star::Star;
 use wait::Clock;
 
@@ -192,13 +192,13 @@ impl Bootstrap {
         options: Options,
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
-        let door = match listening {
+        let acceptor = match listening {
             Some((listener, token)) if star.size > 1 => {
-                Some(Door::new(listener, tcp::checked_token(token)?, star.size)?)
+                Some(Acceptor::new(listener, tcp::checked_token(token)?, star.size)?)
             }
             _ => None,
         };
-        Bootstrap::start(kind, star, door, clock, options)
+        Bootstrap::start(kind, star, acceptor, clock, options)
     }
 
     fn leaf(
@@ -211,7 +211,7 @@ impl Bootstrap {
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let mut star = Star::new(rank, checked_size(size)?, None);
-        let hello = hello::json(&Hello { rank, size, member: Member::here() });
+        let hello = handshake::json(&Hello { rank, size, member: Member::here() });
         let greeting = frame::encode(FrameKind::Hello, 0, "start", &hello);
         let search = Search { place: master, token: tcp::checked_token(token)?, greeting, rank: Some(rank) };
         let (mut link, member) = search.connect::<Member>(candidates, &clock)?;
@@ -226,7 +226,7 @@ impl Bootstrap {
     fn start(
         kind: Kind,
         star: Star,
-        mut door: Option<Door>,
+        mut acceptor: Option<Acceptor>,
         mut clock: Clock,
         options: Options,
     ) -> Result<Self, BootstrapError> {
@@ -242,10 +242,10 @@ impl Bootstrap {
             #[cfg(feature = "mpi")]
             session: None,
         };
-        let mine = hello::json(&Member::here());
-        let infos = opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, door.as_mut()))?;
+        let mine = handshake::json(&Member::here());
+        let infos = opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
         // Nobody is expected any more: the port closes.
-        drop(door);
+        drop(acceptor);
         for (rank, info) in infos.iter().enumerate() {
             let garbage = |error| BootstrapError::garbage(format_args!("rank {rank}"), error);
             opened.members.push(serde_json::from_slice::<Member>(info).map_err(garbage)?);
@@ -333,7 +333,7 @@ impl Bootstrap {
 
     /// Compares what must be the same on all ranks. All ranks get the same one-line error for the first difference.
     pub fn compare(&mut self, fingerprint: Vec<(String, String)>) -> Result<(), BootstrapError> {
-        let all = self.all_gather(&hello::json(&fingerprint), "comparison of options")?;
+        let all = self.all_gather(&handshake::json(&fingerprint), "comparison of options")?;
         let parsed: Result<Vec<Vec<(String, String)>>, _> = all.iter().map(|one| serde_json::from_slice(one)).collect();
         let difference = match parsed {
             Ok(fingerprints) => detect::first_difference(&fingerprints),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
-use super::hello::MAX_HELLO_BYTES;
+use super::handshake::MAX_HELLO_BYTES;
 use super::identity::Member;
 use ginlab_base::text::printable;
 

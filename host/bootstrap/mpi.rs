@@ -78,7 +78,7 @@ impl Bootstrap {
         } else if rank == 0 {
             let prepared = listen(&options);
             let offer = prepared.as_ref().map(|(_, offer)| offer).map_err(|error| (error.ending(), error.to_string()));
-            broadcast(&world, Some(hello::json(&offer)), &clock)?;
+            broadcast(&world, Some(handshake::json(&offer)), &clock)?;
             let (listener, Offer { token, .. }) = prepared?;
             Bootstrap::centre(Kind::Mpi, Star::new(0, size, None), Some((listener, &token)), options)?
         } else {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 
+use super::acceptor::Acceptor;
 use super::children::Children;
-use super::door::Door;
 use super::error::{BootstrapError, Ending};
 use super::frame::{self, FrameKind, MAX_BYTES};
-use super::hello::{self, Hello};
+use super::handshake::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
 use super::wait::Clock;
@@ -41,7 +41,7 @@ impl Star {
         Star { rank, size, links: (0..size).map(|_| None).collect(), children, step: 0 }
     }
 
-    /// All ranks' bytes, by rank; ranks other than 0 get only the first `spread` bytes of each part back. While `door` is given,
+    /// All ranks' bytes, by rank; ranks other than 0 get only the first `spread` bytes of each part back. While `acceptor` is given,
     /// ranks may still connect.
     pub fn exchange(
         &mut self,
@@ -49,10 +49,10 @@ impl Star {
         spread: usize,
         what: &str,
         clock: &mut Clock,
-        door: Option<&mut Door>,
+        acceptor: Option<&mut Acceptor>,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let all = if self.rank == 0 {
-            let parts = self.collect(bytes, what, clock, door)?;
+            let parts = self.collect(bytes, what, clock, acceptor)?;
             if self.size > 1 {
                 let told: Vec<&[u8]> = parts.iter().map(|part| &part[..part.len().min(spread)]).collect();
                 let told = frame::join_parts(&told);
@@ -73,22 +73,22 @@ impl Star {
 
     /// Takes those who have come and are ranks. Others are turned away; a rank of this job that cannot be is an error, since the
     /// job cannot become whole.
-    fn let_in(&mut self, door: &mut Door) -> Result<(), BootstrapError> {
-        for (mut link, frame) in door.step()? {
+    fn let_in(&mut self, acceptor: &mut Acceptor) -> Result<(), BootstrapError> {
+        for (mut link, frame) in acceptor.step()? {
             let hello = match Hello::of(&frame) {
                 Ok(hello) => hello,
                 Err(why) => {
-                    door.turn_away(link, why, false);
+                    acceptor.turn_away(link, why, false);
                     continue;
                 }
             };
             let Hello { rank, ref member, .. } = hello;
             if let Some(why) = self.objection(&hello) {
                 let peer = format!("rank {rank} (host {}, pid {}, {})", member.host, member.pid, link.from);
-                door.refuse(link, why.clone(), true);
+                acceptor.refuse(link, why.clone(), true);
                 return Err(BootstrapError::failed(format!("{peer} cannot join: {why}")));
             }
-            link.send(frame::encode(FrameKind::Welcome, 0, "start", &hello::json(&Member::here())));
+            link.send(frame::encode(FrameKind::Welcome, 0, "start", &handshake::json(&Member::here())));
             (link.member, link.longest) = (hello.member, MAX_BYTES);
             self.links[rank] = Some(link);
         }
@@ -113,15 +113,15 @@ impl Star {
         mine: &[u8],
         what: &str,
         clock: &mut Clock,
-        mut door: Option<&mut Door>,
+        mut acceptor: Option<&mut Acceptor>,
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.size];
         parts[0] = Some(mine.to_vec());
         let news_every = (clock.timeout / 4).clamp(Duration::from_millis(1), NEWS_EVERY);
         let mut next_news = Instant::now() + news_every;
         loop {
-            if let Some(door) = door.as_deref_mut() {
-                self.let_in(door)?;
+            if let Some(acceptor) = acceptor.as_deref_mut() {
+                self.let_in(acceptor)?;
             }
             self.look(what)?;
             for (rank, part) in parts.iter_mut().enumerate().skip(1) {
@@ -145,17 +145,19 @@ impl Star {
             if missing.is_empty() {
                 return Ok(parts.into_iter().flatten().collect());
             }
-            self.check_clock(what, clock, &missing, || door.as_ref().map(|d| d.notices.clause()).unwrap_or_default())?;
+            self.check_clock(what, clock, &missing, || {
+                acceptor.as_ref().map(|d| d.notices.clause()).unwrap_or_default()
+            })?;
             if Instant::now() >= next_news {
                 // So that those who wait can name the missing too, and know that rank 0 is here.
                 next_news = Instant::now() + news_every;
-                let news = frame::encode(FrameKind::Missing, self.step, what, &hello::json(&missing));
+                let news = frame::encode(FrameKind::Missing, self.step, what, &handshake::json(&missing));
                 let arrived: Vec<usize> = (1..self.size).filter(|&rank| parts[rank].is_some()).collect();
                 self.send(&arrived, news, what, &clock.within(LAST_WORDS))?;
             }
             let mut fds: Vec<PollFd> = self.readable();
-            if let Some(door) = door.as_deref() {
-                fds.extend(door.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            if let Some(acceptor) = acceptor.as_deref() {
+                fds.extend(acceptor.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             }
             clock.poll(&mut fds)?;
         }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use super::detect::{Env, number, required};
 use super::error::BootstrapError;
-use super::hello::MAX_TOKEN_BYTES;
+use super::handshake::MAX_TOKEN_BYTES;
 use super::local::TOKEN;
 use super::star::Star;
 use super::{Bootstrap, Kind, Options, checked_size};

@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
-use ginlab_topology::surroundings::Counters;
+use ginlab_topology::environment::Counters;
 
 /// The end where there is no card and none is asked for.
 fn needed(machine: &Machine) -> Checked<()> {

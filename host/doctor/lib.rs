@@ -7,6 +7,7 @@
 
 mod affinity;
 mod efa;
+mod environment;
 mod fit;
 mod gpu;
 pub mod instances;
@@ -16,7 +17,6 @@ mod limits;
 mod machine;
 pub mod peers;
 mod sharing;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 pub mod trial;
@@ -132,10 +132,10 @@ pub const CHECKS: [Check; 25] = [
     check("pcie", "width of each PCIe link, IOMMU", affinity::pcie),
     check("affinity", "NUMA nodes of GPUs and cards, and the cores that this process may use", affinity::cores),
     check("visible", "the GPUs that CUDA shows against those on the PCI bus", gpu::visible),
-    check("environment", "variables that change what libfabric and NCCL do", surroundings::environment),
+    check("environment", "variables that change what libfabric and NCCL do", environment::variables),
     check("launch", "the launcher's variables against what this program was built with", launch::launch),
     check("network", "interfaces by which ranks meet, and what the host's name leads to", launch::network),
-    check("container", "what a container shows: device nodes, IPC_LOCK", surroundings::container),
+    check("container", "what a container shows: device nodes, IPC_LOCK", environment::container),
     check("toolchain", "the kernels' PTX in this program (with --dev)", libraries::toolchain),
     check("counters", "the cards' own counters of drops, errors and retransmissions", efa::counters),
     check("smoke", "a write to oneself on each rail, and puts by the proxy, verified", launch::smoke),

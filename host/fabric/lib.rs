@@ -10,11 +10,11 @@ pub mod layer;
 pub mod libfabric;
 pub mod listing;
 pub mod model;
-pub mod near;
 pub mod null;
 pub mod pairs;
 #[doc(hidden)]
 pub mod printed;
+pub mod same_host;
 mod select;
 pub mod soft;
 #[cfg(any(test, feature = "testing"))]

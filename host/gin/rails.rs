@@ -4,11 +4,11 @@ use super::GinError;
 use ginlab_fabric::discover::{self, Domain, Reach};
 use ginlab_fabric::libfabric::{Level, LibfabricRail, RailOptions};
 use ginlab_fabric::model::{self, Model, Profile};
-use ginlab_fabric::near::NearRail;
+use ginlab_fabric::same_host::SameHostRail;
 use ginlab_fabric::worst::{self, Spec, Who, WorstRail};
 use ginlab_fabric::{Access, FabricError, Memory, Rail, card};
 use ginlab_proxy::engine::{Engine, SignalRule};
-use ginlab_proxy::order::unpolled;
+use ginlab_proxy::signal_order::unpolled;
 use ginlab_proxy::{Proxy, ProxyError, Setup};
 use std::time::Duration;
 
@@ -178,7 +178,8 @@ pub(super) fn start(chosen: &Chosen, count: usize, thread: usize, parts: Parts) 
             launch(open, parts)
         }
         Chosen::Model { model, .. } => {
-            let near = move || (0..count).map(|_| NearRail::open("shared memory", None)).collect::<Result<Vec<_>, _>>();
+            let near =
+                move || (0..count).map(|_| SameHostRail::open("shared memory", None)).collect::<Result<Vec<_>, _>>();
             launch(move || Ok(model.rails(near()?)), parts)
         }
         Chosen::Worst { spec, rank } => {

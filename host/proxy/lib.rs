@@ -11,10 +11,10 @@
 
 pub mod clocks;
 pub mod engine;
-pub mod order;
 pub mod ping_pong;
 pub mod ring;
 mod serve;
+pub mod signal_order;
 pub mod stage;
 pub mod trace;
 pub mod tracker;

@@ -4,11 +4,11 @@
 //! ([`nvlink`]), what a GPU's memory can be used for from the CUDA driver ([`ginlab_cuda::visible_gpus`]).
 
 pub mod cores;
+pub mod environment;
 pub mod nccl;
 pub mod nvlink;
 pub mod nvml;
 pub mod pci;
-pub mod surroundings;
 pub mod tree;
 
 use crate::pci::{PciAddress, shared_path};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::server::{Server, verified, with_token};
 use crate::common::{TOO_LONG, run, skip};
-use ginlab::bootstrap::visit::Visit;
+use ginlab::bootstrap::session::Session;
 use ginlab::bootstrap::{Bootstrap, BootstrapError, Options};
 use ginlab::cuda::{Choice, Device, Place as Where};
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
@@ -261,8 +261,8 @@ struct Verdict {
 }
 
 /// Joins as any peer does.
-async fn join(port: u16) -> Result<(Visit, Place), BootstrapError> {
-    let mut visit = Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
+async fn join(port: u16) -> Result<(Session, Place), BootstrapError> {
+    let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
     let hall: Hall = visit.hear("server").await?;
     let offer = rail().0.offer(&[]).unwrap();
     visit.say("joining", &Joining { offer, write_bytes: hall.bytes.min(8) }).await?;
@@ -271,7 +271,7 @@ async fn join(port: u16) -> Result<(Visit, Place), BootstrapError> {
 }
 
 /// Leaves as a peer does that has written nothing, so that the place is free at once.
-async fn leave(mut visit: Visit) {
+async fn leave(mut visit: Session) {
     visit.say("writes", &Done { writes: 0, extent: 0 }).await.unwrap();
     let _: serde_json::Value = visit.hear("writes").await.unwrap();
     visit.say("verdict", &Verdict { right: true }).await.unwrap();
@@ -387,7 +387,7 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
     let busy = common::Job::start(server.join("-b 4K -n 1000000000"));
     server.until("writing");
     let program = async {
-        let visit = async || Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
+        let visit = async || Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
         // Words that are none, too large, too long, of another step, with numbers that do not fit.
         let mut hostile = visit().await;
         let _: Hall = hostile.hear("server").await.unwrap();

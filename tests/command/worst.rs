@@ -2,7 +2,7 @@
 
 use crate::common::server::{Server, verified};
 use crate::common::{Job, TOO_LONG, clean, ginlab, rows, run};
-use ginlab::bootstrap::visit::Visit;
+use ginlab::bootstrap::session::Session;
 use ginlab::cuda::{Device, Place};
 use ginlab::fabric::Access;
 use ginlab::fabric::any::{AnyRail, Chosen};
@@ -101,8 +101,8 @@ fn writes_of_visitors_fit_into_a_servers_small_queue() {
 }
 
 /// Joins as any peer does: the visit, where it may write, its tag and its window.
-async fn join(flow: &Flow<AnyRail>, port: u16) -> (Visit, Target, u32, u64) {
-    let mut visit = Visit::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
+async fn join(flow: &Flow<AnyRail>, port: u16) -> (Session, Target, u32, u64) {
+    let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await.unwrap();
     let _: Value = visit.hear("server").await.unwrap();
     visit.say("joining", &json!({ "offer": flow.offer(&[]).unwrap(), "write_bytes": 8 })).await.unwrap();
     let place: Value = visit.hear("place").await.unwrap();
@@ -112,7 +112,7 @@ async fn join(flow: &Flow<AnyRail>, port: u16) -> (Visit, Target, u32, u64) {
 }
 
 /// Says that so many writes are done, and leaves; how many the server has counted.
-async fn counted(mut visit: Visit, writes: u64) -> u64 {
+async fn counted(mut visit: Session, writes: u64) -> u64 {
     visit.say("writes", &json!({ "writes": writes, "extent": 8 })).await.unwrap();
     let last = loop {
         let answer: Value = visit.hear("writes").await.unwrap();

@@ -1,6 +1,6 @@
 //! Modelled NICs: the real kernels, ring and proxy over a wire that only its arithmetic knows.
 //!
-//! A [`ModelRail`] lies over a rail that works ([`near`](super::near), mostly). A write costs its poster as much time as a post to the
+//! A [`ModelRail`] lies over a rail that works ([`same_host`](super::same_host), mostly). A write costs its poster as much time as a post to the
 //! modelled card, goes out when the card is free, and completes after a round trip. Its bytes are moved by the rail
 //! below, as fast as that can; where memory cannot follow the modelled rate, moving can be turned off
 //! ([`Model::move_bytes`]) for the passes that are timed, and left on for the pass that is verified.

@@ -1,6 +1,6 @@
 //! The worst network that EFA may legally be: `-p worst`, on one machine, without libfabric.
 //!
-//! Bytes go through shared memory, as over [`near`](super::near), but late and in any order, all drawn from one seed:
+//! Bytes go through shared memory, as over [`same_host`](super::same_host), but late and in any order, all drawn from one seed:
 //!
 //! - **Delays are counted in events**: a later post of the rail, a poll at which something arrived or was delivered, or 64 polls (or 20 us)
 //!   without any. So a put can be overtaken by the next ones of its sender, however fast that polls, and all arrives in the end.
@@ -30,9 +30,9 @@ mod transfers;
 
 pub use spec::{NAME, Spec, is_asked};
 
-use super::near::NearRegion;
-use super::near::inbox::Inbox;
-use super::near::peers::{self, Peers, failed, key_of, name_of};
+use super::same_host::SameHostRegion;
+use super::same_host::inbox::Inbox;
+use super::same_host::peers::{self, Peers, failed, key_of, name_of};
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
@@ -105,7 +105,7 @@ pub struct WorstRail {
 /// A registered region with its number on this rail, from 0.
 #[derive(Clone, Debug)]
 pub struct WorstRegion {
-    near: NearRegion,
+    near: SameHostRegion,
     number: u32,
 }
 
@@ -339,7 +339,7 @@ impl Rail for WorstRail {
     }
 
     unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<WorstRegion, FabricError> {
-        let near = NearRegion::new(&self.name, memory)?;
+        let near = SameHostRegion::new(&self.name, memory)?;
         self.regions += 1;
         Ok(WorstRegion { near, number: self.regions - 1 })
     }

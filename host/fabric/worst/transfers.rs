@@ -3,7 +3,7 @@
 use super::claims::{Claim, Claimed, Use};
 use super::flight::{Flight, packets};
 use super::{Due, OUTSTANDING, WorstRail, WorstRegion, bytes, faults};
-use crate::near::peers::{self, failed};
+use crate::same_host::peers::{self, failed};
 use crate::{Completion, FabricError, Post, Transfer, mistake};
 
 impl WorstRail {

@@ -1,7 +1,7 @@
-//! Puts with signals in the engine: the rule that orders them ([`order`](crate::order)), and values that stand in commands.
+//! Puts with signals in the engine: the rule that orders them ([`signal_order`](crate::signal_order)), and values that stand in commands.
 
 use super::{Engine, EngineError, Queued, Route};
-use crate::order::{Accounts, Immediate, Lacks, MOST_RANKS, Rule, SignalWords, head, part};
+use crate::signal_order::{Accounts, Immediate, Lacks, MOST_RANKS, Rule, SignalWords, head, part};
 use ginlab_fabric::{Access, Memory, Rail};
 use kernels::command::{Command, Opcode, signal_of};
 use std::collections::{HashMap, VecDeque};

@@ -16,7 +16,7 @@ use cuda_std::emulation::{Stepped, Turn};
 use cuda_std::memory::load_relaxed_gpu_u64;
 use ginlab::fabric::{Access, Memory};
 use ginlab::proxy::engine::{Engine, SignalRule};
-use ginlab::proxy::order::{Rule, SignalWords};
+use ginlab::proxy::signal_order::{Rule, SignalWords};
 use kernels::command::Command;
 use kernels::gin::{SIGNALS, USER_SIGNALS};
 use kernels::ring::Status;

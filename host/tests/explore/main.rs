@@ -21,7 +21,7 @@ mod seat;
 mod wire;
 
 use collectives::*;
-use ginlab::proxy::order::Rule;
+use ginlab::proxy::signal_order::Rule;
 use machine::{Body, Program};
 use programs::*;
 use search::{Failure, Seen};

@@ -106,7 +106,7 @@ impl Wire {
             return Post::Again;
         }
         let Transfer { local_offset: from, peer: target, remote_offset: to, immediate, token, .. } = *transfer;
-        // The count of a credit is its last bits (host/proxy/order.rs).
+        // The count of a credit is its last bits (host/proxy/signal_order.rs).
         let early = |immediate: u32| immediate + u32::from(self.credits_early && immediate >> 30 == CREDIT);
         let immediate = immediate.map(early);
         let length = transfer.bytes as usize;

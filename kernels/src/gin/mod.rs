@@ -17,7 +17,7 @@
 //! **What is visible when.** As in OpenSHMEM: `put` returns when its source may be written again, and the bytes arrive in any order
 //! until `quiet` (all puts of this context are at their targets) or `fence` (puts before it arrive before puts to the same PE behind
 //! it). A signal behind a put ([`Context::put_signal`]) is seen after the put's bytes. Rails keep no order (EFA's SRD): `fence` waits there as
-//! `quiet` does, and the order of a put and its signal is made by the proxies, by one of four rules (host/proxy/order).
+//! `quiet` does, and the order of a put and its signal is made by the proxies, by one of four rules (host/proxy/signal_order.rs).
 //!
 //! **How calls end.** Every wait ends: done, an error, or the deadline; and it says which ([`Status`](crate::ring::Status)). The threads of a scope all get
 //! the same answer. In a group a command that could not be pushed is told by the next call that waits. Once a context has failed, its

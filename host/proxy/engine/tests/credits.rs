@@ -2,7 +2,7 @@
 
 use super::put;
 use crate::engine::{Engine, SignalRule};
-use crate::order::{Rule, unpolled};
+use crate::signal_order::{Rule, unpolled};
 use ginlab_fabric::testing::scripted::queues::{Network, OUTSTANDING, QueueRail};
 use ginlab_fabric::{Access, Memory};
 use ginlab_rails::strategy::Strategy;

@@ -2,7 +2,7 @@
 
 use super::{Bench, SOON, put};
 use crate::engine::{EngineError, SignalRule};
-use crate::order::SignalWords;
+use crate::signal_order::SignalWords;
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use ginlab_cuda::{DeviceError, Flush};
 use ginlab_fabric::Completion;

@@ -2,7 +2,7 @@
 
 use super::{Bench, SOON, put};
 use crate::engine::{EngineError, SignalRule};
-use crate::order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, part};
+use crate::signal_order::{Immediate, MOST_PARTS, MOST_RANKS, Rule, Word, head, part};
 use ginlab_fabric::{Completion, Transfer};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
 

@@ -236,14 +236,14 @@ impl Running {
     ///
     /// # Errors
     /// A bug of the kernel, with block and thread.
-    pub fn visit(&mut self, most: u32, stacks: &mut Stacks) -> Result<Visit, String> {
+    pub fn visit(&mut self, most: u32, stacks: &mut Stacks) -> Result<Session, String> {
         if self.left == 0 {
             self.left = self.block.ready.get();
             if self.left == 0 {
                 return Err(self.block.stuck());
             }
         }
-        let mut visit = Visit::default();
+        let mut visit = Session::default();
         while self.left != 0 && visit.lanes < most {
             let index = self.block.pick(self.left);
             self.left &= !(1 << index);
@@ -262,7 +262,7 @@ impl Running {
         self.block.alive.get() == 0
     }
 
-    fn visit_warp(&mut self, index: u32, stacks: &mut Stacks) -> Result<Visit, String> {
+    fn visit_warp(&mut self, index: u32, stacks: &mut Stacks) -> Result<Session, String> {
         let block = &*self.block;
         let warp = &block.warps[index as usize];
         warp.spinning.set(0);
@@ -307,7 +307,7 @@ impl Running {
             block.ready.set(block.ready.get() & !(1 << index));
         }
         let spun = seen & warp.spinning.get();
-        Ok(Visit { lanes: seen.count_ones(), spun: spun.count_ones() })
+        Ok(Session { lanes: seen.count_ones(), spun: spun.count_ones() })
     }
 
     /// Ends the lanes that have not returned: unwinds their stacks.
@@ -324,15 +324,15 @@ impl Running {
 
 /// What a visit to a block, or to several, has found.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Visit {
+pub struct Session {
     /// Lanes that had a turn.
     pub lanes: u32,
     /// Of these, the ones that spin.
     pub spun: u32,
 }
 
-impl AddAssign for Visit {
-    fn add_assign(&mut self, other: Visit) {
+impl AddAssign for Session {
+    fn add_assign(&mut self, other: Session) {
         self.lanes += other.lanes;
         self.spun += other.spun;
     }

@@ -2,7 +2,7 @@
 
 use super::super::{Grid, Orders};
 use super::WATCHED;
-use super::block::{Running, Visit};
+use super::block::{Running, Session};
 use super::stacks::Stacks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,7 +61,7 @@ impl Launch<'_> {
             if blocks.is_empty() || self.failed.get().is_some() {
                 return Ok(());
             }
-            let mut pass = Visit::default();
+            let mut pass = Session::default();
             while pass.lanes < LONGEST_PASS
                 && let Some(block) = blocks.get_mut(at)
             {

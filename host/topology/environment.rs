@@ -29,7 +29,7 @@ const NAMES: [&str; 4] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_CONF", "NVIDI
 const SECRETS: [&str; 7] = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "KEY"];
 
 /// Of these variables those that decide results, as `NAME=value`, by name; never secrets.
-pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
+pub fn variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
     let plain = |text: OsString| text.to_string_lossy().into_owned();
     let mut chosen: Vec<String> = variables
         .into_iter()
@@ -158,7 +158,7 @@ mod tests {
             ("LD_PRELOAD", "libx.so"),
             ("CUDA_VISIBLE_DEVICES", ""),
         ];
-        let listed = environment(variables.map(|(name, value)| (name.into(), value.into())));
+        let listed = super::variables(variables.map(|(name, value)| (name.into(), value.into())));
         assert_eq!(
             listed,
             [

@@ -11,7 +11,7 @@ mod movers;
 pub(super) mod peers;
 
 pub use movers::Movers;
-pub use peers::NearRegion;
+pub use peers::SameHostRegion;
 
 use super::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
@@ -42,7 +42,7 @@ const LIMITS: RailLimits = RailLimits {
 
 /// See the module.
 #[derive(Debug)]
-pub struct NearRail {
+pub struct SameHostRail {
     name: String,
     inbox: Inbox,
     peers: Peers,
@@ -53,14 +53,14 @@ pub struct NearRail {
     polls: u32,
 }
 
-impl NearRail {
+impl SameHostRail {
     /// Opens one; `name` is for messages.
     ///
     /// # Errors
     /// When there is no memory for its inbox.
-    pub fn open(name: &str, movers: Option<Arc<Movers>>) -> Result<NearRail, FabricError> {
+    pub fn open(name: &str, movers: Option<Arc<Movers>>) -> Result<SameHostRail, FabricError> {
         let inbox = Inbox::new().map_err(|error| failed(name, "opening an inbox in shared memory", &error))?;
-        Ok(NearRail {
+        Ok(SameHostRail {
             name: name.to_owned(),
             inbox,
             peers: Peers::default(),
@@ -73,7 +73,11 @@ impl NearRail {
 
     /// The peer's bytes, mapped, and for a mover the file that keeps them so: a copy made here and now needs none.
     #[inline]
-    fn reach(&mut self, region: &NearRegion, t: &Transfer) -> Result<(*mut u8, Option<Arc<MemoryFile>>), FabricError> {
+    fn reach(
+        &mut self,
+        region: &SameHostRegion,
+        t: &Transfer,
+    ) -> Result<(*mut u8, Option<Arc<MemoryFile>>), FabricError> {
         let (file, at) = self.peers.reach(&self.name, region, t)?;
         let kept = (self.movers.is_some() && t.bytes > SMALL).then(|| file.clone());
         Ok(((file.address() + at) as *mut u8, kept))
@@ -104,8 +108,8 @@ impl NearRail {
     }
 }
 
-impl Rail for NearRail {
-    type Region = NearRegion;
+impl Rail for SameHostRail {
+    type Region = SameHostRegion;
 
     fn name(&self) -> &str {
         &self.name
@@ -127,16 +131,16 @@ impl Rail for NearRail {
         self.peers.remove(&self.name, peer)
     }
 
-    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<NearRegion, FabricError> {
-        NearRegion::new(&self.name, memory)
+    unsafe fn register(&mut self, memory: Memory, _access: Access) -> Result<SameHostRegion, FabricError> {
+        SameHostRegion::new(&self.name, memory)
     }
 
-    fn remote(&self, region: &NearRegion) -> RemoteRegion {
+    fn remote(&self, region: &SameHostRegion) -> RemoteRegion {
         region.remote()
     }
 
     #[inline]
-    unsafe fn write(&mut self, region: &NearRegion, t: &Transfer) -> Result<Post, FabricError> {
+    unsafe fn write(&mut self, region: &SameHostRegion, t: &Transfer) -> Result<Post, FabricError> {
         if t.bytes > 0 {
             let (target, file) = self.reach(region, t)?;
             let source = (region.address + t.local_offset) as *const u8;
@@ -157,7 +161,7 @@ impl Rail for NearRail {
         Ok(Post::Accepted)
     }
 
-    unsafe fn read(&mut self, region: &NearRegion, t: &Transfer) -> Result<Post, FabricError> {
+    unsafe fn read(&mut self, region: &SameHostRegion, t: &Transfer) -> Result<Post, FabricError> {
         let (source, file) = self.reach(region, t)?;
         let target = (region.address + t.local_offset) as *mut u8;
         // SAFETY: checked by `reach`; the caller's contract for the target, and the file keeps the source.
@@ -185,7 +189,7 @@ impl Rail for NearRail {
     }
 }
 
-impl Drop for NearRail {
+impl Drop for SameHostRail {
     /// The movers must have done with our memory. They copy and wait for nothing, so that has an end.
     fn drop(&mut self) {
         let backoff = Backoff::new();

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 1 << 20;
 
 struct Node {
-    rail: NearRail,
-    region: NearRegion,
+    rail: SameHostRail,
+    region: SameHostRegion,
     memory: Buffer,
 }
 
 fn node(place: Place, movers: Option<Arc<Movers>>) -> Node {
     let memory = Device::Emulated.allocate(place, BYTES).unwrap();
-    let mut rail = NearRail::open("near", movers).unwrap();
+    let mut rail = SameHostRail::open("near", movers).unwrap();
     // SAFETY: the memory outlives the region (field order does not matter: nothing is in flight when a test ends).
     let region = unsafe {
         rail.register(Memory { address: memory.address(), bytes: BYTES, cuda_device: None }, Access::ALL).unwrap()
@@ -54,7 +54,7 @@ fn bytes(node: &Node) -> &mut [u8] {
 }
 
 /// Polls until so many completions have come; at most a minute.
-fn completions(rail: &mut NearRail, count: usize) -> Vec<Completion> {
+fn completions(rail: &mut SameHostRail, count: usize) -> Vec<Completion> {
     let (mut all, ends) = (Vec::new(), Instant::now() + Duration::from_secs(60));
     while all.len() < count {
         rail.poll(&mut all).unwrap();

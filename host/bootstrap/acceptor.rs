@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{BootstrapError, human};
 use super::frame::{self, Frame, FrameKind};
-use super::hello::{self, Gate, Refusal, Unwanted};
+use super::handshake::{self, Gate, Refusal, Unwanted};
 use super::link::Link;
 use ginlab_base::text::printable;
 
@@ -29,7 +29,7 @@ const CROWDED_OUT: &str = "it said nothing for longest, and more came than are k
 
 /// Accepts those who know the token.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     listener: TcpListener,
     token: String,
     /// How many are kept.
@@ -58,12 +58,12 @@ enum Stage {
     Leaving,
 }
 
-impl Door {
+impl Acceptor {
     /// For `expected` connections that will have proved themselves and may not be looked for yet.
     pub fn new(listener: TcpListener, token: &str, expected: usize) -> Result<Self, BootstrapError> {
         listener.set_nonblocking(true).map_err(|error| BootstrapError::system("listen", error))?;
         let (token, room, patience) = (token.to_owned(), expected + MAX_STRANGERS, HANDSHAKE_LIMIT);
-        Ok(Door { listener, token, room, patience, callers: Vec::new(), notices: Notices::default() })
+        Ok(Acceptor { listener, token, room, patience, callers: Vec::new(), notices: Notices::default() })
     }
 
     /// Where it listens.
@@ -105,7 +105,7 @@ impl Door {
 
     /// Answers with the reason, and closes when the other side has read it. [`Refusal`] says what a last word is.
     pub fn refuse(&mut self, mut link: Link, why: String, last_word: bool) {
-        let refusal = hello::json(&Refusal { why, last_word });
+        let refusal = handshake::json(&Refusal { why, last_word });
         link.send(frame::encode(FrameKind::Refuse, 0, "start", &refusal));
         link.shut();
         self.callers.push(Caller { link, stage: Stage::Leaving, since: Instant::now() });

@@ -1,7 +1,7 @@
 //! Visits: peers that come to a running program one by one, without ranks, and leave when they like.
 //!
 //! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::hello` has the
-//! protocol, and what others on the network can do), and ranks and visitors who come to the wrong door are told so. Behind
+//! protocol, and what others on the network can do), and ranks and visitors who come to the wrong acceptor are told so. Behind
 //! that the two sides speak in words: labelled JSON. They wait by tokio, for programs that drive a fabric in the same loop
 //! ([`ginlab_flow`]). Every wait is bounded, and ends on Ctrl-C.
 //!
@@ -24,11 +24,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::acceptor::Acceptor;
 use super::connect::Search;
-use super::door::Door;
 use super::error::{BootstrapError, Ending, human};
 use super::frame::{self, Frame, FrameKind};
-use super::hello::{self, Refusal};
+use super::handshake::{self, Refusal};
 use super::identity::Member;
 use super::link::Link;
 use super::wait::{Clock, SLICE};
@@ -100,13 +100,13 @@ impl Card {
 
 /// A connection to a peer, of either side.
 #[derive(Debug)]
-pub struct Visit {
+pub struct Session {
     link: Link,
     limit: Duration,
 }
 
 /// `host (pid 12, 10.0.0.1:7002)`.
-impl fmt::Display for Visit {
+impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Link { member, from, .. } = &self.link;
         write!(f, "{} (pid {}, {from})", member.host, member.pid)
@@ -116,10 +116,10 @@ impl fmt::Display for Visit {
 /// Where visitors come in.
 #[derive(Debug)]
 pub struct Entrance {
-    door: Door,
+    acceptor: Acceptor,
     limit: Duration,
     /// Those who have come and were not asked for yet.
-    come: VecDeque<Visit>,
+    come: VecDeque<Session>,
 }
 
 impl Entrance {
@@ -134,9 +134,9 @@ impl Entrance {
             BootstrapError::system(format_args!("listen on {address}"), format_args!("{error}; {hint}"))
         };
         let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std).map_err(refused)?;
-        let mut door = Door::new(listener, token, 0)?;
-        door.patience = door.patience.min(limit);
-        Ok(Entrance { door, limit, come: VecDeque::new() })
+        let mut acceptor = Acceptor::new(listener, token, 0)?;
+        acceptor.patience = acceptor.patience.min(limit);
+        Ok(Entrance { acceptor, limit, come: VecDeque::new() })
     }
 
     /// Where it listens.
@@ -144,18 +144,18 @@ impl Entrance {
     /// # Errors
     /// The system's.
     pub fn address(&self) -> Result<SocketAddr, BootstrapError> {
-        self.door.address()
+        self.acceptor.address()
     }
 
     /// Waits for the next visitor who has proved that it knows the token. Who does not is turned away, and told of on stderr.
     /// Nobody is lost when the future is dropped.
-    pub async fn next(&mut self) -> Visit {
+    pub async fn next(&mut self) -> Session {
         loop {
             if let Some(visit) = self.come.pop_front() {
                 return visit;
             }
-            match self.door.step() {
-                Ok(come) if come.is_empty() => ready(self.door.descriptors(), Interest::READABLE).await,
+            match self.acceptor.step() {
+                Ok(come) if come.is_empty() => ready(self.acceptor.descriptors(), Interest::READABLE).await,
                 Ok(come) => come.into_iter().for_each(|(link, frame)| self.let_in(link, &frame)),
                 Err(error) => {
                     // Too many open files, say: the end of others may help.
@@ -169,7 +169,7 @@ impl Entrance {
     fn let_in(&mut self, mut link: Link, frame: &Frame) {
         let ours = Card::here();
         let refusal = match serde_json::from_slice::<Card>(&frame.payload) {
-            _ if frame.kind != FrameKind::Visit => {
+            _ if frame.kind != FrameKind::Session => {
                 "it is a rank of a job, and here is a server for visits: the address is wrong".to_owned()
             }
             Err(error) => error.to_string(),
@@ -178,16 +178,16 @@ impl Entrance {
                 format!("it is ginlab {theirs}, the server {}: run the same ginlab on both sides", ours.version)
             }
             Ok(card) => {
-                link.send(frame::encode(FrameKind::Welcome, 0, "visit", &hello::json(&ours)));
-                return self.come.push_back(Visit::new(link, card, self.limit));
+                link.send(frame::encode(FrameKind::Welcome, 0, "visit", &handshake::json(&ours)));
+                return self.come.push_back(Session::new(link, card, self.limit));
             }
         };
-        self.door.turn_away(link, refusal, true);
+        self.acceptor.turn_away(link, refusal, true);
     }
 
     /// Turns away a visitor that [`next`](Entrance::next) has given: there is no room for one more.
-    pub fn turn_away(&mut self, visit: Visit, why: &str) {
-        self.door.notices.tell(visit.link.from, why);
+    pub fn turn_away(&mut self, visit: Session, why: &str) {
+        self.acceptor.notices.tell(visit.link.from, why);
         visit.link.close();
     }
 }
@@ -207,10 +207,10 @@ async fn ready(sockets: impl Iterator<Item = BorrowedFd<'_>>, interest: Interest
     let _ = tokio::time::timeout(MOMENT, any).await;
 }
 
-impl Visit {
-    fn new(mut link: Link, card: Card, limit: Duration) -> Visit {
+impl Session {
+    fn new(mut link: Link, card: Card, limit: Duration) -> Session {
         (link.member, link.longest) = (card.member.printable(), MAX_WORD_BYTES);
-        Visit { link, limit }
+        Session { link, limit }
     }
 
     /// Goes to `HOST:PORT`, and tries until `limit` has passed: the server may come up later than its visitors. `limit` also
@@ -218,18 +218,18 @@ impl Visit {
     ///
     /// # Errors
     /// When nobody answers in time, or the server refuses the token or the version.
-    pub async fn connect(address: &str, token: &str, limit: Duration) -> Result<Visit, BootstrapError> {
+    pub async fn connect(address: &str, token: &str, limit: Duration) -> Result<Session, BootstrapError> {
         let (place, token) = (address.to_owned(), token.to_owned());
         // In a thread of its own: looking names up waits too.
         let searching = tokio::task::spawn_blocking(move || {
-            let greeting = frame::encode(FrameKind::Visit, 0, "visit", &hello::json(&Card::here()));
+            let greeting = frame::encode(FrameKind::Session, 0, "visit", &handshake::json(&Card::here()));
             let search = Search { place: &place, token: &token, greeting, rank: None };
             let candidates = || place.to_socket_addrs().map(Iterator::collect).map_err(|error| error.to_string());
             search.connect::<Card>(candidates, &Clock::new(limit, signals::flag()))
         });
         let what = format!("connection to {address}");
         match bounded(limit.saturating_add(GRACE), searching).await {
-            Ok(Ok(found)) => found.map(|(link, card)| Visit::new(link, card, limit)),
+            Ok(Ok(found)) => found.map(|(link, card)| Session::new(link, card, limit)),
             Ok(Err(error)) => Err(BootstrapError::system("connect", error)),
             Err(ended) => Err(ended.at(&what, limit, "the system's resolver")),
         }
@@ -258,7 +258,7 @@ impl Visit {
     /// # Errors
     /// When the peer has left, or takes nothing for too long.
     pub async fn say(&mut self, what: &str, word: &impl Serialize) -> Result<(), BootstrapError> {
-        let payload = hello::json(word);
+        let payload = handshake::json(word);
         if payload.len() > MAX_WORD_BYTES {
             let text = format!("{} bytes; a word has {MAX_WORD_BYTES} at most", payload.len());
             return Err(BootstrapError::system(format_args!("send the word of {what:?}"), text));
@@ -271,7 +271,7 @@ impl Visit {
     /// # Errors
     /// When the peer has left, is silent for too long, refuses to go on, or says something else.
     pub async fn hear<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, BootstrapError> {
-        let unexpected = |visit: &Visit, text: &str| BootstrapError::unexpected(visit, what, text);
+        let unexpected = |visit: &Session, text: &str| BootstrapError::unexpected(visit, what, text);
         let frame = match bounded(self.limit, self.next(what)).await {
             Ok(frame) => frame?,
             Err(ended) => return Err(ended.at(what, self.limit, self)),
@@ -319,7 +319,7 @@ impl Visit {
 
     /// Tells the other side why the visit ends, and returns that as an error.
     pub async fn refuse(&mut self, why: String) -> BootstrapError {
-        let refusal = hello::json(&Refusal { why: why.clone(), last_word: true });
+        let refusal = handshake::json(&Refusal { why: why.clone(), last_word: true });
         // It may have gone already.
         let _ = self.write(frame::encode(FrameKind::Refuse, 0, "visit", &refusal), "refusal").await;
         self.link.shut();

@@ -5,7 +5,7 @@
 //!   magic, protocol version, 32 random bytes            -->
 //!                                                       <--  Challenge: 32 random bytes of its own
 //!   Proof: HMAC(token, "connector", both numbers)       -->
-//!   Hello (a rank) or Visit (a visitor)                 -->
+//!   Hello (a rank) or Session (a visitor)                 -->
 //!                                                       <--  Proof: HMAC(token, "listener", both numbers)
 //!                                                       <--  Welcome or Refuse
 //! ```
@@ -17,7 +17,7 @@
 //! What others on the network can do:
 //!
 //! - *Whoever connects* without the token gets random bytes and a refusal. He can take up the places of
-//!   [`door`](super::door) for others who are no further than he is, and nothing else.
+//!   [`acceptor`](super::acceptor) for others who are no further than he is, and nothing else.
 //! - *Whoever listens in* learns what is said behind the handshake: host names, addresses of rails, keys of registered
 //!   memory, immediates. He cannot use a recorded handshake again, since both numbers are fresh. With a key that he saw he can
 //!   write where its holder can, as long as that registration lives, if he reaches the rail. From a recorded handshake he can
@@ -271,7 +271,9 @@ impl Hello {
                 Ok(hello) => Ok(Hello { member: hello.member.printable(), ..hello }),
                 Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
             },
-            FrameKind::Visit => Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into()),
+            FrameKind::Session => {
+                Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
+            }
             other => Err(format!("{other:?} before Hello")),
         }
     }

@@ -3,7 +3,7 @@
 use super::machine::Machine;
 use super::{Checked, fail, ok, skipped, warn};
 
-pub fn environment(machine: &Machine) -> Checked {
+pub fn variables(machine: &Machine) -> Checked {
     // What is wrong with a variable, and whether that stops a run.
     let mut wrong: Vec<(String, bool)> = Vec::new();
     let interfaces = machine.names("sys/class/net");
@@ -33,7 +33,7 @@ pub fn environment(machine: &Machine) -> Checked {
     }
     if wrong.is_empty() {
         let set = machine.environment.iter().map(|(name, value)| (name.into(), value.into()));
-        let count = ginlab_topology::surroundings::environment(set).len();
+        let count = ginlab_topology::environment::variables(set).len();
         return ok(format!("{count} variables of libfabric, NCCL, CUDA and MPI are set, none in the way"));
     }
     let names: Vec<&str> = wrong.iter().filter_map(|(text, _)| text.split('=').next()).collect();

@@ -1,6 +1,6 @@
 //! The peers of a rail on one machine: each peer's process, its memory, which is mapped here, and the queue of immediates to it.
 //!
-//! All rails that reach their peers by shared memory use this: [`NearRail`](super::NearRail), [`WorstRail`](crate::worst::WorstRail).
+//! All rails that reach their peers by shared memory use this: [`SameHostRail`](super::SameHostRail), [`WorstRail`](crate::worst::WorstRail).
 
 use super::inbox::Outbox;
 use crate::{FabricError, Memory, RemoteRegion, Transfer, mistake};
@@ -17,7 +17,7 @@ const ADDRESS_BYTES: usize = 20;
 
 /// A registered region: its memory, and the file it lies in.
 #[derive(Clone, Debug)]
-pub struct NearRegion {
+pub struct SameHostRegion {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) file: Option<Arc<MemoryFile>>,
@@ -91,15 +91,15 @@ pub(crate) fn failed(rail: &str, operation: impl Into<String>, error: &io::Error
     FabricError { rail: rail.to_owned(), operation: operation.into(), code, text: error.to_string(), hint }
 }
 
-impl NearRegion {
+impl SameHostRegion {
     /// Memory of the host, for the rail of this name.
-    pub(crate) fn new(rail: &str, memory: Memory) -> Result<NearRegion, FabricError> {
+    pub(crate) fn new(rail: &str, memory: Memory) -> Result<SameHostRegion, FabricError> {
         let (address, bytes) = (memory.address, memory.bytes as u64);
         if memory.cuda_device.is_some() || address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
             let text = "memory of the host is needed, that neither is empty nor wraps";
             return Err(mistake(rail, format!("registration of {bytes} B"), text));
         }
-        Ok(NearRegion { address, bytes, file: memory_file::containing(address, bytes) })
+        Ok(SameHostRegion { address, bytes, file: memory_file::containing(address, bytes) })
     }
 
     /// What a peer needs to reach it.
@@ -167,7 +167,7 @@ impl Peers {
     pub fn reach(
         &mut self,
         rail: &str,
-        region: &NearRegion,
+        region: &SameHostRegion,
         t: &Transfer,
     ) -> Result<(&Arc<MemoryFile>, u64), FabricError> {
         let inside = |offset: u64, bytes: u64| offset <= bytes && t.bytes <= bytes - offset;
