@@ -13,6 +13,16 @@
 # scripts/pack-results.sh packs them: ready for data/, but for a README.md that says what is notable.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+case ${1:-} in
+-h | --help)
+    sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+-*)
+    echo "gpu-check.sh: $1: it takes a folder; --help says more" >&2
+    exit 2
+    ;;
+esac
 
 ginlab=${GINLAB:-target/release/ginlab}
 out=${1:-${OUT:-data/$(date -u +%F)-$(hostname)}}

@@ -1,6 +1,6 @@
 //! The columns of `ginlab jacobi` beside the common ones.
 
-use super::args::{Norm, Tuple};
+use super::args::{Exchange, Norm, Tuple};
 use crate::columns::{RULE, SHARING};
 use ginlab::report::{Column, Row};
 
@@ -19,7 +19,7 @@ pub const T1: Column =
 pub const SPEEDUP: Column = Column::measured("speedup", "", "Time on one device over the time on all").shown("x", 5);
 pub const EFFICIENCY: Column = Column::measured("efficiency_pct", "%", "Speed-up over the number of ranks");
 pub const EXPOSED: Column =
-    Column::measured("exposed_us", "us", "Time of an iteration less t1 over the ranks: what is not computing")
+    Column::measured("exposed_us", "us", "Time of an iteration less t1 over the ranks: what is not computing. Empty where it means nothing: resident fields, and less than 0")
         .shown("exposed", 8);
 pub const FIELD: Column =
     Column::measured("field_gbytes_s", "GB/s", "Bytes of a rank's field, read once and written once, over the time");
@@ -54,10 +54,12 @@ pub fn chosen(row: &mut Row, tuple: &Tuple, norm: &str, sync: &str) {
 /// NVIDIA's metric: `time` and `alone` are microseconds of an iteration, on all devices and on one.
 pub fn scaling(row: &mut Row, tuple: &Tuple, time: f64, alone: f64) {
     let ranks = f64::from(row.ranks);
+    // One device's iteration is the launched one: a field that stays on the chip has nothing to be compared with.
+    let exposed = Some(time - alone / ranks).filter(|exposed| tuple.exchange != Exchange::Resident && *exposed >= 0.0);
     let bytes = 2.0 * 4.0 * f64::from(tuple.nx) * f64::from(tuple.ny) / ranks;
     row.set(&T1, alone)
         .set(&SPEEDUP, alone / time)
         .set(&EFFICIENCY, 100.0 * alone / time / ranks)
-        .set(&EXPOSED, time - alone / ranks)
+        .set(&EXPOSED, exposed)
         .set(&FIELD, bytes / time / 1000.0);
 }

@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn efa_direct_is_another_way_to_the_same_card() {
-        let path = Path::new("../tests/fixtures/p5/fi_info.yaml");
+        let path = Path::new("../../tests/fixtures/p5/fi_info.yaml");
         let mut listing = Listing::from_dump(path).unwrap();
         let mut direct = listing.domains[0].clone();
         direct.domain.fabric = "efa-direct".to_owned();

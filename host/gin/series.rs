@@ -34,7 +34,7 @@ impl World {
     ///
     /// # Errors
     /// As [`launch`](World::launch); [`GinError::Call`] with `what` when it does not end, and no signal of this PE and no ring has changed
-    /// for twice the world's timeout.
+    /// for twice the world's timeout (four times where busy threads share cores).
     pub fn wait_for(
         &self,
         ranks: &mut Bootstrap,

@@ -33,7 +33,10 @@ fn every_exchange_gives_the_same_field_to_the_last_bit() {
         let near_in_time = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() <= 1e-4 * time;
         assert!(near(number("speedup"), alone / time), "{row:?}");
         assert!(near(number("efficiency_pct"), 100.0 * alone / time / 3.0), "{row:?}");
-        assert!(near_in_time(number("exposed_us"), time - alone / 3.0), "{row:?}");
+        match number("exposed_us") {
+            Some(exposed) => assert!(near_in_time(Some(exposed), time - alone / 3.0) && exposed >= 0.0, "{row:?}"),
+            None => assert!(row.case == "resident" || time < alone / 3.0, "{row:?}"),
+        }
         assert_eq!(number("norm_value").is_some(), row.own("norm").text() == Some("block"), "{row:?}");
         assert!(number("wait_us").is_some(), "{row:?}");
     }

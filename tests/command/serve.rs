@@ -53,12 +53,12 @@ fn a_peer_killed_while_it_writes_is_an_event_and_the_next_one_is_served() {
 
 #[test]
 fn a_peer_that_falls_silent_is_given_up() {
-    let mut server = Server::start("-p tcp --visits 1 -t 1");
+    let mut server = Server::start("-p tcp --visits 1 -t 3");
     let peer = Job::start(server.join("-b 64K -n 1000000000"));
     server.until("writing");
     peer.signal(Signal::SIGSTOP);
     let died = server.until("died");
-    assert!(died["why"].starts_with("no_word_and_no_write_for_1_s"), "{died:?}");
+    assert!(died["why"].starts_with("no_word_and_no_write_for_3_s"), "{died:?}");
     server.finish().expect(0);
     peer.signal(Signal::SIGCONT);
     let done = peer.finish().expect(1);

@@ -82,7 +82,7 @@ mod tests {
 
     /// The recorded tree of a p5 as sysfs shows it: cores near each device, and the hardware threads of each core.
     fn p5(root: &Path) -> Vec<(PciAddress, usize)> {
-        let listing = fs::read_to_string("../tests/fixtures/p5/ls_sys_bus_pci_devices.txt").unwrap();
+        let listing = fs::read_to_string("../../tests/fixtures/p5/ls_sys_bus_pci_devices.txt").unwrap();
         let mut gpus = Vec::new();
         for (address, path) in pci_tree(&listing) {
             let node = usize::from(&path.split("pci0000:").nth(1).unwrap()[..2] >= "88");

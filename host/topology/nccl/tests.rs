@@ -18,7 +18,7 @@ fn facts(tree: &Tree) -> Vec<Fact> {
 
 #[test]
 fn a_p5_goes_to_nccl_and_back() {
-    let mut p5 = Tree::recorded(Path::new("../tests/fixtures/p5")).unwrap();
+    let mut p5 = Tree::recorded(Path::new("../../tests/fixtures/p5")).unwrap();
     let text = write(&p5);
     let back = parse(&text).unwrap();
     assert_eq!(facts(&back), facts(&p5));
