@@ -21,7 +21,7 @@ use super::error::{BootstrapError, Ending, human};
 use super::identity::Member;
 use super::star::Star;
 use super::wait::Clock;
-use super::{Bootstrap, Kind, Options, hello, local, tcp};
+use super::{Bootstrap, Kind, Options, handshake, local, tcp};
 
 /// Size of the broadcast; MPI wants to know it beforehand on all ranks.
 const OFFER_BYTES: usize = 8192;
