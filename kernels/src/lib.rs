@@ -14,7 +14,7 @@
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`],
-//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
+//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
 //! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
@@ -77,5 +77,6 @@ module! { "ipc": ipc_kernel ipc_wait }
 module! { "bulk": ipc_bulk }
 module! { "shmem" | "shmem_exchange": shmem }
 module! { "signals": ring_shift signal_check }
+module! { "checks": data_check }
 module! { "collective_words" | "collective_messages" | "collective_puts": collective }
 module! { "jacobi": jacobi }
