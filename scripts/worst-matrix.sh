@@ -10,37 +10,57 @@
 #   EVERY=3              one of so many combinations, by turns; each has seeds of its own
 #   WORST=watch=strict   more options of the network
 #   LIMIT=SECONDS        no combination begins later than this (default: no limit); what was not run is counted
+#   LIST=1               only list the combinations
 #
 # Leaves worst.csv (a row for each combination: seeds, failed, the command that repeats one), failures.txt (each failed seed with its
 # error), summary.txt. Exit code 1 if a seed has failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-ginlab=$(realpath "${1:-target/release/ginlab}") || exit 2
-out=${2:-${OUT:-$(mktemp -d /tmp/ginlab-worst.XXXXXX)}}
 seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated} every=${EVERY:-1}
-mkdir -p "$out/parts"
 
 worst="worst:seed={seed}${WORST:+,$WORST}"
 shmem=(p-latency put-latency get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
-    message-ping-pong barrier-all all-to-all signal-order)
+    message-ping-pong barrier-all all-to-all)
+# They look at every byte.
+orders=(signal-order data-order)
 collectives=(gin-all-to-all gin-all-gather gin-reduce-scatter gin-all-reduce gin-broadcast)
 combinations() {
-    local np rule scope case bytes
+    local np rule scope case bytes block
+    block='--grid 2 --block 33'
     for rule in count own drain sequence; do
         for np in 2 3 4; do
             local rails="--np $np --path rails -p $worst --rule $rule"
             for scope in thread warp block; do
                 for case in "${shmem[@]}"; do
-                    echo "shmem -d $device $rails --scope $scope --cases $case --grid 2 --block 33 -b 520 -e 520 -n 3 -w 1 -r 1 --volume 4K"
+                    echo "shmem -d $device $rails --scope $scope --cases $case $block -b 520 -e 520 -n 3 -w 1 -r 1 --volume 4K"
+                done
+                # One turn alone: a later one brings the same bytes. An exchange by puts.
+                for case in put-signal-ping-pong 'all-to-all --message-limit 64'; do
+                    echo "shmem -d $device $rails --scope $scope --cases $case $block -b 520 -e 520 -n 1 -w 0 -r 1"
+                done
+                # Puts of one transfer, and of several, by libfabric's letter.
+                for case in "${orders[@]}"; do
+                    echo "shmem -d $device $rails --scope $scope --cases $case $block -n 12 -r 1"
+                    echo "shmem -d $device ${rails/$worst/$worst,longest=500,delay=500,watch=strict} --scope $scope --cases $case $block -n 12 -r 1"
                 done
                 # By messages, and by puts.
                 bytes=$((np % 2 ? 4096 : 64))
                 for case in "${collectives[@]}"; do
-                    echo "collective -d $device $rails --scope $scope --cases $case --launch persistent --block 33 -b $bytes -e $bytes --message-limit 1K -n 3 -w 1 -r 1"
+                    echo "collective -d $device $rails --scope $scope --cases $case --place out-of-place,in-place --launch persistent --block 33 -b $bytes -e $bytes --message-limit 1K -n 3 -w 1 -r 1"
                 done
             done
             for case in host-write p block row resident; do
                 echo "jacobi -d $device $rails --exchange $case --nx 64 --ny 16 -n 8 -r 1"
+            done
+            echo "jacobi -d $device $rails --exchange row --sync barrier --nx 64 --ny 16 -n 8 -r 1"
+            echo "jacobi -d $device ${rails/$worst/$worst,watch=strict} --exchange resident --nx 64 --ny 16 -n 8 -r 1"
+        done
+        # More signalled puts under way than a target has places for in its account.
+        echo "shmem -d $device --np 2 --path rails -p $worst,longest=3000 --rule $rule --scope thread --cases signal-order --grid 16 --block 33 -n 1200 -r 1"
+        # Two nodes: rails between them, and memory inside.
+        for scope in thread warp block; do
+            for case in "${collectives[@]}" 'gin-all-to-all --route gathered'; do
+                echo "collective -d $device --np 4 --node-size 2 -p $worst --rule $rule --scope $scope --cases $case --launch persistent --block 33 -b 4096 -e 4096 --message-limit 1K -n 3 -w 1 -r 1"
             done
         done
     done
@@ -52,10 +72,20 @@ combinations() {
         fi
         echo "all2all -d emulated --np $np -p $worst --rails 1,2 -b 64 -e 64K -f 32 -n 10"
     done
-    for case in quiet nbi nbi-batch=4; do
+    # A short ring: the kernel does not run away from a proxy that shares its core.
+    for case in quiet nbi-batch=4 'nbi --ring-slots 8' 'nbi --scope thread'; do
         echo "proxy -d $device -p $worst --rails 1,2 --mode $case --grid 2 --block 33 -b 64 -e 64K -f 32 -n 12 -w 2 -r 1 --window 4"
     done
 }
+chosen() { combinations | grep -E "^(${ONLY:-.*}) "; }
+if [[ -n ${LIST:-} ]]; then
+    chosen
+    exit
+fi
+
+ginlab=$(realpath "${1:-target/release/ginlab}") || exit 2
+out=${2:-${OUT:-$(mktemp -d /tmp/ginlab-worst.XXXXXX)}}
+mkdir -p "$out/parts"
 
 # one NUMBER COMMAND: soaks one combination.
 # shellcheck disable=SC2317  # xargs calls it
@@ -97,14 +127,15 @@ processes() {
 began=$(date +%s)
 export -f one processes
 export ginlab out seeds first began device every
-combinations | grep -E "^(${ONLY:-.*}) " | awk -v every="$every" 'NR % every == 0 { printf "%04d %s%c", NR, $0, 0 }' |
+chosen | awk -v every="$every" 'NR % every == 0 { printf "%04d %s%c", NR, $0, 0 }' |
     xargs -0 -r -P "$jobs" -I{} bash -c 'one {}'
 
 cat "$out"/parts/*.csv 2>/dev/null | awk '!/^schema,/ || !header++' >"$out/worst.csv"
 cat "$out"/parts/*.err 2>/dev/null >"$out/failures.txt"
 late=$(find "$out/parts" -name '*.late' | wc -l)
-read -r combos total failed < <(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
-    { rows++; seeds += $n["seeds"]; failed += $n["wrong"] } END { print rows + 0, seeds + 0, failed + 0 }' "$out/worst.csv")
+# Quoted fields have commas.
+read -r combos total failed < <(sed 's/"[^"]*"//g' "$out/worst.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
+    { rows++; seeds += $n["seeds"]; failed += $n["wrong"] } END { print rows + 0, seeds + 0, failed + 0 }')
 {
     "$ginlab" --version | head -n 1
     echo "combinations $combos, not run $late, seeds $total, failed $failed, lines of errors $(wc -l <"$out/failures.txt"), seconds $(($(date +%s) - began)), jobs $jobs, cores $(nproc)"

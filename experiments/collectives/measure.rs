@@ -22,6 +22,9 @@ use ginlab::nccl::Communicator;
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 
+/// Operations of a check between which ranks do not meet.
+const TURNS: u32 = 4;
+
 /// A rank of the experiment. Dropped in this order: NCCL's operations end before the memory goes.
 pub struct Collectives {
     pub args: Args,
@@ -110,6 +113,10 @@ impl Collectives {
         let pattern = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run);
         if let Some(prepared) = &prepared {
             self.check_ours(prepared, tuple, &pattern, &mut ours, ranks)?;
+            if !self.args.no_check {
+                let other = Pattern::new(tuple.element, shape, local, u64::from(self.args.root), self.run | 1 << 31);
+                self.check_turns(prepared, [&pattern, &other], &mut ours, ranks)?;
+            }
         }
         if let Some(memory) = their_memory.filter(|_| !self.args.no_check) {
             self.check_theirs(tuple, &pattern, memory, &mut theirs, ranks)?;
@@ -184,7 +191,10 @@ impl Collectives {
         let (count, each) = if tuple.launch == Launch::Persistent { (1, turns) } else { (turns, 1) };
         let append = |stream: &Stream| self.ours.append(prepared, stream, 0, each);
         let work = Turns::new(&self.stream, tuple.launch == Launch::Graph, count, &append)?;
-        self.give(pattern, prepared.from, prepared.to, ranks)?;
+        if !self.args.no_check {
+            self.give(pattern, prepared.from, prepared.to)?;
+        }
+        ranks.barrier("numbers to work on")?;
         let before = self.ours.moved()?;
         self.ours.world.prepare()?;
         ranks.barrier("a check")?;
@@ -202,6 +212,30 @@ impl Collectives {
         Ok(())
     }
 
+    /// Some operations one behind the other, each from other numbers. Ranks do not meet between them, since an operation itself waits for all
+    /// to have begun it: whose kernel has ended reads its result and gives the next numbers at once.
+    fn check_turns(
+        &mut self,
+        prepared: &Prepared,
+        patterns: [&Pattern; 2],
+        outcome: &mut Outcome,
+        ranks: &mut Bootstrap,
+    ) -> Result<(), Failure> {
+        self.ours.world.prepare()?;
+        ranks.barrier("a check in turns")?;
+        let mut wrong = 0;
+        for pattern in patterns.into_iter().cycle().take(TURNS as usize) {
+            self.give(pattern, prepared.from, prepared.to)?;
+            self.ours.append(prepared, &self.stream, 0, 1)?;
+            let event = self.stream.event()?;
+            self.ours.world.wait_until(ranks, prepared.kernel.name(), || event.is_complete())?;
+            wrong += pattern.check(u64::from(self.ours.world.my_pe()), &self.ours.world.read(prepared.to)?, true).wrong;
+        }
+        // Where the check before has found some, what it has found says more.
+        outcome.wrong = outcome.wrong.filter(|before| *before > 0).or(Some(wrong));
+        Ok(ranks.barrier("results seen")?)
+    }
+
     fn check_theirs(
         &mut self,
         tuple: &Tuple,
@@ -210,7 +244,8 @@ impl Collectives {
         outcome: &mut Outcome,
         ranks: &mut Bootstrap,
     ) -> Result<(), Failure> {
-        self.give(pattern, from, to, ranks)?;
+        self.give(pattern, from, to)?;
+        ranks.barrier("numbers to work on")?;
         if let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &pattern.shape, (from, to)) {
             ranks.barrier("a check")?;
             side.append(&self.stream)?;
@@ -222,14 +257,10 @@ impl Collectives {
     }
 
     /// Poison where the result goes, then this rank's numbers, which in place are a part of that.
-    fn give(&self, pattern: &Pattern, from: Sym<u8>, to: Sym<u8>, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        if self.args.no_check {
-            return Ok(());
-        }
+    fn give(&self, pattern: &Pattern, from: Sym<u8>, to: Sym<u8>) -> Result<(), Failure> {
         let world = &self.ours.world;
         world.write(to, &vec![POISON; to.len() as usize])?;
-        world.write(from, &pattern.input(u64::from(world.my_pe())))?;
-        Ok(ranks.barrier("numbers to work on")?)
+        Ok(world.write(from, &pattern.input(u64::from(world.my_pe())))?)
     }
 
     fn look(

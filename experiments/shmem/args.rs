@@ -1,5 +1,6 @@
 //! Options of `ginlab shmem`, and the rows that they ask for.
 
+use super::data;
 use crate::error::Failure;
 use crate::values::{List, counts, sizes};
 use crate::world::{Scope, WorldArgs};
@@ -53,6 +54,9 @@ pub enum Case {
     AllToAll,
     /// Signalled puts of many sizes, each byte looked at as soon as its signal is seen: no time, but wrong bytes.
     SignalOrder,
+    /// Messages, exchanges, gets and puts of many sizes, each byte looked at as soon as the call or a barrier says that it is there, sources
+    /// written again as soon as the calls allow: no time, but wrong bytes.
+    DataOrder,
 }
 
 impl Case {
@@ -74,6 +78,11 @@ impl Case {
     /// Whether its grid is swept; the others are by one block.
     fn has_grid(self) -> bool {
         self.is_bandwidth() || self == Case::SignalOrder
+    }
+
+    /// Whether it has no time: what it finds is wrong bytes.
+    pub fn only_checks(self) -> bool {
+        matches!(self, Case::SignalOrder | Case::DataOrder)
     }
 
     /// Whether one thread calls, whatever the scope.
@@ -114,7 +123,7 @@ pub struct Args {
     /// Threads of a block
     #[arg(long, default_value = "256", value_name = "LIST", value_parser = counts::<u32>(1024))]
     pub block: List<u32>,
-    /// Turns of one launch; of signal-order: puts of each PE
+    /// Turns of one launch; of signal-order: puts of each PE; of data-order: rounds
     #[arg(short = 'n', long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,
     /// Turns before them
@@ -172,6 +181,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             Case::PLatency | Case::AtomicLatency | Case::SignalPingPong => vec![8],
             Case::BarrierAll => vec![0],
             Case::SignalOrder => vec![ORDER_BYTES],
+            Case::DataOrder => vec![data::BYTES],
             Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
             _ => sizes.clone(),
         };
@@ -187,7 +197,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             // Half of the blocks put, half look.
             let grid = if case == Case::SignalOrder { grid.next_multiple_of(2) } else { grid };
             let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
-            let iterations = if case == Case::SignalOrder { args.iterations } else { most };
+            let iterations = if case.only_checks() { args.iterations } else { most };
             let warmup = args.warmup.min(iterations);
             Tuple { case, scope, bytes, grid, block, iterations, warmup, by_messages: bytes <= args.message_limit }
         }));

@@ -2,6 +2,7 @@
 
 use super::P999;
 use super::args::{Args, Case, Tuple};
+use super::data::{self, Data};
 use super::nvshmem::{Nvshmem, Times};
 use super::order;
 use crate::columns::{PROXIES, SCOPE};
@@ -29,8 +30,8 @@ const POISON: u8 = 0xA5;
 pub struct Shmem {
     pub(super) args: Args,
     pub(super) world: World,
-    from: Sym<u8>,
-    to: Sym<u8>,
+    pub(super) from: Sym<u8>,
+    pub(super) to: Sym<u8>,
     word: Sym<u64>,
     signal: Signal,
     exchanged: Signal,
@@ -39,6 +40,8 @@ pub struct Shmem {
     all: Mail,
     /// Exchanges by puts.
     puts: u32,
+    /// Of `data-order`.
+    pub(super) data: Option<Data>,
     times: Buffer,
     pub(super) baseline: Option<Nvshmem>,
     /// Names the payload of a tuple.
@@ -56,11 +59,16 @@ impl Shmem {
     pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
         let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
         let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
-        checked + 2 * (payload + 4096) + 2 * Inbox::bytes(message_limit.next_multiple_of(8), pes as u32) + (1 << 16)
+        let inboxes = 2 * Inbox::bytes(message_limit.next_multiple_of(8), pes as u32);
+        checked + data::heap_bytes(tuples, pes) + 2 * (payload + 4096) + inboxes + (1 << 16)
     }
 
     fn payload(tuple: &Tuple, pes: u64) -> u64 {
-        if tuple.case == Case::AllToAll { tuple.bytes * pes } else { tuple.bytes }
+        match tuple.case {
+            Case::AllToAll => tuple.bytes * pes,
+            Case::DataOrder => data::payload(pes),
+            _ => tuple.bytes,
+        }
     }
 
     pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Shmem, Failure> {
@@ -84,6 +92,7 @@ impl Shmem {
             exchanged: world.signals(ranks, world.n_pes())?,
             pairs: Mail { inbox: world.inbox(ranks, args.message_limit)?, rounds: 0 },
             all: Mail { inbox: world.inbox(ranks, args.message_limit)?, rounds: 0 },
+            data: Data::open(tuples, &mut world, ranks)?,
             puts: 0,
             args: args.clone(),
             world,
@@ -97,6 +106,9 @@ impl Shmem {
         self.number += 1;
         if tuple.case == Case::SignalOrder {
             return self.order(tuple, ranks);
+        }
+        if tuple.case == Case::DataOrder {
+            return self.data_order(tuple, ranks);
         }
         let me = self.world.my_pe();
         let peer = me ^ 1;
@@ -135,6 +147,9 @@ impl Shmem {
                 beside = times.or(beside);
             }
         }
+        // What a kernel has waited for is there when it ends.
+        let waited = both && !self.args.no_check;
+        let mut wrong = if waited { Some(self.wrong(tuple, pairs, begins)?) } else { None };
         self.world.barrier(ranks)?;
         let bytes = if together { tuple.bytes * u64::from(self.world.n_pes() - 1) } else { tuple.bytes };
         let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
@@ -146,7 +161,9 @@ impl Shmem {
         } else {
             Vec::new()
         };
-        let wrong = if self.args.no_check { None } else { Some(self.wrong(tuple, pairs, begins)?) };
+        if !waited && !self.args.no_check {
+            wrong = Some(self.wrong(tuple, pairs, begins)?);
+        }
         let Some(wrong) = ranks.gather_values(&wrong, "wrong bytes")? else { return Ok(Rows::new()) };
         all.sort_by(f64::total_cmp);
         row.times(&all).throughput(bytes, 1);
@@ -291,6 +308,7 @@ pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Boot
     let device = world.device();
     let most = |tuple: &Tuple| match tuple.case {
         Case::SignalOrder => device.resident_blocks(&order::kernel(tuple), tuple.block),
+        Case::DataOrder => device.resident_blocks(&data::kernel(tuple), tuple.block),
         _ => device.resident_blocks(&kernel(tuple), tuple.block),
     };
     let mine = tuples.iter().map(most).collect::<Result<Vec<u32>, _>>()?;
@@ -304,6 +322,7 @@ pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Boot
         }
         match tuple.case {
             Case::SignalOrder => device.check_resident(&order::kernel(tuple), tuple.grid, tuple.block),
+            Case::DataOrder => device.check_resident(&data::kernel(tuple), tuple.grid, tuple.block),
             _ => device.check_resident(&kernel(tuple), tuple.grid, tuple.block),
         }?;
     }
@@ -323,8 +342,8 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
         Case::MessagePingPong => [SHMEM_MESSAGE_THREAD, SHMEM_MESSAGE_WARP, SHMEM_MESSAGE_BLOCK],
         Case::BarrierAll => [SHMEM_BARRIER_THREAD, SHMEM_BARRIER_WARP, SHMEM_BARRIER_BLOCK],
         Case::AllToAll => [SHMEM_ALL_TO_ALL_THREAD, SHMEM_ALL_TO_ALL_WARP, SHMEM_ALL_TO_ALL_BLOCK],
-        // `signal-order` has kernels of its own.
-        Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder => {
+        // The two that only look have kernels of their own.
+        Case::PutBandwidth | Case::PutSignalBandwidth | Case::GetBandwidth | Case::SignalOrder | Case::DataOrder => {
             [SHMEM_BANDWIDTH_THREAD, SHMEM_BANDWIDTH_WARP, SHMEM_BANDWIDTH_BLOCK]
         }
     };

@@ -1,6 +1,7 @@
 //! `ginlab shmem`: what the calls of the device API cost from inside a kernel, by size, scope, path and grid.
 
 mod args;
+mod data;
 mod measure;
 mod nvshmem;
 mod order;

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 /// Kernels that are used together (src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
 /// stores need compute capability 9.0: without them everything else runs on older GPUs.
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 12] = [
     "puts",
     "queue",
     "ipc",
     "shmem",
     "shmem_exchange",
     "signals",
+    "checks",
     "collective_words",
     "collective_messages",
     "collective_puts",

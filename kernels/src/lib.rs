@@ -14,7 +14,7 @@
 //! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`],
-//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
+//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
 //! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
@@ -43,6 +43,8 @@ pub mod ring;
 pub mod clock;
 #[cfg(any(feature = "collective_words", feature = "collective_messages", feature = "collective_puts"))]
 pub mod collective;
+#[cfg(feature = "checks")]
+pub mod data_check;
 #[cfg(feature = "bulk")]
 pub mod ipc_bulk;
 #[cfg(feature = "ipc")]

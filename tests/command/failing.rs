@@ -63,6 +63,7 @@ fn cases() -> Vec<Case> {
         "barrier-all",
         "all-to-all",
         "signal-order",
+        "data-order",
         "put-bandwidth",
         "put-signal-bandwidth",
         "get-bandwidth",

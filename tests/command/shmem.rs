@@ -55,6 +55,20 @@ fn no_signal_is_seen_before_its_bytes() {
     assert!(line.complaint().contains("signals for these rows"), "{}", line.stderr);
 }
 
+/// As above, of messages, exchanges, gets and what a barrier waits for.
+#[test]
+fn nothing_is_read_before_it_is_there() {
+    for path in ["nvlink", "rails -p worst:longest=500,watch=strict --rule count", "rails -p worst --rule own"] {
+        let line = format!("--cases data-order --path {path} -n 20 -r 2 --block 33 --scope thread,warp,block --csv -");
+        let rows = rows(&run(shmem(&line)).expect(0).stdout);
+        assert_eq!(rows.len(), 3);
+        for row in rows {
+            // Both PEs look, in two launches, five times a round.
+            assert!(row.wrong == Some(0) && row.iterations == Some(2 * 2 * 20 * 5), "{row:?}");
+        }
+    }
+}
+
 #[test]
 fn a_grid_that_is_not_there_at_once_is_refused_before_the_first_row() {
     let line = "--cases signal-ping-pong,put-bandwidth --grid 1,133 --block 1024 -b 8 -e 8 -n 1 -w 1 -r 1 --no-header";

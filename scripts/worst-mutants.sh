@@ -1,0 +1,308 @@
+#!/usr/bin/env bash
+# Does the matrix over the worst network find what it is for? Leaves out one rule or one wait of the product at a time, and runs those
+# combinations of scripts/worst-matrix.sh that must fail then.
+#
+#   scripts/worst-mutants.sh [FOLDER]      results go to FOLDER (default: target/worst-mutants)
+#   SEEDS=20             seeds of a combination at most: a mutation is found at the first seed that fails
+#   JOBS=N               commands that run at the same time, each on a core of its own (default: the number of cores)
+#   ONLY='rule|jacobi'   some of the mutations, by the beginning of their name
+#   LIST=1               only list the mutations and how many combinations each has
+#
+# One build has all mutations: in a copy of the tree (FOLDER/tree; yours stays as it is) each place asks by name whether it is left out, and
+# the environment says which one is. The same program with nothing left out must pass all the same commands first: a check that cannot pass
+# finds nothing. Kernels are not compiled to PTX (--no-default-features): they run on the emulated device, whose code is the same.
+#
+# Leaves worst-mutants.csv: name, file, found (yes or no), seeds run until then, the command that fails, what it said.
+# Exit code 1: one was not found, or the program fails with nothing left out. 2: a mutation no longer fits the code, or does not compile.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+out=${1:-target/worst-mutants}
+mkdir -p "$out"
+out=$(realpath "$out") || exit
+tree=$out/tree
+seeds=${SEEDS:-20} jobs=${JOBS:-$(nproc)} only=${ONLY:-}
+
+# A command that has not ended by then has failed, too: longer than the deadline of every wait (30 s), several times.
+EACH=150
+# The seeds of a combination are run in two passes: most mutations fail early, and all combinations have a turn before one is run on.
+FIRST_PASS=3
+
+names=() files=() combinations=()
+declare -A changed
+fail() {
+    echo "worst-mutants.sh: $*" >&2
+    exit 2
+}
+# mutation NAME FILE COMBINATIONS FROM TO: FROM stands in FILE once. In TO, KEPT is false when it is left out. COMBINATIONS: as ONLY of the matrix.
+mutation() {
+    local name=$1 file=$2 from=$4 to=$5 text rest
+    if [[ -n $only && ! $name =~ ^($only) ]]; then return; fi
+    text=${changed[$file]-$(<"$file")}
+    rest=${text/"$from"/}
+    [[ $rest != "$text" ]] || fail "$name: $file has no longer: $from"
+    [[ ${rest/"$from"/} == "$rest" ]] || fail "$name: $file has more than once: $from"
+    [[ $to == *KEPT* ]] || fail "$name: nothing is left out"
+    to=${to//KEPT/"cuda_std::kept(\"$name\")"}
+    changed[$file]=${text/"$from"/"$to"}
+    names+=("$name") files+=("$file") combinations+=("$3")
+}
+# without NAME FILE COMBINATIONS STATEMENT: the same, of a statement.
+without() { mutation "$1" "$2" "$3" "$4" "if KEPT { $4 }"; }
+
+# What is not here, since no run over this network can miss it (tried over all combinations that have it, but for barriers of many PEs):
+#   the order of `sequence`     nothing may rely on it (`Signal` in kernels/src/gin/mod.rs): without it the rule is `count` with one immediate more.
+#                               host/proxy/signal_order/tests.rs finds it
+#   credits                     they keep a completion queue from overflowing, and this network has none that does. host/proxy/signal_order/credits.rs finds it
+#   the windows of write and sendrecv, the quiet behind shmem's exchange by puts: what they protect is the same bytes each time
+#   sendrecv's last completions: the receiver's last message says as much
+#   the quiet of Jacobi's norms: tickets complete in order, and the next iteration's rows are later tickets of the same ring
+#   door::finish                whoever uses the rows next waits for itself, and their arrival has been waited for
+#   dissemination barriers      of more PEs than the matrix has
+
+# --- the four rules of a put and its signal ---
+rules=host/proxy/engine/signalled.rs accounts=host/proxy/signal_order.rs
+# Programs in which a byte that is late is seen; puts of one transfer, and of several.
+order='--cases signal-order .*-n 12 .*'
+data='shmem .*--np [23] .*--rule (count|sequence) .*--cases data-order .*'
+# The count of a put's transfers at the target.
+mutation rule-count $accounts "shmem .*--np 2 .*longest.*--rule count .*$order" \
+    '(slot.arrived >= slot.parts || self.early)' '(slot.arrived >= slot.parts || self.early || !KEPT)'
+# Its own completion.
+mutation rule-own $rules "shmem .*--np 2 .*--rule own .*$order" 'if self.signals.early {
+            self.signals.ready.push(ticket);' 'if self.signals.early || !KEPT {
+            self.signals.ready.push(ticket);'
+# The completion of all that is under way to that PE.
+mutation rule-drain $rules "shmem .*--np 2 .*--rule drain .*$order" 'if self.signals.early {
+                    self.lay_signal(ticket, route, peer, signal);' 'if self.signals.early || !KEPT {
+                    self.lay_signal(ticket, route, peer, signal);'
+# The transfers of the put whose turn it is.
+mutation rule-sequence $accounts "shmem .*--np 2 .*--rule sequence .*$order" 'if self.in_order && self.early {' 'if self.in_order && (self.early || !KEPT) {'
+# A place in the target's account is used again when the target says so.
+mutation rule-slots $accounts 'shmem .*--rule sequence .*signal-order .*--grid 16 .*' 'if outgoing.taken - outgoing.freed >= self.window {' \
+    'if KEPT && outgoing.taken - outgoing.freed >= self.window {'
+
+# --- the proxy ---
+# A put's ticket is complete when its transfers are, not when it has been taken from the ring.
+mutation proxy-completion host/proxy/serve.rs "$data" 'let watermark = self.engine.watermark();' \
+    'let watermark = if KEPT { self.engine.watermark() } else { self.ring.consumer.as_ref().map_or(0, Consumer::cursor) };'
+# All of its transfers.
+mutation proxy-transfers $rules 'shmem .*--np 2 .*longest.*data-order .*' 'if pieces > 1 {' 'if pieces > 1 && KEPT {'
+# Puts that the CPU begins are complete when the call returns.
+mutation proxy-host-put host/proxy/serve.rs 'jacobi .*host-write .*' 'let settled = posted.and_then(|()| self.settle());' \
+    'let settled = posted.and_then(|()| if KEPT { self.settle() } else { Ok(()) });'
+
+# --- rounds and messages ---
+round=kernels/src/gin/round.rs message=kernels/src/gin/message.rs fold=kernels/src/gin/fold.rs
+resident='jacobi .*--rule (count|sequence) .*--exchange resident .*'
+# A round waits for the completion of the round before the last: all such waits, that of `put_round_nbi` and `send`, that of `reclaim_round`.
+mutation round-before-last $round "$resident|$data" 'match ring.wait(ticket) {' 'match if KEPT { ring.wait(ticket) } else { Ok(0) } {'
+mutation round-send $round "$data" 'let (stop, known) = wait_for_last(sent, number, 1, self.ring.role, self.known);' \
+    'let (stop, known) = if KEPT { wait_for_last(sent, number, 1, self.ring.role, self.known) } else { (0, self.known) };'
+without round-reclaim $round "$resident" 'self.wait_sent(signal, 1, round, pe);'
+# The signal of a round says which round it is; of a message, too.
+sum='Wanted::at_least(3 * (round as u64 / 2) + round as u64 % 2)'
+mutation round-parity $round "$resident" 'NO_PE, signal, Wanted::round(round));' "NO_PE, signal, if KEPT { Wanted::round(round) } else { $sum });"
+mutation message-parity $message "$data" 'pe, signal, Wanted::round(round));' "pe, signal, if KEPT { Wanted::round(round) } else { $sum });"
+# A message is there before it is copied.
+without message-arrival $message 'shmem .*--np 2 .*message-ping-pong .*' 'self.wait_message(inbox, round, pe);'
+# An exchange returns when its source may be written again.
+mutation all-to-all-source $message "$data" '        self.reclaim_all(inbox, round);' '        if KEPT { self.reclaim_all(inbox, round); }'
+# All messages are there before they are added, and the own ones have left before the sum is written over them.
+sums='collective .*--path rails .*--rule count .*gin-(all-reduce|reduce-scatter) .*-b 64 .*'
+mutation fold-arrival $fold "$sums" 'if self.heap_of(pe) == 0 {
+                    self.wait' 'if KEPT && self.heap_of(pe) == 0 {
+                    self.wait'
+without fold-source $fold "$sums" 'self.reclaim_all(inbox, round);'
+
+# --- calls of a context ---
+context=kernels/src/gin/context.rs barrier=kernels/src/gin/barrier.rs
+mutation quiet $context 'shmem .*--np 2 .*--rule count .*put-(latency|bandwidth) .*' '        self.finish(call, NO_PE, 0)' \
+    '        if KEPT { self.finish(call, NO_PE, 0) } else { self.agreed() }'
+mutation get $context "$data" '        self.finish(Call::Get, pe, from.bytes())' \
+    '        if KEPT { self.finish(Call::Get, pe, from.bytes()) } else { self.agreed() }'
+# A barrier waits for the others, and for this PE's puts.
+without barrier-others $barrier 'jacobi .*--sync barrier .*' 'self.wait_signal(Call::Barrier, NO_PE, flat, passed * (team.pes as u64 - 1));'
+without barrier-puts $barrier "$data" 'self.wait_for_tickets(Call::Barrier, NO_PE, 0);'
+
+# --- collectives ---
+puts=kernels/src/collective/puts.rs messages=kernels/src/collective/messages.rs
+# By puts: all have begun; sums, and what is gathered, have come; other nodes' chunks; this node's, and it has read.
+by_puts='collective .*--np 3 .*--rule count .*'
+for signal in READY PARTS CROSS; do
+    mutation "collective-${signal,,}" $puts "$by_puts" '        *counted += count;' "        *counted += count;
+        if signal == $signal && !KEPT { return Ok(()); }"
+done
+mutation collective-local $puts 'collective .*--node-size 2 .*--rule count .*' '        *counted += count;' '        *counted += count;
+        if signal == LOCAL && !KEPT { return Ok(()); }'
+# What went over rails may be written again when the kernel ends.
+mutation collective-puts-quiet $puts "$by_puts" 'if line.world().ring_count == 0 {' 'if line.world().ring_count == 0 || !KEPT {'
+mutation collective-messages-quiet $messages 'collective .*--np 2 .*--rule count .*' 'if line.world().ring_count == 0 {' 'if line.world().ring_count == 0 || !KEPT {'
+# A broadcast's root waits until the round before the last has been received.
+without collective-acknowledged $messages 'collective .*gin-broadcast .*-b 64 .*' 'line.signal_wait_until(acknowledged, *counted)?;'
+
+# --- Jacobi ---
+door=kernels/src/jacobi/door.rs launched=kernels/src/jacobi/exchange.rs
+# Resident rows: the neighbour's row.
+mutation jacobi-resident-row $door "$resident" '|()| line.wait_round(link.rounds[side], tag));' '|()| if KEPT { line.wait_round(link.rounds[side], tag) } else { Ok(()) });'
+# Launched kernels: the neighbour's row, and that the own one may be written again, also of single values.
+mutation jacobi-row $launched 'jacobi .*--rule count .*--exchange (host-write|p|block|row) .*' 'link.world.context(Block).signal_wait_until(link.signals[side], wanted);' \
+    'if KEPT { link.world.context(Block).signal_wait_until(link.signals[side], wanted) } else { Ok(()) };'
+mutation jacobi-quiet $launched 'jacobi .*--rule count .*--exchange (block|row) .*' 'if line.is_mapped(self.peer) { Ok(()) }' 'if line.is_mapped(self.peer) || !KEPT { Ok(()) }'
+mutation jacobi-values $launched 'jacobi .*--exchange p .*' 'let stop = line.quiet().map_or_else(|stop| stop.0, |()| 0);' \
+    'let stop = if KEPT { line.quiet().map_or_else(|stop| stop.0, |()| 0) } else { 0 };'
+
+# --- other programs ---
+check=kernels/src/signal_check.rs kernel=kernels/src/put_kernel.rs
+# `signal-order`: what has arrived, what has been looked at, and that sources may be written again.
+mutation order-arrived $check "shmem .*--np 2 .*--rule count .*$order" 'if line.signal_wait_until(args.arrived' 'if KEPT && line.signal_wait_until(args.arrived'
+mutation order-checked $check "shmem .*--rule count .*$order" 'if line.signal_wait_until(args.checked' 'if KEPT && line.signal_wait_until(args.checked'
+mutation order-quiet $check "shmem .*watch=strict .*--rule count .*$order" 'if slot == 0 && line.quiet()' 'if KEPT && slot == 0 && line.quiet()'
+mutation ping-pong kernels/src/shmem/latency.rs 'shmem .*put-signal-ping-pong .*-n 1 .*' 'args.from, args.signal, 1, args.peer),
+        |line| line.signal_wait_until(args.signal, count),' 'args.from, args.signal, 1, args.peer),
+        |line| if KEPT { line.signal_wait_until(args.signal, count) } else { Ok(()) },'
+without exchange-puts kernels/src/shmem/exchange.rs 'shmem .*all-to-all --message-limit .*' 'line.signal_wait_until(args.exchanged.at(pe), (args.rounds + turn) as u64 + 1)?;'
+# `ginlab proxy`: a slot's put is complete before the slot is filled again, by a thread and by a block; and at the end all are.
+mutation put-window $kernel 'proxy .*--mode nbi .*--scope thread .*' 'stop = code(channel.quiet_until(unsafe { *args.ticket(producer, first) }));' \
+    'stop = if KEPT { code(channel.quiet_until(unsafe { *args.ticket(producer, first) })) } else { 0 };'
+mutation put-window-ahead $kernel 'proxy .*--mode nbi .*' 'stop = code(channel.quiet_until(unsafe { *args.ticket(producer, last) }));' \
+    'stop = if KEPT { code(channel.quiet_until(unsafe { *args.ticket(producer, last) })) } else { 0 };'
+mutation put-quiet $kernel 'proxy .*--mode nbi .*' '    if stop == 0 && leads {
+        stop' '    if stop == 0 && leads && KEPT {
+        stop'
+mutation write-completion experiments/write/measure.rs 'write .*' 'in flight.into_iter().flatten() {
+            write.await?;' 'in flight.into_iter().flatten() {
+            if KEPT { write.await?; }'
+without all2all-arrival experiments/all2all/round.rs 'all2all .*' 'self.job.wait_signal(self.step, expected, all).await?;'
+without all2all-completion experiments/all2all/round.rs 'all2all .*' 'write.await?;'
+without sendrecv-arrival experiments/sendrecv/mod.rs 'sendrecv .*' 'self.expect(tuple, oldest.await?)?;'
+
+commands_of() { LIST=1 DEVICE=emulated ONLY=$1 scripts/worst-matrix.sh; }
+if [[ -n ${LIST:-} ]]; then
+    for index in "${!names[@]}"; do
+        printf '%-28s %-44s %4d\n' "${names[index]}" "${files[index]}" "$(commands_of "${combinations[index]}" | wc -l)"
+    done
+    exit
+fi
+
+# A file of the copy is written only where it differs, so that cargo sees what has changed.
+copy() {
+    local path list
+    list=$(git ls-files -co --exclude-standard) || return
+    while IFS= read -r path; do
+        if [[ -z ${changed[$path]-} && -f $path ]] && ! cmp -s "$path" "$tree/$path"; then
+            mkdir -p "$tree/$(dirname "$path")" && cp "$path" "$tree/$path" || return
+        fi
+    done <<<"$list"
+    for path in "${!changed[@]}"; do
+        if [[ ${changed[$path]} != "$(<"$tree/$path")" ]]; then printf '%s\n' "${changed[$path]}" >"$tree/$path" || return; fi
+    done
+}
+# The question itself.
+library=crates/cuda_std/src/lib.rs
+changed[$library]=$(<"$library")'
+
+/// Whether what has this name is not left out (scripts/worst-mutants.sh).
+pub fn kept(name: &str) -> bool {
+    static LEFT_OUT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    LEFT_OUT.get_or_init(|| std::env::var("GINLAB_LEFT_OUT").unwrap_or_default()) != name
+}'
+mkdir -p "$tree"
+copy || fail "cannot copy the tree to $tree"
+began=$SECONDS
+# The commit is no matter here, and a new one would compile everything again.
+(cd "$tree" && GINLAB_COMMIT=worst-mutants nice cargo build --quiet --locked --profile demo --no-default-features --bin ginlab) 2>"$out/build.txt" || {
+    grep -A 12 '^error' "$out/build.txt" | head -n 60 >&2
+    fail "the mutations do not compile ($out/build.txt)"
+}
+echo "built in $((SECONDS - began)) s: ${#names[@]} mutations"
+
+# soak NAME FIRST SEEDS WORK COMMAND: these seeds up to the first that fails; NAME: what is left out, or nothing. Lines of errors go to
+# WORK.err. Prints how many seeds were run.
+soak() {
+    local name=$1 first=$2 count=$3 work=$4 code ran
+    shift 4
+    # shellcheck disable=SC2086,SC2048  # the command is words
+    GINLAB_LEFT_OUT=$name timeout -k 5 "$EACH" taskset -c "$((slot % $(nproc)))" "$ginlab" soak --stop --first "$first" --seeds "$count" --no-header --csv "$work.csv" -- $* >/dev/null 2>"$work.err"
+    code=$?
+    # Quoted fields may have commas.
+    ran=$(sed 's/"[^"]*"//g' "$work.csv" 2>/dev/null | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i } NR == 2 { print $n["seeds"] }')
+    rm -f "$work.csv" "$work.header.json"
+    case $code in
+    0 | 1) ;;
+    2 | 3) echo "cannot run: ginlab $*" >>"$work.err" ;;
+    # A kernel that works on what has not arrived may do anything.
+    *) echo "ended with $code" >>"$work.err" ;;
+    esac
+    echo "${ran:-1}"
+    return $code
+}
+# control COMMAND: all seeds with nothing left out. Prints the command where it fails.
+control() {
+    local work
+    work=$(mktemp "$out/work.XXXXXX")
+    soak '' 1 "$seeds" "$work" "$*" >/dev/null || printf 'nothing is left out: ginlab %s\n%s\n' "$*" "$(tail -n 3 "$work.err")"
+    rm -f "$work" "$work.err"
+}
+# search NAME FILE: a row for one mutation.
+search() {
+    local name=$1 file=$2 work total=0 found=no command='' said='' first count ran code
+    work=$(mktemp "$out/work.XXXXXX")
+    for first in 1 $((FIRST_PASS + 1)); do
+        count=$((first == 1 ? FIRST_PASS : seeds - FIRST_PASS))
+        if ((count > seeds)); then count=$seeds; fi
+        if ((count < 1)); then continue; fi
+        while IFS= read -r command; do
+            ran=$(soak "$name" "$first" "$count" "$work" "$command")
+            code=$?
+            total=$((total + ran))
+            if ((code == 2 || code == 3)); then
+                found=error
+                break 2
+            elif ((code)); then
+                found=yes
+                break 2
+            fi
+        done <"$out/rows/$name.txt"
+    done
+    if [[ $found == no ]]; then
+        command="$(wc -l <"$out/rows/$name.txt") combinations"
+    else
+        # Of the seed that has failed, or why there is no such line.
+        said=$(grep -m 1 'seed [0-9]*: ' "$work.err" || tail -n 1 "$work.err")
+        said=$(sed 's/^ginlab: //; s/: ginlab [a-z0-9]* -.*//' <<<"$said" | tr -d '"')
+    fi
+    printf '%s,%s,%s,%d,"%s","%s"\n' "$name" "$file" "$found" "$total" "$command" "$said" | tee "$out/rows/$name.csv"
+    rm -f "$work" "$work.err"
+}
+export -f soak control search
+export ginlab=$tree/target/demo/ginlab out seeds EACH FIRST_PASS
+rm -rf "$out/rows"
+mkdir -p "$out/rows"
+began=$SECONDS
+for index in "${!names[@]}"; do
+    list=$out/rows/${names[index]}.txt
+    commands_of "${combinations[index]}" >"$list"
+    [[ -s $list ]] || fail "${names[index]}: the matrix has no such combination: ${combinations[index]}"
+done
+sort -u "$out"/rows/*.txt >"$out/commands.txt"
+tr '\n' '\0' <"$out/commands.txt" | xargs -0 -r --process-slot-var=slot -P "$jobs" -I{} bash -c 'control "$1"' control {} >"$out/control.txt"
+if [[ -s $out/control.txt ]]; then
+    cat "$out/control.txt" >&2
+    echo "worst-mutants.sh: the program fails with nothing left out" >&2
+    exit 1
+fi
+echo "nothing left out: $(wc -l <"$out/commands.txt") combinations of $seeds seeds passed in $((SECONDS - began)) s"
+began=$SECONDS
+for index in "${!names[@]}"; do
+    printf '%s\0%s\0' "${names[index]}" "${files[index]}"
+done | xargs -0 -r -n 2 --process-slot-var=slot -P "$jobs" bash -c 'search "$@"' search
+{
+    echo 'name,file,found,seeds,command,error'
+    for name in "${names[@]}"; do cat "$out/rows/$name.csv"; done
+} >"$out/worst-mutants.csv"
+found=$(grep -c '^[^,]*,[^,]*,yes,' "$out/worst-mutants.csv")
+echo "found $found of ${#names[@]} in $((SECONDS - began)) s: $out/worst-mutants.csv"
+if grep -q '^[^,]*,[^,]*,error,' "$out/worst-mutants.csv"; then exit 2; fi
+((found == ${#names[@]}))
