@@ -83,8 +83,8 @@ fn wrong<S: Scope>(world: &World, scope: S, object: Sym<u8>, seed: u64, first: u
     wrong
 }
 
-/// Wrong bytes of this thread's share.
-#[inline(always)]
+/// Wrong bytes of this thread's share. Out of line: each has the registers for itself.
+#[inline(never)]
 fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let (next, previous) = ((me + 1) % pes, (me + pes - 1) % pes);
@@ -111,8 +111,8 @@ fn circle<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> R
     Ok(found)
 }
 
-/// Wrong bytes of this thread's share.
-#[inline(always)]
+/// As [`circle`].
+#[inline(never)]
 fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let mut found = 0;
@@ -131,8 +131,8 @@ fn all<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Resu
     Ok(found)
 }
 
-/// Wrong bytes of this thread's share.
-#[inline(always)]
+/// As [`circle`].
+#[inline(never)]
 fn behind_barriers<S: Scope>(world: &World, args: &DataCheck, line: &mut Context<S>) -> Result<u64, Status> {
     let (me, pes, scope) = (world.my_pe(), world.n_pes(), line.scope());
     let (next, previous) = ((me + 1) % pes, (me + pes - 1) % pes);

@@ -18,13 +18,13 @@ const NARROW_ADD: &str = "red.relaxed.gpu.global.add.u64";
 const UNORDERED: [(&str, usize); 6] = [
     // A broadcast's acknowledgement: it speaks of what this PE has read, and its threads have agreed on that.
     ("collective_messages_", 1),
+    // A message has been looked at: as that acknowledgement.
+    ("kernels::data_check::circle", 1),
+    // The two loops of a block's barrier: one thread fences and adds, and asks twice whether it is the one.
+    ("kernels::data_check::behind_barriers::gin::scope::Block", 2),
     // `tell`: a loop in which one thread signals several PEs, the first by a put with a signal. Its fence holds for the others too.
     ("collective_nodes_", 1),
     ("collective_puts_", 1),
-    // A message has been looked at: as the acknowledgement. Of a block also the two loops of a barrier: one thread fences and adds, and asks
-    // twice whether it is the one.
-    ("data_check_block", 3),
-    ("data_check_", 1),
     // The ping-pong of bare signals.
     ("shmem_signal", 1),
 ];
@@ -95,7 +95,7 @@ fn a_signal_comes_behind_its_bytes() {
         ("shmem_put_signal_", &[Scope::Thread, Scope::Warp, Scope::Block][..]),
         ("shmem_barrier_", &[Scope::Thread, Scope::Warp, Scope::Block]),
         ("signal_check_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-        ("data_check_", &[Scope::Thread, Scope::Warp, Scope::Block]),
+        ("data_check::", &[Scope::Thread, Scope::Warp, Scope::Block]),
         ("collective_messages_", &[Scope::Thread, Scope::Warp, Scope::Block]),
         ("collective_puts_", &[Scope::Thread, Scope::Warp, Scope::Block]),
         ("jacobi::exchange::Route::put", &[Scope::Block]),
