@@ -223,7 +223,7 @@ echo "built in $((SECONDS - began)) s: ${#names[@]} mutations"
 soak() {
     local name=$1 first=$2 count=$3 work=$4 code ran
     shift 4
-    # shellcheck disable=SC2086,SC2048  # the command is words
+    # shellcheck disable=SC2086,SC2048,SC2154  # the command is words; xargs sets slot
     GINLAB_LEFT_OUT=$name timeout -k 5 "$EACH" taskset -c "$((slot % $(nproc)))" "$ginlab" soak --stop --first "$first" --seeds "$count" --no-header --csv "$work.csv" -- $* >/dev/null 2>"$work.err"
     code=$?
     # Quoted fields may have commas.
@@ -287,6 +287,7 @@ for index in "${!names[@]}"; do
     [[ -s $list ]] || fail "${names[index]}: the matrix has no such combination: ${combinations[index]}"
 done
 sort -u "$out"/rows/*.txt >"$out/commands.txt"
+# shellcheck disable=SC2016  # the inner shell's
 tr '\n' '\0' <"$out/commands.txt" | xargs -0 -r --process-slot-var=slot -P "$jobs" -I{} bash -c 'control "$1"' control {} >"$out/control.txt"
 if [[ -s $out/control.txt ]]; then
     cat "$out/control.txt" >&2

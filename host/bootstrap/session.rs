@@ -3,7 +3,7 @@
 //! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::hello` has the
 //! protocol, and what others on the network can do), and ranks and visitors who come to the wrong acceptor are told so. Behind
 //! that the two sides speak in words: labelled JSON. They wait by tokio, for programs that drive a fabric in the same loop
-//! ([`ginlab_flow`]). Every wait is bounded, and ends on Ctrl-C.
+//! (the library's `flow`). Every wait is bounded, and ends on Ctrl-C.
 //!
 //! A server takes its visitors from an [`Entrance`], which keeps those who have not proved anything away from it: few at a
 //! time, for a short time, and with few words on stderr.

@@ -1,4 +1,4 @@
-//! What the proxy's [engine](ginlab_proxy::engine) and [flows](ginlab_flow) have in common: how puts are laid over several rails,
+//! What the proxy's engine and flows have in common: how puts are laid over several rails,
 //! what waits for a rail that is full, when nothing moves any more, and how it ends.
 
 mod ending;

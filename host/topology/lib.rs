@@ -1,7 +1,7 @@
 //! Where GPUs, network cards and cores are, and what connects them.
 //!
 //! The PCI tree comes from sysfs, from a recorded copy ([`tree`]) or from a topology file of NCCL ([`nccl`]), NVLink from the driver's management library
-//! ([`nvlink`]), what a GPU's memory can be used for from the CUDA driver ([`ginlab_cuda::visible_gpus`]).
+//! ([`nvlink`]), what a GPU's memory can be used for from the CUDA driver (`visible_gpus` of ginlab_cuda).
 
 pub mod cores;
 pub mod environment;
