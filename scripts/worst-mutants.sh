@@ -196,7 +196,8 @@ copy() {
         fi
     done <<<"$list"
     for path in "${!changed[@]}"; do
-        if [[ ${changed[$path]} != "$(<"$tree/$path")" ]]; then printf '%s\n' "${changed[$path]}" >"$tree/$path" || return; fi
+        mkdir -p "$tree/$(dirname "$path")"
+        if [[ ! -f $tree/$path || ${changed[$path]} != "$(<"$tree/$path")" ]]; then printf '%s\n' "${changed[$path]}" >"$tree/$path" || return; fi
     done
 }
 # The question itself.
