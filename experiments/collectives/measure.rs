@@ -196,7 +196,6 @@ impl Collectives {
         if !self.args.no_check {
             self.give(pattern, prepared.from, prepared.to)?;
         }
-        ranks.barrier("numbers to work on")?;
         let before = self.ours.moved()?;
         self.ours.world.prepare()?;
         ranks.barrier("a check")?;
@@ -247,7 +246,6 @@ impl Collectives {
         ranks: &mut Bootstrap,
     ) -> Result<(), Failure> {
         self.give(pattern, from, to)?;
-        ranks.barrier("numbers to work on")?;
         if let Some(mut side) = side(&mut self.nccl, &self.args, &self.ours.world, tuple, &pattern.shape, (from, to)) {
             ranks.barrier("a check")?;
             side.append(&self.stream)?;

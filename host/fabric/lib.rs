@@ -254,46 +254,7 @@ macro_rules! writes_and_reads_alone {
     };
 }
 
-/// The calls of a rail with a name and limits of its own that it passes on to the rail below, `inner: R`, whose regions it shares.
-macro_rules! passed_on_to_inner {
-    () => {
-        type Region = std::rc::Rc<R::Region>;
-
-        fn name(&self) -> &str {
-            &self.name
-        }
-
-        fn limits(&self) -> &RailLimits {
-            &self.limits
-        }
-
-        fn address(&self) -> Result<Vec<u8>, FabricError> {
-            self.inner.address()
-        }
-
-        fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
-            self.inner.add_peer(address)
-        }
-
-        fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
-            self.inner.remove_peer(peer)
-        }
-
-        unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
-            // SAFETY: passed on.
-            unsafe { self.inner.register(memory, access) }.map(std::rc::Rc::new)
-        }
-
-        fn remote(&self, region: &Self::Region) -> RemoteRegion {
-            self.inner.remote(region)
-        }
-
-        fn counted(&self) -> Option<(u64, u64, u64)> {
-            self.inner.counted()
-        }
-    };
-}
-use {passed_on_to_inner, writes_and_reads_alone};
+use writes_and_reads_alone;
 
 /// One rail. All methods are called by the one thread that owns it.
 ///

@@ -338,8 +338,8 @@ impl World {
     /// # Errors
     /// Who is missing; that of a proxy that has failed, also where no kernel has waited for it since.
     pub fn barrier(&mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        // It answers in order: behind what its kernels had it do.
-        self.proxies.iter().try_for_each(|proxy| proxy.snapshot().map(drop))?;
+        // Proxies answer in order: behind what their kernels had them do.
+        self.snapshots()?;
         Ok(ranks.barrier("a barrier of the world")?)
     }
 

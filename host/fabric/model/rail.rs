@@ -4,7 +4,7 @@ use super::poster::{Poster, charge};
 use super::{Course, Model, Picoseconds};
 use crate::{
     Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
-    passed_on_to_inner, writes_and_reads_alone,
+    writes_and_reads_alone,
 };
 use slab::Slab;
 use std::cmp::Reverse;
@@ -239,7 +239,40 @@ impl<R: Rail> ModelRail<R> {
 }
 
 impl<R: Rail> Rail for ModelRail<R> {
-    passed_on_to_inner!();
+    type Region = Rc<R::Region>;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> &RailLimits {
+        &self.limits
+    }
+
+    fn address(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.address()
+    }
+
+    fn add_peer(&mut self, address: &[u8]) -> Result<usize, FabricError> {
+        self.inner.add_peer(address)
+    }
+
+    fn remove_peer(&mut self, peer: usize) -> Result<(), FabricError> {
+        self.inner.remove_peer(peer)
+    }
+
+    unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Self::Region, FabricError> {
+        // SAFETY: passed on.
+        unsafe { self.inner.register(memory, access) }.map(Rc::new)
+    }
+
+    fn remote(&self, region: &Self::Region) -> RemoteRegion {
+        self.inner.remote(region)
+    }
+
+    fn counted(&self) -> Option<(u64, u64, u64)> {
+        self.inner.counted()
+    }
 
     writes_and_reads_alone!();
 

@@ -43,6 +43,20 @@ impl Seen {
     fn new() -> Seen {
         Seen { executions: 0, states: 0, events: 0, complete: true, failure: None, elapsed: Duration::ZERO }
     }
+
+    /// The event of this number happens.
+    fn step(&mut self, execution: &mut Execution, events: &[Event], next: usize, choices: &mut Vec<u16>) {
+        choices.push(next as u16);
+        self.events += 1;
+        execution.apply(events[next]);
+    }
+
+    /// Counts an execution that has ended by these choices; whether it went wrong.
+    fn fails(&mut self, program: &Program, execution: &Execution, choices: Vec<u16>) -> bool {
+        self.executions += 1;
+        self.failure = execution.failure().map(|text| explained(program, text, choices));
+        self.failure.is_some()
+    }
 }
 
 /// Every interleaving, `most` executions at most.
@@ -109,13 +123,9 @@ fn explore(program: &Program, bound: Option<u32>, most: u64, remembers: bool) ->
                 }
                 late.remove(&events[next]);
             }
-            choices.push(next as u16);
-            seen.events += 1;
-            execution.apply(events[next]);
+            seen.step(&mut execution, &events, next, &mut choices);
         }
-        seen.executions += 1;
-        if let Some(text) = execution.failure() {
-            seen.failure = Some(explained(program, text, choices));
+        if seen.fails(program, &execution, choices) {
             break;
         }
         while path.last().is_some_and(|branch| branch.taken + 1 >= branch.of) {
@@ -196,13 +206,9 @@ pub fn walks(program: &Program, first: u64, count: u64) -> Seen {
             };
             // A kernel's next step, and a proxy's, is another event.
             priorities.remove(&events[next]);
-            choices.push(next as u16);
-            seen.events += 1;
-            execution.apply(events[next]);
+            seen.step(&mut execution, &events, next, &mut choices);
         }
-        seen.executions += 1;
-        if let Some(text) = execution.failure() {
-            seen.failure = Some(explained(program, text, choices));
+        if seen.fails(program, &execution, choices) {
             break;
         }
     }
