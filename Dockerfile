@@ -37,7 +37,7 @@ ENV GINLAB_COMMIT=${GINLAB_COMMIT}
 RUN test "$(cat kernels/rustc-version)" = "${RUST_VERSION}" \
     && apt-get update && apt-get install -y --no-install-recommends make ca-certificates \
     && scripts/setup.sh mpi && scripts/build.sh --features mpi \
-    && install -D target/release/ginlab /out/ginlab && install deploy/ranks.sh /out/ginlab-ranks
+    && install -D target/release/ginlab /out/ginlab && install -m 644 target/release/libsoft_efa.so /out/ && install deploy/ranks.sh /out/ginlab-ranks
 
 # --- laptop ----------------------------------------------------------------------------------------------------------------
 FROM ${DEBIAN} AS laptop

@@ -195,7 +195,7 @@ if [[ $only == soft-efa ]]; then
     [[ -x $ginlab ]] || fail "not run: no $ginlab (cargo build --release)"
     make_root
     mkdir -p "$root/root/ginlab"
-    cp -r scripts "$ginlab" "$root/root/ginlab/"
+    cp -r scripts "$ginlab" "${ginlab%/*}/libsoft_efa.so" "$root/root/ginlab/"
     # shellcheck disable=SC2016  # dpkg's own format
     say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" scripts/soft-efa-matrix.sh ./ginlab /root/matrix
     mkdir -p "$work/soft-efa-$release"

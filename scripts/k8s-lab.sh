@@ -79,6 +79,7 @@ pod() { # NODE NAME
     cp "$work/hosts" "$root/etc/hosts"
     rm -f "$root"/etc/ssh/ssh_host_*
     install -m 755 "$ginlab" "$root/usr/local/bin/ginlab"
+    if [[ -f ${ginlab%/*}/libsoft_efa.so ]]; then install -m 644 "${ginlab%/*}/libsoft_efa.so" "$root/usr/local/bin/"; fi
     install -m 755 deploy/ranks.sh "$root/usr/local/bin/ginlab-ranks"
     # A secret as kubelet mounts it: a folder that everybody may write to, links over a folder of data.
     mkdir -p "$root/root/.ssh" "$root/etc/mpi" "$root/results"

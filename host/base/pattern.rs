@@ -1,8 +1,8 @@
 //! The payload pattern on the host: fill a source, poison a destination, check what arrived.
 //!
-//! The pattern itself is [`kernels::pattern`], because kernels write it as well.
+//! The pattern itself is [`payload_pattern`], because kernels write it as well.
 
-pub use kernels::pattern::{byte, seed, word};
+pub use payload_pattern::{byte, seed, word};
 
 /// What [`poison`] adds to every byte of the pattern. Any value but 0 would do; this one is easy to see in a dump.
 const POISON: u8 = 0xA5;

@@ -10,14 +10,12 @@ use super::model::Profile;
 use card_model::Spec;
 use libfabric_sys as sys;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -29,7 +27,7 @@ const LABEL: &str = "efa/soft:";
 const PROFILE: &str = "p5";
 /// Cards that are as fast as the machine.
 const FAST: &str = "fast";
-/// Names a file to load in the place of the one that the command carries.
+/// Names a file to load in the place of the one beside the program.
 const VARIABLE: &str = "GINLAB_SOFT_EFA";
 /// Of a command that has been started again with the cards preloaded.
 const STARTED_AGAIN: &str = "GINLAB_SOFT_EFA_PRELOADED";
@@ -40,8 +38,8 @@ const SHARED_MEMORY: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
 
 /// A function that such a library has and no other.
 const MARK: &[u8] = b"soft_efa_move_bytes";
-/// The library, as it was built with the command.
-static CARRIED: &[u8] = include_bytes!(env!("GINLAB_SOFT_EFA_FILE"));
+/// The library's name.
+const FILE: &str = "libsoft_efa.so";
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
 
@@ -184,16 +182,33 @@ unsafe fn set_default(name: &str, value: &str) {
     }
 }
 
-/// The library as a file: the user's, or the one that is carried, in memory. Its descriptor stays open, and programs that are
-/// started from here inherit it.
+/// The library as a file: the one that the user names, or the one beside the program, where `cargo build` and `make dist` leave it. Of a test run
+/// it is in cargo's folder `deps`, where tests themselves are; examples are in a folder beside that.
 fn file() -> std::io::Result<OsString> {
     if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
         return Ok(file);
     }
-    let memory: OwnedFd = memfd_create("libsoft_efa.so", MFdFlags::empty())?;
-    let mut memory = File::from(memory);
-    memory.write_all(CARRIED)?;
-    Ok(format!("/proc/self/fd/{}", memory.into_raw_fd()).into())
+    let program = std::env::current_exe()?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    // Cargo's own first: `cargo test` leaves an older one beside the program as it is.
+    let places = [folder.join("deps"), folder.to_path_buf(), folder.join("../deps"), folder.join("..")];
+    let found = places.iter().map(|place| place.join(FILE)).find(|file| file.is_file());
+    found.map(PathBuf::into_os_string).ok_or_else(|| {
+        std::io::Error::other(format!(
+            "there is no {FILE} in {}: copy it with the program (`cargo build --release` makes both), or name it by {VARIABLE}",
+            folder.display()
+        ))
+    })
+}
+
+/// As `LD_PRELOAD` takes it, which ends a name at a space or a colon: there by the number of an open file, which the program inherits.
+fn preloadable(file: OsString) -> std::io::Result<OsString> {
+    if !file.as_bytes().iter().any(|byte| b" :".contains(byte)) {
+        return Ok(file);
+    }
+    let open = std::fs::File::open(file)?;
+    fcntl(&open, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok(format!("/proc/self/fd/{}", open.into_raw_fd()).into())
 }
 
 /// How this run calls its provider when it has such cards: `efa/soft:p5`.
@@ -208,7 +223,7 @@ pub fn label() -> Option<&'static str> {
 /// What is wrong with the description.
 pub fn environment(provider: &str) -> Result<Vec<(String, OsString)>, FabricError> {
     let spec = spec(provider)?;
-    let file = file().map_err(|error| mistake(provider, error))?;
+    let file = file().and_then(preloadable).map_err(|error| mistake(provider, error))?;
     let preload = match std::env::var_os("LD_PRELOAD") {
         Some(before) if !before.is_empty() => [file, OsString::from(":"), before].into_iter().collect(),
         _ => file,

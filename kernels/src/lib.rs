@@ -35,9 +35,10 @@ pub mod command;
 pub mod gin;
 pub mod ipc;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
-pub mod pattern;
-#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod ring;
+
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub use payload_pattern as pattern;
 
 #[cfg(feature = "puts")]
 pub mod clock;

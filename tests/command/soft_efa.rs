@@ -29,6 +29,27 @@ fn over(cards: &str, args: &str) -> Command {
     command
 }
 
+/// A program that was copied alone says what it lacks, and what to copy or name.
+#[test]
+fn without_the_library_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, spaced) = (folder.path().join("ginlab"), folder.path().join("a b:c.so"));
+    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_ginlab"));
+    std::fs::copy(beside, &program).unwrap();
+    std::fs::copy(beside.with_file_name("deps").join("libsoft_efa.so"), &spaced).unwrap();
+    let alone = |library: Option<&str>| {
+        let mut command = Command::new(&program);
+        command.args("soft-efa -p soft-efa:fast -- cat /proc/self/maps".split(' ')).current_dir(&folder);
+        command.envs(library.map(|library| ("GINLAB_SOFT_EFA", folder.path().join(library))));
+        run(command)
+    };
+    let said = alone(None).expect(2);
+    let line = said.complaint();
+    assert!(line.contains("there is no libsoft_efa.so in ") && line.contains("GINLAB_SOFT_EFA"), "{line}");
+    // A name that LD_PRELOAD would cut.
+    assert!(alone(Some("a b:c.so")).expect(0).stdout.contains("/a b:c.so"));
+}
+
 #[test]
 fn libfabrics_own_provider_lists_the_cards() {
     if !has_provider() {

@@ -261,7 +261,7 @@ impl CudaBuilder {
 
 /// A cargo for a build of its own within a build script: the outer cargo's settings are for the outer build, and the nested one
 /// starts from its own. Clippy, too, speaks to the compiler by such variables.
-pub fn nested(cargo: &Path) -> Command {
+fn nested(cargo: &Path) -> Command {
     let mut command = Command::new(cargo);
     for (name, _) in env::vars_os() {
         if name.to_str().is_some_and(is_of_the_outer_build) {

@@ -1,11 +1,13 @@
 //! The payload pattern: what a producer writes and what a target must find.
 //!
-//! The kernels write it, the host checks it, so the function stands here, in plain `core` code. A payload is a run of
-//! little-endian words; a tail shorter than a word takes the low bytes of the next one.
+//! The kernels write it, the host checks it, so the function stands here, in plain `core` code; a crate of its own, so that an edited
+//! kernel does not compile what checks. A payload is a run of little-endian words; a tail shorter than a word takes the low bytes of the next one.
 //!
 //! Two properties carry the verification. For one seed, [`word`] is a bijection of the index, so a payload that arrives
 //! shifted by any number of words is wrong in every word. For one index it is a bijection of the seed, so a payload of
 //! another rank, iteration or slot is wrong in every word too.
+
+#![no_std]
 
 /// 2^64 over the golden ratio: an odd constant whose multiples are spread evenly.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -4,7 +4,7 @@ use cuda_builder::{CudaBuilder, Toolchain};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Kernels that are used together (src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
+/// Kernels that are used together (kernels/src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
 /// stores need compute capability 9.0: without them everything else runs on older GPUs.
 const MODULES: [&str; 12] = [
     "puts",
@@ -46,8 +46,8 @@ fn ptx() -> Result<(), String> {
         if toolchain.is_the_projects { "" } else { " (not the project's)" }
     );
     let module = |name: &str| {
-        let builder = CudaBuilder::new("..", toolchain.clone()).feature(name);
-        let builder = builder.watch("../../crates/cuda_std").watch("../../crates/cuda_std_macros");
+        let builder = CudaBuilder::new("kernels", toolchain.clone()).feature(name);
+        let builder = builder.watch("crates/cuda_std").watch("crates/cuda_std_macros").watch("crates/payload_pattern");
         if name == "bulk" { builder.arch("sm_90").isa(80) } else { builder.arch(&arch) }
     };
     let paths = CudaBuilder::build_all(MODULES.map(module).into()).map_err(|error| error.to_string())?;
@@ -59,7 +59,7 @@ fn ptx() -> Result<(), String> {
 
 /// The compiler that kernels/rustc-version names, or the one that was asked for instead.
 fn kernel_compiler() -> Result<Toolchain, String> {
-    let file = "../rustc-version";
+    let file = "kernels/rustc-version";
     println!("cargo::rerun-if-changed={file}");
     let release = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let toolchain = Toolchain::find(release.trim()).map_err(|error| error.to_string())?;

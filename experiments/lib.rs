@@ -1,4 +1,4 @@
-//! The `ginlab` command: one subcommand per experiment.
+//! What the `ginlab` command does: one subcommand per experiment.
 
 mod affinity;
 mod all2all;
@@ -42,6 +42,7 @@ mod write;
 
 use clap::FromArgMatches;
 use cli::Cli;
+use cuda_std::Ptx;
 use error::Failure;
 use ginlab::fabric::{libfabric, soft};
 use ginlab::signals;
@@ -79,8 +80,9 @@ fn register() {
     program::register(programs, &[proxy::STAGES, model::JACOBI]);
 }
 
-fn main() -> ExitCode {
-    match run() {
+/// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.
+pub fn command(ptx: &'static Ptx) -> ExitCode {
+    match run(ptx) {
         Ok(()) if signals::stdout_closed() => ExitCode::from(141),
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -105,8 +107,8 @@ fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
     }
 }
 
-fn run() -> Result<(), Failure> {
-    ginlab::cuda::set_ptx(&kernels_ptx::PTX);
+fn run(ptx: &'static Ptx) -> Result<(), Failure> {
+    ginlab::cuda::set_ptx(ptx);
     if let Some(tried) = ginlab::mps::tried() {
         return tried.map_err(Failure::Run);
     }

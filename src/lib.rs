@@ -1,7 +1,6 @@
-//! The PTX of `kernels/`, for `ginlab::cuda::set_ptx`.
+//! The PTX of `kernels/`, for `ginlab::cuda::set_ptx`, as build.rs has compiled it.
 //!
-//! A crate of its own: the library does not wait for it, and while it compiles an edited kernel for the GPU the library is compiled with
-//! the same kernel for the emulated device.
+//! No library waits for it: while an edited kernel is compiled for the GPU, the libraries are compiled with the same kernel for the emulated device.
 
 use cuda_std::Ptx;
 
