@@ -6,10 +6,10 @@
 //! knows that.
 
 use ginlab::cuda::{Choice, Device};
-use ginlab::fabric::Access;
-use ginlab::fabric::any::{AnyRail, Chosen};
-use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
+use ginlab::fabric::any::AnyRail;
+use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::RailOptions;
+use ginlab::fabric::{Access, Fabric, RankPlace};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use std::error::Error;
 use std::time::Duration;
@@ -45,20 +45,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Gathers, checks every byte, and says what was done.
 pub fn gather(ranks: u64, bytes: u64, provider: &str) -> Result<String, Box<dyn Error>> {
     let (device, _) = Device::open(Choice::Emulated, 0)?;
-    let chosen = match Chosen::worst(Some(provider), 1)? {
-        Some(worst) => worst,
-        None => {
-            let provider = choose_provider(Some(provider))?.provider;
-            Chosen::Libfabric(select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1)?.domains)
-        }
-    };
+    let fabric = Fabric::named(Some(provider), &[])?;
+    let rails_of = |rank| fabric.choose(1, &RankPlace::alone(rank, Reach::SameHost), RailOptions::default());
 
     // What a launcher and a bootstrap do between machines.
     let mut flows = Vec::new();
     let mut buffers = Vec::new();
     let mut offers: Vec<Offer> = Vec::new();
     for rank in 0..ranks {
-        let flow = Flow::new(chosen.open(&RailOptions::default(), rank as usize)?, Duration::from_secs(10));
+        let chosen = rails_of(rank as usize)?;
+        let flow = Flow::new(chosen.open()?, Duration::from_secs(10));
         let buffer = device.allocate(chosen.place(), (ranks * bytes) as usize)?;
         buffer.write((rank * bytes) as usize, &vec![rank as u8 + 1; bytes as usize])?;
         let region = flow.register(buffer, Access::SOURCE | Access::REMOTE_WRITE)?;

@@ -9,7 +9,7 @@
 
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::gin::{Fabric, Options, Path, World};
-use ginlab::{fabric::libfabric::Level, signals};
+use ginlab::signals;
 use kernels::ring_shift::{RING_SHIFT, RingShift};
 use std::error::Error;
 
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// What this PE got, from whom, and by which path it put; an error for wrong values.
 pub fn shift(pes: Option<usize>, path: Path, provider: Option<&str>) -> Result<String, Box<dyn Error>> {
-    let fabric = Fabric::named(provider, &[], Level::Delivery)?;
+    let fabric = Fabric::named(provider, &[])?;
     let mut ranks = Bootstrap::auto(pes, bootstrap::Options::default())?;
     let mut world = World::open(&mut ranks, &Options { path, fabric, heap_bytes: 1 << 20, ..Options::default() })?;
     let (me, all) = (world.my_pe(), world.n_pes());

@@ -6,7 +6,7 @@ use ginlab::cuda::DeviceError;
 use ginlab::fabric::FabricError;
 use ginlab::flow::FlowError;
 use ginlab::measure::MeasureError;
-use ginlab::proxy::ProxyError;
+use ginlab::proxy::{ChooseError, ProxyError};
 use ginlab::report::ReportError;
 use ginlab::report::chart::ChartError;
 use ginlab::signals;
@@ -142,6 +142,15 @@ impl From<FlowError> for Failure {
 impl From<FabricError> for Failure {
     fn from(error: FabricError) -> Failure {
         if error.is_no_library() { Failure::Usage(error.to_string()) } else { Failure::Run(error.to_string()) }
+    }
+}
+
+impl From<ChooseError> for Failure {
+    fn from(error: ChooseError) -> Failure {
+        match error {
+            ChooseError::Ranks(error) => error.into(),
+            ChooseError::Usage(text) => Failure::Usage(text),
+        }
     }
 }
 

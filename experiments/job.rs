@@ -6,22 +6,20 @@ use crate::error::Failure;
 use crate::mps::MpsArgs;
 use crate::rails;
 use crate::runner::Ranks;
-use crate::values::{self, List, Pin, seconds, usage};
+use crate::values::{self, List, Pin, seconds};
 use clap::ValueEnum;
 use ginlab::bootstrap::{Bootstrap, Kind};
-use ginlab::cores::share::{self, Want};
 use ginlab::cuda::{Choice, Device, Place};
-use ginlab::fabric::any::{AnyRail, Chosen};
-use ginlab::fabric::discover::{self, Domain, Reach};
+use ginlab::fabric::any::AnyRail;
+use ginlab::fabric::discover::{self, Domain};
 use ginlab::fabric::libfabric::{Level, RailOptions};
-use ginlab::fabric::{Access, FabricError, card};
+use ginlab::fabric::{Access, Chosen};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
-use ginlab::pci::PciAddress;
+use ginlab::proxy::{choose_cores, choose_rails};
 use ginlab::rails::Counters;
 use ginlab::report::{Header, Key, Row};
 use ginlab::versions::Versions;
 use ginlab::{cores, memory, signals};
-use std::path::Path;
 use std::time::Duration;
 
 /// Where the payload is.
@@ -120,9 +118,7 @@ pub struct Job {
     pub flow: Flow<AnyRail>,
     pub device: Device,
     pub provider: String,
-    pub domains: Vec<Domain>,
-    /// Where memory has to lie that peers write to.
-    place: Place,
+    chosen: Chosen,
     pub notes: Vec<String>,
     /// Immediates that each rail's completion queue has room for while nobody polls it.
     pub immediates: usize,
@@ -181,80 +177,6 @@ pub fn rails_text(rails: &[usize]) -> String {
     rails.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// The domains of a rank's rails. What all ranks must agree on is compared before any is opened: rails pair by number, and a
-/// list of another length or kind on another rank would write into the wrong place.
-pub fn choose_domains(
-    provider: Option<&str>,
-    named: &[String],
-    count: usize,
-    ranks: &mut Bootstrap,
-    device: &Device,
-    notes: &mut Vec<String>,
-) -> Result<(String, Vec<Domain>), Failure> {
-    // What cannot be opened because of how it was asked for is a usage error.
-    let as_usage = |error: FabricError| Failure::Usage(error.to_string());
-    let choice = discover::choose_provider(provider).map_err(as_usage)?;
-    let reach = if ranks.same_host() { Reach::SameHost } else { Reach::Network };
-    let near = device.pci_address().and_then(|address| address.parse().ok());
-    let (local_rank, local_size) = (ranks.local_rank(), ranks.local_size());
-    let chosen = discover::select_domains(&choice.provider, count, reach, named, near, local_rank, local_size)
-        .map_err(as_usage)?;
-    notes.push(format!("provider {}: {}", choice.provider, choice.reason));
-    notes.extend(chosen.note.clone());
-    let list = |name: &str, value: String| (name.to_owned(), value);
-    ranks.compare(vec![
-        list("provider", choice.provider.clone()),
-        list("number of rails", chosen.domains.len().to_string()),
-    ])?;
-    if chosen.domains.len() < count {
-        return Err(Failure::Usage(format!("--rails {count}: only {} domains were named", chosen.domains.len())));
-    }
-    Ok((choice.provider, chosen.domains))
-}
-
-/// Cores for so many busy threads of this rank, near its GPU or, without one, near its cards; none where there are not enough.
-/// Every rank calls it, whatever it wants: those of one machine share out its cores.
-pub fn choose_cores(
-    threads: usize,
-    device: &Device,
-    domains: &[Domain],
-    ranks: &mut Bootstrap,
-) -> Result<Vec<usize>, Failure> {
-    let gpu = device.pci_address().and_then(|address| address.parse().ok());
-    let devices: Vec<PciAddress> = gpu.into_iter().chain(domains.iter().filter_map(|domain| domain.pci)).collect();
-    let near = cores::near(Path::new("/"), &devices);
-    let want = Want { threads, allowed: cores::allowed().to_vec(), near };
-    let wants = ranks.all_gather_values(&want, "cores that ranks want")?;
-    let here = ranks.on_this_machine();
-    let wants: Vec<Want> = here.iter().map(|rank| wants[*rank].clone()).collect();
-    let all: Vec<usize> = wants.iter().flat_map(|want| want.allowed.iter().copied()).collect();
-    let mut shares = share::share_out(&wants, &cores::physical(Path::new("/"), &all));
-    let mine = here.iter().position(|rank| *rank == ranks.rank()).unwrap_or_default();
-    Ok(shares.swap_remove(mine))
-}
-
-/// The rails of a job, by its provider.
-fn choose(
-    args: &JobArgs,
-    count: usize,
-    ranks: &mut Bootstrap,
-    device: &Device,
-    notes: &mut Vec<String>,
-) -> Result<(String, Chosen), Failure> {
-    let Some(chosen) = rails::worst_rails(args.provider.as_deref(), &args.domain, count)? else {
-        let (provider, domains) = choose_domains(args.provider.as_deref(), &args.domain, count, ranks, device, notes)?;
-        return Ok((provider, Chosen::Libfabric(domains)));
-    };
-    let provider = chosen.label().unwrap_or_default();
-    notes.extend(chosen.note());
-    let list = |name: &str, value: String| (name.to_owned(), value);
-    ranks.compare(vec![list("provider", provider.clone()), list("number of rails", count.to_string())])?;
-    if ranks.on_this_machine().len() != ranks.size() {
-        return Err(usage("--provider", format!("{provider}: all ranks must be on one machine")));
-    }
-    Ok((provider, chosen))
-}
-
 /// Refuses what a completion queue has no room for while nobody polls it. Ranks go on in steps: one that has begun its next step waits there
 /// for all others, so a rank that does not poll has the immediates of two steps to bear, `each` of every other rank.
 pub fn check_room(ranks: usize, each: usize, room: usize) -> Result<(), Failure> {
@@ -290,44 +212,39 @@ impl Job {
                 ranks.local_size()
             )));
         }
-        if let Some(name) = args.provider.as_deref().filter(|name| name.starts_with(ginlab::fabric::model::PREFIX)) {
-            return Err(Failure::Usage(format!("--provider {name}: modelled cards stand under `ginlab proxy` alone")));
-        }
-        let (provider, chosen) = choose(args, rails, ranks, &device, &mut notes)?;
-        let immediates = chosen.immediates();
-        check_room(ranks.size(), 1, immediates)?;
-        let domains = chosen.domains().to_vec();
-        let mut cores = choose_cores(usize::from(args.pin == Pin::Auto), &device, &domains, ranks)?;
-        if let Pin::List(list) = &args.pin {
-            cores = list.get(ranks.local_rank()).copied().into_iter().collect();
-        }
-        if args.pin != Pin::Off {
-            notes.push(match cores[..] {
-                [core, ..] if cores::pin(core) => format!("rank {} is pinned to core {core}", ranks.rank()),
-                _ => "ranks are not pinned: fewer cores than ranks, or the system refuses".into(),
-            });
-        }
         let options = RailOptions {
             level: args.completion,
             cuda_memory: args.mem == MemoryKind::Device && matches!(device, Device::Gpu(_)),
             messages,
             ..RailOptions::default()
         };
+        let fabric = rails::check_provider(args.provider.as_deref(), &args.domain)?;
+        let chosen = choose_rails(&fabric, rails, options, ranks, &device)?;
+        notes.extend(chosen.notes().iter().cloned());
+        let immediates = chosen.immediates();
+        check_room(ranks.size(), 1, immediates)?;
+        let pinned = choose_cores(&args.pin, 1, ranks.local_size(), ranks, &device, chosen.domains())?;
+        if args.pin != Pin::Off {
+            notes.push(match pinned.cpus[..] {
+                [core, ..] if cores::pin(core) => format!("rank {} is pinned to core {core}", ranks.rank()),
+                _ => "ranks are not pinned: fewer cores than ranks, or the system refuses".into(),
+            });
+        }
         let timeout = args.timeout;
-        let flow = Flow::new(chosen.open(&options, ranks.rank())?, timeout);
+        let flow = Flow::new(chosen.open()?, timeout);
         let cores = cores::allowed().len();
         if ranks.local_size() > cores {
             flow.give_way(true);
             let text = format!("{} ranks share {cores} cores: latencies include the scheduler", ranks.local_size());
             notes.push(text);
         }
-        let (place, connections) = (chosen.place(), Vec::new());
-        Ok(Job { flow, device, provider, domains, place, notes, immediates, connections, timeout })
+        let connections = Vec::new();
+        Ok(Job { flow, device, provider: chosen.name(), chosen, notes, immediates, connections, timeout })
     }
 
     /// Memory of the kind that was asked for, registered on every rail for these uses.
     pub fn register(&self, kind: MemoryKind, bytes: u64, access: Access) -> Result<Region<AnyRail>, Failure> {
-        let place = if kind == MemoryKind::Device { Place::Device } else { self.place };
+        let place = if kind == MemoryKind::Device { Place::Device } else { self.chosen.place() };
         let bytes = usize::try_from(bytes.max(64)).map_err(|_| Failure::Usage("more memory than there is".into()))?;
         let buffer = self.device.allocate(place, bytes)?;
         self.flow.register(buffer, access).map_err(|error| match error {
@@ -380,9 +297,14 @@ impl Job {
         (0..self.flow.rails()).filter_map(name).collect()
     }
 
+    /// The domains of the rails.
+    pub fn domains(&self) -> &[Domain] {
+        self.chosen.domains()
+    }
+
     /// Line rate of the cards of the first `rails` rails together, where it is known.
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
-        card::line_rate(&self.domains[..rails.min(self.domains.len())])
+        self.chosen.line_rate(rails)
     }
 
     /// Drives the rails until a peer's signal arrives; looks for peers that have gone meanwhile.

@@ -4,10 +4,10 @@
 use crate::error::Failure;
 use crate::values::usage;
 use ginlab::cuda::Place;
-use ginlab::fabric::FabricError;
-use ginlab::fabric::any::{AnyRail, Chosen};
-use ginlab::fabric::discover::{self, Reach};
+use ginlab::fabric::any::AnyRail;
+use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::{RailOptions, require_library};
+use ginlab::fabric::{Fabric, RankPlace};
 use ginlab::flow::Flow;
 use std::time::Duration;
 
@@ -38,51 +38,42 @@ pub struct Rails {
     pub immediates: usize,
 }
 
-/// Refuses a provider that this machine or nobody has, before anything is started for nothing.
-pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<(), Failure> {
-    match worst_rails(provider, domains, 0)? {
-        Some(_) => Ok(()),
-        None => Ok(require_library()?),
+/// Refuses a provider that this machine or nobody has, before anything is started for nothing; and those that have proxies alone.
+pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabric, Failure> {
+    let fabric = Fabric::named(provider, domains).map_err(named)?;
+    match &fabric {
+        Fabric::Libfabric { .. } => require_library()?,
+        Fabric::Worst(_) => {}
+        Fabric::Model { .. } | Fabric::Null => {
+            let why = "this program has no proxy, and modelled and null rails have nothing else: see proxy, shmem, collective, jacobi";
+            return Err(usage("--provider", format!("{fabric}: {why}")));
+        }
     }
-}
-
-/// So many rails of the worst network, where that is what the provider is.
-pub fn worst_rails(provider: Option<&str>, domains: &[String], count: usize) -> Result<Option<Chosen>, Failure> {
-    let chosen = Chosen::worst(provider, count).map_err(|why| usage("--provider", why))?;
-    if chosen.is_some() && !domains.is_empty() {
-        return Err(usage("--domain", "the worst network has no domains"));
-    }
-    Ok(chosen)
+    Ok(fabric)
 }
 
 impl Wanted {
     /// Opens rails that reach peers there.
     pub fn open(&self, reach: Reach) -> Result<Rails, Failure> {
-        let (provider, chosen, mut notes) = match worst_rails(self.provider.as_deref(), &self.domains, self.rails)? {
-            Some(chosen) => (chosen.label().unwrap_or_default(), chosen, Vec::new()),
-            None => self.choose(reach)?,
-        };
-        notes.extend(chosen.note());
+        let fabric = Fabric::named(self.provider.as_deref(), &self.domains).map_err(named)?;
         let options = RailOptions { messages: self.messages, ..RailOptions::default() };
-        let flow = Flow::new(chosen.open(&options, self.rank)?, self.timeout);
+        let chosen = fabric.choose(self.rails, &RankPlace::alone(self.rank, reach), options).map_err(Failure::Usage)?;
+        let flow = Flow::new(chosen.open()?, self.timeout);
         let name = |rail| flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
         let names = (0..flow.rails()).filter_map(name).collect();
-        Ok(Rails { flow, provider, names, notes, place: chosen.place(), immediates: chosen.immediates() })
+        let notes = chosen.notes().to_vec();
+        Ok(Rails {
+            flow,
+            provider: chosen.name(),
+            names,
+            notes,
+            place: chosen.place(),
+            immediates: chosen.immediates(),
+        })
     }
+}
 
-    /// Domains of libfabric.
-    fn choose(&self, reach: Reach) -> Result<(String, Chosen, Vec<String>), Failure> {
-        // What cannot be opened because of how it was asked for is a usage error.
-        let as_usage = |error: FabricError| Failure::Usage(error.to_string());
-        let choice = discover::choose_provider(self.provider.as_deref()).map_err(as_usage)?;
-        let chosen = discover::select_domains(&choice.provider, self.rails, reach, &self.domains, None, 0, 1)
-            .map_err(as_usage)?;
-        if chosen.domains.len() < self.rails {
-            let text = format!("--rails {}: only {} domains were named", self.rails, chosen.domains.len());
-            return Err(Failure::Usage(text));
-        }
-        let mut notes = vec![format!("provider {}: {}", choice.provider, choice.reason)];
-        notes.extend(chosen.note);
-        Ok((choice.provider, Chosen::Libfabric(chosen.domains), notes))
-    }
+/// What is wrong with a provider's name or its domains.
+pub fn named(why: String) -> Failure {
+    if why.starts_with("--") { Failure::Usage(why) } else { usage("--provider", why) }
 }

@@ -3,6 +3,7 @@
 use crate::error::Failure;
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
+pub use ginlab::cores::Pin;
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::report::each_once;
@@ -39,30 +40,6 @@ pub fn seconds() -> impl TypedValueParser<Value = Duration> {
 pub fn slots(text: &str) -> Result<usize, String> {
     let slots = text.parse().map_err(|_| format!("{text:?} is no number of slots"))?;
     check_slots(slots).map_err(|why| why.to_string()).map(|()| slots)
-}
-
-/// Which cores busy threads take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pin {
-    /// Chosen, where there are enough.
-    Auto,
-    /// None.
-    Off,
-    /// These.
-    List(Vec<usize>),
-}
-
-impl FromStr for Pin {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Pin, String> {
-        let cores = || text.split(',').map(|core| core.trim().parse().ok()).collect::<Option<_>>();
-        match text {
-            "auto" => Ok(Pin::Auto),
-            "off" => Ok(Pin::Off),
-            _ => cores().map(Pin::List).ok_or_else(|| format!("{text:?} is none of auto, off, a list of cores")),
-        }
-    }
 }
 
 /// How a value is written on the command line and in rows.

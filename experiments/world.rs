@@ -4,12 +4,12 @@ use crate::columns::RULE;
 use crate::error::Failure;
 use crate::job::MeetArgs;
 use crate::mps;
+use crate::rails;
 use crate::runner::{Ranks, added};
-use crate::values::{fault, seconds};
+use crate::values::{Pin, fault, seconds};
 use clap::ValueEnum;
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{self, Buffer, Choice, DeviceError};
-use ginlab::fabric::libfabric::Level;
 use ginlab::gin::{Fabric, GinError, Options, Path, World};
 use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
@@ -52,6 +52,9 @@ pub struct WorldArgs {
     /// How a put and its signal are kept in order on rails: count, own, drain, sequence
     #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
     pub rule: Rule,
+    /// Pin proxy threads: auto (one core each, near the GPU or the cards, where there are enough), off, or a list by rank and thread
+    #[arg(long, value_name = "WHICH", default_value = "auto", num_args = 0..=1, default_missing_value = "auto")]
+    pub pin: Pin,
     /// Proxy threads
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub proxies: usize,
@@ -95,7 +98,8 @@ impl WorldArgs {
             device: self.device,
             heap_bytes,
             path,
-            fabric: Fabric::named(self.provider.as_deref(), &self.domain, Level::Delivery)?,
+            fabric: Fabric::named(self.provider.as_deref(), &self.domain).map_err(rails::named)?,
+            pin: self.pin.clone(),
             rails: self.rails,
             strategy: self.strategy,
             rule: self.rule,
@@ -146,6 +150,9 @@ pub fn header(world: &World, ranks: &Bootstrap) -> Header {
     let mut header = Versions::header();
     header.set(Key::Provider, world.fabric()).set(Key::Rails, world.rail_names()).set(Key::Memory, world.memory());
     mps::describe(&mut header, world.sharing());
+    if let Some(affinity) = world.affinity() {
+        header.set(Key::Affinity, affinity);
+    }
     header.notes(world.notes()).note(format!("{} ranks by the {} bootstrap", ranks.size(), ranks.kind()));
     header
 }

@@ -5,9 +5,10 @@
 use std::time::{Duration, Instant};
 
 use ginlab::fabric::discover::{self, Domain, Reach};
+use ginlab::fabric::libfabric::BareLoop;
 use ginlab::fabric::libfabric::{Level, LibfabricRail, LibfabricRegion, RailOptions};
 use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
-use ginlab::fabric::{Access, BareLoop, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer};
+use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
@@ -544,7 +545,7 @@ fn measure_the_rail_against_the_bare_loop() {
 /// The bare loop to a peer.
 ///
 /// # Safety
-/// As [`Rail::bare_writes`].
+/// As [`LibfabricRail::bare_writes`].
 unsafe fn bare_loop(
     a: &mut Node<LibfabricRail>,
     (peer, remote): (usize, RemoteRegion),
@@ -554,7 +555,7 @@ unsafe fn bare_loop(
 ) -> Result<f64, FabricError> {
     let run = BareLoop { peer, remote, bytes: bytes as u64, count: count as u64, deadline };
     // SAFETY: passed on.
-    unsafe { a.rail.bare_writes(&a.region, &run) }.unwrap()
+    unsafe { a.rail.bare_writes(&a.region, &run) }
 }
 
 /// The bare loop and the rail in turn, with the target polling on a thread of its own. Prints the ratio; asserts only that

@@ -5,7 +5,7 @@
 use ginlab::cuda::{Choice, Device, Place};
 use ginlab::fabric::discover::{Reach, choose_provider, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::fabric::{Access, Rail};
+use ginlab::fabric::{Access, Messages};
 use ginlab::flow::{Flow, FlowError, Offer, Region, Target, run};
 use ginlab::rails::strategy::Strategy;
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A flow with one region, and what it offers.
-struct Node<R: Rail> {
+struct Node<R: Messages> {
     flow: Flow<R>,
     region: Region<R>,
     offer: Offer,
 }
 
-fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
+fn node<R: Messages>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let flow = Flow::new(rails, timeout);
     let region = flow.register(device.allocate(Place::Host, bytes).unwrap(), Access::ALL).unwrap();
@@ -28,7 +28,7 @@ fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
     Node { flow, region, offer }
 }
 
-fn target<R: Rail>(from: &Node<R>, to: &Node<R>) -> Target {
+fn target<R: Messages>(from: &Node<R>, to: &Node<R>) -> Target {
     Target::new(from.flow.add_peer(&to.offer).unwrap(), &to.offer, 0).unwrap()
 }
 

@@ -7,10 +7,10 @@
 
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::discover::{self, Reach};
-use ginlab::fabric::layer::{Layer, Layered, Posting};
 use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::fabric::null::{NullRail, transfer_checksum};
+use ginlab::fabric::null::{NullCounts, NullRail, transfer_checksum};
 use ginlab::fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab::fabric::testing::layer::{Layer, Layered, Posting};
 use ginlab::fabric::{Access, Completion, FabricError, Memory, Rail};
 use ginlab::measure::MeasureError;
 use ginlab::measure::ping_pong::{Flag, round_trip};
@@ -273,6 +273,19 @@ fn stops(results: &[BlockResult]) -> Vec<u64> {
     results.iter().map(|result| result.stop).collect()
 }
 
+/// So many null rails, and what they count.
+fn nulls(rails: usize) -> (NullCounts, impl FnOnce() -> Vec<NullRail> + Send + 'static) {
+    let counts = NullCounts::default();
+    let theirs = counts.clone();
+    (counts, move || (0..rails).map(|_| NullRail::counted_by(&theirs)).collect())
+}
+
+/// Puts, bytes and checksum.
+fn counted(counts: &NullCounts) -> (u64, u64, u64) {
+    let sum = counts.sum();
+    (sum.transfers, sum.bytes, sum.checksum)
+}
+
 fn faulty(faults: Faults) -> FaultyRail<NullRail> {
     FaultyRail::new(NullRail::new(), faults)
 }
@@ -351,14 +364,16 @@ fn gate() -> (Sender<()>, Receiver<()>) {
 fn storms_of_again_end_well_and_are_counted() {
     for strategy in [Strategy::Single, Strategy::RoundRobin, Strategy::Split] {
         let storm = Faults { again_first: 500, again_every: Some(3), ..Default::default() };
-        let world = World::alone(USUAL, move || (0..4).map(|_| faulty(storm.clone())).collect());
+        let (counts, rails) = nulls(4);
+        let stormy = move |rail| FaultyRail::new(rail, storm.clone());
+        let world = World::alone(USUAL, move || rails().into_iter().map(stormy).collect());
         world.proxy.configure(4, strategy).unwrap();
         let results = GRID.run(&[&world]);
         assert_eq!(stops(&results), [0; 4], "{:?}", world.proxy.failure());
         let snapshot = world.proxy.snapshot().unwrap();
         let puts = GRID.producers() * GRID.iterations as u64;
         // Puts of 200 bytes are too small to be cut.
-        assert_eq!(snapshot.null, Some((puts, puts * GRID.bytes, GRID.checksum())));
+        assert_eq!(counted(&counts), (puts, puts * GRID.bytes, GRID.checksum()));
         assert!(snapshot.counters.again > 500, "{strategy}: {}", snapshot.counters.again);
         assert_eq!(snapshot.counters.rail_bytes.iter().sum::<u64>(), puts * GRID.bytes);
         assert_eq!(snapshot.commands, puts);
@@ -436,7 +451,8 @@ fn a_long_queue_does_not_run_into_the_kernels_deadline() {
 /// Empties complete, over every rail that there is, whoever initiates them.
 #[test]
 fn empty_puts_complete() {
-    let world = World::alone(USUAL, || (0..3).map(|_| NullRail::new()).collect());
+    let (counts, rails) = nulls(3);
+    let world = World::alone(USUAL, rails);
     for strategy in [Strategy::Single, Strategy::RoundRobin, Strategy::Split, Strategy::Auto { threshold: 0 }] {
         world.proxy.configure(3, strategy).unwrap();
         let results = Grid { bytes: 0, ..GRID }.run(&[&world]);
@@ -456,7 +472,7 @@ fn empty_puts_complete() {
         };
         world.proxy.write(writes).unwrap();
     }
-    assert_eq!(world.proxy.snapshot().unwrap().null.map(|counted| counted.0), Some(0));
+    assert_eq!(counted(&counts).0, 0);
 }
 
 #[test]
@@ -936,7 +952,8 @@ fn empty_puts_gets_and_signals_over_tcp() {
 
 #[test]
 fn commands_of_the_cpu_wait_for_room() {
-    let world = World::alone(Options { window: 4, ..USUAL }, || vec![NullRail::new()]);
+    let (counts, rails) = nulls(1);
+    let world = World::alone(Options { window: 4, ..USUAL }, rails);
     let command = |number: u64| Command {
         opcode: Opcode::Put,
         source_region: SOURCE,
@@ -949,31 +966,33 @@ fn commands_of_the_cpu_wait_for_room() {
     };
     world.proxy.put((0..1000).map(command).collect()).unwrap();
     let snapshot = world.proxy.snapshot().unwrap();
-    assert_eq!((snapshot.commands, snapshot.null.map(|(puts, bytes, _)| (puts, bytes))), (1000, Some((1000, 8000))));
+    let (puts, bytes, _) = counted(&counts);
+    assert_eq!((snapshot.commands, puts, bytes), (1000, 1000, 8000));
     assert_eq!(world.proxy.failure(), None);
 }
 
 #[test]
 fn two_slots_carry_many_more_producers() {
     for quiet_every in [0, 1] {
-        let world = World::alone(Options { slots: 2, window: 2, ..USUAL }, || vec![NullRail::new()]);
+        let (counts, rails) = nulls(1);
+        let world = World::alone(Options { slots: 2, window: 2, ..USUAL }, rails);
         let grid = Grid { grid: 8, block: 8, scope: SCOPE_THREAD, bytes: 48, iterations: 8, quiet_every, ..GRID };
         let results = grid.run(&[&world]);
         assert_eq!(stops(&results), [0; 8], "{}", world.ring.state());
         let puts = grid.producers() * grid.iterations as u64;
-        assert_eq!(world.proxy.snapshot().unwrap().null, Some((puts, puts * grid.bytes, grid.checksum())));
+        assert_eq!(counted(&counts), (puts, puts * grid.bytes, grid.checksum()));
     }
 }
 
 #[test]
 fn puts_that_go_out_together_arrive_once_each() {
     for (batch, window, block) in [(1, 4, 40), (3, 4, 40), (32, 40, 40), (32, 8, 5), (8, 2, 33)] {
-        let world = World::alone(USUAL, || vec![NullRail::new()]);
+        let (counts, rails) = nulls(1);
+        let world = World::alone(USUAL, rails);
         let grid = Grid { batch, window, block, iterations: window * 5, bytes: 48, ..GRID };
         assert_eq!(stops(&grid.run(&[&world])), [0; 4], "{batch} {window} {block}");
         let puts = grid.producers() * u64::from(grid.iterations);
-        let counted = world.proxy.snapshot().unwrap().null.unwrap();
-        assert_eq!(counted, (puts, puts * 48, grid.checksum()), "{batch} {window} {block}");
+        assert_eq!(counted(&counts), (puts, puts * 48, grid.checksum()), "{batch} {window} {block}");
     }
 }
 
@@ -1065,13 +1084,16 @@ fn a_proxys_thread_answers_flags_and_then_serves_its_ring_again() {
 
 #[test]
 fn several_rings_share_a_grid() {
-    let worlds: Vec<World> = (0..3).map(|_| World::alone(USUAL, || vec![NullRail::new()])).collect();
+    let (counts, worlds): (Vec<NullCounts>, Vec<World>) = (0..3)
+        .map(|_| {
+            let (counts, rails) = nulls(1);
+            (counts, World::alone(USUAL, rails))
+        })
+        .unzip();
     let worlds: Vec<&World> = worlds.iter().collect();
     let grid = Grid { grid: 6, ..GRID };
     assert_eq!(stops(&grid.run(&worlds)), [0; 6]);
-    let sums = worlds.iter().map(|world| world.proxy.snapshot().unwrap().null.unwrap());
-    let sum = sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.2));
-    assert_eq!(sum.0, grid.producers() * grid.iterations as u64);
+    assert_eq!(counts.iter().map(|counts| counted(counts).0).sum::<u64>(), grid.producers() * grid.iterations as u64);
 }
 
 #[test]
@@ -1178,7 +1200,7 @@ fn an_answer_that_comes_too_late_is_not_the_next_orders() {
         route: (SOURCE, DESTINATION, 0),
     };
     world.proxy.write(writes).unwrap();
-    assert_eq!(world.proxy.snapshot().unwrap().null.map(|counted| counted.0), Some(40));
+    assert_eq!(world.proxy.snapshot().unwrap().counters.rail_transfers, [40]);
 }
 
 #[test]
@@ -1252,8 +1274,7 @@ fn writes_by_the_cpu_leave_the_rings_tickets_alone() {
         world.proxy.write(writes).unwrap();
         channel.quiet().unwrap();
         assert_eq!(world.watermark(), 20 * round);
-        let counted = world.proxy.snapshot().unwrap().null.unwrap();
-        assert_eq!(counted.0, round * (20 + 3 * 12));
+        assert_eq!(world.proxy.snapshot().unwrap().counters.rail_transfers, [round * (20 + 3 * 12)]);
     }
     let error = world.proxy.finish_write().unwrap_err();
     assert!(error.to_string().contains("no write has been begun"), "{error}");

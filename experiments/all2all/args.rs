@@ -1,9 +1,9 @@
 //! The options of `ginlab all2all`, and the tuples that they make.
 
+use super::pairs::Start;
 use crate::error::Failure;
 use crate::job::{JobArgs, USUAL_RAILS};
 use crate::values::{List, counts, list, sizes, usage};
-use ginlab::fabric::pairs::Start;
 use ginlab::measure::size;
 use ginlab::rails::strategy::Strategy;
 use itertools::iproduct;

@@ -1,6 +1,7 @@
 //! One row: rounds timed, then rounds verified.
 
 use super::args::{Args, Tuple};
+use super::pairs;
 use super::round::Cut;
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
 use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
@@ -10,7 +11,6 @@ use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
-use ginlab::fabric::pairs;
 use ginlab::flow::{Region, Target};
 use ginlab::measure::pattern;
 use ginlab::rails::strategy::Strategy;

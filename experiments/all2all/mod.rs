@@ -2,6 +2,7 @@
 
 mod args;
 mod measure;
+pub mod pairs;
 mod round;
 
 use crate::columns::{AGAIN, COMPLETION, IMBALANCE, RAIL_BYTES, SLOT_BYTES};

@@ -2,9 +2,9 @@
 
 use super::args::Tuple;
 use super::measure::All2all;
+use super::pairs::Start;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::pairs::Start;
 use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
@@ -92,9 +92,9 @@ impl All2all {
 #[cfg(test)]
 mod tests {
     use super::super::args::tuples;
+    use super::super::pairs;
     use super::{Cut, Piece, Tuple};
     use clap::Parser;
-    use ginlab::fabric::pairs;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
     #[derive(clap::Parser)]

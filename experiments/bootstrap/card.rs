@@ -28,7 +28,7 @@ pub struct Card {
 impl Card {
     pub fn of(job: &Job, region: &Region<AnyRail>, local_rank: usize) -> Result<Card, Failure> {
         let mut rails = Vec::new();
-        for (number, domain) in job.domains.iter().enumerate() {
+        for (number, domain) in job.domains().iter().enumerate() {
             let told = job.flow.with_rail(number, |rail| match rail {
                 AnyRail::Libfabric(rail) => Some(rail.address_text().map(|text| (rail.provider_version(), text))),
                 AnyRail::Worst(_) => None,

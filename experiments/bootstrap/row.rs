@@ -1,9 +1,10 @@
 //! A rail of a rank as a row, and the whole as a document and as a table.
 
 use super::card::{Card, RailCard};
+use crate::all2all::pairs;
 use crate::listing::{Column, Entry, Field, entries};
 use ginlab::bootstrap::Member;
-use ginlab::fabric::{RemoteRegion, pairs};
+use ginlab::fabric::RemoteRegion;
 use ginlab::measure::stats::Summary;
 use ginlab::report::Header;
 use serde::{Deserialize, Serialize};

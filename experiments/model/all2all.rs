@@ -1,6 +1,7 @@
 //! `ginlab model all2all`.
 
 use super::Cards;
+use super::all_to_all::{self, MOST_GPUS, Order, Setting};
 use crate::columns::{BUSBW, CEILING, CEILING_PCT, IMBALANCE, PACKET, ROUTE, WINDOW};
 use crate::error::Failure;
 use crate::runner::{Experiment, Plan, Rows};
@@ -8,7 +9,6 @@ use crate::values::{self, List, counts, sizes, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::Profile;
-use ginlab::fabric::model::all_to_all::{self, MOST_GPUS, Order, Setting};
 use ginlab::measure::size;
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
 use ginlab::signals;

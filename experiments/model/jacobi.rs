@@ -1,12 +1,12 @@
 //! `ginlab model jacobi`.
 
 use super::Cards;
+use super::halo::{self, Between, Setting};
 use crate::error::Failure;
 use crate::runner::{Experiment, Plan, Rows};
 use crate::values::{List, counts, name, usage};
 use clap::ValueEnum;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::model::halo::{self, Between, Setting};
 use ginlab::report::{About, Column, Header, Plot, Row, Shape};
 use itertools::iproduct;
 

@@ -1,7 +1,9 @@
 //! `ginlab model`: what is known of modelled cards, and many of them in virtual time.
 
 mod all2all;
+mod all_to_all;
 mod figures;
+mod halo;
 mod jacobi;
 
 use crate::error::Failure;

@@ -5,10 +5,8 @@ use crate::job::{self, MeetArgs, MemoryKind};
 use crate::values::{self, List, Pin, counts, fault, list, seconds, sizes, slots, usage};
 use clap::{ArgAction, ValueEnum};
 use ginlab::cuda::Choice;
-use ginlab::fabric::FabricError;
 use ginlab::fabric::libfabric::Level;
-use ginlab::fabric::model::{self, Profile};
-use ginlab::fabric::worst::{self, Spec};
+use ginlab::fabric::{Fabric, FabricError};
 use ginlab::measure::size;
 use ginlab::proxy::Fault;
 use ginlab::rails::strategy::Strategy;
@@ -20,7 +18,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The rail kind that has no network.
-pub const NULL: &str = "null";
 
 /// Source, and destination, of a rank when the user names no limit.
 const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
@@ -89,7 +86,7 @@ pub struct Args {
     /// libfabric provider (efa, tcp, shm, ...), null, modelled cards (model:p4d, p5, p5en, p6-b200), or worst: the worst network
     /// that EFA may be [default: efa where there is one, else tcp; null where there is no libfabric]
     #[arg(short = 'p', long, value_name = "NAME")]
-    pub provider: Option<Provider>,
+    pub provider: Option<Fabric>,
     /// Domains to open rails on, in this order [default: chosen, nearest to the GPU first]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub domain: Vec<String>,
@@ -180,32 +177,6 @@ pub enum Scope {
     Block,
     /// Every thread for itself.
     Thread,
-}
-
-/// Whose rails.
-#[derive(Clone, Debug)]
-pub enum Provider {
-    /// None: puts end in the proxy.
-    Null,
-    /// Modelled cards, by the name of their profile.
-    Model(String, Box<Profile>),
-    /// The worst network.
-    Worst(Spec),
-    /// Of libfabric.
-    Fabric(String),
-}
-
-impl FromStr for Provider {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Provider, String> {
-        match text.strip_prefix(model::PREFIX) {
-            Some(name) => Ok(Provider::Model(name.to_owned(), Box::new(Profile::named(name)?))),
-            None if text == NULL => Ok(Provider::Null),
-            None if worst::is_asked(text) => text.parse().map(Provider::Worst),
-            None => Ok(Provider::Fabric(text.to_owned())),
-        }
-    }
 }
 
 /// How the kernel waits.
@@ -313,12 +284,8 @@ impl Args {
         if self.end > kernels::command::MAX_OFFSET {
             return Err(usage("--end", format!("{} is beyond what a command can name, 2^48", size::human(self.end))));
         }
-        let no_domains = |what: &str| usage("--domain", format!("{what} no domains"));
-        match &self.provider {
-            Some(Provider::Null) if !self.domain.is_empty() => Err(no_domains("the null provider has")),
-            Some(Provider::Worst(_)) if !self.domain.is_empty() => Err(no_domains("the worst network has")),
-            Some(Provider::Model(..)) if !self.domain.is_empty() => Err(no_domains("modelled cards have")),
-            Some(Provider::Model(name, profile)) => {
+        match self.fabric()? {
+            Fabric::Model { name, profile } => {
                 match self.rails().iter().find(|rails| **rails as f64 > profile.cards.value) {
                     Some(rails) => {
                         Err(usage("--rails", format!("{rails}; a {name} has {} cards", profile.cards.value)))
@@ -331,45 +298,34 @@ impl Args {
         }
     }
 
+    /// What the rails shall be.
+    pub fn fabric(&self) -> Result<Fabric, Failure> {
+        self.provider.clone().unwrap_or_default().on(&self.domain).map_err(Failure::Usage)
+    }
+
     /// There is no libfabric: a run that leaves the choice to us takes null rails and says why, any other is refused.
     pub fn do_without_library(&mut self, missing: &FabricError) -> Result<(), Failure> {
         if self.provider.is_some() || !self.domain.is_empty() {
             return Err(Failure::Usage(missing.to_string()));
         }
-        self.provider = Some(Provider::Null);
+        self.provider = Some(Fabric::Null);
         self.why_null = Some(format!("provider null, by which puts end in the proxy and nothing is moved: {missing}"));
         Ok(())
     }
 
     /// Whether the rails are libfabric's.
     pub fn needs_library(&self) -> bool {
-        matches!(self.provider, None | Some(Provider::Fabric(_)))
+        self.provider.as_ref().is_none_or(Fabric::needs_library)
     }
 
     /// Whether puts end in the proxy, without a network.
     pub fn is_null(&self) -> bool {
-        matches!(self.provider, Some(Provider::Null))
+        matches!(self.provider, Some(Fabric::Null))
     }
 
-    /// The modelled cards, where they are modelled: the name of their profile, and the profile.
-    pub fn model(&self) -> Option<(&str, &Profile)> {
-        match &self.provider {
-            Some(Provider::Model(name, profile)) => Some((name, profile)),
-            _ => None,
-        }
-    }
-
-    /// The worst network, where that is what the rails are.
-    pub fn worst(&self) -> Option<Spec> {
-        match &self.provider {
-            Some(Provider::Worst(spec)) => Some(*spec),
-            _ => None,
-        }
-    }
-
-    /// Whether bytes go through memory that the ranks share.
-    pub fn shares_memory(&self) -> bool {
-        matches!(self.provider, Some(Provider::Model(..) | Provider::Worst(_)))
+    /// Whether the cards are modelled.
+    pub fn is_model(&self) -> bool {
+        matches!(self.provider, Some(Fabric::Model { .. }))
     }
 
     /// Whether cards move bytes in the timed passes too.
@@ -386,9 +342,9 @@ impl Args {
     pub fn settle_rails(&mut self) {
         // Cards that are modelled, or none, are as many as one likes.
         let provider = match &self.provider {
-            Some(Provider::Null | Provider::Model(..) | Provider::Worst(_)) => return,
-            Some(Provider::Fabric(name)) => Some(name.as_str()),
             None => None,
+            Some(Fabric::Libfabric { provider, .. }) => provider.as_deref(),
+            Some(_) => return,
         };
         self.why_fewer = job::usual_rails(&mut self.rails, &USUAL_RAILS, provider, &self.domain);
     }
@@ -432,13 +388,7 @@ impl Args {
     /// What must be the same on all ranks.
     pub fn fingerprint(&self, tuples: &[Tuple]) -> Vec<(String, String)> {
         let text = |name: &str, value: String| (name.to_owned(), value);
-        let provider = match &self.provider {
-            None => "default".into(),
-            Some(Provider::Null) => NULL.into(),
-            Some(Provider::Model(name, _)) => format!("{}{name}", model::PREFIX),
-            Some(Provider::Worst(spec)) => spec.to_string(),
-            Some(Provider::Fabric(name)) => name.clone(),
-        };
+        let provider = self.provider.clone().unwrap_or_default().to_string();
         let mut sizes: Vec<u64> = tuples.iter().map(|tuple| tuple.bytes).collect();
         sizes.sort_unstable();
         sizes.dedup();

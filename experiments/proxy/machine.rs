@@ -1,24 +1,19 @@
 //! What this machine gives a rank: domains, a way to the payload, memory, cores.
 
-use super::args::{Args, NULL, Provider};
+use super::args::Args;
 use super::layout::{Layout, PLACEHOLDER, memory_of};
 use crate::error::Failure;
-use crate::job::{self, MemoryKind};
-use crate::values::Pin;
+use crate::job::MemoryKind;
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Device, Place};
+use ginlab::fabric::Chosen;
 use ginlab::fabric::discover::Domain;
-use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
-use ginlab::fabric::model;
-use ginlab::fabric::same_host::Movers;
+use ginlab::fabric::libfabric::RailOptions;
 use ginlab::measure::size;
+use ginlab::proxy::{self, Cores, choose_cores};
 use ginlab::{cores, memory};
-use std::sync::Arc;
 use strum::IntoStaticStr;
-
-/// More threads than this copy no faster: the memory is the limit.
-const MOST_MOVERS: usize = 8;
 
 /// How the rails reach the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
@@ -111,62 +106,29 @@ impl Needs {
     }
 }
 
-pub fn choose_domains(
+/// Chooses the rails with the other ranks, and notes what they are.
+pub fn choose_rails(
     args: &Args,
     ranks: &mut Bootstrap,
     device: &Device,
     count: usize,
     notes: &mut Vec<String>,
-) -> Result<(String, Vec<Domain>), Failure> {
-    if args.is_null() {
-        notes.push(
-            "null rails: the proxy completes each put at once, nothing is moved; puts are counted, not bytes checked"
-                .into(),
-        );
-        notes.extend(args.why_null.clone());
-        return Ok((NULL.into(), Vec::new()));
+) -> Result<Chosen, Failure> {
+    let options = RailOptions { level: args.completion, ..RailOptions::default() };
+    let chosen = proxy::choose_rails(&args.fabric()?, count, options, ranks, device)?;
+    if args.is_model() {
+        let when = if args.moves() { "" } else { " in the pass that is verified alone" };
+        notes.push(format!("bytes of the modelled cards are moved through shared memory{when}"));
     }
-    if let Some((name, profile)) = args.model() {
-        if !ranks.same_host() {
-            return Err(Failure::Usage(format!(
-                "--provider {}{name}: modelled cards need all ranks on one host",
-                model::PREFIX
-            )));
-        }
-        let moved = if args.moves() {
-            "bytes are moved through shared memory"
-        } else {
-            "bytes are moved only in the pass that is verified"
-        };
-        notes.push(format!(
-            "MODELLED cards of a {name}: {} Gb/s each, {} us one way; {moved}; assumed, not published: {}",
-            profile.line_rate_gbps.value,
-            profile.one_way_us.value,
-            profile.assumed().collect::<Vec<_>>().join(", ")
-        ));
-        let unmoved = if args.moves() { "" } else { "/unmoved" };
-        return Ok((format!("{}{name}{unmoved}", model::PREFIX), Vec::new()));
-    }
-    if let Some(spec) = args.worst() {
-        if ranks.on_this_machine().len() != ranks.size() {
-            return Err(Failure::Usage(format!("--provider {spec}: all ranks must be on one machine")));
-        }
-        notes.push(spec.note());
-        return Ok((spec.to_string(), Vec::new()));
-    }
-    let provider = match &args.provider {
-        Some(Provider::Fabric(name)) => Some(name.as_str()),
-        _ => None,
-    };
-    notes.extend(args.why_fewer.clone());
-    job::choose_domains(provider, &args.domain, count, ranks, device, notes)
+    notes.extend(args.why_null.iter().chain(&args.why_fewer).cloned());
+    Ok(chosen)
 }
 
 /// Whether the rails' cards reach device memory is proven by registering some; why they do not becomes a note.
 pub fn memory_path(
     args: &Args,
     device: &Device,
-    domains: &[Domain],
+    chosen: &mut Chosen,
     notes: &mut Vec<String>,
 ) -> Result<MemoryPath, Failure> {
     if matches!(device, Device::Emulated) {
@@ -178,14 +140,12 @@ pub fn memory_path(
     if args.is_null() {
         return Ok(MemoryPath::Device);
     }
-    if args.model().is_some() {
+    if args.is_model() {
         return Ok(if args.moves() { MemoryPath::Staged } else { MemoryPath::Modelled });
     }
-    let Some(domain) = domains.first() else { return Ok(MemoryPath::Staged) };
     let probe = device.allocate(Place::Device, 2 << 20)?;
-    let options = RailOptions { level: args.completion, ..RailOptions::default() };
     // SAFETY: the buffer outlives the call.
-    match unsafe { LibfabricRail::prove_gpu(domain, &options, memory_of(&probe, device, true)) } {
+    match unsafe { chosen.prove_gpu(memory_of(&probe, device, true)) } {
         Ok(()) => Ok(MemoryPath::Device),
         Err(why) => {
             notes.push(format!("GPU memory is staged: {why}"));
@@ -194,64 +154,34 @@ pub fn memory_path(
     }
 }
 
-/// Cores for this rank's proxy threads.
-pub struct Pins {
-    pub cpus: Vec<usize>,
-    pub shared: bool,
-    /// Cores of this machine that nobody is busy on.
-    pub spare: usize,
-}
-
-/// One core per proxy thread, near the GPU or the cards, where this machine has them beside one for each rank's kernel and main
-/// thread; otherwise none is pinned and idle polls give way.
+/// Cores for this rank's proxy threads: one each, near the GPU or the cards, where this machine has them beside one for each rank's kernel
+/// and main thread; otherwise none is pinned and idle polls give way.
 pub fn pins(
     args: &Args,
     ranks: &mut Bootstrap,
     device: &Device,
     domains: &[Domain],
     notes: &mut Vec<String>,
-) -> Result<Pins, Failure> {
-    let allowed = cores::allowed();
+) -> Result<Cores, Failure> {
     let threads = args.proxy_threads * ranks.local_size();
     let busy = match device {
         Device::Emulated => threads + ranks.local_size() + 1,
         Device::Gpu(_) => threads + 1,
     };
-    let shared = busy > allowed.len();
-    let first = ranks.local_rank() * args.proxy_threads;
-    let wanted = if args.pin == Pin::Auto && !shared { args.proxy_threads } else { 0 };
-    let chosen = job::choose_cores(wanted, device, domains, ranks)?;
-    let cpus = match &args.pin {
-        Pin::List(cpus) => (first..first + args.proxy_threads).filter_map(|index| cpus.get(index).copied()).collect(),
-        Pin::Off | Pin::Auto => chosen,
-    };
-    if shared {
+    let mut pins = choose_cores(&args.pin, args.proxy_threads, busy, ranks, device, domains)?;
+    if pins.shared {
         notes.push(format!(
             "{busy} busy threads share {} cores: idle proxies give way, and latencies include the scheduler",
-            allowed.len()
+            cores::allowed().len()
         ));
     }
-    let mut spare = allowed.len().saturating_sub(busy);
     if matches!(device, Device::Emulated) {
         // Every rank with a kernel has one already; half of what is left is for whoever copies for modelled cards.
         let kernels = if args.is_null() { ranks.local_size() } else { (ranks.local_size() / 2).max(1) };
-        let more = spare / 2 / kernels;
-        spare -= more * kernels;
+        let more = pins.spare / 2 / kernels;
+        pins.spare -= more * kernels;
         emulation::set_workers(1 + more);
         notes.push(format!("the emulated device of each rank has {} workers", 1 + more));
     }
-    Ok(Pins { cpus, shared, spare })
-}
-
-/// Threads that copy for the modelled cards of a rank that puts, as many as this machine has cores for. Without any the proxy
-/// copies itself.
-pub fn movers(pins: &Pins, ranks: &Bootstrap, notes: &mut Vec<String>) -> Result<Option<Arc<Movers>>, Failure> {
-    let threads = (pins.spare / (ranks.local_size() / 2).max(1)).min(MOST_MOVERS);
-    if threads == 0 {
-        notes.push("no core is left for copying: the proxies copy the bytes of the modelled cards themselves".into());
-        return Ok(None);
-    }
-    notes.push(format!("{threads} threads copy the bytes of the modelled cards of each rank that puts"));
-    let started = Movers::start(threads);
-    started.map(|movers| Some(Arc::new(movers))).map_err(|error| Failure::Run(format!("starting movers: {error}")))
+    Ok(pins)
 }

@@ -52,7 +52,7 @@ pub fn measure(
         Err(why) => return Ok(skipped(args, tuple, rank, ranks, &why)),
     };
     let shape = Shape { args, tuple, layout };
-    for proxy in &rank.proxies {
+    for proxy in rank.group.proxies() {
         proxy.configure(tuple.rails, tuple.strategy)?;
     }
     let cases = cases(&shape);
@@ -131,7 +131,8 @@ fn cases(shape: &Shape<'_>) -> Vec<Case> {
 }
 
 fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
-    let all = rank.proxies.iter().map(|proxy| Ok(proxy.snapshot()?.counters)).collect::<Result<Vec<_>, Failure>>()?;
+    let all =
+        rank.group.proxies().iter().map(|proxy| Ok(proxy.snapshot()?.counters)).collect::<Result<Vec<_>, Failure>>()?;
     Ok((all.iter().map(|counters| counters.again).sum(), added(all.iter().map(|counters| &counters.rail_bytes))))
 }
 

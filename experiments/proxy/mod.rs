@@ -10,7 +10,6 @@ mod machine;
 mod measure;
 mod rank;
 mod run;
-mod setup;
 mod trace;
 mod verify;
 
@@ -153,13 +152,13 @@ impl Experiment for Proxy {
 
 fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
     let mut header = Versions::header();
-    let offer = rank.offer();
+    let offer = rank.group.offer();
     header
         .set(Key::Gpu, rank.device.name())
         .set(Key::Provider, rank.provider.as_str())
         .set(Key::Rails, offer.rails.clone())
         .set(Key::Completion, args.completion())
-        .set(Key::Affinity, rank.affinity())
+        .set(Key::Affinity, rank.group.affinity())
         .set(Key::Memory, rank.path.text());
     let plural = if ranks.size() == 1 { "" } else { "s" };
     mps::describe(&mut header, &rank.sharing);

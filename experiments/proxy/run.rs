@@ -77,7 +77,7 @@ pub fn run(
         Case::BareWrite => {
             let route = (SOURCE, DESTINATION, rank.target.unwrap_or_default() as u32);
             let count = iterations * shape.layout.producers;
-            match rank.proxies[0].bare_write(route, shape.tuple.bytes, count)? {
+            match rank.group.proxies()[0].bare_write(route, shape.tuple.bytes, count)? {
                 Some(time) => Ok(Sample { done: time.as_secs_f64() * 1e6, posted: None }),
                 None => Err(Failure::Usage("--bare: this fabric has no interface below ours".into())),
             }
@@ -89,8 +89,8 @@ pub fn run(
 /// The kernel's arguments for so many puts per producer.
 pub fn put_args(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, mode: Mode, iterations: u64) -> PutArgs {
     PutArgs {
-        rings: rank.table.pointer(),
-        ring_count: rank.table.count(),
+        rings: rank.group.table().pointer(),
+        ring_count: rank.group.table().count(),
         scope: match shape.args.scope {
             Scope::Block => SCOPE_BLOCK,
             Scope::Thread => SCOPE_THREAD,
@@ -159,7 +159,7 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
     launch.wait(|| {
         let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
         if gone.is_err() {
-            rank.proxies.iter().for_each(|proxy| proxy.stop());
+            rank.group.stop();
         }
         gone
     })
@@ -167,7 +167,7 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
 
 /// Why a kernel ended early: its own reason, and the proxy's.
 fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
-    let failures: Vec<ProxyError> = rank.proxies.iter().filter_map(|proxy| proxy.failure()).collect();
+    let failures: Vec<ProxyError> = rank.group.failures().collect();
     let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).collect();
     let text = format!(
         "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
@@ -177,7 +177,7 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
         stop.text(),
         if reasons.is_empty() { "" } else { ": " },
         reasons.join("; "),
-        rank.ring_states().join("; ")
+        rank.group.ring_states().join("; ")
     );
     if stop == Status::DEADLINE || failures.iter().any(ProxyError::is_timeout) {
         Failure::Timeout(text)
@@ -189,8 +189,8 @@ fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
 /// The same writes, initiated by the proxy threads themselves; microseconds until all are complete. With `quiet_every` above 0 so
 /// many are awaited together.
 pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u64) -> Result<f64, Failure> {
-    let threads = rank.proxies.len() as u64;
-    for (thread, proxy) in rank.proxies.iter().enumerate() {
+    let threads = rank.group.proxies().len() as u64;
+    for (thread, proxy) in rank.group.proxies().iter().enumerate() {
         proxy.begin_write(Writes {
             first_producer: thread as u64,
             producer_step: threads,
@@ -204,7 +204,7 @@ pub fn cpu_write(shape: &Shape<'_>, rank: &Rank, iterations: u64, quiet_every: u
         })?;
     }
     let mut longest = 0f64;
-    for proxy in &rank.proxies {
+    for proxy in rank.group.proxies() {
         longest = longest.max(proxy.finish_write()?.as_secs_f64() * 1e6);
     }
     Ok(longest)
@@ -215,6 +215,6 @@ fn ping_pong(shape: &Shape<'_>, rank: &Rank, iterations: u64) -> Result<Sample, 
     // A floor does no more than what it is the floor of: where nothing is written before a put, one thread raises the flag.
     let (bytes, block) = if shape.args.no_fill { (0, 1) } else { (shape.tuple.bytes / 8 * 8, shape.tuple.block) };
     let flag = Flag { payload: Some((&rank.payload, bytes)), first_poll_ns: 0 };
-    let each = round_trip(&rank.device, block, iterations, shape.args.timeout, flag, rank.proxies.first())?;
+    let each = round_trip(&rank.device, block, iterations, shape.args.timeout, flag, rank.group.proxies().first())?;
     Ok(Sample { done: each * iterations as f64, posted: None })
 }

@@ -138,7 +138,7 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
         run_kernel(shape, rank, ranks, mode, iterations)?;
         return Ok(None);
     }
-    let rings = rank.proxies.len() as u64;
+    let rings = rank.group.proxies().len() as u64;
     let every = (iterations * shape.layout.producers).div_ceil(rings).div_ceil(ENTRIES).max(1);
     let buffer = rank.device.allocate(Place::Device, (rings * ENTRIES) as usize * size_of::<PutStamps>())?;
     let args = TracedPutArgs {
@@ -149,11 +149,11 @@ pub fn trace(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, mode: Mo
     };
     let before = clocks::offset(&rank.device, ROUNDS, shape.args.timeout)?;
     let sampling = Sampling { every, entries: ENTRIES as usize };
-    for proxy in &rank.proxies {
+    for proxy in rank.group.proxies() {
         proxy.trace(Some(sampling))?;
     }
     let sample = run_grid(shape, rank, ranks, &PUT_TRACED_KERNEL, args)?;
-    let times = rank.proxies.iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
+    let times = rank.group.proxies().iter().map(|proxy| proxy.trace(None)).collect::<Result<Vec<_>, _>>()?;
     let after = clocks::offset(&rank.device, ROUNDS, shape.args.timeout)?;
     let alignment = Alignment { before, after };
     let mut stamps = vec![PutStamps::default(); (rings * ENTRIES) as usize];

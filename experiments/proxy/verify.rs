@@ -5,7 +5,7 @@ use super::rank::Rank;
 use super::run::{Case, Sample, Shape, run};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::null::transfer_checksum;
+use ginlab::fabric::null::{Counted, transfer_checksum};
 use ginlab::measure::pattern;
 use ginlab::rails::strategy::Scheduler;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,32 +153,27 @@ fn verify_counts(
     iterations: u64,
 ) -> Result<u64, Failure> {
     let layout = shape.layout;
-    let before = counts(rank)?;
+    let before = rank.counted();
     run(shape, rank, ranks, case, iterations)?;
-    let after = counts(rank)?;
+    let after = rank.counted();
     let mut scheduler = Scheduler::new(shape.tuple.strategy, shape.tuple.rails);
-    let mut expected = (0u64, 0u64, 0u64);
+    let mut expected = Counted::default();
     for iteration in 0..iterations {
         for producer in 0..layout.producers {
             let offset = (producer * layout.window + iteration % layout.window) * layout.stride;
             scheduler.schedule(shape.tuple.bytes, u64::MAX, false, |piece| {
                 let at = offset + piece.offset;
-                expected.0 += 1;
-                expected.1 += piece.bytes;
-                expected.2 = expected.2.wrapping_add(transfer_checksum(at, at, piece.bytes));
+                expected.transfers += 1;
+                expected.bytes += piece.bytes;
+                expected.checksum = expected.checksum.wrapping_add(transfer_checksum(at, at, piece.bytes));
             });
         }
     }
-    let found = (after.0 - before.0, after.1.wrapping_sub(before.1), after.2.wrapping_sub(before.2));
+    let found = Counted {
+        transfers: after.transfers - before.transfers,
+        bytes: after.bytes.wrapping_sub(before.bytes),
+        checksum: after.checksum.wrapping_sub(before.checksum),
+    };
     // A right number of transfers with a wrong sum means that at least one was wrong.
-    Ok(if found == expected { 0 } else { found.0.abs_diff(expected.0).max(1) })
-}
-
-fn counts(rank: &Rank) -> Result<(u64, u64, u64), Failure> {
-    let mut sum = (0u64, 0u64, 0u64);
-    for proxy in &rank.proxies {
-        let null = proxy.snapshot()?.null.unwrap_or_default();
-        sum = (sum.0 + null.0, sum.1.wrapping_add(null.1), sum.2.wrapping_add(null.2));
-    }
-    Ok(sum)
+    Ok(if found == expected { 0 } else { found.transfers.abs_diff(expected.transfers).max(1) })
 }

@@ -7,9 +7,10 @@ use crate::error::Failure;
 use crate::job::{Job, moved};
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, percentiles, slowest, timed};
-use crate::values;
+use crate::values::{self, usage};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::any::AnyRail;
+use ginlab::fabric::libfabric::BareLoop;
 use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
 use ginlab::pairing::Pairing;
@@ -198,7 +199,14 @@ impl Write {
         let mut each = 0.0;
         if let [target] = first {
             let flow = &self.job.flow;
-            let seconds = flow.bare_writes(&self.source, target, tuple.bytes, tuple.writes, self.job.timeout)?;
+            let (bytes, count, deadline) = (tuple.bytes, tuple.writes, self.job.timeout);
+            let seconds = flow.on_idle_rail(&self.source, target, |rail, region, peer, remote| {
+                let run = BareLoop { peer, remote, bytes, count, deadline };
+                // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
+                unsafe { rail.bare_writes(region, &run) }.transpose()
+            })?;
+            let none = || usage("--bare", "this fabric has no interface below ours");
+            let seconds = seconds.ok_or_else(none)?;
             each = seconds * 1e6 / tuple.writes as f64;
         }
         self.end(first, round, ranks).await?;

@@ -1,96 +1,10 @@
 //! Rails of programs that take whichever provider is named: libfabric's, or the worst network. The kind is looked at with each call.
 
-use super::discover::Domain;
-use super::libfabric::{IMMEDIATES, LibfabricRail, LibfabricRegion, RailOptions};
-use super::worst::{self, Spec, Who, WorstRail, WorstRegion};
+use super::libfabric::{BareLoop, LibfabricRail, LibfabricRegion};
+use super::worst::{WorstRail, WorstRegion};
 use super::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
+    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
-use ginlab_cuda::Place;
-
-/// Rails that have been chosen and not been opened.
-#[derive(Clone, Debug)]
-pub enum Chosen {
-    /// One on each of these domains of libfabric.
-    Libfabric(Vec<Domain>),
-    /// So many of the worst network.
-    Worst(Spec, usize),
-}
-
-impl Chosen {
-    /// So many rails of the worst network, where that is what a provider's name asks for; nothing where it is libfabric's.
-    ///
-    /// # Errors
-    /// An option that there is not, in one line with those that there are.
-    pub fn worst(provider: Option<&str>, count: usize) -> Result<Option<Chosen>, String> {
-        let name = provider.filter(|name| worst::is_asked(name));
-        name.map(|name| name.parse().map(|spec| Chosen::Worst(spec, count))).transpose()
-    }
-
-    /// Opens them. `rank` tells rails of the worst network apart, in messages and in what they draw.
-    ///
-    /// # Errors
-    /// What could not be opened.
-    pub fn open(&self, options: &RailOptions, rank: usize) -> Result<Vec<AnyRail>, FabricError> {
-        match self {
-            Chosen::Libfabric(domains) => {
-                domains.iter().map(|domain| LibfabricRail::open(domain, options).map(AnyRail::Libfabric)).collect()
-            }
-            Chosen::Worst(spec, count) => {
-                let who = |rail| Who { rank: rank as u32, proxy: 0, rail: rail as u16 };
-                let open = |rail| {
-                    WorstRail::open(spec, who(rail), options.messages).map(|rail| AnyRail::Worst(Box::new(rail)))
-                };
-                (0..*count).map(open).collect()
-            }
-        }
-    }
-
-    /// Where memory has to lie that peers write to or read.
-    #[must_use]
-    pub fn place(&self) -> Place {
-        match self {
-            Chosen::Libfabric(_) => Place::Host,
-            Chosen::Worst(..) => Place::File,
-        }
-    }
-
-    /// Immediates that the completion queue of each rail has room for while nobody polls it, where the [`RailOptions`] ask for no other number.
-    #[must_use]
-    pub fn immediates(&self) -> usize {
-        match self {
-            Chosen::Worst(Spec { queue: Some(queue), .. }, _) => *queue as usize,
-            _ => IMMEDIATES,
-        }
-    }
-
-    /// The seed and options, where they are of the worst network.
-    #[must_use]
-    pub fn label(&self) -> Option<String> {
-        match self {
-            Chosen::Libfabric(_) => None,
-            Chosen::Worst(spec, _) => Some(spec.to_string()),
-        }
-    }
-
-    /// What a header should say of them.
-    #[must_use]
-    pub fn note(&self) -> Option<String> {
-        match self {
-            Chosen::Libfabric(_) => None,
-            Chosen::Worst(spec, _) => Some(spec.note()),
-        }
-    }
-
-    /// The domains, of libfabric.
-    #[must_use]
-    pub fn domains(&self) -> &[Domain] {
-        match self {
-            Chosen::Libfabric(domains) => domains,
-            Chosen::Worst(..) => &[],
-        }
-    }
-}
 
 /// A rail of either kind.
 #[derive(Debug)]
@@ -201,6 +115,16 @@ impl Rail for AnyRail {
         }
     }
 
+    #[inline]
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        match self {
+            AnyRail::Libfabric(rail) => rail.poll(completions),
+            AnyRail::Worst(rail) => rail.poll(completions),
+        }
+    }
+}
+
+impl Messages for AnyRail {
     unsafe fn send(&mut self, region: &AnyRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
         match (self, region) {
             // SAFETY: passed on.
@@ -227,29 +151,19 @@ impl Rail for AnyRail {
             AnyRail::Worst(rail) => rail.cancel(token),
         }
     }
+}
 
-    #[inline]
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        match self {
-            AnyRail::Libfabric(rail) => rail.poll(completions),
-            AnyRail::Worst(rail) => rail.poll(completions),
-        }
-    }
-
-    unsafe fn bare_writes(&mut self, region: &AnyRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
+impl AnyRail {
+    /// See [`LibfabricRail::bare_writes`]; `None` where there is no plainer interface below.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn bare_writes(&mut self, region: &AnyRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
         match (self, region) {
             // SAFETY: passed on.
-            (AnyRail::Libfabric(rail), AnyRegion::Libfabric(region)) => unsafe { rail.bare_writes(region, run) },
-            // SAFETY: passed on.
-            (AnyRail::Worst(rail), AnyRegion::Worst(region)) => unsafe { rail.bare_writes(region, run) },
+            (AnyRail::Libfabric(rail), AnyRegion::Libfabric(region)) => Some(unsafe { rail.bare_writes(region, run) }),
+            (AnyRail::Worst(_), AnyRegion::Worst(_)) => None,
             (rail, _) => Some(Err(stranger(rail))),
-        }
-    }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        match self {
-            AnyRail::Libfabric(rail) => rail.counted(),
-            AnyRail::Worst(rail) => rail.counted(),
         }
     }
 }

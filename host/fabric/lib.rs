@@ -5,13 +5,12 @@
 
 pub mod any;
 pub mod card;
+pub mod chosen;
 pub mod discover;
-pub mod layer;
 pub mod libfabric;
 pub mod listing;
 pub mod model;
 pub mod null;
-pub mod pairs;
 #[doc(hidden)]
 pub mod printed;
 pub mod same_host;
@@ -19,9 +18,12 @@ mod select;
 pub mod soft;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod wanted;
 pub mod worst;
 
+pub use chosen::{Chosen, RankPlace, TakesRails};
 use std::fmt;
+pub use wanted::{Fabric, NULL};
 
 /// What a rail can do, asked of the provider and never guessed from its name.
 #[derive(Clone, Debug, PartialEq)]
@@ -217,46 +219,7 @@ pub(crate) fn mistake(rail: &str, operation: impl Into<String>, text: impl Into<
     FabricError { rail: rail.to_owned(), operation, code: nix::libc::EINVAL, text, hint }
 }
 
-/// The plainest loop of writes that a fabric's own interface allows: the yardstick. From the start of a region to the start of
-/// the peer's, with nothing of ours in between.
-#[derive(Clone, Copy, Debug)]
-pub struct BareLoop {
-    /// The peer.
-    pub peer: usize,
-    /// Its region on this rail.
-    pub remote: RemoteRegion,
-    /// Bytes of each write.
-    pub bytes: u64,
-    /// How many writes.
-    pub count: u64,
-    /// When the loop gives up.
-    pub deadline: std::time::Duration,
-}
-
-/// The calls of a rail that has writes and reads alone: no messages, and no plainer interface below.
-macro_rules! writes_and_reads_alone {
-    () => {
-        unsafe fn send(&mut self, _: &Self::Region, _: usize, _: &Message) -> Result<Post, FabricError> {
-            Err(self.has_none("messages"))
-        }
-
-        unsafe fn receive(&mut self, _: &Self::Region, _: &Message) -> Result<Post, FabricError> {
-            Err(self.has_none("messages"))
-        }
-
-        fn cancel(&mut self, _token: u64) -> Result<(), FabricError> {
-            Err(self.has_none("messages"))
-        }
-
-        unsafe fn bare_writes(&mut self, _: &Self::Region, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-            None
-        }
-    };
-}
-
-use writes_and_reads_alone;
-
-/// One rail. All methods are called by the one thread that owns it.
+/// One rail: registered memory, peers, writes, reads, completions. All methods are called by the one thread that owns it.
 ///
 /// What a rail does not do it says itself ([`has_none`](Rail::has_none)): no default stands in for a call that was not passed on.
 pub trait Rail: Sized {
@@ -304,6 +267,19 @@ pub trait Rail: Sized {
     /// The destination bytes must lie in the region and must not be touched until the completion of the token.
     unsafe fn read(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError>;
 
+    /// Moves the provider forward and appends what has completed. Never waits. An error comes alone: what completed before it
+    /// has been handed out.
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
+
+    /// The error of what this rail does not do.
+    #[cold]
+    fn has_none(&self, what: &str) -> FabricError {
+        FabricError { code: nix::libc::ENOSYS, ..mistake(self.name(), what, "this rail has none") }
+    }
+}
+
+/// A rail that has messages too.
+pub trait Messages: Rail {
     /// Posts a message to a peer; it completes as [`Completion::Done`].
     ///
     /// # Safety
@@ -318,23 +294,4 @@ pub trait Rail: Sized {
 
     /// Takes a posted receive back, if that can still be done: it then completes as [`Completion::Failed`].
     fn cancel(&mut self, token: u64) -> Result<(), FabricError>;
-
-    /// Moves the provider forward and appends what has completed. Never waits. An error comes alone: what completed before it
-    /// has been handed out.
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
-
-    /// Seconds for a [`BareLoop`]. `None` where there is no plainer interface below.
-    ///
-    /// # Safety
-    /// The rail is idle, and the region is not changed meanwhile.
-    unsafe fn bare_writes(&mut self, region: &Self::Region, run: &BareLoop) -> Option<Result<f64, FabricError>>;
-
-    /// Transfers, bytes and checksum, of a rail that counts instead of moving.
-    fn counted(&self) -> Option<(u64, u64, u64)>;
-
-    /// The error of what this rail does not do.
-    #[cold]
-    fn has_none(&self, what: &str) -> FabricError {
-        FabricError { code: nix::libc::ENOSYS, ..mistake(self.name(), what, "this rail has none") }
-    }
 }

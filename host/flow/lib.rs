@@ -5,8 +5,8 @@
 //!
 //! ```no_run
 //! # use ginlab_flow::{Flow, FlowError, Region, Target};
-//! # use ginlab_fabric::null::NullRail;
-//! async fn pipeline(flow: &Flow<NullRail>, source: &Region<NullRail>, target: &Target) -> Result<(), FlowError> {
+//! # use ginlab_fabric::any::AnyRail;
+//! async fn pipeline(flow: &Flow<AnyRail>, source: &Region<AnyRail>, target: &Target) -> Result<(), FlowError> {
 //!     // Eight in flight, over all rails.
 //!     let writes: Vec<_> = (0..8).map(|i| flow.write_all(source, i * 4096, target, i * 4096, 4096)).collect();
 //!     for write in writes {
@@ -39,7 +39,7 @@ mod tests;
 pub use operation::{Immediate, Operation};
 
 use ginlab_cuda::Buffer;
-use ginlab_fabric::{Access, BareLoop, FabricError, Memory, Message, Rail, RemoteRegion};
+use ginlab_fabric::{Access, FabricError, Memory, Message, Messages, RemoteRegion};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters};
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ impl From<FabricError> for FlowError {
 
 /// Memory with its registration on every rail.
 #[derive(Debug)]
-pub struct Registered<R: Rail> {
+pub struct Registered<R: Messages> {
     // Dropped before the memory that it registers.
     on_rail: Vec<R::Region>,
     buffer: Rc<Buffer>,
@@ -89,7 +89,7 @@ pub struct Registered<R: Rail> {
 /// Memory that operations share.
 pub type Region<R> = Rc<Registered<R>>;
 
-impl<R: Rail> Registered<R> {
+impl<R: Messages> Registered<R> {
     /// The memory.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
@@ -154,15 +154,15 @@ pub struct Incoming {
 
 /// The rails of one thread, and what is in flight on them. Clones are the same flow.
 #[derive(Debug)]
-pub struct Flow<R: Rail>(Rc<RefCell<State<R>>>);
+pub struct Flow<R: Messages>(Rc<RefCell<State<R>>>);
 
-impl<R: Rail> Clone for Flow<R> {
+impl<R: Messages> Clone for Flow<R> {
     fn clone(&self) -> Self {
         Flow(self.0.clone())
     }
 }
 
-impl<R: Rail> Flow<R> {
+impl<R: Messages> Flow<R> {
     /// A flow over these rails, at least one; everything goes over rail 0 until [`use_rails`](Flow::use_rails) says otherwise.
     pub fn new(rails: Vec<R>, timeout: Duration) -> Flow<R> {
         Flow(Rc::new(RefCell::new(State::new(rails, timeout))))
@@ -341,32 +341,26 @@ impl<R: Rail> Flow<R> {
         Hold(self.clone())
     }
 
-    /// The yardstick: seconds for the plainest loop of `count` writes that the fabric's own interface allows, over rail 0, from
-    /// the start of the region to the start of the peer's. Other tasks stand still meanwhile.
+    /// Gives rail 0 to `act`, with the source on it, the peer's number there and its region: for a yardstick below the flow. Other tasks stand
+    /// still meanwhile, and nothing of the flow is in flight.
     ///
     /// # Errors
-    /// The provider's; [`FlowError::Refused`] while something is in flight, or where there is no such interface.
-    pub fn bare_writes(
+    /// The provider's; [`FlowError::Refused`] while something is in flight, and where there is no such peer.
+    pub fn on_idle_rail<T>(
         &self,
         source: &Region<R>,
         target: &Target,
-        bytes: u64,
-        count: u64,
-        deadline: Duration,
-    ) -> Result<f64, FlowError> {
+        act: impl FnOnce(&mut R, &R::Region, usize, RemoteRegion) -> Result<T, FabricError>,
+    ) -> Result<T, FlowError> {
         let mut state = self.0.borrow_mut();
         state.check_alive()?;
         let (Some(peer), Some(remote)) = (state.on_rail(target.peer.0, 0), target.on_rail.first().copied()) else {
             return Err(FlowError::Refused(format!("there is no peer {}", target.peer.0)));
         };
-        if state.outstanding() || bytes > source.bytes().min(remote.bytes) {
-            return Err(FlowError::Refused("the bare loop needs an idle flow and regions of its size".into()));
+        if state.outstanding() {
+            return Err(FlowError::Refused("a rail is given away while nothing is in flight on it".into()));
         }
-        let run = BareLoop { peer, remote, bytes, count, deadline };
-        // SAFETY: nothing of ours is in flight, and nobody else runs before the loop ends.
-        let ran = unsafe { state.lanes[0].rail.bare_writes(&source.on_rail[0], &run) };
-        let none = || FlowError::Refused("there is no plainer interface below this rail".into());
-        Ok(ran.ok_or_else(none)??)
+        Ok(act(&mut state.lanes[0].rail, &source.on_rail[0], peer, remote)?)
     }
 
     /// What has been posted.
@@ -422,9 +416,9 @@ impl<R: Rail> Flow<R> {
 
 /// See [`Flow::hold`].
 #[derive(Debug)]
-pub struct Hold<R: Rail>(Flow<R>);
+pub struct Hold<R: Messages>(Flow<R>);
 
-impl<R: Rail> Drop for Hold<R> {
+impl<R: Messages> Drop for Hold<R> {
     fn drop(&mut self) {
         let mut state = self.0.0.borrow_mut();
         state.holds -= 1;
@@ -438,7 +432,7 @@ impl<R: Rail> Drop for Hold<R> {
 ///
 /// # Errors
 /// When the system gives no event loop.
-pub fn run<R: Rail + 'static, T>(
+pub fn run<R: Messages + 'static, T>(
     flows: impl IntoIterator<Item = Flow<R>>,
     program: impl Future<Output = T>,
 ) -> std::io::Result<T> {

@@ -1,7 +1,7 @@
 //! The futures.
 
 use super::{Flow, FlowError};
-use ginlab_fabric::Rail;
+use ginlab_fabric::Messages;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,7 +14,7 @@ const POLLS: u32 = 64;
 /// taken back if it still can be.)
 #[derive(Debug)]
 #[must_use = "its error, if it has one, is known only when it is awaited"]
-pub struct Operation<R: Rail> {
+pub struct Operation<R: Messages> {
     flow: Flow<R>,
     /// Nothing once the result is out. (Two words in all: operations are moved about for each write.)
     key: usize,
@@ -23,7 +23,7 @@ pub struct Operation<R: Rail> {
 /// In place of a key, once the result is out.
 const TAKEN: usize = usize::MAX;
 
-impl<R: Rail> Operation<R> {
+impl<R: Messages> Operation<R> {
     pub(super) fn new(flow: Flow<R>, key: usize) -> Self {
         Operation { flow, key }
     }
@@ -34,7 +34,7 @@ impl<R: Rail> Operation<R> {
     }
 }
 
-impl<R: Rail> Future for Operation<R> {
+impl<R: Messages> Future for Operation<R> {
     type Output = Result<u64, FlowError>;
 
     #[inline(always)]
@@ -46,7 +46,7 @@ impl<R: Rail> Future for Operation<R> {
     }
 }
 
-impl<R: Rail> Operation<R> {
+impl<R: Messages> Operation<R> {
     /// Polls the rails for the result; without it at last, the task is woken later.
     #[inline(never)]
     fn wait(&self, context: &Context<'_>) -> Option<Result<u64, FlowError>> {
@@ -65,7 +65,7 @@ impl<R: Rail> Operation<R> {
     }
 }
 
-impl<R: Rail> Drop for Operation<R> {
+impl<R: Messages> Drop for Operation<R> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.key != TAKEN {
@@ -77,20 +77,20 @@ impl<R: Rail> Drop for Operation<R> {
 /// A wait for immediates. Dropping it takes none.
 #[derive(Debug)]
 #[must_use = "nothing is waited for until it is awaited"]
-pub struct Immediate<R: Rail> {
+pub struct Immediate<R: Messages> {
     flow: Flow<R>,
     value: u32,
     count: u64,
     waiter: Option<u64>,
 }
 
-impl<R: Rail> Immediate<R> {
+impl<R: Messages> Immediate<R> {
     pub(super) fn new(flow: Flow<R>, value: u32, count: u64) -> Self {
         Immediate { flow, value, count, waiter: None }
     }
 }
 
-impl<R: Rail> Future for Immediate<R> {
+impl<R: Messages> Future for Immediate<R> {
     type Output = Result<(), FlowError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -118,7 +118,7 @@ impl<R: Rail> Future for Immediate<R> {
     }
 }
 
-impl<R: Rail> Drop for Immediate<R> {
+impl<R: Messages> Drop for Immediate<R> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter {
             self.flow.0.borrow_mut().immediates.forget(waiter);

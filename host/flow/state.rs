@@ -7,7 +7,7 @@ pub(super) use posting::{Stretch, Way};
 
 use super::immediates::Immediates;
 use super::{FlowError, Region};
-use ginlab_fabric::{Completion, FabricError, Rail};
+use ginlab_fabric::{Completion, FabricError, Messages};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{Lane, StallClock};
 use posting::Piece;
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 
 /// An operation until its future has taken the result, and at least until its last completion has arrived. No larger than
 /// a cache line: between two writes the kernel's network stack has had the cache.
-pub(super) struct Operation<R: Rail> {
+pub(super) struct Operation<R: Messages> {
     /// Keeps the memory while a NIC may use it.
     local: Region<R>,
     bytes: u64,
@@ -52,7 +52,7 @@ const NOBODY: usize = u32::MAX as usize;
 const GONE: usize = usize::MAX;
 
 /// See [`Flow`](super::Flow).
-pub(super) struct State<R: Rail> {
+pub(super) struct State<R: Messages> {
     // Dropped in this order: registrations, which operations hold, before rails.
     pub operations: Slab<Operation<R>>,
     pub lanes: Vec<Lane<R, Piece>>,
@@ -76,13 +76,13 @@ pub(super) struct State<R: Rail> {
     dead: Option<Box<FlowError>>,
 }
 
-impl<R: Rail> fmt::Debug for State<R> {
+impl<R: Messages> fmt::Debug for State<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.describe())
     }
 }
 
-impl<R: Rail> State<R> {
+impl<R: Messages> State<R> {
     pub fn new(rails: Vec<R>, timeout: Duration) -> Self {
         State {
             operations: Slab::new(),

@@ -3,7 +3,7 @@
 use ginlab_bootstrap::{BootstrapError, Ending};
 use ginlab_cuda::DeviceError;
 use ginlab_fabric::FabricError;
-use ginlab_proxy::ProxyError;
+use ginlab_proxy::{ChooseError, ProxyError};
 use kernels::gin::Call;
 use kernels::ring::Status;
 
@@ -38,6 +38,15 @@ pub enum GinError {
     /// The fabric's.
     #[error("{0}")]
     Fabric(#[from] FabricError),
+}
+
+impl From<ChooseError> for GinError {
+    fn from(error: ChooseError) -> GinError {
+        match error {
+            ChooseError::Ranks(error) => GinError::Ranks(error),
+            ChooseError::Usage(text) => GinError::Usage(text),
+        }
+    }
 }
 
 impl GinError {

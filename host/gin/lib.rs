@@ -20,23 +20,23 @@ mod error;
 mod heap;
 mod life;
 mod open;
-mod rails;
 mod series;
 
 pub use error::GinError;
+pub use ginlab_fabric::Fabric;
 pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};
-pub use rails::Fabric;
 pub use series::HostPut;
 
 use cuda_std::Kernel;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Choice, Device, DeviceError, Launch, OpenedMemory, wait_for};
-use ginlab_proxy::ring::{RingMemory, RingTable};
+use ginlab_fabric::libfabric::Level;
 use ginlab_proxy::signal_order::Rule;
-use ginlab_proxy::{Fault, Proxy, ProxyError, Snapshot, device_timeout};
+use ginlab_proxy::{Fault, ProxyError, ProxyGroup, Snapshot, device_timeout};
 use ginlab_rails::strategy::Strategy;
 use ginlab_rails::{Turn, drain};
 use ginlab_sharing::{SAME_GPU, Sharing};
+use ginlab_topology::cores::Pin;
 use heap::{Space, clear};
 use kernels::gin::{Report, TEAMS, USER_SIGNALS};
 use kernels::ring::Status;
@@ -75,6 +75,10 @@ pub struct Options {
     pub node_size: Option<usize>,
     /// What the rails are, where some are needed.
     pub fabric: Fabric,
+    /// When a transfer of them counts as complete. Rules `own` and `drain` are right at [`Level::Delivery`] alone.
+    pub level: Level,
+    /// Cores of the proxy threads.
+    pub pin: Pin,
     /// Rails of each proxy thread.
     pub rails: usize,
     /// How puts are laid over them.
@@ -101,6 +105,8 @@ impl Default for Options {
             path: Path::Auto,
             node_size: None,
             fabric: Fabric::default(),
+            level: Level::Delivery,
+            pin: Pin::Auto,
             rails: 1,
             strategy: Strategy::Auto { threshold: ginlab_rails::strategy::DEFAULT_AUTO_THRESHOLD },
             rule: Rule::Count,
@@ -122,9 +128,7 @@ impl Default for Options {
 /// Fields are dropped in this order: the proxies let go of the memory before it is freed.
 #[derive(Debug)]
 pub struct World {
-    proxies: Vec<Proxy>,
-    rings: Vec<RingMemory>,
-    _table: Option<RingTable>,
+    group: Option<ProxyGroup>,
     opened: Vec<Option<OpenedMemory>>,
     heap: Buffer,
     /// Where it is.
@@ -210,7 +214,12 @@ impl World {
 
     /// The proxies' rails, for headers.
     pub fn rail_names(&self) -> Vec<String> {
-        self.proxies.first().map(|proxy| proxy.offer().rails.clone()).unwrap_or_default()
+        self.group.as_ref().map(|group| group.offer().rails.clone()).unwrap_or_default()
+    }
+
+    /// Cores of the proxy threads, for headers; nothing without rails.
+    pub fn affinity(&self) -> Option<String> {
+        self.group.as_ref().map(ProxyGroup::affinity)
     }
 
     /// Line rate of this rank's cards in bits per second, whichever proxies share them; `None` without rails, or where it is not known.
@@ -223,7 +232,7 @@ impl World {
     /// # Errors
     /// When one has failed.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>, ProxyError> {
-        self.proxies.iter().map(Proxy::snapshot).collect()
+        self.group.as_ref().map_or(Ok(Vec::new()), ProxyGroup::snapshots)
     }
 
     /// Bytes of the heap that nothing is allocated in.
@@ -468,16 +477,17 @@ impl World {
         if words[0] == 0 {
             return Ok(());
         }
-        let mut proxy = self.proxies.iter().find_map(Proxy::failure);
+        let failure = || self.group.as_ref().and_then(|group| group.failures().next());
+        let mut proxy = failure();
         if Status(words[0]) == Status::STOPPED {
             // The kernels are told first; the thread itself ends when what it has posted has drained.
             drain(device_timeout(Duration::ZERO), || {
-                proxy = self.proxies.iter().find_map(Proxy::failure);
+                proxy = failure();
                 if proxy.is_some() { Turn::Empty } else { Turn::Idle }
             });
         }
-        let rings = self.rings.iter().enumerate().map(|(index, ring)| format!("ring {index}: {}", ring.state()));
-        Err(error::call(kernel, &words, self.pes_of(words[2]), proxy, rings.collect()))
+        let rings = self.group.as_ref().map(ProxyGroup::ring_states).unwrap_or_default();
+        Err(error::call(kernel, &words, self.pes_of(words[2]), proxy, rings))
     }
 
     /// The PE of a report, and how it is reached.
@@ -492,7 +502,7 @@ impl World {
     /// Who is missing.
     pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
         self.barrier(ranks)?;
-        self.proxies.clear();
+        self.group = None;
         self.opened.clear();
         // A heap is freed once nobody has it mapped; without this barrier it is not.
         self.barrier(ranks)?;

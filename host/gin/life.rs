@@ -1,6 +1,7 @@
 //! How long the host waits for a kernel. The kernel's own waits end first; this bound is for what does not begin, or has no wait that ends.
 
 use super::{GinError, World};
+use ginlab_proxy::ProxyGroup;
 use kernels::gin::SIGNALS;
 use kernels::ring::Status;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -71,7 +72,7 @@ impl World {
             plane.read(0, &mut words)?;
             words.hash(&mut hasher);
         }
-        self.rings.iter().for_each(|ring| ring.state().hash(&mut hasher));
+        self.group.iter().flat_map(ProxyGroup::rings).for_each(|ring| ring.state().hash(&mut hasher));
         Ok(hasher.finish())
     }
 }

@@ -1,16 +1,16 @@
 //! How a world is opened: heap, mappings, rails, and the description that kernels get.
 
 use super::heap::{Space, for_rails};
-use super::rails::{self, Chosen, Parts, Standing};
 use super::{BARRIER_BYTES, GinError, Options, Path, World, mapping_name, mapping_names};
 use ginlab_base::memory;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
-use ginlab_fabric::discover::Reach;
+use ginlab_fabric::libfabric::RailOptions;
+use ginlab_fabric::{Access, Chosen};
 use ginlab_proxy::engine::SignalRule;
-use ginlab_proxy::ring::{RingMemory, RingTable};
-use ginlab_proxy::signal_order::SignalWords;
-use ginlab_proxy::{Setup, connect, device_timeout};
+use ginlab_proxy::ring::{RingPlace, RingTable};
+use ginlab_proxy::signal_order::{SignalWords, unpolled};
+use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, choose_cores, choose_rails, device_timeout};
 use ginlab_sharing::{SAME_GPU, Sharing};
 use ginlab_topology::cores;
 use kernels::gin::{Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
@@ -44,49 +44,46 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let someone_needs_rails = ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true);
     let mut chosen = None;
     if someone_needs_rails {
-        let mut rails = choose(ranks, &device, options, &mut notes)?;
+        let mut rails = choose(ranks, &device, options)?;
         mapped = reachable(ranks, &device, bytes, mapped, &mut rails, &mut notes)?;
         chosen = Some(rails);
     }
 
     let far = device.allocate(Place::Host, SIGNALS as usize * 8)?;
-    let (mut rings, mut proxies) = (Vec::new(), Vec::new());
-    let busy = ranks.local_size() * (options.proxies + 1);
-    let shares_core = busy > cores::allowed().len();
-    if let Some(chosen) = &chosen {
-        for thread in 0..options.proxies.max(1) {
-            let ring = RingMemory::new(&device, options.ring_slots, device_timeout(options.timeout))?;
-            let signals = SignalRule {
-                rule: options.rule,
-                me,
-                ranks: size,
-                early: options.early_signals,
-                // SAFETY: the world keeps the words longer than its proxies.
-                words: unsafe { SignalWords::at(far.pointer()) },
-            };
-            // SAFETY: taken once per ring; the world keeps the ring longer than its proxies.
-            let consumer = Some(unsafe { ring.consumer() });
-            let parts = Parts {
-                heap: for_rails(&mapped.heap),
-                setup: Setup {
-                    cpu: None,
-                    shares_core,
-                    fault: options.fault,
-                    consumer,
-                    flush: flush_of(&device, &mapped.heap),
-                },
-                timeout: options.timeout,
-                signals,
-            };
-            proxies.push(rails::start(chosen, options.rails, thread, parts)?);
-            rings.push(ring);
-        }
-        connect::<GinError>(ranks, &proxies)?;
-        for proxy in &proxies {
-            proxy.configure(options.rails, options.strategy)?;
-        }
+    let busy = ranks.local_size() * (options.proxies.max(1) + 1);
+    let mut shares_core = busy > cores::allowed().len();
+    let mut group = None;
+    if let Some(chosen) = &mut chosen {
+        let pins = choose_cores(&options.pin, options.proxies.max(1), busy, ranks, &device, chosen.domains())?;
+        shares_core = pins.shared;
+        let started = chosen.start_movers(pins.spare / ranks.local_size());
+        started.map_err(|error| GinError::Usage(format!("starting threads that copy: {error}")))?;
+        notes.extend(chosen.notes().iter().cloned());
+        let signals = || SignalRule {
+            rule: options.rule,
+            me,
+            ranks: size,
+            early: options.early_signals,
+            // SAFETY: the world keeps the words longer than its proxies.
+            words: unsafe { SignalWords::at(far.pointer()) },
+        };
+        let heap = GroupRegion { bytes: Bytes::Here(for_rails(&mapped.heap)), access: Access::ALL };
+        let how = GroupOptions {
+            threads: options.proxies,
+            ring_place: RingPlace::Pinned,
+            ring_slots: options.ring_slots,
+            timeout: options.timeout,
+            fault: options.fault,
+            cores: &pins,
+            signals: Some(&signals),
+            flush: &|| flush_of(&device, &mapped.heap),
+        };
+        // SAFETY: the world keeps heap and words longer than its proxies.
+        let started = unsafe { ProxyGroup::start::<GinError>(&device, chosen, &[heap], &how) }?;
+        started.connect::<GinError>(ranks)?;
+        started.configure(options.rails, options.strategy)?;
+        group = Some(started);
     }
-    let table = if rings.is_empty() { None } else { Some(RingTable::new(&device, &rings)?) };
 
     let own = mapped.heap.address();
     let entry = |rank: usize| Peer {
@@ -100,21 +97,22 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     team_pes.write(0, &members)?;
     let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
     // Without rails nobody looks at it.
-    let sent = device.allocate(Place::Device, if rings.is_empty() { 8 } else { SENT_WORDS * 8 })?;
+    let sent = device.allocate(Place::Device, if group.is_none() { 8 } else { SENT_WORDS * 8 })?;
     let report = device.allocate(Place::Device, size_of::<Report>())?;
     let abort = device.allocate(Place::Host, 8)?;
 
+    let table = group.as_ref().map(ProxyGroup::table);
     let by_rails = if chosen.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
     let by_mapping = if mapped.by_others { kernels::gin::World::BY_MAPPING } else { 0 };
     let description = kernels::gin::World {
         me: me as u32,
         pes: size as u32,
         paths: by_rails | by_mapping,
-        ring_count: rings.len() as u32,
+        ring_count: table.map_or(0, RingTable::count),
         heap: own as *mut u8,
         heap_bytes: bytes,
         peers: peers.pointer(),
-        rings: table.as_ref().map_or(std::ptr::null(), RingTable::pointer),
+        rings: table.map_or(std::ptr::null(), RingTable::pointer),
         far: far.pointer(),
         team_pes: team_pes.pointer(),
         teams,
@@ -133,9 +131,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     let line_rate = chosen.as_ref().and_then(|chosen| chosen.line_rate(options.rails));
     ranks.barrier("world opened")?;
     Ok(World {
-        proxies,
-        rings,
-        _table: table,
+        group,
         opened: mapped.opened,
         heap: mapped.heap,
         place: mapped.place,
@@ -167,7 +163,7 @@ fn fingerprint(options: &Options) -> Vec<(String, String)> {
         of("heap", options.heap_bytes.to_string()),
         of("path", options.path.to_string()),
         of("ranks of a node", format!("{:?}", options.node_size)),
-        of("rails' fabric", options.fabric.text()),
+        of("rails' fabric", options.fabric.to_string()),
         of("rails", options.rails.to_string()),
         of("strategy", options.strategy.to_string()),
         of("rule of signals", options.rule.to_string()),
@@ -247,23 +243,9 @@ fn map(
     Ok(Mapped { heap: shared, place: "device", opened, by_others })
 }
 
-fn choose(
-    ranks: &mut Bootstrap,
-    device: &Device,
-    options: &Options,
-    notes: &mut Vec<String>,
-) -> Result<Chosen, GinError> {
-    let standing = Standing {
-        reach: if ranks.same_host() { Reach::SameHost } else { Reach::Network },
-        near: device.pci_address(),
-        rank: ranks.rank(),
-        local_rank: ranks.local_rank(),
-        local_size: ranks.local_size(),
-        same_machine: ranks.on_this_machine().len() == ranks.size(),
-    };
-    let chosen = Chosen::of(&options.fabric, options.rails, &standing, notes).map_err(GinError::Usage)?;
-    ranks.compare(vec![("rails".to_owned(), chosen.name())])?;
-    Ok(chosen)
+fn choose(ranks: &mut Bootstrap, device: &Device, options: &Options) -> Result<Chosen, GinError> {
+    let how = RailOptions { level: options.level, immediates: Some(unpolled(ranks.size())), ..RailOptions::default() };
+    Ok(choose_rails(&options.fabric, options.rails, how, ranks, device)?)
 }
 
 /// The heap where the rails reach it: as it is, or in host memory, which then nobody maps.
@@ -278,7 +260,8 @@ fn reachable(
     let is_gpu = matches!(device, Device::Gpu(_));
     let mut why = None;
     if is_gpu {
-        why = rails.reaches_gpu(for_rails(&mapped.heap)).err();
+        // SAFETY: the heap outlives the call.
+        why = unsafe { rails.prove_gpu(for_rails(&mapped.heap)) }.err();
         if let (None, CardWrites::Unordered(reason)) = (&why, device.card_writes()) {
             why = Some(reason);
         }

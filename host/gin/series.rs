@@ -4,7 +4,7 @@ use super::life::Life;
 use super::{GinError, Plain, Signal, Sym, World};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Event, Stream};
-use ginlab_proxy::Proxy;
+use ginlab_proxy::ProxyGroup;
 use kernels::command::{Command, Opcode, signal_immediate};
 use kernels::gin::HEAP;
 use kernels::ring::Status;
@@ -88,8 +88,8 @@ impl World {
         };
         if reason.is_err() {
             self.abort.write(0, &[Status::ENDED.0])?;
-            self.proxies.iter().for_each(Proxy::stop);
-        } else if self.proxies.iter().any(|proxy| proxy.failure().is_some()) {
+            self.group.iter().for_each(ProxyGroup::stop);
+        } else if self.group.as_ref().is_some_and(|group| group.failures().next().is_some()) {
             // The kernel says which call met it.
             self.abort.write(0, &[Status::STOPPED.0])?;
         }
@@ -123,7 +123,8 @@ impl World {
     /// # Errors
     /// [`GinError::Usage`] where no PE is reached by rails; the proxy's.
     pub fn put_signals<T: Plain>(&self, puts: &[HostPut<T>]) -> Result<(), GinError> {
-        let proxy = self.proxies.first().ok_or_else(|| GinError::Usage("no PE is reached by rails here".into()))?;
+        let none = || GinError::Usage("no PE is reached by rails here".into());
+        let proxy = self.group.as_ref().and_then(|group| group.proxies().first()).ok_or_else(none)?;
         let command = |&HostPut { to, from, signal, peer }: &HostPut<T>| Command {
             opcode: if signal.is_some() { Opcode::PutSignal } else { Opcode::Put },
             source_region: HEAP,

@@ -16,7 +16,9 @@ use super::stage::Stage;
 use super::trace::Watch;
 use super::tracker::Tracker;
 use ginlab_cuda::{DeviceError, Flush};
-use ginlab_fabric::{Access, BareLoop, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
+use ginlab_fabric::chosen::BareWrites;
+use ginlab_fabric::libfabric::BareLoop;
+use ginlab_fabric::{Access, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters, Lane, StallClock};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
@@ -140,6 +142,7 @@ pub struct Engine<R: Rail> {
     clock: StallClock,
     /// What is posted has had its time to drain.
     drained: bool,
+    bare_writes: Option<BareWrites<R>>,
 }
 
 impl<R: Rail> Engine<R> {
@@ -168,6 +171,7 @@ impl<R: Rail> Engine<R> {
             commands: 0,
             clock: StallClock::new(timeout),
             drained: false,
+            bare_writes: None,
             lanes: rails.into_iter().map(Lane::new).collect(),
         }
     }
@@ -225,6 +229,11 @@ impl<R: Rail> Engine<R> {
         let table = peers.iter().flatten().flatten().copied().collect();
         self.peers = Peers { table, peers: peers.len(), regions, rails };
         Ok(())
+    }
+
+    /// What the plainest loop of writes over one of the rails is.
+    pub fn set_bare_writes(&mut self, bare: Option<BareWrites<R>>) {
+        self.bare_writes = bare;
     }
 
     /// Runs this after each poll that has found completions, before signals are counted and the watermark moves.
@@ -446,8 +455,7 @@ impl<R: Rail> Engine<R> {
         self.posted
     }
 
-    /// The plainest loop of writes on rail 0, without the engine, as the yardstick of [`ginlab_fabric::Rail::bare_writes`].
-    /// `None` where the rail has none. Call it while nothing is in flight.
+    /// The plainest loop of writes on rail 0, without the engine: the yardstick. `None` where the rails have none. Call it while nothing is in flight.
     ///
     /// # Errors
     /// The provider's, or that the route does not exist.
@@ -458,10 +466,10 @@ impl<R: Rail> Engine<R> {
         let (Some(region), Some(remote)) = (self.regions.get(source as usize), remote) else {
             return Err(EngineError::Refused(format!("route {route:?} of a bare loop")));
         };
+        let Some(bare) = self.bare_writes else { return Ok(None) };
         let run = BareLoop { peer: peer as usize, remote, bytes, count, deadline: self.clock.timeout() };
         // SAFETY: nothing is in flight (the caller's contract), and no kernel runs that would change the source.
-        let loop_time = unsafe { self.lanes[0].rail.bare_writes(&region.on_rail[0], &run) };
-        Ok(loop_time.transpose()?)
+        Ok(Some(unsafe { bare(&mut self.lanes[0].rail, &region.on_rail[0], &run) }?))
     }
 
     /// Begins a new count of tickets from 0 and returns the old count, for [`resume`](Engine::resume): the baseline's

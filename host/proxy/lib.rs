@@ -9,8 +9,10 @@
 //! Each proxy thread owns its rails (endpoints, completion queues, registrations), so nothing in the loop is locked. On
 //! the receiving rank the same loop runs without commands: a provider with manual progress needs the target to poll too.
 
+mod choose;
 pub mod clocks;
 pub mod engine;
+mod group;
 pub mod ping_pong;
 pub mod ring;
 mod serve;
@@ -19,6 +21,8 @@ pub mod stage;
 pub mod trace;
 pub mod tracker;
 
+pub use choose::{ChooseError, Cores, choose_cores, choose_rails};
+pub use group::{Bytes, GroupOptions, GroupRegion, ProxyGroup};
 pub use serve::{Fault, Setup};
 
 use crossbeam_utils::CachePadded;
@@ -94,8 +98,6 @@ pub struct Snapshot {
     pub counters: Counters,
     /// How often each signal has arrived here.
     pub signals: Vec<u64>,
-    /// For fabrics that only count: transfers, bytes and checksum (see `NullRail`), over all rails.
-    pub null: Option<(u64, u64, u64)>,
 }
 
 /// CPU-initiated writes: what the kernel's grid would put, posted by the proxy thread itself.

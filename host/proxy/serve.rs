@@ -391,16 +391,10 @@ impl<R: Rail> Orders for Server<'_, R> {
     }
 
     fn snapshot(&mut self) -> Result<Snapshot, Halt> {
-        let counted = self.engine.rails().map(Rail::counted);
-        let null = counted.reduce(|sum, rail| {
-            let ((n, b, c), (m, d, e)) = (sum?, rail?);
-            Some((n + m, b + d, c.wrapping_add(e)))
-        });
         Ok(Snapshot {
             commands: self.engine.commands(),
             counters: self.engine.counters(),
             signals: self.engine.signals(),
-            null: null.flatten(),
         })
     }
 

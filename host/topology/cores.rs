@@ -4,12 +4,37 @@ pub mod share;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::pci::PciAddress;
+
+/// Which cores busy threads take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// Chosen, where there are enough.
+    Auto,
+    /// None.
+    Off,
+    /// These, by thread.
+    List(Vec<usize>),
+}
+
+impl FromStr for Pin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pin, String> {
+        let cores = || text.split(',').map(|core| core.trim().parse().ok()).collect::<Option<_>>();
+        match text {
+            "auto" => Ok(Pin::Auto),
+            "off" => Ok(Pin::Off),
+            _ => cores().map(Pin::List).ok_or_else(|| format!("{text:?} is none of auto, off, a list of cores")),
+        }
+    }
+}
 
 /// Larger numbers in a list of cores are garbage: no system has so many.
 const MOST_CORES: usize = 8192;

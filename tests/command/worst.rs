@@ -4,9 +4,10 @@ use crate::common::server::{Server, verified};
 use crate::common::{Job, TOO_LONG, clean, ginlab, rows, run};
 use ginlab::bootstrap::session::Session;
 use ginlab::cuda::{Device, Place};
-use ginlab::fabric::Access;
-use ginlab::fabric::any::{AnyRail, Chosen};
+use ginlab::fabric::any::AnyRail;
+use ginlab::fabric::discover::Reach;
 use ginlab::fabric::libfabric::RailOptions;
+use ginlab::fabric::{Access, Fabric, RankPlace};
 use ginlab::flow::{self, Flow, Offer, Target};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -129,8 +130,9 @@ async fn counted(mut visit: Session, writes: u64) -> u64 {
 fn a_server_that_does_not_poll_loses_nothing() {
     let spec = "worst:seed=5,queue=24";
     let server = Server::start(&format!("-p {spec} --peers 3 --bytes 4K --visits 3"));
-    let rails = Chosen::worst(Some(spec), 1).unwrap().unwrap();
-    let open = |rank| Flow::new(rails.open(&RailOptions::default(), rank).unwrap(), TOO_LONG);
+    let fabric = Fabric::named(Some(spec), &[]).unwrap();
+    let rails = |rank| fabric.choose(1, &RankPlace::alone(rank, Reach::SameHost), RailOptions::default()).unwrap();
+    let open = |rank| Flow::new(rails(rank).open().unwrap(), TOO_LONG);
     let flows: Vec<_> = (1..=3).map(open).collect();
     let program = async {
         let mut peers = Vec::new();

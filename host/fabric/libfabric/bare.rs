@@ -1,6 +1,6 @@
 //! The yardstick: the plainest possible loop of `fi_write`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
@@ -8,7 +8,22 @@ use libfabric_sys::ops;
 use super::contexts::BARE_WINDOW;
 use super::errors::Doing;
 use super::{AGAIN, ERROR_WAITS, LibfabricRail, LibfabricRegion};
-use crate::{BareLoop, FabricError, Rail, Transfer, mistake};
+use crate::{FabricError, Rail, RemoteRegion, Transfer, mistake};
+
+/// From the start of a region to the start of the peer's.
+#[derive(Clone, Copy, Debug)]
+pub struct BareLoop {
+    /// The peer.
+    pub peer: usize,
+    /// Its region on this rail.
+    pub remote: RemoteRegion,
+    /// Bytes of each write.
+    pub bytes: u64,
+    /// How many writes.
+    pub count: u64,
+    /// When the loop gives up.
+    pub deadline: Duration,
+}
 
 /// The clock is read once in so many polls.
 const POLLS_PER_CLOCK: u32 = 256;
@@ -28,7 +43,7 @@ impl LibfabricRail {
     /// # Safety
     /// The peer's region stays registered and may be overwritten; ours is not changed during the call and, after an error, until
     /// the rail is dropped.
-    pub(super) unsafe fn bare_loop(&mut self, region: &LibfabricRegion, run: &BareLoop) -> Result<f64, FabricError> {
+    pub unsafe fn bare_writes(&mut self, region: &LibfabricRegion, run: &BareLoop) -> Result<f64, FabricError> {
         let rail = self;
         let BareLoop { peer, remote, bytes: size, count, deadline } = *run;
         let what = || format!("the bare loop of {count} fi_write of {size} B to peer {peer}");

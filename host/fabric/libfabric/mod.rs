@@ -16,6 +16,7 @@ mod region;
 #[cfg(test)]
 mod scripted;
 
+pub use bare::BareLoop;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use errors::error;
 pub(crate) use errors::{Doing, refused};
@@ -70,8 +71,7 @@ pub struct RailOptions {
     /// Ask for memory of CUDA devices first (FI_HMEM). Where the provider does not offer it, or not without CUDA calls of its own, the
     /// rail opens without, and says so in [`RailLimits::cuda_memory`](crate::RailLimits) and [`LibfabricRail::gpu_memory`].
     pub cuda_memory: bool,
-    /// Ask for messages too (FI_MSG): [`Rail::send`](crate::Rail::send) and
-    /// [`Rail::receive`](crate::Rail::receive).
+    /// Ask for messages too (FI_MSG): see [`Messages`](crate::Messages).
     pub messages: bool,
     /// Outstanding transfers at most; `None`: what the provider's queue takes.
     pub max_outstanding: Option<usize>,

@@ -15,7 +15,7 @@ use super::post::{Quirks, operation};
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
 use crate::discover::Domain;
 use crate::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
+    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 
 /// Completions read by one call.
@@ -249,15 +249,6 @@ impl LibfabricRail {
 impl Rail for LibfabricRail {
     type Region = LibfabricRegion;
 
-    unsafe fn bare_writes(&mut self, region: &LibfabricRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
-        // SAFETY: the caller's contract is that of the loop.
-        Some(unsafe { self.bare_loop(region, run) })
-    }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
-    }
-
     fn name(&self) -> &str {
         &self.name
     }
@@ -294,40 +285,6 @@ impl Rail for LibfabricRail {
         match unsafe { ops::fi_av_remove(self.core.addresses.as_ptr(), &mut address, 1, 0) } {
             0 => Ok(()),
             code => Err(self.error(Doing::Transferring, format!("fi_av_remove of peer {peer}"), code as isize)),
-        }
-    }
-
-    unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
-        let address = self.check_message(Kind::Send, region, Some(peer), m)?;
-        let Some(slot) = self.prepare(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
-        let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
-        // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
-        let code =
-            unsafe { ops::fi_send(self.endpoint, source, m.bytes as usize, region.descriptor, address, slot.cast()) };
-        self.posted(|| operation(Kind::Send, m.bytes, peer), code)
-    }
-
-    unsafe fn receive(&mut self, region: &LibfabricRegion, m: &Message) -> Result<Post, FabricError> {
-        let address = self.check_message(Kind::Receive, region, None, m)?;
-        let Some(slot) = self.prepare(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
-        let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
-        // SAFETY: as for `send`.
-        let code =
-            unsafe { ops::fi_recv(self.endpoint, target, m.bytes as usize, region.descriptor, address, slot.cast()) };
-        self.posted(|| operation(Kind::Receive, m.bytes, 0), code)
-    }
-
-    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
-        let core = Arc::clone(&self.core);
-        // SAFETY: the slots are this rail's, and nobody else reads or writes these fields.
-        let of_token = |slot: &*mut Slot| unsafe { (**slot).kind == Kind::Receive && (**slot).token == token };
-        let Some(slot) = core.contexts.transfers.iter().find(of_token) else { return Ok(()) };
-        // SAFETY: the endpoint is open; the context is posted.
-        match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
-            0 => Ok(()),
-            // Too late: its completion is on its way.
-            code if code == -(sys::FI_ENOENT as isize) => Ok(()),
-            code => Err(self.error(Doing::Transferring, "fi_cancel of a receive", code)),
         }
     }
 
@@ -411,6 +368,42 @@ impl Rail for LibfabricRail {
                 Ok(())
             }
             polled => polled,
+        }
+    }
+}
+
+impl Messages for LibfabricRail {
+    unsafe fn send(&mut self, region: &LibfabricRegion, peer: usize, m: &Message) -> Result<Post, FabricError> {
+        let address = self.check_message(Kind::Send, region, Some(peer), m)?;
+        let Some(slot) = self.prepare(Kind::Send, peer, m.bytes, m.token) else { return Ok(Post::Again) };
+        let source = ptr::with_exposed_provenance((region.address + m.offset) as usize);
+        // SAFETY: the endpoint is open, the range lies in the region, the caller vouches for its memory.
+        let code =
+            unsafe { ops::fi_send(self.endpoint, source, m.bytes as usize, region.descriptor, address, slot.cast()) };
+        self.posted(|| operation(Kind::Send, m.bytes, peer), code)
+    }
+
+    unsafe fn receive(&mut self, region: &LibfabricRegion, m: &Message) -> Result<Post, FabricError> {
+        let address = self.check_message(Kind::Receive, region, None, m)?;
+        let Some(slot) = self.prepare(Kind::Receive, 0, m.bytes, m.token) else { return Ok(Post::Again) };
+        let target = ptr::with_exposed_provenance_mut((region.address + m.offset) as usize);
+        // SAFETY: as for `send`.
+        let code =
+            unsafe { ops::fi_recv(self.endpoint, target, m.bytes as usize, region.descriptor, address, slot.cast()) };
+        self.posted(|| operation(Kind::Receive, m.bytes, 0), code)
+    }
+
+    fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
+        let core = Arc::clone(&self.core);
+        // SAFETY: the slots are this rail's, and nobody else reads or writes these fields.
+        let of_token = |slot: &*mut Slot| unsafe { (**slot).kind == Kind::Receive && (**slot).token == token };
+        let Some(slot) = core.contexts.transfers.iter().find(of_token) else { return Ok(()) };
+        // SAFETY: the endpoint is open; the context is posted.
+        match unsafe { ops::fi_cancel(self.endpoint, slot.cast()) } {
+            0 => Ok(()),
+            // Too late: its completion is on its way.
+            code if code == -(sys::FI_ENOENT as isize) => Ok(()),
+            code => Err(self.error(Doing::Transferring, "fi_cancel of a receive", code)),
         }
     }
 }

@@ -13,8 +13,6 @@
 //! Not in the model: the receiving card (writes of several senders to one target do not meet), other traffic, loss,
 //! congestion, the host's memory bus beyond what the machine itself has.
 
-pub mod all_to_all;
-pub mod halo;
 mod nic;
 mod poster;
 mod profile;
@@ -64,6 +62,12 @@ impl Model {
             moves: Arc::new(AtomicBool::new(true)),
             behind: (0..rails).map(|_| AtomicU64::new(0)).collect(),
         }))
+    }
+
+    /// The profile's name: `p5`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name.strip_prefix(PREFIX).unwrap_or(&self.0.name)
     }
 
     /// The figures.

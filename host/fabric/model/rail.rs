@@ -2,10 +2,7 @@
 
 use super::poster::{Poster, charge};
 use super::{Course, Model, Picoseconds};
-use crate::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
-    writes_and_reads_alone,
-};
+use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -269,12 +266,6 @@ impl<R: Rail> Rail for ModelRail<R> {
     fn remote(&self, region: &Self::Region) -> RemoteRegion {
         self.inner.remote(region)
     }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        self.inner.counted()
-    }
-
-    writes_and_reads_alone!();
 
     unsafe fn write(&mut self, region: &Self::Region, transfer: &Transfer) -> Result<Post, FabricError> {
         if self.is_full() {

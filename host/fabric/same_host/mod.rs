@@ -13,10 +13,7 @@ pub(super) mod peers;
 pub use movers::Movers;
 pub use peers::SameHostRegion;
 
-use super::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
-    writes_and_reads_alone,
-};
+use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use crossbeam_utils::Backoff;
 use ginlab_base::memory_file::MemoryFile;
 use inbox::Inbox;
@@ -180,12 +177,6 @@ impl Rail for SameHostRail {
         }
         self.inbox.take(|value| completions.push(Completion::Immediate { value }));
         Ok(())
-    }
-
-    writes_and_reads_alone!();
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
     }
 }
 

@@ -5,7 +5,7 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use nix::sys::mman::mlock;
 
-use crate::layer::{Layer, Layered, Posting};
+use super::layer::{Layer, Layered, Posting};
 use crate::libfabric::{self, Doing};
 use crate::{Completion, FabricError, Memory, Post, Rail, mistake};
 
@@ -182,7 +182,7 @@ mod tests {
     fn without_faults_it_is_the_rail_itself() {
         let (batches, rail) = run(Faults::default(), 3, 2);
         assert_eq!(batches, [vec![Ok(0), Ok(1), Ok(2)], vec![]]);
-        assert_eq!((rail.posts(), rail.agains(), rail.inner().counted().map(|counted| counted.0)), (3, 0, Some(3)));
+        assert_eq!((rail.posts(), rail.agains(), rail.inner().counted().transfers), (3, 0, 3));
     }
 
     #[test]

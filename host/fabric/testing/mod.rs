@@ -1,5 +1,7 @@
 //! Doubles of rails, for tests of what stands on them.
 
 pub mod faulty;
+pub mod layer;
+mod no_messages;
 #[allow(missing_docs, reason = "a script's fields are what tests ask by name")]
 pub mod scripted;

@@ -3,7 +3,7 @@
 pub mod queues;
 
 use crate::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -133,6 +133,20 @@ impl Rail for Scripted {
         self.script.borrow_mut().removed.push(peer);
         Ok(())
     }
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut script = self.script.borrow_mut();
+        assert!(!script.panics, "expected by the test: this rail panics");
+        script.polls += 1;
+        completions.append(&mut script.ready);
+        if script.completes_after.is_some_and(|polls| script.polls > polls) {
+            let tokens: Vec<u64> = script.written.drain(..).map(|transfer| transfer.token).collect();
+            completions.extend(tokens.into_iter().map(|token| Completion::Done { token }));
+        }
+        if script.dead { Err(self.error("poll")) } else { Ok(()) }
+    }
+}
+
+impl Messages for Scripted {
     unsafe fn send(&mut self, _: &ScriptedRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
         let mut script = self.script.borrow_mut();
         if script.full {
@@ -152,23 +166,5 @@ impl Rail for Scripted {
     fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
         self.script.borrow_mut().cancelled.push(token);
         Ok(())
-    }
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        let mut script = self.script.borrow_mut();
-        assert!(!script.panics, "expected by the test: this rail panics");
-        script.polls += 1;
-        completions.append(&mut script.ready);
-        if script.completes_after.is_some_and(|polls| script.polls > polls) {
-            let tokens: Vec<u64> = script.written.drain(..).map(|transfer| transfer.token).collect();
-            completions.extend(tokens.into_iter().map(|token| Completion::Done { token }));
-        }
-        if script.dead { Err(self.error("poll")) } else { Ok(()) }
-    }
-    unsafe fn bare_writes(&mut self, _: &ScriptedRegion, run: &BareLoop) -> Option<Result<f64, FabricError>> {
-        let figure = run.peer as u64 * 1_000_000 + run.remote.key * 1000 + run.bytes;
-        (run.count > 0).then_some(Ok(figure as f64))
-    }
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
     }
 }

@@ -34,7 +34,7 @@ use super::same_host::SameHostRegion;
 use super::same_host::inbox::Inbox;
 use super::same_host::peers::{self, Peers, failed, key_of, name_of};
 use super::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
+    Access, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
 use claims::Claims;
 use flight::Flight;
@@ -360,6 +360,23 @@ impl Rail for WorstRail {
         self.post(region, t, true)
     }
 
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        let mut moved = self.take()?;
+        while let Some(due) = self.agenda.take_due(self.events) {
+            moved = true;
+            self.act(due);
+        }
+        self.events += self.pass(moved);
+        completions.append(&mut self.ready);
+        Ok(())
+    }
+}
+
+impl crate::Messages for WorstRail {
     unsafe fn send(&mut self, region: &WorstRegion, peer: usize, message: &Message) -> Result<Post, FabricError> {
         let room = self.room(region, message, &format!("send to peer {peer}"))?;
         if self.messages.is_none() {
@@ -404,29 +421,6 @@ impl Rail for WorstRail {
             self.end(token, error);
         }
         Ok(())
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        self.polls = self.polls.wrapping_add(1);
-        if self.polls.is_multiple_of(LOOK_EVERY) {
-            self.look();
-        }
-        let mut moved = self.take()?;
-        while let Some(due) = self.agenda.take_due(self.events) {
-            moved = true;
-            self.act(due);
-        }
-        self.events += self.pass(moved);
-        completions.append(&mut self.ready);
-        Ok(())
-    }
-
-    unsafe fn bare_writes(&mut self, _: &WorstRegion, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
-    }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Kind, NOBODY, Operation, State};
 use crate::FlowError;
-use ginlab_fabric::Rail;
+use ginlab_fabric::Messages;
 use ginlab_rails::{Turn, drain, leave_to_nics};
 use std::task::Waker;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Operations and waits that a message names one by one.
 const NAMED: usize = 4;
 
-impl<R: Rail> State<R> {
+impl<R: Messages> State<R> {
     /// Whether something is in flight or waited for and nothing has moved within the timeout.
     pub fn check_stall(&mut self) -> Result<(), FlowError> {
         let busy = self.outstanding() || !self.immediates.nobody_waits();
@@ -83,7 +83,7 @@ impl<R: Rail> State<R> {
     }
 }
 
-impl<R: Rail> Operation<R> {
+impl<R: Messages> Operation<R> {
     fn describe(&self) -> String {
         let what = match self.kind {
             Kind::Write => "write of",
@@ -101,7 +101,7 @@ impl<R: Rail> Operation<R> {
     }
 }
 
-impl<R: Rail> Drop for State<R> {
+impl<R: Messages> Drop for State<R> {
     /// Waits for what the NICs still hold. What they do not give back is left to them: its memory is never freed.
     fn drop(&mut self) {
         for rail in 0..self.lanes.len() {

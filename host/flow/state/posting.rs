@@ -6,7 +6,7 @@
 
 use super::{GONE, Kind, NOBODY, State};
 use crate::{FlowError, Region, Target};
-use ginlab_fabric::{Message, Post, Rail, Transfer};
+use ginlab_fabric::{Message, Messages, Post, Transfer};
 use ginlab_rails as rails;
 
 /// How a transfer goes.
@@ -24,7 +24,7 @@ impl Way {
 }
 
 /// What is to be moved: bytes of a local region and of a peer's.
-pub struct Stretch<'a, R: Rail> {
+pub struct Stretch<'a, R: Messages> {
     pub local: &'a Region<R>,
     pub offset: u64,
     pub target: &'a Target,
@@ -61,7 +61,7 @@ impl rails::Piece for Piece {
     }
 }
 
-impl<R: Rail> State<R> {
+impl<R: Messages> State<R> {
     /// Posts a write or a read, or lays it by until its rails take it.
     #[inline(always)]
     pub fn transfer(&mut self, kind: Kind, stretch: Stretch<'_, R>, way: Way) -> Result<usize, FlowError> {

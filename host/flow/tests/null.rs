@@ -4,7 +4,7 @@ use crate::{Flow, FlowError, Offer, Region, Target, run};
 use ginlab_cuda::{Choice, Device, Place};
 use ginlab_fabric::null::NullRail;
 use ginlab_fabric::testing::faulty::{Faults, FaultyRail};
-use ginlab_fabric::{Access, Rail};
+use ginlab_fabric::{Access, Messages};
 use proptest::prelude::*;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A flow with one region, and what it offers.
-struct Node<R: Rail> {
+struct Node<R: Messages> {
     flow: Flow<R>,
     region: Region<R>,
     offer: Offer,
 }
 
-fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
+fn node<R: Messages>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let flow = Flow::new(rails, timeout);
     let region = flow.register(device.allocate(Place::Host, bytes).unwrap(), Access::ALL).unwrap();
@@ -26,7 +26,7 @@ fn node<R: Rail>(rails: Vec<R>, bytes: usize, timeout: Duration) -> Node<R> {
     Node { flow, region, offer }
 }
 
-fn target<R: Rail>(from: &Node<R>, to: &Node<R>) -> Target {
+fn target<R: Messages>(from: &Node<R>, to: &Node<R>) -> Target {
     Target::new(from.flow.add_peer(&to.offer).unwrap(), &to.offer, 0).unwrap()
 }
 

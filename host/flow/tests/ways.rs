@@ -317,20 +317,17 @@ fn peers_come_and_go() {
 }
 
 #[test]
-fn the_bare_loop_wants_an_idle_flow() {
+fn a_rail_is_given_away_while_the_flow_is_idle() {
     let b = bench(2, Duration::from_millis(1));
-    let bare = |target: &Target, bytes, count| b.flow.bare_writes(&b.region, target, bytes, count, AMPLE);
-    // The scripted rail's answer is made of peer and bytes.
-    assert_eq!(bare(&b.target, 8, 3), Ok(7_000_008.0));
-    assert_eq!(bare(&b.target, SPACE, 1), Ok(7_000_000.0 + SPACE as f64));
-    let none = "there is no plainer interface below this rail";
-    assert_eq!(bare(&b.target, 8, 0), Err(FlowError::Refused(none.into())));
-    let idle = FlowError::Refused("the bare loop needs an idle flow and regions of its size".into());
-    assert_eq!(bare(&b.target, SPACE + 1, 1), Err(idle.clone()));
+    let given = |target: &Target| {
+        b.flow.on_idle_rail(&b.region, target, |rail, _, peer, remote| Ok((rail.name().to_owned(), peer, remote.bytes)))
+    };
+    assert_eq!(given(&b.target).map(|(_, peer, bytes)| (peer, bytes)), Ok((7, SPACE)));
     let nobody = Target { peer: Peer(1), ..b.target.clone() };
-    assert_eq!(bare(&nobody, 8, 1), Err(FlowError::Refused("there is no peer 1".into())));
+    assert_eq!(given(&nobody), Err(FlowError::Refused("there is no peer 1".into())));
     let write = b.write(8);
-    assert_eq!(bare(&b.target, 8, 1), Err(idle));
+    let idle = FlowError::Refused("a rail is given away while nothing is in flight on it".into());
+    assert_eq!(given(&b.target), Err(idle));
     b.done([0]);
     assert_eq!(result(write), Ok(8));
 }

@@ -4,9 +4,7 @@
 //! under way to one place. Between post and arrival a destination holds [`POISON`]: who reads too early, or gives a place back too early,
 //! does not find the bytes that happen to be there.
 
-use ginlab::fabric::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
-};
+use ginlab::fabric::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use kernels::command::SIGNALS;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -234,15 +232,6 @@ impl Rail for WireRail {
     unsafe fn read(&mut self, _: &u64, _: &Transfer) -> Result<Post, FabricError> {
         Err(self.has_none("reads"))
     }
-    unsafe fn send(&mut self, _: &u64, _: usize, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-    unsafe fn receive(&mut self, _: &u64, _: &Message) -> Result<Post, FabricError> {
-        Err(self.has_none("messages"))
-    }
-    fn cancel(&mut self, _: u64) -> Result<(), FabricError> {
-        Err(self.has_none("messages"))
-    }
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
         let mut wire = self.wire.borrow_mut();
         completions.append(&mut wire.queues[self.pe]);
@@ -254,11 +243,5 @@ impl Rail for WireRail {
             }));
         }
         Ok(())
-    }
-    unsafe fn bare_writes(&mut self, _: &u64, _: &BareLoop) -> Option<Result<f64, FabricError>> {
-        None
-    }
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
     }
 }

@@ -1,10 +1,7 @@
 //! Rails of several ranks in one test that have completion queues with an end. As over EFA, an entry comes whether or not its owner polls,
 //! transfers arrive in any order, and a queue that overflows is lost.
 
-use crate::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
-    mistake, writes_and_reads_alone,
-};
+use crate::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -92,8 +89,6 @@ impl QueueRail {
 impl Rail for QueueRail {
     type Region = u64;
 
-    writes_and_reads_alone!();
-
     fn name(&self) -> &str {
         "a rail with a small queue"
     }
@@ -139,8 +134,5 @@ impl Rail for QueueRail {
         self.outstanding -= queue.iter().filter(|entry| matches!(entry, Completion::Done { .. })).count();
         completions.append(queue);
         Ok(())
-    }
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        None
     }
 }

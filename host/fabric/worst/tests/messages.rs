@@ -2,6 +2,7 @@
 
 use super::mailbox::{CHUNK, SLOTS};
 use super::*;
+use crate::Messages as _;
 use proptest::prelude::*;
 use std::collections::HashSet;
 

@@ -2,9 +2,9 @@
 
 use super::put;
 use crate::engine::{Engine, EngineError};
-use ginlab_fabric::layer::{Layer, Layered, Posting};
 use ginlab_fabric::null::NullRail;
 use ginlab_fabric::testing::faulty::{Faults, FaultyRail};
+use ginlab_fabric::testing::layer::{Layer, Layered, Posting};
 use ginlab_fabric::{Access, Memory, Post, Rail, RailLimits, RemoteRegion};
 use ginlab_rails::strategy::Strategy;
 use proptest::prelude::{

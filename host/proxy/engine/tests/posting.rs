@@ -2,6 +2,8 @@
 
 use super::{Bench, SOON, SPACE, put};
 use crate::engine::{EngineError, IDLE_RAIL_POLLS, MOST_QUEUED};
+use ginlab_fabric::chosen::BareWrites;
+use ginlab_fabric::testing::scripted::Scripted;
 use ginlab_fabric::{Completion, FabricError};
 use ginlab_rails::strategy::Strategy;
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS, signal_immediate};
@@ -257,9 +259,11 @@ fn the_baselines_tickets_are_not_the_rings() {
 #[test]
 fn the_bare_loop_runs_over_routes_that_there_are() {
     let mut bench = Bench::new(2, 4, SOON);
-    // The scripted rail's answer is made of peer, key and bytes.
+    assert_eq!(bench.engine.bare_writes((0, 1, 1), 8, 3), Ok(None));
+    let answer: BareWrites<Scripted> =
+        |_, _, run| Ok((run.peer as u64 * 1_000_000 + run.remote.key * 1000 + run.bytes) as f64);
+    bench.engine.set_bare_writes(Some(answer));
     assert_eq!(bench.engine.bare_writes((0, 1, 1), 8, 3), Ok(Some(1_220_008.0)));
-    assert_eq!(bench.engine.bare_writes((0, 1, 0), 8, 0), Ok(None));
     for route in [(2, 1, 0), (0, 2, 0), (0, 1, 2)] {
         assert!(matches!(bench.engine.bare_writes(route, 8, 1), Err(EngineError::Refused(_))), "{route:?}");
     }

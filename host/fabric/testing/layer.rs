@@ -1,8 +1,8 @@
 //! Layers in front of rails: what a test or an experiment puts between a rail and whoever uses it. There is one place that
 //! passes calls on, [`Layered`]; a layer says only what it does otherwise.
 
-use super::{
-    Access, BareLoop, Completion, FabricError, Memory, Message, Post, Rail, RailLimits, RemoteRegion, Transfer,
+use crate::{
+    Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer,
 };
 
 /// What is posted.
@@ -139,6 +139,16 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
         self.post(Posting::Read(transfer), |inner| unsafe { inner.read(region, transfer) })
     }
 
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        self.layer.before_poll(self.inner.name())?;
+        self.inner.poll(&mut self.fresh)?;
+        let seen = self.layer.after_poll(self.inner.name(), &mut self.fresh);
+        completions.append(&mut self.fresh);
+        seen
+    }
+}
+
+impl<R: Messages, L: Layer> Messages for Layered<R, L> {
     unsafe fn send(&mut self, region: &R::Region, peer: usize, message: &Message) -> Result<Post, FabricError> {
         // SAFETY: passed on.
         self.post(Posting::Send(peer, message), |inner| unsafe { inner.send(region, peer, message) })
@@ -152,23 +162,6 @@ impl<R: Rail, L: Layer> Rail for Layered<R, L> {
     fn cancel(&mut self, token: u64) -> Result<(), FabricError> {
         self.inner.cancel(token)
     }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
-        self.layer.before_poll(self.inner.name())?;
-        self.inner.poll(&mut self.fresh)?;
-        let seen = self.layer.after_poll(self.inner.name(), &mut self.fresh);
-        completions.append(&mut self.fresh);
-        seen
-    }
-
-    unsafe fn bare_writes(&mut self, region: &R::Region, run: &BareLoop) -> Option<Result<f64, FabricError>> {
-        // SAFETY: passed on.
-        unsafe { self.inner.bare_writes(region, run) }
-    }
-
-    fn counted(&self) -> Option<(u64, u64, u64)> {
-        self.inner.counted()
-    }
 }
 
 #[cfg(test)]
@@ -179,7 +172,6 @@ mod tests {
     use crate::testing::scripted::{Closed, Script, Scripted};
     use std::cell::RefCell;
     use std::rc::Rc;
-    use std::time::Duration;
 
     struct Nothing;
     impl Layer for Nothing {}
@@ -208,11 +200,8 @@ mod tests {
             assert_eq!(rail.read(&region, &transfer(2)), Ok(Post::Accepted));
             assert_eq!(rail.send(&region, 7, &message(3)), Ok(Post::Accepted));
             assert_eq!(rail.receive(&region, &message(4)), Ok(Post::Accepted));
-            let run = BareLoop { peer: 2, remote, bytes: 5, count: 1, deadline: Duration::ZERO };
-            assert_eq!(rail.bare_writes(&region, &run), Some(Ok(2_000_005.0)));
         }
         rail.cancel(4).unwrap();
-        assert_eq!(rail.counted(), None);
         script.borrow_mut().ready.push(Completion::Immediate { value: 5 });
         let mut completions = Vec::new();
         rail.poll(&mut completions).unwrap();

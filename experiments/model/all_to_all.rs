@@ -5,14 +5,12 @@
 //! the same number, and is acknowledged. Both cards work through what they have one piece at a time, which is where pieces
 //! that go to one target meet.
 
-use super::{Nic, Picoseconds, Profile};
+use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// GPUs in all, at most: what an event has room for.
 pub const MOST_GPUS: u64 = 1 << 20;
-/// Rails of a GPU, at most.
-pub const MOST_RAILS: u32 = 1 << 8;
 
 /// What is simulated.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@
 //! iteration computes the boundary tiles first, when the neighbours' rows are there, and sends them; the rest of the field is computed
 //! meanwhile. A proxy posts one piece after another; cards, latencies and the wire are the profile's.
 
-use super::{Nic, Picoseconds, Profile};
+use ginlab::fabric::model::{Nic, Picoseconds, Profile};
 
 /// What is simulated.
 #[derive(Clone, Debug, PartialEq)]
