@@ -34,7 +34,7 @@ pub(super) enum FrameKind {
     Session = 8,
     /// What the two sides of a visit say to each other.
     Word = 9,
-    /// Listener to connector: its message of the handshake, by which it knows the token.
+    /// Listener to connector: its message of the handshake, which proves that it knows the token.
     Proof = 10,
 }
 
