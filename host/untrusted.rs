@@ -1,5 +1,6 @@
 //! Parsers within the library, for tests/fuzz alone: what feeds them, and what they make of it.
 
-pub use ginlab_bootstrap::fuzzed::{connect, connectors, frames, listen, listeners, steps};
+pub use ginlab_bootstrap::fuzzed::{answer, answers, connect, connectors, frames, greeting, greetings};
+pub use ginlab_bootstrap::fuzzed::{listen, listeners, sealed, sealed_steps, steps};
 pub use ginlab_fabric::printed::entries;
 pub use ginlab_topology::pci::printed::{lspci_devices, pci_tree};

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::error::{BootstrapError, human};
 use super::frame::{self, Frame, FrameKind};
-use super::handshake::{self, Gate, Refusal, Unwanted};
+use super::greeting::{self, Refusal};
+use super::handshake::{self, Key, Unwanted};
 use super::link::Link;
 use ginlab_base::text::printable;
 
@@ -31,7 +32,7 @@ const CROWDED_OUT: &str = "it said nothing for longest, and more came than are k
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listener: TcpListener,
-    token: String,
+    key: Key,
     /// How many are kept.
     room: usize,
     /// Each has this time.
@@ -44,26 +45,18 @@ pub(super) struct Acceptor {
 #[derive(Debug)]
 struct Caller {
     link: Link,
-    stage: Stage,
     /// When it came, or was refused.
     since: Instant,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Stranger(Gate),
-    /// It knows the token.
-    Proven,
     /// Refused: only waits for the other side to read the answer and close.
-    Leaving,
+    leaving: bool,
 }
 
 impl Acceptor {
     /// For `expected` connections that will have proved themselves and may not be looked for yet.
     pub fn new(listener: TcpListener, token: &str, expected: usize) -> Result<Self, BootstrapError> {
         listener.set_nonblocking(true).map_err(|error| BootstrapError::system("listen", error))?;
-        let (token, room, patience) = (token.to_owned(), expected + MAX_STRANGERS, HANDSHAKE_LIMIT);
-        Ok(Acceptor { listener, token, room, patience, callers: Vec::new(), notices: Notices::default() })
+        let (key, room, patience) = (Key::of(token), expected + MAX_STRANGERS, HANDSHAKE_LIMIT);
+        Ok(Acceptor { listener, key, room, patience, callers: Vec::new(), notices: Notices::default() })
     }
 
     /// Where it listens.
@@ -82,10 +75,10 @@ impl Acceptor {
         let accepted = self.accept();
         let mut come = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
-            match caller.advance(&self.token, self.patience) {
+            match caller.advance(&self.key, self.patience) {
                 Ok(None) => self.callers.push(caller),
                 Ok(Some(frame)) => come.push((caller.link, frame)),
-                Err(Unwanted::Stranger(_)) if matches!(caller.stage, Stage::Leaving) => {}
+                Err(Unwanted::Stranger(_)) if caller.leaving => {}
                 Err(Unwanted::Stranger(why)) => self.notices.tell(caller.link.from, &why),
                 Err(Unwanted::Other(why)) => self.turn_away(caller.link, why, false),
             }
@@ -105,10 +98,10 @@ impl Acceptor {
 
     /// Answers with the reason, and closes when the other side has read it. [`Refusal`] says what a last word is.
     pub fn refuse(&mut self, mut link: Link, why: String, last_word: bool) {
-        let refusal = handshake::json(&Refusal { why, last_word });
+        let refusal = greeting::json(&Refusal { why, last_word });
         link.send(frame::encode(FrameKind::Refuse, 0, "start", &refusal));
         link.shut();
-        self.callers.push(Caller { link, stage: Stage::Leaving, since: Instant::now() });
+        self.callers.push(Caller { link, since: Instant::now(), leaving: true });
     }
 
     fn accept(&mut self) -> Result<(), BootstrapError> {
@@ -119,8 +112,8 @@ impl Acceptor {
                     if self.callers.len() >= self.room {
                         self.let_oldest_go();
                     }
-                    if let (Ok(link), Ok(gate)) = (Link::new(stream, from), Gate::new()) {
-                        self.callers.push(Caller { link, stage: Stage::Stranger(gate), since: Instant::now() });
+                    if let Ok(link) = Link::new(stream, from) {
+                        self.callers.push(Caller { link, since: Instant::now(), leaving: false });
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -136,44 +129,41 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Drops the oldest connection that has not proved the token, or is refused; whether there was one.
+    /// Drops the oldest connection; whether there was one.
     fn let_oldest_go(&mut self) -> bool {
-        let unproven = |caller: &Caller| !matches!(caller.stage, Stage::Proven);
-        let Some(oldest) = self.callers.iter().position(unproven) else { return false };
-        let caller = self.callers.remove(oldest);
-        if let Stage::Stranger(_) = caller.stage {
-            self.notices.tell(caller.link.from, CROWDED_OUT);
+        if self.callers.is_empty() {
+            return false;
+        }
+        let oldest = self.callers.remove(0);
+        if !oldest.leaving {
+            self.notices.tell(oldest.link.from, CROWDED_OUT);
         }
         true
     }
 }
 
 impl Caller {
-    /// The frame that says who it is, when it has come and the token is known.
-    fn advance(&mut self, token: &str, patience: Duration) -> Result<Option<Frame>, Unwanted> {
+    /// The frame that says who it is, when it has come: only who knows the token can have sealed it.
+    fn advance(&mut self, key: &Key, patience: Duration) -> Result<Option<Frame>, Unwanted> {
         // Before the bytes are looked at: what has come in time counts.
         let late = self.since.elapsed() >= patience;
         let link = &mut self.link;
-        if !matches!(self.stage, Stage::Proven) {
-            link.read(MAX_UNREAD.saturating_sub(link.buffer.len()));
-        }
-        match &mut self.stage {
-            Stage::Proven => {}
-            Stage::Leaving => link.buffer.clear(),
-            Stage::Stranger(gate) => {
+        link.read(MAX_UNREAD.saturating_sub(link.buffer.len()));
+        if self.leaving {
+            link.buffer.clear();
+        } else {
+            if !link.is_protected() {
                 let mut answer = Vec::new();
-                let known = gate.step(&mut link.buffer, token, &mut answer);
-                link.send(answer);
-                if known? {
-                    self.stage = Stage::Proven;
+                if let Some(seal) = handshake::admit(&mut link.buffer, key, &mut answer)? {
+                    link.send(answer);
+                    link.protect(seal);
                 }
             }
-        }
-        if let Stage::Proven = self.stage {
-            link.fill().map_err(Unwanted::Other)?;
+            let decoded = link.decode();
             if let Some(frame) = link.frames.pop_front() {
                 return Ok(Some(frame));
             }
+            decoded.map_err(Unwanted::Other)?;
         }
         if link.closed {
             Err(Unwanted::Stranger("it closed before it said who it is".into()))

@@ -8,7 +8,8 @@ use nix::poll::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 
 use super::error::{BootstrapError, Ending, human};
-use super::handshake::{Failure, Opening, Refusal};
+use super::greeting::Refusal;
+use super::handshake::{self, Failure, Key, Opening};
 use super::link::Link;
 use super::wait::Clock;
 
@@ -102,30 +103,40 @@ impl Search<'_> {
             return Err(Failure::Retry("Connection refused".into()));
         }
         let mut link = Link::new(stream, address).map_err(retry)?;
-        let mut opening = Opening::new().map_err(retry)?;
-        link.send(opening.prefix());
-        loop {
-            link.fill().map_err(|why| Failure::Foreign(format!("not a ginlab of this job: {why}")))?;
-            while let Some(frame) = link.frames.pop_front() {
-                let mut words = Vec::new();
-                if let Some(payload) = opening.step(&frame, self.token, &self.greeting, &mut words)? {
-                    let unreadable = |error| Failure::Foreign(format!("unreadable Welcome: {error}"));
-                    return Ok((link, serde_json::from_slice(&payload).map_err(unreadable)?));
-                }
-                link.send(words);
+        let (opening, first) = Opening::new(&Key::of(self.token))?;
+        link.send(first);
+        let theirs = loop {
+            match handshake::reply(&mut link.buffer)? {
+                Some(theirs) => break theirs,
+                None => more(&mut link, clock)?,
             }
-            if link.closed {
-                return Err(Failure::Retry("it closed the connection without an answer".into()));
+        };
+        link.protect(opening.finish(&theirs)?);
+        link.send(self.greeting.as_slice());
+        let frame = loop {
+            match link.frames.pop_front() {
+                Some(frame) => break frame,
+                None => more(&mut link, clock)?,
             }
-            if clock.interrupted() {
-                return Err(Failure::End(BootstrapError::Interrupted("start".into())));
-            }
-            if clock.expired() {
-                return Err(Failure::Retry("it took the connection, but did not answer".into()));
-            }
-            let mut flags = PollFlags::POLLIN;
-            flags.set(PollFlags::POLLOUT, !link.flush());
-            clock.poll(&mut [PollFd::new(link.as_fd(), flags)]).map_err(Failure::End)?;
-        }
+        };
+        let unreadable = |error| Failure::Foreign(format!("unreadable Welcome: {error}"));
+        Ok((link, serde_json::from_slice(&handshake::welcome(frame)?).map_err(unreadable)?))
     }
+}
+
+/// Waits for more of the other side's bytes, or for the end of the clock, for a moment.
+fn more(link: &mut Link, clock: &Clock) -> Result<(), Failure> {
+    if link.closed {
+        return Err(Failure::Retry("it closed the connection without an answer".into()));
+    }
+    if clock.interrupted() {
+        return Err(Failure::End(BootstrapError::Interrupted("start".into())));
+    }
+    if clock.expired() {
+        return Err(Failure::Retry("it took the connection, but did not answer".into()));
+    }
+    let mut flags = PollFlags::POLLIN;
+    flags.set(PollFlags::POLLOUT, !link.flush());
+    clock.poll(&mut [PollFd::new(link.as_fd(), flags)]).map_err(Failure::End)?;
+    link.fill().map_err(handshake::foreign)
 }

@@ -34,10 +34,8 @@ pub(super) enum FrameKind {
     Session = 8,
     /// What the two sides of a visit say to each other.
     Word = 9,
-    /// Listener to connector: a number that the connector's proof must fit.
-    Challenge = 10,
-    /// From both sides: it knows the token.
-    Proof = 11,
+    /// Listener to connector: its message of the handshake, which proves that it knows the token.
+    Proof = 10,
 }
 
 /// One message.
@@ -70,6 +68,11 @@ pub(super) fn encode(kind: FrameKind, step: u64, what: &str, payload: &[u8]) -> 
     out.extend(what.as_bytes());
     out.extend(payload);
     out
+}
+
+/// Bytes of a frame with the longest label and so long a payload.
+pub(super) fn longest(payload_bytes: usize) -> usize {
+    HEADER_BYTES + MAX_LABEL_BYTES + payload_bytes
 }
 
 /// Takes one frame from the front of `buffer`: the frame and its length, `None` while it is incomplete, or what is wrong.

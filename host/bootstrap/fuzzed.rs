@@ -1,55 +1,98 @@
-//! What tests/fuzz feeds: both sides of the handshake, with numbers that are known beforehand.
+//! What tests/fuzz feeds: both sides of the handshake, with keys that are known beforehand, and what comes behind it.
+
+use std::cell::RefCell;
 
 use super::frame::{self, FrameKind};
-use super::handshake::{Failure, Gate, Hello, MAX_HELLO_BYTES, NONCE_BYTES, Nonce, Opening, Refusal, Side};
-use super::handshake::{json, proof};
+use super::greeting::{Hello, Refusal, json};
+use super::handshake::{self, Failure, Key, MAX_HELLO_BYTES, Opening, admit, reply};
 use super::identity::Member;
+use super::seal::Seal;
 
-const OURS: Nonce = [1; NONCE_BYTES];
-const THEIRS: Nonce = [2; NONCE_BYTES];
-const TOKEN: &str = "a token";
+fn connector() -> Key {
+    Key::known("a token", [1; 32])
+}
+
+fn listener() -> Key {
+    Key::known("a token", [2; 32])
+}
+
+/// A connector and its listener: the beginning of the one, the answer of the other, and both seals.
+fn met() -> Option<(Vec<u8>, Vec<u8>, Seal, Seal)> {
+    let (opening, first) = Opening::new(&connector()).ok()?;
+    let mut answer = Vec::new();
+    let listener = admit(&mut first.clone(), &listener(), &mut answer).ok()??;
+    let connector = opening.finish(&reply(&mut answer.clone()).ok()??).ok()?;
+    Some((first, answer, connector, listener))
+}
+
+/// The first frames of connectors: a visitor and a rank.
+pub fn greetings() -> Vec<Vec<u8>> {
+    let hello = Hello { rank: 1, size: 2, member: Member::here() };
+    [FrameKind::Session, FrameKind::Hello].map(|kind| frame::encode(kind, 0, "start", &json(&hello))).to_vec()
+}
+
+/// The first frames of listeners: one that welcomes and one that refuses.
+pub fn answers() -> Vec<Vec<u8>> {
+    let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
+    let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
+    ends.map(|(kind, payload)| frame::encode(kind, 0, "start", &payload)).to_vec()
+}
 
 /// Everything that a connector sends, first a visitor's and then a rank's.
 pub fn connectors() -> Vec<Vec<u8>> {
-    let opening = Opening::with(OURS);
-    let hello = Hello { rank: 1, size: 2, member: Member::here() };
-    let start = [opening.prefix(), proof(TOKEN, Side::Connector, &OURS, &THEIRS)].concat();
-    let greeting = |kind| frame::encode(kind, 0, "start", &json(&hello));
-    [FrameKind::Session, FrameKind::Hello].map(|kind| [&start[..], &greeting(kind)].concat()).to_vec()
+    let whole = |greeting: Vec<u8>| {
+        let (mut bytes, _, mut seal, _) = met()?;
+        seal.close(&greeting, &mut bytes).ok().map(|()| bytes)
+    };
+    greetings().into_iter().filter_map(whole).collect()
 }
 
 /// Everything that a listener sends: one that welcomes and one that refuses.
 pub fn listeners() -> Vec<Vec<u8>> {
-    let challenge = frame::encode(FrameKind::Challenge, 0, "start", &THEIRS);
-    let start = [challenge, proof(TOKEN, Side::Listener, &OURS, &THEIRS)].concat();
-    let refusal = Refusal { why: "two processes claim rank 1".into(), last_word: true };
-    let ends = [(FrameKind::Welcome, json(&Member::here())), (FrameKind::Refuse, json(&refusal))];
-    ends.map(|(kind, payload)| [&start[..], &frame::encode(kind, 0, "start", &payload)].concat()).to_vec()
+    let whole = |answer: Vec<u8>| {
+        let (_, mut bytes, _, mut seal) = met()?;
+        seal.close(&answer, &mut bytes).ok().map(|()| bytes)
+    };
+    answers().into_iter().filter_map(whole).collect()
 }
 
 /// What the listener makes of a connector's bytes; whether it let it in.
 pub fn listen(bytes: &[u8]) -> bool {
-    let (mut gate, mut buffer, mut answer) = (Gate::with(THEIRS), bytes.to_vec(), Vec::new());
-    let ours = gate.step(&mut buffer, TOKEN, &mut answer) == Ok(true);
-    if let (true, Ok(Some((frame, _)))) = (ours, frame::decode(&buffer, MAX_HELLO_BYTES)) {
-        let _ = Hello::of(&frame);
+    let (mut buffer, mut plain) = (bytes.to_vec(), Vec::new());
+    match admit(&mut buffer, &listener(), &mut Vec::new()) {
+        Ok(Some(mut seal)) => {
+            seal.open(&mut buffer, &mut plain, frame::longest(MAX_HELLO_BYTES)).is_ok() && greeting(&plain)
+        }
+        _ => false,
     }
-    ours
 }
 
 /// What the connector makes of a listener's bytes; whether it took it for its own.
-pub fn connect(mut bytes: &[u8]) -> bool {
-    let mut opening = Opening::with(OURS);
-    while let Ok(Some((frame, used))) = frame::decode(bytes, MAX_HELLO_BYTES) {
-        bytes = &bytes[used..];
-        match opening.step(&frame, TOKEN, b"", &mut Vec::new()) {
-            Ok(None) => {}
-            Ok(Some(payload)) => return serde_json::from_slice::<Member>(&payload).is_ok(),
-            Err(Failure::Refused(refusal)) => return refusal.last_word,
-            Err(_) => return false,
-        }
+pub fn connect(bytes: &[u8]) -> bool {
+    let (mut buffer, mut plain) = (bytes.to_vec(), Vec::new());
+    let Ok(Some(theirs)) = reply(&mut buffer) else { return false };
+    let seal = Opening::new(&connector()).and_then(|(opening, _)| opening.finish(&theirs));
+    seal.is_ok_and(|mut seal| {
+        seal.open(&mut buffer, &mut plain, frame::longest(MAX_HELLO_BYTES)).is_ok() && answer(&plain)
+    })
+}
+
+/// What the listener makes of a connector's first frame, once it is opened; whether it is one.
+pub fn greeting(bytes: &[u8]) -> bool {
+    let Ok(Some((frame, _))) = frame::decode(bytes, MAX_HELLO_BYTES) else { return false };
+    // A visitor's words are read by the session.
+    Hello::of(&frame).is_ok() || frame.kind == FrameKind::Session
+}
+
+/// What the connector makes of a listener's first frame, once it is opened; whether it is one.
+pub fn answer(bytes: &[u8]) -> bool {
+    // The same bytes in clear.
+    let _ = reply(&mut bytes.to_vec());
+    let Ok(Some((frame, _))) = frame::decode(bytes, MAX_HELLO_BYTES) else { return false };
+    match handshake::welcome(frame) {
+        Ok(payload) => serde_json::from_slice::<Member>(&payload).is_ok(),
+        Err(failure) => matches!(failure, Failure::Refused(Refusal { last_word: true, .. })),
     }
-    false
 }
 
 /// Frames of a job under way, and the parts in them; whether all bytes were frames.
@@ -68,4 +111,29 @@ pub fn steps() -> Vec<Vec<u8>> {
     let frames = [(FrameKind::Part, &b"second"[..]), (FrameKind::Missing, b"[1,2]"), (FrameKind::All, &all)];
     let encoded = frames.map(|(kind, payload)| frame::encode(kind, 3, "row 4 barrier", payload));
     vec![encoded.concat(), frame::encode(FrameKind::Abort, 1, "failed", b"rail 2 is down")]
+}
+
+/// The same steps as they travel.
+pub fn sealed_steps() -> Vec<Vec<u8>> {
+    let whole = |step: Vec<u8>| {
+        let ((_, _, mut seal, _), mut bytes) = (met()?, Vec::new());
+        // Frames may be cut anywhere.
+        let mut pieces = step.chunks(30);
+        pieces.all(|piece| seal.close(piece, &mut bytes).is_ok()).then_some(bytes)
+    };
+    steps().into_iter().filter_map(whole).collect()
+}
+
+/// What a listener makes of sealed steps; whether all bytes were frames.
+pub fn sealed(bytes: &[u8]) -> bool {
+    thread_local! {
+        static SEAL: RefCell<Option<Seal>> = RefCell::new(met().map(|(_, _, _, listener)| listener));
+    }
+    let (mut buffer, mut plain) = (bytes.to_vec(), Vec::new());
+    let opened = SEAL.with_borrow_mut(|seal| {
+        let Some(seal) = seal else { return false };
+        seal.rewind();
+        seal.open(&mut buffer, &mut plain, frame::MAX_BYTES).is_ok()
+    });
+    frames(&plain) && opened && buffer.is_empty()
 }

@@ -1,47 +1,53 @@
-//! The first bytes of a connection, the same for ranks and visitors: both sides prove that they know the job's token.
+//! The first bytes of a connection, the same for ranks and visitors: a handshake of the Noise protocol, which only those finish
+//! who know the job's token.
 //!
 //! ```text
 //! connector                                                  listener
-//!   magic, protocol version, 32 random bytes            -->
-//!                                                       <--  Challenge: 32 random bytes of its own
-//!   Proof: HMAC(token, "connector", both numbers)       -->
-//!   Hello (a rank) or Session (a visitor)                 -->
-//!                                                       <--  Proof: HMAC(token, "listener", both numbers)
+//!   magic, protocol version, Noise's first message      -->
+//!                                                       <--  Proof: Noise's second message, or Refuse
+//!   (from here on all is sealed)
+//!   Hello (a rank) or Session (a visitor)               -->
 //!                                                       <--  Welcome or Refuse
 //! ```
 //!
-//! HMAC is HMAC-SHA-256, compared in constant time. The token itself never travels. The listener proves nothing to a side
-//! that has not proved itself, and a Refuse that comes before the listener's Proof ends one attempt and not the search
-//! ([`Refusal::last_word`] counts only behind it).
+//! The pattern is `NNpsk0`: both sides choose a key for this one connection, and a key made of the token goes into all that
+//! follows. The token itself never travels. Magic and version go into it too, so that nobody between can change them.
+//! Frames behind the handshake are encrypted and authenticated ([`seal`](super::seal)).
+//!
+//! Both messages say that their sender knows the token. The first may be a recorded one; so a connector has proved itself when
+//! its first sealed frame has been opened, and not before. A Refuse that comes in clear ends one attempt and not the search
+//! ([`Refusal::last_word`] counts only where it is sealed).
 //!
 //! What others on the network can do:
 //!
-//! - *Whoever connects* without the token gets random bytes and a refusal. He can take up the places of
-//!   [`acceptor`](super::acceptor) for others who are no further than he is, and nothing else.
-//! - *Whoever listens in* learns what is said behind the handshake: host names, addresses of rails, keys of registered
-//!   memory, immediates. He cannot use a recorded handshake again, since both numbers are fresh. With a key that he saw he can
-//!   write where its holder can, as long as that registration lives, if he reaches the rail. From a recorded handshake he can
-//!   try tokens on his own machine: a token has to be random (128 bits: `openssl rand -hex 16`), not a word.
-//! - *Whoever answers in rank 0's place* gets a proof that fits nothing but this one connection, and can try tokens with it.
-//! - *Whoever sits in the middle* can pass the handshake on and then change what follows, which is neither encrypted nor
-//!   signed. Where that is to be feared, the network itself has to prevent it (a VPC, WireGuard); the rails' own traffic is
-//!   open there too.
+//! - *Whoever connects* without the token gets a refusal; with a recorded first message, an answer that he cannot read. He can
+//!   take up the places of [`acceptor`](super::acceptor) for others who are no further than he is, and nothing else.
+//! - *Whoever listens in* sees who talks to whom, when, and how much. What is said he cannot read, also not later, when he has
+//!   learnt the token. From a recorded handshake he can try tokens on his own machine: a token has to be random (128 bits:
+//!   `openssl rand -hex 16`), not a word.
+//! - *Whoever answers in rank 0's place* gets a message that fits nothing but this one connection, and can try tokens with it.
+//! - *Whoever sits in the middle* can cut the connection, hold bytes back, or spoil them, which is found. He can also pretend
+//!   that the other side is no ginlab, or refuses: before the seal nothing is sure.
+//! - *Whoever knows the token* can be any rank and any server, and read and change everything as the one in the middle.
+//!
+//! The rails' own traffic is not sealed, nor are bytes that a visit has given up its words for
+//! ([`Session::into_stream`](super::session::Session::into_stream)).
 
-use std::io;
+use std::fmt::{self, Display};
 
-use hmac::{Hmac, KeyInit, Mac};
-use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use blake2::{Blake2s256, Digest};
+use snow::HandshakeState;
 
 use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
-use super::identity::Member;
+use super::greeting::Refusal;
+use super::seal::Seal;
 use ginlab_base::text::printable;
 
 const MAGIC: [u8; 8] = *b"ginlab\r\n";
 
 /// Raised whenever frames or their meaning change.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// The longest token.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
@@ -49,76 +55,72 @@ pub(super) const MAX_TOKEN_BYTES: usize = 256;
 /// A Hello is small; whoever announces more is no rank.
 pub(super) const MAX_HELLO_BYTES: usize = 4096;
 
-pub(super) const NONCE_BYTES: usize = 32;
-const PREFIX_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
+/// Each side's message of the handshake: its key of this connection, and a tag.
+const NOISE_BYTES: usize = 32 + 16;
 
-/// What a connector says of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hello {
-    pub rank: usize,
-    pub size: usize,
-    pub member: Member,
+/// Magic and protocol version.
+const START_BYTES: usize = MAGIC.len() + 4;
+
+/// A token, as Noise takes it.
+#[derive(Clone)]
+pub(super) struct Key {
+    shared: [u8; 32],
+    /// This side's key of the connection. Random where there is none; tests/fuzz has some.
+    own: Option<[u8; 32]>,
 }
 
-/// The payload of a Refuse.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Refusal {
-    pub why: String,
-    /// Rank 0 of the right job has spoken: trying other addresses is of no use.
-    pub last_word: bool,
-}
-
-impl Refusal {
-    /// From the payload of a frame; its words are fit to be shown.
-    pub fn parse(payload: &[u8]) -> Result<Refusal, serde_json::Error> {
-        let refusal: Refusal = serde_json::from_slice(payload)?;
-        Ok(Refusal { why: printable(&refusal.why), ..refusal })
+/// Secrets are not shown.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
     }
 }
 
-/// A number that is used once.
-pub(super) type Nonce = [u8; NONCE_BYTES];
+impl Key {
+    pub fn of(token: &str) -> Key {
+        let shared = Blake2s256::new().chain_update(b"ginlab job token\0").chain_update(token).finalize().into();
+        Key { shared, own: None }
+    }
 
-fn nonce() -> io::Result<Nonce> {
-    let mut bytes = [0; NONCE_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(format!("no random numbers: {error}")))?;
-    Ok(bytes)
+    pub fn known(token: &str, own: [u8; 32]) -> Key {
+        Key { own: Some(own), ..Key::of(token) }
+    }
+}
+
+/// What a connection begins with, in clear.
+fn start() -> Vec<u8> {
+    [&MAGIC[..], &PROTOCOL.to_le_bytes()].concat()
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Side {
+enum Side {
     Connector,
     Listener,
 }
 
-/// What the side has to know for its proof. Each side's is its own, so that nobody can hand a proof back to its maker.
-fn mac(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Hmac<Sha256> {
-    // HMAC takes keys of any length.
-    let mut mac = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("a key of any length");
-    mac.update(b"ginlab bootstrap 2 ");
-    mac.update(match side {
-        Side::Connector => b"connector",
-        Side::Listener => b"listener ",
-    });
-    mac.update(connector);
-    mac.update(listener);
-    mac
+/// A side before the first message.
+fn side(side: Side, key: &Key) -> Result<HandshakeState, snow::Error> {
+    let start = start();
+    let mut noise =
+        snow::Builder::new("Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse()?).prologue(&start)?.psk(0, &key.shared)?;
+    if let Some(own) = &key.own {
+        noise = noise.fixed_ephemeral_key_for_testing_only(own);
+    }
+    match side {
+        Side::Connector => noise.build_initiator(),
+        Side::Listener => noise.build_responder(),
+    }
 }
 
-pub(super) fn proof(token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> Vec<u8> {
-    frame::encode(FrameKind::Proof, 0, "start", &mac(token, side, connector, listener).finalize().into_bytes())
+/// The next message of the handshake, which carries nothing else.
+fn message(noise: &mut HandshakeState) -> Result<[u8; NOISE_BYTES], snow::Error> {
+    let mut message = [0; NOISE_BYTES];
+    noise.write_message(&[], &mut message).map(|_| message)
 }
 
-/// In constant time.
-fn proves(frame: &Frame, token: &str, side: Side, connector: &Nonce, listener: &Nonce) -> bool {
-    frame.kind == FrameKind::Proof && mac(token, side, connector, listener).verify_slice(&frame.payload).is_ok()
-}
-
-/// The listener's side of one connection, up to the other side's proof.
-#[derive(Debug)]
-pub(super) struct Gate {
-    ours: Nonce,
-    theirs: Option<Nonce>,
+/// Takes the other side's message; whether it is right.
+fn takes(noise: &mut HandshakeState, message: &[u8; NOISE_BYTES]) -> bool {
+    noise.read_message(message, &mut [0; NOISE_BYTES]).is_ok()
 }
 
 /// Somebody who is not let in, and why.
@@ -130,52 +132,29 @@ pub(super) enum Unwanted {
     Other(String),
 }
 
-impl Gate {
-    /// For a connection that has just been accepted.
-    pub fn new() -> io::Result<Gate> {
-        Ok(Gate::with(nonce()?))
+/// The listener's side of one connection. Takes the beginning from the front of `buffer`, and appends the answer to `answer`; the
+/// seal of all that follows, or `None` while more bytes are needed. The other side may still be somebody who repeats a message
+/// of another: it has proved itself when the seal has opened its first frame.
+pub(super) fn admit(buffer: &mut Vec<u8>, key: &Key, answer: &mut Vec<u8>) -> Result<Option<Seal>, Unwanted> {
+    let Some(theirs) = first_message(buffer)? else { return Ok(None) };
+    let unable = |error| Unwanted::Stranger(format!("this side cannot answer it: {error}"));
+    let mut noise = side(Side::Listener, key).map_err(unable)?;
+    if !takes(&mut noise, &theirs) {
+        return Err(Unwanted::Other(
+            "it has another job token: set GINLAB_TOKEN to the same secret on every rank of the job".into(),
+        ));
     }
-
-    pub(super) fn with(ours: Nonce) -> Gate {
-        Gate { ours, theirs: None }
-    }
-
-    /// Takes what has arrived from the front of `buffer`, and appends to `answer` what is to be sent; whether the other side knows
-    /// the token, for which more bytes may be needed. Not called again then: what is left in the buffer are ordinary frames.
-    pub fn step(&mut self, buffer: &mut Vec<u8>, token: &str, answer: &mut Vec<u8>) -> Result<bool, Unwanted> {
-        let theirs = match self.theirs {
-            Some(theirs) => theirs,
-            None => {
-                let Some(theirs) = prefix(buffer)? else { return Ok(false) };
-                buffer.drain(..PREFIX_BYTES);
-                answer.extend(frame::encode(FrameKind::Challenge, 0, "start", &self.ours));
-                *self.theirs.insert(theirs)
-            }
-        };
-        match frame::decode(buffer, NONCE_BYTES) {
-            Ok(None) => Ok(false),
-            Ok(Some((frame, used))) if proves(&frame, token, Side::Connector, &theirs, &self.ours) => {
-                buffer.drain(..used);
-                answer.extend(proof(token, Side::Listener, &theirs, &self.ours));
-                Ok(true)
-            }
-            Ok(Some((Frame { kind: FrameKind::Proof, .. }, _))) => Err(Unwanted::Other(
-                "it has another job token: set GINLAB_TOKEN to the same secret on every rank of the job".into(),
-            )),
-            Ok(Some(_)) | Err(_) => Err(stranger()),
-        }
-    }
+    buffer.drain(..START_BYTES + NOISE_BYTES);
+    let ours = message(&mut noise).map_err(unable)?;
+    answer.extend(frame::encode(FrameKind::Proof, 0, "start", &ours));
+    Seal::new(noise).map(Some).map_err(unable)
 }
 
-fn stranger() -> Unwanted {
-    Unwanted::Stranger("it is not a ginlab".to_owned())
-}
-
-/// The connector's number, from the first bytes of a connection; `None` while they are incomplete.
-fn prefix(buffer: &[u8]) -> Result<Option<Nonce>, Unwanted> {
+/// The connector's message, from the first bytes of a connection; `None` while they are incomplete.
+fn first_message(buffer: &[u8]) -> Result<Option<[u8; NOISE_BYTES]>, Unwanted> {
     let known = buffer.len().min(MAGIC.len());
     if buffer[..known] != MAGIC[..known] {
-        return Err(stranger());
+        return Err(Unwanted::Stranger("it is not a ginlab".to_owned()));
     }
     let Some((version, rest)) = buffer[known..].split_first_chunk::<4>() else { return Ok(None) };
     let version = u32::from_le_bytes(*version);
@@ -185,14 +164,6 @@ fn prefix(buffer: &[u8]) -> Result<Option<Nonce>, Unwanted> {
         return Err(Unwanted::Other(why));
     }
     Ok(rest.first_chunk().copied())
-}
-
-/// The connector's side of one connection, up to Welcome or Refuse.
-#[derive(Debug)]
-pub(super) struct Opening {
-    ours: Nonce,
-    theirs: Option<Nonce>,
-    proven: bool,
 }
 
 /// Why a connection to a listener came to nothing.
@@ -208,200 +179,216 @@ pub(super) enum Failure {
     End(BootstrapError),
 }
 
+/// The connector's side of one connection, up to the listener's message.
+#[derive(Debug)]
+pub(super) struct Opening(HandshakeState);
+
 impl Opening {
-    /// For a connection that has just been opened.
-    pub fn new() -> io::Result<Opening> {
-        Ok(Opening::with(nonce()?))
+    /// For a connection that has just been opened, and what to send first.
+    pub fn new(key: &Key) -> Result<(Opening, Vec<u8>), Failure> {
+        let unable = |error| Failure::Retry(format!("this side cannot begin: {error}"));
+        let mut noise = side(Side::Connector, key).map_err(unable)?;
+        let first = message(&mut noise).map_err(unable)?;
+        Ok((Opening(noise), [&start()[..], &first].concat()))
     }
 
-    pub(super) fn with(ours: Nonce) -> Opening {
-        Opening { ours, theirs: None, proven: false }
-    }
-
-    /// What to send first.
-    pub fn prefix(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend(PROTOCOL.to_le_bytes());
-        out.extend(self.ours);
-        out
-    }
-
-    /// Takes a frame of the listener's, and appends to `answer` what is to be sent: the proof, and the greeting behind it. The
-    /// payload of its Welcome is the end; before, there is more to come.
-    pub fn step(
-        &mut self,
-        frame: &Frame,
-        token: &str,
-        greeting: &[u8],
-        answer: &mut Vec<u8>,
-    ) -> Result<Option<Vec<u8>>, Failure> {
-        let foreign = |why: String| Err(Failure::Foreign(format!("not a ginlab of this job: {why}")));
-        match (frame.kind, self.theirs, self.proven) {
-            (FrameKind::Challenge, None, _) => {
-                let Ok(theirs) = Nonce::try_from(&*frame.payload) else {
-                    return foreign(format!("a challenge of {} bytes", frame.payload.len()));
-                };
-                self.theirs = Some(theirs);
-                answer.extend(proof(token, Side::Connector, &self.ours, &theirs));
-                answer.extend(greeting);
-                Ok(None)
-            }
-            (FrameKind::Proof, Some(theirs), false) => {
-                self.proven = proves(frame, token, Side::Listener, &self.ours, &theirs);
-                if self.proven { Ok(None) } else { foreign("it does not know the job's token".into()) }
-            }
-            (FrameKind::Welcome, _, true) => Ok(Some(frame.payload.clone())),
-            (FrameKind::Refuse, _, proven) => match Refusal::parse(&frame.payload) {
-                Ok(refusal) => {
-                    let last_word = refusal.last_word && proven;
-                    Err(Failure::Refused(Refusal { last_word, ..refusal }))
-                }
-                Err(error) => foreign(format!("unreadable Refuse: {}", printable(&error.to_string()))),
-            },
-            (other, ..) => foreign(format!("{other:?} out of turn")),
+    /// Takes the listener's message; the seal of all that follows.
+    pub fn finish(self, theirs: &[u8; NOISE_BYTES]) -> Result<Seal, Failure> {
+        let Opening(mut noise) = self;
+        if !takes(&mut noise, theirs) {
+            return Err(foreign("it does not know the job's token"));
         }
+        Seal::new(noise).map_err(foreign)
     }
 }
 
-impl Hello {
-    /// From the first frame behind the proof, or why it is none; its words are fit to be shown.
-    pub fn of(frame: &Frame) -> Result<Hello, String> {
-        match frame.kind {
-            FrameKind::Hello => match serde_json::from_slice::<Hello>(&frame.payload) {
-                Ok(hello) => Ok(Hello { member: hello.member.printable(), ..hello }),
-                Err(error) => Err(format!("unreadable Hello: {}", printable(&error.to_string()))),
-            },
-            FrameKind::Session => {
-                Err("it comes for a visit, and here ranks of a job meet: the address is wrong".into())
-            }
-            other => Err(format!("{other:?} before Hello")),
-        }
+/// Takes the listener's message from the front of `buffer`, or its refusal; `None` while more bytes are needed.
+pub(super) fn reply(buffer: &mut Vec<u8>) -> Result<Option<[u8; NOISE_BYTES]>, Failure> {
+    let Some((frame, used)) = frame::decode(buffer, MAX_HELLO_BYTES).map_err(foreign)? else { return Ok(None) };
+    buffer.drain(..used);
+    match frame.kind {
+        FrameKind::Proof => match frame.payload.as_slice().try_into() {
+            Ok(message) => Ok(Some(message)),
+            Err(_) => Err(foreign(format_args!("a proof of {} bytes", frame.payload.len()))),
+        },
+        FrameKind::Refuse => Err(refused(&frame, false)),
+        other => Err(foreign(format_args!("{other:?} out of turn"))),
     }
 }
 
-/// JSON of one of our own small types, which cannot fail; an empty payload would be refused by the reader.
-pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
+/// The words of welcome, from the first sealed frame of the listener's.
+pub(super) fn welcome(frame: Frame) -> Result<Vec<u8>, Failure> {
+    match frame.kind {
+        FrameKind::Welcome => Ok(frame.payload),
+        FrameKind::Refuse => Err(refused(&frame, true)),
+        other => Err(foreign(format_args!("{other:?} out of turn"))),
+    }
+}
+
+/// A refusal, which is the last word only behind the proof.
+fn refused(frame: &Frame, proven: bool) -> Failure {
+    match Refusal::parse(&frame.payload) {
+        Ok(refusal) => Failure::Refused(Refusal { last_word: refusal.last_word && proven, ..refusal }),
+        Err(error) => foreign(format_args!("unreadable Refuse: {}", printable(&error.to_string()))),
+    }
+}
+
+pub(super) fn foreign(why: impl Display) -> Failure {
+    Failure::Foreign(format!("not a ginlab of this job: {why}"))
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::greeting::json;
 
-    fn frames(bytes: &[u8]) -> Vec<Frame> {
-        let (mut frames, mut at) = (Vec::new(), 0);
-        while let Some((frame, used)) = frame::decode(&bytes[at..], frame::MAX_BYTES).unwrap() {
-            frames.push(frame);
-            at += used;
-        }
-        assert_eq!(at, bytes.len());
-        frames
+    /// What each side has sent, the listener's judgement, and what the connector makes of it.
+    struct Meeting {
+        sent: Vec<u8>,
+        answered: Vec<u8>,
+        listener: Result<Option<Seal>, Unwanted>,
+        connector: Result<Seal, Failure>,
     }
 
-    /// Both sides with these tokens: what each has sent, and how the listener judges.
-    fn meet(connector: &str, listener: &str) -> (Vec<u8>, Vec<u8>, Result<bool, Unwanted>, Opening) {
-        let (mut gate, mut opening) = (Gate::new().unwrap(), Opening::new().unwrap());
-        let (mut sent, mut answered) = (opening.prefix(), Vec::new());
-        let mut buffer = sent.clone();
-        assert_eq!(gate.step(&mut buffer, listener, &mut answered), Ok(false));
-        let mut answer = Vec::new();
-        assert_eq!(opening.step(&frames(&answered)[0], connector, b"greeting", &mut answer), Ok(None));
-        sent.extend(&answer);
-        buffer.extend(&answer);
-        let knock = gate.step(&mut buffer, listener, &mut answered);
-        if knock == Ok(true) {
-            assert_eq!(buffer, b"greeting");
-        }
-        (sent, answered, knock, opening)
+    /// Both sides with these tokens.
+    fn meet(connector: &str, listener: &str) -> Meeting {
+        let (opening, sent) = Opening::new(&Key::of(connector)).unwrap();
+        let (mut buffer, mut answered) = (sent.clone(), Vec::new());
+        let listener = admit(&mut buffer, &Key::of(listener), &mut answered);
+        let connector = match reply(&mut answered.clone()) {
+            Ok(Some(theirs)) => opening.finish(&theirs),
+            Ok(None) => Err(Failure::Retry("no answer".into())),
+            Err(failure) => Err(failure),
+        };
+        Meeting { sent, answered, listener, connector }
+    }
+
+    /// A connector's seal and its listener's.
+    pub fn seals() -> (Seal, Seal) {
+        let Meeting { listener, connector, .. } = meet("t", "t");
+        (connector.unwrap(), listener.unwrap().unwrap())
+    }
+
+    /// What one side says in one sealed message, as the other side hears it.
+    fn said(from: &mut Seal, to: &mut Seal, words: &[u8]) -> Vec<u8> {
+        let (mut bytes, mut plain) = (Vec::new(), Vec::new());
+        from.close(words, &mut bytes).unwrap();
+        assert!(!bytes.windows(words.len()).any(|window| window == words), "in clear");
+        to.open(&mut bytes, &mut plain, usize::MAX).unwrap();
+        plain
+    }
+
+    fn knock(bytes: &[u8]) -> Result<bool, Unwanted> {
+        admit(&mut bytes.to_vec(), &Key::of("t"), &mut Vec::new()).map(|seal| seal.is_some())
+    }
+
+    fn frame_of(kind: FrameKind, payload: &[u8]) -> Frame {
+        Frame { kind, step: 0, label: String::new(), payload: payload.to_vec() }
+    }
+
+    fn is_foreign<T>(outcome: Result<T, Failure>, part: &str) -> bool {
+        outcome.is_err_and(|failure| matches!(failure, Failure::Foreign(why) if why.contains(part)))
     }
 
     #[test]
-    fn the_words_of_a_greeting_are_fit_to_be_shown() {
-        let member = Member { host: "a\u{1b}[31mb".into(), pid: 7, identity: "c".into() };
-        let hello = Hello { rank: 1, size: 2, member };
-        let payload = serde_json::to_vec(&hello).unwrap();
-        let frame = Frame { kind: FrameKind::Hello, step: 0, label: String::new(), payload };
-        let read = Hello::of(&frame).unwrap();
-        assert!(!read.member.host.contains('\u{1b}') && read.member.pid == 7, "{read:?}");
-    }
-
-    #[test]
-    fn both_sides_prove_the_token_and_neither_sends_it() {
-        let (sent, answered, knock, mut opening) = meet("a secret", "a secret");
-        assert_eq!(knock, Ok(true));
+    fn both_sides_meet_and_neither_sends_the_token() {
+        let Meeting { sent, answered, listener, connector } = meet("a secret", "a secret");
         for bytes in [&sent, &answered] {
             assert!(!bytes.windows(8).any(|window| window == b"a secret"));
         }
-        let welcome = frame::encode(FrameKind::Welcome, 0, "start", b"me");
-        let proof = &frames(&answered)[1];
-        let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "a secret", b"", &mut Vec::new());
-        // Not before the proof.
-        assert!(matches!(step(&mut opening, &frames(&welcome)[0]), Err(Failure::Foreign(_))));
-        assert_eq!(step(&mut opening, proof), Ok(None));
-        assert_eq!(step(&mut opening, &frames(&welcome)[0]), Ok(Some(b"me".to_vec())));
-        assert!(
-            matches!(meet("another", "a secret").2, Err(Unwanted::Other(why)) if why.contains("another job token"))
-        );
+        let (mut ours, mut theirs) = (connector.unwrap(), listener.unwrap().unwrap());
+        assert_eq!(said(&mut ours, &mut theirs, b"who I am"), b"who I am");
+        assert_eq!(said(&mut theirs, &mut ours, b"welcome, you"), b"welcome, you");
+    }
+
+    #[test]
+    fn another_token_is_told_by_either_side() {
+        let Meeting { sent, answered, listener, .. } = meet("another", "a secret");
+        assert!(matches!(listener, Err(Unwanted::Other(why)) if why.contains("another job token")));
+        assert!(answered.is_empty(), "who has proved nothing learns nothing");
+        // One that answers whatever the token is.
+        let mut answered = Vec::new();
+        admit(&mut sent.clone(), &Key::of("another"), &mut answered).unwrap().unwrap();
+        let (opening, _) = Opening::new(&Key::of("a secret")).unwrap();
+        assert!(is_foreign(opening.finish(&reply(&mut answered).unwrap().unwrap()), "does not know the job's token"));
+        assert_ne!(Key::of("a").shared, Key::of("b").shared);
+        assert_ne!(Key::of("").shared, Key::of("\0").shared);
     }
 
     #[test]
     fn nothing_that_was_recorded_is_of_use() {
-        let (sent, answered, ..) = meet("t", "t");
-        // The connector's whole part again, to a listener that chooses another number.
-        let (mut gate, mut answer) = (Gate::new().unwrap(), Vec::new());
-        assert!(matches!(gate.step(&mut sent.clone(), "t", &mut answer), Err(Unwanted::Other(_))));
-        assert_eq!(frames(&answer).len(), 1, "a challenge, and no proof of the listener's");
+        let Meeting { sent, answered, connector, .. } = meet("t", "t");
+        let mut hello = Vec::new();
+        connector.unwrap().close(b"hello", &mut hello).unwrap();
+        // The connector's whole part again: the seal is another one.
+        let (mut buffer, mut answer) = ([sent.clone(), hello].concat(), Vec::new());
+        let mut seal = admit(&mut buffer, &Key::of("t"), &mut answer).unwrap().unwrap();
+        let mut plain = Vec::new();
+        let why = seal.open(&mut buffer, &mut plain, usize::MAX).unwrap_err();
+        assert!(why.contains("repeated on its way") && plain.is_empty(), "{why}");
         // The listener's whole part again.
-        let mut opening = Opening::new().unwrap();
-        let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "t", b"", &mut Vec::new());
-        assert_eq!(step(&mut opening, &frames(&answered)[0]), Ok(None));
-        assert!(matches!(step(&mut opening, &frames(&answered)[1]), Err(Failure::Foreign(_))));
-        // The connector's own proof, handed back to it.
-        let (mut opening, mut own) = (Opening::new().unwrap(), Vec::new());
-        assert_eq!(opening.step(&frames(&answered)[0], "t", b"", &mut own), Ok(None));
-        assert!(matches!(step(&mut opening, &frames(&own)[0]), Err(Failure::Foreign(_))));
+        let (opening, _) = Opening::new(&Key::of("t")).unwrap();
+        assert!(is_foreign(opening.finish(&reply(&mut answered.clone()).unwrap().unwrap()), "token"));
+        // The connector's own message, handed back to it.
+        let (opening, own) = Opening::new(&Key::of("t")).unwrap();
+        assert!(is_foreign(opening.finish(own[START_BYTES..].try_into().unwrap()), "token"));
     }
 
     #[test]
-    fn a_refusal_is_the_last_word_only_of_who_has_proved_the_token() {
+    fn a_refusal_is_the_last_word_only_where_it_is_sealed() {
         let refusal = Refusal { why: "no\x1b[2J".into(), last_word: true };
-        let refuse = &frames(&frame::encode(FrameKind::Refuse, 0, "start", &json(&refusal)))[0];
-        let (_, answered, _, mut opening) = meet("t", "t");
-        let step = |opening: &mut Opening, frame: &Frame| opening.step(frame, "t", b"", &mut Vec::new());
-        let expected = |last_word| Err(Failure::Refused(Refusal { why: "no?[2J".into(), last_word }));
-        assert_eq!(step(&mut opening, refuse), expected(false));
-        assert_eq!(step(&mut opening, &frames(&answered)[1]), Ok(None));
-        assert_eq!(step(&mut opening, refuse), expected(true));
+        let expected = |last_word| Failure::Refused(Refusal { why: "no?[2J".into(), last_word });
+        let mut clear = frame::encode(FrameKind::Refuse, 0, "start", &json(&refusal));
+        assert_eq!(reply(&mut clear), Err(expected(false)));
+        assert_eq!(welcome(frame_of(FrameKind::Refuse, &json(&refusal))), Err(expected(true)));
+        assert!(is_foreign(welcome(frame_of(FrameKind::Refuse, b"{")), "unreadable Refuse"));
+    }
+
+    #[test]
+    fn a_welcome_counts_only_where_it_is_sealed() {
+        assert_eq!(welcome(frame_of(FrameKind::Welcome, b"me")), Ok(b"me".to_vec()));
+        assert!(is_foreign(welcome(frame_of(FrameKind::Part, b"me")), "Part out of turn"));
+        let replies = [(FrameKind::Welcome, 2, "Welcome out of turn"), (FrameKind::Proof, 47, "a proof of 47 bytes")];
+        for (kind, bytes, why) in replies {
+            assert!(is_foreign(reply(&mut frame::encode(kind, 0, "start", &vec![0; bytes])), why), "{why}");
+        }
+        let long = frame::encode(FrameKind::Proof, 0, "start", &[0; MAX_HELLO_BYTES + 1]);
+        assert!(is_foreign(reply(&mut long[..16].to_vec()), "a message of 4097 bytes"));
     }
 
     #[test]
     fn every_cut_is_incomplete() {
-        let (sent, ..) = meet("secret", "secret");
-        let last = sent.len() - b"greeting".len();
-        for cut in 0..last {
-            let mut gate = Gate::new().unwrap();
-            assert_eq!(gate.step(&mut sent[..cut].to_vec(), "secret", &mut Vec::new()), Ok(false), "{cut}");
+        let Meeting { sent, answered, .. } = meet("t", "t");
+        for cut in 0..sent.len() {
+            assert_eq!(knock(&sent[..cut]), Ok(false), "{cut}");
+        }
+        assert_eq!(knock(&sent), Ok(true));
+        for cut in 0..answered.len() {
+            assert_eq!(reply(&mut answered[..cut].to_vec()), Ok(None), "{cut}");
         }
     }
 
     #[test]
     fn strangers_and_other_versions() {
-        let knock = |bytes: &[u8]| Gate::new().unwrap().step(&mut bytes.to_vec(), "t", &mut Vec::new());
-        assert_eq!(knock(b"GET / HTTP/1.1\r\n"), Err(stranger()));
-        assert_eq!(knock(b"g\0"), Err(stranger()));
-        let mut newer = Opening::new().unwrap().prefix();
-        newer[8] = 9;
-        assert!(matches!(knock(&newer), Err(Unwanted::Other(why)) if why.contains("protocol 9")));
-        // Behind the prefix: another frame than a proof, one that is too long, and none at all.
-        let prefix = Opening::new().unwrap().prefix();
-        let hello = frame::encode(FrameKind::Hello, 0, "start", b"{}");
-        let long = frame::encode(FrameKind::Proof, 0, "start", &[0; 33]);
-        for garbage in [&hello[..], &long, &[0xff; 16]] {
-            assert_eq!(knock(&[&prefix, garbage].concat()), Err(stranger()));
+        for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"g\0"] {
+            assert_eq!(knock(bytes), Err(Unwanted::Stranger("it is not a ginlab".into())));
         }
-        let short = frame::encode(FrameKind::Proof, 0, "start", &[0; 31]);
-        assert!(matches!(knock(&[&prefix[..], &short].concat()), Err(Unwanted::Other(_))));
+        let (_, first) = Opening::new(&Key::of("t")).unwrap();
+        for version in [2, 9] {
+            let mut other = first.clone();
+            other[8] = version;
+            let said = format!("protocol {version}, this side 3");
+            // Before the rest has come.
+            for bytes in [&other[..START_BYTES], &other] {
+                assert!(matches!(knock(bytes), Err(Unwanted::Other(why)) if why.contains(&said)));
+            }
+        }
+        for at in START_BYTES..first.len() {
+            let mut spoilt = first.clone();
+            spoilt[at] ^= 1;
+            assert!(matches!(knock(&spoilt), Err(Unwanted::Other(why)) if why.contains("another job token")), "{at}");
+        }
     }
 }

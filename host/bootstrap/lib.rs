@@ -25,12 +25,16 @@ mod error;
 mod frame;
 #[doc(hidden)]
 pub mod fuzzed;
+mod greeting;
 mod handshake;
 mod identity;
 mod link;
 mod local;
+#[cfg(test)]
+mod middle;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod seal;
 pub mod session;
 mod star;
 mod tcp;
@@ -52,7 +56,7 @@ use acceptor::Acceptor;
 use connect::Search;
 use frame::FrameKind;
 use ginlab_base::pairing::Pairing;
-use handshake::Hello;
+use greeting::Hello;
 use star::Star;
 use wait::Clock;
 
@@ -211,7 +215,7 @@ impl Bootstrap {
     ) -> Result<Self, BootstrapError> {
         let clock = Clock::new(options.timeout, options.interrupt);
         let mut star = Star::new(rank, checked_size(size)?, None);
-        let hello = handshake::json(&Hello { rank, size, member: Member::here() });
+        let hello = greeting::json(&Hello { rank, size, member: Member::here() });
         let greeting = frame::encode(FrameKind::Hello, 0, "start", &hello);
         let search = Search { place: master, token: tcp::checked_token(token)?, greeting, rank: Some(rank) };
         let (mut link, member) = search.connect::<Member>(candidates, &clock)?;
@@ -242,7 +246,7 @@ impl Bootstrap {
             #[cfg(feature = "mpi")]
             session: None,
         };
-        let mine = handshake::json(&Member::here());
+        let mine = greeting::json(&Member::here());
         let infos = opened.guard(|star| star.exchange(&mine, usize::MAX, "start", &mut clock, acceptor.as_mut()))?;
         // Nobody is expected any more: the port closes.
         drop(acceptor);
@@ -333,7 +337,7 @@ impl Bootstrap {
 
     /// Compares what must be the same on all ranks. All ranks get the same one-line error for the first difference.
     pub fn compare(&mut self, fingerprint: Vec<(String, String)>) -> Result<(), BootstrapError> {
-        let all = self.all_gather(&handshake::json(&fingerprint), "comparison of options")?;
+        let all = self.all_gather(&greeting::json(&fingerprint), "comparison of options")?;
         let parsed: Result<Vec<Vec<(String, String)>>, _> = all.iter().map(|one| serde_json::from_slice(one)).collect();
         let difference = match parsed {
             Ok(fingerprints) => detect::first_difference(&fingerprints),

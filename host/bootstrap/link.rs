@@ -11,6 +11,7 @@ use super::error::BootstrapError;
 use super::frame::{self, Frame, FrameKind};
 use super::handshake::MAX_HELLO_BYTES;
 use super::identity::Member;
+use super::seal::{MAX_PIECE_BYTES, Seal};
 use ginlab_base::text::printable;
 
 /// A peer that follows the protocol never has more frames under way than this; reading stops here.
@@ -35,15 +36,23 @@ pub(super) struct Link {
     /// The other side's address.
     pub from: SocketAddr,
     pub member: Member,
-    /// What has come and is no whole frame yet, or the beginning of a handshake.
+    /// What has come and is no whole sealed message yet, or the beginning of a handshake.
     pub buffer: Vec<u8>,
+    /// What was opened and is no whole frame yet.
+    plain: Vec<u8>,
+    /// Of all that travels, once both sides have shaken hands.
+    seal: Option<Seal>,
     /// The largest payload that is read: little, until the other side has proved itself.
     pub longest: usize,
     pub frames: VecDeque<Frame>,
     /// The peer has closed, or the connection broke.
     pub closed: bool,
+    /// Sealed piece by piece when the socket takes them: frames of a gather are long, and are the same for many links.
     unsent: VecDeque<Arc<[u8]>>,
-    /// Bytes of the first of them that have gone.
+    /// Bytes of the first of them that were sealed.
+    taken: usize,
+    /// As it travels, and how much of it has gone.
+    wire: Vec<u8>,
     gone: usize,
 }
 
@@ -56,8 +65,26 @@ impl Link {
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         // In place of who has not said yet who it is.
         let (member, longest) = (Member::default(), MAX_HELLO_BYTES);
-        let (buffer, frames, unsent) = (Vec::new(), VecDeque::new(), VecDeque::new());
-        Ok(Link { stream, from, member, buffer, longest, frames, closed: false, unsent, gone: 0 })
+        let (buffer, plain, wire) = (Vec::new(), Vec::new(), Vec::new());
+        let (frames, unsent) = (VecDeque::new(), VecDeque::new());
+        let (seal, closed, taken, gone) = (None, false, 0, 0);
+        Ok(Link { stream, from, member, buffer, plain, seal, longest, frames, closed, unsent, taken, wire, gone })
+    }
+
+    /// From here on everything is sealed, in both directions.
+    pub fn protect(&mut self, seal: Seal) {
+        self.seal = Some(seal);
+    }
+
+    /// Whether everything is sealed.
+    pub fn is_protected(&self) -> bool {
+        self.seal.is_some()
+    }
+
+    /// Bytes that have come and nobody has heard.
+    pub fn unheard(&self) -> usize {
+        let frames = self.frames.iter().map(|frame| frame.payload.len().max(1));
+        self.buffer.len() + self.plain.len() + frames.sum::<usize>()
     }
 
     /// Reads so many bytes of what is there, at most; whether there may be more.
@@ -74,19 +101,29 @@ impl Link {
         }
     }
 
+    /// Makes frames of what has been read. Before the handshake has ended there are none.
+    pub fn decode(&mut self) -> Result<(), String> {
+        let Some(seal) = &mut self.seal else { return Ok(()) };
+        let opened = seal.open(&mut self.buffer, &mut self.plain, frame::longest(self.longest));
+        // What came before a spoilt message still counts.
+        while let Some((frame, used)) = frame::decode(&self.plain, self.longest)? {
+            self.plain.drain(..used);
+            self.frames.push_back(frame);
+        }
+        opened
+    }
+
     /// Reads what is there. An error is garbage; a closed connection is not an error but [`Link::closed`].
     pub fn fill(&mut self) -> Result<(), String> {
-        let mut more = true;
-        loop {
-            while let Some((frame, used)) = frame::decode(&self.buffer, self.longest)? {
-                self.buffer.drain(..used);
-                self.frames.push_back(frame);
+        self.decode()?;
+        while self.wants_more() {
+            let more = self.read(CHUNK_BYTES);
+            self.decode()?;
+            if !more || !self.is_protected() {
+                break;
             }
-            if !more || !self.wants_more() {
-                return Ok(());
-            }
-            more = self.read(CHUNK_BYTES);
         }
+        Ok(())
     }
 
     /// Whether reading further makes sense.
@@ -102,30 +139,47 @@ impl Link {
     /// Sends behind what has not gone yet, as much as the socket takes now.
     pub fn send(&mut self, bytes: impl Into<Arc<[u8]>>) {
         let bytes = bytes.into();
-        if !bytes.is_empty() {
+        if self.is_protected() {
             self.unsent.push_back(bytes);
-            self.flush();
+        } else {
+            self.wire.extend_from_slice(&bytes);
         }
+        self.flush();
     }
 
     /// Sends on; whether all has gone. It has nowhere to go when the connection is closed.
     pub fn flush(&mut self) -> bool {
-        while let Some(first) = self.unsent.front() {
-            match (&self.stream).write(&first[self.gone..]) {
-                Ok(count) => self.gone += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.closed = true;
-                    self.unsent.clear();
+        loop {
+            while self.gone < self.wire.len() {
+                match (&self.stream).write(&self.wire[self.gone..]) {
+                    Ok(count) => self.gone += count,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => self.give_up(),
                 }
             }
-            if self.unsent.front().is_none_or(|first| self.gone == first.len()) {
+            self.wire.clear();
+            self.gone = 0;
+            let (Some(first), Some(seal)) = (self.unsent.front(), &mut self.seal) else { return true };
+            let end = first.len().min(self.taken + MAX_PIECE_BYTES);
+            let sealed = seal.close(&first[self.taken..end], &mut self.wire);
+            self.taken = end;
+            if end == first.len() {
                 self.unsent.pop_front();
-                self.gone = 0;
+                self.taken = 0;
+            }
+            // The numbers of messages are used up, behind 2^64.
+            if sealed.is_err() {
+                self.give_up();
             }
         }
-        true
+    }
+
+    fn give_up(&mut self) {
+        self.closed = true;
+        self.unsent.clear();
+        self.wire.clear();
+        (self.taken, self.gone) = (0, 0);
     }
 
     /// Sends nothing more.

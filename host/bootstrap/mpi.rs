@@ -21,7 +21,7 @@ use super::error::{BootstrapError, Ending, human};
 use super::identity::Member;
 use super::star::Star;
 use super::wait::Clock;
-use super::{Bootstrap, Kind, Options, handshake, local, tcp};
+use super::{Bootstrap, Kind, Options, greeting, local, tcp};
 
 /// Size of the broadcast; MPI wants to know it beforehand on all ranks.
 const OFFER_BYTES: usize = 8192;
@@ -78,7 +78,7 @@ impl Bootstrap {
         } else if rank == 0 {
             let prepared = listen(&options);
             let offer = prepared.as_ref().map(|(_, offer)| offer).map_err(|error| (error.ending(), error.to_string()));
-            broadcast(&world, Some(handshake::json(&offer)), &clock)?;
+            broadcast(&world, Some(greeting::json(&offer)), &clock)?;
             let (listener, Offer { token, .. }) = prepared?;
             Bootstrap::centre(Kind::Mpi, Star::new(0, size, None), Some((listener, &token)), options)?
         } else {

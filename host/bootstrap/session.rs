@@ -1,9 +1,9 @@
 //! Visits: peers that come to a running program one by one, without ranks, and leave when they like.
 //!
-//! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::hello` has the
-//! protocol, and what others on the network can do), and ranks and visitors who come to the wrong acceptor are told so. Behind
-//! that the two sides speak in words: labelled JSON. They wait by tokio, for programs that drive a fabric in the same loop
-//! (the library's `flow`). Every wait is bounded, and ends on Ctrl-C.
+//! A visit is one TCP connection, opened as a rank's is: both sides prove that they know the token (`bootstrap::handshake` has
+//! the protocol, and what others on the network can do), and ranks and visitors who come to the wrong acceptor are told so.
+//! Behind that the two sides speak in words: labelled JSON, encrypted. They wait by tokio, for programs that drive a fabric in
+//! the same loop (the library's `flow`). Every wait is bounded, and ends on Ctrl-C.
 //!
 //! A server takes its visitors from an [`Entrance`], which keeps those who have not proved anything away from it: few at a
 //! time, for a short time, and with few words on stderr.
@@ -28,7 +28,7 @@ use super::acceptor::Acceptor;
 use super::connect::Search;
 use super::error::{BootstrapError, Ending, human};
 use super::frame::{self, Frame, FrameKind};
-use super::handshake::{self, Refusal};
+use super::greeting::{self, Refusal};
 use super::identity::Member;
 use super::link::Link;
 use super::wait::{Clock, SLICE};
@@ -178,7 +178,7 @@ impl Entrance {
                 format!("it is ginlab {theirs}, the server {}: run the same ginlab on both sides", ours.version)
             }
             Ok(card) => {
-                link.send(frame::encode(FrameKind::Welcome, 0, "visit", &handshake::json(&ours)));
+                link.send(frame::encode(FrameKind::Welcome, 0, "visit", &greeting::json(&ours)));
                 return self.come.push_back(Session::new(link, card, self.limit));
             }
         };
@@ -222,7 +222,7 @@ impl Session {
         let (place, token) = (address.to_owned(), token.to_owned());
         // In a thread of its own: looking names up waits too.
         let searching = tokio::task::spawn_blocking(move || {
-            let greeting = frame::encode(FrameKind::Session, 0, "visit", &handshake::json(&Card::here()));
+            let greeting = frame::encode(FrameKind::Session, 0, "visit", &greeting::json(&Card::here()));
             let search = Search { place: &place, token: &token, greeting, rank: None };
             let candidates = || place.to_socket_addrs().map(Iterator::collect).map_err(|error| error.to_string());
             search.connect::<Card>(candidates, &Clock::new(limit, signals::flag()))
@@ -258,7 +258,7 @@ impl Session {
     /// # Errors
     /// When the peer has left, or takes nothing for too long.
     pub async fn say(&mut self, what: &str, word: &impl Serialize) -> Result<(), BootstrapError> {
-        let payload = handshake::json(word);
+        let payload = greeting::json(word);
         if payload.len() > MAX_WORD_BYTES {
             let text = format!("{} bytes; a word has {MAX_WORD_BYTES} at most", payload.len());
             return Err(BootstrapError::system(format_args!("send the word of {what:?}"), text));
@@ -319,7 +319,7 @@ impl Session {
 
     /// Tells the other side why the visit ends, and returns that as an error.
     pub async fn refuse(&mut self, why: String) -> BootstrapError {
-        let refusal = handshake::json(&Refusal { why: why.clone(), last_word: true });
+        let refusal = greeting::json(&Refusal { why: why.clone(), last_word: true });
         // It may have gone already.
         let _ = self.write(frame::encode(FrameKind::Refuse, 0, "visit", &refusal), "refusal").await;
         self.link.shut();
@@ -337,12 +337,12 @@ impl Session {
         self.refused(&why)
     }
 
-    /// The socket, for bytes of any kind from here on.
+    /// The socket, for bytes of any kind from here on: in clear, without the words' seal.
     ///
     /// # Errors
     /// When the peer has said something that was not heard.
     pub fn into_stream(self) -> Result<TcpStream, BootstrapError> {
-        let early = self.link.buffer.len() + self.link.frames.len();
+        let early = self.link.unheard();
         if early > 0 {
             return Err(BootstrapError::unexpected(
                 &self,

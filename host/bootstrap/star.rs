@@ -12,7 +12,7 @@ use super::acceptor::Acceptor;
 use super::children::Children;
 use super::error::{BootstrapError, Ending};
 use super::frame::{self, FrameKind, MAX_BYTES};
-use super::handshake::{self, Hello};
+use super::greeting::{self, Hello};
 use super::identity::Member;
 use super::link::{Link, last_words_of};
 use super::wait::Clock;
@@ -88,7 +88,7 @@ impl Star {
                 acceptor.refuse(link, why.clone(), true);
                 return Err(BootstrapError::failed(format!("{peer} cannot join: {why}")));
             }
-            link.send(frame::encode(FrameKind::Welcome, 0, "start", &handshake::json(&Member::here())));
+            link.send(frame::encode(FrameKind::Welcome, 0, "start", &greeting::json(&Member::here())));
             (link.member, link.longest) = (hello.member, MAX_BYTES);
             self.links[rank] = Some(link);
         }
@@ -151,7 +151,7 @@ impl Star {
             if Instant::now() >= next_news {
                 // So that those who wait can name the missing too, and know that rank 0 is here.
                 next_news = Instant::now() + news_every;
-                let news = frame::encode(FrameKind::Missing, self.step, what, &handshake::json(&missing));
+                let news = frame::encode(FrameKind::Missing, self.step, what, &greeting::json(&missing));
                 let arrived: Vec<usize> = (1..self.size).filter(|&rank| parts[rank].is_some()).collect();
                 self.send(&arrived, news, what, &clock.within(LAST_WORDS))?;
             }
