@@ -164,7 +164,8 @@ fn in_groups(
         // What the leader acquired holds for all lanes only behind a barrier.
         warp::synchronize(mask);
         if stop == 0
-            && (first..last).contains(&rank)
+            && rank >= first
+            && rank < last
             && let Some(store) = store.take()
         {
             observe.ordered();

@@ -195,7 +195,7 @@ impl Ring {
             stop = warp::broadcast_u64(mask, stop, leader);
             // As for a full warp: the leader's acquire, for all.
             warp::synchronize(mask);
-            if stop == 0 && (first..last).contains(&rank) {
+            if stop == 0 && rank >= first && rank < last {
                 observe.ordered();
                 self.store(base + rank, [first_half, second_half]);
                 observe.stored();
