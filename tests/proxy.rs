@@ -20,9 +20,9 @@ use ginlab::proxy::{Fault, Proxy, ProxyError, Setup, Writes, device_timeout};
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::{RingMemory, RingTable};
 use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
-use kernels::put::{Channel, Put};
 use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::put_kernel::{Channel, Put};
 use kernels::ring::Status;
 use kernels::ring::consumer::Consumer;
 use std::collections::{HashMap, HashSet};
@@ -683,7 +683,7 @@ fn commands_that_name_what_is_not_there_are_refused_and_not_posted() {
 /// Pushes words that [`Command`] cannot spell, as [`push`](kernels::ring::Ring::push) would.
 fn push_words(memory: &RingMemory, words: [u64; 4]) -> u64 {
     use kernels::ring::producer::Behind;
-    memory.ring().push_each(Behind::Payload, 4, |index| words[index as usize], &mut ()).expect("a fresh ring")
+    memory.ring().push_words(Behind::Payload, words, &mut ()).expect("a fresh ring")
 }
 
 #[test]

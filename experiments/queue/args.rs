@@ -1,7 +1,7 @@
 //! The options of `ginlab queue`.
 
 use crate::values::{List, Pin, counts, list, seconds, slots};
-use ::kernels::queue_kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
+use ::kernels::queue::kernel::{self as kernels, QueueArgs, SCOPE_THREAD, SCOPE_WARP};
 use clap::ValueEnum;
 use ginlab::cuda::{Choice, Kernel};
 use ginlab::measure::size;

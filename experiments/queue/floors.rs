@@ -12,7 +12,7 @@ use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::report::Row;
 use ginlab::ring::RingPlace;
 use ginlab::signals;
-use kernels::queue_kernel::QUEUE_STORES;
+use kernels::queue::kernel::QUEUE_STORES;
 
 /// What does not depend on the grid: bare round trips of a flag, and what a look at an empty ring costs the CPU.
 pub fn floors(bench: &Bench<'_>) -> Result<Rows, Failure> {

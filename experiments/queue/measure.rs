@@ -13,7 +13,7 @@ use ginlab::queue::{Duty, QueueConsumer, QueueMemory, Queues, Taken, VyukovMemor
 use ginlab::report::{Row, Status};
 use ginlab::ring::RingMemory;
 use ginlab::signals;
-use kernels::queue_kernel::{QueueArgs, QueueResult};
+use kernels::queue::kernel::{QueueArgs, QueueResult};
 use kernels::ring::Status as DeviceStatus;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -327,7 +327,7 @@ impl Bench<'_> {
         for taken in taken {
             let taken = taken.ok_or_else(|| Failure::Run("a consumer thread panicked (a bug)".into()))?;
             sum.count += taken.count;
-            sum.sum = sum.sum.wrapping_add(taken.sum) & kernels::queue_kernel::CONTENT;
+            sum.sum = sum.sum.wrapping_add(taken.sum) & kernels::queue::CONTENT;
             sum.wrong += taken.wrong;
             sum.empty += taken.empty;
         }

@@ -4,10 +4,10 @@
 use crossbeam_utils::CachePadded;
 use ginlab_cuda::{Buffer, Device, DeviceError, Place, flush_stores};
 use ginlab_proxy::ring::{HostVisible, RingMemory, RingPlace, check_slots};
-use kernels::queue_kernel::{CONTENT, element_word};
+use kernels::queue::vyukov::{QueueWords, Vyukov, VyukovConsumer};
+use kernels::queue::{CONTENT, element_word};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{Ring, Status};
-use kernels::vyukov::{QueueWords, Vyukov, VyukovConsumer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -314,7 +314,7 @@ pub fn expected_sum(producers: u64, pushes: u64, words: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels::queue_kernel::first_word;
+    use kernels::queue::first_word;
     use proptest::prelude::*;
 
     proptest! {

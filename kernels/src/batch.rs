@@ -9,8 +9,8 @@
 //! The price is latency: a put waits until its batch is full, until a call that publishes (`quiet`, `fence`, `signal_op`, `flush`, a
 //! wait for a signal), or until the first call after [`LONGEST`]. A put's own signal waits with it. A group that puts and then computes for long without any of these should flush.
 
-use crate::command::{COMMAND_WORDS, Command};
-use crate::ring::producer::Behind;
+use crate::command::Command;
+use crate::ring::producer::{Behind, Words};
 use crate::ring::{Ring, Status};
 use cuda_std::{thread, warp};
 
@@ -22,7 +22,7 @@ pub const LONGEST: u64 = 40_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
     /// This thread's command.
-    words: [u64; COMMAND_WORDS as usize],
+    words: Words,
     pending: u32,
     capacity: u32,
     /// The group's lanes of the first warp.
@@ -98,35 +98,11 @@ impl Batch {
 /// As [`Ring::push`], in the threads whose command could not be pushed.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn push_together(
-    ring: &mut Ring,
-    words: [u64; COMMAND_WORDS as usize],
-    rank: u32,
-    count: u32,
-) -> Result<u64, Status> {
-    let pushed = push(ring, words, Behind::Payload);
+pub(crate) fn push_together(ring: &mut Ring, words: Words, rank: u32, count: u32) -> Result<u64, Status> {
+    let pushed = ring.push_apart(Behind::Payload, words);
     let own = pushed.as_ref().map_or(0, |ticket| ticket + 1);
     let end = if warp::SIZE == 1 { own } else { largest(own, rank, count) };
     pushed.map(|_| end)
-}
-
-/// Pushes a command of each active lane, out of line, and on a copy of the ring that comes back with what it knows of free slots: a
-/// kernel pushes in several places, and a ring behind a pointer would live in memory.
-#[inline(always)]
-pub(crate) fn push(ring: &mut Ring, words: [u64; COMMAND_WORDS as usize], behind: Behind) -> Result<u64, Status> {
-    // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would lie in
-    // local memory, where each acquire makes its fields miss.
-    let copy = core::hint::black_box(*ring);
-    let (pushed, free_below) = push_copy(copy, words, behind == Behind::Payload);
-    ring.free_below = free_below;
-    pushed
-}
-
-#[inline(never)]
-fn push_copy(mut ring: Ring, words: [u64; COMMAND_WORDS as usize], payload: bool) -> (Result<u64, Status>, u64) {
-    let behind = if payload { Behind::Payload } else { Behind::Nothing };
-    let pushed = ring.push_each(behind, COMMAND_WORDS, move |index| words[index as usize], &mut ());
-    (pushed, ring.free_below)
 }
 
 /// The largest of the first `count` lanes' values, in all of them.

@@ -6,15 +6,13 @@
 //!
 //! - [`command`]: what a put command says, in 32 bytes;
 //! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
-//! - [`put`]: the device API, `put_nbi`, `put`, `quiet`, `quiet_until`;
 //! - [`gin`]: the device API of programs: symmetric memory, put, get, signals, barrier, to any PE over NVLink or rails;
 //! - [`block`]: what the threads of a block agree on;
 //! - [`batch`]: many small puts behind one fence;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
-//! - [`vyukov`]: another queue, to compare the ring with;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`queue_kernel`], [`ipc_kernel`], [`ipc_wait`],
-//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]. A new one
+//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`ipc_kernel`], [`ipc_wait`],
+//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`]; [`queue`]: the study of queues. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
 //! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
@@ -57,20 +55,16 @@ pub mod jacobi;
 #[cfg(feature = "puts")]
 pub mod ping_pong;
 #[cfg(feature = "puts")]
-pub mod put;
-#[cfg(feature = "puts")]
 pub mod put_batch;
 #[cfg(feature = "puts")]
 pub mod put_kernel;
 #[cfg(feature = "puts")]
 pub mod put_trace;
 #[cfg(feature = "queue")]
-pub mod queue_kernel;
+pub mod queue;
 #[cfg(feature = "signals")]
 pub mod ring_shift;
 #[cfg(any(feature = "shmem", feature = "shmem_exchange"))]
 pub mod shmem;
 #[cfg(feature = "signals")]
 pub mod signal_check;
-#[cfg(feature = "queue")]
-pub mod vyukov;

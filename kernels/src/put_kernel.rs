@@ -6,9 +6,12 @@
 //! `window - 1` puts under way, since it fills one slot meanwhile. On the emulated device, where a barrier costs more than a small
 //! payload, it fills several ([`PutArgs::ahead`]), meets once, and puts them one after another.
 
+mod channel;
+
+pub use channel::{Channel, Put};
+
 use crate::block::block_maximum;
 use crate::pattern;
-use crate::put::{Channel, Put};
 use crate::put_trace::{Trace, TracedPutArgs, Tracer};
 use crate::ring::{Ring, Status};
 use core::ops::Range;

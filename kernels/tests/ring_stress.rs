@@ -7,7 +7,7 @@
 use cuda_std::memory::WordPair;
 use cuda_std::{emulation, thread};
 use kernels::command::{Command, MAX_OFFSET, MAX_PEER, MAX_REGION, Opcode, PARITY};
-use kernels::put::{Channel, Put};
+use kernels::put_kernel::{Channel, Put};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 use super::copy::copy;
 use super::report::{Call, Failure, NO_PE, note};
 use super::{HEAP, Plain, Scope, Sym, World};
-use crate::batch::{Batch, push};
+use crate::batch::Batch;
 use crate::command::{Command, Opcode};
 use crate::ring::producer::Behind;
 use crate::ring::{Ring, Status};
@@ -268,7 +268,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn post(&mut self, call: Call, command: &Command, behind: Behind) -> Result<(), Status> {
         if self.scope.leads() && self.stop == 0 {
-            match push(&mut self.ring, command.encode(), behind) {
+            match self.ring.push_apart(behind, command.encode()) {
                 Ok(ticket) => self.last = ticket + 1,
                 Err(stop) => self.fail(stop, Failure::of(call, command.peer, command.bytes)),
             }

@@ -14,7 +14,6 @@ use super::context::transfer;
 use super::report::{Call, Failure, NO_PE};
 use super::signal::immediate;
 use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, Wanted, World};
-use crate::batch::push;
 use crate::command::Opcode;
 use crate::ring::producer::Behind;
 use crate::ring::{Ring, Status};
@@ -144,7 +143,7 @@ impl<S: Scope> Context<S> {
         let (stop, known) = wait_for_last(sent, number, 1, self.ring.role, self.known);
         self.known = known;
         let pushed =
-            if stop == 0 { push(&mut self.ring, command.encode(), Behind::Payload) } else { Err(Status(stop)) };
+            if stop == 0 { self.ring.push_apart(Behind::Payload, command.encode()) } else { Err(Status(stop)) };
         match pushed {
             Ok(ticket) => {
                 self.last = ticket + 1;

@@ -93,7 +93,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
 
     /// Gives the slots of all popped elements back to the producers. Once per batch: each store takes the line from the
     /// poller. Release: our reads of the slots come before a producer's next stores to them (the rest of that chain stands
-    /// at [`push_each`](Ring::push_each)).
+    /// at [`push_words`](Ring::push_words) and in `space.rs`).
     #[inline(always)]
     pub fn publish_tail(&mut self) {
         if self.published != self.cursor {

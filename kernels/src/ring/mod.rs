@@ -1,13 +1,13 @@
-//! The ring: many device threads push elements, one CPU thread pops them, completion comes back by a watermark.
+//! The ring: many device threads push commands, one CPU thread pops them, completion comes back by a watermark.
 //!
-//! For the proxy an element is a [command](crate::command) of four words; the ring itself carries any power of two of
-//! words, each with 63 bits of content.
+//! A [command](crate::command) is four words, each with 63 bits of content. (The study of queues, `crate::queue`, sends elements of
+//! other widths through the same memory.)
 //!
 //! ```text
 //! device memory                                host memory
 //! -------------                                -----------
-//! head             next ticket (add by n)      slots[capacity]   elements, each word with the lap's parity
-//! tail_cache       last tail seen              tail              elements the proxy has taken
+//! head             next ticket (add by n)      slots[capacity]   commands, each word with the lap's parity
+//! tail_cache       last tail seen              tail              commands the proxy has taken
 //! tail_poller      1 while someone refreshes   completion        watermark, status: one 16-byte line
 //! completion_cache watermark, status
 //! completion_pollers, completion_waiting
@@ -15,13 +15,14 @@
 //!
 //! Who writes what: producers write `head`, the caches, the pollers and the slots; the proxy writes `tail` and
 //! `completion`. The parties are [`push`](Ring::push) and [`wait`](Ring::wait) (device) and [`Consumer`](consumer::Consumer)
-//! (proxy). Their ordering arguments stand beside the code of each.
+//! (proxy). Their ordering arguments stand beside the code of each: `producer.rs` and `space.rs`, `consumer.rs`, `completion.rs`.
 
 mod completion;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod consumer;
 mod poller;
 pub mod producer;
+mod space;
 
 use crate::command::COMMAND_WORDS;
 use cuda_std::memory::{Word, WordPair};
@@ -78,7 +79,7 @@ pub struct Ring {
     pub device: *const DeviceWords,
     /// Capacity is a power of two.
     pub log2_capacity: u32,
-    /// Words from one slot to the next: a power of two, at least the words of an element.
+    /// Words from one slot to the next: a power of two, at least those of a command.
     pub log2_slot_words: u32,
     /// Longest wait in any one call without a move of the proxy (tail or watermark), in nanoseconds.
     pub timeout_ns: u64,
@@ -152,9 +153,9 @@ pub const LOG2_COMMAND_WORDS: u32 = COMMAND_WORDS.trailing_zeros();
 pub trait Observe {
     /// The queue was full.
     fn full(&mut self) {}
-    /// The ticket is held, its slot is free, and what the element speaks of is fenced.
+    /// The ticket is held, its slot is free, and what the command speaks of is fenced.
     fn ordered(&mut self) {}
-    /// The element's stores have been issued.
+    /// The command's stores have been issued.
     fn stored(&mut self) {}
     /// One look at memory that the CPU shares.
     fn host_poll(&mut self) {}

@@ -72,7 +72,7 @@ fn slot<'a>(ring: &Ring, ticket: u64) -> &'a [WordPair; 2] {
     unsafe { &*ring.slots.cast::<[WordPair; 2]>().add((ticket % ring.capacity()) as usize) }
 }
 
-/// [`Ring::push_each`] behind nothing.
+/// [`Ring::push_words`] behind nothing.
 pub fn push(ring: &mut Ring, command: &Command, fault: Option<Fault>) -> u64 {
     let words = device(ring);
     let ticket = fetch_add_relaxed_gpu_u64(&words.head.0, 1);

@@ -21,7 +21,8 @@ use by_hand::{ByHand, Fault};
 use cuda_std::memory::{WordPair, fence_acq_rel_sys};
 use cuda_std::thread::nanosleep;
 use kernels::command::{COMMAND_WORDS, Command, Opcode};
-use kernels::put::{Channel, Put};
+use kernels::put_kernel::{Channel, Put};
+use kernels::queue::elements;
 use kernels::ring::consumer::Consumer;
 use kernels::ring::producer::Behind;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
@@ -106,12 +107,14 @@ impl Proxy for Consumer {
 /// Who plays the scenario.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
-    /// [`Ring::push_each`] behind nothing. (A fence would order more than the payload and hide chains that the ring must
+    /// [`Ring::push_words`] behind nothing. (A fence would order more than the payload and hide chains that the ring must
     /// build by itself; scenarios with a payload use [`Cast::put`].)
     Product,
-    /// [`Ring::push_warp`].
+    /// The study's [`elements::push_warp`].
     Warp,
-    /// [`Ring::push_released`].
+    /// The study's [`elements::push`], of commands.
+    Element,
+    /// The study's [`elements::push_released`].
     Released,
     ByHand(Option<Fault>),
 }
@@ -121,9 +124,10 @@ impl Cast {
         let words = command(tag).encode();
         let word = move |index: u32| words[index as usize];
         match self {
-            Cast::Product => ring.push_each(Behind::Nothing, COMMAND_WORDS, word, &mut ()),
-            Cast::Warp => ring.push_warp(1, Behind::Nothing, COMMAND_WORDS, word, &mut ()),
-            Cast::Released => ring.push_released(COMMAND_WORDS, word, &mut ()),
+            Cast::Product => ring.push_words(Behind::Nothing, words, &mut ()),
+            Cast::Warp => elements::push_warp(ring, 1, Behind::Nothing, COMMAND_WORDS, word, &mut ()),
+            Cast::Element => elements::push(ring, COMMAND_WORDS, word, &mut ()),
+            Cast::Released => elements::push_released(ring, COMMAND_WORDS, word, &mut ()),
             Cast::ByHand(fault) => Ok(by_hand::push(ring, &command(tag), fault)),
         }
     }
@@ -131,7 +135,7 @@ impl Cast {
     /// A push that orders the payload before the command.
     fn put(self, ring: &mut Ring, tag: u64) -> Result<u64, Status> {
         match self {
-            Cast::Product | Cast::Warp | Cast::Released => {
+            Cast::Product | Cast::Warp | Cast::Element | Cast::Released => {
                 let put = Put {
                     source_region: tag as u32,
                     source_offset: tag,
@@ -155,7 +159,7 @@ impl Cast {
     fn preemptions(self) -> usize {
         match self {
             Cast::Product => 2,
-            Cast::Warp | Cast::Released | Cast::ByHand(_) => 1,
+            Cast::Warp | Cast::Element | Cast::Released | Cast::ByHand(_) => 1,
         }
     }
 

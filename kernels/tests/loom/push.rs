@@ -314,8 +314,8 @@ fn watermark_shows_space_passes() {
 }
 
 #[test]
-fn every_way_of_a_push_passes() {
-    for cast in [Cast::Warp, Cast::Released] {
+fn every_way_of_the_study_passes() {
+    for cast in [Cast::Warp, Cast::Element, Cast::Released] {
         for scenario in [relayed_tail, full_ring, laps, one_slot] {
             scenario(cast);
         }

@@ -6,8 +6,8 @@ use cuda_std::memory::{
     store_release_sys_u64,
 };
 use cuda_std::thread::nanosleep;
+use kernels::queue::vyukov::{QueueWords, Vyukov, VyukovConsumer};
 use kernels::ring::{CachePadded, Status};
-use kernels::vyukov::{QueueWords, Vyukov, VyukovConsumer};
 use loom::sync::Arc;
 use loom::thread;
 use std::panic::catch_unwind;

@@ -18,6 +18,7 @@ use cuda_std::emulation::{Grid, Moment, Orders};
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::{thread, warp};
 use kernels::command::{COMMAND_WORDS, Command, Opcode};
+use kernels::queue::elements;
 use kernels::ring::consumer::Consumer;
 use kernels::ring::producer::Behind;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
@@ -33,6 +34,10 @@ const TIMEOUT_NS: u64 = 20_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cast {
     Product,
+    /// The study's elements, of a command's words.
+    Element,
+    /// The study's elements with a release store each.
+    Released,
     ByHand(Option<Fault>),
 }
 
@@ -139,14 +144,19 @@ impl Play {
             let words = command(self.scenario.lanes.trailing_zeros(), number).encode();
             let word = move |index: u32| words[index as usize];
             return match self.cast {
-                Cast::Product => ring.push_warp(self.scenario.lanes, Behind::Payload, COMMAND_WORDS, word, &mut ()),
                 Cast::ByHand(fault) => Ok(by_hand::push_together(ring, self.scenario.lanes, words, fault)),
+                // No product pushes so: it is the study's.
+                _ => elements::push_warp(ring, self.scenario.lanes, Behind::Payload, COMMAND_WORDS, word, &mut ()),
             };
         }
         let command = command(lane, number);
+        let words = command.encode();
+        let word = move |index: u32| words[index as usize];
         match self.cast {
             Cast::Product => ring.push(&command),
-            Cast::ByHand(fault) => Ok(by_hand::push(ring, self.scenario.lanes, command.encode(), fault)),
+            Cast::Element => elements::push(ring, COMMAND_WORDS, word, &mut ()),
+            Cast::Released => elements::push_released(ring, COMMAND_WORDS, word, &mut ()),
+            Cast::ByHand(fault) => Ok(by_hand::push(ring, self.scenario.lanes, words, fault)),
         }
     }
 
@@ -183,6 +193,10 @@ impl Play {
         let (lane, number) = (found.source_region, found.source_offset);
         assert_eq!(found, command(lane, number), "a torn element");
         account.seen(ring, lane, number);
+        if matches!(self.cast, Cast::Element | Cast::Released) {
+            // They go out behind nothing.
+            return;
+        }
         let payloads = if self.scenario.together { self.scenario.lanes } else { 1 << lane };
         let slot = (ticket & ((1 << self.scenario.log2_capacity) - 1)) as usize;
         let Slot(stored) = &self.rings[ring].slots[slot];
@@ -207,6 +221,15 @@ fn play(scenario: Scenario, cast: Cast, pushes: u64) -> Result<(), String> {
 fn every_way_of_a_warp_carries_each_element_once_behind_its_payload() {
     for scenario in SCENARIOS {
         play(scenario, Cast::Product, 2_500).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn the_studys_elements_arrive_once() {
+    for scenario in SCENARIOS.into_iter().filter(|scenario| !scenario.together) {
+        for cast in [Cast::Element, Cast::Released] {
+            play(scenario, cast, 1_000).unwrap_or_else(|why| panic!("{why}"));
+        }
     }
 }
 

@@ -1,14 +1,13 @@
 //! The kernels of `ginlab queue`: a grid that pushes elements as fast as the queue takes them, and the bare stores that no
 //! queue can beat.
 //!
-//! A *producer* is a thread, or a warp that pushes one element together. The first word of an element says which push of
-//! which producer it is; the other words follow from it ([`element_word`]), so that the CPU can tell lost, doubled, torn
-//! and overtaken elements.
+//! A *producer* is a thread, or a warp that pushes one element together.
 
+use super::elements::store_bare;
+use super::vyukov::Vyukov;
+use super::{Queue, Released, element_word, first_word, share};
 use crate::command::COMMAND_WORDS;
-use crate::ring::producer::Behind;
 use crate::ring::{Observe, Ring, Status};
-use crate::vyukov::Vyukov;
 use cuda_std::memory::{Word, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64};
 use cuda_std::vector::opaque_u32;
 use cuda_std::{args, kernel, thread, warp};
@@ -17,137 +16,6 @@ use cuda_std::{args, kernel, thread, warp};
 pub const SCOPE_THREAD: u32 = 0;
 /// Each warp is a producer.
 pub const SCOPE_WARP: u32 = 1;
-
-/// Words have 63 bits of content.
-pub const CONTENT: u64 = (1 << 63) - 1;
-
-/// The `index`-th word of an element whose first word is `first`. Linear in `first` modulo 2^63, so that the sum over all
-/// elements of a run is known without going through them.
-#[inline(always)]
-pub fn element_word(first: u64, index: u32) -> u64 {
-    let index = index as u64;
-    first.wrapping_mul(2 * index + 1).wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) & CONTENT
-}
-
-/// The first word of an element: which push of which producer.
-#[inline(always)]
-pub fn first_word(producer: u32, number: u32) -> u64 {
-    (producer as u64) << 32 | number as u64
-}
-
-/// A queue from many device threads to one CPU thread.
-pub trait Queue {
-    /// Pushes one element of each active lane and returns the lane's ticket.
-    ///
-    /// # Errors
-    /// Why it could not.
-    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe)
-    -> Result<u64, Status>;
-
-    /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
-    /// leader does it.
-    ///
-    /// # Errors
-    /// Why it could not.
-    #[inline(always)]
-    fn push_warp(
-        &mut self,
-        mask: u32,
-        words: u32,
-        word: impl Fn(u32) -> u64 + Copy,
-        observe: &mut impl Observe,
-    ) -> Result<u64, Status> {
-        let leader = mask.trailing_zeros();
-        let mut result = Ok(0);
-        if warp::lane() == leader {
-            result = self.push(words, word, observe);
-        }
-        share(mask, leader, result)
-    }
-
-    /// Waits until this ticket's element has been taken.
-    ///
-    /// # Errors
-    /// Why the wait ended otherwise.
-    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status>;
-}
-
-/// Gives the leader's result to every lane.
-#[inline(always)]
-fn share(mask: u32, leader: u32, result: Result<u64, Status>) -> Result<u64, Status> {
-    let (value, stop) = match result {
-        Ok(value) => (value, 0),
-        Err(stop) => (0, stop.0),
-    };
-    let value = warp::broadcast_u64(mask, value, leader);
-    let stop = warp::broadcast_u64(mask, stop, leader);
-    if stop == 0 { Ok(value) } else { Err(Status(stop)) }
-}
-
-impl Queue for Ring {
-    #[inline(always)]
-    fn push(
-        &mut self,
-        words: u32,
-        word: impl Fn(u32) -> u64 + Copy,
-        observe: &mut impl Observe,
-    ) -> Result<u64, Status> {
-        self.push_each(Behind::Nothing, words, word, observe)
-    }
-
-    #[inline(always)]
-    fn push_warp(
-        &mut self,
-        mask: u32,
-        words: u32,
-        word: impl Fn(u32) -> u64 + Copy,
-        observe: &mut impl Observe,
-    ) -> Result<u64, Status> {
-        Ring::push_warp(self, mask, Behind::Nothing, words, word, observe)
-    }
-
-    #[inline(always)]
-    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status> {
-        self.wait_observed(ticket, observe).map(drop)
-    }
-}
-
-/// The ring with a release store per element.
-struct Released(Ring);
-
-impl Queue for Released {
-    #[inline(always)]
-    fn push(
-        &mut self,
-        words: u32,
-        word: impl Fn(u32) -> u64 + Copy,
-        observe: &mut impl Observe,
-    ) -> Result<u64, Status> {
-        self.0.push_released(words, word, observe)
-    }
-
-    #[inline(always)]
-    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status> {
-        Queue::wait(&mut self.0, ticket, observe)
-    }
-}
-
-impl Queue for Vyukov {
-    #[inline(always)]
-    fn push(
-        &mut self,
-        words: u32,
-        word: impl Fn(u32) -> u64 + Copy,
-        observe: &mut impl Observe,
-    ) -> Result<u64, Status> {
-        Vyukov::push(self, words, word, observe)
-    }
-
-    #[inline(always)]
-    fn wait(&mut self, position: u64, observe: &mut impl Observe) -> Result<(), Status> {
-        Vyukov::wait(self, position, observe)
-    }
-}
 
 /// Arguments of the queue kernels.
 #[args]
@@ -453,7 +321,7 @@ pub unsafe fn queue_stores(args: QueueArgs) {
     for number in 0..args.pushes {
         let first = first_word(producer, number);
         let ticket = number as u64 * producers as u64 + producer as u64;
-        ring.store_bare(ticket, args.words, move |index| element_word(first, index), rank, lanes);
+        store_bare(&ring, ticket, args.words, move |index| element_word(first, index), rank, lanes);
     }
     // Until all stores have arrived.
     fence_acq_rel_sys();

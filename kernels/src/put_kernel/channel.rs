@@ -1,4 +1,4 @@
-//! The device API: put, quiet, nbi.
+//! Puts and quiet of the put kernel, and of tests that play one. (Programs use [`gin`](crate::gin).)
 //!
 //! One [`Channel`] belongs to one thread (or to the thread that leads a block). It remembers the last ticket, and `quiet`
 //! waits for that.

@@ -1,0 +1,189 @@
+//! The words of an exchange: how a thread sends its chunks, and takes those that have come.
+
+use super::{Exchange, Plan};
+use crate::gin::message::{is_of, joined, read_chunk, tagged, write_chunk};
+use crate::gin::report::{Call, Failure, note};
+use crate::gin::wait::{LOOKS, Limit};
+use crate::gin::{Scope, World};
+use crate::ring::Status;
+use cuda_std::memory::{WordPair, fence_acq_rel_sys, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
+
+/// A chunk; `WHOLE` as [`Parts::is_whole`].
+///
+/// # Safety
+/// `left` bytes can be read, at least one.
+#[inline(always)]
+pub(super) unsafe fn read<const WHOLE: bool>(from: u64, left: u32) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { if WHOLE { (from as *const u64).read() } else { read_chunk(from as *const u8, left as u64) } }
+}
+
+/// As [`read`].
+///
+/// # Safety
+/// `left` bytes can be written, at least one.
+#[inline(always)]
+pub(super) unsafe fn write<const WHOLE: bool>(to: u64, value: u64, left: u32) {
+    // SAFETY: the caller's contract.
+    unsafe { if WHOLE { (to as *mut u64).write(value) } else { write_chunk(to as *mut u8, value, left as u64) } }
+}
+
+/// Where chunk number `chunk` lies behind `base`.
+#[inline(always)]
+pub(super) fn at(base: u64, chunk: u32) -> u64 {
+    base + chunk as u64 * 8
+}
+
+/// The words of a chunk.
+///
+/// # Safety
+/// An inbox has words there, on a multiple of 16.
+#[inline(always)]
+unsafe fn pair<'a>(base: u64, chunk: u32) -> &'a WordPair {
+    // SAFETY: the caller's contract.
+    unsafe { &*((base + chunk as u64 * 16) as *const WordPair) }
+}
+
+/// What ends a wait.
+pub(super) struct Wait {
+    looks: u32,
+    limit: Limit,
+}
+
+impl Wait {
+    #[inline(always)]
+    pub(super) fn new(timeout_ns: u64) -> Wait {
+        Wait { looks: 0, limit: Limit::new(timeout_ns) }
+    }
+
+    /// So many looks were in vain: whether to go on. Out of line, since it seldom comes to that.
+    #[cold]
+    #[inline(never)]
+    fn ask(&mut self, world: &World, pe: u32, seen: u64, round: u32) -> Result<(), Status> {
+        // SAFETY: the host's word is there while the grid runs.
+        self.limit.ask(unsafe { &*world.abort }).inspect_err(|stop| {
+            note(world, *stop, Failure { call: Call::Receive, pe, detail: 0, seen, wanted: round as u64 });
+        })
+    }
+}
+
+impl<S: Scope> Exchange<'_, S> {
+    /// To every PE, the next one first.
+    ///
+    /// # Safety
+    /// As for [`all_to_all`](Exchange::all_to_all).
+    #[inline(always)]
+    pub(super) unsafe fn send<const N: usize, const WHOLE: bool>(&self, round: u32, plan: &Plan) {
+        let (mut pe, mut inbox) = (self.me, self.next);
+        for step in 1..self.pes {
+            pe = if pe + 1 == self.pes { 0 } else { pe + 1 };
+            if step > 1 {
+                // SAFETY: one entry for each PE.
+                inbox = unsafe { (*self.world.peers.add(pe as usize)).heap } + self.offset;
+            }
+            let source = plan.source + pe as u64 * plan.from_step as u64;
+            let words = inbox + ((round & 1) * self.half) as u64;
+            let mut first = self.rank;
+            while first < plan.chunks {
+                let mut held = [0; N];
+                for (index, held) in held.iter_mut().enumerate() {
+                    let chunk = first + index as u32 * self.lanes;
+                    if chunk < plan.chunks {
+                        // SAFETY: the caller's contract; no more is read than there is.
+                        *held = unsafe { read::<WHOLE>(at(source, chunk), plan.bytes - chunk * 8) };
+                    }
+                }
+                for (index, &held) in held.iter().enumerate() {
+                    let chunk = first + index as u32 * self.lanes;
+                    if chunk < plan.chunks {
+                        // SAFETY: an inbox has words for each chunk of the capacity.
+                        let pair = unsafe { pair(words, chunk) };
+                        store_relaxed_sys_v2_u64(pair, tagged(held as u32, round), tagged((held >> 32) as u32, round));
+                    }
+                }
+                first += N as u32 * self.lanes;
+            }
+            if self.blocking {
+                // Each thread for its own stores.
+                fence_acq_rel_sys();
+            }
+        }
+    }
+
+    /// The words of a PE's message that this thread takes next, as they are now.
+    ///
+    /// # Safety
+    /// As for [`all_to_all`](Exchange::all_to_all).
+    #[inline(always)]
+    pub(super) unsafe fn load<const N: usize>(&self, words: u64, pe: u32, first: u32, chunks: u32) -> [(u64, u64); N] {
+        let words = words + pe as u64 * self.sender as u64;
+        let mut held = [(0, 0); N];
+        for (index, held) in held.iter_mut().enumerate() {
+            let chunk = first + index as u32 * self.lanes;
+            if chunk < chunks {
+                // SAFETY: an inbox has words for each chunk of the capacity.
+                *held = load_relaxed_sys_v2_u64(unsafe { pair(words, chunk) });
+            }
+        }
+        held
+    }
+
+    /// As [`load`](Exchange::load), of this PE's own: words that are there already.
+    ///
+    /// # Safety
+    /// As for [`all_to_all`](Exchange::all_to_all).
+    #[inline(always)]
+    pub(super) unsafe fn own_words<const N: usize, const WHOLE: bool>(
+        &self,
+        own: u64,
+        round: u32,
+        first: u32,
+        plan: &Plan,
+    ) -> [(u64, u64); N] {
+        let mut held = [(0, 0); N];
+        for (index, held) in held.iter_mut().enumerate() {
+            let chunk = first + index as u32 * self.lanes;
+            if chunk < plan.chunks {
+                // SAFETY: the caller's contract; no more is read than there is.
+                let value = unsafe { read::<WHOLE>(at(own, chunk), plan.bytes - chunk * 8) };
+                *held = (tagged(value as u32, round), tagged((value >> 32) as u32, round));
+            }
+        }
+        held
+    }
+
+    /// What the words say once they are of this round; they were loaded before.
+    ///
+    /// # Safety
+    /// As for [`all_to_all`](Exchange::all_to_all).
+    #[inline(always)]
+    pub(super) unsafe fn settled<const N: usize>(
+        &self,
+        words: u64,
+        pe: u32,
+        round: u32,
+        (first, chunks): (u32, u32),
+        group: [(u64, u64); N],
+        wait: &mut Wait,
+    ) -> Result<[u64; N], Status> {
+        let mut values = [0; N];
+        for (index, (value, held)) in values.iter_mut().zip(&group).enumerate() {
+            let chunk = first + index as u32 * self.lanes;
+            if chunk >= chunks {
+                break;
+            }
+            let mut found = *held;
+            while !is_of(found, round) {
+                wait.looks += 1;
+                if wait.looks.is_multiple_of(LOOKS) {
+                    wait.ask(self.world, pe, found.0 >> 32, round)?;
+                }
+                cuda_std::thread::relax();
+                // SAFETY: an inbox has words for each chunk of the capacity.
+                found = load_relaxed_sys_v2_u64(unsafe { pair(words + pe as u64 * self.sender as u64, chunk) });
+            }
+            *value = joined(found);
+        }
+        Ok(values)
+    }
+}

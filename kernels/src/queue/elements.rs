@@ -1,0 +1,260 @@
+//! The ring with elements that the product does not push: of any power of two of words, of a whole warp together, or with a release
+//! store each.
+//!
+//! Tickets, space and parity are the ring's own, and so are the chains of [`Ring::push_words`]. A lane's element goes out behind
+//! nothing: these elements speak of no payload.
+
+use crate::command::COMMAND_WORDS;
+use crate::ring::producer::{Behind, exchange};
+use crate::ring::{Observe, Ring, Status, parity};
+use cuda_std::memory::{Word, WordPair, store_relaxed_sys_u64, store_relaxed_sys_v2_u64, store_release_sys_u64};
+use cuda_std::warp;
+
+/// Pushes one element of each active lane and returns the lane's ticket. `word(i)`, below 2^63, is the `i`-th of `words`, a power of
+/// two and the same in every lane.
+///
+/// # Errors
+/// As [`Ring::push_words`].
+#[inline(always)]
+pub fn push(
+    ring: &mut Ring,
+    words: u32,
+    word: impl Fn(u32) -> u64 + Copy,
+    observe: &mut impl Observe,
+) -> Result<u64, Status> {
+    in_turn(ring, observe, move |ring, ticket| {
+        store_long(ring.address(ticket, 0), parity(ticket, ring.log2_capacity), words, word, 0, 1);
+    })
+}
+
+/// As [`push`], but the last word is stored by a release of its own: each thread's element is visible whole once its last word is. The
+/// release waits until the element's other words have arrived over PCIe.
+///
+/// # Errors
+/// As [`Ring::push_words`].
+#[inline(always)]
+pub fn push_released(
+    ring: &mut Ring,
+    words: u32,
+    word: impl Fn(u32) -> u64 + Copy,
+    observe: &mut impl Observe,
+) -> Result<u64, Status> {
+    in_turn(ring, observe, move |ring, ticket| {
+        let lap = parity(ticket, ring.log2_capacity);
+        // SAFETY: a slot of the ring, which has this many words.
+        let slot = |index| unsafe { &*ring.address(ticket, index) };
+        for index in 0..words - 1 {
+            store_relaxed_sys_u64(slot(index), word(index) | lap);
+        }
+        store_release_sys_u64(slot(words - 1), word(words - 1) | lap);
+    })
+}
+
+/// Pushes one element of the whole warp: every lane of `mask` calls this together with the same words, one ticket is
+/// taken, and the lanes store the element side by side. A command is then one write of 32 bytes over PCIe instead of
+/// two of 16, and large elements leave in full lines. (H200, acknowledged pushes by 64 blocks: 16 instead of 11 Mops.)
+///
+/// With [`Behind::Payload`] the warp's barrier before the fences brings the payloads of lanes that store nothing behind those that
+/// do. The lanes of `mask` hold the same ring.
+///
+/// # Errors
+/// As [`Ring::push_words`].
+#[inline(always)]
+pub fn push_warp(
+    ring: &mut Ring,
+    mask: u32,
+    behind: Behind,
+    words: u32,
+    word: impl Fn(u32) -> u64 + Copy,
+    observe: &mut impl Observe,
+) -> Result<u64, Status> {
+    if mask == u32::MAX {
+        let share = || share_of(words, word, warp::lane());
+        let (ticket, share) = lead(ring, u32::MAX, 0, 1, behind, observe, share)?;
+        store_share(ring, ticket, words, word, warp::lane(), u32::BITS, share);
+        return Ok(ticket);
+    }
+    let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones();
+    let share = || share_of(words, word, rank);
+    let (ticket, share) = lead(ring, mask, mask.trailing_zeros(), 1, behind, observe, share)?;
+    store_share(ring, ticket, words, word, rank, mask.count_ones(), share);
+    Ok(ticket)
+}
+
+/// The stores of a push without anything around them: of a lane's own element, or of its share of its warp's.
+#[inline(always)]
+pub(super) fn store_bare(
+    ring: &Ring,
+    ticket: u64,
+    words: u32,
+    word: impl Fn(u32) -> u64 + Copy,
+    rank: u32,
+    lanes: u32,
+) {
+    if lanes > 1 || words != COMMAND_WORDS {
+        return store_share(ring, ticket, words, word, rank, lanes, share_of(words, word, rank));
+    }
+    // The product's.
+    let halves = [[word(0), word(1)], [word(2), word(3)]];
+    if warp::SIZE == 32 && warp::active_mask() == u32::MAX {
+        ring.store_side_by_side(ticket, exchange(halves));
+    } else {
+        ring.store(ticket, halves);
+    }
+}
+
+/// Takes a ticket for each active lane, and lets `store` fill the lane's slot once it is free. By the same ways as
+/// [`Ring::push_words`] behind nothing, so that rates can be compared.
+#[inline(always)]
+fn in_turn(ring: &mut Ring, observe: &mut impl Observe, store: impl FnOnce(&Ring, u64)) -> Result<u64, Status> {
+    let mut mask = warp::active_mask();
+    if ring.of_block == 0 && mask.count_ones() > 1 {
+        mask = warp::match_any_u64(mask, ring.device as u64);
+    }
+    if mask == u32::MAX && ring.capacity() >= u32::BITS as u64 {
+        let (first, ()) = lead(ring, u32::MAX, 0, u32::BITS, Behind::Nothing, observe, || ())?;
+        let ticket = first + warp::lane() as u64;
+        observe.ordered();
+        store(ring, ticket);
+        observe.stored();
+        return Ok(ticket);
+    }
+    if mask.count_ones() == 1 {
+        let ticket = ring.add_to_head(1);
+        ring.look_for_space(ticket + 1);
+        ring.wait_for_space(ticket + 1, observe)?;
+        observe.ordered();
+        store(ring, ticket);
+        observe.stored();
+        return Ok(ticket);
+    }
+    let (ticket, free_below) = in_groups(*ring, mask, observe, store);
+    ring.free_below = free_below;
+    ticket
+}
+
+/// [`in_turn`] for some lanes of a warp, or for a ring with fewer slots than lanes; also what it knows of free slots then. Out of line
+/// and on a copy, as the product's.
+#[inline(never)]
+fn in_groups(
+    mut ring: Ring,
+    mask: u32,
+    observe: &mut impl Observe,
+    store: impl FnOnce(&Ring, u64),
+) -> (Result<u64, Status>, u64) {
+    let leader = mask.trailing_zeros();
+    let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones() as u64;
+    let count = mask.count_ones() as u64;
+    let is_leader = warp::lane() == leader;
+    let mut base = 0;
+    if is_leader {
+        base = ring.add_to_head(count);
+        ring.look_for_space(base + count);
+    }
+    let base = warp::broadcast_u64(mask, base, leader);
+    let mut store = Some(store);
+    let mut stop = 0;
+    let mut first = 0;
+    while first < count && stop == 0 {
+        let last = count.min(first + ring.capacity());
+        if is_leader && let Err(reason) = ring.wait_for_space(base + last, observe) {
+            stop = reason.0;
+        }
+        stop = warp::broadcast_u64(mask, stop, leader);
+        // What the leader acquired holds for all lanes only behind a barrier.
+        warp::synchronize(mask);
+        if stop == 0
+            && rank >= first
+            && rank < last
+            && let Some(store) = store.take()
+        {
+            observe.ordered();
+            store(&ring, base + rank);
+            observe.stored();
+        }
+        first = last;
+    }
+    (if stop == 0 { Ok(base + rank) } else { Err(Status(stop)) }, ring.free_below)
+}
+
+/// The leader takes `count` adjacent tickets for the lanes of `mask` and waits until all have a slot; every lane gets the
+/// first of them, and what it prepared meanwhile.
+#[inline(always)]
+fn lead<P>(
+    ring: &mut Ring,
+    mask: u32,
+    leader: u32,
+    count: u32,
+    behind: Behind,
+    observe: &mut impl Observe,
+    prepare: impl FnOnce() -> P,
+) -> Result<(u64, P), Status> {
+    /// Set in the leader's answer when it is a reason and no ticket: no ticket comes that far.
+    const STOPPED: u64 = 1 << 63;
+    let is_leader = warp::lane() == leader;
+    let mut answer = 0;
+    if is_leader {
+        answer = ring.add_to_head(count as u64);
+    }
+    let prepared = prepare();
+    if behind == Behind::Payload {
+        // The payloads of all lanes, before the fences of those that store.
+        warp::synchronize(mask);
+    }
+    let end = answer + count as u64;
+    if is_leader {
+        ring.look_for_space(end);
+    }
+    behind.fence();
+    if is_leader && let Err(Status(reason)) = ring.wait_for_space(end, observe) {
+        answer = reason | STOPPED;
+    }
+    answer = warp::broadcast_u64(mask, answer, leader);
+    // What the leader acquired holds for all lanes only behind a barrier; a shuffle orders no memory.
+    warp::synchronize(mask);
+    if answer & STOPPED == 0 { Ok((answer, prepared)) } else { Err(Status(answer & !STOPPED)) }
+}
+
+/// The pair of a command that the lane of this rank will store; zeros for other elements and lanes.
+#[inline(always)]
+fn share_of(words: u32, word: impl Fn(u32) -> u64 + Copy, rank: u32) -> [u64; 2] {
+    if words == COMMAND_WORDS && rank < COMMAND_WORDS / 2 { [word(2 * rank), word(2 * rank + 1)] } else { [0; 2] }
+}
+
+/// Stores this lane's share of its warp's element: every `lanes`-th pair of words, from pair `rank` on.
+#[inline(always)]
+fn store_share(
+    ring: &Ring,
+    ticket: u64,
+    words: u32,
+    word: impl Fn(u32) -> u64 + Copy,
+    rank: u32,
+    lanes: u32,
+    share: [u64; 2],
+) {
+    if words != COMMAND_WORDS || lanes < COMMAND_WORDS / 2 {
+        store_long(ring.address(ticket, 0), parity(ticket, ring.log2_capacity), words, word, rank, lanes);
+    } else if rank < COMMAND_WORDS / 2 {
+        ring.store_pair(ticket, 2 * rank, share);
+    }
+}
+
+/// Stores the share of one of so many lanes in an element of any width: out of line, so that its loop takes no registers from the
+/// way of a warp's command.
+#[inline(never)]
+fn store_long(slot: *const Word, lap: u64, words: u32, word: impl Fn(u32) -> u64 + Copy, rank: u32, lanes: u32) {
+    if words == 1 {
+        if rank == 0 {
+            // SAFETY: `slot` is that of a ring whose slots have this many words (contract of the caller).
+            store_relaxed_sys_u64(unsafe { &*slot }, word(0) | lap);
+        }
+        return;
+    }
+    let mut index = 2 * rank;
+    while index < words {
+        // SAFETY: as above; an even index into a slot that is aligned to 16 bytes.
+        let pair = unsafe { &*slot.add(index as usize).cast::<WordPair>() };
+        store_relaxed_sys_v2_u64(pair, word(index) | lap, word(index + 1) | lap);
+        index += 2 * lanes;
+    }
+}

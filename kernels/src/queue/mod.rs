@@ -1,0 +1,156 @@
+//! The study of queues: what `ginlab queue` measures. Nothing of it is in a put.
+//!
+//! Beside the product's ring, whose own push it calls ([`Ring::push_words`]), there are
+//!
+//! - [`elements`]: the ring with elements of other widths, of a whole warp together, or with a release store each;
+//! - [`vyukov`]: another queue, to compare the ring with;
+//! - [`kernel`]: the grids that push.
+//!
+//! The first word of an element says which push of which producer it is; the other words follow from it ([`element_word`]), so
+//! that the CPU can tell lost, doubled, torn and overtaken elements.
+
+pub mod elements;
+pub mod kernel;
+pub mod vyukov;
+
+use crate::command::COMMAND_WORDS;
+use crate::ring::producer::Behind;
+use crate::ring::{Observe, Ring, Status};
+use cuda_std::warp;
+use vyukov::Vyukov;
+
+/// Words have 63 bits of content.
+pub const CONTENT: u64 = (1 << 63) - 1;
+
+/// The `index`-th word of an element whose first word is `first`. Linear in `first` modulo 2^63, so that the sum over all
+/// elements of a run is known without going through them.
+#[inline(always)]
+pub fn element_word(first: u64, index: u32) -> u64 {
+    let index = index as u64;
+    first.wrapping_mul(2 * index + 1).wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) & CONTENT
+}
+
+/// The first word of an element: which push of which producer.
+#[inline(always)]
+pub fn first_word(producer: u32, number: u32) -> u64 {
+    (producer as u64) << 32 | number as u64
+}
+
+/// A queue from many device threads to one CPU thread.
+pub trait Queue {
+    /// Pushes one element of each active lane and returns the lane's ticket.
+    ///
+    /// # Errors
+    /// Why it could not.
+    fn push(&mut self, words: u32, word: impl Fn(u32) -> u64 + Copy, observe: &mut impl Observe)
+    -> Result<u64, Status>;
+
+    /// Pushes one element of the whole warp, which every lane of `mask` describes alike. Unless a queue knows better, the
+    /// leader does it.
+    ///
+    /// # Errors
+    /// Why it could not.
+    #[inline(always)]
+    fn push_warp(
+        &mut self,
+        mask: u32,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
+        let leader = mask.trailing_zeros();
+        let mut result = Ok(0);
+        if warp::lane() == leader {
+            result = self.push(words, word, observe);
+        }
+        share(mask, leader, result)
+    }
+
+    /// Waits until this ticket's element has been taken.
+    ///
+    /// # Errors
+    /// Why the wait ended otherwise.
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status>;
+}
+
+/// Gives the leader's result to every lane.
+#[inline(always)]
+fn share(mask: u32, leader: u32, result: Result<u64, Status>) -> Result<u64, Status> {
+    let (value, stop) = match result {
+        Ok(value) => (value, 0),
+        Err(stop) => (0, stop.0),
+    };
+    let value = warp::broadcast_u64(mask, value, leader);
+    let stop = warp::broadcast_u64(mask, stop, leader);
+    if stop == 0 { Ok(value) } else { Err(Status(stop)) }
+}
+
+impl Queue for Ring {
+    #[inline(always)]
+    fn push(
+        &mut self,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
+        if words == COMMAND_WORDS {
+            // The product's own push.
+            self.push_words(Behind::Nothing, [word(0), word(1), word(2), word(3)], observe)
+        } else {
+            elements::push(self, words, word, observe)
+        }
+    }
+
+    #[inline(always)]
+    fn push_warp(
+        &mut self,
+        mask: u32,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
+        elements::push_warp(self, mask, Behind::Nothing, words, word, observe)
+    }
+
+    #[inline(always)]
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status> {
+        self.wait_observed(ticket, observe).map(drop)
+    }
+}
+
+/// The ring with a release store per element.
+struct Released(Ring);
+
+impl Queue for Released {
+    #[inline(always)]
+    fn push(
+        &mut self,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
+        elements::push_released(&mut self.0, words, word, observe)
+    }
+
+    #[inline(always)]
+    fn wait(&mut self, ticket: u64, observe: &mut impl Observe) -> Result<(), Status> {
+        Queue::wait(&mut self.0, ticket, observe)
+    }
+}
+
+impl Queue for Vyukov {
+    #[inline(always)]
+    fn push(
+        &mut self,
+        words: u32,
+        word: impl Fn(u32) -> u64 + Copy,
+        observe: &mut impl Observe,
+    ) -> Result<u64, Status> {
+        Vyukov::push(self, words, word, observe)
+    }
+
+    #[inline(always)]
+    fn wait(&mut self, position: u64, observe: &mut impl Observe) -> Result<(), Status> {
+        Vyukov::wait(self, position, observe)
+    }
+}
