@@ -237,8 +237,12 @@ impl Query {
             return Err(no_log('x', &format!("{} makes categories", self.x.join(","))));
         }
         let name = |row: &&Record| {
-            let parts = self.x.iter().map(|name| value(name, records.field(row, name)));
             let numbers = self.x.iter().all(|name| records.number(row, name).is_some());
+            let parts = self.x.iter().map(|name| match value(name, records.field(row, name)) {
+                // Beside a text a number alone says nothing.
+                count if !numbers && !label::is_binary(name) && number(&count).is_some() => format!("{name}={count}"),
+                said => said,
+            });
             parts.collect::<Vec<_>>().join(if numbers { "x" } else { " " })
         };
         let (names, members) = grouped(rows.iter().map(name));
