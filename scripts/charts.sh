@@ -47,10 +47,12 @@ for page in "${pages[@]}"; do
         quiet-vs-nbi)
             study=$h200/quiet-vs-nbi
             chart quiet-vs-nbi ratio 'puts over CPU-initiated writes of the same size, modelled p5' \
-                "$study/0-as-it-was-pinned.csv" "$study/0-as-it-was-managed.csv" "$study/3-four-buffers.csv" -x size_bytes -y baseline_ratio \
+                "$study/0-as-it-was-pinned.csv" "$study/0-as-it-was-managed.csv" "$study/3-four-buffers.csv" \
+                --names 'ring pinned,ring managed,four buffers' -x size_bytes -y baseline_ratio \
                 --series file,rails --where case=put --log x --linear y
             chart quiet-vs-nbi stages 'life of a put + quiet of 8 MiB, modelled p5: microseconds by stage' \
-                "$study"/{0-as-it-was-managed-8M,0-as-it-was-pinned-8M,0a-pinned-payload,1-block-1024}.life.csv -x rails,file -y mean_us \
+                "$study"/{0-as-it-was-managed-8M,0-as-it-was-pinned-8M,0a-pinned-payload,1-block-1024}.life.csv \
+                --names 'ring managed,ring pinned,payload in host memory,1024 threads' -x file,rails --x-label 'what is different, and rails' -y mean_us \
                 --series stage --where size_bytes=8388608 --stacked --height 620
             ;;
         ipc)
@@ -63,7 +65,7 @@ for page in "${pages[@]}"; do
             ;;
         write)
             chart write ladder 'one change per rung, 64 KiB, rails of 1 Gbit/s' \
-                "$ladder"/[1-8]-*.csv -x file -y bandwidth_gbytes_s --where case=write,cpu-write
+                "$ladder"/[1-8]-*.csv -x file --x-label 'what each changes of the one before' -y bandwidth_gbytes_s --where case=write,cpu-write
             ;;
         all2all)
             chart all2all rails 'all-to-all of four nodes, blocks of 4 MiB, rails of 100 Mbit/s' \

@@ -8,7 +8,7 @@ Examples:
   ginlab chart run.csv -x size_bytes -y bandwidth_gbytes_s --series case,mode -o bandwidth.svg
   ginlab chart run.csv -x size_bytes -y time_us_p50 --range time_us_min,time_us_p99 --series mode --where case=put -o time.svg
   ginlab chart grids.csv -x grid,block -y rate_mops --series mode --where case=put --where size_bytes=4096 -o -
-  ginlab chart one.csv two.csv -x size_bytes -y rate_mops --series file,mode --linear y -o both.svg
+  ginlab chart one.csv two.csv --names 'before,after' -x size_bytes -y rate_mops --series file,mode --linear y -o both.svg
   ginlab chart run.csv -x mode -y time_us_p50 --series rails --where size_bytes=64 --bars -o bars.svg";
 
 /// Options of `ginlab chart`.
@@ -24,6 +24,9 @@ pub struct Args {
     /// Column of the vertical axis
     #[arg(short = 'y', long = "y", value_name = "COLUMN")]
     pub y: String,
+    /// What the files are called in the picture, in their order [default: their names in words]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub names: Vec<String>,
     /// Columns whose values make a series each; `file` is the file's name
     #[arg(short = 's', long, value_name = "LIST", value_delimiter = ',')]
     pub series: Vec<String>,

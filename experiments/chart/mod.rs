@@ -21,7 +21,11 @@ fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("-o {} is one of the files to read", path.display())));
     }
     let query = query(args)?;
-    let records = Records::read(&args.files)?;
+    let records = match (args.names.len(), args.files.len()) {
+        (0, _) => Records::read(&args.files)?,
+        (names, files) if names == files => Records::read_as(&args.files, &args.names)?,
+        (names, files) => return Err(Failure::Usage(format!("--names has {names} of {files} files"))),
+    };
     let picture = query.chart(&records)?;
     let svg = picture.chart.svg(&Palette::of([&picture.chart]));
     for note in &picture.notes {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   ginlab report data/2026-11-21-h200x4 -o report.html
+  ginlab report --newest data -o newest.html
   ginlab report run.csv -o run.html --svg pictures --title 'One run'
   ginlab report after.csv --against before.csv -o comparison.html";
 
@@ -24,6 +25,10 @@ pub struct Args {
     /// Compare with this earlier run, a file or a folder, and show the ratios in the page
     #[arg(long, value_name = "DIR|CSV")]
     pub against: Option<PathBuf>,
+    /// Of all files only the newest of each: one each of whose rows was measured again in a newer folder is left out. The page
+    /// begins with the headlines, beside what they are held against
+    #[arg(long, conflicts_with = "against")]
+    pub newest: bool,
     /// Heading
     #[arg(long, value_name = "TEXT", default_value = "ginlab report")]
     pub title: String,

@@ -1,6 +1,7 @@
 //! `ginlab report`: a page of what earlier runs measured.
 
 mod args;
+mod headlines;
 
 use crate::error::Failure;
 use crate::program::{Program, catalog, program};
@@ -18,7 +19,10 @@ pub const PROGRAMS: &[Program] =
 /// Writes the page.
 fn run(args: &Args) -> Result<(), Failure> {
     let output = Target::from(args.output.as_os_str());
-    let found = Runs::find(&args.paths)?;
+    let mut found = Runs::find(&args.paths)?;
+    if args.newest {
+        found = found.newest(catalog());
+    }
     if let Target::File(path) = &output
         && found.runs.iter().any(|run| same_file(&run.path, path))
     {
@@ -34,7 +38,8 @@ fn run(args: &Args) -> Result<(), Failure> {
     };
     let ours = args.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let comparison = against.as_ref().map(|(comparison, path)| (comparison, path.as_str(), ours.as_str()));
-    let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: catalog() }.build();
+    let newest = args.newest.then_some(headlines::HEADLINES);
+    let built = Page { title: &args.title, runs: &found.runs, comparison, catalog: catalog(), newest }.build();
     for line in &found.left_out {
         eprintln!("# left out: {line}");
     }

@@ -60,6 +60,51 @@ impl Headline {
     }
 }
 
+/// The best value of a column in rows of a file, and what a reader holds it against: the best value in other rows of that file.
+#[derive(Clone, Copy, Debug)]
+pub struct Finding {
+    /// The experiment.
+    pub experiment: &'static str,
+    /// The column.
+    pub column: &'static str,
+    /// Which value of several counts.
+    pub best: Best,
+    /// What the value is: `put of 64 B until quiet returns`.
+    pub what: &'static str,
+    /// Rows that count, as `case=put mode=quiet`.
+    pub rows: &'static str,
+    /// The peer or the limit.
+    pub beside: &'static str,
+    /// Its rows.
+    pub beside_rows: &'static str,
+}
+
+impl Finding {
+    const fn new(experiment: &'static str, column: &'static str, best: Best, what: &'static str) -> Self {
+        Self { experiment, column, best, what, rows: "", beside: "", beside_rows: "" }
+    }
+
+    /// Of times.
+    pub const fn least(experiment: &'static str, column: &'static str, what: &'static str) -> Self {
+        Self::new(experiment, column, Best::Least, what)
+    }
+
+    /// Of rates and bandwidths.
+    pub const fn most(experiment: &'static str, column: &'static str, what: &'static str) -> Self {
+        Self::new(experiment, column, Best::Most, what)
+    }
+
+    /// The same of these rows.
+    pub const fn of(self, rows: &'static str) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// The same beside this, which has these rows.
+    pub const fn beside(self, beside: &'static str, beside_rows: &'static str) -> Self {
+        Self { beside, beside_rows, ..self }
+    }
+}
+
 /// Which of several values is the headline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Best {

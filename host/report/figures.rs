@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::chart::{Chart, FileKind, Filter, Query, Record, Records};
+use super::chart::{Chart, FileKind, Filter, Query, Record, Records, label};
 use super::run::Run;
 use super::{Catalog, Plot, Shape};
 
@@ -144,8 +144,7 @@ impl Figures {
         // Sizes and grids are varied by factors.
         let positive = records.rows().iter().all(|row| records.number(row, x[0]).is_some_and(|x| x > 0.0));
         for (index, facet) in facets.into_iter().enumerate() {
-            let only: Vec<String> =
-                apart.iter().zip(&facet).map(|(column, value)| format!("{column}={value}")).collect();
+            let only: Vec<String> = apart.iter().zip(&facet).map(|(column, value)| condition(column, value)).collect();
             let title = match only.is_empty() {
                 true => format!("{experiment}: {}", plot.title),
                 false => format!("{experiment}: {}, {}", plot.title, only.join(", ")),
@@ -185,6 +184,11 @@ impl Figures {
     }
 }
 
+/// What a picture is of, in its heading.
+fn condition(column: &str, value: &str) -> String {
+    if column == "file" { label::file(value) } else { format!("{column}={value}") }
+}
+
 /// Rows with this value, and those without any.
 fn filter(records: &Records, column: &str, value: &str) -> Filter {
     let empty = records.rows().iter().any(|row| records.field(row, column).is_empty());
@@ -211,7 +215,10 @@ fn split(
             continue;
         }
         let mut before: Vec<&str> = series.clone();
-        if catalog.follows(column) {
+        // What follows from the horizontal axis parts nothing, nor does a grid that a size has to itself.
+        let at: Vec<&str> = x.iter().copied().chain([column]).collect();
+        let follows = distinct(records, &at).len() == distinct(records, x).len();
+        if follows || catalog.follows(column) || matches!(column, "grid" | "block") {
             before.extend(x);
         }
         let with: Vec<&str> = before.iter().copied().chain([column]).collect();

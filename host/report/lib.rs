@@ -17,6 +17,7 @@ pub mod figures;
 mod header;
 mod headers;
 mod json;
+mod newest;
 pub mod page;
 mod row;
 pub mod run;
@@ -29,7 +30,7 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub use self::about::{About, Best, Catalog, Headline, Plot, Shape};
+pub use self::about::{About, Best, Catalog, Finding, Headline, Plot, Shape};
 pub use self::column::{Column, Role, Value};
 pub use self::csv::CsvSink;
 pub use self::header::{Header, Key};

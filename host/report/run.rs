@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use strum::IntoEnumIterator;
 
-use super::chart::{ChartError, FileKind, Records};
+use super::chart::{ChartError, FileKind, Records, is_soft};
 use super::header::plain;
 use super::{Key, each_once, headers};
 
@@ -85,6 +85,13 @@ impl Run {
         each_once(values.filter(|value| !value.is_empty()))
     }
 
+    /// The value that a column has in every row.
+    pub fn in_all(&self, column: &str) -> Option<&str> {
+        let mut values = self.records.rows().iter().map(|row| self.records.field(row, column));
+        let first = values.next()?;
+        values.all(|value| value == first).then_some(first)
+    }
+
     /// The experiment whose rows these are; what lists has none, and is called by its file.
     pub fn experiment(&self) -> String {
         match self.kind {
@@ -94,14 +101,29 @@ impl Run {
         }
     }
 
+    /// Its name without folders.
+    pub fn file_name(&self) -> &str {
+        self.name.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The name of its folder, as it was given.
+    pub fn folder(&self) -> &str {
+        self.name.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
     /// In which way some of these rows are no measurement of hardware: `emulated device`, `modelled network model:p5`.
     pub fn unreal(&self) -> Vec<String> {
         let mut ways = Vec::new();
         if self.values("device").contains(&"emulated") {
             ways.push("emulated device".to_owned());
         }
-        let models = self.values("fabric").into_iter().filter(|fabric| fabric.starts_with("model:"));
-        ways.extend(models.map(|fabric| format!("modelled network {fabric}")));
+        for fabric in self.values("fabric") {
+            if fabric.starts_with("model:") {
+                ways.push(format!("modelled network {fabric}"));
+            } else if is_soft(fabric) {
+                ways.push(format!("cards in software {fabric}"));
+            }
+        }
         ways
     }
 }

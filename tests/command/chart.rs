@@ -39,6 +39,22 @@ fn a_run_becomes_a_picture() {
 }
 
 #[test]
+fn files_have_names_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "1,proxy,put,cpu,null,nbi,64,1.0,ok\n";
+    std::fs::write(folder.path().join("2-two_rings.csv"), format!("{COLUMNS}\n{rows}")).unwrap();
+    let draw = |names: &str| {
+        chart(folder.path(), rows, &format!("run.csv 2-two_rings.csv {names} -x file -y rate_mops --bars -o -"))
+    };
+    let own = draw("").expect(0).stdout;
+    assert!(own.contains(">\nrun</text>") || own.contains(">run</text>"), "{own}");
+    assert!(own.contains("2 two rings"), "{own}");
+    let given = draw("--names as-is,mended").expect(0).stdout;
+    assert!(given.contains("as-is") && given.contains("mended") && !given.contains("two rings"), "{given}");
+    assert!(draw("--names one").expect(2).complaint().contains("--names has 1 of 2 files"));
+}
+
+#[test]
 fn refusals_are_one_line_and_leave_the_old_picture() {
     let rows =
         "1,proxy,put,cpu,null,nbi,64,1.0,ok\n1,proxy,put,cpu,null,nbi,128,0,ok\n1,proxy,put,cpu,null,nbi,64,,ok\n";

@@ -118,6 +118,34 @@ fn the_results_of_this_repository_become_a_page() {
     }
 }
 
+#[test]
+fn the_newest_results_begin_with_headlines() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let work = tempfile::tempdir().unwrap();
+    let done = run(report(work.path(), &format!("--newest {} -o page.html", data.display()))).expect(0);
+    assert!(done.stderr.contains("# left out: files each of whose points newer ones have: "), "{}", done.stderr);
+    let source = std::fs::read_to_string(work.path().join("page.html")).unwrap();
+    let html = Html::parse_document(&source);
+    assert_sound(&source, &html);
+    for experiment in ["proxy", "queue", "ipc", "shmem", "collective", "jacobi"] {
+        assert!(!all(&html, &format!("section#{experiment} article")).is_empty(), "{experiment}");
+    }
+    // Nothing of it was cut from the table: what is modelled says so, what nobody has measured too.
+    let table: Vec<Vec<String>> = all(&html, "#found .findings tbody tr")
+        .iter()
+        .map(|row| row.select(&Selector::parse("td").unwrap()).map(|cell| text(&cell)).collect())
+        .collect();
+    let of = |what: &str| table.iter().find(|row| row[0].starts_with(what)).unwrap_or_else(|| panic!("{what}"));
+    assert_eq!(of("put of 64 B until quiet returns, EFA cards")[1], "not measured");
+    for row in &table {
+        assert_eq!(row[0].ends_with(" modelled"), row[5].contains("model:"), "{row:?}");
+        assert_eq!(row[1] == "not measured", row[6].is_empty(), "{row:?}");
+    }
+    let barrier = of("barrier of two PEs");
+    assert!(barrier[2] == "NVSHMEM" && !barrier[4].is_empty() && barrier[6].starts_with("ginlab shmem"), "{barrier:?}");
+    assert!(run(report(work.path(), "--newest a --against b -o -")).expect(2).stderr.contains("cannot be used with"));
+}
+
 fn csv_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap() {
         let path = entry.unwrap().path();
@@ -188,11 +216,13 @@ fn stages_are_piled_up() {
 fn texts_of_files_stay_texts() {
     let evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\" onload=\"x' &amp; https://example.org/";
     let field = format!("\"{}\"", evil.replace('"', "\"\""));
-    let folder = folder(&rows("put", &field, &field).replace("proxy,put", &format!("{field},{field}")));
+    let rows = rows("put", &field, &field).replace("proxy,put", &format!("{field},{field}"));
+    let folder = folder(&format!("{rows}1,proxy,put,cpu,tcp,nbi,64,1,1,1,1,1,ok\n"));
+    std::fs::write(folder.path().join("alike.csv"), format!("{COLUMNS}\n{rows}")).unwrap();
     let header =
         serde_json::json!({"command": evil, "commit": evil, "hostname": evil, "date": evil, "notes": [evil, evil]});
     std::fs::write(folder.path().join("run.header.json"), header.to_string()).unwrap();
-    let mut command = report(folder.path(), "run.csv -o -");
+    let mut command = report(folder.path(), "run.csv alike.csv -o -");
     command.arg("--title").arg(evil);
     let done = run(command).expect(0);
     let html = Html::parse_document(&done.stdout);
@@ -203,6 +233,7 @@ fn texts_of_files_stay_texts() {
     assert_eq!(text(&all(&html, "h1")[0]), evil);
     assert!(all(&html, "dd").iter().any(|fact| text(fact) == evil));
     assert!(all(&html, "td").iter().any(|cell| text(cell) == evil));
+    assert!(all(&html, "p").iter().any(|said| text(said).contains(evil)), "said of all rows");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{AMPLE, Bench, SPACE, Woken, bench, look, result};
 use crate::{FlowError, Peer, Target};
 use ginlab_fabric::testing::scripted::NO_ADDRESS;
-use ginlab_fabric::{Completion, FabricError};
+use ginlab_fabric::{Completion, FabricError, Rail};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -320,7 +320,9 @@ fn peers_come_and_go() {
 fn a_rail_is_given_away_while_the_flow_is_idle() {
     let b = bench(2, Duration::from_millis(1));
     let given = |target: &Target| {
-        b.flow.on_idle_rail(&b.region, target, |rail, _, peer, remote| Ok((rail.name().to_owned(), peer, remote.bytes)))
+        b.flow.on_idle_rail(&b.region, target, |rail, _, peer, remote| {
+            Ok((Rail::name(rail).to_owned(), peer, remote.bytes))
+        })
     };
     assert_eq!(given(&b.target).map(|(_, peer, bytes)| (peer, bytes)), Ok((7, SPACE)));
     let nobody = Target { peer: Peer(1), ..b.target.clone() };

@@ -42,6 +42,21 @@ pub fn plain(value: f64) -> String {
     }
 }
 
+/// A number with three digits, for a glance: `0.0753`, `1.80`, `794`.
+pub fn short(value: f64) -> String {
+    let digits: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    let decimals = if digits == 0.0 { 0 } else { (2.0 - digits.abs().log10().floor()).clamp(0.0, 9.0) as usize };
+    format!("{digits:.decimals$}")
+}
+
+/// The name of a file in words: `3-four-buffers.life.csv` is `3 four buffers`.
+pub fn file(name: &str) -> String {
+    match name.strip_suffix(".csv") {
+        Some(stem) => stem.trim_end_matches(".life").replace(['-', '_'], " "),
+        None => name.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +73,8 @@ mod tests {
         let numbers = [0.0, 0.05, 1.0, 250.0, 99_999.0, 2e6, 0.0002, 1.0 / 3.0, -40.0, 0.1 + 0.2];
         insta::assert_snapshot!(numbers.map(plain).join(", "), @"0, 0.05, 1, 250, 99999, 2e6, 2e-4, 0.333333, -40, 0.3");
         let sizes = [0.0, 64.0, 1000.0, 4096.0, 4097.0, 1048576.0, 1572864.0, 1e10, 0.5];
+        insta::assert_snapshot!([0.0, 0.075268, 1.7985, 793.66, 1671.25].map(short).join(", "), @"0, 0.0753, 1.80, 794, 1670");
+        insta::assert_snapshot!(["3-four-buffers.life.csv", "two_rings.csv", "a name"].map(file).join(", "), @"3 four buffers, two rings, a name");
         insta::assert_snapshot!(sizes.map(binary).join(", "), @"0, 64, 1000, 4K, 4097, 1M, 1536K, ~9.3G, 0.5");
     }
 

@@ -24,6 +24,7 @@ pub use self::filter::Filter;
 pub use self::palette::Palette;
 pub(crate) use self::query::few;
 pub use self::query::{Picture, Query};
+pub(crate) use self::records::is_soft;
 pub use self::records::{Kind as FileKind, Record, Records};
 
 /// The most series that colours, dashes and markers keep apart.
@@ -55,6 +56,11 @@ pub struct Chart {
 }
 
 impl Chart {
+    /// How many points it has.
+    pub fn points(&self) -> usize {
+        self.series.iter().map(|series| series.points.len()).sum()
+    }
+
     /// What is to be seen, for readers who cannot.
     pub fn description(&self) -> String {
         let names: Vec<&str> =

@@ -1,7 +1,7 @@
 //! Which rows and columns make a chart.
 
 use super::filter::{Filter, shown};
-use super::records::{Record, number};
+use super::records::{Record, is_soft, number};
 use super::{Axis, Chart, ChartError, Kind, MOST_SERIES, Mark, Point, Records, SIDES, Series, label};
 use crate::each_once;
 
@@ -237,8 +237,12 @@ impl Query {
             return Err(no_log('x', &format!("{} makes categories", self.x.join(","))));
         }
         let name = |row: &&Record| {
-            let parts = self.x.iter().map(|name| value(name, records.field(row, name)));
             let numbers = self.x.iter().all(|name| records.number(row, name).is_some());
+            let parts = self.x.iter().map(|name| match value(name, records.field(row, name)) {
+                // Beside a text a number alone says nothing.
+                count if !numbers && !label::is_binary(name) && number(&count).is_some() => format!("{name}={count}"),
+                said => said,
+            });
             parts.collect::<Vec<_>>().join(if numbers { "x" } else { " " })
         };
         let (names, members) = grouped(rows.iter().map(name));
@@ -253,7 +257,11 @@ impl Query {
             let bare = |field: &str| number(field).is_none() && !matches!(field, "true" | "false");
             let parts: Vec<String> = parts
                 .filter(|(_, field)| !field.is_empty())
-                .map(|(name, field)| if bare(field) { field.into() } else { format!("{name}={}", value(name, field)) })
+                .map(
+                    |(name, field)| {
+                        if bare(field) { value(name, field) } else { format!("{name}={}", value(name, field)) }
+                    },
+                )
                 .collect();
             if parts.is_empty() && !self.series.is_empty() {
                 return format!("no {}", self.series.join(", "));
@@ -321,6 +329,7 @@ impl Query {
 fn value(column: &str, field: &str) -> String {
     match number(field) {
         Some(number) if label::is_binary(column) => label::binary(number),
+        _ if column == super::records::FILE => label::file(field),
         _ => field.into(),
     }
 }
@@ -380,6 +389,7 @@ fn notice(records: &Records, rows: &[&Record]) -> Option<String> {
     let reasons = [
         ("emulated device", count("device", |device| device == "emulated")),
         ("modelled network", count("fabric", |fabric| fabric.starts_with("model:"))),
+        ("cards in software", count("fabric", is_soft)),
         ("marked as suspect", count("suspect", |why| !why.is_empty())),
     ];
     let some = |(reason, count): (&str, usize)| match count {

@@ -74,10 +74,15 @@ impl Records {
 
     /// Reads files, in this order.
     pub fn read(paths: &[PathBuf]) -> Result<Self, ChartError> {
+        Self::read_as(paths, &names(paths))
+    }
+
+    /// The same under these names.
+    pub fn read_as(paths: &[PathBuf], names: &[String]) -> Result<Self, ChartError> {
         let mut records = Self::empty();
-        for (path, name) in paths.iter().zip(names(paths)) {
+        for (path, name) in paths.iter().zip(names) {
             let file = File::open(path).map_err(|source| ChartError::Read { path: path.into(), source })?;
-            if records.add(file, path, &name)? == Kind::Listing {
+            if records.add(file, path, name)? == Kind::Listing {
                 let known = |needed: &&str| !records.columns.iter().any(|column| column == needed);
                 let missing: Vec<&str> = NEEDED.into_iter().filter(known).collect();
                 return Err(ChartError::Foreign { path: path.clone(), missing: missing.join(", ") });
@@ -166,11 +171,12 @@ impl Records {
 
     /// What of a row was not measured on the hardware that it speaks of.
     pub fn unreal(&self, row: &Record) -> Option<&'static str> {
-        match (self.field(row, "device") == "emulated", self.field(row, "fabric").starts_with("model:")) {
+        let fabric = self.field(row, "fabric");
+        match (self.field(row, "device") == "emulated", fabric.starts_with("model:")) {
             (true, true) => Some("emulated, modelled"),
             (true, false) => Some("emulated"),
             (false, true) => Some("modelled"),
-            (false, false) => None,
+            (false, false) => is_soft(fabric).then_some("cards in software"),
         }
     }
 
@@ -202,6 +208,11 @@ impl Records {
     pub fn rows(&self) -> &[Record] {
         &self.rows
     }
+}
+
+/// Whether the cards of a fabric are programs: `efa/soft:p5`.
+pub(crate) fn is_soft(fabric: &str) -> bool {
+    fabric.contains("/soft")
 }
 
 /// The field as a number, if it is one.

@@ -84,7 +84,7 @@ fn a_small_file_becomes_a_picture() {
     assert_eq!(svg, query.chart(&records()).unwrap().chart.drawn(), "the same rows give the same bytes");
     let texts: Vec<&str> =
         svg.split("<text").skip(1).map(|part| part.split(['>', '<']).nth(1).unwrap().trim()).collect();
-    insta::assert_snapshot!(texts.join(" | "), @"64 | 256 | 1K | 4K | 16K | 64K | 256K | 1M | 1 | 2 | 5 | 10 | 20 | 50 | 100 | 200 | 500 | 1000 | size (bytes) | time p50 (us) | proxy: time p50 (us) by size (bytes) | Not plain measurements: emulated device in 1 of 5 points, modelled network in 1 of 5 points · device gpu:H200, | emulated · fabric tcp, model:p5 · only rails=1 · small &amp; &lt;odd&gt;.csv | quiet | nbi");
+    insta::assert_snapshot!(texts.join(" | "), @"64 | 256 | 1K | 4K | 16K | 64K | 256K | 1M | 1 | 2 | 5 | 10 | 20 | 50 | 100 | 200 | 500 | 1000 | size (bytes) | time p50 (us) | proxy: time p50 (us) by size (bytes) | Not plain measurements: emulated device in 1 of 5 points, modelled network in 1 of 5 | points · device gpu:H200, emulated · fabric tcp, model:p5 · only rails=1 · small &amp; | &lt;odd&gt;.csv | quiet | nbi");
     let of_color = |element: &str, color: &str| {
         svg.split('<').filter(|tag| tag.starts_with(element) && tag.contains(&format!("=\"{color}\""))).count()
     };
@@ -135,6 +135,8 @@ fn categories_stand_in_the_order_of_the_file() {
     let picture = query("grid,block", "mode", &["rails=1", "size_bytes=64,4K,1M"]).chart(&records()).unwrap();
     assert_eq!(picture.chart.x.kind, Kind::Categories(list("1x32,8x32,132x32")));
     assert_eq!(picture.chart.x.label, "grid x block");
+    let mixed = query("mode,rails", "", &["size_bytes=64"]).chart(&records()).unwrap();
+    assert_eq!(mixed.chart.x.kind, Kind::Categories(list("quiet rails=1,nbi rails=1")), "a number alone says nothing");
     let mut bars = query("mode", "rails", &["size_bytes=64"]);
     bars.bars = true;
     let svg = bars.chart(&records()).unwrap().chart.drawn();

@@ -1,12 +1,14 @@
-//! The beginning of a page: the machine, the headline figures that experiments declare, and the pictures that tell most.
+//! The beginning of a page: the headline figures, the machine, and the pictures that tell most.
+
+use std::cmp::Reverse;
 
 use maud::{Markup, html};
 
-use super::{Section, picture};
+use super::{Page, Section, picture};
 use crate::chart::{Record, few, label};
 use crate::figures::Figure;
 use crate::run::Run;
-use crate::{Best, Catalog, Headline, Key, each_once};
+use crate::{Best, Catalog, Finding, Headline, Key, each_once};
 
 /// Pictures at the beginning.
 pub const SHOWN: usize = 8;
@@ -14,7 +16,7 @@ pub const SHOWN: usize = 8;
 const NAMED: usize = 6;
 
 /// Takes the most telling pictures out of the sections: of each experiment its first kind, then of each its second. Pictures of
-/// real hardware go before others, those with more points before those with fewer.
+/// real hardware go before others, those that compare before those of one series, those with more points before those with fewer.
 pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     let mut shown = Vec::new();
     for round in 0..SHOWN {
@@ -25,10 +27,10 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
                 continue;
             }
             let rank = |figure: &Figure| {
-                let points: usize = figure.chart.series.iter().map(|series| series.points.len()).sum();
-                (figure.chart.notice.is_some(), usize::MAX - points)
+                let chart = &figure.chart;
+                (chart.notice.is_some(), chart.series.len() < 2, Reverse(chart.points()))
             };
-            let of_round = |figure: &Figure| figure.place == (round, 0);
+            let of_round = |figure: &Figure| figure.place.0 == round;
             let best = lists
                 .into_iter()
                 .filter_map(|list| {
@@ -44,35 +46,16 @@ pub fn most_telling(sections: &mut [Section]) -> Vec<Figure> {
     shown
 }
 
-/// The section.
-pub fn section(catalog: Catalog, runs: &[Run], sections: &[Section], shown: &[Figure]) -> Markup {
-    let machine: Vec<(&str, String)> =
-        [Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider, Key::Commit]
-            .into_iter()
-            .map(|key| (key.name(), values(runs, key)))
-            .filter(|(_, text)| !text.is_empty())
-            .collect();
-    let found: Vec<_> = sections
-        .iter()
-        .flat_map(|section| section.about.headlines.iter().filter_map(|headline| best(catalog, section, headline)))
-        .collect();
+/// The section. Findings, where they are given, take the place of what the experiments declare for a page of any run.
+pub fn section(page: &Page, sections: &[Section], shown: &[Figure]) -> Markup {
     html! {
         section #found {
             h2 { "What was found" }
-            dl { @for (key, value) in &machine { div { dt { (key) } dd { (value) } } } }
-            @if !found.is_empty() {
-                div.box tabindex="0" role="group" aria-label="headline figures" {
-                    table {
-                        thead { tr { @for title in ["", "figure", "measured as", "file"] { th scope="col" { (title) } } } }
-                        tbody { @for found in &found {
-                            tr.unreal[found.unreal] {
-                                td { (found.what) @if found.unreal { " " strong.unreal { "emulated or modelled" } } }
-                                td.number { strong { (found.figure) } }
-                                td { (found.row) }
-                                td { (found.file) }
-                            }
-                        } }
-                    }
+            @match page.newest {
+                Some(findings) => (findings_table(page, findings)),
+                None => {
+                    (machine(page.runs))
+                    (bests_table(page.catalog, sections))
                 }
             }
             @if !shown.is_empty() { div.figures { @for figure in shown { (picture(figure)) } } }
@@ -80,54 +63,239 @@ pub fn section(catalog: Catalog, runs: &[Run], sections: &[Section], shown: &[Fi
     }
 }
 
-/// The values of a fact over all runs.
-fn values(runs: &[Run], key: Key) -> String {
-    few(&each_once(runs.iter().filter_map(|run| run.fact(key))))
+/// The machine of these runs.
+fn machine(runs: &[Run]) -> Markup {
+    let values = |key| few(&each_once(runs.iter().filter_map(|run| run.fact(key))));
+    let facts: Vec<(&str, String)> =
+        [Key::Hostname, Key::Cpu, Key::Gpu, Key::Driver, Key::Libfabric, Key::Provider, Key::Commit]
+            .into_iter()
+            .map(|key| (key.name(), values(key)))
+            .filter(|(_, text)| !text.is_empty())
+            .collect();
+    html! { dl { @for (key, value) in &facts { div { dt { (key) } dd { (value) } } } } }
 }
 
-/// A headline with its figure.
-struct Found {
-    what: &'static str,
-    figure: String,
-    row: String,
-    file: String,
-    unreal: bool,
+/// The best row of a headline.
+struct Found<'a> {
+    unreal: Option<&'static str>,
+    value: f64,
+    run: &'a Run,
+    row: &'a Record,
 }
 
-/// The best row of a headline. What was emulated or modelled counts only where nothing else is there.
-fn best(catalog: Catalog, section: &Section, headline: &Headline) -> Option<Found> {
-    let rows = section.runs.iter().flat_map(|(run, _)| run.records.rows().iter().map(move |row| (*run, row)));
-    let field = |(run, row): (&Run, &Record), column: &str| run.records.field(row, column).to_owned();
+impl Found<'_> {
+    fn field(&self, column: &str) -> &str {
+        self.run.records.field(self.row, column)
+    }
+}
+
+/// The best row of these that have these values. What was emulated or modelled counts only where nothing else is there.
+fn best<'a>(
+    runs: impl Iterator<Item = &'a Run>,
+    column: &str,
+    which: Best,
+    only: &[(&str, &str)],
+) -> Option<Found<'a>> {
     // Where nothing is moved there is no bandwidth.
-    let moves = |fabric: &str| fabric != "null" || !headline.column.starts_with("bandwidth");
-    let counts = |(run, row): &(&Run, &Record)| {
+    let moves = |fabric: &str| fabric != "null" || !column.starts_with("bandwidth");
+    let found = |run: &'a Run, row: &'a Record| {
         let records = &run.records;
-        matches!(records.field(row, "status"), "" | "ok")
+        let counts = matches!(records.field(row, "status"), "" | "ok")
             && records.field(row, "suspect").is_empty()
             && moves(records.field(row, "fabric"))
-            && headline.only.iter().all(|(column, value)| records.field(row, column) == *value)
+            && only.iter().all(|(column, value)| records.field(row, column) == *value);
+        let value = records.number(row, column).filter(|_| counts)?;
+        Some(Found { unreal: records.unreal(row), value, run, row })
     };
-    let candidates = rows.filter(counts).filter_map(|(run, row)| {
-        Some((run.records.unreal(row).is_some(), run.records.number(row, headline.column)?, run, row))
-    });
-    let key = |value: f64| if headline.best == Best::Least { value } else { -value };
-    let (unreal, value, run, row) =
-        candidates.min_by(|one, two| one.0.cmp(&two.0).then(key(one.1).total_cmp(&key(two.1))))?;
-    let columns = catalog.columns();
-    let unit = columns.iter().find(|(column, _)| column.name == headline.column).map_or("", |(column, _)| column.unit);
-    let said = |name: &str| name == "experiment" || headline.only.iter().any(|(column, _)| *column == name);
-    let named = catalog.chosen().into_iter().filter(|name| !said(name));
-    let named = named.map(|name| (name, field((run, row), name))).filter(|(_, value)| !value.is_empty());
-    let text = |(name, value): (&str, String)| match value.parse::<f64>() {
-        Ok(bytes) if label::is_binary(name) => format!("{} {}", name.trim_end_matches("_bytes"), label::binary(bytes)),
-        Ok(_) => format!("{name} {value}"),
-        Err(_) => value,
-    };
-    Some(Found {
-        what: headline.what,
-        figure: format!("{} {unit}", label::plain((value * 1e4).round() / 1e4)),
-        row: named.take(NAMED).map(text).collect::<Vec<_>>().join(", "),
-        file: run.name.clone(),
-        unreal,
+    let key = |value: f64| if which == Best::Least { value } else { -value };
+    runs.flat_map(|run| run.records.rows().iter().filter_map(move |row| found(run, row))).min_by(|one, two| {
+        (one.unreal.is_some().cmp(&two.unreal.is_some())).then(key(one.value).total_cmp(&key(two.value)))
     })
+}
+
+fn unit(catalog: Catalog, column: &str) -> &'static str {
+    catalog.columns().iter().find(|(known, _)| known.name == column).map_or("", |(column, _)| column.unit)
+}
+
+/// The best figures of the experiments, each for itself.
+fn bests_table(catalog: Catalog, sections: &[Section]) -> Markup {
+    let found: Vec<(&Headline, Found)> = sections
+        .iter()
+        .flat_map(|section| section.about.headlines.iter().map(move |headline| (headline, section)))
+        .filter_map(|(headline, section)| {
+            let runs = section.runs.iter().map(|(run, _)| *run);
+            Some((headline, best(runs, headline.column, headline.best, headline.only)?))
+        })
+        .collect();
+    if found.is_empty() {
+        return html! {};
+    }
+    let measured_as = |headline: &Headline, found: &Found| {
+        let said = |name: &str| name == "experiment" || headline.only.iter().any(|(column, _)| *column == name);
+        let named = catalog.chosen().into_iter().filter(|name| !said(name));
+        let named = named.map(|name| (name, found.field(name))).filter(|(_, value)| !value.is_empty());
+        let text = |(name, value): (&str, &str)| match value.parse::<f64>() {
+            Ok(bytes) if label::is_binary(name) => {
+                format!("{} {}", name.trim_end_matches("_bytes"), label::binary(bytes))
+            }
+            Ok(_) => format!("{name} {value}"),
+            Err(_) => value.to_owned(),
+        };
+        named.take(NAMED).map(text).collect::<Vec<_>>().join(", ")
+    };
+    html! {
+        div.box tabindex="0" role="group" aria-label="headline figures" {
+            table {
+                thead { tr { @for title in ["", "figure", "measured as", "file"] { th scope="col" { (title) } } } }
+                tbody { @for (headline, found) in &found {
+                    tr.unreal[found.unreal.is_some()] {
+                        td { (headline.what) @if found.unreal.is_some() { " " strong.unreal { "emulated or modelled" } } }
+                        td.number { strong { (label::plain((found.value * 1e4).round() / 1e4)) " " (unit(catalog, headline.column)) } }
+                        td { (measured_as(headline, found)) }
+                        td { (found.run.name) }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+/// What a reader wants to know, beside what it is held against. What was not measured has its row too.
+fn findings_table(page: &Page, findings: &[Finding]) -> Markup {
+    let figure = |finding: &Finding, found: &Option<Found>| match found {
+        Some(found) => {
+            html! { td.number { strong { (label::short(found.value)) " " (unit(page.catalog, finding.column)) } } }
+        }
+        None => html! { td.aside { "not measured" } },
+    };
+    html! {
+        div.box tabindex="0" role="group" aria-label="headline figures" {
+            table.findings {
+                thead { tr {
+                    @for title in ["", "figure", "beside", "its figure", "ratio", "measured on", "by"] { th scope="col" { (title) } }
+                } }
+                tbody { @for finding in findings {
+                    @let (found, beside) = newest(page.runs, finding);
+                    @let unreal = found.as_ref().and_then(|found| found.unreal);
+                    tr.unreal[unreal.is_some()] {
+                        td { (finding.what) @if let Some(way) = unreal { " " strong.unreal { (way) } } }
+                        (figure(finding, &found))
+                        td { (finding.beside) }
+                        (figure(finding, &beside))
+                        (ratio(finding, &found, &beside))
+                        td { @if let Some(found) = &found { (place(found)) } }
+                        td { @if let Some(command) = found.and_then(|found| found.run.fact(Key::Command)) { code { (shortened(&command)) } } }
+                    }
+                } }
+            }
+        }
+        p.aside { "Both figures of a row are of one file, the newest that has both. Ratio: the one over the other; of times less is better, of "
+            "rates more. A file's whole command is beside its rows." }
+    }
+}
+
+/// The newest file that has both figures, or else the first of them. What was measured goes before what was modelled.
+fn newest<'a>(runs: &'a [Run], finding: &Finding) -> (Option<Found<'a>>, Option<Found<'a>>) {
+    let of = runs.iter().filter(|run| run.experiment() == finding.experiment);
+    let both = of.filter_map(|run| {
+        let of = |rows: &str| {
+            let only: Vec<(&str, &str)> =
+                rows.split_whitespace().filter_map(|condition| condition.split_once('=')).collect();
+            best(std::iter::once(run), finding.column, finding.best, &only)
+        };
+        Some((of(finding.rows)?, of(finding.beside_rows)))
+    });
+    let (found, beside) = both.min_by_key(|(found, beside)| (found.unreal.is_some(), beside.is_none())).unzip();
+    (found, beside.flatten())
+}
+
+/// The one figure over the other.
+fn ratio(finding: &Finding, found: &Option<Found>, beside: &Option<Found>) -> Markup {
+    let ratio = found.as_ref().zip(beside.as_ref()).map(|(found, beside)| found.value / beside.value);
+    // What is shown as 1.00 is neither.
+    let better = ratio.is_some_and(|ratio| if finding.best == Best::Least { ratio < 0.995 } else { ratio >= 1.005 });
+    html! { td.number.faster[better] { @if let Some(ratio) = ratio { (format!("{ratio:.2}")) } } }
+}
+
+/// Device, fabric and day.
+fn place(found: &Found) -> Markup {
+    let device = found.field("device").trim_start_matches("gpu:").trim_start_matches("NVIDIA ");
+    let date = found.run.fact(Key::Date).unwrap_or_default();
+    html! { (device) ", " (found.field("fabric")) @if let Some(day) = date.get(..10) { ", " span { (day) } } }
+}
+
+/// A command as it would be typed: without folders, without where its rows went, without what it hands to a shell.
+fn shortened(command: &str) -> String {
+    let parts: Vec<&str> = command.split('\'').collect();
+    let unquoted = parts.iter().enumerate().map(|(at, part)| if at % 2 == 0 { *part } else { "..." });
+    let text = unquoted.collect::<Vec<_>>().join("'");
+    let mut words = text.split(' ').skip(1);
+    let mut kept = vec!["ginlab"];
+    while let Some(word) = words.next() {
+        match word {
+            "--csv" | "--json" | "--trace" => drop(words.next()),
+            _ if word.starts_with('-') => kept.push(word),
+            _ => kept.push(word.rsplit('/').next().unwrap_or(word)),
+        }
+    }
+    kept.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_shortened() {
+        let command = "/tmp/x/before queue -p /a/lib.so --csv /tmp/a.csv --nvshmem '. /x.sh; mpirun y >z' -n 5 --json /tmp/a.json";
+        assert_eq!(shortened(command), "ginlab queue -p lib.so --nvshmem '...' -n 5");
+    }
+
+    /// A run of puts, newest first in a list.
+    fn run(name: &str, rows: &str) -> Run {
+        let text = format!("schema,experiment,case,device,fabric,time_us_p50,status\n{rows}");
+        let header = serde_json::json!({ "command": format!("ginlab {name}"), "date": "2026-11-22T01:02:03Z" });
+        Run::of_text(text.as_bytes(), Some(header), Path::new(name), name).unwrap()
+    }
+
+    /// The cells of the table's only row.
+    fn cells(runs: &[Run]) -> Vec<String> {
+        let finding = Finding::least("proxy", "time_us_p50", "a put").of("case=put").beside("a peer", "case=peer");
+        let findings = [finding];
+        let page = Page { title: "t", runs, comparison: None, catalog: Catalog::default(), newest: Some(&findings) };
+        let html = page.build().html;
+        let table = html.split_once("<tbody>").unwrap().1.split_once("</tbody>").unwrap().0;
+        let text =
+            |cell: &str| cell.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect();
+        table.split("<td").skip(1).map(|cell| text(&format!("<td{cell}"))).collect()
+    }
+
+    #[test]
+    fn a_headline_stands_beside_its_peer_and_says_what_is_missing() {
+        let alone = run("alone", "1,proxy,put,gpu:H200,tcp,3,ok\n");
+        let both = run("both", "1,proxy,put,gpu:H200,tcp,2,ok\n1,proxy,peer,gpu:H200,tcp,4,ok\n");
+        let modelled = run("model", "1,proxy,put,gpu:H200,model:p5,1,ok\n1,proxy,peer,gpu:H200,model:p5,4,ok\n");
+        let failed = run("failed", "1,proxy,put,gpu:H200,tcp,,failed: x\n");
+        let other = run("other", "1,queue,put,gpu:H200,tcp,1,ok\n");
+        let shown = |runs: &[&Run]| cells(&runs.iter().map(|run| (*run).clone()).collect::<Vec<_>>()).join(" | ");
+        let when = "2026-11-22";
+        assert_eq!(
+            shown(&[&failed, &alone, &both]),
+            format!("a put | 2.00 us | a peer | 4.00 us | 0.50 | H200, tcp, {when} | ginlab both")
+        );
+        assert_eq!(
+            shown(&[&alone]),
+            format!("a put | 3.00 us | a peer | not measured |  | H200, tcp, {when} | ginlab alone")
+        );
+        assert_eq!(
+            shown(&[&modelled]),
+            format!("a put modelled | 1.00 us | a peer | 4.00 us | 0.25 | H200, model:p5, {when} | ginlab model")
+        );
+        assert!(shown(&[&modelled, &alone]).starts_with("a put | 3.00 us"), "what was measured goes first");
+        assert_eq!(shown(&[&failed, &other]), "a put | not measured | a peer | not measured |  |  | ");
+    }
 }

@@ -6,15 +6,17 @@
 mod found;
 mod tables;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::Palette;
 use super::compare::Comparison;
+use super::each_once;
 use super::figures::{self, Figure, Figures};
 use super::run::Run;
-use super::{About, Catalog, Key, Role};
+use super::{About, Catalog, Finding, Key, Role};
 
 /// Pictures of a run that are in sight.
 const AT_ONCE: usize = 4;
@@ -32,6 +34,9 @@ pub struct Page<'a> {
     pub comparison: Option<(&'a Comparison, &'a str, &'a str)>,
     /// What the experiments say of themselves.
     pub catalog: Catalog<'a>,
+    /// Where the runs are the newest of many: what a reader wants to know of them. Of each file the page then has one picture of a
+    /// kind.
+    pub newest: Option<&'a [Finding]>,
 }
 
 /// A page, and its pictures once more.
@@ -92,10 +97,25 @@ impl Page<'_> {
         let section = |experiment: String| {
             let runs: Vec<&Run> = self.runs.iter().filter(|run| run.experiment() == experiment).collect();
             let several = figures::of_several(&experiment, &runs, self.catalog);
-            let runs = runs.into_iter().map(|run| (run, figures::of_run(run, self.catalog))).collect();
+            let runs = runs.into_iter().map(|run| (run, self.figures(run))).collect();
             Section { about: self.catalog.about(&experiment), experiment, runs, several }
         };
         experiments.into_iter().map(section).collect()
+    }
+
+    fn figures(&self, run: &Run) -> Figures {
+        let mut figures = figures::of_run(run, self.catalog);
+        if self.newest.is_some() {
+            let all = figures.drawn.len();
+            // The fullest of each kind.
+            figures.drawn.sort_by_key(|figure| (figure.place.0, Reverse(figure.chart.points())));
+            figures.drawn.dedup_by_key(|figure| figure.place.0);
+            if figures.drawn.len() < all {
+                let (left, place) = (all - figures.drawn.len(), run.folder());
+                figures.notes.push(format!("{left} more: ginlab report {place} draws them"));
+            }
+        }
+        figures
     }
 
     fn document(&self, sections: &[Section], shown: &[Figure]) -> Markup {
@@ -113,11 +133,11 @@ impl Page<'_> {
                 body {
                     header {
                         h1 { (self.title) }
-                        p.lead { (summary(self.runs)) }
+                        p.lead { (summary(self.runs)) @if self.newest.is_some() { " Files each of whose rows was measured again later are left out." } }
                     }
                     (contents(sections, self.comparison.is_some()))
                     main {
-                        (found::section(self.catalog, self.runs, sections, shown))
+                        (found::section(self, sections, shown))
                         @if let Some((comparison, a, b)) = self.comparison {
                             (tables::comparison(comparison, a, b))
                         }
@@ -171,8 +191,30 @@ fn section(section: &Section, open: bool) -> Markup {
                     (section.runs.len()) @if section.runs.len() == 1 { " run" } @else { " runs" } ": pictures, facts, rows"
                 }
                 (drawn(&section.several))
-                @for (run, figures) in &section.runs { (article(run, figures)) }
+                @let folders: Vec<_> = section.runs.chunk_by(|(one, _), (two, _)| one.folder() == two.folder()).collect();
+                @for runs in &folders {
+                    @if folders.len() == 1 || open {
+                        @for (run, figures) in *runs { (article(run, figures)) }
+                    } @else {
+                        (folder(runs))
+                    }
+                }
             }
+        }
+    }
+}
+
+/// The runs of a folder, one step away.
+fn folder(runs: &[(&Run, Figures)]) -> Markup {
+    let place = runs.first().map_or("", |(run, _)| run.folder());
+    let ways = each_once(runs.iter().flat_map(|(run, _)| run.unreal()));
+    html! {
+        details {
+            summary {
+                (place) ": " (runs.len()) @if runs.len() == 1 { " file" } @else { " files" }
+                @for way in ways { " " span.unreal { (way) } }
+            }
+            @for (run, figures) in runs { (article(run, figures)) }
         }
     }
 }

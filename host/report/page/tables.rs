@@ -6,7 +6,7 @@ use crate::chart::{FileKind, label};
 use crate::compare::{Compared, Comparison, Verdict};
 use crate::run::Run;
 
-/// Every row of a run, and the columns in which there is something.
+/// Every row of a run, and the columns in which there is something. What all rows have is said once.
 pub fn rows(run: &Run) -> Markup {
     let records = &run.records;
     let derived = |name: &str| name.ends_with("_low") || name.ends_with("_high");
@@ -16,14 +16,21 @@ pub fn rows(run: &Run) -> Markup {
         .filter(|name| records.rows().iter().any(|row| !records.field(row, name).is_empty()))
         .collect();
     let count = records.rows().len();
+    let (same, columns): (Vec<_>, Vec<_>) =
+        columns.into_iter().partition(|name| count > 1 && run.in_all(name).is_some());
+    let same: Vec<String> = same
+        .into_iter()
+        .map(|name| format!("{} {}", label::column(name), run.in_all(name).unwrap_or_default()))
+        .collect();
     let unreal = records.rows().iter().any(|row| records.unreal(row).is_some());
     html! {
         details {
             summary {
                 (count) @if run.kind == FileKind::Listing { " entries" } @else if count == 1 { " row" } @else { " rows" }
             }
+            @if !same.is_empty() { p.aside { "In all rows: " (same.join(", ")) "." } }
             div.box tabindex="0" role="group" aria-label={ "rows of " (run.name) } {
-                table {
+                table.rows {
                     thead { tr {
                         @if unreal { th scope="col" { "real?" } }
                         @for name in &columns { th scope="col" title=(name) { (label::column(name)) } }
@@ -31,8 +38,12 @@ pub fn rows(run: &Run) -> Markup {
                     tbody {
                         @for row in records.rows() {
                             tr.unreal[records.unreal(row).is_some()] {
-                                @if unreal { td { @if let Some(way) = records.unreal(row) { strong.unreal { (way) } } } }
-                                @for name in &columns { (cell(records.field(row, name))) }
+                                @if unreal { td.text { @if let Some(way) = records.unreal(row) { strong.unreal { (way) } } } }
+                                // Most are numbers: texts say so.
+                                @for name in &columns {
+                                    @let field = records.field(row, name);
+                                    td.text[field.parse::<f64>().is_err()] { (field) }
+                                }
                             }
                         }
                     }
