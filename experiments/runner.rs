@@ -10,6 +10,7 @@ use crate::program::Program;
 use clap::{ArgMatches, FromArgMatches};
 use ginlab::bootstrap::{self, Bootstrap, BootstrapError, Kind, Options};
 use ginlab::fabric::any::AnyRail;
+use ginlab::fabric::soft;
 use ginlab::flow::{self, Flow};
 use ginlab::mps::Step;
 use ginlab::report::{About, Column, Header, Row};
@@ -256,7 +257,9 @@ async fn rank<E: Experiment>(
     let mut wrong = None;
     let result = async {
         for tuple in &tuples {
-            let rows = experiment.tuple(tuple, ranks).await?;
+            let (started, before) = (Instant::now(), soft::behind());
+            let mut rows = experiment.tuple(tuple, ranks).await?;
+            doubt_slow_cards(&mut rows, started.elapsed(), before, ranks)?;
             if !judges {
                 continue;
             }
@@ -281,6 +284,30 @@ async fn rank<E: Experiment>(
     }?;
     experiment.close(&header, &args.output, ranks).await?;
     wrong.map_or(Ok(returned), Err)
+}
+
+/// By so much of a card's time a figure may be longer and still pass as the card's.
+pub const TOLERATED: f64 = 0.15;
+
+/// Says in rows of cards in software that they show this machine, of which a card has waited for polls or bytes on some rank: it cannot move as
+/// many as the card would.
+fn doubt_slow_cards(
+    rows: &mut Rows,
+    took: Duration,
+    before: Option<Duration>,
+    ranks: &mut Bootstrap,
+) -> Result<(), Failure> {
+    let (Some(before), Some(after)) = (before, soft::behind()) else { return Ok(()) };
+    let late = (after - before).as_secs_f64() / took.as_secs_f64();
+    let late = ranks.all_gather_values(&late, "how long cards have waited")?.into_iter().fold(0.0, f64::max);
+    if late > TOLERATED * (1.0 - late) {
+        let percent = 100.0 * late;
+        let why = format!("slower than the card in software: it waited for this machine {percent:.0} % of the time");
+        for (row, _) in rows {
+            row.doubt(why.clone());
+        }
+    }
+    Ok(())
 }
 
 /// The first row whose verification found something.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod skips;
+
 use std::time::{Duration, Instant};
 
 use ginlab::fabric::discover::{self, Domain, Reach};
@@ -66,7 +68,7 @@ fn open(provider: &str, options: &RailOptions) -> Option<LibfabricRail> {
     match domain(provider) {
         Ok(domain) => Some(LibfabricRail::open(&domain, options).unwrap()),
         Err(why) => {
-            eprintln!("skipped: {why}");
+            skips::skip(&why.to_string());
             None
         }
     }

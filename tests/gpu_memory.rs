@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod skips;
+
 use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions, require_library};
 use ginlab::fabric::{Access, Completion, Memory, Post, Rail, Transfer, soft};
@@ -44,8 +46,9 @@ fn stand_in(folder: &Path) -> bool {
     true
 }
 
+/// Says why nothing is tested here.
 fn skip(why: &str) -> bool {
-    eprintln!("skipped: {why}");
+    skips::skip(why);
     false
 }
 

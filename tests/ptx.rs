@@ -16,6 +16,7 @@
 mod flow;
 #[path = "ptx/order.rs"]
 mod order;
+mod skips;
 
 use ginlab::cuda::for_capability;
 use std::collections::{BTreeMap, HashSet};
@@ -678,7 +679,7 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     let ptxas = match ptxas() {
         Ok(path) => path,
         Err(why) => {
-            eprintln!("skipped: {why}");
+            skips::skip(&why.to_string());
             return;
         }
     };

@@ -17,8 +17,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The rail kind that has no network.
-
 /// Source, and destination, of a rank when the user names no limit.
 const DEFAULT_MEMORY_LIMIT: u64 = 2 << 30;
 

@@ -12,16 +12,13 @@ use crate::columns::{AGAIN, COMPLETION, POST, RAIL_BYTES, RING_SLOTS, SCOPE, WIN
 use crate::error::Failure;
 use crate::mps;
 use crate::nodes::{self, Sender};
-use crate::runner::{Rows, added, slowest, timed};
+use crate::runner::{Rows, TOLERATED, added, slowest, timed};
 use crate::values;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::measure::stats::{Micros, Summary};
 use ginlab::report::{Row, Status};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-
-/// By so much of the modelled card's time a figure may be longer and still pass as the card's.
-const TOLERATED: f64 = 0.15;
 
 /// Repeats where nobody says how many, and how many are enough of what takes long.
 const REPEATS: u32 = 10;

@@ -18,6 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// How providers of this kind are asked for: `soft-efa`, `soft-efa:p5`, `soft-efa:fast,seed=7`.
 pub const PREFIX: &str = "soft-efa";
@@ -38,6 +39,8 @@ const SHARED_MEMORY: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
 
 /// A function that such a library has and no other.
 const MARK: &[u8] = b"soft_efa_move_bytes";
+/// How long its cards have waited for this machine.
+const BEHIND: &[u8] = b"soft_efa_behind";
 /// The library's name.
 const FILE: &str = "libsoft_efa.so";
 
@@ -215,6 +218,17 @@ fn preloadable(file: OsString) -> std::io::Result<OsString> {
 #[must_use]
 pub fn label() -> Option<&'static str> {
     LOADED.get().map(|loaded| loaded.label.as_str())
+}
+
+/// How long the card that has waited longest has done so for this machine, where a real one would not have: for a poll of this process, or for
+/// bytes that it could not move as fast. `None` without such cards, and with those that have no times.
+#[must_use]
+pub fn behind() -> Option<Duration> {
+    LOADED.get().filter(|loaded| loaded.spec.figures.is_some())?;
+    // SAFETY: the library's own function of this type; found in whatever way it was loaded.
+    let behind = unsafe { Library::this().get::<unsafe extern "C" fn() -> u64>(BEHIND) }.ok()?;
+    // SAFETY: it reads numbers.
+    Some(Duration::from_nanos(unsafe { behind() }))
 }
 
 /// The environment by which another program finds the cards that a provider's name describes: names with values.

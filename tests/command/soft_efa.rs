@@ -327,3 +327,20 @@ fn doctor_tries_every_card() {
     let four = run(over("fast,cards=1", "write --rails 4 -b 4K -e 4K")).expect(2);
     assert!(four.complaint().contains("4 rails need as many cards, and there are 1"), "{}", four.stderr);
 }
+
+/// A card of a p5 moves more than a core of any test machine: rows say that they show the machine.
+#[test]
+fn rows_that_this_machine_moves_slower_than_the_card_say_so() {
+    if !has_provider() {
+        return;
+    }
+    let suspects = |cards: &str| {
+        let args = "write --np 2 -b 4M -e 4M -n 8 -r 1 --rails 4 --csv -";
+        records(&run(over(cards, args)).expect(0).stdout)
+            .into_iter()
+            .map(|row| row["suspect"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert!(suspects("p5").iter().any(|why| why.contains("slower than the card in software")), "{:?}", suspects("p5"));
+    assert!(suspects("fast").iter().all(String::is_empty));
+}

@@ -170,7 +170,7 @@ impl Sender {
             }
             self.events.pop();
             let Some(mut flight) = self.flights[place].take() else { continue };
-            let again = self.step(pair, &mut flight, time, is_timed);
+            let again = self.step(pair, &mut flight, (due, time), is_timed);
             match again {
                 Some(due) => {
                     self.flights[place] = Some(flight);
@@ -185,11 +185,16 @@ impl Sender {
     }
 
     /// Goes on with a flight that is due; when it is due again, or nothing once it is complete.
-    fn step(&self, pair: &Pair, flight: &mut Flight, time: u64, is_timed: bool) -> Option<u64> {
+    fn step(&self, pair: &Pair, flight: &mut Flight, (due, time): (u64, u64), is_timed: bool) -> Option<u64> {
         let later = if is_timed { time + AGAIN } else { time + 1 };
         if flight.status.is_none() {
             match deliver(pair, &flight.request, self.rnr_retry) {
-                Outcome::Settled(status) => flight.status = Some(status),
+                Outcome::Settled(status) => {
+                    flight.status = Some(status);
+                    if is_timed {
+                        pair.context.machine.late[pair.context.device.card].add(due, now());
+                    }
+                }
                 Outcome::Later(patience, status) => {
                     let waits = *flight.waits.get_or_insert_with(Instant::now);
                     if patience.is_none_or(|patience| waits.elapsed() < patience) {

@@ -14,6 +14,7 @@ mod deliver;
 mod flight;
 mod handles;
 mod keeper;
+mod late;
 mod machine;
 mod memory;
 mod pair;

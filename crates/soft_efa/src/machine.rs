@@ -1,6 +1,7 @@
 //! The machine that this process sees: which cards it has, and where sysfs would show them.
 
 use crate::abi::{self, ibv_device};
+use crate::late::Late;
 use crate::peer::Gid;
 use card_model::{Figures, Spec};
 use std::ffi::{OsString, c_char};
@@ -24,6 +25,8 @@ pub struct Machine {
     pub moves: AtomicBool,
     /// Requests that were posted, on all its cards.
     pub posted: AtomicU64,
+    /// How long its cards have waited for this machine.
+    pub late: Vec<Late>,
     /// Which machine this is, among those that peers are on.
     host: u64,
     devices: Vec<&'static Device>,
@@ -93,7 +96,8 @@ impl Machine {
         // Peers reach into this process's registered memory: it agrees, also where the system asks for that (Yama).
         // SAFETY: sets an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
-        Ok(Machine { spec, moves, posted: AtomicU64::new(0), host, devices, folder: Mutex::new(None) })
+        let late = (0..spec.cards).map(|_| Late::default()).collect();
+        Ok(Machine { spec, moves, posted: AtomicU64::new(0), late, host, devices, folder: Mutex::new(None) })
     }
 
     /// Its cards.

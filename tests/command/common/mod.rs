@@ -3,9 +3,11 @@
 pub mod lab;
 pub mod libfabric2;
 pub mod server;
+#[path = "../../skips/mod.rs"]
+mod skips;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -329,8 +331,4 @@ pub fn count_by<T: std::hash::Hash + Eq>(rows: &[Row], value: impl Fn(&Row) -> T
     counts
 }
 
-/// Where a test cannot run: says so, on a line of its own.
-pub fn skip(why: &str) {
-    // Not `println!`, which a test that passes swallows.
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
+pub use skips::skip;

@@ -122,6 +122,13 @@ unsupported! {
     ibv_set_ece -> c_int = libc::EOPNOTSUPP;
 }
 
+/// For how many nanoseconds the card that has waited longest has waited for this machine so far, where a real one would not have.
+#[unsafe(no_mangle)]
+pub extern "C" fn soft_efa_behind() -> u64 {
+    let late = |machine: &Machine| machine.late.iter().map(|late| late.nanoseconds()).max();
+    Machine::get().ok().and_then(late).unwrap_or(0)
+}
+
 /// Whether reads and writes move their bytes from now on; otherwise they take their time, and nothing arrives. For figures of
 /// cards that are faster than this machine's memory.
 #[unsafe(no_mangle)]
