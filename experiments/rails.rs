@@ -45,7 +45,7 @@ pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabr
         Fabric::Libfabric { .. } => require_library()?,
         Fabric::Worst(_) => {}
         Fabric::Model { .. } | Fabric::Null => {
-            let why = "this program has no proxy, and modelled and null rails have nothing else: see proxy, shmem, collective, jacobi";
+            let why = "such rails stand under programs with a proxy alone: proxy, shmem, collective, jacobi";
             return Err(usage("--provider", format!("{fabric}: {why}")));
         }
     }

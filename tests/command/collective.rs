@@ -106,10 +106,9 @@ fn over_rails_of_every_kind() {
         ));
         sound(&rows);
         for row in &rows {
-            assert_eq!(
-                (row.fabric.as_str(), number(row, "nvlink_bytes")),
-                (if rails == "worst" { "worst:seed=1" } else { rails }, 0.0)
-            );
+            // The provider that was opened: tcp;ofi_rxm where libfabric is 1.x.
+            let asked = if rails == "worst" { "worst:seed=1" } else { rails };
+            assert!(row.fabric.starts_with(asked) && number(row, "nvlink_bytes") == 0.0, "{row:?}");
             assert_eq!(row.own("rail_bytes").list().unwrap().len(), 2);
             let ceiling = row.own("ceiling_gbytes_s").number();
             assert_eq!(ceiling.is_some(), rails == "model:p5", "only modelled cards' rate is known: {row:?}");

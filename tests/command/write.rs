@@ -111,7 +111,7 @@ fn a_killed_target_is_named_within_the_deadline() {
 #[test]
 fn modelled_cards_are_the_proxys() {
     let done = run(ginlab("write -d emulated -p model:p5")).expect(2);
-    assert!(done.complaint().contains("`ginlab proxy` alone"), "{done:?}");
+    assert!(done.complaint().contains("programs with a proxy alone: proxy, shmem, "), "{done:?}");
 }
 
 #[test]
