@@ -39,22 +39,36 @@ fn ptx() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=GINLAB_ARCH");
     let arch = std::env::var("GINLAB_ARCH").unwrap_or_else(|_| "sm_80".into());
     let toolchain = kernel_compiler()?;
+    let modules = modules()?;
     println!("cargo::rustc-env=GINLAB_PTX_ARCH={arch}");
     println!(
-        "cargo::rustc-env=GINLAB_PTX_RUSTC={}{}",
+        "cargo::rustc-env=GINLAB_PTX_RUSTC={}{}{}",
         toolchain.version,
-        if toolchain.is_the_projects { "" } else { " (not the project's)" }
+        if toolchain.is_the_projects { "" } else { " (not the project's)" },
+        if modules.len() == MODULES.len() { String::new() } else { format!(" (modules {} alone)", modules.join(", ")) }
     );
     let module = |name: &str| {
         let builder = CudaBuilder::new("kernels", toolchain.clone()).feature(name);
         let builder = builder.watch("crates/cuda_std").watch("crates/cuda_std_macros").watch("crates/payload_pattern");
         if name == "bulk" { builder.arch("sm_90").isa(80) } else { builder.arch(&arch) }
     };
-    let paths = CudaBuilder::build_all(MODULES.map(module).into()).map_err(|error| error.to_string())?;
-    let entries = MODULES.iter().zip(&paths).map(|(name, path)| format!("({name:?}, include_str!({path:?})),\n"));
+    let paths =
+        CudaBuilder::build_all(modules.iter().map(|name| module(name)).collect()).map_err(|error| error.to_string())?;
+    let entries = modules.iter().zip(&paths).map(|(name, path)| format!("({name:?}, include_str!({path:?})),\n"));
     let file = Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("ptx.rs");
     std::fs::write(&file, format!("[\n{}]\n", entries.collect::<String>()))
         .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// All modules, or those that `GINLAB_MODULES` names: an edit of what all have, such as the ring, is compiled for each of them.
+fn modules() -> Result<Vec<&'static str>, String> {
+    println!("cargo::rerun-if-env-changed=GINLAB_MODULES");
+    let Ok(named) = std::env::var("GINLAB_MODULES") else { return Ok(MODULES.into()) };
+    let find = |name: &str| {
+        let known = MODULES.into_iter().find(|known| *known == name.trim());
+        known.ok_or_else(|| format!("GINLAB_MODULES: there is no module {name:?}; there are {}", MODULES.join(", ")))
+    };
+    named.split(',').map(find).collect()
 }
 
 /// The compiler that kernels/rustc-version names, or the one that was asked for instead.

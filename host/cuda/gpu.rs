@@ -383,8 +383,11 @@ impl Gpu {
         self.bind()?;
         let narrow = usize::from(block > ROOMY_THREADS);
         let name = kernel.name();
-        let module = module_of(name)
-            .ok_or_else(|| DeviceError::Missing(format!("the kernel {name} is in no PTX module of this build")))?;
+        let module = module_of(name).ok_or_else(|| {
+            DeviceError::Missing(format!(
+                "the kernel {name} is in no PTX module of this build: was it built with GINLAB_MODULES?"
+            ))
+        })?;
         self.module(module, narrow)?.function(name)
     }
 
