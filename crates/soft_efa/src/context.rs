@@ -1,11 +1,12 @@
 //! An open card: protection domains, registered memory, address handles.
 
 use crate::abi::*;
+use crate::address::{Gid, handles_name, queue_name, table_name};
 use crate::handles::Handles;
 use crate::locked;
 use crate::machine::{Device, Machine};
 use crate::memory::{self, MOST, Range, Table};
-use crate::peer::{Gid, Peers, handles_name, queue_name, table_name};
+use crate::peer::Peers;
 use crate::request::{Kind, Request, SEND_PIECES};
 use crate::share::Shared;
 use crate::wire::{Times, Wire};

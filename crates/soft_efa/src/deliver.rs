@@ -1,9 +1,9 @@
 //! What a request does where it arrives, and what is said of it.
 
 use crate::abi::*;
+use crate::address::card_name;
 use crate::memory::{self, FILLED, READ, Range, Refused, WRITTEN};
 use crate::pair::Pair;
-use crate::peer::card_name;
 use crate::queue::Arrival;
 use crate::request::{Kind, Request};
 use crate::share::Shared;

@@ -8,6 +8,7 @@
 //! between registered ranges (`memory`), in an order and at times that `flight` decides.
 
 pub mod abi;
+mod address;
 mod completions;
 mod context;
 mod deliver;

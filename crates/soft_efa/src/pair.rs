@@ -136,7 +136,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
         for attempt in 0..512 {
             let high = context.machine.random(attempt) as u32 & 0xff;
             let number = high << PAIRS.ilog2() | low as u32;
-            match page.publish(&crate::peer::queue_name(&context.device.gid, number)) {
+            match page.publish(&crate::address::queue_name(&context.device.gid, number)) {
                 Ok(()) => return Ok((page, number)),
                 Err(error) => last = error,
             }
