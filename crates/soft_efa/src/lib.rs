@@ -18,12 +18,15 @@ mod keeper;
 mod late;
 mod machine;
 mod memory;
+mod origin;
 mod pair;
 mod peer;
+mod post;
 mod queue;
 mod request;
 mod session;
 mod share;
+mod status;
 mod symbols;
 #[cfg(test)]
 mod tests;
