@@ -13,40 +13,22 @@
 //! from: the same sources are compiled once, whichever profile asks and however often. Of the kernel crate that is what the compiler
 //! has read for the module, so an edit compiles the modules that have the file and no other.
 
+mod error;
+mod files;
+mod nested;
 mod toolchain;
 
+pub use error::Error;
 pub use toolchain::Toolchain;
 
-use std::ffi::OsStr;
+use files::{assemblies, copy_file, copy_folder, list_files, out_folder, shared_folder};
+use nested::nested;
+use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{env, fs, io};
 
 /// The target's name, to rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
-
-/// Why there is no PTX.
-#[derive(Debug)]
-pub enum Error {
-    /// No toolchain has the sources of `core`; the text says what was looked at and which command installs one.
-    NoToolchain(String),
-    /// The nested cargo failed; its own messages are on stderr.
-    Compile(String),
-    /// A file could not be read or written.
-    Io(PathBuf, io::Error),
-}
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::NoToolchain(text) | Error::Compile(text) => f.write_str(text),
-            Error::Io(path, error) => write!(f, "{}: {error}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// Builds one kernel crate.
 #[derive(Debug)]
@@ -259,54 +241,6 @@ impl CudaBuilder {
     }
 }
 
-/// A cargo for a build of its own within a build script: the outer cargo's settings are for the outer build, and the nested one
-/// starts from its own. Clippy, too, speaks to the compiler by such variables.
-fn nested(cargo: &Path) -> Command {
-    let mut command = Command::new(cargo);
-    for (name, _) in env::vars_os() {
-        if name.to_str().is_some_and(is_of_the_outer_build) {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-/// Whether a variable tells a compiler or cargo what the outer build wants of it. How cargo reaches its registry is not of
-/// that kind: the sources of `core` have dependencies, too.
-fn is_of_the_outer_build(name: &str) -> bool {
-    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    begins(&["CARGO_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "CLIPPY_", "SYSROOT"])
-        && !begins(&["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_"])
-}
-
-/// Where cargo lets a build script write.
-fn out_folder() -> PathBuf {
-    env::var_os("OUT_DIR").map_or_else(|| env::temp_dir().join("cuda_builder"), PathBuf::from)
-}
-
-/// Of a package's build folder target/PROFILE/build/NAME/out: the same for all profiles and features.
-fn shared_folder(out: &Path) -> PathBuf {
-    out.ancestors().nth(4).unwrap_or(out).join("kernels")
-}
-
-/// Under its name only when it is whole: another build may look for it.
-fn copy_file(from: &Path, to: &Path) -> Result<(), Error> {
-    let part = to.with_extension(std::process::id().to_string());
-    fs::copy(from, &part).map_err(|error| Error::Io(from.into(), error))?;
-    fs::rename(&part, to).map_err(|error| Error::Io(to.into(), error))
-}
-
-/// With all times, by which cargo knows what is fresh. Under its name only when it is whole.
-fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
-    let part = to.with_extension(std::process::id().to_string());
-    let failed = |error| Error::Io(part.clone(), error);
-    let status = Command::new("cp").arg("-a").args([from, &part]).status().map_err(failed)?;
-    if !status.success() {
-        return Err(failed(io::Error::other(format!("cp -a {}: {status}", from.display()))));
-    }
-    fs::rename(&part, to).map_err(failed)
-}
-
 fn check_arch(arch: &str) -> Result<(), Error> {
     let number = arch.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
     match number.and_then(|number| number.parse::<u32>().ok()) {
@@ -317,40 +251,10 @@ fn check_arch(arch: &str) -> Result<(), Error> {
     }
 }
 
-/// All files below a folder, or the file itself.
-fn list_files(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
-    if !path.is_dir() {
-        files.push(path.into());
-        return Ok(());
-    }
-    for entry in fs::read_dir(path).map_err(|error| Error::Io(path.into(), error))?.flatten() {
-        list_files(&entry.path(), files)?;
-    }
-    Ok(())
-}
-
-/// The kernel crate's PTX: cargo names it after the crate, `core` leaves none.
-fn assemblies(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some(OsStr::new("s"))).collect()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_nested_cargo_reaches_the_registry_as_the_outer_one_does() {
-        for name in
-            ["CARGO_HOME", "CARGO_HTTP_CAINFO", "CARGO_NET_OFFLINE", "CARGO_REGISTRIES_X_INDEX", "https_proxy", "PATH"]
-        {
-            assert!(!is_of_the_outer_build(name), "{name}");
-        }
-        for name in ["CARGO_TARGET_DIR", "CARGO_PKG_NAME", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
-            assert!(is_of_the_outer_build(name), "{name}");
-        }
-    }
 
     #[test]
     fn refuses_targets_without_the_memory_model() {

@@ -1,6 +1,6 @@
 //! Which compiler builds the kernels.
 
-use crate::Error;
+use crate::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fmt, fs};

@@ -6,12 +6,14 @@
 #![allow(non_camel_case_types, reason = "libfabric's own names")]
 
 pub mod constants;
+pub mod info;
 mod library;
 pub mod ops;
 pub mod tables;
 pub mod types;
 
 pub use constants::*;
+pub use info::*;
 pub use library::{
     CUDA_API_OPTION, Dotted, Library, NEWEST_API, NotFound, OLDEST, VARIABLE, is_settled, library, version,
 };

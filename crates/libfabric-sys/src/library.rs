@@ -9,8 +9,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
 use crate::constants::fi_type;
-use crate::tables::fid_fabric;
-use crate::types::{fi_fabric_attr, fi_info};
+use crate::info::{fi_fabric_attr, fi_info, fid_fabric};
 
 /// The environment variable that names the file to load; nothing else is tried then.
 pub const VARIABLE: &str = "GINLAB_LIBFABRIC";
@@ -110,7 +109,7 @@ impl Library {
             ));
         }
         // Symbols have versions, and by name alone the newest would be found, of an ABI that nobody here has seen. `types`
-        // declares FABRIC_1.3: every libfabric from 1.9 on has it, beside newer ones whose attributes have grown at their
+        // and `types` declare FABRIC_1.3: every libfabric from 1.9 on has it, beside newer ones whose attributes have grown at their
         // ends. What such a library returns is longer than declared; what it copies by fi_dupinfo is zero there.
         let path = path_of(symbol(raw, c"fi_getinfo", c"FABRIC_1.3")?).unwrap_or_else(|| candidate.into());
         // SAFETY: the types are those of the symbols of these versions.

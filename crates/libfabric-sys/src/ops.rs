@@ -13,6 +13,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 use crate::constants::*;
+use crate::info::*;
 use crate::tables::*;
 use crate::types::*;
 

@@ -1,4 +1,5 @@
-//! libfabric's objects and their tables of operations, through which all but a handful of its calls go.
+//! libfabric's objects and their tables of operations, through which all but a handful of its calls go. Fabric and domain stand in
+//! `info`.
 //!
 //! All of them belong to libfabric and end in `_rest` (see [`types`](crate::types)), but for [`fid`], which the others begin
 //! with. Of operations that ginlab does not call only the place counts: they are [`Uncalled`].
@@ -29,85 +30,6 @@ pub struct fi_ops {
     pub close: Option<unsafe extern "C" fn(fid: *mut fid) -> c_int>,
     pub bind: Option<unsafe extern "C" fn(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int>,
     pub control: Option<unsafe extern "C" fn(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int>,
-    _rest: Rest,
-}
-
-/// A fabric.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fid_fabric {
-    pub fid: fid,
-    pub ops: *mut fi_ops_fabric,
-    _rest: Rest,
-}
-
-/// Operations of a fabric.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fi_ops_fabric {
-    pub size: usize,
-    pub domain: Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            info: *mut fi_info,
-            dom: *mut *mut fid_domain,
-            context: *mut c_void,
-        ) -> c_int,
-    >,
-    _rest: Rest,
-}
-
-/// A domain.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fid_domain {
-    pub fid: fid,
-    pub ops: *mut fi_ops_domain,
-    pub mr: *mut fi_ops_mr,
-    _rest: Rest,
-}
-
-/// Operations of a domain.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fi_ops_domain {
-    pub size: usize,
-    pub av_open: Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_av_attr,
-            av: *mut *mut fid_av,
-            context: *mut c_void,
-        ) -> c_int,
-    >,
-    pub cq_open: Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_cq_attr,
-            cq: *mut *mut fid_cq,
-            context: *mut c_void,
-        ) -> c_int,
-    >,
-    pub endpoint: Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            info: *mut fi_info,
-            ep: *mut *mut fid_ep,
-            context: *mut c_void,
-        ) -> c_int,
-    >,
-    _rest: Rest,
-}
-
-/// Registration.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fi_ops_mr {
-    pub size: usize,
-    pub reg: Uncalled,
-    pub regv: Uncalled,
-    pub regattr:
-        Option<unsafe extern "C" fn(fid: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int>,
     _rest: Rest,
 }
 

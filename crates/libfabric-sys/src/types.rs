@@ -1,4 +1,4 @@
-//! Structs that carry values: what there is (`fi_info` and its attributes), what is asked for, what has completed.
+//! Structs that carry values and point at no object: attributes, what is asked for, what has completed.
 //!
 //! A struct that ends in `_rest` belongs to libfabric: only pointers to it are held, nobody here can make one, and it stops
 //! after the last member that ginlab reads (its tail grows from version to version). All others are made here and are whole,
@@ -10,7 +10,6 @@ use std::ffi::{c_char, c_int, c_void};
 pub use libc::iovec;
 
 use crate::constants::*;
-use crate::tables::*;
 
 /// The end of a struct of libfabric's: the rest of it is not declared. Private, so that such a struct cannot be made.
 pub(crate) type Rest = [u8; 0];
@@ -43,29 +42,7 @@ macro_rules! zeroed {
         )*
     };
 }
-zeroed!(fi_context2, fi_av_attr, fi_cq_attr, fi_mr_attr, fi_cq_data_entry, fi_cq_err_entry);
-
-/// One way to a fabric: an entry of the list that `fi_getinfo` returns, or the hints for it.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fi_info {
-    pub next: *mut fi_info,
-    pub caps: u64,
-    pub mode: u64,
-    pub addr_format: u32,
-    pub src_addrlen: usize,
-    pub dest_addrlen: usize,
-    pub src_addr: *mut c_void,
-    pub dest_addr: *mut c_void,
-    pub handle: *mut fid,
-    pub tx_attr: *mut fi_tx_attr,
-    pub rx_attr: *mut fi_rx_attr,
-    pub ep_attr: *mut fi_ep_attr,
-    pub domain_attr: *mut fi_domain_attr,
-    pub fabric_attr: *mut fi_fabric_attr,
-    pub nic: *mut fid_nic,
-    _rest: Rest,
-}
+zeroed!(fi_context2, fi_av_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry);
 
 /// Attributes of the sending side.
 #[repr(C)]
@@ -103,35 +80,6 @@ pub struct fi_ep_attr {
     pub protocol: u32,
     pub protocol_version: u32,
     pub max_msg_size: usize,
-    _rest: Rest,
-}
-
-/// Attributes of a domain.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fi_domain_attr {
-    pub domain: *mut fid_domain,
-    pub name: *mut c_char,
-    pub threading: fi_threading,
-    pub control_progress: fi_progress,
-    /// In 2.x a union of two names for the same.
-    pub data_progress: fi_progress,
-    pub resource_mgmt: fi_resource_mgmt,
-    pub av_type: fi_av_type,
-    pub mr_mode: c_int,
-    pub mr_key_size: usize,
-    pub cq_data_size: usize,
-    _rest: Rest,
-}
-
-/// Attributes of a fabric.
-#[repr(C)]
-#[derive(Debug)]
-pub struct fi_fabric_attr {
-    pub fabric: *mut fid_fabric,
-    pub name: *mut c_char,
-    pub prov_name: *mut c_char,
-    pub prov_version: u32,
     _rest: Rest,
 }
 
@@ -202,39 +150,6 @@ pub struct fi_cq_attr {
     pub signaling_vector: c_int,
     pub wait_cond: fi_cq_wait_cond,
     pub wait_set: *mut fid_wait,
-}
-
-/// What is registered, and how.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct fi_mr_attr {
-    /// In a union with a pointer to a dma-buf's description since 1.20.
-    pub mr_iov: *const iovec,
-    pub iov_count: usize,
-    pub access: u64,
-    pub offset: u64,
-    pub requested_key: u64,
-    pub context: *mut c_void,
-    pub auth_key_size: usize,
-    pub auth_key: *mut u8,
-    pub iface: fi_hmem_iface,
-    pub device: fi_mr_attr_device,
-    /// Since 1.19.
-    pub hmem_data: *mut c_void,
-    /// Since 1.22.
-    pub page_size: usize,
-    /// Since 2.0.
-    pub base_mr: *const fid_mr,
-    /// Since 2.0.
-    pub sub_mr_cnt: usize,
-}
-
-/// By `fi_mr_attr::iface`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union fi_mr_attr_device {
-    pub reserved: u64,
-    pub cuda: c_int,
 }
 
 /// A completion in the format [`FI_CQ_FORMAT_DATA`].

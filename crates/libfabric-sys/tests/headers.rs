@@ -15,10 +15,11 @@ use libfabric_sys as sys;
 use syn::{BinOp, Expr, Fields, Item, Lit, Type};
 
 /// This crate's declarations.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 5] = [
     include_str!("../src/constants.rs"),
     include_str!("../src/types.rs"),
     include_str!("../src/tables.rs"),
+    include_str!("../src/info.rs"),
     include_str!("../src/library.rs"),
 ];
 

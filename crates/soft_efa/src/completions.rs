@@ -2,9 +2,9 @@
 
 use crate::abi::*;
 use crate::context::{Context, refuse};
-use crate::deliver::verbs_status;
 use crate::locked;
 use crate::pair::Pair;
+use crate::status::verbs_status;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -239,7 +239,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
         // SAFETY: attached, so not destroyed.
         let pair = unsafe { &**pair };
         if this.is(pair.sends_to()) {
-            locked(&pair.sender).poll(pair);
+            locked(&pair.sender).poll();
         }
     }
     inner.idle = inner.idle.wrapping_add(1);

@@ -1,11 +1,12 @@
 //! An open card: protection domains, registered memory, address handles.
 
 use crate::abi::*;
+use crate::address::{Gid, handles_name, queue_name, table_name};
 use crate::handles::Handles;
 use crate::locked;
 use crate::machine::{Device, Machine};
 use crate::memory::{self, MOST, Range, Table};
-use crate::peer::{Gid, Peers, handles_name, queue_name, table_name};
+use crate::peer::Peers;
 use crate::request::{Kind, Request, SEND_PIECES};
 use crate::share::Shared;
 use crate::wire::{Times, Wire};
@@ -74,9 +75,20 @@ pub fn refuse<T>(code: c_int) -> *mut T {
     std::ptr::null_mut()
 }
 
+/// What C calls by an open card's table and what knows the card, so that the card cannot know it: whoever opens the card does.
+#[derive(Clone, Copy)]
+pub struct Calls {
+    /// Makes a completion queue.
+    pub create_cq: unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex,
+    /// Posts sends.
+    pub post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+    /// Posts receives.
+    pub post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+}
+
 impl Context {
     /// Opens a card.
-    pub fn open(machine: &'static Machine, device: &'static Device) -> io::Result<*mut ibv_context> {
+    pub fn open(machine: &'static Machine, device: &'static Device, calls: Calls) -> io::Result<*mut ibv_context> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let wire = Wire::common(machine, &device.gid)?;
@@ -87,12 +99,12 @@ impl Context {
         let mut verbs: verbs_context = unsafe { std::mem::zeroed() };
         verbs.sz = size_of::<verbs_context>();
         verbs.query_port = Some(query_port);
-        verbs.create_cq_ex = Some(crate::completions::create);
+        verbs.create_cq_ex = Some(calls.create_cq);
         verbs.context.device = (&raw const device.verbs).cast_mut();
         verbs.context.abi_compat = EXTENDED;
         (verbs.context.cmd_fd, verbs.context.async_fd, verbs.context.num_comp_vectors) = (-1, -1, 1);
-        verbs.context.ops.post_send = Some(crate::pair::post_send);
-        verbs.context.ops.post_recv = Some(crate::pair::post_recv);
+        verbs.context.ops.post_send = Some(calls.post_send);
+        verbs.context.ops.post_recv = Some(calls.post_recv);
         let context = Box::leak(Box::new(Context {
             verbs,
             device,

@@ -1,43 +1,14 @@
 //! What a request does where it arrives, and what is said of it.
 
-use crate::abi::*;
+use crate::address::card_name;
 use crate::memory::{self, FILLED, READ, Range, Refused, WRITTEN};
-use crate::pair::Pair;
-use crate::peer::card_name;
+use crate::origin::Origin;
 use crate::queue::Arrival;
 use crate::request::{Kind, Request};
 use crate::share::Shared;
-use std::ffi::c_uint;
+use crate::status;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// EFA's statuses of completions, as its hardware reports them.
-pub mod status {
-    /// All is well.
-    pub const OK: u32 = 0;
-    /// The address handle is of another protection domain.
-    pub const INVALID_HANDLE: u32 = 4;
-    /// A local key does not cover the bytes.
-    pub const INVALID_LKEY: u32 = 5;
-    /// More bytes than a message takes.
-    pub const BAD_LENGTH: u32 = 6;
-    /// A remote key does not cover the range for this use.
-    pub const REMOTE_BAD_ADDRESS: u32 = 7;
-    /// There is no queue pair of this number.
-    pub const REMOTE_BAD_NUMBER: u32 = 9;
-    /// No receive is posted there.
-    pub const REMOTE_NOT_READY: u32 = 10;
-    /// The receive there is too short.
-    pub const REMOTE_BAD_LENGTH: u32 = 11;
-    /// Something else went wrong there.
-    pub const REMOTE_BAD_STATUS: u32 = 12;
-    /// Whoever answered before does not answer any more.
-    pub const UNRESPONSIVE: u32 = 13;
-    /// The card there has no address handle of ours, which it needs for reads and writes.
-    pub const UNKNOWN_PEER: u32 = 14;
-    /// Nobody has ever answered.
-    pub const UNREACHABLE: u32 = 15;
-}
 
 /// A machine that does not answer is given up after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -59,12 +30,12 @@ pub enum Outcome {
 }
 
 /// What is wrong with a request before it leaves.
-pub fn local_status(pair: &Pair, request: &Request) -> Option<u32> {
+pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
     let most = if request.kind == Kind::Send { MESSAGE } else { TRANSFER };
     if request.bytes() > most {
         return Some(status::BAD_LENGTH);
     }
-    let domain = pair.page.domain();
+    let domain = origin.page.domain();
     if request.domain != domain {
         return Some(status::INVALID_HANDLE);
     }
@@ -72,7 +43,7 @@ pub fn local_status(pair: &Pair, request: &Request) -> Option<u32> {
         return None;
     }
     let access = if request.kind == Kind::Read { FILLED } else { 0 };
-    let table = &pair.context.table;
+    let table = &origin.context.table;
     let covered = |(&(address, bytes), key): (&(u64, u64), &u32)| {
         bytes == 0 || table.allows(*key, Range { address, bytes, access, domain })
     };
@@ -80,8 +51,8 @@ pub fn local_status(pair: &Pair, request: &Request) -> Option<u32> {
 }
 
 /// Does what a request is to do at its peer.
-pub fn deliver(pair: &Pair, request: &Request, rnr_retry: u8) -> Outcome {
-    let context = pair.context;
+pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
+    let context = origin.context;
     let Some(peer) = context.peers.find(&request.gid, request.number) else {
         // A machine that is there says that it has no such queue pair; one that is not says nothing.
         return match Shared::exists(&card_name(&request.gid)) {
@@ -125,7 +96,7 @@ pub fn deliver(pair: &Pair, request: &Request, rnr_retry: u8) -> Outcome {
         Outcome::Later(patience, status::REMOTE_NOT_READY)
     };
     let arrival = Arrival {
-        source: pair.number(),
+        source: origin.number,
         gid: context.device.gid,
         bytes: bytes as u32,
         immediate: request.immediate,
@@ -196,24 +167,4 @@ fn refused_once(code: i32) {
              that allows process_vm_writev"
         );
     });
-}
-
-/// How C names a status.
-pub fn verbs_status(status: u32) -> c_uint {
-    match status {
-        status::OK => IBV_WC_SUCCESS,
-        1 => IBV_WC_WR_FLUSH_ERR,
-        2 | 3 | status::INVALID_HANDLE => IBV_WC_LOC_QP_OP_ERR,
-        status::INVALID_LKEY => IBV_WC_LOC_PROT_ERR,
-        status::BAD_LENGTH => IBV_WC_LOC_LEN_ERR,
-        status::REMOTE_BAD_ADDRESS => IBV_WC_REM_ACCESS_ERR,
-        8 => IBV_WC_REM_ABORT_ERR,
-        status::REMOTE_BAD_NUMBER => IBV_WC_REM_INV_RD_REQ_ERR,
-        status::REMOTE_NOT_READY => IBV_WC_RNR_RETRY_EXC_ERR,
-        status::REMOTE_BAD_LENGTH => IBV_WC_REM_INV_REQ_ERR,
-        status::REMOTE_BAD_STATUS => IBV_WC_BAD_RESP_ERR,
-        status::UNRESPONSIVE | status::UNREACHABLE => IBV_WC_RESP_TIMEOUT_ERR,
-        status::UNKNOWN_PEER => IBV_WC_REM_OP_ERR,
-        _ => IBV_WC_GENERAL_ERR,
-    }
 }

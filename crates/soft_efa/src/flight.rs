@@ -1,17 +1,20 @@
 //! Requests on their way: when each arrives, and what becomes of it.
 //!
 //! A card here works inside the calls of the process whose it is: when requests are posted and when completions are polled for;
-//! when nobody polls, [`keeper`](crate::keeper) does. Requests arrive in an order that the seed draws, since EFA's reliable datagrams have none.
+//! when nobody polls, a thread of the process does ([`Sender::keep`]). Requests arrive in an order that the seed draws, since EFA's
+//! reliable datagrams have none.
 
 use crate::abi::*;
-use crate::deliver::{FOR_EVER, Outcome, deliver, local_status, status};
-use crate::pair::Pair;
+use crate::deliver::{FOR_EVER, Outcome, deliver, local_status};
+use crate::origin::Origin;
 use crate::request::{Kind, Request};
+use crate::status;
 use crate::wire::now;
 use card_model::Fault;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -44,6 +47,7 @@ pub struct Done {
 
 /// The sending side of a queue pair.
 pub struct Sender {
+    origin: Arc<Origin>,
     depth: u32,
     /// Posted, and their completions not read.
     outstanding: u32,
@@ -61,9 +65,10 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// For so many requests.
-    pub fn new(depth: u32) -> Sender {
+    /// For so many requests from there.
+    pub fn new(origin: Arc<Origin>, depth: u32) -> Sender {
         Sender {
+            origin,
             depth,
             outstanding: 0,
             rnr_retry: FOR_EVER,
@@ -78,49 +83,53 @@ impl Sender {
     }
 
     /// Posts all of these, or none: the answer is C's code.
-    pub fn post(&mut self, pair: &Pair, requests: &[Request]) -> c_int {
+    pub fn post(&mut self, requests: &[Request]) -> c_int {
         if requests.is_empty() {
             return 0;
         }
-        let spec = &pair.context.machine.spec;
-        let first = pair.context.machine.posted.load(Ordering::Relaxed) + 1;
+        let machine = self.origin.context.machine;
+        let spec = &machine.spec;
+        let first = machine.posted.load(Ordering::Relaxed) + 1;
         let is_full = spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at));
         if is_full || self.outstanding as usize + requests.len() > self.depth as usize {
             return libc::ENOMEM;
         }
         for request in requests {
-            self.begin(pair, request.clone());
+            self.begin(request.clone());
         }
         // What is due at once need not wait for a poll.
-        self.advance(pair);
-        if !self.events.is_empty() {
-            crate::keeper::wake();
-        }
+        self.advance();
         0
     }
 
-    /// The keeper's look: whether anything is on its way. Where nobody has polled since its last one, it does.
-    pub fn keep(&mut self, pair: &Pair) -> bool {
-        if !self.events.is_empty() && self.seen == self.polls {
-            // All that waits for polls has waited long enough.
-            self.polls += pair.context.machine.spec.reorder;
-            self.poll(pair);
-        }
-        self.seen = self.polls;
+    /// Whether anything is on its way.
+    pub fn is_busy(&self) -> bool {
         !self.events.is_empty()
     }
 
-    fn begin(&mut self, pair: &Pair, request: Request) {
-        let (context, spec) = (pair.context, &pair.context.machine.spec);
+    /// The keeper's look: whether anything is on its way. Where nobody has polled since its last one, it does.
+    pub fn keep(&mut self) -> bool {
+        if self.is_busy() && self.seen == self.polls {
+            // All that waits for polls has waited long enough.
+            self.polls += self.origin.context.machine.spec.reorder;
+            self.poll();
+        }
+        self.seen = self.polls;
+        self.is_busy()
+    }
+
+    fn begin(&mut self, request: Request) {
+        let context = self.origin.context;
+        let spec = &context.machine.spec;
         let serial = context.machine.posted.fetch_add(1, Ordering::Relaxed) + 1;
         self.outstanding += 1;
-        let mut status = local_status(pair, &request);
+        let mut status = local_status(&self.origin, &request);
         if spec.trace {
             eprintln!(
                 "soft_efa: {serial} {:?} of {} B from {} to {} ({:?})",
                 request.kind,
                 request.bytes(),
-                pair.number(),
+                self.origin.number,
                 request.number,
                 request.immediate
             );
@@ -154,15 +163,15 @@ impl Sender {
     }
 
     /// A poll: time goes on, for cards that have no other.
-    pub fn poll(&mut self, pair: &Pair) {
+    pub fn poll(&mut self) {
         self.polls += 1;
         if !self.events.is_empty() {
-            self.advance(pair);
+            self.advance();
         }
     }
 
-    fn advance(&mut self, pair: &Pair) {
-        let is_timed = pair.context.wire.is_timed();
+    fn advance(&mut self) {
+        let is_timed = self.origin.context.wire.is_timed();
         let time = if is_timed { now() } else { self.polls };
         while let Some(&Reverse((due, serial, place))) = self.events.peek() {
             if due > time {
@@ -170,7 +179,7 @@ impl Sender {
             }
             self.events.pop();
             let Some(mut flight) = self.flights[place].take() else { continue };
-            let again = self.step(pair, &mut flight, (due, time), is_timed);
+            let again = self.step(&mut flight, (due, time), is_timed);
             match again {
                 Some(due) => {
                     self.flights[place] = Some(flight);
@@ -178,21 +187,22 @@ impl Sender {
                 }
                 None => {
                     self.free.push(place);
-                    self.complete(pair, &flight);
+                    self.complete(&flight);
                 }
             }
         }
     }
 
     /// Goes on with a flight that is due; when it is due again, or nothing once it is complete.
-    fn step(&self, pair: &Pair, flight: &mut Flight, (due, time): (u64, u64), is_timed: bool) -> Option<u64> {
+    fn step(&self, flight: &mut Flight, (due, time): (u64, u64), is_timed: bool) -> Option<u64> {
         let later = if is_timed { time + AGAIN } else { time + 1 };
         if flight.status.is_none() {
-            match deliver(pair, &flight.request, self.rnr_retry) {
+            match deliver(&self.origin, &flight.request, self.rnr_retry) {
                 Outcome::Settled(status) => {
                     flight.status = Some(status);
                     if is_timed {
-                        pair.context.machine.late[pair.context.device.card].add(due, now());
+                        let context = self.origin.context;
+                        context.machine.late[context.device.card].add(due, now());
                     }
                 }
                 Outcome::Later(patience, status) => {
@@ -207,8 +217,8 @@ impl Sender {
         (is_timed && flight.completes > time).then_some(flight.completes)
     }
 
-    fn complete(&mut self, pair: &Pair, flight: &Flight) {
-        let (spec, lost) = (&pair.context.machine.spec, Fault::Lose(flight.serial));
+    fn complete(&mut self, flight: &Flight) {
+        let (spec, lost) = (&self.origin.context.machine.spec, Fault::Lose(flight.serial));
         if spec.trace {
             eprintln!("soft_efa: {} is complete, status {:?}", flight.serial, flight.status);
         }
@@ -228,9 +238,9 @@ impl Sender {
     }
 
     /// Lets everything arrive that can.
-    pub fn flush(&mut self, pair: &Pair) {
+    pub fn flush(&mut self) {
         for flight in self.flights.iter().flatten().filter(|flight| flight.status.is_none()) {
-            let _ = deliver(pair, &flight.request, self.rnr_retry);
+            let _ = deliver(&self.origin, &flight.request, self.rnr_retry);
         }
         self.events.clear();
     }

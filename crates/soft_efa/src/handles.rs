@@ -3,8 +3,8 @@
 //! A card refuses RDMA of a peer for which it has no address handle (status 14). The requester's card does the delivery here, so
 //! it must see the target's handles. The owner adds and removes; peers only read.
 
+use crate::address::Gid;
 use crate::locked;
-use crate::peer::Gid;
 use crate::share::Shared;
 use std::io;
 use std::sync::Mutex;

@@ -1,38 +1,44 @@
 //! What a card does while its process does something else: a thread that lets requests arrive when nobody polls. A real card needs
 //! no processor for that, and providers count on it: a receipt is posted, and the program goes on to other things.
 
+use crate::flight::Sender;
 use crate::locked;
-use crate::pair::Pair;
+use crate::request::Request;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 /// How often it looks while something is on its way. A process that polls is not disturbed.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The queue pairs of this process.
-static PAIRS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// What the queue pairs of this process send.
+static SENDERS: Mutex<Vec<Arc<Mutex<Sender>>>> = Mutex::new(Vec::new());
 /// Whether it looks, or sleeps until it is woken.
 static IS_AWAKE: AtomicBool = AtomicBool::new(false);
 static WAKE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-struct Known(*const Pair);
-
-// SAFETY: a queue pair may be used by any thread, and is forgotten here before it is destroyed.
-unsafe impl Send for Known {}
-
 /// A queue pair is there.
-pub fn add(pair: *const Pair) {
-    locked(&PAIRS).push(Known(pair));
+pub fn add(sender: Arc<Mutex<Sender>>) {
+    locked(&SENDERS).push(sender);
 }
 
 /// It is about to be destroyed: when this returns, nobody looks at it any more.
-pub fn remove(pair: *const Pair) {
-    locked(&PAIRS).retain(|known| known.0 != pair);
+pub fn remove(sender: &Arc<Mutex<Sender>>) {
+    locked(&SENDERS).retain(|known| !Arc::ptr_eq(known, sender));
+}
+
+/// Posts all of these, or none: the answer is C's code. What is on its way then arrives also when nobody polls.
+pub fn post(sender: &mut Sender, requests: &[Request]) -> c_int {
+    let code = sender.post(requests);
+    if code == 0 && sender.is_busy() {
+        wake();
+    }
+    code
 }
 
 /// Something is on its way.
-pub fn wake() {
+fn wake() {
     static STARTED: Once = Once::new();
     if IS_AWAKE.swap(true, Ordering::AcqRel) {
         return;
@@ -58,11 +64,9 @@ fn keep() {
         // Before the look: what is posted behind it wakes us again.
         IS_AWAKE.store(false, Ordering::Release);
         let mut is_busy = false;
-        for known in locked(&PAIRS).iter() {
-            // SAFETY: known here, so not destroyed.
-            let pair = unsafe { &*known.0 };
+        for sender in locked(&SENDERS).iter() {
             // Who holds it makes progress itself.
-            is_busy |= pair.sender.try_lock().map_or(true, |mut sender| sender.keep(pair));
+            is_busy |= sender.try_lock().map_or(true, |mut sender| sender.keep());
         }
         if is_busy {
             IS_AWAKE.store(true, Ordering::Release);

@@ -8,6 +8,7 @@
 //! between registered ranges (`memory`), in an order and at times that `flight` decides.
 
 pub mod abi;
+mod address;
 mod completions;
 mod context;
 mod deliver;
@@ -17,12 +18,15 @@ mod keeper;
 mod late;
 mod machine;
 mod memory;
+mod origin;
 mod pair;
 mod peer;
+mod post;
 mod queue;
 mod request;
 mod session;
 mod share;
+mod status;
 mod symbols;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The machine that this process sees: which cards it has, and where sysfs would show them.
 
 use crate::abi::{self, ibv_device};
+use crate::address::Gid;
 use crate::late::Late;
-use crate::peer::Gid;
 use card_model::{Figures, Spec};
 use std::ffi::{OsString, c_char};
 use std::io;

@@ -1,5 +1,6 @@
 //! Other queue pairs, by card and number: found by name, and kept while they are there.
 
+use crate::address::{Gid, handles_name, queue_name, table_name};
 use crate::handles::Handles;
 use crate::machine::Machine;
 use crate::memory::Table;
@@ -8,33 +9,6 @@ use crate::wire::Wire;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// A card's address.
-pub type Gid = [u8; 16];
-
-fn hex(gid: &Gid) -> String {
-    gid.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Name of what the cards of this address have in common on this machine.
-pub fn card_name(gid: &Gid) -> String {
-    format!("card-{}", hex(gid))
-}
-
-/// Name of a queue pair's page.
-pub fn queue_name(gid: &Gid, number: u32) -> String {
-    format!("qp-{}-{number}", hex(gid))
-}
-
-/// Name of an open device's table of registrations.
-pub fn table_name(gid: &Gid, pid: i32, context: u32) -> String {
-    format!("mr-{}-{pid}-{context}", hex(gid))
-}
-
-/// Name of an open device's address handles.
-pub fn handles_name(gid: &Gid, pid: i32, context: u32) -> String {
-    format!("ah-{}-{pid}-{context}", hex(gid))
-}
 
 /// A queue pair of a peer.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! A request as it was posted.
 
 use crate::abi::ibv_sge;
-use crate::peer::Gid;
+use crate::address::Gid;
 use std::ffi::c_int;
 
 /// Pieces of a send.

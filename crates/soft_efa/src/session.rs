@@ -2,18 +2,12 @@
 
 use crate::abi::*;
 use crate::context::Handle;
+use crate::keeper;
 use crate::locked;
-use crate::pair::Pair;
+use crate::pair::{Pair, Session};
 use crate::request::{INLINE, Kind, Request, SEND_PIECES};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
-
-/// What is staged.
-#[derive(Default)]
-pub struct Session {
-    requests: Vec<Request>,
-    error: c_int,
-}
 
 /// Gives a new queue pair the functions of sessions.
 pub fn install(verbs: &mut ibv_qp_ex, writes: bool) {
@@ -60,7 +54,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     pair.is_open.store(false, Ordering::Relaxed);
     if session.error == 0 {
         // All or nothing, as libefa rolls a session back.
-        session.error = locked(&pair.sender).post(pair, &session.requests);
+        session.error = keeper::post(&mut locked(&pair.sender), &session.requests);
     }
     session.requests.clear();
     session.error

@@ -19,7 +19,7 @@ const SLOW: &str = "cards=2 line_rate_gbps=0.4 peak_share=1 rate_per_rail_mops=1
 /// The open cards of a machine of its own.
 fn cards(description: &str) -> Vec<*mut ibv_context> {
     let machine: &Machine = Box::leak(Box::new(Machine::new(description).unwrap()));
-    machine.devices().iter().map(|device| Context::open(machine, device).unwrap()).collect()
+    machine.devices().iter().map(|device| Context::open(machine, device, CALLS).unwrap()).collect()
 }
 
 /// A queue pair with all that it needs.

@@ -1,8 +1,8 @@
 //! A card's wire: what leaves the card takes its time of it, one request after another, whichever process has asked for it.
 
+use crate::address::{Gid, card_name};
 use crate::locked;
 use crate::machine::Machine;
-use crate::peer::{Gid, card_name};
 use crate::share::Shared;
 use card_model::{Nic, Picoseconds};
 use std::io;

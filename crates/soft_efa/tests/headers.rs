@@ -27,10 +27,10 @@ const ABI: [&str; 6] = [
 const SYMBOLS: [&str; 6] = [
     include_str!("../src/completions.rs"),
     include_str!("../src/context.rs"),
-    include_str!("../src/pair.rs"),
     include_str!("../src/symbols/device.rs"),
     include_str!("../src/symbols/efa.rs"),
     include_str!("../src/symbols/objects.rs"),
+    include_str!("../src/symbols/pair.rs"),
 ];
 const HEADER: &str = "#include <infiniband/verbs.h>\n#include <infiniband/efadv.h>\n";
 /// Unions without a name within them: their size alone is compared.

@@ -1,8 +1,9 @@
 //! Cards: listed, opened, asked.
 
 use crate::abi::*;
-use crate::context::{self, Context, refuse};
+use crate::context::{self, Calls, Context, refuse};
 use crate::machine::{Device, Machine};
+use crate::{completions, post};
 use std::ffi::{c_char, c_int};
 
 /// Lists the cards; the list ends with null.
@@ -72,6 +73,10 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
     unsafe { (*device.cast::<Device>()).card as c_int }
 }
 
+/// What C calls by an open card's table.
+pub(crate) const CALLS: Calls =
+    Calls { create_cq: completions::create, post_send: post::post_send, post_recv: post::post_recv };
+
 /// Opens a card.
 ///
 /// # Safety
@@ -81,7 +86,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     let Ok(machine) = Machine::get() else { return refuse(libc::EINVAL) };
     // SAFETY: one of ours, which live as long as the process.
     let device: &'static Device = unsafe { &*device.cast::<Device>() };
-    Context::open(machine, device).unwrap_or_else(|error| {
+    Context::open(machine, device, CALLS).unwrap_or_else(|error| {
         eprintln!("soft_efa: a card's memory in /dev/shm: {error}");
         refuse(error.raw_os_error().unwrap_or(libc::EIO))
     })

@@ -1,10 +1,11 @@
 //! Lanes as coroutines.
 
-mod block;
-mod lane;
+mod barrier;
+mod rendezvous;
+mod running;
 mod stacks;
+mod state;
 mod stepped;
-mod warp;
 mod workers;
 
 pub use stepped::{Stepped, Turn};
@@ -13,12 +14,11 @@ pub use workers::run;
 use super::site::{Meeting, Site};
 use super::{ALONE, Position, Vote};
 use crate::memory::Word;
-use lane::{Lane, Stop};
+use state::{Call, Lane, Stop};
 use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use warp::Call;
 
 /// Lanes of a full warp.
 pub const SIZE: u32 = 32;

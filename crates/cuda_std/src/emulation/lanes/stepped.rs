@@ -1,6 +1,6 @@
 //! One thread whose turns the caller gives.
 
-use super::block::text;
+use super::running::text;
 use super::stacks::{Place, STACK_BYTES, Stacks};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::{Cell, RefCell};

@@ -1,8 +1,8 @@
 //! Workers: CPU threads that share the blocks of a grid.
 
-use super::super::{Grid, Orders};
+use super::super::Grid;
 use super::WATCHED;
-use super::block::{Running, Session};
+use super::running::{Launch, Running, Session};
 use super::stacks::Stacks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,12 +11,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{io, thread};
 
 /// A grid that runs.
-pub struct Launch<'a> {
-    pub blocks: u32,
-    pub threads: u32,
-    pub seed: Option<u64>,
-    pub orders: Option<Orders>,
-    pub body: &'a (dyn Fn() + Sync),
+struct Work<'a> {
+    launch: Launch<'a>,
     /// The next block that nobody has begun.
     next: AtomicU32,
     /// Why the first worker has failed: the others end too.
@@ -33,9 +29,9 @@ const MANY: u32 = 8;
 /// would lack.
 const LONGEST_PASS: u32 = 256;
 
-impl Launch<'_> {
+impl Work<'_> {
     /// A worker that has at most `most` blocks at once.
-    fn work(&self, most: u32) {
+    fn run(&self, most: u32) {
         let mut stacks = Stacks::default();
         let mut blocks = Vec::new();
         if let Err(error) = self.run_blocks(most, &mut blocks, &mut stacks) {
@@ -52,10 +48,10 @@ impl Launch<'_> {
         loop {
             while left && blocks.len() < most as usize {
                 let index = self.next.fetch_add(1, Ordering::Relaxed);
-                left = index < self.blocks;
+                left = index < self.launch.blocks;
                 if left {
                     // SAFETY: the caller ends the blocks while `self` is there.
-                    blocks.push(unsafe { Running::new(self, index, stacks) }?);
+                    blocks.push(unsafe { Running::new(&self.launch, index, stacks) }?);
                 }
             }
             if blocks.is_empty() || self.failed.get().is_some() {
@@ -102,15 +98,9 @@ impl Drop for Watch {
 
 pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     let _watch = Watch::new(grid.seed.is_some() || grid.orders.is_some());
-    let launch = Launch {
-        blocks: grid.blocks,
-        threads: grid.threads,
-        seed: grid.seed,
-        orders: grid.orders.clone(),
-        body,
-        next: AtomicU32::new(0),
-        failed: OnceLock::new(),
-    };
+    let launch =
+        Launch { blocks: grid.blocks, threads: grid.threads, seed: grid.seed, orders: grid.orders.clone(), body };
+    let work = Work { launch, next: AtomicU32::new(0), failed: OnceLock::new() };
     let at_once = grid.blocks_at_once();
     let workers = (grid.workers as u32).clamp(1, at_once);
     let most = |worker: u32| at_once / workers + u32::from(worker < at_once % workers);
@@ -118,25 +108,25 @@ pub fn run(grid: &Grid, body: &(dyn Fn() + Sync)) -> io::Result<()> {
     let (started, ended) = channel::<()>();
     let joined = Joined(ended);
     for (_, most) in &others {
-        let (launch, started, most) = (&launch, started.clone(), *most);
+        let (work, started, most) = (&work, started.clone(), *most);
         let job: Box<dyn FnOnce() + Send> = Box::new(move || {
-            if catch_unwind(AssertUnwindSafe(|| launch.work(most))).is_err() {
-                let _ = launch.failed.set(io::Error::other("a worker of the emulated device panicked"));
+            if catch_unwind(AssertUnwindSafe(|| work.run(most))).is_err() {
+                let _ = work.failed.set(io::Error::other("a worker of the emulated device panicked"));
             }
-            // The launch may be gone from here on.
+            // The grid may be gone from here on.
             drop(started);
         });
-        // SAFETY: the job borrows the launch, behind which `joined` is dropped first: it waits until every job is over.
+        // SAFETY: the job borrows the work, behind which `joined` is dropped first: it waits until every job is over.
         let job: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) };
         if let Err(error) = start(job) {
-            let _ = launch.failed.set(error);
+            let _ = work.failed.set(error);
             break;
         }
     }
     drop(started);
-    launch.work(most(0));
+    work.run(most(0));
     drop(joined);
-    launch.failed.into_inner().map_or(Ok(()), Err)
+    work.failed.into_inner().map_or(Ok(()), Err)
 }
 
 /// Waits for the other workers when it is dropped: each holds a sender until it is over.

@@ -1,18 +1,12 @@
-//! A block: its lanes, its barrier, and whose turn it is.
-//!
-//! All of a block happens on one worker, so its state is in cells and takes neither locks nor atomic operations. Lanes reach it
-//! through [`super::current`] while they run; the worker reaches it between two lanes. The two never hold a `&mut` to any of it.
+//! A block that runs: its lanes' coroutines, and whose turn it is.
 
-use super::super::site::{Site, has_returned, one_has_left, two_barriers};
 use super::super::{Orders, Position};
-use super::lane::{Lane, Stop};
 use super::stacks::{Place, Stacks};
-use super::warp::Warp;
-use super::workers::Launch;
+use super::state::{Block, Lane, Stop, Warp};
 use super::{SIZE, become_lane};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::any::Any;
-use std::cell::{Cell, OnceCell, UnsafeCell};
+use std::cell::{Cell, OnceCell};
 use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -21,156 +15,13 @@ use std::{io, ptr};
 /// A warp's turn ends after so many of its lanes' turns, also when some could go on: others want to be seen as well.
 const MOST_TURNS: u32 = 4096;
 
-/// A block's state.
-pub struct Block {
-    pub lanes: Box<[Lane]>,
-    pub warps: Box<[Warp]>,
-    /// Warps in which a lane can go on.
-    ready: Cell<u32>,
-    alive: Cell<u32>,
-    arrived: Cell<u32>,
-    /// The number of the first of these, and where it waits.
-    first: Cell<Option<(u32, Site)>>,
-    /// Why the grid must end: see [`Lane::fail`].
-    pub failed: Cell<Option<String>>,
-    vote: Cell<bool>,
-    voted: Cell<bool>,
-    seeded: bool,
-    /// State of the random numbers.
-    random: Cell<u64>,
-    pub ending: Cell<bool>,
+/// What a worker needs to know of a grid to begin its blocks.
+pub struct Launch<'a> {
+    pub blocks: u32,
+    pub threads: u32,
+    pub seed: Option<u64>,
     pub orders: Option<Orders>,
-    /// The block's shared memory, once somebody asks for it.
-    pub shared: OnceCell<Box<[UnsafeCell<u128>]>>,
-}
-
-impl Block {
-    fn index(&self) -> u32 {
-        self.lanes[0].position.block_idx_x
-    }
-
-    pub fn is_seeded(&self) -> bool {
-        self.seeded
-    }
-
-    /// The next random number (splitmix64).
-    pub fn random(&self) -> u64 {
-        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random.set(state);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// One of the bits that are set: the lowest, or any by the seed.
-    pub fn pick(&self, mut bits: u32) -> u32 {
-        if self.is_seeded() {
-            for _ in 0..self.random() % bits.count_ones() as u64 {
-                bits &= bits - 1;
-            }
-        }
-        bits.trailing_zeros()
-    }
-
-    /// These lanes of a warp can go on.
-    pub fn wake(&self, warp: &Warp, lanes: u32) {
-        warp.runnable.set(warp.runnable.get() | lanes);
-        self.ready.set(self.ready.get() | 1 << warp.index);
-    }
-
-    /// The block barrier, with a vote.
-    pub fn barrier(&self, lane: &Lane, predicate: bool, site: Site) -> bool {
-        let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
-        let first = if self.arrived.get() == 0 { None } else { self.first.get() };
-        let is_right = first.is_none_or(|(_, first)| first.is(&site)) && self.is_whole() && warp.has_no_meeting();
-        if !is_right && let Some(why) = self.refused(lane, first, site) {
-            lane.fail(why);
-        }
-        if first.is_none() {
-            self.first.set(Some((thread, site)));
-        }
-        lane.last.set(Some(site));
-        self.arrived.set(self.arrived.get() + 1);
-        self.vote.set(self.vote.get() | predicate);
-        warp.at_barrier.set(warp.at_barrier.get() | lane.bit());
-        if self.release_barrier() && !self.seeded {
-            // The last one goes on at once: it need not be woken.
-            warp.runnable.set(warp.runnable.get() & !lane.bit());
-        } else {
-            lane.stop(Stop::Waits);
-        }
-        self.voted.get()
-    }
-
-    /// Whether no lane has returned.
-    fn is_whole(&self) -> bool {
-        self.alive.get() as usize == self.lanes.len()
-    }
-
-    /// Why this lane may not wait at this barrier.
-    #[cold]
-    fn refused(&self, lane: &Lane, first: Option<(u32, Site)>, site: Site) -> Option<String> {
-        let here = (lane.position.thread_idx_x, site);
-        if let Some(first) = first
-            && !first.1.is(&site)
-        {
-            return Some(two_barriers(here, first));
-        }
-        if let Some(gone) = self.lanes.iter().find(|lane| lane.warp().alive.get() & lane.bit() == 0) {
-            return Some(one_has_left((gone.position.thread_idx_x, gone.last.get()), here));
-        }
-        let waits = lane.warp().waits_for(here.0 % SIZE)?;
-        Some(format!("thread {} waits at {site}, and {waits}", here.0))
-    }
-
-    /// Lets all go on when all are there; whether they were.
-    fn release_barrier(&self) -> bool {
-        if (self.arrived.get() as usize) < self.lanes.len() {
-            return false;
-        }
-        self.arrived.set(0);
-        self.voted.set(self.vote.replace(false));
-        for warp in &self.warps {
-            let lanes = warp.at_barrier.replace(0);
-            if lanes != 0 {
-                self.wake(warp, lanes);
-            }
-        }
-        if let Some(orders) = &self.orders {
-            orders.join(self.index(), 0..self.lanes.len(), self.lanes.len());
-        }
-        true
-    }
-
-    /// A lane has returned.
-    fn leave(&self, lane: &Lane) -> Result<(), String> {
-        self.alive.set(self.alive.get() - 1);
-        let (warp, thread) = (lane.warp(), lane.position.thread_idx_x);
-        warp.alive.set(warp.alive.get() & !lane.bit());
-        let gone = (thread, lane.last.get());
-        let at_barrier = if self.arrived.get() == 0 { None } else { self.first.get() };
-        let why = match (at_barrier, warp.waits_for(thread % SIZE)) {
-            (Some(first), _) => one_has_left(gone, first),
-            (None, Some(waits)) => format!("{}, and {waits}", has_returned(gone)),
-            (None, None) => return Ok(()),
-        };
-        Err(format!("block {}: {why}", self.index()))
-    }
-
-    /// Why nobody can go on, though not all have returned.
-    fn stuck(&self) -> String {
-        let at_barrier: u32 = self.warps.iter().map(|warp| warp.at_barrier.get().count_ones()).sum();
-        let mut text = format!("block {}: all its threads wait for one another", self.index());
-        if at_barrier > 0
-            && let Some((_, site)) = self.first.get()
-        {
-            text += &format!("; {at_barrier} of {} at {site}", self.alive.get());
-        }
-        for warp in &self.warps {
-            text += &warp.waiting();
-        }
-        text
-    }
+    pub body: &'a (dyn Fn() + Sync),
 }
 
 /// A block with the coroutines of its lanes.

@@ -1,4 +1,4 @@
-//! A warp: 32 lanes that ask each other things.
+//! What the 32 lanes of a warp ask each other.
 //!
 //! A rendezvous names its lanes by a mask. It is complete when each of them has come to the same call with the same mask. Two lanes that
 //! wait for each other at different calls or with different masks are a bug of the kernel here, also where the hardware would let them
@@ -6,22 +6,10 @@
 //! the mask. The message has the lanes and the lines of the source.
 
 use super::super::Vote;
-use super::super::site::{Meeting, Site, has_returned};
+use super::super::site::{Meeting, has_returned};
 use super::SIZE;
-use super::block::Block;
-use super::lane::{Lane, Stop};
-use std::cell::Cell;
+use super::state::{Block, Call, Lane, Stop, Warp};
 use std::panic::Location;
-
-/// A lane at a rendezvous.
-#[derive(Clone, Copy)]
-pub struct Call {
-    pub site: Site,
-    pub mask: u32,
-    pub value: u64,
-    /// The lane whose value it wants.
-    pub source: u32,
-}
 
 impl Call {
     fn names(&self, lane: usize) -> bool {
@@ -33,28 +21,7 @@ impl Call {
     }
 }
 
-/// A warp's state.
-pub struct Warp {
-    pub index: u32,
-    /// Lanes that the launch has, and have not returned.
-    pub alive: Cell<u32>,
-    pub runnable: Cell<u32>,
-    /// Of these, the ones that spin: not again in this turn of the warp.
-    pub spinning: Cell<u32>,
-    pub at_barrier: Cell<u32>,
-    /// Lanes that ask who is active.
-    pub asking: Cell<u32>,
-    sites: [Cell<Option<&'static Location<'static>>>; SIZE as usize],
-    /// Who of them came first.
-    asked: [Cell<u64>; SIZE as usize],
-    asks: Cell<u64>,
-    /// Lanes at a rendezvous.
-    meeting: Cell<u32>,
-    calls: [Cell<Option<Call>>; SIZE as usize],
-    answers: [Cell<u64>; SIZE as usize],
-}
-
-/// Calls `each` with every lane of a mask.
+/// The lanes of a mask.
 fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros();
@@ -64,24 +31,6 @@ fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
 }
 
 impl Warp {
-    pub fn new(index: u32, threads: u32) -> Warp {
-        let all = u32::MAX >> (SIZE - SIZE.min(threads - index * SIZE));
-        Warp {
-            index,
-            alive: Cell::new(all),
-            runnable: Cell::new(all),
-            spinning: Cell::new(0),
-            at_barrier: Cell::new(0),
-            asking: Cell::new(0),
-            sites: [const { Cell::new(None) }; SIZE as usize],
-            asked: [const { Cell::new(0) }; SIZE as usize],
-            asks: Cell::new(0),
-            meeting: Cell::new(0),
-            calls: [const { Cell::new(None) }; SIZE as usize],
-            answers: [const { Cell::new(0) }; SIZE as usize],
-        }
-    }
-
     /// Lanes that wait at a rendezvous with others, and their calls.
     fn calls(&self, among: u32) -> impl Iterator<Item = (usize, Call)> {
         lanes(self.meeting.get() & among).filter_map(|lane| Some((lane, self.calls[lane].get()?)))
@@ -93,6 +42,7 @@ impl Warp {
     }
 
     /// Whether no lane waits at a rendezvous.
+    #[inline]
     pub fn has_no_meeting(&self) -> bool {
         self.meeting.get() == 0
     }

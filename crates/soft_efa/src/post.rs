@@ -1,0 +1,104 @@
+//! Receives and sends that C posts without a session, by the card's own table.
+
+use crate::abi::*;
+use crate::context::Handle;
+use crate::keeper;
+use crate::locked;
+use crate::memory::{FILLED, Range};
+use crate::pair::Pair;
+use crate::queue::{RECEIVE_PIECES, Receive};
+use crate::request::{Request, SEND_PIECES};
+use std::ffi::c_int;
+
+/// Posts receives.
+///
+/// # Safety
+/// The pair is one of [`efadv_create_qp_ex`](crate::efadv_create_qp_ex), the chain is C's.
+pub unsafe extern "C" fn post_recv(
+    pair: *mut ibv_qp,
+    mut chain: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Pair::of(pair) };
+    let mut receiver = locked(&this.receiver);
+    // SAFETY: null or one of the chain.
+    while let Some(request) = unsafe { chain.as_ref() } {
+        let mut receive = Receive { wr_id: request.wr_id, ..Receive::default() };
+        let mut code = match this.state() {
+            IBV_QPS_RESET => libc::EINVAL,
+            _ if receiver.posted >= receiver.depth => libc::ENOMEM,
+            _ => 0,
+        };
+        let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+        if pieces > RECEIVE_PIECES {
+            code = libc::EINVAL;
+        } else {
+            for (index, place) in receive.pieces.iter_mut().enumerate().take(pieces) {
+                // SAFETY: the list has so many.
+                let piece = unsafe { *request.sg_list.add(index) };
+                let (address, bytes, domain) = (piece.addr, u64::from(piece.length), this.origin.page.domain());
+                if !this.origin.context.table.allows(piece.lkey, Range { address, bytes, access: FILLED, domain }) {
+                    code = libc::EINVAL;
+                }
+                *place = (piece.addr, piece.length);
+            }
+        }
+        if code == 0 && !this.origin.page.post(&receive) {
+            code = libc::ENOMEM;
+        }
+        if code != 0 {
+            // SAFETY: C's place for it.
+            unsafe { bad.write(chain) };
+            return code;
+        }
+        receiver.posted += 1;
+        chain = request.next;
+    }
+    0
+}
+
+/// Posts a chain of sends.
+///
+/// # Safety
+/// The pair is one of [`efadv_create_qp_ex`](crate::efadv_create_qp_ex), the chain is C's.
+pub unsafe extern "C" fn post_send(
+    pair: *mut ibv_qp,
+    mut chain: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Pair::of(pair) };
+    let mut sender = locked(&this.sender);
+    // SAFETY: null or one of the chain.
+    while let Some(request) = unsafe { chain.as_ref() } {
+        let mut made = Request { wr_id: request.wr_id, ..Request::default() };
+        let code = match request.opcode {
+            _ if this.state() != IBV_QPS_RTS => libc::EINVAL,
+            IBV_WR_SEND => 0,
+            IBV_WR_SEND_WITH_IMM => {
+                made.immediate = Some(request.imm_data);
+                0
+            }
+            _ => libc::EINVAL,
+        };
+        // SAFETY: of a send; the handle is one of ours, the pieces are C's.
+        let code = code.max(unsafe {
+            let to = request.wr.ud;
+            let handle = &*to.ah.cast::<Handle>();
+            (made.gid, made.number, made.qkey) = (handle.gid, to.remote_qpn, to.remote_qkey);
+            made.domain = handle.domain();
+            let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+            let inline = request.send_flags & IBV_SEND_INLINE != 0;
+            if pieces > SEND_PIECES { libc::EINVAL } else { made.take(request.sg_list, pieces, inline) }
+        });
+        let code = if code == 0 { keeper::post(&mut sender, std::slice::from_ref(&made)) } else { code };
+        if code != 0 {
+            // SAFETY: C's place for it.
+            unsafe { bad.write(chain) };
+            return code;
+        }
+        chain = request.next;
+    }
+    0
+}

@@ -1,0 +1,49 @@
+//! EFA's statuses of completions, as its hardware reports them.
+
+use crate::abi::*;
+use std::ffi::c_uint;
+
+/// All is well.
+pub const OK: u32 = 0;
+/// The address handle is of another protection domain.
+pub const INVALID_HANDLE: u32 = 4;
+/// A local key does not cover the bytes.
+pub const INVALID_LKEY: u32 = 5;
+/// More bytes than a message takes.
+pub const BAD_LENGTH: u32 = 6;
+/// A remote key does not cover the range for this use.
+pub const REMOTE_BAD_ADDRESS: u32 = 7;
+/// There is no queue pair of this number.
+pub const REMOTE_BAD_NUMBER: u32 = 9;
+/// No receive is posted there.
+pub const REMOTE_NOT_READY: u32 = 10;
+/// The receive there is too short.
+pub const REMOTE_BAD_LENGTH: u32 = 11;
+/// Something else went wrong there.
+pub const REMOTE_BAD_STATUS: u32 = 12;
+/// Whoever answered before does not answer any more.
+pub const UNRESPONSIVE: u32 = 13;
+/// The card there has no address handle of ours, which it needs for reads and writes.
+pub const UNKNOWN_PEER: u32 = 14;
+/// Nobody has ever answered.
+pub const UNREACHABLE: u32 = 15;
+
+/// How C names a status.
+pub fn verbs_status(status: u32) -> c_uint {
+    match status {
+        OK => IBV_WC_SUCCESS,
+        1 => IBV_WC_WR_FLUSH_ERR,
+        2 | 3 | INVALID_HANDLE => IBV_WC_LOC_QP_OP_ERR,
+        INVALID_LKEY => IBV_WC_LOC_PROT_ERR,
+        BAD_LENGTH => IBV_WC_LOC_LEN_ERR,
+        REMOTE_BAD_ADDRESS => IBV_WC_REM_ACCESS_ERR,
+        8 => IBV_WC_REM_ABORT_ERR,
+        REMOTE_BAD_NUMBER => IBV_WC_REM_INV_RD_REQ_ERR,
+        REMOTE_NOT_READY => IBV_WC_RNR_RETRY_EXC_ERR,
+        REMOTE_BAD_LENGTH => IBV_WC_REM_INV_REQ_ERR,
+        REMOTE_BAD_STATUS => IBV_WC_BAD_RESP_ERR,
+        UNRESPONSIVE | UNREACHABLE => IBV_WC_RESP_TIMEOUT_ERR,
+        UNKNOWN_PEER => IBV_WC_REM_OP_ERR,
+        _ => IBV_WC_GENERAL_ERR,
+    }
+}
