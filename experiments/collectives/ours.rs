@@ -1,7 +1,7 @@
 //! Our side: the world, and launches of its kernels.
 
-use super::args::{Args, Launch, Mode, Place, Route, Tuple};
-use super::shape::{Operation, Shape};
+use super::args::{Args, Launch, Mode, Route, Tuple};
+use super::shape::{Operation, Place, Shape};
 use crate::error::Failure;
 use crate::values::usage;
 use crate::world::{self, Scope};

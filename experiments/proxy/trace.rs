@@ -12,8 +12,8 @@ use ginlab::measure::clocks::{self, Alignment};
 use ginlab::measure::stats::Summary;
 use ginlab::proxy::trace::{Sampling, Times};
 use ginlab::report::{About, Column, Header, Plot, Row, Shape as Drawn, Target, WholeFile};
-use kernels::put_kernel::PUT_TRACED_KERNEL;
-use kernels::put_trace::{PutStamps, TracedPutArgs};
+use kernels::put_kernel::{PUT_TRACED_KERNEL, TracedPutArgs};
+use kernels::put_trace::PutStamps;
 use std::fmt::Write;
 
 /// Sampled puts per ring, at most.
