@@ -1,7 +1,8 @@
 //! `--trace`: the life of sampled puts, in a pass of its own. The device stamps what its threads do, the proxy what it does,
 //! and both clocks are put on one line.
 
-use super::args::{Mode, TraceTo};
+use super::args::TraceTo;
+use super::mode::Mode;
 use super::rank::Rank;
 use super::run::{Shape, put_args, run_grid, run_kernel};
 use crate::error::Failure;
