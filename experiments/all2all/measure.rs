@@ -1,37 +1,19 @@
 //! One row: rounds timed, then rounds verified.
 
-use super::args::{Args, Tuple};
+use super::args::Tuple;
 use super::pairs;
-use super::round::Cut;
+use super::round::{All2all, Cut};
 use super::{ALGBW, BUSBW, RAIL_START, RECEIVED};
 use crate::columns::{AGAIN, IMBALANCE, RAIL_BYTES, SLOT_BYTES};
 use crate::error::Failure;
-use crate::job::{Job, check_room, moved};
+use crate::job::{check_room, moved};
 use crate::nodes::{self, Sender};
 use crate::runner::{Rows, added, slowest, timed};
 use ginlab::bootstrap::Bootstrap;
-use ginlab::fabric::any::AnyRail;
-use ginlab::flow::{Region, Target};
 use ginlab::measure::pattern;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::Row;
 use serde::{Deserialize, Serialize};
-
-/// A rank of the circle.
-pub struct All2all {
-    pub args: Args,
-    pub job: Job,
-    pub source: Region<AnyRail>,
-    pub destination: Region<AnyRail>,
-    /// The destinations of the others, by rank.
-    pub targets: Vec<Target>,
-    /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.
-    pub step: u32,
-    /// What one transfer takes on every rail.
-    pub longest: u64,
-    /// Number of the next verified round: none repeats the pattern of an earlier one.
-    pub iteration: u32,
-}
 
 /// What a rank tells of its part of a row.
 #[derive(Serialize, Deserialize)]

@@ -16,7 +16,7 @@ use args::{Args, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::{Access, Rail};
 use ginlab::report::{About, Column, Header, Headline, Plot, Row};
-use measure::All2all;
+use round::All2all;
 
 pub const PROGRAMS: &[Program] = &[program::<All2all>()];
 

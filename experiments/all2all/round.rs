@@ -1,10 +1,12 @@
-//! A round: every rank writes a block to every other one, and knows by immediates when all of its own have arrived.
+//! A rank of the circle, and its rounds: every rank writes a block to every other one, and knows by immediates when all of its own have arrived.
 
-use super::args::Tuple;
-use super::measure::All2all;
+use super::args::{Args, Tuple};
 use super::pairs::Start;
 use crate::error::Failure;
+use crate::job::Job;
 use ginlab::bootstrap::Bootstrap;
+use ginlab::fabric::any::AnyRail;
+use ginlab::flow::{Region, Target};
 use ginlab::rails::strategy::{Piece, Scheduler, Strategy};
 use ginlab::signals;
 use std::time::Instant;
@@ -45,6 +47,22 @@ impl Cut {
         let first = if self.fixed { 0 } else { self.start.rail(round, from, to, ranks, self.rails) };
         self.pieces.iter().map(move |piece| Piece { rail: (first + piece.rail) % self.rails, ..*piece })
     }
+}
+
+/// A rank of the circle.
+pub struct All2all {
+    pub args: Args,
+    pub job: Job,
+    pub source: Region<AnyRail>,
+    pub destination: Region<AnyRail>,
+    /// The destinations of the others, by rank.
+    pub targets: Vec<Target>,
+    /// Rounds so far, which is what the immediates of the next one say. All ranks count alike.
+    pub step: u32,
+    /// What one transfer takes on every rail.
+    pub longest: u64,
+    /// Number of the next verified round: none repeats the pattern of an earlier one.
+    pub iteration: u32,
 }
 
 impl All2all {

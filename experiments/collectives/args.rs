@@ -1,6 +1,6 @@
 //! Options of `ginlab collective`, and the rows that they ask for.
 
-use super::shape::{Element, Operation, Shape};
+use super::shape::{Element, Operation, Place, Shape};
 use crate::error::Failure;
 use crate::values::{List, counts, sizes, usage};
 use crate::world::{Scope, WorldArgs};
@@ -91,15 +91,6 @@ pub enum Mode {
     Nbi,
     /// It waits after each.
     Blocking,
-}
-
-/// Where results go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Place {
-    /// To other memory.
-    OutOfPlace,
-    /// Over the input.
-    InPlace,
 }
 
 /// How an all-to-all's chunks go to other nodes.

@@ -1,7 +1,11 @@
 //! Our side: the world, and launches of its kernels.
 
-use super::args::{Args, Launch, Mode, Place, Route, Tuple};
-use super::shape::{Operation, Shape};
+use super::args::{Args, Launch, Mode, Route, Tuple};
+use super::shape::{Operation, Place, Shape};
+use super::thresholds::{
+    BLOCKS_OF_RAILS, FEW, FEW_BLOCKS, FEW_BLOCKS_OF_MANY, LEAN_THREADS, NARROW, SLICE, SLICE_OF_RAILS, WIDE, each,
+    limit, messages_fit, most, overlap_fits, parts, scratch, two_trips,
+};
 use crate::error::Failure;
 use crate::values::usage;
 use crate::world::{self, Scope};
@@ -15,32 +19,6 @@ use kernels::collective::{
 };
 use kernels::gin::USER_SIGNALS;
 use std::time::Instant;
-
-/// Bytes of a message from one block to another, where both are GPUs of a node: at most, and as many as one block should have where there are
-/// blocks enough: 8 for each of its threads. A block of few threads begins while the launch before still has some.
-const PART: u64 = 8192;
-const LEAN_PART: u64 = 1024;
-/// Most blocks for messages: two for each multiprocessor of a large GPU.
-const MOST_PARTS: u64 = 264;
-/// Threads of such a block.
-const LEAN_THREADS: u64 = 128;
-/// Bytes up to which a rank sends messages: to ranks of the node, and over rails, where one block sends each.
-const MESSAGES: u64 = 2 << 20;
-const MESSAGES_OVER_RAILS: u64 = 64 << 10;
-/// Bytes that a second trip must save, words as often as they are: what NVLink carries in the microsecond that it takes.
-const SAVED_BY_TWO_TRIPS: u64 = 256 << 10;
-/// Bytes of a slice from which another block is worth its while: over NVLink, and over rails.
-const SLICE: u64 = 16 << 10;
-const SLICE_OF_RAILS: u64 = 256 << 10;
-/// Chunks from which few blocks store, and how many: to one other rank, and to more.
-const FEW: u64 = 16 << 20;
-const FEW_BLOCKS: u32 = 16;
-const FEW_BLOCKS_OF_MANY: u32 = 64;
-/// Chunks from which a block has all its threads, and threads below it.
-const WIDE: u64 = 16 << 20;
-const NARROW: u32 = 256;
-/// Most blocks over rails: the proxy is one thread.
-const BLOCKS_OF_RAILS: u32 = 8;
 
 /// Memory, signals and kernels of a rank.
 pub struct Ours {
@@ -81,71 +59,6 @@ pub struct Moved {
     pub mapped: u64,
     pub puts: u64,
     pub rails: Vec<u64>,
-}
-
-/// Whether an all-reduce by words takes two trips: a chunk's sums each, then those to everyone. Of S bytes among n ranks it sends
-/// 2 (n - 1) S / n in place of (n - 1) S, twice that as words, and is a trip longer.
-fn two_trips(shape: &Shape) -> bool {
-    let n = shape.ranks;
-    // Chunks of one length alone.
-    shape.operation == Operation::AllReduce
-        && shape.chunk * n == shape.bytes
-        && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
-}
-
-/// Whether a message that so many blocks send has room: each has an inbox of its own, for one slice.
-fn messages_fit(message: u64, parts: u32, inboxes: u32, capacity: u64) -> bool {
-    parts <= inboxes && slice_bytes(message, parts) <= capacity
-}
-
-/// Whether a grid may come onto the GPU while the one before still runs. Where PEs share the GPU both must fit into a PE's share: blocks that wait
-/// for the end of the grid before would keep out blocks of another PE for which that one waits. Alone, a grid comes once all blocks of the one
-/// before are there.
-fn overlap_fits(grid: u32, share: u32, sharers: u32) -> bool {
-    sharers < 2 || grid <= share / 2
-}
-
-/// What the tuples need.
-fn most(tuples: &[Tuple], ranks: u64, what: impl Fn(&Shape) -> u64) -> u64 {
-    tuples.iter().map(|tuple| what(&tuple.shape(ranks))).max().unwrap_or(0)
-}
-
-/// What the tuples need between their steps, among so many nodes: two chunks for each node, or what is gathered.
-fn scratch(tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
-    let needs = tuples.iter().map(|tuple| {
-        let shape = tuple.shape(ranks);
-        if shape.operation.sums() {
-            2 * nodes * shape.chunk
-        } else if tuple.route == Route::Gathered {
-            shape.bytes
-        } else {
-            0
-        }
-    });
-    needs.max().unwrap_or(0)
-}
-
-/// Bytes of a message that one block takes, and how many blocks there are for them.
-fn parts(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> (u64, u32) {
-    let limit = limit(args, ranks, mapped, emulated).next_multiple_of(16);
-    let part = match (mapped, emulated) {
-        (true, false) => PART,
-        (true, true) => PART.max(limit / 4),
-        (false, _) => limit,
-    };
-    let part = part.max(16).next_multiple_of(16);
-    (part, limit.div_ceil(each(part, mapped, emulated)).clamp(1, MOST_PARTS) as u32)
-}
-
-/// Bytes of a message that a block should have.
-fn each(part: u64, mapped: bool, emulated: bool) -> u64 {
-    if mapped && !emulated { part.min(LEAN_PART) } else { part }
-}
-
-/// The longest message.
-fn limit(args: &Args, ranks: u64, mapped: bool, emulated: bool) -> u64 {
-    let all = args.message_limit.unwrap_or(if mapped && !emulated { MESSAGES } else { MESSAGES_OVER_RAILS });
-    all / (ranks - 1).max(1)
 }
 
 /// Whether no rails are asked for or needed, before the world is open: as many heaps as will be needed at most.
@@ -420,38 +333,5 @@ impl Ours {
         let Ours { world, state, times, .. } = self;
         drop((state, times));
         world.close(ranks)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What one H200 holds of blocks with 128 registers a thread.
-    fn on_a_gpu(threads: u32) -> u32 {
-        132 * (65536 / 128 / threads)
-    }
-
-    #[test]
-    fn messages_of_all_pes_of_a_gpu_fit_or_go_by_puts() {
-        // As `--np N -e 1M` on one GPU, which never ended.
-        for pes in 2..=8u32 {
-            let part = PART;
-            for size in [8u64, 64 << 10, 1 << 20, MESSAGES] {
-                let message = size / u64::from(pes - 1);
-                let lean = message.div_ceil(LEAN_PART).clamp(1, MOST_PARTS) as u32;
-                let parts = lean.min(on_a_gpu(128) / pes).max(1);
-                assert!(parts * pes <= on_a_gpu(128), "{pes} {size}");
-                if messages_fit(message, parts, MOST_PARTS as u32, part) {
-                    assert!(u64::from(parts) * part >= message, "{pes} {size}");
-                }
-                let early = overlap_fits(parts, on_a_gpu(128) / pes, pes);
-                assert!(!early || 2 * parts * pes <= on_a_gpu(128), "{pes} {size}");
-            }
-        }
-        assert!(!messages_fit(264 << 10, 33, 264, 8000) && messages_fit(264 << 10, 33, 264, 8192));
-        assert!(!messages_fit(64, 9, 8, 8192), "more blocks than inboxes");
-        // A PE that has a GPU of its own overlaps whatever its grid.
-        assert!(overlap_fits(132, 132, 1) && !overlap_fits(34, 66, 2) && overlap_fits(33, 66, 2));
     }
 }

@@ -1,6 +1,5 @@
 //! What an operation moves: its sizes, where its parts lie, what counts as its bandwidth, and what the wires allow.
 
-use super::args::Place;
 use clap::ValueEnum;
 use kernels::collective::{ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, F16, F32, REDUCE_SCATTER};
 use strum::IntoStaticStr;
@@ -71,6 +70,15 @@ impl Element {
             Element::F16 => 1.0 / 1024.0,
         }
     }
+}
+
+/// Where results go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// To other memory.
+    OutOfPlace,
+    /// Over the input.
+    InPlace,
 }
 
 /// An operation of a size among so many ranks.

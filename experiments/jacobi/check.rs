@@ -1,8 +1,8 @@
 //! What a run has left: the field, held against that of one device, the norm, and a trace.
 
 use super::args::{Exchange, Norm, Tuple};
-use super::measure::Jacobi;
-use super::run::Ran;
+use super::part::Ran;
+use super::rank::Jacobi;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Buffer;

@@ -3,7 +3,7 @@
 use super::args::{Grid, SyncBy, Tuple};
 use super::problem::Problem;
 use super::resident::{Resident, kernel};
-use super::run::FEW_REGISTERS;
+use super::session::FEW_REGISTERS;
 use crate::error::Failure;
 use ginlab::cuda::{Device, Function};
 use kernels::jacobi::launched::{StepArgs, tiles};

@@ -7,7 +7,9 @@ mod columns;
 mod fit;
 mod measure;
 mod nccl;
+mod part;
 mod problem;
+mod rank;
 mod resident;
 mod run;
 mod session;
@@ -21,7 +23,7 @@ use crate::world;
 use args::{Args, Defaults, Tuple, tuples};
 use ginlab::bootstrap::Bootstrap;
 use ginlab::report::{About, Header, Headline, Plot, Shape};
-use measure::Jacobi;
+use rank::Jacobi;
 
 pub use columns::{EXPOSED, NORM_WHEN, SYNC};
 

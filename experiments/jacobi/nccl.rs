@@ -7,7 +7,7 @@
 //! ```
 
 use super::args::{Exchange, Tuple};
-use super::run::Part;
+use super::part::Part;
 use super::session::Session;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;

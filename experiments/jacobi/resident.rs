@@ -1,8 +1,9 @@
 //! One run of the resident kernel: all iterations, or those up to a norm that is waited for, by one grid.
 
 use super::args::{Norm, Tuple, When};
-use super::run::{FEW_REGISTERS, NAME, Part, Ran};
-use super::session::Session;
+use super::part::{Part, Ran};
+use super::run::NAME;
+use super::session::{FEW_REGISTERS, Session};
 use crate::error::Failure;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;

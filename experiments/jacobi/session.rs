@@ -1,8 +1,8 @@
 //! A rank's world for one path: the heap's objects, the streams, and what all runs share.
 
 use super::args::{Args, Exchange, Tuple, When};
+use super::part::{DELAYED_NORMS, Part};
 use super::problem::Problem;
-use super::run::{DELAYED_NORMS, FEW_REGISTERS, Part};
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Function, Place, Stream};
@@ -10,6 +10,10 @@ use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
 use kernels::jacobi::launched::{JACOBI_STEP, SHARED_BYTES, StepArgs};
 use kernels::jacobi::meet::{JACOBI_MEET, MeetArgs};
 use kernels::jacobi::{ABOVE, BELOW, Link, TRACE_WORDS, resident};
+
+/// A block of which a thread has few registers, for functions as they are compiled for the largest blocks: of smaller ones more are then on
+/// a multiprocessor at once, and one compilation by the driver does for all.
+pub const FEW_REGISTERS: u32 = 1024;
 
 /// What lies in the heap, by the largest field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,9 @@
 //! The options of `ginlab proxy`, and what follows from them.
 
+#[cfg(test)]
+pub mod tests;
+
+use super::mode::Mode;
 use crate::error::Failure;
 use crate::job::{self, MeetArgs, MemoryKind};
 use crate::values::{self, List, Pin, counts, fault, list, seconds, sizes, slots, usage};
@@ -12,7 +16,6 @@ use ginlab::proxy::Fault;
 use ginlab::rails::strategy::Strategy;
 use ginlab::ring::RingPlace;
 use itertools::iproduct;
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -175,61 +178,6 @@ pub enum Scope {
     Block,
     /// Every thread for itself.
     Thread,
-}
-
-/// How the kernel waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// After every put.
-    Quiet,
-    /// Once at the end.
-    Nbi,
-    /// After every so many puts.
-    QuietEvery(u32),
-    /// Once at the end; so many puts of a block are published together, behind one fence.
-    Batch(u32),
-}
-
-impl Mode {
-    /// As the kernel takes it: 0 is once at the end.
-    pub fn quiet_every(self) -> u32 {
-        match self {
-            Mode::Quiet => 1,
-            Mode::Nbi | Mode::Batch(_) => 0,
-            Mode::QuietEvery(puts) => puts,
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Mode::Quiet => f.write_str("quiet"),
-            Mode::Nbi => f.write_str("nbi"),
-            Mode::QuietEvery(puts) => write!(f, "quiet-every={puts}"),
-            Mode::Batch(puts) => write!(f, "nbi-batch={puts}"),
-        }
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Mode, String> {
-        match text.split_once('=') {
-            None if text == "quiet" => Ok(Mode::Quiet),
-            None if text == "nbi" => Ok(Mode::Nbi),
-            Some(("quiet-every", puts)) => match puts.parse() {
-                Ok(puts) if puts > 0 => Ok(Mode::QuietEvery(puts)),
-                _ => Err(format!("quiet-every={puts}: a number of puts from 1 on")),
-            },
-            Some(("nbi-batch", puts)) => match puts.parse() {
-                Ok(puts @ 1..=32) => Ok(Mode::Batch(puts)),
-                _ => Err(format!("nbi-batch={puts}: a number of puts from 1 to 32")),
-            },
-            _ => Err(format!("mode {text:?} is none of quiet, nbi, quiet-every=K, nbi-batch=K")),
-        }
-    }
 }
 
 /// Files that begin with this path.
@@ -417,93 +365,5 @@ impl Args {
             text("moved bytes", self.moves().to_string()),
             text("completion", self.completion()),
         ]
-    }
-}
-
-#[cfg(test)]
-pub mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Wrapper {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    /// The options of a command line that can be run; the text of the usage error otherwise.
-    pub fn parsed(options: &str) -> Result<Args, String> {
-        let words = std::iter::once("ginlab").chain(options.split_whitespace());
-        let args = Wrapper::try_parse_from(words).map_err(Failure::from).map(|wrapper| wrapper.args);
-        args.and_then(|args| args.check().and(args.tuples()).map(|_| args)).map_err(|failure| match failure {
-            Failure::Usage(text) => text,
-            other => panic!("a usage error was expected: {other:?}"),
-        })
-    }
-
-    #[test]
-    fn bad_input_is_one_line_that_names_the_option() {
-        for (options, expected) in [
-            ("-b 0", "from 1 on"),
-            ("-b 8 -e 4", "-b/-e/-f"),
-            ("-f 1", "-b/-e/-f"),
-            ("-b 1X", "--begin"),
-            ("-e 1T -b 512T", "-b/-e/-f"),
-            ("-n 0", "--iterations"),
-            ("-r 0", "--repeats"),
-            ("--window 0", "--window"),
-            ("--rails 0", "--rails"),
-            ("--rails 65", "1 to 64"),
-            ("--rails 1,,2", "--rails"),
-            ("--grid 0", "--grid"),
-            ("--grid one", "--grid"),
-            ("--block 0", "--block"),
-            ("--mode fast", "quiet, nbi, quiet-every=K"),
-            ("--mode quiet-every=0", "from 1 on"),
-            ("--mode nbi-batch=33", "from 1 to 32"),
-            ("--strategy stripe", "round-robin"),
-            ("--ring-slots 3", "power of two"),
-            ("--ring-slots 0", "power of two"),
-            ("--proxy-threads 0", "--proxy-threads"),
-            ("--timeout 0", "--timeout"),
-            ("--pin first", "--pin"),
-            ("--provider null --domain lo", "no domains"),
-            ("-p model:p3", "known are model:p4d, model:p5"),
-            ("-p model:p5 --domain lo", "no domains"),
-            ("-p model:p4d --rails 8", "a p4d has 4 cards"),
-            ("-p worst:speed=3", "options are seed=N, delay="),
-            ("-p worst --domain lo", "no domains"),
-            ("-p worst --no-move", "only modelled cards"),
-            ("--no-move", "only modelled cards"),
-            ("--fault fire=3", "--fault"),
-            ("-e 512T", "2^48"),
-        ] {
-            let error = parsed(options).expect_err(options);
-            assert!(error.contains(expected), "{options}: {error}");
-            assert!(!error.contains('\n'), "{options}: {error}");
-        }
-    }
-
-    #[test]
-    fn rows_are_all_combinations() {
-        let args = parsed("-b 1K -e 4K -f 2 --rails 1,4 --strategy single,split --grid 1,8,32 --block 32,64");
-        let rows = args.expect("good").tuples().expect("good");
-        assert_eq!(rows.len(), 3 * 2 * 2 * 3 * 2);
-        assert!(rows.iter().enumerate().all(|(index, row)| !rows[..index].contains(row)));
-    }
-
-    #[test]
-    fn ranks_must_pair() {
-        let check = |options| parsed(options).expect("good").check_ranks();
-        assert!(check("")(1).is_err() && check("")(3).is_err());
-        assert!(check("")(2).is_ok() && check("")(8).is_ok());
-        assert!(check("-p null")(1).is_ok());
-    }
-
-    #[test]
-    fn modes_go_both_ways() {
-        for text in ["quiet", "nbi", "quiet-every=8", "nbi-batch=16"] {
-            assert_eq!(text.parse::<Mode>().expect("known").to_string(), text);
-        }
     }
 }

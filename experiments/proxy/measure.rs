@@ -1,8 +1,9 @@
 //! One tuple: the kernel in every mode, the CPU-initiated writes and, on null rails, the bare round trip; interleaved,
 //! then verified, then gathered into rows on rank 0.
 
-use super::args::{Args, Mode, Scope, Tuple};
+use super::args::{Args, Scope, Tuple};
 use super::layout::Layout;
+use super::mode::Mode;
 use super::rank::Rank;
 use super::run::{Case, Sample, Shape, run};
 use super::trace::{Traces, trace};

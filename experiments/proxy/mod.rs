@@ -8,6 +8,7 @@ mod args;
 mod layout;
 mod machine;
 mod measure;
+mod mode;
 mod rank;
 mod run;
 mod trace;

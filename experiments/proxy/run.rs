@@ -1,8 +1,9 @@
 //! Ways through the rails, each for so many puts: the kernel, CPU-initiated writes of the same buffers, the plainest loop, and
 //! the bare round trip.
 
-use super::args::{Args, Mode, Scope, Tuple};
+use super::args::{Args, Scope, Tuple};
 use super::layout::{DESTINATION, Layout, SOURCE};
+use super::mode::Mode;
 use super::rank::Rank;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;

@@ -1,7 +1,8 @@
 //! `--trace`: the life of sampled puts, in a pass of its own. The device stamps what its threads do, the proxy what it does,
 //! and both clocks are put on one line.
 
-use super::args::{Mode, TraceTo};
+use super::args::TraceTo;
+use super::mode::Mode;
 use super::rank::Rank;
 use super::run::{Shape, put_args, run_grid, run_kernel};
 use crate::error::Failure;
@@ -12,8 +13,8 @@ use ginlab::measure::clocks::{self, Alignment};
 use ginlab::measure::stats::Summary;
 use ginlab::proxy::trace::{Sampling, Times};
 use ginlab::report::{About, Column, Header, Plot, Row, Shape as Drawn, Target, WholeFile};
-use kernels::put_kernel::PUT_TRACED_KERNEL;
-use kernels::put_trace::{PutStamps, TracedPutArgs};
+use kernels::put_kernel::{PUT_TRACED_KERNEL, TracedPutArgs};
+use kernels::put_trace::PutStamps;
 use std::fmt::Write;
 
 /// Sampled puts per ring, at most.

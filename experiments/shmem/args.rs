@@ -1,6 +1,5 @@
 //! Options of `ginlab shmem`, and the rows that they ask for.
 
-use super::data;
 use crate::error::Failure;
 use crate::values::{List, counts, sizes};
 use crate::world::{Scope, WorldArgs};
@@ -21,6 +20,9 @@ Examples:
 
 /// `signal-order` draws sizes below this.
 pub const ORDER_BYTES: u64 = 8192;
+
+/// What `data-order` sends has lengths up to this.
+pub const DATA_BYTES: u64 = 4096;
 
 /// Blocks where none are named.
 const USUAL_GRIDS: [u32; 3] = [1, 8, 32];
@@ -181,7 +183,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             Case::PLatency | Case::AtomicLatency | Case::SignalPingPong => vec![8],
             Case::BarrierAll => vec![0],
             Case::SignalOrder => vec![ORDER_BYTES],
-            Case::DataOrder => vec![data::BYTES],
+            Case::DataOrder => vec![DATA_BYTES],
             Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
             _ => sizes.clone(),
         };

@@ -28,10 +28,10 @@ const POISON: u8 = 0xA5;
 
 /// A rank of the experiment.
 pub struct Shmem {
-    pub(super) args: Args,
+    args: Args,
     pub(super) world: World,
-    pub(super) from: Sym<u8>,
-    pub(super) to: Sym<u8>,
+    from: Sym<u8>,
+    to: Sym<u8>,
     word: Sym<u64>,
     signal: Signal,
     exchanged: Signal,
@@ -41,11 +41,11 @@ pub struct Shmem {
     /// Exchanges by puts.
     puts: u32,
     /// Of `data-order`.
-    pub(super) data: Option<Data>,
+    data: Option<Data>,
     times: Buffer,
     pub(super) baseline: Option<Nvshmem>,
     /// Names the payload of a tuple.
-    pub(super) number: u32,
+    number: u32,
 }
 
 /// An inbox, and the rounds that it has had.
@@ -104,11 +104,8 @@ impl Shmem {
 
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         self.number += 1;
-        if tuple.case == Case::SignalOrder {
-            return self.order(tuple, ranks);
-        }
-        if tuple.case == Case::DataOrder {
-            return self.data_order(tuple, ranks);
+        if tuple.case.only_checks() {
+            return self.look(tuple, ranks);
         }
         let me = self.world.my_pe();
         let peer = me ^ 1;
@@ -196,7 +193,24 @@ impl Shmem {
         Ok(rows)
     }
 
-    pub(super) fn row(&self, tuple: &Tuple, towards: u32) -> Row {
+    /// A row without times, of the cases that only look.
+    fn look(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
+        let (me, pes) = (self.world.my_pe(), self.world.n_pes());
+        let (repeats, seed, world) = (self.args.repeats, self.number, &mut self.world);
+        let (all, towards) = match &mut self.data {
+            _ if tuple.case == Case::SignalOrder => (order::look(tuple, repeats, seed, world, ranks)?, me ^ 1),
+            Some(data) => (data.look(tuple, repeats, seed, [self.from, self.to], world, ranks)?, (me + 1) % pes),
+            None => return Err(Failure::Run("data-order has no inboxes".into())),
+        };
+        let mut row = self.row(tuple, towards);
+        // What was looked at, by all PEs together.
+        row.iterations = Some(all.iter().map(|found| found[1]).sum());
+        row.repeats = Some(u64::from(repeats));
+        row.verified(Some(all.iter().map(|found| found[0]).sum()));
+        Ok(vec![(row, Vec::new())])
+    }
+
+    fn row(&self, tuple: &Tuple, towards: u32) -> Row {
         let towards = towards.min(self.world.n_pes() - 1);
         let mut row = Row::new("shmem", name(tuple.case), self.world.device().name(), self.world.path_to(towards));
         row.ranks = self.world.n_pes();

@@ -1,15 +1,13 @@
 //! `signal-order`: is a signal ever seen before its bytes? kernels/src/signal_check.rs has the question's two sides.
 
 use super::args::{Case, Tuple};
-use super::measure::Shmem;
 use crate::error::Failure;
-use crate::runner::Rows;
 use crate::values::usage;
 use crate::world::Scope;
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::Place;
-use ginlab::gin::Program;
+use ginlab::gin::{Program, World};
 use kernels::gin::USER_SIGNALS;
 use kernels::signal_check::{self, SignalCheck};
 
@@ -55,43 +53,43 @@ pub fn kernel(tuple: &Tuple) -> Kernel<Program<SignalCheck>> {
     }
 }
 
-impl Shmem {
-    /// Puts by the half of the grid, looked at by the other half, in as many launches as there are repeats.
-    pub(super) fn order(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
-        let slots = slots(tuple);
-        let bytes = u64::from(slots) * tuple.bytes;
-        let (source, target) = (self.world.alloc(ranks, bytes)?, self.world.alloc(ranks, bytes)?);
-        let (arrived, checked) = (self.world.signals(ranks, slots)?, self.world.signals(ranks, slots)?);
-        let found = self.world.device().allocate(Place::Device, 16)?;
-        let rounds = tuple.iterations.div_ceil(slots);
-        let kernel = kernel(tuple);
-        for repeat in 0..self.args.repeats {
-            let check = SignalCheck {
-                source,
-                target,
-                arrived,
-                checked,
-                slots: SLOTS,
-                stride: tuple.bytes,
-                rounds,
-                first: repeat * rounds,
-                seed: self.number,
-                found: found.pointer(),
-            };
-            self.world.barrier(ranks)?;
-            // SAFETY: the arguments are of this world; the grid is even.
-            unsafe { self.world.launch(ranks, &kernel, tuple.grid, tuple.block, check) }?;
-        }
-        let mut words = [0u64; 2];
-        found.read(0, &mut words)?;
-        let all: Vec<[u64; 2]> = ranks.all_gather_values(&words, "wrong bytes")?;
-        self.world.free(ranks, source)?;
-        self.world.free(ranks, target)?;
-        let mut row = self.row(tuple, (self.world.my_pe() ^ 1).min(self.world.n_pes() - 1));
-        // What was looked at, by all PEs together.
-        row.iterations = Some(all.iter().map(|found| found[1]).sum());
-        row.repeats = Some(u64::from(self.args.repeats));
-        row.verified(Some(all.iter().map(|found| found[0]).sum()));
-        Ok(vec![(row, Vec::new())])
+/// Puts by the half of the grid, looked at by the other half, in as many launches as there are repeats: what each PE has found, wrong
+/// bytes and those that it has looked at.
+pub fn look(
+    tuple: &Tuple,
+    repeats: u32,
+    seed: u32,
+    world: &mut World,
+    ranks: &mut Bootstrap,
+) -> Result<Vec<[u64; 2]>, Failure> {
+    let slots = slots(tuple);
+    let bytes = u64::from(slots) * tuple.bytes;
+    let (source, target) = (world.alloc(ranks, bytes)?, world.alloc(ranks, bytes)?);
+    let (arrived, checked) = (world.signals(ranks, slots)?, world.signals(ranks, slots)?);
+    let found = world.device().allocate(Place::Device, 16)?;
+    let rounds = tuple.iterations.div_ceil(slots);
+    let kernel = kernel(tuple);
+    for repeat in 0..repeats {
+        let check = SignalCheck {
+            source,
+            target,
+            arrived,
+            checked,
+            slots: SLOTS,
+            stride: tuple.bytes,
+            rounds,
+            first: repeat * rounds,
+            seed,
+            found: found.pointer(),
+        };
+        world.barrier(ranks)?;
+        // SAFETY: the arguments are of this world; the grid is even.
+        unsafe { world.launch(ranks, &kernel, tuple.grid, tuple.block, check) }?;
     }
+    let mut words = [0u64; 2];
+    found.read(0, &mut words)?;
+    let all: Vec<[u64; 2]> = ranks.all_gather_values(&words, "wrong bytes")?;
+    world.free(ranks, source)?;
+    world.free(ranks, target)?;
+    Ok(all)
 }

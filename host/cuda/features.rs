@@ -1,7 +1,7 @@
 //! What the GPUs that this process sees can do for a NIC, asked without opening a context.
 
 use super::DeviceError;
-use super::gpu::{failed, is_there};
+use super::driver::{failed, is_there};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, result};
 use ginlab_topology::pci::PciAddress;

@@ -1,11 +1,13 @@
 //! The GPU, through the CUDA driver API that cudarc loads at run time: without a driver this file only reports that.
 
-use super::ptx::{capability_of, for_capability, module_of, ptx};
+use super::driver::{failed, is_there, refused_or_failed};
+use super::loading::{Module, load};
+use super::ptx::{capability_of, module_of, ptx};
+use super::wait::wait_out;
 use super::{DeviceError, Kernel, Place, Plain};
-use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags, CUresult, CUstream};
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
-use std::collections::VecDeque;
-use std::ffi::{CString, c_void};
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
+use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,31 +19,6 @@ const ROOMY: usize = 128;
 const NARROW: usize = 64;
 /// Every thread's accesses and every context see the allocation (portable), kernels too (device map).
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-
-pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
-    |error| {
-        let words = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
-        let name = words(error.error_name()).unwrap_or_else(|_| format!("error {}", error.0 as u32));
-        let text = words(error.error_string()).unwrap_or_default();
-        DeviceError::Driver { call: call.into(), text: format!("{text} ({name})") }
-    }
-}
-
-pub(super) fn is_there() -> bool {
-    // SAFETY: only tries to load libcuda.
-    unsafe { sys::is_culib_present() }
-}
-
-/// The CUDA version that the installed driver supports, as `13.0`; `None` without a driver.
-pub fn driver_version() -> Option<String> {
-    if !is_there() {
-        return None;
-    }
-    let mut version = 0;
-    // SAFETY: the library is there, and the pointer is to a local.
-    let status = unsafe { sys::cuDriverGetVersion(&mut version) };
-    (status == CUresult::CUDA_SUCCESS).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
-}
 
 /// A CUDA device with its kernels.
 #[derive(Debug)]
@@ -55,75 +32,6 @@ pub struct Gpu {
     capability: (u32, u32),
     /// PEs of the job whose kernels run on this GPU; 1 until somebody has counted them.
     pub(super) sharers: AtomicU32,
-}
-
-/// The loaded PTX. It is not unloaded: it ends with the context, and no launch can outlive its function.
-#[derive(Debug)]
-pub(super) struct Module(pub(super) sys::CUmodule);
-
-// SAFETY: a handle that the driver accepts from any thread with the context current.
-unsafe impl Send for Module {}
-// SAFETY: as above.
-unsafe impl Sync for Module {}
-
-impl Module {
-    pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
-        let text = CString::new(name).map_err(|error| DeviceError::Refused(error.to_string()))?;
-        // SAFETY: the module is never unloaded, and neither is the function.
-        let function =
-            unsafe { result::module::get_function(self.0, text) }.map_err(failed(format!("finding kernel {name}")))?;
-        make_room(function).map_err(failed(format!("giving {name} its stack")))?;
-        Ok(function)
-    }
-}
-
-/// A kernel that wants more stack than any before has the driver wait at its first launch until the GPU is idle. Behind a kernel that waits
-/// for the host to append something, as the gate of a measurement does, that takes as long as that one has patience (two H200: 30 s).
-/// So the stack is there before.
-fn make_room(function: sys::CUfunction) -> Result<(), cudarc::driver::DriverError> {
-    let (mut bytes, mut limit) = (0, 0);
-    let local = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
-    let stack = sys::CUlimit::CU_LIMIT_STACK_SIZE;
-    // SAFETY: both write one number; the function is of a module that is never unloaded, and its context is current.
-    unsafe {
-        sys::cuFuncGetAttribute(&mut bytes, local, function).result()?;
-        sys::cuCtxGetLimit(&mut limit, stack).result()?;
-    }
-    let bytes = bytes.max(0) as usize;
-    if bytes > limit {
-        // SAFETY: a number for the current context.
-        unsafe { sys::cuCtxSetLimit(stack, bytes.next_multiple_of(16)).result()? };
-    }
-    Ok(())
-}
-
-/// Compiles and loads PTX for the current device, with at most so many registers per thread. (What a push spills it must
-/// load again, and an acquire has emptied the L1 cache: H200, see experiments/queue.)
-fn load(context: &CudaContext, capability: (u32, u32), ptx: &str, registers: usize) -> Result<Module, DeviceError> {
-    context.bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
-    let text = CString::new(&*for_capability(ptx, capability))
-        .map_err(|error| DeviceError::Refused(format!("the kernels' PTX: {error}")))?;
-    let mut log = vec![0u8; 8192];
-    let mut options = [
-        sys::CUjit_option::CU_JIT_MAX_REGISTERS,
-        sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
-        sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-    ];
-    let mut values = [registers as *mut c_void, log.as_mut_ptr().cast(), log.len() as *mut c_void];
-    let mut module = std::ptr::null_mut();
-    // SAFETY: options and values are of one length; the text ends with a zero; the log is as long as it is said to be.
-    let status = unsafe {
-        sys::cuModuleLoadDataEx(
-            &mut module,
-            text.as_ptr().cast(),
-            options.len() as u32,
-            options.as_mut_ptr(),
-            values.as_mut_ptr(),
-        )
-    };
-    let words: String = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().replace('\n', "; ");
-    status.result().map_err(failed(format!("loading the kernels' PTX {words}")))?;
-    Ok(Module(module))
 }
 
 /// Refuses managed memory where CPU and GPU may not use it at the same time.
@@ -413,7 +321,7 @@ impl Gpu {
         self.capability >= (9, 0)
     }
 
-    fn new_event(&self) -> Result<CudaEvent, DeviceError> {
+    pub(super) fn new_event(&self) -> Result<CudaEvent, DeviceError> {
         self.context.new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(failed("cuEventCreate"))
     }
 }
@@ -442,17 +350,6 @@ pub(super) unsafe fn launch<A: Copy>(
     Ok(GpuLaunch { event, name: name.into() })
 }
 
-/// Why a grid is not launched. A block that is within the device's limit and beyond this kernel's is the user's to change.
-pub(super) fn refused_or_failed(error: DriverError, name: &str, grid: u32, block: u32) -> DeviceError {
-    let what = format!("launching {name} as {grid} x {block}");
-    match error.0 {
-        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => DeviceError::Refused(format!(
-            "{what}: the kernel needs more registers than a block this large leaves; try a smaller --block"
-        )),
-        _ => failed(what)(error),
-    }
-}
-
 impl GpuLaunch {
     pub(super) fn is_done(&mut self) -> Result<bool, DeviceError> {
         self.event.try_is_complete().map_err(failed(format!("kernel {}", self.name)))
@@ -462,86 +359,7 @@ impl GpuLaunch {
 impl Drop for GpuLaunch {
     fn drop(&mut self) {
         // Buffers that the kernel uses may be freed next.
-        super::wait_out(|| self.is_done());
-    }
-}
-
-/// Copies from device to host memory that finish in the order they were started. A trait, so that tests need no GPU.
-pub trait Copies: std::fmt::Debug + Send {
-    /// Starts one copy.
-    ///
-    /// # Safety
-    /// `source` is device memory and `destination` pinned host memory, both of `bytes`, valid until the copy is counted by
-    /// [`finished`](Copies::finished).
-    ///
-    /// # Errors
-    /// The driver's.
-    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError>;
-
-    /// How many copies have finished since the last call.
-    ///
-    /// # Errors
-    /// The driver's.
-    fn finished(&mut self) -> Result<usize, DeviceError>;
-}
-
-/// Copies from GPU memory to pinned host memory, in order, many in flight: the staging of a rail that cannot read GPU
-/// memory itself.
-#[derive(Debug)]
-pub struct CopyQueue {
-    gpu: Arc<Gpu>,
-    stream: Arc<CudaStream>,
-    running: VecDeque<CudaEvent>,
-    idle: Vec<CudaEvent>,
-}
-
-impl CopyQueue {
-    /// A queue on this GPU, with a stream of its own.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<CopyQueue, DeviceError> {
-        let stream = gpu.context.new_stream().map_err(failed("cuStreamCreate"))?;
-        Ok(CopyQueue { gpu: gpu.clone(), stream, running: VecDeque::new(), idle: Vec::new() })
-    }
-}
-
-impl Copies for CopyQueue {
-    unsafe fn start(&mut self, destination: u64, source: u64, bytes: usize) -> Result<(), DeviceError> {
-        self.gpu.bind()?;
-        let stream: CUstream = self.stream.cu_stream();
-        if bytes > 0 {
-            // SAFETY: the caller's contract.
-            let target = unsafe { std::slice::from_raw_parts_mut(destination as *mut u8, bytes) };
-            // SAFETY: the caller's contract; the stream is of the current context.
-            unsafe { result::memcpy_dtoh_async(target, source, stream) }.map_err(failed("cuMemcpyDtoHAsync"))?;
-        }
-        let event = match self.idle.pop() {
-            Some(event) => event,
-            None => self.gpu.new_event()?,
-        };
-        event.record(&self.stream).map_err(failed("cuEventRecord"))?;
-        self.running.push_back(event);
-        Ok(())
-    }
-
-    fn finished(&mut self) -> Result<usize, DeviceError> {
-        let mut count = 0;
-        while let Some(event) = self.running.front() {
-            if !event.try_is_complete().map_err(failed("copy to pinned host memory"))? {
-                break;
-            }
-            self.idle.extend(self.running.pop_front());
-            count += 1;
-        }
-        Ok(count)
-    }
-}
-
-impl Drop for CopyQueue {
-    fn drop(&mut self) {
-        let result = self.stream.synchronize();
-        self.gpu.context.record_err(result);
+        wait_out(|| self.is_done());
     }
 }
 

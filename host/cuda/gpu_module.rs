@@ -1,7 +1,9 @@
 //! Kernels ready to be launched, and where they come from: ginlab's own PTX, its module for compute capability 9.0 and
 //! later, or a module that somebody else has compiled.
 
-use super::gpu::{Gpu, Module, failed};
+use super::driver::failed;
+use super::gpu::Gpu;
+use super::loading::Module;
 use super::{Device, DeviceError, Kernel, emulated};
 use cudarc::driver::sys;
 use std::marker::PhantomData;

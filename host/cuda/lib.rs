@@ -5,27 +5,35 @@
 //! emulated device all three are plain host memory. [`Place::File`] is a memory file of the CPU's, which other processes map. A
 //! [`MappedBuffer`] is GPU memory that the CPU reaches too, where GDRCopy is installed.
 
+mod buffer;
 mod card_writes;
+mod copies;
+mod driver;
 mod emulated;
 mod emulated_stream;
 mod features;
 mod gdr;
 mod gpu;
 mod gpu_module;
+mod loading;
 mod mapped;
 mod peer;
 mod ptx;
 mod stream;
+mod wait;
 
+pub use buffer::{Buffer, keep_buffers};
 pub use card_writes::{CardWrites, Flush};
+pub use copies::{Copies, CopyQueue};
+pub use driver::driver_version;
 pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;
-pub use gpu::{Copies, CopyQueue, driver_version};
 pub use gpu_module::{ForeignModule, Function};
 pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, PeerHandle};
 pub use ptx::{for_capability, ptx, set_ptx};
 pub use stream::{Event, Graph, Stream};
+pub use wait::wait_for;
 
 pub use cuda_std::{Kernel, Plain};
 
@@ -33,8 +41,8 @@ use ginlab_base::memory_file::{self, MemoryFile};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// An error of a device: what was asked, what came back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -323,7 +331,7 @@ impl Launch {
     }
 
     /// How long a grid may go on after it was asked to end: longer than its own waits do.
-    pub const ENDING: Duration = Duration::from_secs(60);
+    pub const ENDING: Duration = wait::ENDING;
 
     /// As [`wait`](Launch::wait), with another limit.
     ///
@@ -335,200 +343,6 @@ impl Launch {
         watch: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
         wait_for(ending, || self.is_done(), watch)
-    }
-}
-
-/// Asks `done` until it says so, calling `watch` every few milliseconds. An error from `watch`, which has asked the work to end by then, is
-/// returned once it has; so long after it the process ends without the work.
-///
-/// # Errors
-/// That of `done`, or the first one from `watch`.
-pub fn wait_for<E: From<DeviceError>>(
-    ending: Duration,
-    mut done: impl FnMut() -> Result<bool, DeviceError>,
-    mut watch: impl FnMut() -> Result<(), E>,
-) -> Result<(), E> {
-    let mut failed = None;
-    let mut pause = Duration::from_micros(20);
-    while !done()? {
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(2));
-        match &failed {
-            None => failed = watch().err().map(|error| (error, Instant::now())),
-            Some((_, since)) if since.elapsed() > ending => abandon(ending),
-            Some(_) => {}
-        }
-    }
-    failed.map_or(Ok(()), |(error, _)| Err(error))
-}
-
-/// Waits for the end of work whose memory may be freed next. What goes wrong with it has been told, or will be by the next call. Every wait in a
-/// kernel is bounded, and so is this one, for kernels that are not as they should be.
-fn wait_out(done: impl FnMut() -> Result<bool, DeviceError>) {
-    let ended = || DeviceError::Refused("not wanted any more".into());
-    let _ = wait_for(Launch::ENDING, done, || Err(ended()));
-}
-
-/// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.
-fn abandon(ending: Duration) -> ! {
-    eprintln!(
-        "ginlab: the kernel has not ended {} after it was asked to: is there a barrier that some of its threads do not reach, or a loop \
-         without a bound? The process ends without it",
-        humantime::format_duration(ending)
-    );
-    // SAFETY: ends the process; nothing runs after it.
-    unsafe { nix::libc::_exit(124) }
-}
-
-/// See [`keep_buffers`].
-static KEEP: AtomicBool = AtomicBool::new(false);
-
-/// From now on no [`Buffer`] and no [`MappedBuffer`] of this process is freed. For a proxy thread that hangs in its provider and had to be left
-/// behind: it, or its NIC, may yet write to any of them.
-pub fn keep_buffers() {
-    KEEP.store(true, Ordering::Release);
-}
-
-/// Memory of a device; freed when dropped.
-#[derive(Debug)]
-pub struct Buffer {
-    device: Device,
-    place: Place,
-    address: u64,
-    bytes: usize,
-    /// Of [`Place::File`].
-    file: Option<Arc<MemoryFile>>,
-    /// Shared memory that the driver has pinned.
-    pinned: bool,
-    /// See [`Buffer::lend`].
-    lent: bool,
-}
-
-// SAFETY: the memory is plain bytes behind an address that is the same for every thread; access is by unsafe pointers or
-// by copies whose callers see to it that nobody else writes.
-unsafe impl Send for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Buffer {}
-
-impl Buffer {
-    /// First byte, as device, CPU (host and managed memory only) and NIC address it.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Length in bytes.
-    #[inline]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// First byte as a pointer. Only host and managed memory (or any memory of the emulated device) may be dereferenced by
-    /// the CPU.
-    pub fn pointer<T>(&self) -> *mut T {
-        self.address as *mut T
-    }
-
-    /// The CUDA device that it is memory of; `None` for memory of the host, managed memory and the emulated device.
-    pub fn cuda_device(&self) -> Option<i32> {
-        if self.place == Place::Device { self.device.cuda_ordinal() } else { None }
-    }
-
-    /// Exports memory of a CUDA device as a dma-buf, by which a card can register it. Address and length are multiples of a page.
-    ///
-    /// # Errors
-    /// It is no such memory, or the driver exports none.
-    pub fn dma_buf(&self) -> Result<std::os::fd::OwnedFd, DeviceError> {
-        match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => gpu.dma_buf(self.address, self.bytes),
-            _ => Err(DeviceError::Refused("only memory of a CUDA device is exported as a dma-buf".into())),
-        }
-    }
-
-    /// Whether the CPU can read and write it in place.
-    pub fn on_host(&self) -> bool {
-        self.place != Place::Device || matches!(self.device, Device::Emulated)
-    }
-
-    /// Copies values in, wherever the memory is; the offset is in bytes.
-    ///
-    /// # Errors
-    /// When the range is outside, or the driver fails.
-    pub fn write<T: Copy>(&self, offset: usize, values: &[T]) -> Result<(), DeviceError> {
-        self.check_range(offset, size_of_val(values))?;
-        match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_in(self.address + offset as u64, values),
-            _ => {
-                let target = (self.address + offset as u64) as *mut u8;
-                // SAFETY: the range was checked; callers do not write while a grid or NIC uses the bytes.
-                unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), target, size_of_val(values)) };
-                Ok(())
-            }
-        }
-    }
-
-    /// Copies values out, wherever the memory is; the offset is in bytes.
-    ///
-    /// # Errors
-    /// When the range is outside, or the driver fails.
-    pub fn read<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), DeviceError> {
-        self.check_range(offset, size_of_val(values))?;
-        match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => gpu.copy_out(self.address + offset as u64, values),
-            _ => {
-                let source = (self.address + offset as u64) as *const u8;
-                // SAFETY: the range was checked; callers do not read while a grid or NIC writes the bytes.
-                unsafe { std::ptr::copy_nonoverlapping(source, values.as_mut_ptr().cast(), size_of_val(values)) };
-                Ok(())
-            }
-        }
-    }
-
-    /// The bytes in place, where the CPU can see them.
-    ///
-    /// # Safety
-    /// No grid, NIC or other reference uses the memory meanwhile.
-    #[allow(clippy::mut_from_ref)] // exclusivity is the caller's contract: the memory is shared with devices by nature
-    pub unsafe fn host_bytes(&self) -> Option<&mut [u8]> {
-        // SAFETY: the allocation is this long and initialised (zeroed); exclusivity is the caller's contract.
-        self.on_host().then(|| unsafe { std::slice::from_raw_parts_mut(self.pointer::<u8>(), self.bytes) })
-    }
-
-    fn check_range(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
-        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            return Err(DeviceError::Refused(format!(
-                "{bytes} bytes at {offset} lie outside a buffer of {}",
-                self.bytes
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl Buffer {
-    /// While this is set other processes may have the memory open: dropping it then leaves it to the driver, which frees it when the
-    /// process ends. Freeing a GPU's memory that another process has open is undefined. (A memory file stays with whoever has it mapped,
-    /// and is closed here as ever.)
-    pub fn lend(&mut self, lent: bool) {
-        self.lent = lent;
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let lent = self.lent && self.place != Place::File;
-        if lent || KEEP.load(Ordering::Acquire) {
-            // The GPU's context takes its memory with it: keep that too.
-            std::mem::forget(self.device.clone());
-            std::mem::forget(self.file.clone());
-            return;
-        }
-        match &self.device {
-            Device::Gpu(gpu) if self.pinned => gpu.unpin(self.address),
-            // Unmapped by its file.
-            _ if self.place == Place::File => {}
-            Device::Emulated => emulated::free(self.address, self.bytes),
-            Device::Gpu(gpu) => gpu.free(self.place, self.address),
-        }
     }
 }
 
@@ -586,33 +400,5 @@ mod tests {
         let alone = not_resident(("gpu:G", 1), "k", (133, 512), 132).to_string();
         assert!(alone.ends_with("at most 132 of 512 threads are on the device at once"), "{alone}");
         assert_eq!(Device::Emulated.sharers(), 1);
-    }
-
-    #[test]
-    fn lent_memory_outlives_its_buffer() {
-        let mut buffer = Device::Emulated.allocate(Place::Device, 4 << 20).unwrap();
-        buffer.write(4096, &[7u64]).unwrap();
-        buffer.lend(true);
-        let there = buffer.address() + 4096;
-        drop(buffer);
-        // SAFETY: it was lent when its buffer was dropped, so it is still there; nobody writes it.
-        assert_eq!(unsafe { (there as *const u64).read() }, 7);
-    }
-
-    #[test]
-    fn every_place_of_the_emulated_device_is_zeroed_host_memory() {
-        for place in [Place::Device, Place::Host, Place::Managed, Place::File] {
-            let buffer = Device::Emulated.allocate(place, 4096).unwrap();
-            assert!(buffer.on_host(), "{place:?}");
-            let mut words = [1u64; 512];
-            buffer.read(0, &mut words).unwrap();
-            assert_eq!(words, [0; 512], "{place:?}");
-
-            buffer.write(8, &[7u64, 9]).unwrap();
-            // SAFETY: nobody else knows of the buffer.
-            let bytes = unsafe { buffer.host_bytes() }.unwrap();
-            assert_eq!((bytes[8], bytes[16], bytes[24]), (7, 9, 0), "{place:?}");
-            assert!(buffer.read(4096, &mut words[..1]).is_err(), "{place:?}");
-        }
     }
 }

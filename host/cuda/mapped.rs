@@ -1,7 +1,8 @@
 //! GPU memory that the CPU reads and writes in place, by GDRCopy.
 
+use super::buffer::KEEP;
 use super::gdr::{self, Api, Connection, GPU_PAGE, Mapping};
-use super::{Buffer, Device, DeviceError, KEEP, Place};
+use super::{Buffer, Device, DeviceError, Place};
 use std::sync::atomic::Ordering;
 
 /// Memory of the GPU that the CPU reaches too, through the GPU's PCIe window; each has an address of its own for it.

@@ -3,7 +3,7 @@
 //!
 //! What is opened must be closed before its owner frees it. The owner cannot see to that alone: put a barrier between.
 
-use super::gpu::failed;
+use super::driver::failed;
 use super::{Buffer, Device, DeviceError, Place};
 use cudarc::driver::sys;
 use ginlab_base::memory_file::{FileName, MemoryFile};

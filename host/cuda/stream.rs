@@ -3,8 +3,9 @@
 //!
 //! On the emulated device a thread does the work of a stream, and an event is a look at the clock.
 
-use super::gpu::{failed, refused_or_failed};
+use super::driver::{failed, refused_or_failed};
 use super::gpu_module::{Function, check_resident};
+use super::wait::wait_out;
 use super::{Device, DeviceError, emulated, emulated_stream, gpu};
 use cudarc::driver::sys::{
     CUevent_flags, CUgraphInstantiate_flags, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -324,7 +325,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let (Kind::Gpu(..), Ok(end)) = (&self.0, self.mark()) {
-            super::wait_out(|| end.is_complete());
+            wait_out(|| end.is_complete());
         }
     }
 }

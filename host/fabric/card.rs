@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::discover::Domain;
+use super::domain::Domain;
 
 /// Line rate, in bits per second, of the cards behind these domains, each card counted once: several endpoints, or several
 /// domains, on one card share its line. `None` where a card's rate is not known, or where there is no card: the rate that a
@@ -44,7 +44,7 @@ fn device_of(root: &Path, name: &str) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::discover::AddressFamily;
+    use super::super::domain::AddressFamily;
     use super::*;
     use ginlab_report::Row;
     use std::fs;

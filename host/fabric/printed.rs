@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use libfabric_sys as sys;
 
-use super::discover::{AddressFamily, Domain};
-use super::listing::Listed;
+use super::domain::{AddressFamily, Domain};
+use super::listed::Listed;
 use ginlab_topology::pci::PciAddress;
 
 /// One entry: its values, each with the heading it stands under.

@@ -3,8 +3,6 @@
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::row::rounded;
-
 /// What a column tells of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -113,6 +111,11 @@ impl Value {
             other => other.clone(),
         }
     }
+}
+
+/// Six significant digits: finer than any of the measurements, short enough to be read. `None` for what is no number.
+pub(super) fn rounded(value: f64) -> Option<f64> {
+    value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
 }
 
 fn six_digits<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::row::rounded;
+use super::column::rounded;
 use super::{Column, Ending, Header, ReportError, Row, SCHEMA, WholeFile};
 
 /// A thing as JSON has it: its keys in this order, and the value of each.

@@ -241,11 +241,6 @@ impl Row {
     }
 }
 
-/// Six significant digits: finer than any of the measurements, short enough to be read. `None` for what is no number.
-pub(super) fn rounded(value: f64) -> Option<f64> {
-    value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
-}
-
 /// Keeps a provider's text from breaking the line-oriented outputs.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -254,6 +249,7 @@ pub(super) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::column::rounded;
     use super::*;
     use proptest::prelude::*;
 

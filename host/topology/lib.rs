@@ -9,6 +9,7 @@ pub mod nccl;
 pub mod nvlink;
 pub mod nvml;
 pub mod pci;
+mod recorded;
 pub mod tree;
 
 use crate::pci::{PciAddress, shared_path};

@@ -1,12 +1,10 @@
 //! NVLink, from the driver's management library (NVML), which is loaded at run time.
 
+use super::nvml::MOST_LINKS;
 use crate::pci::PciAddress;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
-
-/// More than any GPU has: Hopper and Blackwell have 18.
-pub(super) const MOST_LINKS: u32 = 32;
 
 /// The links of one GPU.
 #[derive(Clone, Debug, PartialEq)]

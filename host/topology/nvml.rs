@@ -12,6 +12,9 @@ use std::fmt;
 /// The library's package has the version in its name; the plain name comes with development files only.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
+/// More NVLinks than any GPU has: Hopper and Blackwell have 18.
+pub(super) const MOST_LINKS: u32 = 32;
+
 /// Opens the library. While it is held the driver keeps the GPUs awake, so that nothing that is tried meanwhile waits for them.
 pub fn open() -> Result<Nvml, String> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| format!("NVML: {error}"))
@@ -111,9 +114,8 @@ pub fn states(nvml: &Nvml) -> Result<Vec<GpuState>, String> {
         let device = nvml.device_by_index(index).map_err(said)?;
         let Ok(address) = device.pci_info().map_err(said)?.bus_id.parse() else { continue };
         // An error means that the GPU has no such link.
-        let links: Vec<(u32, bool)> = (0..super::nvlink::MOST_LINKS)
-            .filter_map(|link| Some((link, device.link_wrapper_for(link).is_active().ok()?)))
-            .collect();
+        let links: Vec<(u32, bool)> =
+            (0..MOST_LINKS).filter_map(|link| Some((link, device.link_wrapper_for(link).is_active().ok()?))).collect();
         let up = || links.iter().filter(|(_, up)| *up).map(|(link, _)| device.link_wrapper_for(*link));
         let counted =
             |counter: fn() -> ErrorCounter| -> u64 { up().filter_map(|link| link.error_counter(counter()).ok()).sum() };

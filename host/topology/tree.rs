@@ -1,8 +1,7 @@
-//! The PCI devices that matter here: of this machine, of a recorded copy of its sysfs, or of two saved listings.
+//! The PCI devices that matter here: of this machine, as its sysfs tells them, or of a copy of it (`recorded`).
 
 pub use crate::pci::Kind;
 use crate::pci::PciAddress;
-use crate::pci::printed::{lspci_devices, pci_tree};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,9 +38,7 @@ pub struct Tree {
 }
 
 /// Where sysfs lists PCI devices, below the root of a machine or of a copy.
-const DEVICES: &str = "sys/bus/pci/devices";
-const LSPCI: &str = "lspci.txt";
-const LISTING: &str = "ls_sys_bus_pci_devices.txt";
+pub(super) const DEVICES: &str = "sys/bus/pci/devices";
 
 impl Tree {
     /// This machine's.
@@ -50,57 +47,12 @@ impl Tree {
         Tree::of_sysfs(Path::new("/")).unwrap_or_default()
     }
 
-    /// A recorded one: a folder with `sys/bus/pci/devices` below it (links and attributes as in sysfs), or with what
-    /// `lspci -tv` and `ls -l /sys/bus/pci/devices` said, in `lspci.txt` and `ls_sys_bus_pci_devices.txt`; or a file, as NCCL
-    /// writes its topology ([`super::nccl`]).
-    ///
-    /// # Errors
-    /// What is missing or wrong, in one line.
-    pub fn recorded(folder: &Path) -> Result<Tree, String> {
-        if folder.is_file() {
-            return super::nccl::read_file(folder);
-        }
-        if folder.join(DEVICES).is_dir() {
-            return Tree::of_sysfs(folder);
-        }
-        let read = |name: &str| {
-            let path = folder.join(name);
-            fs::read_to_string(&path).map_err(|error| {
-                format!(
-                    "{}: {error}; a recorded tree has {DEVICES}/ or both {LSPCI} and {LISTING}, or is a topology file of NCCL",
-                    path.display()
-                )
-            })
-        };
-        Ok(Tree::of_listings(&read(LSPCI)?, &read(LISTING)?))
-    }
-
-    fn of_sysfs(root: &Path) -> Result<Tree, String> {
+    /// Of a sysfs below this root.
+    pub(super) fn of_sysfs(root: &Path) -> Result<Tree, String> {
         let folder = root.join(DEVICES);
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let functions = entries.filter_map(|entry| of_device(&entry.ok()?.path()));
         Ok(Tree::sorted(functions.collect()))
-    }
-
-    /// From what `lspci` and `ls -l /sys/bus/pci/devices` print.
-    pub fn of_listings(lspci: &str, listing: &str) -> Tree {
-        let places = pci_tree(listing);
-        let functions = lspci_devices(lspci).into_iter().filter_map(|(address, kind, name)| {
-            let (_, path) = places.iter().find(|(known, _)| *known == address)?;
-            Some(Function {
-                address,
-                kind,
-                rma: name.contains("EFA") || name.contains("InfiniBand") || name.contains("ConnectX"),
-                name,
-                driver: None,
-                path: path.clone(),
-                numa_node: None,
-                cores: None,
-                link: None,
-                best_link: None,
-            })
-        });
-        Tree::sorted(functions.collect())
     }
 
     pub(super) fn sorted(mut functions: Vec<Function>) -> Tree {

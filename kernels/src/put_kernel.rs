@@ -12,7 +12,7 @@ pub use channel::{Channel, Put};
 
 use crate::block::block_maximum;
 use crate::pattern;
-use crate::put_trace::{Trace, TracedPutArgs, Tracer};
+use crate::put_trace::{PutStamps, Trace, Tracer};
 use crate::ring::{Ring, Status};
 use core::ops::Range;
 use cuda_std::{args, kernel, thread};
@@ -62,6 +62,19 @@ pub struct PutArgs {
     pub tickets: *mut u64,
     /// Results, one per block.
     pub results: *mut BlockResult,
+}
+
+/// Arguments of [`put_traced_kernel`].
+#[args]
+pub struct TracedPutArgs {
+    /// The puts.
+    pub put: PutArgs,
+    /// Where stamps go: `entries` for each ring.
+    pub stamps: *mut PutStamps,
+    /// Puts with tickets that are multiples of this are sampled.
+    pub every: u64,
+    /// The put with ticket `t` has the entry `t / every % entries` of its ring's.
+    pub entries: u64,
 }
 
 /// What one block reports. Times are of the device's clock, in nanoseconds.

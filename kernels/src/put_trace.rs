@@ -1,21 +1,7 @@
 //! The life of a put on the device: time stamps of sampled puts. Without a trace nothing of it is in the code.
 
-use crate::put_kernel::PutArgs;
 use crate::ring::Observe;
-use cuda_std::{args, thread};
-
-/// Arguments of [`put_traced_kernel`](crate::put_kernel::put_traced_kernel).
-#[args]
-pub struct TracedPutArgs {
-    /// The puts.
-    pub put: PutArgs,
-    /// Where stamps go: `entries` for each ring.
-    pub stamps: *mut PutStamps,
-    /// Puts with tickets that are multiples of this are sampled.
-    pub every: u64,
-    /// The put with ticket `t` has the entry `t / every % entries` of its ring's.
-    pub entries: u64,
-}
+use cuda_std::thread;
 
 /// Stamps of one put: nanoseconds of the device's clock ([`thread::global_timer_ns`]); 0: has not happened.
 #[repr(C)]

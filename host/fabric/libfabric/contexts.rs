@@ -9,7 +9,7 @@ use std::ffi::c_void;
 
 use libfabric_sys as sys;
 
-use super::objects::left_open;
+use super::closing::left_open;
 
 /// What a slot was posted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! [`crate::discover`]. What the provider can do is read from what it answered, never from its name.
 
 mod bare;
+mod closing;
 mod complete;
 mod contexts;
 mod errors;
@@ -17,12 +18,12 @@ mod region;
 mod scripted;
 
 pub use bare::BareLoop;
+pub use closing::left_open;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use errors::error;
 pub(crate) use errors::{Doing, refused};
 pub use gpu::GpuMemory;
 pub(crate) use info::{Entry, Wanted, all_providers, everything, query};
-pub use objects::left_open;
 pub use rail::LibfabricRail;
 pub use region::LibfabricRegion;
 

@@ -1,12 +1,11 @@
 //! libfabric's objects, each closed when dropped, and the order in which a rail's objects are closed.
 
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
-use std::time::Duration;
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
 
+use super::closing::{close_in_time, left_open};
 use super::contexts::Pool;
 use super::errors::{self, Doing};
 use super::gpu::{self, GpuMemory};
@@ -18,46 +17,8 @@ use crate::FabricError;
 /// # Safety
 /// The type is `repr(C)` and its first member is a [`sys::fid`].
 pub(crate) unsafe trait Fid {
-    /// Whether closing may wait for what the object has under way: then it is given [`PATIENCE`], and left open after that.
+    /// Whether closing may wait for what the object has under way: then it is given some time ([`close_in_time`]), and left open after that.
     const WAITS: bool = false;
-}
-
-/// How long an endpoint may take to close. libfabric's efa waits for the completions of all that it has posted, without an end
-/// of its own, and a card that has died reports none.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The first object that was left open.
-static LEFT_OPEN: OnceLock<String> = OnceLock::new();
-
-/// What could not be closed, for the end of a run: the provider waits for a card for ever.
-#[must_use]
-pub fn left_open() -> Option<String> {
-    LEFT_OPEN.get().cloned()
-}
-
-/// An open object on its way to another thread.
-struct Closing(*mut sys::fid);
-
-// SAFETY: libfabric's objects are not bound to a thread.
-unsafe impl Send for Closing {}
-
-/// Closes an object on a thread of its own; false when that has not returned in time.
-fn closes_in_time(object: *mut sys::fid) -> bool {
-    let (closing, (done, closed)) = (Closing(object), std::sync::mpsc::channel());
-    let close = move || {
-        let Closing(object) = { closing };
-        // SAFETY: open, and this thread's alone from here on.
-        let _ = unsafe { ops::fi_close(object) };
-        let _ = done.send(());
-    };
-    match std::thread::Builder::new().name("fi_close".to_owned()).spawn(close) {
-        Ok(_) => closed.recv_timeout(PATIENCE).is_ok(),
-        Err(_) => {
-            // SAFETY: open; the thread that was to close it never was.
-            let _ = unsafe { ops::fi_close(object) };
-            true
-        }
-    }
 }
 
 // SAFETY: first member `fid` by the headers.
@@ -120,18 +81,13 @@ impl<T: Fid> Object<T> {
 impl<T: Fid> Drop for Object<T> {
     fn drop(&mut self) {
         if T::WAITS {
-            if !closes_in_time(self.fid()) {
-                let _ = LEFT_OPEN.set(format!(
-                    "an endpoint was left open: fi_close has not returned within {} s, since the provider waits for completions \
-                     that its card has not reported",
-                    PATIENCE.as_secs()
-                ));
-            }
+            // SAFETY: open, and this one's alone.
+            unsafe { close_in_time(self.fid()) };
             return;
         }
         // An endpoint that is left open is still at work on its thread, with the addresses, queues and registrations below it: closed
         // under it (1.17's efa resends to a peer that was killed), they end the process.
-        if LEFT_OPEN.get().is_some() {
+        if left_open().is_some() {
             return;
         }
         // SAFETY: the object is open, and the owners' field order closes what was opened from it before.

@@ -13,7 +13,7 @@ use super::info::{self, InfoList, Wanted};
 use super::objects::Core;
 use super::post::{Quirks, operation};
 use super::{GpuMemory, Level, LibfabricRegion, RailOptions};
-use crate::discover::Domain;
+use crate::domain::Domain;
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };

@@ -7,7 +7,7 @@ use strum::{Display, EnumMessage};
 
 use super::listing;
 use crate::chart::{ChartError, FileKind, Record};
-use crate::row::rounded;
+use crate::column::rounded;
 use crate::run::Run;
 
 /// What is to be said of a row of the second run against the first; its message is the same without figures and reasons.

@@ -1,7 +1,7 @@
 //! A resident block's shared memory: rows, the ends of its warps' rows, their sums, and where its neighbours' words are.
 
 use super::NORM_NEVER;
-use super::resident::{LEAST_ROWS, ResidentArgs};
+use super::resident_args::{LEAST_ROWS, ResidentArgs};
 use super::stencil::{Columns, Far, Points, WIDTH, first_of_thread};
 use cuda_std::shared::Dynamic;
 use cuda_std::sum::add_relaxed_gpu_f64;

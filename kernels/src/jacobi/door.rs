@@ -5,7 +5,7 @@
 //! side by side, a thread's 32 bytes would be two accesses that leave every second 16 bytes out.
 
 use super::chip::Memory;
-use super::resident::{PLACES, ResidentArgs, row_words};
+use super::resident_args::{PLACES, ResidentArgs, row_words};
 use super::stencil::{Columns, Points, load, store};
 use super::{ABOVE, BELOW, Link};
 use crate::gin::{Block, Patience};

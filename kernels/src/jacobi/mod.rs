@@ -18,6 +18,7 @@ mod exchange;
 pub mod launched;
 pub mod meet;
 pub mod resident;
+mod resident_args;
 mod stencil;
 
 use crate::gin::{Signal, Sym, World};

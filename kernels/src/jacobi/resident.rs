@@ -18,61 +18,19 @@
 
 use super::chip::{self, Ends, Memory, add_sums, leave_sum};
 use super::door::{self, give, send, take};
+pub use super::resident_args::{KEPT, LEAST_ROWS, PLACES, ResidentArgs, row_words};
 use super::stencil::{Columns, Points, WIDTH, first_of_thread, load, store};
-use super::{ABOVE, BELOW, Link, TRACE_WAITED};
-use crate::gin::Sym;
+use super::{ABOVE, BELOW, TRACE_WAITED};
 use crate::ring::Status;
-use cuda_std::memory::{Word, fetch_max_release_gpu_u64};
-use cuda_std::{args, kernel, thread};
+use cuda_std::memory::fetch_max_release_gpu_u64;
+use cuda_std::{kernel, thread};
 
-/// Rows behind the first one that a block has in registers too.
-pub const KEPT: usize = 2;
-/// Rows of a block at least: its first one, those behind it, and the last one.
-pub const LEAST_ROWS: u32 = KEPT as u32 + 2;
 /// Columns at most: those of a block of 1024 threads.
 pub const MOST_COLUMNS: u32 = 1024 * WIDTH as u32;
 
 /// Shared memory of a block of so many threads that has so many rows, [`LEAST_ROWS`] or more, in bytes.
 pub const fn shared_bytes(rows: u32, threads: u32) -> u32 {
     chip::bytes(rows, threads)
-}
-
-/// Words of 8 bytes of one row on its way.
-pub const fn row_words(threads: u32) -> u64 {
-    threads as u64 * WIDTH as u64
-}
-
-/// Rows on their way to a block, or to a PE: two sides in two parities.
-pub const PLACES: u64 = 4;
-
-/// Arguments of [`jacobi_resident`].
-#[args]
-pub struct ResidentArgs {
-    /// The field before, and after the last iteration: `rows` rows of `pitch` points, aligned to 16 bytes.
-    pub field: *mut f32,
-    /// Rows of this PE, at least [`LEAST_ROWS`] for each block.
-    pub rows: u32,
-    /// Columns of the field, at most four for each thread.
-    pub nx: u32,
-    /// Points from one row to the next, a multiple of four.
-    pub pitch: u32,
-    /// Iterations.
-    pub iterations: u32,
-    /// Number of the first iteration: from 1 in the first launch over these words and rounds, and then where the launch before ended. The same
-    /// on all PEs.
-    pub first: u32,
-    /// What [`shared_bytes`] says of the block that has most rows.
-    pub shared_bytes: u32,
-    /// [`NORM_NEVER`](super::NORM_NEVER), or each block adds its squares.
-    pub norm: u32,
-    /// Device memory, 0 before: a sum for each iteration.
-    pub sums: *const Word,
-    /// Device memory: [`PLACES`] rows of [`row_words`] for each block, 0 before the first launch.
-    pub words: *const Word,
-    /// [`PLACES`] rows of [`row_words`] for words of the PEs beside, 0 before the first launch.
-    pub inbox: Sym<u64>,
-    /// Device memory.
-    pub link: *const Link,
 }
 
 /// All iterations; both neighbours have mapped heaps.

@@ -1,0 +1,204 @@
+//! A rank of the experiment: what it has open and laid out, what it refuses, and one run.
+
+use super::args::{Args, Exchange, Tuple};
+use super::fit;
+use super::part::{Part, Ran};
+use super::problem::Problem;
+use super::resident::Resident;
+use super::session::{Session, Sizes};
+use crate::error::Failure;
+use ginlab::bootstrap::Bootstrap;
+use ginlab::cuda::{Buffer, Place};
+use ginlab::nccl::Communicator;
+use kernels::jacobi::resident::{PLACES, row_words};
+
+/// Fields in device memory.
+pub struct Fields {
+    pub problem: Problem,
+    /// The whole field before the first iteration.
+    pub initial: Buffer,
+    /// The whole field, for the runs on one device.
+    pub whole: [Buffer; 2],
+    /// This rank's rows.
+    pub part: [Buffer; 2],
+}
+
+/// The run on one device.
+pub struct Alone {
+    pub tuple: Tuple,
+    pub times: Vec<f64>,
+    pub ran: Ran,
+    /// Points that differ from a plain loop's; nothing where that would take too long.
+    pub wrong: Option<u64>,
+}
+
+/// Words of resident rows between blocks.
+pub struct Words {
+    pub resident: Resident,
+    pub buffer: Buffer,
+}
+
+/// A rank of the experiment. Dropped in this order: NCCL's operations end before the streams that they are in.
+pub struct Jacobi {
+    /// NCCL, or why there is none; nothing where nobody asks for it.
+    pub nccl: Option<Result<Communicator, String>>,
+    pub args: Args,
+    sizes: Sizes,
+    pub session: Option<Session>,
+    pub fields: Option<Fields>,
+    pub alone: Option<Alone>,
+    pub words: Option<Words>,
+}
+
+impl Jacobi {
+    pub fn open(args: &Args, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Jacobi, Failure> {
+        let sizes = Sizes::of(tuples);
+        let mut jacobi =
+            Jacobi { nccl: None, args: args.clone(), sizes, session: None, fields: None, alone: None, words: None };
+        if let Some(first) = tuples.first() {
+            jacobi.session = Some(Session::open(args, first.path, sizes, ranks)?);
+        }
+        if tuples.iter().any(|tuple| tuple.exchange.by_nccl()) {
+            let nccl = args.world.nccl(&jacobi.session()?.world, ranks)?;
+            if let (Ok(communicator), true) = (&nccl, jacobi.in_device_memory()?) {
+                jacobi.session()?.connect(communicator, ranks)?;
+            }
+            jacobi.nccl = Some(nccl);
+        }
+        Ok(jacobi)
+    }
+
+    /// What a header says of NCCL.
+    pub fn nccl_note(&self) -> Option<String> {
+        Some(match self.nccl.as_ref()? {
+            Ok(nccl) => format!("NCCL {}", nccl.version()),
+            Err(why) => format!("without NCCL: {why}"),
+        })
+    }
+
+    /// The open session.
+    pub fn session(&self) -> Result<&Session, Failure> {
+        self.session.as_ref().ok_or_else(|| Failure::Run("no world is open".into()))
+    }
+
+    /// Whether rows that come lie in device memory: NCCL writes nowhere else.
+    fn in_device_memory(&self) -> Result<bool, Failure> {
+        Ok(self.session()?.world.memory() == "device")
+    }
+
+    /// Why a tuple cannot be measured here, if it cannot.
+    pub fn refused(&self, tuple: &Tuple) -> Result<Option<String>, Failure> {
+        let session = self.session()?;
+        let world = &session.world;
+        if tuple.ny < world.n_pes() {
+            return Ok(Some(format!("{} rows for {} ranks", tuple.ny, world.n_pes())));
+        }
+        let in_device_memory = self.in_device_memory()?;
+        Ok(match (tuple.refused(), &self.nccl) {
+            (None, Some(Err(why))) if tuple.exchange.by_nccl() => Some(why.clone()),
+            (None, _) if tuple.exchange.by_nccl() && !in_device_memory => {
+                Some("NCCL's rows come into the heap, which is in host memory here: --path nvlink".into())
+            }
+            (None, _) if tuple.exchange == Exchange::Resident => {
+                fit::resident(world.device(), tuple, world.n_pes(), self.session()?.by_rails())?.err()
+            }
+            (None, _) if !tuple.exchange.by_nccl() => {
+                let rows = tuple.problem().rows(0, world.n_pes()).len() as u32;
+                fit::waiting(world.device(), &session.step_kernel, tuple, rows)?
+            }
+            (refused, _) => refused,
+        })
+    }
+
+    /// Sees to it that the world is open by the tuple's path.
+    pub fn reach(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<(), Failure> {
+        if self.session()?.path == tuple.path {
+            return Ok(());
+        }
+        (self.fields, self.alone, self.words) = (None, None, None);
+        if let Some(session) = self.session.take() {
+            session.close(ranks)?;
+        }
+        self.session = Some(Session::open(&self.args, tuple.path, self.sizes, ranks)?);
+        Ok(())
+    }
+
+    /// Memory for the tuple's field.
+    pub fn lay_out(&mut self, tuple: &Tuple) -> Result<(), Failure> {
+        let problem = tuple.problem();
+        let world = &self.session()?.world;
+        let (device, ranks) = (world.device().clone(), world.n_pes());
+        if self.fields.as_ref().is_none_or(|fields| fields.problem != problem) {
+            // The old ones' memory first.
+            (self.fields, self.alone, self.words) = (None, None, None);
+            let allocate = |rows: u32| device.allocate(Place::Device, problem.bytes(rows));
+            let most = problem.rows(0, ranks).len() as u32;
+            let fields = Fields {
+                problem,
+                initial: allocate(problem.ny)?,
+                whole: [allocate(problem.ny)?, allocate(problem.ny)?],
+                part: [allocate(most)?, allocate(most)?],
+            };
+            fields.initial.write(0, &problem.first_field())?;
+            self.fields = Some(fields);
+        }
+        if tuple.exchange == Exchange::Resident {
+            let resident = fit::resident(&device, tuple, ranks, self.session()?.by_rails())?.map_err(Failure::Usage)?;
+            if self.words.as_ref().is_none_or(|words| words.resident != resident) {
+                let bytes = u64::from(resident.grid) * PLACES * row_words(resident.block) * 8;
+                let buffer = device.allocate(Place::Device, bytes as usize)?;
+                self.words = Some(Words { resident, buffer });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn fields(&self) -> Result<&Fields, Failure> {
+        laid_out(&self.fields)
+    }
+
+    /// One run by all ranks.
+    pub fn run(&mut self, tuple: &Tuple, traced: bool, ranks: &mut Bootstrap) -> Result<Ran, Failure> {
+        self.run_part(tuple, false, traced, ranks)
+    }
+
+    /// One run, by all ranks together or by each alone.
+    pub fn run_part(
+        &mut self,
+        tuple: &Tuple,
+        alone: bool,
+        traced: bool,
+        ranks: &mut Bootstrap,
+    ) -> Result<Ran, Failure> {
+        let fields = laid_out(&self.fields)?;
+        let problem = tuple.problem();
+        let session = self.session.as_mut().ok_or_else(|| Failure::Run("no world is open".into()))?;
+        let (me, pes) = (session.world.my_pe(), session.world.n_pes());
+        let mine = if alone { 0..problem.ny } else { problem.rows(me, pes) };
+        let rows = mine.len() as u32;
+        let [first, second] = if alone { &fields.whole } else { &fields.part };
+        let source = fields.initial.address() + problem.bytes(mine.start) as u64;
+        // SAFETY: both are of this length, and the run waits for its stream.
+        unsafe { session.main.copy(first.address(), source, problem.bytes(rows) as u64) }?;
+        session.world.wait_for_stream(ranks, "copying the field", &session.main)?;
+        let (strip, grid) = if tuple.block == 0 { (1, 1) } else { fit::launched(tuple, self.args.strip, rows) };
+        let nccl = self.nccl.as_ref().and_then(|nccl| nccl.as_ref().ok());
+        let nccl = nccl.filter(|_| tuple.exchange.by_nccl() && !alone);
+        let part = Part { tuple: *tuple, problem, alone, traced, rows, fields: [first, second], grid, strip, nccl };
+        let ran = match &self.words {
+            Some(words) if tuple.exchange == Exchange::Resident => {
+                session.run_resident(&part, words.resident, &words.buffer, ranks)
+            }
+            _ => session.run(&part, ranks),
+        };
+        let ran = ran.map_err(|failure| session.kernel_bug().unwrap_or(failure))?;
+        if tuple.exchange != Exchange::Resident {
+            part.nccl.map_or(Ok(()), Communicator::check)?;
+        }
+        Ok(ran)
+    }
+}
+
+fn laid_out(fields: &Option<Fields>) -> Result<&Fields, Failure> {
+    fields.as_ref().ok_or_else(|| Failure::Run("no field is laid out".into()))
+}

@@ -1,0 +1,77 @@
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Wrapper {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// The options of a command line that can be run; the text of the usage error otherwise.
+pub fn parsed(options: &str) -> Result<Args, String> {
+    let words = std::iter::once("ginlab").chain(options.split_whitespace());
+    let args = Wrapper::try_parse_from(words).map_err(Failure::from).map(|wrapper| wrapper.args);
+    args.and_then(|args| args.check().and(args.tuples()).map(|_| args)).map_err(|failure| match failure {
+        Failure::Usage(text) => text,
+        other => panic!("a usage error was expected: {other:?}"),
+    })
+}
+
+#[test]
+fn bad_input_is_one_line_that_names_the_option() {
+    for (options, expected) in [
+        ("-b 0", "from 1 on"),
+        ("-b 8 -e 4", "-b/-e/-f"),
+        ("-f 1", "-b/-e/-f"),
+        ("-b 1X", "--begin"),
+        ("-e 1T -b 512T", "-b/-e/-f"),
+        ("-n 0", "--iterations"),
+        ("-r 0", "--repeats"),
+        ("--window 0", "--window"),
+        ("--rails 0", "--rails"),
+        ("--rails 65", "1 to 64"),
+        ("--rails 1,,2", "--rails"),
+        ("--grid 0", "--grid"),
+        ("--grid one", "--grid"),
+        ("--block 0", "--block"),
+        ("--mode fast", "quiet, nbi, quiet-every=K"),
+        ("--mode quiet-every=0", "from 1 on"),
+        ("--mode nbi-batch=33", "from 1 to 32"),
+        ("--strategy stripe", "round-robin"),
+        ("--ring-slots 3", "power of two"),
+        ("--ring-slots 0", "power of two"),
+        ("--proxy-threads 0", "--proxy-threads"),
+        ("--timeout 0", "--timeout"),
+        ("--pin first", "--pin"),
+        ("--provider null --domain lo", "no domains"),
+        ("-p model:p3", "known are model:p4d, model:p5"),
+        ("-p model:p5 --domain lo", "no domains"),
+        ("-p model:p4d --rails 8", "a p4d has 4 cards"),
+        ("-p worst:speed=3", "options are seed=N, delay="),
+        ("-p worst --domain lo", "no domains"),
+        ("-p worst --no-move", "only modelled cards"),
+        ("--no-move", "only modelled cards"),
+        ("--fault fire=3", "--fault"),
+        ("-e 512T", "2^48"),
+    ] {
+        let error = parsed(options).expect_err(options);
+        assert!(error.contains(expected), "{options}: {error}");
+        assert!(!error.contains('\n'), "{options}: {error}");
+    }
+}
+
+#[test]
+fn rows_are_all_combinations() {
+    let args = parsed("-b 1K -e 4K -f 2 --rails 1,4 --strategy single,split --grid 1,8,32 --block 32,64");
+    let rows = args.expect("good").tuples().expect("good");
+    assert_eq!(rows.len(), 3 * 2 * 2 * 3 * 2);
+    assert!(rows.iter().enumerate().all(|(index, row)| !rows[..index].contains(row)));
+}
+
+#[test]
+fn ranks_must_pair() {
+    let check = |options| parsed(options).expect("good").check_ranks();
+    assert!(check("")(1).is_err() && check("")(3).is_err());
+    assert!(check("")(2).is_ok() && check("")(8).is_ok());
+    assert!(check("-p null")(1).is_ok());
+}

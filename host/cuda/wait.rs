@@ -1,0 +1,49 @@
+//! How the CPU waits for work of a device: with an end, whatever the work does.
+
+use super::DeviceError;
+use std::time::{Duration, Instant};
+
+/// How long work may go on after it was asked to end: longer than a kernel's own waits do.
+pub(super) const ENDING: Duration = Duration::from_secs(60);
+
+/// Asks `done` until it says so, calling `watch` every few milliseconds. An error from `watch`, which has asked the work to end by then, is
+/// returned once it has; so long after it the process ends without the work.
+///
+/// # Errors
+/// That of `done`, or the first one from `watch`.
+pub fn wait_for<E: From<DeviceError>>(
+    ending: Duration,
+    mut done: impl FnMut() -> Result<bool, DeviceError>,
+    mut watch: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
+    let mut failed = None;
+    let mut pause = Duration::from_micros(20);
+    while !done()? {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
+        match &failed {
+            None => failed = watch().err().map(|error| (error, Instant::now())),
+            Some((_, since)) if since.elapsed() > ending => abandon(ending),
+            Some(_) => {}
+        }
+    }
+    failed.map_or(Ok(()), |(error, _)| Err(error))
+}
+
+/// Waits for the end of work whose memory may be freed next. What goes wrong with it has been told, or will be by the next call. Every wait in a
+/// kernel is bounded, and so is this one, for kernels that are not as they should be.
+pub(super) fn wait_out(done: impl FnMut() -> Result<bool, DeviceError>) {
+    let ended = || DeviceError::Refused("not wanted any more".into());
+    let _ = wait_for(ENDING, done, || Err(ended()));
+}
+
+/// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.
+fn abandon(ending: Duration) -> ! {
+    eprintln!(
+        "ginlab: the kernel has not ended {} after it was asked to: is there a barrier that some of its threads do not reach, or a loop \
+         without a bound? The process ends without it",
+        humantime::format_duration(ending)
+    );
+    // SAFETY: ends the process; nothing runs after it.
+    unsafe { nix::libc::_exit(124) }
+}
