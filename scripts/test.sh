@@ -99,8 +99,8 @@ step 'libfabric 2.x headers'
 scripts/check-libfabric2.sh "${features[@]}"
 
 step 'page of data/ in a browser'
-GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
 if have chromium || have chromium-browser || have google-chrome; then
+    GINLAB=$target/debug/ginlab scripts/report.sh "$target/report"
     scripts/report-check.sh "$target/report/report.html"
 else
     skip 'no chromium to open the page of data/ (apt-get install chromium)'
@@ -112,7 +112,7 @@ if [[ -z $fetching ]]; then
 elif wait "$fetching"; then
     echo "$target/fresh/soft-efa-trixie.tar"
 else
-    skip "$(tail -n 1 "$target/fresh/out.txt")"
+    skip "no root file system: $(tail -n 1 "$target/fresh/out.txt")"
 fi
 fetching=
 
