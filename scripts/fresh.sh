@@ -195,7 +195,10 @@ if [[ $only == soft-efa ]]; then
     [[ -x $ginlab ]] || fail "not run: no $ginlab (cargo build --release)"
     make_root
     mkdir -p "$root/root/ginlab"
-    cp -r scripts "$ginlab" "${ginlab%/*}/libsoft_efa.so" "$root/root/ginlab/"
+    # Of a test run the cards are in cargo's folder deps.
+    cards=${ginlab%/*}/deps/libsoft_efa.so
+    [[ -f $cards ]] || cards=${ginlab%/*}/libsoft_efa.so
+    cp -r scripts "$ginlab" "$cards" "$root/root/ginlab/"
     # shellcheck disable=SC2016  # dpkg's own format
     say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" scripts/soft-efa-matrix.sh ./ginlab /root/matrix
     mkdir -p "$work/soft-efa-$release"

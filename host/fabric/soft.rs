@@ -191,7 +191,7 @@ fn file() -> std::io::Result<OsString> {
     if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
         return Ok(file);
     }
-    let program = std::env::current_exe()?;
+    let program = this_program()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     // Cargo's own first: `cargo test` leaves an older one beside the program as it is.
     let places = [folder.join("deps"), folder.to_path_buf(), folder.join("../deps"), folder.join("..")];
@@ -202,6 +202,21 @@ fn file() -> std::io::Result<OsString> {
             folder.display()
         ))
     })
+}
+
+/// The file that has this code. Where a loader was told to run the program, that is not what `/proc/self/exe` says.
+fn this_program() -> std::io::Result<PathBuf> {
+    let here = this_program as fn() -> std::io::Result<PathBuf> as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let of_line = |line: &str| {
+        let (range, _) = line.split_once(' ')?;
+        let (first, end) = range.split_once('-')?;
+        let range = usize::from_str_radix(first, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+        // Behind addresses, rights, offset, device and inode.
+        let path = &line[line.find('/')?..];
+        range.contains(&here).then(|| PathBuf::from(path))
+    };
+    maps.lines().find_map(of_line).map_or_else(std::env::current_exe, Ok)
 }
 
 /// As `LD_PRELOAD` takes it, which ends a name at a space or a colon: there by the number of an open file, which the program inherits.
