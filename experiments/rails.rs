@@ -41,13 +41,11 @@ pub struct Rails {
 /// Refuses a provider that this machine or nobody has, before anything is started for nothing; and those that have proxies alone.
 pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabric, Failure> {
     let fabric = Fabric::named(provider, domains).map_err(named)?;
-    match &fabric {
-        Fabric::Libfabric { .. } => require_library()?,
-        Fabric::Worst(_) => {}
-        Fabric::Model { .. } | Fabric::Null => {
-            let why = "such rails stand under programs with a proxy alone: proxy, shmem, collective, jacobi";
-            return Err(usage("--provider", format!("{fabric}: {why}")));
-        }
+    if fabric.needs_library() {
+        require_library()?;
+    } else if !matches!(fabric, Fabric::Worst(_)) {
+        let why = "such rails stand under programs with a proxy alone: proxy, shmem, collective, jacobi";
+        return Err(usage("--provider", format!("{fabric}: {why}")));
     }
     Ok(fabric)
 }
