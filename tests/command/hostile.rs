@@ -63,7 +63,7 @@ fn idle(port: u16, wanted: usize) -> Vec<TcpStream> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let count = wanted.min(usize::try_from(hard).unwrap_or(usize::MAX).saturating_sub(200));
     if count < wanted {
-        skip(&format!("{} of {wanted} idle connections: `ulimit -Hn` is {hard}", wanted - count));
+        skip(&format!("idle connections: {} of {wanted}, `ulimit -Hn` is {hard}", wanted - count));
     }
     let begin = |number: usize| {
         let mut stream = connect(port, TOO_LONG);
