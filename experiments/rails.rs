@@ -14,10 +14,8 @@ use std::time::Duration;
 /// What to open.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// libfabric provider, or the worst network; chosen where there is none.
-    pub provider: Option<String>,
-    /// Domains to open rails on, in this order; chosen where there are none.
-    pub domains: Vec<String>,
+    /// As [`check_provider`] has read it.
+    pub fabric: Fabric,
     pub rails: usize,
     /// Send and receive too.
     pub messages: bool,
@@ -53,9 +51,9 @@ pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabr
 impl Wanted {
     /// Opens rails that reach peers there.
     pub fn open(&self, reach: Reach) -> Result<Rails, Failure> {
-        let fabric = Fabric::named(self.provider.as_deref(), &self.domains).map_err(named)?;
         let options = RailOptions { messages: self.messages, ..RailOptions::default() };
-        let chosen = fabric.choose(self.rails, &RankPlace::alone(self.rank, reach), options).map_err(Failure::Usage)?;
+        let chosen =
+            self.fabric.choose(self.rails, &RankPlace::alone(self.rank, reach), options).map_err(Failure::Usage)?;
         let flow = Flow::new(chosen.open()?, self.timeout);
         let name = |rail| flow.with_rail(rail, |rail| ginlab::fabric::Rail::name(rail).to_owned());
         let names = (0..flow.rails()).filter_map(name).collect();

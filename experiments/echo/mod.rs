@@ -29,16 +29,10 @@ pub const PROGRAMS: &[Program] = &[Program {
 fn run(args: &Args) -> Result<(), Failure> {
     // They wait for each other before they open rails.
     let domains: Vec<String> = args.domain.iter().cloned().collect();
-    rails::check_provider(args.provider.as_deref(), &domains)?;
+    let fabric = rails::check_provider(args.provider.as_deref(), &domains)?;
     let plan = Plan::new(args)?;
-    let rail = Wanted {
-        provider: args.provider.clone(),
-        domains,
-        rails: 1,
-        messages: true,
-        timeout: args.timeout,
-        rank: usize::from(args.listen.is_none()),
-    };
+    let rail =
+        Wanted { fabric, rails: 1, messages: true, timeout: args.timeout, rank: usize::from(args.listen.is_none()) };
     let token = match args.listen.as_ref().or(args.connect.as_ref()) {
         None => bootstrap::random_token(),
         Some(address) => bootstrap::token_for(address, &process_env),

@@ -103,15 +103,8 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
         );
         return Err(Failure::Usage(text));
     }
-    rails::check_provider(Some(&server.provider), &args.domain)?;
-    let wanted = Wanted {
-        provider: Some(server.provider.clone()),
-        domains: args.domain.clone(),
-        rails: server.rails,
-        messages: false,
-        timeout,
-        rank: 1,
-    };
+    let fabric = rails::check_provider(Some(&server.provider), &args.domain)?;
+    let wanted = Wanted { fabric, rails: server.rails, messages: false, timeout, rank: 1 };
     let rails = wanted.open(server.reach())?;
     let flow = rails.flow.clone();
     let driver = drive(&flow);

@@ -99,7 +99,7 @@ struct Shared {
 /// Listens and serves.
 pub fn run(args: &Args) -> Result<(), Failure> {
     // It listens before it opens rails.
-    rails::check_provider(args.provider.as_deref(), &args.domain)?;
+    let fabric = rails::check_provider(args.provider.as_deref(), &args.domain)?;
     let bytes = args.bytes;
     if !(1..=1 << 40).contains(&bytes) {
         return Err(Failure::Usage(format!("--bytes {}: allowed are 1 B to 1 TiB", args.bytes)));
@@ -114,8 +114,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let token = token_for(&args.listen, &process_env)?;
     let wanted = Wanted {
-        provider: args.provider.clone(),
-        domains: args.domain.clone(),
+        fabric,
         rails: args.rails as usize,
         messages: false,
         timeout: Duration::from_secs(args.timeout),

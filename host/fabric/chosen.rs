@@ -137,12 +137,6 @@ impl Chosen {
         }
     }
 
-    /// How many rails each thread gets.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// What a header should say of them.
     #[must_use]
     pub fn notes(&self) -> &[String] {
