@@ -1,14 +1,16 @@
-//! What a post costs the thread that posts, in libfabric's EFA provider over a card in software: the provider's own time, one
-//! write at a time and in chains that share a doorbell (FI_MORE).
+//! What a post costs the thread that posts, over a card in software, one write at a time and in chains that share a doorbell: in libfabric's
+//! EFA provider, where the card works inside the post; or, by `--verbs`, without libfabric, where requests are written into the card's queue
+//! and the card is another thread.
 //!
-//! `cargo run --release --example post_cost -- [--csv FILE] [--windows N] [--chain N] [FABRIC:DOMAIN]`. Instructions by library:
-//! `valgrind --tool=callgrind --toggle-collect=post_window target/release/examples/post_cost`, then `callgrind_annotate`.
+//! `cargo run --release --example post_cost -- [--verbs] [--csv FILE] [--windows N] [--chain N] [FABRIC:DOMAIN]`. Instructions by library:
+//! `valgrind --tool=callgrind --toggle-collect='post_window*' target/release/examples/post_cost`, then `callgrind_annotate`.
 //! scripts/soft-efa-profile.sh does both.
 
 use ginlab::fabric::discover::{Reach, select_domains};
 use ginlab::fabric::libfabric::{LibfabricRail, LibfabricRegion, RailOptions};
+use ginlab::fabric::verbs::{self, VerbsRail};
 use ginlab::fabric::{Access, Completion, Memory, Post, Rail, RemoteRegion, Transfer, soft};
-use ginlab::report::{About, Ending, Key, Options, Report, Row};
+use ginlab::report::{About, Ending, Key, Options, Report, Row, Target};
 use ginlab::versions::Versions;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -28,8 +30,15 @@ fn post_window(rail: &mut LibfabricRail, region: &LibfabricRegion, remote: Remot
     posts(rail, region, remote, chain)
 }
 
+/// As [`post_window`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn post_window_verbs(rail: &mut VerbsRail, region: &verbs::Region, remote: RemoteRegion, chain: u64) -> u64 {
+    posts(rail, region, remote, chain)
+}
+
 #[inline(always)]
-fn posts(rail: &mut LibfabricRail, region: &LibfabricRegion, remote: RemoteRegion, chain: u64) -> u64 {
+fn posts<R: Rail>(rail: &mut R, region: &R::Region, remote: RemoteRegion, chain: u64) -> u64 {
     let mut posted = 0;
     for token in 0..WINDOW {
         let more = (token + 1) % chain != 0;
@@ -49,7 +58,7 @@ fn posts(rail: &mut LibfabricRail, region: &LibfabricRegion, remote: RemoteRegio
     posted
 }
 
-fn drain(rail: &mut LibfabricRail, count: u64) -> Result<(), Box<dyn Error>> {
+fn drain<R: Rail>(rail: &mut R, count: u64) -> Result<(), Box<dyn Error>> {
     let (mut completions, mut done) = (Vec::new(), 0);
     let started = Instant::now();
     while done < count {
@@ -67,24 +76,48 @@ fn drain(rail: &mut LibfabricRail, count: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// What is asked for.
+struct Asked {
+    csv: Option<Target>,
+    windows: usize,
+    chains: Vec<u64>,
+    named: Vec<String>,
+    verbs: bool,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut csv, mut windows, mut chains, mut named) = (None, 300, vec![1, 16], Vec::new());
+    let mut asked = Asked { csv: None, windows: 300, chains: vec![1, 16], named: Vec::new(), verbs: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
-            "--csv" => csv = Some(value()?.as_str().into()),
-            "--windows" => windows = value()?.parse()?,
-            "--chain" => chains = vec![value()?.parse::<u64>()?.max(1)],
-            _ => named.push(word),
+            "--csv" => asked.csv = Some(value()?.as_str().into()),
+            "--windows" => asked.windows = value()?.parse()?,
+            "--chain" => asked.chains = vec![value()?.parse::<u64>()?.max(1)],
+            "--verbs" => asked.verbs = true,
+            _ => asked.named.push(word),
         }
     }
     // SAFETY: the process has one thread.
     unsafe { soft::use_cards_within_a_machine() };
-    let cards = "soft-efa:p5,cards=1,unmoved";
+    let cards = if asked.verbs { "efa-verbs/soft:p5,cards=1,unmoved" } else { "soft-efa:p5,cards=1,unmoved" };
     soft::load(cards)?;
-    let plan = select_domains(cards, 1, Reach::SameHost, &named, None, 0, 1)?;
-    let mut rail = LibfabricRail::open(&plan.domains[0], &RailOptions::default())?;
+    let plan = select_domains(cards, 1, Reach::SameHost, &asked.named, None, 0, 1)?;
+    let domain = format!("{}:{}", plan.domains[0].fabric, plan.domains[0].name);
+    if asked.verbs {
+        let rail = VerbsRail::open(&plan.domains[0].name, 64, None)?;
+        return measure(rail, &asked, &domain, post_window_verbs);
+    }
+    measure(LibfabricRail::open(&plan.domains[0], &RailOptions::default())?, &asked, &domain, post_window)
+}
+
+/// Measures posts on this rail, a window of them by this function.
+fn measure<R: Rail>(
+    mut rail: R,
+    asked: &Asked,
+    domain: &str,
+    window: fn(&mut R, &R::Region, RemoteRegion, u64) -> u64,
+) -> Result<(), Box<dyn Error>> {
     let own = rail.address()?;
     rail.insert_peers(&[own])?;
     let buffer = vec![0u64; 1024];
@@ -93,29 +126,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let region = unsafe { rail.register(memory, Access::ALL) }?;
     let remote = rail.remote(&region);
     let label = soft::label().unwrap_or_default();
-    let domain = format!("{}:{}", plan.domains[0].fabric, plan.domains[0].name);
+    let label = if asked.verbs { label.replacen("efa", verbs::PREFIX, 1) } else { label.to_owned() };
     let mut header = Versions::header();
-    header.set(Key::Provider, label).set(Key::Rails, vec![domain.clone()]);
+    header.set(Key::Provider, label.as_str()).set(Key::Rails, vec![domain.to_owned()]);
     header.note(format!(
         "time_us is the time of one post of 64 B, of windows of {WINDOW} posts between which all completions are read; \
          chain=16: 16 posts share a doorbell (FI_MORE)"
     ));
-    let mut report = Report::open(&Options { csv, ..Options::default() }, &header, &ABOUT)?;
-    for chain in chains {
+    let mut report = Report::open(&Options { csv: asked.csv.clone(), ..Options::default() }, &header, &ABOUT)?;
+    for &chain in &asked.chains {
         // The first of them shakes hands, which is no part of a post.
         let posted = posts(&mut rail, &region, remote, chain);
         drain(&mut rail, posted)?;
         let mut times = Vec::new();
-        for _ in 0..windows {
+        for _ in 0..asked.windows {
             let started = Instant::now();
-            let posted = post_window(&mut rail, &region, remote, chain);
+            let posted = window(&mut rail, &region, remote, chain);
             let microseconds = started.elapsed().as_secs_f64() * 1e6;
             drain(&mut rail, posted)?;
             if posted == WINDOW {
                 times.push(microseconds / WINDOW as f64);
             }
         }
-        let mut row = Row::new("post", "post", "cpu", label);
+        let mut row = Row::new("post", "post", "cpu", &label);
         (row.ranks, row.rails, row.size_bytes) = (1, Some(1), Some(BYTES));
         (row.mode, row.iterations) = (Some(format!("chain={chain}")), Some(WINDOW));
         row.times(&times).throughput(BYTES, 1);

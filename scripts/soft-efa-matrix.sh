@@ -5,8 +5,9 @@
 #   scripts/soft-efa-matrix.sh GINLAB FOLDER     the binary; a line per run (matrix.txt) and the log go to FOLDER
 #
 # libfabric is the machine's own (or $GINLAB_LIBFABRIC) and, where scripts/check-libfabric2.sh has unpacked it, that of Debian 13, by its own
-# loader. 2.x has two fabrics, efa and efa-direct; messages are refused on the second one, and that is a line, too. The lab wants root and
-# iproute2; without them its lines say so. Takes about three minutes on two cores. Ends with 1 when a run did not end as it should.
+# loader; and 2.5, where scripts/check-rdma-core65.sh has unpacked it. 2.x has two fabrics, efa and efa-direct; messages are refused on the second
+# one, and that is a line, too. Last come rails of verbs, without libfabric. The lab wants root and iproute2; without them its lines say so. Takes
+# about five minutes on two cores. Ends with 1 when a run did not end as it should.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 if [[ $# -ne 2 || ! -x $1 ]]; then
@@ -32,6 +33,7 @@ trap cleanup EXIT
 : >"$log"
 for name in RANK WORLD_SIZE MASTER_ADDR MASTER_PORT GINLAB_TOKEN; do unset "$name"; done
 export GINLAB_TOKEN=matrix
+given=${GINLAB_LIBFABRIC:-}
 
 two=$PWD/${CARGO_TARGET_DIR:-target}/libfabric2
 arch=$(uname -m)
@@ -108,6 +110,9 @@ pair() { # PLACE RAILS NAME ARGS...
     if [[ $fabric == efa-direct && $name == sendrecv ]] && grep -q 'FI_ORDER_SAS, which efa-direct has not' "$work/said"; then
         result='refused by name: it has no order'
     fi
+    if [[ $fabric == verbs && $name == sendrecv ]] && grep -q 'datagrams have no order, which messages need' "$work/said"; then
+        result='refused by name: it has no order'
+    fi
     note "$place" "$rails" "$name" "$result" "$started"
     rm -f "$work"/rows.*
 }
@@ -151,16 +156,28 @@ ping_pong() { # PLACE
 }
 
 all() { # PLACE
-    local place=$1 rails count started=$SECONDS
+    local place=$1
+    [[ $fabric == verbs ]] || lists "$place"
+    programs "$place"
+}
+
+# What libfabric says of the cards, and its own programs, as far as they are there.
+lists() { # PLACE
+    local place=$1 count started=$SECONDS
     at "$place" 0 timeout -k 2 30 "${program[@]}" efa -p "$cards" --csv "$work/cards.csv" >>"$log" 2>&1
     count=$(grep -c rdmap "$work/cards.csv" 2>/dev/null)
     note "$place" - 'ginlab efa' "$([[ ${count:-0} -ge 4 ]] && echo "$count entries" || echo FAILED: none)" "$started"
     rm -f "$work"/cards.*
+    if [[ ${#tool[@]} == 0 ]]; then return; fi
     started=$SECONDS
     at "$place" 0 timeout -k 2 30 "$ginlab" soft-efa -p "$cards" -- "${tool[@]/%TOOL/fi_info}" -p efa -t FI_EP_RDM >"$work/said" 2>&1
     count=$(grep -c "fabric: $fabric\$" "$work/said")
     note "$place" - fi_info "$([[ $count == 4 ]] && echo '4 cards in this fabric' || echo "FAILED: $count")" "$started"
     ping_pong "$place"
+}
+
+programs() { # PLACE
+    local place=$1 rails
     for rails in 1 4; do
         pair "$place" "$rails" write write -b 8 -e 1M -f 131 -n 100 -r 3
         pair "$place" "$rails" sendrecv sendrecv -b 0 -e 9000 -f 90 -n 100 -r 3 --window 7
@@ -194,5 +211,18 @@ if [[ $own == 1.* && -x $two/usr/bin/fi_pingpong ]]; then
     over 2.1 efa
     over 2.1 efa-direct
 fi
+three=$PWD/${CARGO_TARGET_DIR:-target}/libfabric25
+program=("$ginlab")
+if [[ -r $three/libfabric.so.1 ]]; then
+    # A wheel has the library alone. Its efa-direct offers no delivery-complete, which ginlab asks for.
+    tool=()
+    export GINLAB_LIBFABRIC=$three/libfabric.so.1 FI_PROVIDER_PATH=$three/libfabric
+    over 2.5 efa
+    unset FI_PROVIDER_PATH
+fi
+# Rails of verbs load no libfabric; a join asks for one before it knows which rails the server has.
+if [[ -n $given ]]; then export GINLAB_LIBFABRIC=$given; else unset GINLAB_LIBFABRIC; fi
+cards=efa-verbs/soft:${CARDS:-p5}
+over none verbs
 printf '%d runs did not end as they should\n' "$failures" | tee -a "$matrix"
 exit $((failures > 0))

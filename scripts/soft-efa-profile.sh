@@ -72,6 +72,7 @@ posts() { # NAME [DOMAINS]
     local one=${2:-}
     local cost=("$post_cost" ${one:+"${one%%,*}"})
     printf '== post-%s: post_cost\n' "$name" | tee -a "$log"
+    if [[ $name == verbs ]]; then cost=("$post_cost" --verbs); fi
     timeout -k 2 60 "${first[@]}" "${loader[@]}" "${cost[@]}" --csv "$out/post-$name.csv" >>"$log" 2>&1
     ended "post-$name" $?
     if command -v valgrind callgrind_annotate >/dev/null; then
@@ -83,7 +84,7 @@ posts() { # NAME [DOMAINS]
 instructions() { # FABRIC CHAIN COMMAND...
     local name=$1 chain=$2 windows=10
     shift 2
-    timeout -k 2 100 valgrind --tool=callgrind --toggle-collect=post_window --callgrind-out-file="$out/callgrind.out" \
+    timeout -k 2 100 valgrind --tool=callgrind --toggle-collect='post_window*' --callgrind-out-file="$out/callgrind.out" \
         "${loader[@]}" "$@" --chain "$chain" --windows "$windows" >>"$log" 2>&1
     ended "instructions of $name" $?
     callgrind_annotate --auto=no --threshold=100 "$out/callgrind.out" 2>>"$log" | awk -v name="$name" -v chain="$chain" -v posts=$((windows * 64)) '
@@ -105,6 +106,8 @@ printf '%-16s %8s %10s %10s %10s %10s %10s\n' fabric chain libfabric card 'C lib
 p5=(-p 'soft-efa:p5,unmoved' --window 64 --rails '1,4' --no-check)
 libfabric 1
 posts 1.17-efa
+# Without libfabric; the card is a thread beside the one that posts.
+posts verbs
 rows p5-1.17-efa "${p5[@]}" -b 64 -e 4M -f 16 -n 64 -r 5
 rows p4d-1.17-efa -p soft-efa:p4d -b 4K -e 1M -f 16 -n 64 -r 5 --window 64 --rails 1,4
 names=()

@@ -289,9 +289,10 @@ impl Args {
         // Cards that are modelled, or none, are as many as one likes.
         let provider = match &self.provider {
             None => None,
-            Some(Fabric::Libfabric { provider, .. }) => provider.as_deref(),
-            Some(Fabric::Verbs { name, .. }) => Some(name.as_str()),
-            Some(_) => return,
+            Some(fabric) => match fabric.counted_as() {
+                Some(name) => name,
+                None => return,
+            },
         };
         self.why_fewer = job::usual_rails(&mut self.rails, &USUAL_RAILS, provider, &self.domain);
     }

@@ -75,6 +75,22 @@ impl Fabric {
         matches!(self, Fabric::Libfabric { .. })
     }
 
+    /// Whether programs whose CPU posts take it; modelled and null rails stand under proxies alone.
+    #[must_use]
+    pub fn serves_cpus(&self) -> bool {
+        !matches!(self, Fabric::Model { .. } | Fabric::Null)
+    }
+
+    /// By which name its cards are counted ([`crate::discover::cards`]), or none: of these there are as many as one likes.
+    #[must_use]
+    pub fn counted_as(&self) -> Option<Option<&str>> {
+        match self {
+            Fabric::Libfabric { provider, .. } => Some(provider.as_deref()),
+            Fabric::Verbs { name, .. } => Some(Some(name)),
+            Fabric::Model { .. } | Fabric::Worst(_) | Fabric::Null => None,
+        }
+    }
+
     /// Whether the bytes go through memory that processes of one machine share, and so between those alone.
     #[must_use]
     pub fn shares_memory(&self) -> bool {

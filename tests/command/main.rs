@@ -16,6 +16,7 @@ mod compare;
 mod doctor;
 mod echo;
 mod efa;
+mod efa_verbs;
 mod exchange;
 mod failing;
 mod faults;

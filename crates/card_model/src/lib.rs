@@ -6,4 +6,4 @@ mod nic;
 mod spec;
 
 pub use nic::{Course, Figures, Nic, Picoseconds};
-pub use spec::{Fault, Spec};
+pub use spec::{Fault, MOST_THREADS, Spec};

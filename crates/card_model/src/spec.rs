@@ -4,6 +4,9 @@
 use crate::nic::{Figures, draw};
 use std::fmt;
 
+/// Threads that can be the cards of a process.
+pub const MOST_THREADS: usize = 16;
+
 /// Cards that a machine has unless told otherwise.
 const CARDS: usize = 4;
 /// Requests of 64 bytes between two doorbells; no card's figure is published.
@@ -54,6 +57,8 @@ pub struct Spec {
     pub receives: u32,
     /// Requests that may be written before the doorbell is rung, in requests of 64 bytes.
     pub max_batch: u32,
+    /// Threads that are the cards of a process at their queues, where programs write those themselves.
+    pub threads: usize,
     /// What completion counters begin with.
     pub counted: u64,
     /// By so much slower than its figures the first card is.
@@ -79,6 +84,7 @@ impl Default for Spec {
             depth: 4096,
             receives: 32768,
             max_batch: MAX_BATCH,
+            threads: 1,
             counted: 0,
             slow: 1.0,
             trace: false,
@@ -90,7 +96,8 @@ impl Default for Spec {
 
 /// The keys that people write, for messages.
 const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
-                    fail=N/STATUS, dead=N, full=N, break=N, overrun=N, max-batch=N, counted=N";
+                    fail=N/STATUS, dead=N, full=N, break=N, overrun=N, max-batch=N, counted=N, \
+                    threads=1..16";
 
 /// EFA's status for a key or range that the peer refuses.
 const BAD_ADDRESS: u32 = 7;
@@ -138,6 +145,7 @@ impl Spec {
             "break" => self.faults.push(Fault::Break(count()?)),
             "overrun" => self.faults.push(Fault::Overrun(count()?)),
             "max-batch" => self.max_batch = count().filter(|most| *most <= 32767)? as u32,
+            "threads" => self.threads = count().filter(|count| *count <= MOST_THREADS as u64)? as usize,
             "counted" => self.counted = number().filter(|begun| *begun < 1 << 31)?,
             "full" => self.faults.push(Fault::Full(count()?)),
             "fail" => {
@@ -198,6 +206,9 @@ impl fmt::Display for Spec {
         if self.max_batch != MAX_BATCH {
             write!(f, " max-batch={}", self.max_batch)?;
         }
+        if self.threads != 1 {
+            write!(f, " threads={}", self.threads)?;
+        }
         if self.counted != 0 {
             write!(f, " counted={}", self.counted)?;
         }
@@ -249,6 +260,7 @@ mod tests {
             depth: 16,
             receives: 64,
             max_batch: 8,
+            threads: 4,
             counted: (1 << 31) - 1,
             slow: 2.5,
             trace: true,
@@ -275,6 +287,7 @@ mod tests {
             "fail=3/16",
             "break",
             "max-batch=0",
+            "threads=17",
             "counted=2147483648",
             "fail",
             "unmoved=1",

@@ -185,6 +185,12 @@ impl Completions {
         (unsafe { (*self.verbs.get()).cqe } as u32).max(1).next_power_of_two()
     }
 
+    /// The first pair that completes here. The caller holds the lock.
+    fn first(&self) -> Option<&Pair> {
+        // SAFETY: locked; attached, so not destroyed.
+        unsafe { (*self.inner.get()).pairs.first().map(|pair| &**pair) }
+    }
+
     /// Its completions in memory, from now on.
     pub fn entries(&self) -> std::io::Result<&Entries> {
         self.lock();
@@ -192,7 +198,7 @@ impl Completions {
             Some(entries) => Ok(entries),
             None => Entries::new(self.depth(), &self.context.machine.spec)
                 .map(|entries| self.entries.get_or_init(|| entries))
-                .inspect(|_| engine::watch_queue(self)),
+                .inspect(|_| engine::watch_queue(self, self.first())),
         };
         self.unlock();
         made

@@ -53,7 +53,7 @@ pub fn local_status(origin: &Origin, request: &Request) -> Option<u32> {
 /// Does what a request is to do at its peer.
 pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     let context = origin.context;
-    let Some(peer) = context.peers.find(&request.gid, request.number) else {
+    let Some(peer) = origin.peer(&request.gid, request.number) else {
         // A machine that is there says that it has no such queue pair; one that is not says nothing.
         return match Shared::exists(&card_name(&request.gid)) {
             true => Outcome::Settled(status::REMOTE_BAD_NUMBER),
@@ -71,15 +71,15 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     let bytes = request.bytes();
     let inline;
     let pieces: &[(u64, u64)] = match &request.inline {
-        Some((bytes, length)) => {
-            inline = [(bytes.as_ptr().expose_provenance() as u64, *length as u64)];
+        Some(carried) => {
+            inline = [(carried.0.as_ptr().expose_provenance() as u64, carried.1 as u64)];
             &inline
         }
         None => &request.pieces,
     };
     let gone = |refused: Refused| match refused {
         Refused::Gone => {
-            context.peers.forget(&request.gid, request.number);
+            origin.forget(&request.gid, request.number);
             status::REMOTE_BAD_NUMBER
         }
         Refused::Key => status::REMOTE_BAD_ADDRESS,
@@ -139,7 +139,8 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     let moved = match hold {
         // SAFETY: C leaves the bytes alone until the completion.
         Some(_) if moves => unsafe { memory::copy(pid, pieces, &[(request.address, bytes)], out) }.map(|_| ()),
-        _ => alive(pid),
+        _ if peer.is_alive(|| is_alive(pid)) => Ok(()),
+        _ => Err(Refused::Gone),
     };
     drop(hold);
     arrival.status = moved.map_or_else(gone, |()| status::OK);
@@ -158,10 +159,6 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
 fn is_alive(pid: i32) -> bool {
     // SAFETY: sends nothing.
     unsafe { libc::kill(pid, 0) == 0 }
-}
-
-fn alive(pid: i32) -> Result<(), Refused> {
-    if is_alive(pid) { Ok(()) } else { Err(Refused::Gone) }
 }
 
 /// Says, once, that the system lets no process into another one's memory.

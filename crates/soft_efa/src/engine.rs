@@ -1,5 +1,6 @@
 //! The card at its queues: a thread that looks at doorbells and writes completions where C has asked for the queues themselves. What is
-//! posted and polled for by C's older functions needs none: there the cards work inside those calls.
+//! posted and polled for by C's older functions needs none: there the cards work inside those calls. There is one thread, or as many as the
+//! description says (`threads=N`), among which queue pairs are dealt out; a completion queue belongs to the thread of its first pair.
 
 use crate::completions::Completions;
 use crate::locked;
@@ -8,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Threads of a process at most.
+const MOST_THREADS: usize = card_model::MOST_THREADS;
 
 /// It looks without a pause until nothing has moved for so long, ...
 const AWAKE: Duration = Duration::from_millis(2);
@@ -24,54 +28,69 @@ struct Watched {
 // SAFETY: what is in here is taken out, under the lock, before it is destroyed.
 unsafe impl Send for Watched {}
 
-static WATCHED: Mutex<Watched> = Mutex::new(Watched { pairs: Vec::new(), queues: Vec::new() });
-/// Who wants to change it: the thread makes room.
+/// A thread's share.
+struct Share {
+    watched: Mutex<Watched>,
+    is_started: Once,
+}
+
+static SHARES: [Share; MOST_THREADS] = [const {
+    Share { watched: Mutex::new(Watched { pairs: Vec::new(), queues: Vec::new() }), is_started: Once::new() }
+}; MOST_THREADS];
+/// Who wants to change one: the threads make room.
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
-fn change(with: impl FnOnce(&mut Watched)) {
+fn change(share: &Share, with: impl FnOnce(&mut Watched)) {
     CHANGING.fetch_add(1, Ordering::Relaxed);
-    with(&mut locked(&WATCHED));
+    with(&mut locked(&share.watched));
     CHANGING.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// The share of a queue pair: by its number, whose low bits count the pairs of its card.
+fn share_of(pair: &Pair) -> &'static Share {
+    let threads = pair.origin.context.machine.spec.threads.clamp(1, MOST_THREADS);
+    &SHARES[pair.number() as usize % threads]
+}
+
 /// A queue pair has rings or counters from now on. Whoever destroys it calls [`forget_pair`] first.
-pub fn watch_pair(pair: *const Pair) {
-    change(|watched| {
-        if !watched.pairs.contains(&pair) {
+pub fn watch_pair(pair: &Pair) {
+    let share = share_of(pair);
+    change(share, |watched| {
+        if !watched.pairs.contains(&std::ptr::from_ref(pair)) {
             watched.pairs.push(pair);
         }
     });
-    start();
+    start(share);
 }
 
 /// A completion queue lies in memory from now on. Whoever destroys it calls [`forget_queue`] first.
-pub fn watch_queue(queue: *const Completions) {
-    change(|watched| watched.queues.push(queue));
-    start();
+pub fn watch_queue(queue: *const Completions, first: Option<&Pair>) {
+    let share = first.map_or(&SHARES[0], share_of);
+    change(share, |watched| watched.queues.push(queue));
+    start(share);
 }
 
 /// When this returns, nobody looks at it any more.
 pub fn forget_pair(pair: *const Pair) {
-    change(|watched| watched.pairs.retain(|known| *known != pair));
+    SHARES.iter().for_each(|share| change(share, |watched| watched.pairs.retain(|known| *known != pair)));
 }
 
 /// As [`forget_pair`].
 pub fn forget_queue(queue: *const Completions) {
-    change(|watched| watched.queues.retain(|known| *known != queue));
+    SHARES.iter().for_each(|share| change(share, |watched| watched.queues.retain(|known| *known != queue)));
 }
 
-fn start() {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
-        let started = thread::Builder::new().name("soft-efa-card".to_owned()).spawn(run);
+fn start(share: &'static Share) {
+    share.is_started.call_once(|| {
+        let started = thread::Builder::new().name("soft-efa-card".to_owned()).spawn(|| run(share));
         if let Err(error) = started {
             eprintln!("soft_efa: starting the card's thread: {error}; what is written into queues is not seen");
         }
     });
 }
 
-fn run() {
-    // A thread of its own for each card is there on a machine of many cores; on a small one the poller that it serves wants this core.
+fn run(share: &Share) {
+    // On a machine of few cores whoever waits for the card wants this one.
     let gives_way = thread::available_parallelism().is_ok_and(|cores| cores.get() < 4);
     let mut moved = Instant::now();
     let mut idle = 0u32;
@@ -79,7 +98,7 @@ fn run() {
         while CHANGING.load(Ordering::Relaxed) > 0 {
             thread::yield_now();
         }
-        if look(&locked(&WATCHED)) {
+        if look(&locked(&share.watched)) {
             idle = 0;
             continue;
         }

@@ -148,7 +148,17 @@ impl Sender {
             Some(times) => (times.arrives, times.completes),
             None => (self.polls + spec.delay(serial), 0),
         };
-        let flight = Flight { request, serial, completes, waits: None, status };
+        let mut flight = Flight { request, serial, completes, waits: None, status };
+        // What is due at once, and behind nothing, need not be put by.
+        let is_next =
+            self.kept.is_some() && self.events.is_empty() && !context.wire.is_timed() && arrives <= self.polls;
+        let arrives = match is_next {
+            true => match self.step(&mut flight, (arrives, self.polls), false) {
+                Some(again) => again,
+                None => return self.complete(&flight),
+            },
+            false => arrives,
+        };
         let place = match self.free.pop() {
             Some(place) => {
                 self.flights[place] = Some(flight);
@@ -256,16 +266,17 @@ impl Sender {
         self.tell(wr_id, kind, status, false);
     }
 
-    /// All that is under way is flushed.
-    pub fn end_all(&mut self) {
+    /// All that is under way is flushed, in the order posted; the first one has this status. Whether there was any.
+    pub fn end_all(&mut self, first: u32) -> bool {
         self.events.clear();
-        for place in 0..self.flights.len() {
-            if let Some(mut flight) = self.flights[place].take() {
-                self.free.push(place);
-                flight.status = Some(status::FLUSHED);
-                self.complete(&flight);
-            }
+        let mut ended: Vec<Flight> = self.flights.drain(..).flatten().collect();
+        self.free.clear();
+        ended.sort_by_key(|flight| flight.serial);
+        for (index, flight) in ended.iter_mut().enumerate() {
+            flight.status = Some(if index == 0 { first } else { status::FLUSHED });
+            self.complete(flight);
         }
+        !ended.is_empty()
     }
 
     /// Requests that have been taken and are not complete.

@@ -77,8 +77,12 @@ impl Pair {
         let count = match rung(intake.sends, ended, doorbell.into(), ring.entries, ring.entries) {
             Ok(count) => count,
             Err(refused) => {
-                let id = ring.words::<1>(u32::from(doorbell).wrapping_sub(1))[0] & 0xffff;
-                self.break_off(intake, sender, id, &rule(refused, ring.entries));
+                self.say_broken(intake, &rule(refused, ring.entries));
+                // The oldest that is under way bears it, or where none is, what stands before the doorbell.
+                if !sender.end_all(status::INTERNAL) {
+                    let id = ring.words::<1>(u32::from(doorbell).wrapping_sub(1))[0] & 0xffff;
+                    sender.end(id, Kind::Send, status::INTERNAL);
+                }
                 // From here on, whatever the count is.
                 let new = doorbell.wrapping_sub(intake.sends as u16) as i16;
                 intake.sends = intake.sends.saturating_add_signed(new.into());
@@ -175,7 +179,7 @@ impl Pair {
             for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
                 place.copy_from_slice(&word.to_le_bytes());
             }
-            Some((bytes, length))
+            Some(Box::new((bytes, length)))
         };
         match &written.body {
             Body::Pieces(pieces, count) => own(&pieces[..*count]),
@@ -192,12 +196,17 @@ impl Pair {
         request
     }
 
+    /// A request that was never under way stops the pair.
     fn break_off(&self, intake: &mut Intake, sender: &mut Sender, id: u64, why: &str) {
+        self.say_broken(intake, why);
+        sender.end(id, Kind::Send, status::INTERNAL);
+        sender.end_all(status::FLUSHED);
+    }
+
+    fn say_broken(&self, intake: &mut Intake, why: &str) {
         if !std::mem::replace(&mut intake.is_broken, true) {
             eprintln!("soft_efa: queue pair {}: {why}; it is in error", self.number());
         }
-        sender.end_all();
-        sender.end(id, Kind::Send, status::INTERNAL);
     }
 
     fn take_receives(&self, rings: &Rings, intake: &mut Intake) -> bool {

@@ -20,11 +20,24 @@ pub struct Peer {
     /// Its card's: what is read of its memory leaves by it.
     pub wire: Wire,
     handles: Handles,
+    /// Until then it counts as alive, by the system's coarse clock in milliseconds.
+    alive: AtomicU64,
     /// What was last found out about our own card: the version of its handles, twice, and 1 where it has one of ours.
     known: AtomicU64,
 }
 
 impl Peer {
+    /// Whether its process is there: asked of the system at most once in ten milliseconds, where nothing that is copied tells.
+    pub fn is_alive(&self, ask: impl FnOnce() -> bool) -> bool {
+        let now = coarse();
+        if now < self.alive.load(Ordering::Relaxed) {
+            return true;
+        }
+        let is = ask();
+        self.alive.store(if is { now + 10 } else { 0 }, Ordering::Relaxed);
+        is
+    }
+
     /// Whether it has an address handle of this card, always the same one.
     pub fn knows(&self, gid: &Gid) -> bool {
         let version = self.handles.version();
@@ -36,6 +49,14 @@ impl Peer {
         self.known.store(version << 1 | u64::from(found), Ordering::Relaxed);
         found
     }
+}
+
+/// Milliseconds of a clock that costs nothing to read.
+fn coarse() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 /// Those that were met.
@@ -67,7 +88,8 @@ impl Peers {
         let table = Table::open(&table_name(gid, page.pid(), page.context())).ok()?;
         let handles = Handles::open(&handles_name(gid, page.pid(), page.context())).ok()?;
         let wire = Wire::open(self.machine, gid).ok()?;
-        let peer = Arc::new(Peer { page, table, wire, handles, known: AtomicU64::new(u64::MAX) });
+        let peer =
+            Arc::new(Peer { page, table, wire, handles, known: AtomicU64::new(u64::MAX), alive: AtomicU64::new(0) });
         known.insert((*gid, number), peer.clone());
         Some(peer)
     }

@@ -50,7 +50,7 @@ pub struct Request {
     /// The keys of that memory.
     pub keys: [u32; SEND_PIECES],
     /// The bytes themselves, of a request that carries them.
-    pub inline: Option<([u8; INLINE], usize)>,
+    pub inline: Option<Box<([u8; INLINE], usize)>>,
     /// Whether nobody asked for its completion.
     pub is_silent: bool,
 }
@@ -80,14 +80,14 @@ impl Request {
             room.copy_from_slice(from);
             bytes.1 = end;
         }
-        self.inline = inline.map(|_| bytes);
+        self.inline = inline.map(|_| Box::new(bytes));
         0
     }
 
     /// Bytes that it moves.
     pub fn bytes(&self) -> u64 {
         match &self.inline {
-            Some((_, length)) => *length as u64,
+            Some(carried) => carried.1 as u64,
             None => self.pieces.iter().map(|(_, length)| length).sum(),
         }
     }

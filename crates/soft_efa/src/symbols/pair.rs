@@ -85,7 +85,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     (base.send_cq, base.recv_cq) = (attributes.send_cq, attributes.recv_cq);
     (base.qp_num, base.state, base.qp_type) = (number, IBV_QPS_RESET, attributes.qp_type);
     session::install(&mut verbs, spec.writes);
-    let origin = Arc::new(Origin { context, page, number, counters: Default::default() });
+    let origin = Arc::new(Origin::new(context, page, number));
     let pair = Pair::new(verbs, origin, *cap, inline_writes);
     keeper::add(pair.sender.clone());
     let pair = Box::into_raw(Box::new(pair));

@@ -500,3 +500,24 @@ fn what_cannot_be_is_refused() {
         assert_eq!((caps.max_value, caps.supported_qp_attach_ops), ((1 << 31) - 1, 63));
     }
 }
+
+/// What a request costs the card's thread, by a tool that counts instructions:
+/// `valgrind --tool=callgrind TEST measure --ignored`, then `callgrind_annotate --inclusive=yes` and the functions of the engine.
+#[test]
+#[ignore = "a measurement, for a tool that counts"]
+fn measure_what_a_request_costs_the_card() {
+    let (mut here, there) = two("name=fast reorder=0");
+    let (laps, batch) = (2000, 15);
+    let started = Instant::now();
+    for _ in 0..laps {
+        for id in 0..batch {
+            here.write(id, &there, id * 8, 8, None);
+        }
+        here.ring();
+        for _ in 0..batch {
+            assert_eq!(here.complete().1, 0);
+        }
+    }
+    let nanoseconds = started.elapsed().as_secs_f64() * 1e9 / (laps * batch) as f64;
+    eprintln!("{nanoseconds:.0} ns per request, by batches of {batch}");
+}

@@ -1,0 +1,89 @@
+//! Rails of verbs, without libfabric, over cards in software: `-p efa-verbs/soft`.
+
+use crate::common::{Job, Stream, all_verified, free_port, ginlab, rows, run, tcp_rank};
+use nix::sys::signal::{Signal, kill};
+use std::process::Command;
+
+/// Where no libfabric is: nothing of it may be asked for.
+fn over(cards: &str, args: &str) -> Command {
+    let mut command = ginlab(&format!("{args} -p efa-verbs/soft:{cards} -d emulated"));
+    command.env("GINLAB_LIBFABRIC", "/nonexistent");
+    command
+}
+
+#[test]
+fn every_program_runs_over_verbs_without_libfabric() {
+    for (cards, args) in [
+        ("fast,seed=5,reorder=9", "write -b 8 -e 256K -f 181 -n 20 -r 2 --rails 1,4"),
+        ("p6-b200", "all2all --np 3 -b 8 -e 100K -f 110 -n 5 --rails 1,4"),
+        ("p5", "proxy -b 4K -e 70000 -f 16 -n 10 -r 1 --rails 1,4 --mode quiet,nbi --check"),
+    ] {
+        let done = run(over(cards, &format!("{args} --csv -"))).expect(0);
+        let rows = rows(&done.stdout);
+        all_verified(&rows);
+        let name = format!("efa-verbs/soft:{}", cards.split(',').next().unwrap());
+        assert!(rows.iter().all(|row| row.fabric == name), "{rows:?}");
+    }
+}
+
+/// Requests overtake one another: whatever rule keeps signal and bytes in order holds.
+#[test]
+fn no_signal_is_seen_before_its_bytes() {
+    for (rule, seed) in [("count", 7), ("own", 8), ("drain", 9), ("sequence", 10)] {
+        let args = format!(
+            "shmem --np 2 --cases signal-order --path rails --rails 1 --rule {rule} -n 60 -r 1 --grid 1 --block 33 --csv -"
+        );
+        let rows = rows(&run(over(&format!("fast,reorder=9,seed={seed}"), &args)).expect(0).stdout);
+        assert!(rows.iter().all(|row| row.wrong == Some(0) && row.iterations >= Some(2 * 60)), "{rule}: {rows:?}");
+    }
+}
+
+#[test]
+fn what_goes_wrong_on_a_card_has_its_name_within_the_deadline() {
+    let jobs = [
+        ("lose=30", 124, "nothing has completed for 3s"),
+        ("dead=30", 124, "nothing has completed for 3s"),
+        ("full=30", 124, "nothing has completed for 3s"),
+        ("overrun=30", 124, "nothing has completed for 3s"),
+        ("fail=30/12", 1, "remote-bad-status: "),
+        ("fail=30/9", 1, "bad-remote-queue-pair: "),
+        ("break=30", 1, "write of 64 B to peer 1 failed: "),
+    ]
+    .map(|(fault, code, part)| {
+        // What does not stall has time: the ranks of all these jobs share the cores.
+        let limit = if code == 124 { 3 } else { 30 };
+        let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
+        let rank = |rank: usize, cards: String| {
+            Job::start(tcp_rank(rank, port, "faults", &format!("{write} -p efa-verbs/soft:{cards}")))
+        };
+        (fault, code, part, [rank(0, format!("fast,{fault}")), rank(1, "fast".to_owned())])
+    });
+    for (fault, code, part, ranks) in jobs {
+        let [first, second] = ranks.map(Job::finish);
+        assert!(first.stderr.contains(part), "{fault}: {}", first.stderr);
+        assert_eq!([first.code, second.code], [code; 2], "{fault}: {}{}", first.stderr, second.stderr);
+    }
+}
+
+#[test]
+fn a_peer_that_is_killed_is_named() {
+    let mut job = Job::start(over("fast", "write -b 64 -e 64 -n 100000000 --volume 100G -r 9 --rails 1 -t 5 --csv -"));
+    job.until(Stream::Stderr, "# rails");
+    kill(job.rank(1), Signal::SIGKILL).unwrap();
+    let done = job.finish().expect(1);
+    assert!(done.stderr.contains("rank 1 (host ") && done.stderr.contains("signal: 9"), "{}", done.stderr);
+}
+
+#[test]
+fn what_rails_of_verbs_have_not_is_refused_by_name() {
+    for (cards, args, code, part) in [
+        ("fast", "sendrecv -b 64 -e 64 -n 5 -r 1", 2, "its datagrams have no order, which messages need"),
+        ("p4d", "write -b 64 -e 64 -n 5 -r 1 --rails 1", 1, "this card has no RDMA write"),
+        ("fast,cards=1", "write -b 64 -e 64 --rails 4", 2, "4 rails need as many cards, and there are 1"),
+        ("fast", "write -b 64 -e 64 --domain rdmap9s0", 2, "there is no rdmap9s0"),
+        ("p3", "write -b 64 -e 64", 2, "known are soft-efa:p4d"),
+    ] {
+        let done = run(over(cards, args));
+        assert!(done.code == code && done.stderr.contains(part), "{args}: {} {}", done.code, done.stderr);
+    }
+}
