@@ -2,10 +2,11 @@
 # Cards in software by their profiles beside a real one, and what a post costs (docs/soft-efa.md).
 #
 #   scripts/soft-efa-profile.sh GINLAB POST_COST FOLDER
+#   ONLY=posts ...                     nothing but posts: their times and instructions
 #
 # The binaries are target/release/ginlab and target/release/examples/post_cost; rows, the table by size (profile-by-size.txt) and the
 # instructions of a post (instructions.txt, where valgrind is) go to FOLDER. Beside the machine's libfabric 1.x runs that of Debian 13, where
-# scripts/check-libfabric2.sh has unpacked it, in both of its fabrics. Wants an idle machine: what else runs is seen in the repeats, so the
+# scripts/check-libfabric2.sh has unpacked it, in both of its fabrics, and for posts 2.5 (scripts/check-rdma-core65.sh) and verbs alone. Wants an idle machine: what else runs is seen in the repeats, so the
 # least of them counts. Takes about four minutes on two cores. Ends with 1 unless p5 is within 15 % of fi_rma_bw of a real p5.48xlarge
 # (tests/fixtures/p5/fi_rma_bw.txt) at each size from 64 KiB on, by one rail and by four, over both fabrics of 2.1. (1.17 knows no RDMA
 # write: what it takes is the processors', which is shown and held by nothing.)
@@ -52,6 +53,7 @@ ended() { # NAME CODE
 # Two ranks of `ginlab write`; the rows go to NAME.csv.
 rows() { # NAME ARGS...
     local name=$1 code other
+    [[ ${ONLY:-} != posts ]] || return 0
     shift
     port=$((port + 1))
     printf '== %s: ginlab write %s\n' "$name" "$*" | tee -a "$log"
@@ -94,7 +96,7 @@ instructions() { # FABRIC CHAIN COMMAND...
             count = $1; gsub(/,/, "", count)
             object = match($0, /\[[^]]*\]$/) ? substr($0, RSTART + 1, RLENGTH - 2) : "program"
             sub(/.*\//, "", object)
-            which = object ~ /^libfabric[.]so/ ? 1 : object == "???" ? 2 : object ~ /^(libc[.]|ld-linux|libpthread|libm[.])/ ? 3 : 4
+            which = object ~ /^(libfabric[.]so|libefa-fi[.])/ ? 1 : object == "???" ? 2 : object ~ /^(libc[.]|ld-linux|libpthread|libm[.])/ ? 3 : 4
             sum[which] += count; all += count
         }
         END { printf "%-16s %8d %10d %10d %10d %10d %10d\n", name, chain, sum[1] / posts, sum[2] / posts, sum[3] / posts, sum[4] / posts, all / posts }
@@ -124,6 +126,17 @@ if [[ -x $folder/../../bin/fi_pingpong ]]; then
         rows "$profile-2.1-efa-direct" -p "soft-efa:$profile,unmoved" -b 64 -e 16M -f 4 -n 300 -r 15 --window 64 --rails 1,4 --no-check \
             --domain "$direct"
     done
+fi
+
+three=$PWD/${CARGO_TARGET_DIR:-target}/libfabric25
+if [[ -r $three/libfabric.so.1 ]]; then
+    libfabric 1
+    export GINLAB_LIBFABRIC=$three/libfabric.so.1 FI_PROVIDER_PATH=$three/libfabric
+    posts 2.5-efa
+fi
+if [[ ${ONLY:-} == posts ]]; then
+    cat "$out/instructions.txt"
+    exit $((failures > 0))
 fi
 
 {

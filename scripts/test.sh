@@ -97,6 +97,7 @@ unset RUSTDOCFLAGS
 
 step 'libfabric 2.x headers'
 scripts/check-libfabric2.sh "${features[@]}"
+scripts/check-rdma-core65.sh "${features[@]}"
 
 step 'page of data/ in a browser'
 if have chromium || have chromium-browser || have google-chrome; then

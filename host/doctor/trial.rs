@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::verbs;
 use ginlab_base::pattern;
 use ginlab_cuda::{self as cuda, Device, Place};
-use ginlab_fabric::Access;
 use ginlab_fabric::discover::Domain;
 use ginlab_fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions};
+use ginlab_fabric::verbs::VerbsRail;
+use ginlab_fabric::{Access, Messages};
 use ginlab_flow::{self as flow, Flow, FlowError, Target};
 
 /// Bytes that are registered and written.
@@ -37,6 +38,11 @@ pub struct Trial {
 #[must_use]
 pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration) -> Trial {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    if ginlab_fabric::verbs::is_asked(&domain.provider) {
+        let opened = VerbsRail::open(&domain.name, 64, None).map_err(|error| told("opening the rail", &error));
+        let outcome = opened.and_then(|rail| write_to_oneself(rail, device, gpu, timeout));
+        return Trial { rail: domain.name.clone(), gpu, copied: false, outcome };
+    }
     let options = RailOptions { cuda_memory: gpu, ..RailOptions::default() };
     let (mut copied, opened) = (false, LibfabricRail::open(domain, &options));
     let outcome = match opened.map_err(|error| told("opening the rail", &error)) {
@@ -52,7 +58,12 @@ pub fn loop_back(domain: &Domain, device: &Device, gpu: bool, timeout: Duration)
     Trial { rail: domain.name.clone(), gpu, copied, outcome }
 }
 
-fn write_to_oneself(rail: LibfabricRail, device: &Device, gpu: bool, timeout: Duration) -> Result<(), String> {
+fn write_to_oneself<R: Messages + 'static>(
+    rail: R,
+    device: &Device,
+    gpu: bool,
+    timeout: Duration,
+) -> Result<(), String> {
     let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let flow = Flow::new(vec![rail], timeout);
     let place = if gpu { Place::Device } else { Place::Host };

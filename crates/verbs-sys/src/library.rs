@@ -106,12 +106,7 @@ impl Places {
     unsafe fn get<T: Copy>(&self, name: &str) -> Result<T, String> {
         // SAFETY: the caller's contract.
         let found = self.0.iter().find_map(|place| unsafe { place.get::<T>(name.as_bytes()) }.ok().map(|found| *found));
-        found.ok_or_else(|| match name {
-            "efadv_query_qp_wqs" | "efadv_query_cq" => {
-                format!("this libefa has no {name}: rdma-core 59 or newer has it")
-            }
-            _ => format!("there is no {name}"),
-        })
+        found.ok_or_else(|| format!("this libibverbs and libefa have no {name}"))
     }
 }
 
