@@ -19,6 +19,7 @@ mod jacobi;
 mod job;
 mod listing;
 mod model;
+mod moe;
 mod mps;
 mod nodes;
 mod output;
@@ -58,6 +59,7 @@ fn register() {
         shmem::PROGRAMS,
         collectives::PROGRAMS,
         jacobi::PROGRAMS,
+        moe::PROGRAMS,
         chart::PROGRAMS,
         report::PROGRAMS,
         compare::PROGRAMS,
