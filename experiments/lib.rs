@@ -79,7 +79,7 @@ fn register() {
         soft_efa::PROGRAMS,
         complete::PROGRAMS,
     ];
-    program::register(programs, &[proxy::STAGES, model::JACOBI]);
+    program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }
 
 /// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.

@@ -18,17 +18,10 @@ pub const fn counted_word(round: u32, count: u32) -> u64 {
 }
 
 /// The count of a word whose bytes are all of this round.
-pub const fn count_of(word: u64, round: u32) -> Option<u32> {
+pub fn count_of(word: u64, round: u32) -> Option<u32> {
     let none = counted_word(round, 0);
-    if word & 0xf0f0_f0f0_f0f0_f0f0 != none {
-        return None;
-    }
-    let (mut count, mut at) = (0, 0);
-    while at < 8 {
-        count |= (word >> (8 * at) & 15) as u32 * (1 << (4 * at));
-        at += 1;
-    }
-    Some(count)
+    let nibble = |at: u32| (word >> (8 * at) & 15) as u32 * (1 << (4 * at));
+    if word & 0xf0f0_f0f0_f0f0_f0f0 != none { None } else { Some((0..8).map(nibble).sum()) }
 }
 
 impl Turn<'_> {
