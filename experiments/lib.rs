@@ -19,6 +19,7 @@ mod jacobi;
 mod job;
 mod listing;
 mod model;
+mod moe;
 mod mps;
 mod nodes;
 mod output;
@@ -58,6 +59,7 @@ fn register() {
         shmem::PROGRAMS,
         collectives::PROGRAMS,
         jacobi::PROGRAMS,
+        moe::PROGRAMS,
         chart::PROGRAMS,
         report::PROGRAMS,
         compare::PROGRAMS,
@@ -77,7 +79,7 @@ fn register() {
         soft_efa::PROGRAMS,
         complete::PROGRAMS,
     ];
-    program::register(programs, &[proxy::STAGES, model::JACOBI]);
+    program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }
 
 /// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.

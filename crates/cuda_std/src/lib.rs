@@ -32,6 +32,7 @@ macro_rules! written {
 pub mod bulk;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
+pub mod fp8;
 pub mod grid;
 pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]
