@@ -224,7 +224,7 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
         if self.last > self.known && self.stop == 0 {
-            match self.ring.wait(self.last - 1) {
+            match self.ring.wait_apart(self.last - 1) {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
             }

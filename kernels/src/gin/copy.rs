@@ -1,5 +1,6 @@
 //! Copies by the lanes of a scope: the loads and stores of a put over NVLink.
 
+use cuda_std::call::by_address;
 use cuda_std::vector::{load_words, opaque_u64, store_words};
 
 /// Vectors of one lane under way.
@@ -9,9 +10,18 @@ const UNROLL: usize = 8;
 ///
 /// # Safety
 /// Both are valid for `bytes`, and do not overlap; nobody else writes either meanwhile.
-// Out of line: a kernel calls it in several places, and each copy of it takes the driver as long to compile as a kernel.
-#[inline(never)]
+#[inline(always)]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    // SAFETY: the caller's contract.
+    unsafe { by_address(copy_any as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
+}
+
+/// Of any length. Out of line: a kernel calls it in several places, and each copy of it takes the driver as long to compile as a kernel.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(never)]
+unsafe fn copy_any(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let alignment = to as u64 | from as u64;
     let (rank, lanes) = (rank as u64, lanes as u64);
     let behind = if alignment.is_multiple_of(16) {
