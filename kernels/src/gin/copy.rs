@@ -12,8 +12,30 @@ const UNROLL: usize = 8;
 /// Both are valid for `bytes`, and do not overlap; nobody else writes either meanwhile.
 #[inline(always)]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    // SAFETY: the caller's contract.
-    unsafe { by_address(copy_any as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
+    // What is at most one access of each lane is copied in place: a call takes as long as the copy.
+    let (each, whole) = (rank as u64, to as u64 | from as u64 | bytes);
+    // SAFETY: the caller's contract; what is copied in place begins below `bytes`, which are as many whole accesses.
+    unsafe {
+        if whole.is_multiple_of(16) && bytes <= lanes as u64 * 16 {
+            one::<4>(to, from, bytes, each * 16);
+        } else if whole.is_multiple_of(8) && bytes <= lanes as u64 * 8 {
+            one::<2>(to, from, bytes, each * 8);
+        } else {
+            by_address(copy_any as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes);
+        }
+    }
+}
+
+/// `W` words from byte `at` on, where that is below `bytes`.
+///
+/// # Safety
+/// As [`copy`]; both are aligned for it.
+#[inline(always)]
+unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64) {
+    if at < bytes {
+        // SAFETY: the caller's contract.
+        unsafe { store_words(to.add(at as usize).cast(), load_words::<W>(from.add(at as usize).cast())) };
+    }
 }
 
 /// Of any length. Out of line: a kernel calls it in several places, and each copy of it takes the driver as long to compile as a kernel.
