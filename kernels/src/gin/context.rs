@@ -21,7 +21,7 @@ pub struct Context<S> {
     /// The newest watermark that this thread has seen.
     pub(super) known: u64,
     /// Stores to other heaps that no fence stands behind.
-    unfenced: bool,
+    pub(super) unfenced: bool,
     /// The first reason that a call of this thread failed, or that the scope has agreed on.
     stop: u64,
     /// The PE that was asked for last, and where its heap is mapped.
@@ -132,7 +132,7 @@ impl<S: Scope> Context<S> {
             // SAFETY: as for `put_nbi`.
             unsafe {
                 let source = (heap + from.offset()) as *const u8;
-                copy(self.world.heap.add(to.offset() as usize), source, from.bytes(), rank, lanes);
+                copy(self.world.at(to.offset()), source, from.bytes(), rank, lanes);
             }
             return self.answer();
         }
@@ -236,7 +236,7 @@ impl<S: Scope> Context<S> {
 
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
-        if self.last > self.known && self.stop == 0 {
+        if self.world.ring_count != 0 && self.last > self.known && self.stop == 0 {
             match self.ring.wait_apart(self.last - 1) {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
@@ -329,8 +329,7 @@ impl<S: Scope> Context<S> {
     pub(super) unsafe fn store_to(&mut self, heap: u64, to: u64, from: u64, bytes: u64) {
         // SAFETY: the caller's contract.
         unsafe {
-            let source = self.world.heap.add(from as usize);
-            copy((heap + to) as *mut u8, source, bytes, self.scope.rank(), self.scope.size());
+            copy((heap + to) as *mut u8, self.world.at(from), bytes, self.scope.rank(), self.scope.size());
         }
         self.stored();
     }

@@ -1,7 +1,7 @@
 //! Copies by the lanes of a scope: the loads and stores of a put over NVLink.
 
 use cuda_std::call::by_address;
-use cuda_std::vector::{load_words, opaque_u64, store_words};
+use cuda_std::vector::{fresh_u32, load_words, opaque_u64, store_words};
 
 /// Vectors of one lane under way.
 const UNROLL: usize = 8;
@@ -13,7 +13,8 @@ const UNROLL: usize = 8;
 #[inline(always)]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     // What is at most one access of each lane is copied in place: a call takes as long as the copy.
-    let (each, whole) = (rank as u64, to as u64 | from as u64 | bytes);
+    // (Addresses are made where they are used: before a loop they would be kept in local memory, and each acquire makes it miss.)
+    let (each, whole) = (fresh_u32(rank) as u64, to as u64 | from as u64 | bytes);
     // SAFETY: the caller's contract; what is copied in place begins below `bytes`, which are as many whole accesses.
     unsafe {
         if whole.is_multiple_of(16) && bytes <= lanes as u64 * 16 {
@@ -21,9 +22,19 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
         } else if whole.is_multiple_of(8) && bytes <= lanes as u64 * 8 {
             one::<2>(to, from, bytes, each * 8);
         } else {
-            by_address(copy_any as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes);
+            copy_apart(to, from, bytes, rank, lanes);
         }
     }
+}
+
+/// As [`copy`], by a call in any case.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub(super) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    // SAFETY: the caller's contract.
+    unsafe { by_address(copy_any as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
 }
 
 /// `W` words from byte `at` on, where that is below `bytes`.
