@@ -3,9 +3,7 @@
 use super::report::{Call, NO_PE};
 use super::{Context, SIGNALS, Scope, Signal, USER_SIGNALS, World};
 use crate::ring::Status;
-use cuda_std::memory::{
-    Word, add_relaxed_sys_u64, fence_acq_rel_sys, load_relaxed_gpu_u64, store_relaxed_gpu_u64,
-};
+use cuda_std::memory::{Word, add_relaxed_sys_u64, fence_acq_rel_sys, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 
 /// Teams of a world: [`TeamKind`].
 pub const TEAMS: usize = 3;
