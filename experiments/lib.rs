@@ -20,6 +20,7 @@ mod job;
 mod listing;
 mod model;
 mod mps;
+mod nccl;
 mod nodes;
 mod output;
 mod program;
@@ -75,6 +76,7 @@ fn register() {
         serve::PROGRAMS,
         soak::PROGRAMS,
         soft_efa::PROGRAMS,
+        nccl::PROGRAMS,
         complete::PROGRAMS,
     ];
     program::register(programs, &[proxy::STAGES, model::JACOBI]);

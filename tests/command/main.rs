@@ -27,6 +27,7 @@ mod lab;
 mod libraries;
 mod model;
 mod mps;
+mod nccl;
 mod pages;
 mod ranks;
 mod report;
