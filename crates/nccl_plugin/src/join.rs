@@ -66,6 +66,7 @@ impl Handle {
 pub struct Listener {
     listener: TcpListener,
     handle: Handle,
+    settings: Arc<Settings>,
 }
 
 /// Addresses of this machine: the loopback first, since nothing leaves the machine by it.
@@ -86,12 +87,12 @@ impl Listener {
     ///
     /// # Errors
     /// The system's.
-    pub fn open() -> Result<Listener, String> {
+    pub fn open(settings: Arc<Settings>) -> Result<Listener, String> {
         let failed = |error: std::io::Error| format!("listening for other ranks: {error}");
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let token = random_token().map_err(|error| error.to_string())?;
-        Ok(Listener { listener, handle: Handle { port, token, addresses: addresses() } })
+        Ok(Listener { listener, handle: Handle { port, token, addresses: addresses() }, settings })
     }
 
     /// What NCCL carries to the other ranks.
@@ -150,14 +151,9 @@ impl TakesRails for Start {
 ///
 /// # Errors
 /// In one line: who is missing, what differs, what could not be opened.
-pub fn join(
-    handles: &[[u8; HANDLE_BYTES]],
-    rank: usize,
-    listener: &Listener,
-    settings: &Arc<Settings>,
-) -> Result<Joined, String> {
+pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) -> Result<Joined, String> {
     static KEYS: AtomicU64 = AtomicU64::new(1);
-    let ranks = handles.len();
+    let (ranks, settings) = (handles.len(), &listener.settings);
     let layout = Layout::of(ranks).ok_or_else(|| format!("{ranks} ranks: this plugin joins at most 1024"))?;
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let first =
@@ -227,7 +223,8 @@ mod tests {
 
     #[test]
     fn handles_survive_nccl() {
-        let listener = Listener::open().expect("a port");
+        let settings = Settings::read(&|_| None).expect("no variables");
+        let listener = Listener::open(Arc::new(settings)).expect("a port");
         let bytes = listener.handle();
         let handle = Handle::decode(&bytes).expect("ours");
         assert_eq!(handle, listener.handle);

@@ -54,8 +54,6 @@ impl Table {
             }
             match driven.turn() {
                 Ok(any) => moved |= any,
-                // A peer that has closed its rails first is no error of ours while nothing is under way; a rail that is dead says so again.
-                Err(_) if driven.is_quiet() => {}
                 Err(why) => driven.coll().fail(&why),
             }
         }

@@ -14,11 +14,6 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What `init` makes.
-struct Plugin {
-    settings: Arc<Settings>,
-}
-
 /// What `createContext` makes.
 struct Context {
     coll: Arc<Coll>,
@@ -86,6 +81,14 @@ unsafe fn set<T>(out: *mut T, value: T) -> Answer {
     Ok(())
 }
 
+/// What `init` gives, and nobody looks at: NCCL's GIN calls `listen` and `connect` with a context of its own, or none.
+static CONTEXT: u8 = 0;
+
+/// What variables say, or why not.
+fn settings() -> Result<Arc<Settings>, Refusal> {
+    Settings::read(&crate::testing::variable).map(Arc::new).map_err(|why| refuse(NcclResult::USAGE, why))
+}
+
 /// Keeps this library loaded: threads of it and of libfabric may outlive NCCL's last communicator by a moment.
 fn stay_loaded() {
     let here = stay_loaded as fn() as *const c_void;
@@ -102,9 +105,9 @@ fn stay_loaded() {
 unsafe extern "C" fn init(out: *mut *mut c_void, _communicator: u64, _log: Logger) -> NcclResult {
     guarded("init", || {
         stay_loaded();
-        let settings = Settings::read(&crate::testing::variable).map_err(|why| refuse(NcclResult::USAGE, why))?;
+        settings()?;
         // SAFETY: NCCL's contract.
-        unsafe { set(out, give(Plugin { settings: Arc::new(settings) })) }
+        unsafe { set(out, (&raw const CONTEXT).cast_mut().cast()) }
     })
 }
 
@@ -152,13 +155,13 @@ unsafe extern "C" fn get_rma_properties(_coll: *mut c_void, out: *mut RmaPropert
 }
 
 unsafe extern "C" fn listen(
-    _plugin: *mut c_void,
+    _context: *mut c_void,
     _device: c_int,
     handle: *mut c_void,
     out: *mut *mut c_void,
 ) -> NcclResult {
     guarded("listen", || {
-        let listener = Listener::open().map_err(|why| refuse(NcclResult::SYSTEM, why))?;
+        let listener = Listener::open(settings()?).map_err(|why| refuse(NcclResult::SYSTEM, why))?;
         // SAFETY: NCCL's contract: a handle has so many bytes.
         unsafe { set(handle.cast::<[u8; HANDLE_BYTES]>(), listener.handle()) }?;
         // SAFETY: NCCL's contract.
@@ -167,7 +170,7 @@ unsafe extern "C" fn listen(
 }
 
 unsafe extern "C" fn connect(
-    plugin: *mut c_void,
+    _context: *mut c_void,
     handles: *mut *mut c_void,
     ranks: c_int,
     rank: c_int,
@@ -178,16 +181,15 @@ unsafe extern "C" fn connect(
         if ranks < 1 || rank < 0 || rank >= ranks || handles.is_null() {
             return Err(refuse(NcclResult::ARGUMENT, format!("rank {rank} of {ranks}")));
         }
-        // SAFETY: NCCL's contract: so many pointers to so many bytes; the handles are of `init` and `listen`.
-        let (plugin, listener, handles) = unsafe {
-            let plugin: &Plugin = look(plugin, "plugin")?;
+        // SAFETY: NCCL's contract: so many pointers to so many bytes; the listener is of `listen`.
+        let (listener, handles) = unsafe {
             let listener: &Listener = look(listener, "listener")?;
             let pointers = std::slice::from_raw_parts(handles, ranks as usize);
             let read = |pointer: &*mut c_void| pointer.cast::<[u8; HANDLE_BYTES]>().as_ref().copied();
-            (plugin, listener, pointers.iter().map(read).collect::<Option<Vec<_>>>())
+            (listener, pointers.iter().map(read).collect::<Option<Vec<_>>>())
         };
         let handles = handles.ok_or_else(|| refuse(NcclResult::ARGUMENT, "a rank has no handle"))?;
-        let joined = join(&handles, rank as usize, listener, &plugin.settings)
+        let joined = join(&handles, rank as usize, listener)
             .map_err(|why| refuse(NcclResult::REMOTE, format!("rank {rank} of {ranks}: {why}")))?;
         // SAFETY: NCCL's contract.
         unsafe { set(out, give(joined)) }
@@ -331,12 +333,9 @@ unsafe extern "C" fn close_listen(listener: *mut c_void) -> NcclResult {
     })
 }
 
-unsafe extern "C" fn finalize(plugin: *mut c_void) -> NcclResult {
-    guarded("finalize", || {
-        // SAFETY: NCCL's contract: of `init`.
-        drop(unsafe { take::<Plugin>(plugin) });
-        Ok(())
-    })
+/// There is nothing left: what was opened has been closed by its own calls.
+unsafe extern "C" fn finalize(_context: *mut c_void) -> NcclResult {
+    NcclResult::SUCCESS
 }
 
 /// A stretch of a region, checked.
