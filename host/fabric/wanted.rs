@@ -80,10 +80,13 @@ impl Fabric {
         matches!(self, Fabric::Libfabric { .. })
     }
 
-    /// Whether programs whose CPU posts take it; modelled and null rails stand under proxies alone.
+    /// Whether programs whose CPU posts take it; modelled, shared and null rails stand under proxies alone.
     #[must_use]
     pub fn serves_cpus(&self) -> bool {
-        !matches!(self, Fabric::Model { .. } | Fabric::Null)
+        match self {
+            Fabric::Libfabric { .. } | Fabric::Verbs { .. } | Fabric::Worst(_) => true,
+            Fabric::Model { .. } | Fabric::Shared | Fabric::Null => false,
+        }
     }
 
     /// By which name its cards are counted ([`crate::discover::cards`]), or none: of these there are as many as one likes.
@@ -92,7 +95,7 @@ impl Fabric {
         match self {
             Fabric::Libfabric { provider, .. } => Some(provider.as_deref()),
             Fabric::Verbs { name, .. } => Some(Some(name)),
-            Fabric::Model { .. } | Fabric::Worst(_) | Fabric::Null => None,
+            Fabric::Model { .. } | Fabric::Worst(_) | Fabric::Shared | Fabric::Null => None,
         }
     }
 
