@@ -9,6 +9,7 @@
 //! the engine raises behind its bytes. Slots are handled as they come, so a weak signal of NCCL overtakes earlier puts where the rails let it; a
 //! strong one waits for all operations before its own.
 
+mod filling;
 mod incoming;
 mod outgoing;
 mod signals;
