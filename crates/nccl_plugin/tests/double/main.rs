@@ -10,7 +10,7 @@ use nccl_ginlab::settings::{COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOU
 use nccl_ginlab::tables::{ncclRmaPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15, ncclRmaPlugin_v16};
 use nccl_ginlab::testing::{PRETEND, set_variables};
 use rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -304,18 +304,13 @@ fn ranks_that_differ_or_are_missing_end_at_connect() {
 #[test]
 fn faults_are_told_and_nobody_waits_for_ever() {
     for fault in ["error:2", "lost:2", "dead:2"] {
-        ranks(2, &[(TIMEOUT, "2")], |rank| {
-            let (source, target) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, 0));
-            let signals = rank.register(64, PTR_HOST, SIGNALS);
-            rank.leave(vec![source, target, signals]);
-        });
         let meeting = Meeting::of(2);
         std::thread::scope(|scope| {
             for me in 0..2 {
                 let meeting = &meeting;
                 scope.spawn(move || {
                     let variables: &[(&str, &str)] =
-                        if me == 0 { &[(TIMEOUT, "2"), (FAULT, fault)] } else { &[(TIMEOUT, "2")] };
+                        if me == 0 { &[(TIMEOUT, "1"), (FAULT, fault)] } else { &[(TIMEOUT, "1")] };
                     let rank = Rank::join(meeting, me, variables).unwrap();
                     let (source, target) = (rank.register(1 << 20, PTR_HOST, 0), rank.register(1 << 20, PTR_HOST, 0));
                     meeting.meet();
