@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// A byte of a payload: another one for each pair, place and round.
 fn byte(from: usize, to: usize, index: usize, round: usize) -> u8 {
-    (index.wrapping_mul(31) ^ index >> 8 ^ from * 17 ^ to * 61 ^ round * 7) as u8
+    (index.wrapping_mul(31) ^ (index >> 8) ^ (from * 17) ^ (to * 61) ^ (round * 7)) as u8
 }
 
 /// Runs ranks as threads.
@@ -62,9 +62,9 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
             };
             let requests: Vec<_> = (0..ranks).map(put).collect();
             expected.iter_mut().take(ranks).for_each(|value| *value += add);
-            for from in 0..ranks {
-                until("a signal", || signals.word(from) >= expected[from]);
-                assert_eq!(signals.word(from), expected[from]);
+            for (from, expected) in expected.iter().enumerate().take(ranks) {
+                until("a signal", || signals.word(from) >= *expected);
+                assert_eq!(signals.word(from), *expected);
                 let came = &target.bytes()[from * STRIDE..][..STRIDE];
                 let wrong =
                     (0..size).filter(|index| came[*index] != byte(from, me, *index, round * 10 + size_index)).count();
