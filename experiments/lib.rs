@@ -19,6 +19,7 @@ mod jacobi;
 mod job;
 mod listing;
 mod model;
+mod moe;
 mod mps;
 mod nccl;
 mod nodes;
@@ -59,6 +60,7 @@ fn register() {
         shmem::PROGRAMS,
         collectives::PROGRAMS,
         jacobi::PROGRAMS,
+        moe::PROGRAMS,
         chart::PROGRAMS,
         report::PROGRAMS,
         compare::PROGRAMS,
@@ -79,7 +81,7 @@ fn register() {
         nccl::PROGRAMS,
         complete::PROGRAMS,
     ];
-    program::register(programs, &[proxy::STAGES, model::JACOBI]);
+    program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }
 
 /// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.

@@ -26,6 +26,7 @@ mod jacobi;
 mod lab;
 mod libraries;
 mod model;
+mod moe;
 mod mps;
 mod nccl;
 mod pages;
