@@ -216,7 +216,10 @@ impl Joined {
             all.push(card.map_err(|why| format!("rank {rank}: {why}"))?);
         }
         self.seat.ask(patience, "connecting rails", move |table| match table.get(key) {
-            Some(driven) => driven.connect(&all),
+            Some(driven) => {
+                driven.record(false);
+                driven.connect(&all)
+            }
             None => Err("its rails have gone".into()),
         })?;
         ranks.finish().map_err(|error| text(&error))

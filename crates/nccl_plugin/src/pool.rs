@@ -54,7 +54,10 @@ impl Table {
             }
             match driven.turn() {
                 Ok(any) => moved |= any,
-                Err(why) => driven.coll().fail(&why),
+                Err(why) => {
+                    driven.coll().fail(&why);
+                    driven.record(false);
+                }
             }
         }
         if !self.closing.is_empty() {
@@ -65,7 +68,7 @@ impl Table {
                 if one.coll().failure().is_none() && !one.is_quiet() && now < *late {
                     return true;
                 }
-                one.end();
+                one.record(true);
                 driven.remove(key);
                 false
             });

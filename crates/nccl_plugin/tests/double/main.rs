@@ -413,7 +413,7 @@ fn records_say_what_went_where() {
         let kinds: Vec<&str> =
             record["trace"].as_array().unwrap().iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
         assert!(["put", "arrival", "get"].iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
-        assert!(record["failure"].is_null());
+        assert!(record["failure"].is_null() && record["ended"] == true);
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
