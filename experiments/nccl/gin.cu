@@ -178,6 +178,8 @@ __global__ void get(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint32
   }
   __syncthreads();
   check(got, bytes / 4, peer, me, round, out);
+  // The peer reads our source until it is here too.
+  meet(comm, gin, out, deadline);
 }
 
 // All to all, `times` times with a barrier before each.
@@ -224,6 +226,8 @@ int main() {
   }
   int gpus = 0;
   CUDA(cudaGetDeviceCount(&gpus));
+  // Cores are for the threads that move bytes, not for one that waits for a kernel.
+  CUDA(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
   CUDA(cudaSetDevice(atoi(variable("LOCAL_RANK", "0")) % gpus));
   int khz = 0;
   CUDA(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, atoi(variable("LOCAL_RANK", "0")) % gpus));

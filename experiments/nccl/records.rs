@@ -31,6 +31,8 @@ pub struct Record {
     rail_transfers: Vec<u64>,
     copies: String,
     failure: Option<String>,
+    /// False where the program has not closed the communicator.
+    ended: bool,
     to: Vec<Flow>,
     from: Vec<Flow>,
     not_recorded: u64,
@@ -134,6 +136,13 @@ fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> 
         .map(|(index, (bytes, transfers))| format!("rail {index}: {transfers} transfers, {bytes} B"))
         .collect();
     writeln!(out, "all ranks, headers of 128 B and answers too: {}", text.join("; "))?;
+    for record in records.iter().filter(|record| !record.ended) {
+        writeln!(
+            out,
+            "rank {} has not closed communicator {}: what it has counted is not here in full",
+            record.rank, record.communicator
+        )?;
+    }
     for record in records.iter().filter(|record| record.failure.is_some()) {
         let why = record.failure.as_deref().unwrap_or_default();
         writeln!(out, "rank {} of communicator {} failed: {why}", record.rank, record.communicator)?;
@@ -142,7 +151,7 @@ fn write_table(records: &[Record], out: &mut impl Write) -> std::io::Result<()> 
 }
 
 /// Whether each put and signal that was sent has arrived, once; otherwise the first difference, in a line. Not asked where a rank has failed or
-/// left no record.
+/// has not ended in order.
 pub fn conservation(records: &[Record]) -> Option<String> {
     let mut all: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records {
@@ -150,7 +159,7 @@ pub fn conservation(records: &[Record]) -> Option<String> {
     }
     for (communicator, members) in all {
         let whole = members.first().is_some_and(|first| members.len() == first.ranks);
-        if !whole || members.iter().any(|record| record.failure.is_some()) {
+        if !whole || members.iter().any(|record| !record.ended || record.failure.is_some()) {
             continue;
         }
         for sender in &members {
@@ -230,6 +239,7 @@ mod tests {
             rail_transfers: vec![2],
             copies: "copies".into(),
             failure: None,
+            ended: true,
             to: to.map(flow).into(),
             from: from.map(flow).into(),
             not_recorded: 0,
@@ -244,8 +254,10 @@ mod tests {
         let bad = [record(0, [1, 2], [1, 3]), record(1, [3, 0], [1, 0])];
         let said = conservation(&bad).expect("a put is missing");
         assert_eq!(said, "communicator c: rank 0 has sent rank 1 2 puts, and 1 have arrived");
-        // A rank that has left nothing says nothing.
+        // A rank that has left nothing says nothing, and neither does one that was cut off.
         assert_eq!(conservation(&bad[..1]), None);
+        let [first, second] = bad;
+        assert_eq!(conservation(&[Record { ended: false, ..first }, second]), None);
     }
 
     #[test]

@@ -1,10 +1,18 @@
 //! [`Copies`] by the CUDA driver, in the context that NCCL's thread had when it connected.
+//!
+//! Words (signals, and puts of 8 bytes) and marks are written by the stream itself where the device can do that (`cuStreamBatchMemOp`): several of
+//! them are one call, and whether a mark is passed is a look at host memory. Otherwise words are copied, and marks are events.
 
 use crate::copies::{Copies, Queue};
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult, CUstream};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words that are written by one call at most.
+const BATCH: usize = 64;
 
 thread_local! {
     /// The context that the thread of the rails has: nobody else sets one there.
@@ -49,52 +57,121 @@ impl Context {
     }
 }
 
+/// Whether the device of the current context lets streams write words.
+fn streams_write() -> bool {
+    let (mut device, mut can) = (0, 0);
+    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+    // SAFETY: locals to write to; a context is current.
+    unsafe {
+        sys::cuCtxGetDevice(&mut device) == CUresult::CUDA_SUCCESS
+            && sys::cuDeviceGetAttribute(&mut can, attribute, device) == CUresult::CUDA_SUCCESS
+            && can == 1
+    }
+}
+
 /// A stream with the marks in it.
 struct Lane {
     stream: CUstream,
-    marks: VecDeque<CUevent>,
-    idle: Vec<CUevent>,
     made: u64,
+    marks: Marks,
+}
+
+/// How marks are made.
+enum Marks {
+    /// The stream writes their numbers here; words that are to be written before the next copy or mark.
+    Word(*mut AtomicU64, Vec<sys::CUstreamBatchMemOpParams>),
+    Events(VecDeque<CUevent>, Vec<CUevent>),
 }
 
 impl Lane {
-    fn new() -> Result<Lane, String> {
+    fn new(word: Option<*mut AtomicU64>) -> Result<Lane, String> {
         let mut stream: CUstream = null_mut();
         // SAFETY: a local to write to; the context is current.
         let result = unsafe { sys::cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
         checked("cuStreamCreate", result)?;
-        Ok(Lane { stream, marks: VecDeque::new(), idle: Vec::new(), made: 0 })
+        let marks = match word {
+            Some(word) => Marks::Word(word, Vec::with_capacity(BATCH)),
+            None => Marks::Events(VecDeque::new(), Vec::new()),
+        };
+        Ok(Lane { stream, made: 0, marks })
+    }
+
+    /// Lets the stream write a word behind what it has. `false` where it does not.
+    fn write(&mut self, address: u64, value: u64) -> Result<bool, String> {
+        let Marks::Word(_, words) = &mut self.marks else { return Ok(false) };
+        let mut word = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
+        word.writeValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+            operation: sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+            address,
+            __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
+                value64: value,
+            },
+            // The default has a barrier before the write: who sees it sees what stands before it.
+            flags: 0,
+            alias: 0,
+        };
+        words.push(word);
+        if words.len() >= BATCH {
+            self.flush()?;
+        }
+        Ok(true)
+    }
+
+    /// Hands the driver what has been gathered: before anything else goes into the stream.
+    fn flush(&mut self) -> Result<(), String> {
+        let Marks::Word(_, words) = &mut self.marks else { return Ok(()) };
+        if words.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: so many words; the stream is of the current context; addresses are those of `put_word` and `mark`.
+        let result = unsafe { sys::cuStreamBatchMemOp_v2(self.stream, words.len() as u32, words.as_mut_ptr(), 0) };
+        words.clear();
+        checked("cuStreamBatchMemOp", result)
     }
 
     fn mark(&mut self) -> Result<u64, String> {
-        let event = match self.idle.pop() {
-            Some(event) => event,
-            None => {
-                let mut event: CUevent = null_mut();
-                // SAFETY: a local to write to; the context is current.
-                let result =
-                    unsafe { sys::cuEventCreate(&mut event, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32) };
-                checked("cuEventCreate", result)?;
-                event
-            }
-        };
-        // SAFETY: both are of the current context.
-        checked("cuEventRecord", unsafe { sys::cuEventRecord(event, self.stream) })?;
-        self.marks.push_back(event);
         self.made += 1;
+        let word = if let Marks::Word(word, _) = &self.marks { Some(*word) } else { None };
+        if let Some(word) = word {
+            self.write(word as u64, self.made)?;
+            self.flush()?;
+            return Ok(self.made);
+        }
+        if let Marks::Events(marks, idle) = &mut self.marks {
+            let event = match idle.pop() {
+                Some(event) => event,
+                None => {
+                    let mut event: CUevent = null_mut();
+                    // SAFETY: a local to write to; the context is current.
+                    let result =
+                        unsafe { sys::cuEventCreate(&mut event, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32) };
+                    checked("cuEventCreate", result)?;
+                    event
+                }
+            };
+            // SAFETY: both are of the current context.
+            checked("cuEventRecord", unsafe { sys::cuEventRecord(event, self.stream) })?;
+            marks.push_back(event);
+        }
         Ok(self.made)
     }
 
     fn passed(&mut self) -> Result<u64, String> {
-        while let Some(&event) = self.marks.front() {
-            // SAFETY: an event of the current context.
-            match unsafe { sys::cuEventQuery(event) } {
-                CUresult::CUDA_ERROR_NOT_READY => break,
-                other => checked("a copy between pinned memory and the GPU", other)?,
+        match &mut self.marks {
+            // SAFETY: pinned memory that is freed behind the lanes. Acquire: who sees the mark sees the bytes that were copied out before.
+            Marks::Word(word, _) => Ok(unsafe { (**word).load(Ordering::Acquire) }),
+            Marks::Events(marks, idle) => {
+                while let Some(&event) = marks.front() {
+                    // SAFETY: an event of the current context.
+                    match unsafe { sys::cuEventQuery(event) } {
+                        CUresult::CUDA_ERROR_NOT_READY => break,
+                        other => checked("a copy between pinned memory and the GPU", other)?,
+                    }
+                    idle.extend(marks.pop_front());
+                }
+                Ok(self.made - marks.len() as u64)
             }
-            self.idle.extend(self.marks.pop_front());
         }
-        Ok(self.made - self.marks.len() as u64)
     }
 }
 
@@ -103,19 +180,30 @@ pub struct CudaCopies {
     context: Context,
     into: Lane,
     out: Lane,
-    /// Words are written by the stream itself, and not by a copy engine.
-    words: bool,
+    /// Two words of pinned memory, for marks; null where marks are events.
+    words: *mut c_void,
 }
 
 impl CudaCopies {
-    /// With two streams in this context, which becomes the calling thread's.
+    /// With two streams in this context, which becomes the calling thread's. `by_stream`: words are written by streams, where they can.
     ///
     /// # Errors
     /// The driver's.
-    pub fn open(context: Context, words: bool) -> Result<CudaCopies, String> {
+    pub fn open(context: Context, by_stream: bool) -> Result<CudaCopies, String> {
         // SAFETY: a context that NCCL keeps longer than its communicators.
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.0) })?;
-        Ok(CudaCopies { context, into: Lane::new()?, out: Lane::new()?, words })
+        BOUND.set(context.0 as usize);
+        let mut words = null_mut();
+        if by_stream && streams_write() {
+            let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+            // SAFETY: a local to write to.
+            checked("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut words, 256, flags) })?;
+            // SAFETY: so many bytes are there.
+            unsafe { std::ptr::write_bytes(words.cast::<u8>(), 0, 256) };
+        }
+        // Lines of their own.
+        let word = |index: usize| (!words.is_null()).then(|| words.cast::<AtomicU64>().wrapping_add(index * 16));
+        Ok(CudaCopies { context, into: Lane::new(word(0))?, out: Lane::new(word(1))?, words })
     }
 }
 
@@ -143,28 +231,28 @@ impl Copies for CudaCopies {
     }
 
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String> {
+        self.into.flush()?;
         // SAFETY: the caller's contract; the stream is of the current context.
         let result = unsafe { sys::cuMemcpyHtoDAsync_v2(device, host as *const _, bytes, self.into.stream) };
         checked(&format!("cuMemcpyHtoDAsync of {bytes} B"), result)
     }
 
     unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
-        if !self.words {
-            // SAFETY: the caller's contract.
-            return unsafe {
-                scratch.write(value);
-                self.put_in(device, scratch as u64, 8)
-            };
+        if self.into.write(device, value)? {
+            return Ok(());
         }
-        // SAFETY: the caller's contract; the stream is of the current context.
-        let result = unsafe { sys::cuStreamWriteValue64_v2(self.into.stream, device, value, 0) };
-        checked("cuStreamWriteValue64", result)
+        // SAFETY: the caller's contract.
+        unsafe {
+            scratch.write(value);
+            self.put_in(device, scratch as u64, 8)
+        }
     }
 
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
-        let stream = if behind_puts { self.into.stream } else { self.out.stream };
+        let lane = if behind_puts { &mut self.into } else { &mut self.out };
+        lane.flush()?;
         // SAFETY: the caller's contract; the stream is of the current context.
-        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(host as *mut _, device, bytes, stream) };
+        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(host as *mut _, device, bytes, lane.stream) };
         checked(&format!("cuMemcpyDtoHAsync of {bytes} B"), result)
     }
 
@@ -183,14 +271,15 @@ impl Copies for CudaCopies {
     }
 
     fn settle(&mut self) {
-        for lane in [&self.into, &self.out] {
+        for lane in [&mut self.into, &mut self.out] {
+            let _ = lane.flush();
             // SAFETY: a stream of the current context. Its errors are those of the calls before.
             let _ = unsafe { sys::cuStreamSynchronize(lane.stream) };
         }
     }
 
     fn name(&self) -> String {
-        let words = if self.words { "; words by the stream" } else { "" };
+        let words = if self.words.is_null() { "" } else { "; words and marks by streams" };
         format!("copies through pinned host memory{words}")
     }
 }
@@ -205,11 +294,17 @@ impl Drop for CudaCopies {
         for lane in [&mut self.into, &mut self.out] {
             // SAFETY: streams and events of the current context, which nobody else knows. Errors have been told by the calls before.
             unsafe {
-                for event in lane.marks.drain(..).chain(lane.idle.drain(..)) {
-                    let _ = sys::cuEventDestroy_v2(event);
+                if let Marks::Events(marks, idle) = &mut lane.marks {
+                    for event in marks.drain(..).chain(idle.drain(..)) {
+                        let _ = sys::cuEventDestroy_v2(event);
+                    }
                 }
                 let _ = sys::cuStreamDestroy_v2(lane.stream);
             }
+        }
+        if !self.words.is_null() {
+            // SAFETY: allocated by `open`, and no stream writes it any more.
+            let _ = unsafe { sys::cuMemFreeHost(self.words) };
         }
     }
 }

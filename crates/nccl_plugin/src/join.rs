@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: [u8; 8] = *b"ginlab01";
+/// Threads that move the bytes of modelled cards, for each communicator.
+const MOST_MOVERS: usize = 2;
 /// Addresses that a handle has room for.
 const ADDRESSES: usize = 8;
 
@@ -174,8 +176,12 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     let coll = Arc::new(Coll::new(rank, layout, number, settings.clone()));
     let immediates = Some(unpolled(layout.ranks));
     let how = RailOptions { immediates, ..RailOptions::default() };
-    let chosen = choose_rails(&settings.fabric, settings.rails, how, &mut ranks, &Device::Emulated)
+    let mut chosen = choose_rails(&settings.fabric, settings.rails, how, &mut ranks, &Device::Emulated)
         .map_err(|error| text(&error))?;
+    // Of cards whose bytes we move ourselves: where cores are left beside a thread of ours and NCCL's two for each rank.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let movers = (cores / (4 * ranks.on_this_machine().len().max(1))).min(MOST_MOVERS);
+    chosen.start_movers(movers).map_err(|error| format!("starting threads that copy: {error}"))?;
     let seat = Seat::take(rank, settings.threads)?;
     let key = KEYS.fetch_add(1, Ordering::Relaxed);
     let start = Start { coll: coll.clone(), chosen: chosen.clone(), context: Context::current() };
@@ -210,7 +216,10 @@ impl Joined {
             all.push(card.map_err(|why| format!("rank {rank}: {why}"))?);
         }
         self.seat.ask(patience, "connecting rails", move |table| match table.get(key) {
-            Some(driven) => driven.connect(&all),
+            Some(driven) => {
+                driven.record(false);
+                driven.connect(&all)
+            }
             None => Err("its rails have gone".into()),
         })?;
         ranks.finish().map_err(|error| text(&error))

@@ -10,11 +10,14 @@ mod coll;
 mod copies;
 mod cuda;
 mod endpoint;
+mod handles;
 mod join;
 mod pool;
 pub mod preload;
+mod puts;
 mod record;
 pub mod settings;
+mod setup;
 pub mod tables;
 #[doc(hidden)]
 pub mod testing;

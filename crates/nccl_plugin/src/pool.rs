@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub type Order = Box<dyn FnOnce(&mut Table) + Send>;
 
 /// Turns without anything before the core is offered to others.
-const PATIENT_TURNS: u32 = 256;
+const PATIENT_TURNS: u32 = 64;
 /// Turns between two looks at orders.
 const ORDERS_EVERY: u32 = 32;
 /// A thread that has had nothing to do for so long sleeps between its looks.
@@ -54,7 +54,10 @@ impl Table {
             }
             match driven.turn() {
                 Ok(any) => moved |= any,
-                Err(why) => driven.coll().fail(&why),
+                Err(why) => {
+                    driven.coll().fail(&why);
+                    driven.record(false);
+                }
             }
         }
         if !self.closing.is_empty() {
@@ -65,7 +68,7 @@ impl Table {
                 if one.coll().failure().is_none() && !one.is_quiet() && now < *late {
                     return true;
                 }
-                one.end();
+                one.record(true);
                 driven.remove(key);
                 false
             });

@@ -144,14 +144,15 @@ struct Record<'a> {
     again: u64,
     copies: &'a str,
     failure: Option<&'a str>,
+    ended: bool,
     to: &'a [Flow],
     from: &'a [Flow],
     not_recorded: u64,
     trace: &'a [Entry],
 }
 
-/// Writes it where records are asked for.
-pub fn write(coll: &Coll, names: &[String], counters: &Counters, copies: &str) {
+/// Writes it where records are asked for: when the ranks have met, and again at the end, which a program that fails may not come to.
+pub fn write(coll: &Coll, names: &[String], counters: &Counters, copies: &str, ended: bool) {
     let Some(folder) = &coll.settings.records else { return };
     let counts = crate::coll::locked(&coll.counts);
     let record = Record {
@@ -167,6 +168,7 @@ pub fn write(coll: &Coll, names: &[String], counters: &Counters, copies: &str) {
         again: counters.again,
         copies,
         failure: coll.failure(),
+        ended,
         to: &counts.to,
         from: &counts.from,
         not_recorded: counts.missed,

@@ -18,7 +18,7 @@ pub const RULE: &str = "GINLAB_RULE";
 pub const TIMEOUT: &str = "GINLAB_TIMEOUT";
 /// Threads that drive rails, of a process.
 pub const THREADS: &str = "GINLAB_NCCL_THREADS";
-/// How single words get into a GPU's memory: `copy` (by its copy engine) or `stream` (by the stream itself).
+/// How single words get into a GPU's memory: `stream` (by the stream itself, where the device can) or `copy` (by its copy engine).
 pub const WORDS: &str = "GINLAB_NCCL_WORDS";
 /// A fault to inject.
 pub const FAULT: &str = "GINLAB_NCCL_FAULT";
@@ -124,8 +124,8 @@ impl Settings {
             fault: get(FAULT).map(|text| text.parse()).transpose()?,
             records: get(RECORDS).map(PathBuf::from),
             stream_words: match get(WORDS).as_deref() {
-                None | Some("copy") => false,
-                Some("stream") => true,
+                None | Some("stream") => true,
+                Some("copy") => false,
                 Some(other) => return Err(format!("{WORDS}: {other:?} is none of copy, stream")),
             },
             pretend_gpu: get(crate::testing::PRETEND).is_some(),

@@ -45,7 +45,7 @@ pub struct SameHostRail {
     peers: Peers,
     movers: Option<Arc<Movers>>,
     /// With the movers, in the order of their posts.
-    jobs: VecDeque<(u64, Arc<Job>)>,
+    jobs: VecDeque<(Transfer, Arc<Job>)>,
     done: Vec<u64>,
     polls: u32,
 }
@@ -93,7 +93,7 @@ impl SameHostRail {
                 }
                 // SAFETY: the caller's contract; the job is reported only when it is done, and `drop` waits for it.
                 let job = unsafe { movers.copy(source, target, t.bytes, t.remote_offset, &file) };
-                self.jobs.push_back((t.token, job));
+                self.jobs.push_back((*t, job));
             }
             _ => {
                 // SAFETY: the caller's contract. They may be the same memory, of a put onto itself.
@@ -141,8 +141,9 @@ impl Rail for SameHostRail {
         if t.bytes > 0 {
             let (target, file) = self.reach(region, t)?;
             let source = (region.address + t.local_offset) as *const u8;
-            if t.immediate.is_none() {
-                // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target.
+            if t.immediate.is_none() || file.is_some() {
+                // SAFETY: checked by `reach`; the caller's contract for the source, and the file keeps the target. Movers do not raise the
+                // immediate: `poll` does, when they have copied.
                 return Ok(unsafe { self.copy(source, target, t, file) });
             }
             // Nobody may see the immediate before the bytes: copied here and now. Modelled cards send theirs by itself.
@@ -172,8 +173,18 @@ impl Rail for SameHostRail {
             self.peers.look();
         }
         completions.extend(self.done.drain(..).map(|token| Completion::Done { token }));
-        while self.jobs.front().is_some_and(|(_, job)| job.is_done()) {
-            completions.extend(self.jobs.pop_front().map(|(token, _)| Completion::Done { token }));
+        while let Some((t, job)) = self.jobs.front()
+            && job.is_done()
+        {
+            let t = *t;
+            // A peer whose queue is full is told at a later poll; what was posted behind waits with it.
+            if let Some(immediate) = t.immediate
+                && !self.peers.signal(&self.name, &t, immediate)?
+            {
+                break;
+            }
+            self.jobs.pop_front();
+            completions.push(Completion::Done { token: t.token });
         }
         self.inbox.take(|value| completions.push(Completion::Immediate { value }));
         Ok(())

@@ -100,6 +100,29 @@ fn bytes_arrive_whole_and_nowhere_else() {
     }
 }
 
+/// Large writes whose bytes movers copy: who polls the immediate finds them.
+#[test]
+fn an_immediate_comes_behind_bytes_that_movers_copy() {
+    let (mut a, mut b) = pair(Some(Arc::new(Movers::start(2).unwrap())));
+    for round in 1..20u32 {
+        bytes(&a).fill(round as u8);
+        let with = Transfer { immediate: Some(round), ..transfer(&b, 0, BYTES as u64 - 64, u64::from(round)) };
+        assert_eq!(write(&mut a, &with).unwrap(), Post::Accepted);
+        let ends = Instant::now() + Duration::from_secs(60);
+        let (mut done, mut told) = (Vec::new(), Vec::new());
+        while told.is_empty() {
+            a.rail.poll(&mut done).unwrap();
+            b.rail.poll(&mut told).unwrap();
+            assert!(Instant::now() < ends);
+        }
+        assert!(matches!(told[..], [Completion::Immediate { value }] if value == round), "{told:?}");
+        assert!(bytes(&b)[..BYTES - 64].iter().all(|byte| *byte == round as u8), "round {round}");
+        if done.is_empty() {
+            completions(&mut a.rail, 1);
+        }
+    }
+}
+
 #[test]
 fn an_immediate_comes_behind_its_bytes_and_a_full_queue_says_again() {
     let (mut a, mut b) = pair(None);

@@ -9,6 +9,7 @@
 //! the engine raises behind its bytes. Slots are handled as they come, so a weak signal of NCCL overtakes earlier puts where the rails let it; a
 //! strong one waits for all operations before its own.
 
+mod filling;
 mod incoming;
 mod outgoing;
 mod signals;
@@ -50,8 +51,8 @@ pub trait Driven {
     fn is_quiet(&self) -> bool;
     /// Its communicator.
     fn coll(&self) -> &Arc<Coll>;
-    /// Leaves the record, where one is asked for.
-    fn end(&mut self);
+    /// Leaves the record, where one is asked for; `ended`: nothing more will be counted.
+    fn record(&mut self, ended: bool);
 }
 
 /// See the module.
@@ -236,9 +237,9 @@ impl<R: Rail> Driven for Endpoint<R> {
         &self.coll
     }
 
-    fn end(&mut self) {
+    fn record(&mut self, ended: bool) {
         let names: Vec<String> = self.engine.rails().map(|rail| rail.name().to_owned()).collect();
-        record::write(&self.coll, &names, &self.engine.counters(), &self.copies.name());
+        record::write(&self.coll, &names, &self.engine.counters(), &self.copies.name(), ended);
     }
 }
 

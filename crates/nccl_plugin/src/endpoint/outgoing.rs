@@ -1,11 +1,11 @@
 //! From operations to slots on the rails.
 
 use super::{Driven, Endpoint, LANDING, OUTGOING};
-use crate::coll::{Operation, Place, Request, Source, What, locked, now_ns};
+use crate::coll::{Operation, Request, What, locked, now_ns};
 use crate::copies::Queue;
 use crate::record::Entry;
 use crate::settings::Fault;
-use crate::wire::{HEADER, Header, Kind, Layout, NAMES};
+use crate::wire::{Layout, NAMES};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
 use kernels::command::{Command, Opcode, signal_immediate};
@@ -16,20 +16,20 @@ use std::sync::Arc;
 const FILL_AT_ONCE: usize = 128 << 10;
 
 /// An operation whose slots are being filled.
-struct Sending {
-    operation: Operation,
-    number: u64,
-    parts: u32,
-    next: u32,
+pub(super) struct Sending {
+    pub operation: Operation,
+    pub number: u64,
+    pub parts: u32,
+    pub next: u32,
 }
 
 /// A slot that is on its way, and who is told when it has gone.
 pub(super) struct Part {
-    peer: usize,
-    slot: usize,
-    bytes: usize,
-    request: Option<Arc<Request>>,
-    note: Option<Box<Entry>>,
+    pub peer: usize,
+    pub slot: usize,
+    pub bytes: usize,
+    pub request: Option<Arc<Request>>,
+    pub note: Option<Box<Entry>>,
 }
 
 /// A slot of ours at a peer.
@@ -42,8 +42,8 @@ struct Slot {
 }
 
 /// One peer.
-struct Peer {
-    queue: VecDeque<Sending>,
+pub(super) struct Peer {
+    pub queue: VecDeque<Sending>,
     free: VecDeque<usize>,
     slots: Vec<Slot>,
     /// How often each has been given back.
@@ -53,25 +53,25 @@ struct Peer {
 
 /// A get that has not been answered in full.
 pub(super) struct Wanted {
-    request: Arc<Request>,
-    left: u64,
-    note: Option<Box<Entry>>,
-    peer: usize,
+    pub request: Arc<Request>,
+    pub left: u64,
+    pub note: Option<Box<Entry>>,
+    pub peer: usize,
 }
 
 /// See the module.
 pub(super) struct Outgoing {
-    peers: Vec<Peer>,
+    pub peers: Vec<Peer>,
     /// Slots whose bytes come out of a GPU, by mark.
-    copying: VecDeque<(u64, Part)>,
+    pub copying: VecDeque<(u64, Part)>,
     /// Slots that are filled.
-    ready: VecDeque<Part>,
+    pub ready: VecDeque<Part>,
     /// Slots of peers that we are done with.
     returning: VecDeque<(usize, usize)>,
     /// By ticket.
     flights: VecDeque<(u64, Part)>,
-    gets: HashMap<u64, Wanted>,
-    last_get: u64,
+    pub gets: HashMap<u64, Wanted>,
+    pub last_get: u64,
     /// Slots for this rank itself.
     pub own: Vec<usize>,
 }
@@ -230,110 +230,6 @@ impl<R: Rail> Endpoint<R> {
             }
         }
         Ok(moved)
-    }
-
-    /// Fills one; how many bytes it holds.
-    fn fill_slot(&mut self, peer: usize, slot: usize) -> Result<usize, String> {
-        let target = self.slot(true, peer, slot);
-        let room = self.layout.room as u64;
-        let traces = self.coll.settings.trace > 0;
-        let Outgoing { peers, gets, last_get, .. } = &mut self.out;
-        let queue = &mut peers[peer].queue;
-        let Some(sending) = queue.front_mut() else { return Ok(0) };
-        let Sending { operation, number, parts, next } = sending;
-        let start = u64::from(*next) * room;
-        let mut header = Header {
-            kind: Kind::Put,
-            signals: false,
-            strong: false,
-            context: operation.context,
-            bytes: 0,
-            number: *number,
-            parts: *parts,
-            at: Place::default(),
-            then: Place::default(),
-            add: 0,
-            total: 0,
-            get: 0,
-            at_ns: operation.at_ns,
-        };
-        *next += 1;
-        let last = *next == *parts;
-        let mut note = (traces && last).then(|| {
-            Box::new(Entry {
-                kind: "put",
-                peer,
-                number: *number,
-                context: operation.context,
-                bytes: 0,
-                asked_ns: operation.at_ns,
-                done_ns: 0,
-                signal: None,
-            })
-        });
-        let mut source: Option<Source> = None;
-        let mut request = Some(operation.request.clone());
-        match operation.what {
-            What::Put { from, bytes, to, signal } => {
-                let length = room.min(bytes - start.min(bytes));
-                (header.bytes, header.total) = (length as u32, bytes);
-                header.at = Place { region: to.region, offset: to.offset + start };
-                if let Some(signal) = signal {
-                    (header.signals, header.strong) = (true, signal.strong);
-                    (header.then, header.add) = (signal.at, signal.add);
-                }
-                if let Some(note) = &mut note {
-                    note.bytes = bytes;
-                    note.signal = signal.map(|signal| (signal.at.region, signal.at.offset, 0));
-                }
-                source = Some(Source { address: from.address + start, ..from });
-            }
-            What::Answer { from, bytes, to, get } => {
-                let length = room.min(bytes - start.min(bytes));
-                (header.kind, header.bytes, header.total, header.get) = (Kind::Answer, length as u32, bytes, get);
-                header.at = Place { region: to.region, offset: to.offset + start };
-                source = Some(Source { address: from.address + start, ..from });
-                (request, note) = (None, None);
-            }
-            What::Get { from, bytes, to } => {
-                *last_get += 1;
-                (header.kind, header.total, header.get) = (Kind::Get, bytes, *last_get);
-                (header.at, header.then) = (from, to);
-                if let Some(note) = &mut note {
-                    (note.kind, note.bytes) = ("get", bytes);
-                }
-                // It is complete when the answer is here.
-                let wanted = Wanted { request: operation.request.clone(), left: bytes, note: note.take(), peer };
-                gets.insert(*last_get, wanted);
-                request = None;
-            }
-        }
-        if last {
-            queue.pop_front();
-        }
-        // SAFETY: a slot of ours that nobody uses: its last write is complete and the peer is done with it.
-        unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
-        let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, request, note };
-        let body = target.wrapping_add(HEADER);
-        match source {
-            Some(source) if header.bytes > 0 && source.cuda => {
-                // SAFETY: NCCL's memory, inside a region that was checked when it was asked for and is there until its request is
-                // complete; the slot is ours until then.
-                unsafe { self.copies.take_out(body as u64, source.address, header.bytes as usize, false) }
-                    .map_err(|why| format!("reading {} B for rank {peer}: {why}", header.bytes))?;
-                let mark = self.copies.mark(Queue::Out)?;
-                self.out.copying.push_back((mark, part));
-            }
-            Some(source) if header.bytes > 0 => {
-                // SAFETY: as above, of the host's memory.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(source.address as *const u8, body, header.bytes as usize);
-                }
-                self.out.ready.push_back(part);
-            }
-            _ => self.out.ready.push_back(part),
-        }
-        Ok(header.bytes as usize)
     }
 
     /// Slots whose bytes have come out of the GPU.

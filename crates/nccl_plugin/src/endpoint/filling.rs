@@ -1,0 +1,115 @@
+//! How a slot is filled: its header, and its bytes by memcpy or by the GPU's copy engine.
+
+use super::Endpoint;
+use super::outgoing::{Outgoing, Part, Sending, Wanted};
+use crate::coll::{Place, Source, What};
+use crate::copies::Queue;
+use crate::record::Entry;
+use crate::wire::{HEADER, Header, Kind};
+use ginlab_fabric::Rail;
+
+impl<R: Rail> Endpoint<R> {
+    /// Fills one; how many bytes it holds.
+    pub(super) fn fill_slot(&mut self, peer: usize, slot: usize) -> Result<usize, String> {
+        let target = self.slot(true, peer, slot);
+        let room = self.layout.room as u64;
+        let traces = self.coll.settings.trace > 0;
+        let Outgoing { peers, gets, last_get, .. } = &mut self.out;
+        let queue = &mut peers[peer].queue;
+        let Some(sending) = queue.front_mut() else { return Ok(0) };
+        let Sending { operation, number, parts, next } = sending;
+        let start = u64::from(*next) * room;
+        let mut header = Header {
+            kind: Kind::Put,
+            signals: false,
+            strong: false,
+            context: operation.context,
+            bytes: 0,
+            number: *number,
+            parts: *parts,
+            at: Place::default(),
+            then: Place::default(),
+            add: 0,
+            total: 0,
+            get: 0,
+            at_ns: operation.at_ns,
+        };
+        *next += 1;
+        let last = *next == *parts;
+        let mut note = (traces && last).then(|| {
+            Box::new(Entry {
+                kind: "put",
+                peer,
+                number: *number,
+                context: operation.context,
+                bytes: 0,
+                asked_ns: operation.at_ns,
+                done_ns: 0,
+                signal: None,
+            })
+        });
+        let mut source: Option<Source> = None;
+        let mut request = Some(operation.request.clone());
+        match operation.what {
+            What::Put { from, bytes, to, signal } => {
+                let length = room.min(bytes - start.min(bytes));
+                (header.bytes, header.total) = (length as u32, bytes);
+                header.at = Place { region: to.region, offset: to.offset + start };
+                if let Some(signal) = signal {
+                    (header.signals, header.strong) = (true, signal.strong);
+                    (header.then, header.add) = (signal.at, signal.add);
+                }
+                if let Some(note) = &mut note {
+                    note.bytes = bytes;
+                    note.signal = signal.map(|signal| (signal.at.region, signal.at.offset, 0));
+                }
+                source = Some(Source { address: from.address + start, ..from });
+            }
+            What::Answer { from, bytes, to, get } => {
+                let length = room.min(bytes - start.min(bytes));
+                (header.kind, header.bytes, header.total, header.get) = (Kind::Answer, length as u32, bytes, get);
+                header.at = Place { region: to.region, offset: to.offset + start };
+                source = Some(Source { address: from.address + start, ..from });
+                (request, note) = (None, None);
+            }
+            What::Get { from, bytes, to } => {
+                *last_get += 1;
+                (header.kind, header.total, header.get) = (Kind::Get, bytes, *last_get);
+                (header.at, header.then) = (from, to);
+                if let Some(note) = &mut note {
+                    (note.kind, note.bytes) = ("get", bytes);
+                }
+                // It is complete when the answer is here.
+                let wanted = Wanted { request: operation.request.clone(), left: bytes, note: note.take(), peer };
+                gets.insert(*last_get, wanted);
+                request = None;
+            }
+        }
+        if last {
+            queue.pop_front();
+        }
+        // SAFETY: a slot of ours that nobody uses: its last write is complete and the peer is done with it.
+        unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
+        let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, request, note };
+        let body = target.wrapping_add(HEADER);
+        match source {
+            Some(source) if header.bytes > 0 && source.cuda => {
+                // SAFETY: NCCL's memory, inside a region that was checked when it was asked for and is there until its request is
+                // complete; the slot is ours until then.
+                unsafe { self.copies.take_out(body as u64, source.address, header.bytes as usize, false) }
+                    .map_err(|why| format!("reading {} B for rank {peer}: {why}", header.bytes))?;
+                let mark = self.copies.mark(Queue::Out)?;
+                self.out.copying.push_back((mark, part));
+            }
+            Some(source) if header.bytes > 0 => {
+                // SAFETY: as above, of the host's memory.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(source.address as *const u8, body, header.bytes as usize);
+                }
+                self.out.ready.push_back(part);
+            }
+            _ => self.out.ready.push_back(part),
+        }
+        Ok(header.bytes as usize)
+    }
+}

@@ -1,0 +1,218 @@
+//! One rank as NCCL 2.32.3 drives it, by the table of v16.
+
+use nccl_ginlab::abi::{NcclResult, Properties, RmaConfig, RmaProperties, SIGNAL_ADD, SIGNAL_INC};
+use nccl_ginlab::tables::ncclRmaPlugin_v16;
+use nccl_ginlab::testing::set_variables;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub const PATIENCE: Duration = Duration::from_secs(100);
+pub const OK: NcclResult = NcclResult::SUCCESS;
+/// As NCCL registers its own signals.
+pub const SIGNALS: u64 = 3;
+
+/// What ranks share beside the plugin.
+pub struct Meeting {
+    pub ranks: usize,
+    pub handles: Mutex<Vec<[u8; 128]>>,
+    pub come: AtomicUsize,
+}
+
+impl Meeting {
+    pub fn of(ranks: usize) -> Arc<Meeting> {
+        Arc::new(Meeting { ranks, handles: Mutex::new(vec![[0; 128]; ranks]), come: AtomicUsize::new(0) })
+    }
+
+    pub fn meet(&self) {
+        let mine = self.come.fetch_add(1, Ordering::AcqRel);
+        let all = (mine / self.ranks + 1) * self.ranks;
+        until("the other ranks", || self.come.load(Ordering::Acquire) >= all);
+    }
+}
+
+pub fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let late = Instant::now() + PATIENCE;
+    while !there() {
+        assert!(Instant::now() < late, "waited for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// One rank as NCCL drives it, by the table of v16.
+pub struct Rank {
+    pub meeting: Arc<Meeting>,
+    pub me: usize,
+    pub plugin: *mut c_void,
+    pub coll: *mut c_void,
+    pub context: *mut c_void,
+}
+
+/// Memory with its registration.
+pub struct Memory {
+    pub words: Vec<u64>,
+    pub handle: *mut c_void,
+}
+
+impl Memory {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes; the test reads them when they have arrived.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.words.len() * 8) }
+    }
+
+    pub fn word(&self, index: usize) -> u64 {
+        // SAFETY: a word of ours, which the plugin writes.
+        unsafe { AtomicU64::from_ptr(self.words.as_ptr().add(index).cast_mut()) }.load(Ordering::Acquire)
+    }
+}
+
+impl Rank {
+    pub fn join(meeting: &Arc<Meeting>, me: usize, variables: &[(&str, &str)]) -> Result<Rank, NcclResult> {
+        let table = &ncclRmaPlugin_v16;
+        set_variables(variables);
+        let mut rank = Rank { meeting: meeting.clone(), me, plugin: null_mut(), coll: null_mut(), context: null_mut() };
+        let (mut listener, mut handle) = (null_mut(), [0u8; 128]);
+        // SAFETY: as NCCL calls them.
+        unsafe {
+            assert_eq!((table.init)(&mut rank.plugin, 7, None), OK);
+            // NCCL's GIN calls what follows with a context of its own.
+            assert!(!rank.plugin.is_null());
+            let mut devices = 0;
+            assert_eq!(((table.devices)(&mut devices), devices), (OK, 1));
+            let mut properties = std::mem::zeroed::<Properties>();
+            assert_eq!((table.get_properties)(0, &mut properties), OK);
+            assert_eq!((CStr::from_ptr(properties.name), properties.device_type), (c"ginlab", 2));
+            assert_eq!((table.get_properties)(1, &mut properties), NcclResult::ARGUMENT);
+            assert_eq!((table.listen)(null_mut(), 0, handle.as_mut_ptr().cast(), &mut listener), OK);
+            meeting.handles.lock().unwrap()[me] = handle;
+            meeting.meet();
+            let mut handles = meeting.handles.lock().unwrap().clone();
+            let mut pointers: Vec<*mut c_void> = handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
+            let (ranks, me) = (meeting.ranks as c_int, me as c_int);
+            let joined = (table.connect)(null_mut(), pointers.as_mut_ptr(), ranks, me, listener, &mut rank.coll);
+            assert_eq!((table.close_listen)(listener), OK);
+            if joined != OK {
+                assert_eq!((table.finalize)(rank.plugin), OK);
+                return Err(joined);
+            }
+            let mut said = RmaProperties { flushes_all_puts_on_any_signal: true };
+            assert_eq!((table.get_rma_properties)(rank.coll, &mut said), OK);
+            assert!(!said.flushes_all_puts_on_any_signal);
+            let mut config = RmaConfig { contexts: 4, traffic_class: -1, rank_stride: 1 };
+            assert_eq!((table.create_context)(rank.coll, &mut config, &mut rank.context), OK);
+        }
+        Ok(rank)
+    }
+
+    pub fn register(&self, bytes: usize, kind: c_int, flags: u64) -> Memory {
+        let mut memory = Memory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
+        let (address, length) = (memory.words.as_mut_ptr().cast(), memory.words.len() * 8);
+        // SAFETY: as NCCL calls it; the test keeps the memory until `leave`.
+        let result =
+            unsafe { (ncclRmaPlugin_v16.reg_mr_sym)(self.coll, address, length, kind, flags, &mut memory.handle) };
+        assert_eq!(result, OK);
+        memory
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "NCCL's")]
+    pub fn put(
+        &self,
+        from: (&Memory, u64),
+        bytes: usize,
+        to: (&Memory, u64),
+        peer: usize,
+        signal: Option<(&Memory, u64, u64, bool)>,
+    ) -> *mut c_void {
+        let mut request = null_mut();
+        let context = (from.1 % 3) as c_int;
+        let peer = peer as u32;
+        // SAFETY: as NCCL calls them.
+        let result = unsafe {
+            let table = &ncclRmaPlugin_v16;
+            let (source, target) = if bytes == 0 { (null_mut(), null_mut()) } else { (from.0.handle, to.0.handle) };
+            match signal {
+                None => (table.iput)(self.context, context, from.1, source, bytes, to.1, target, peer, 0, &mut request),
+                Some((at, offset, add, strong)) => {
+                    let operation = if add == 1 { SIGNAL_INC } else { SIGNAL_ADD };
+                    (table.iput_signal)(
+                        self.context,
+                        context,
+                        from.1,
+                        source,
+                        bytes,
+                        to.1,
+                        target,
+                        peer,
+                        offset,
+                        at.handle,
+                        add,
+                        operation,
+                        strong,
+                        0,
+                        &mut request,
+                    )
+                }
+            }
+        };
+        assert_eq!(result, OK);
+        request
+    }
+
+    pub fn get(&self, from: (&Memory, u64), bytes: usize, to: (&Memory, u64), peer: usize) -> *mut c_void {
+        let mut request = null_mut();
+        // SAFETY: as NCCL calls it.
+        let result = unsafe {
+            (ncclRmaPlugin_v16.iget)(
+                self.context,
+                1,
+                from.1,
+                from.0.handle,
+                bytes,
+                to.1,
+                to.0.handle,
+                peer as u32,
+                0,
+                &mut request,
+            )
+        };
+        assert_eq!(result, OK);
+        request
+    }
+
+    /// Once.
+    pub fn test(&self, request: *mut c_void) -> (NcclResult, bool) {
+        let mut done = -1;
+        // SAFETY: as NCCL calls it.
+        let result = unsafe { (ncclRmaPlugin_v16.test)(self.coll, request, &mut done) };
+        (result, done == 1)
+    }
+
+    pub fn wait(&self, request: *mut c_void) {
+        until("a request", || {
+            let (result, done) = self.test(request);
+            assert_eq!(result, OK);
+            done
+        });
+    }
+
+    pub fn leave(self, memories: Vec<Memory>) {
+        self.meeting.meet();
+        let table = &ncclRmaPlugin_v16;
+        // SAFETY: as NCCL calls them.
+        unsafe {
+            assert_eq!((table.destroy_context)(self.context), OK);
+            for memory in &memories {
+                assert_eq!((table.dereg_mr_sym)(self.coll, memory.handle), OK);
+            }
+            assert_eq!((table.close_coll)(self.coll), OK);
+            assert_eq!((table.finalize)(self.plugin), OK);
+        }
+    }
+}
