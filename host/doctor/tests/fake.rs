@@ -80,6 +80,7 @@ impl Fake {
                         name: "NVIDIA B200".into(),
                         dma_buf: true,
                         gpu_direct_rdma: true,
+                        gpu_direct_virtual: true,
                         concurrent_managed: true,
                     })
                     .collect(),
