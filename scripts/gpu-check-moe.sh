@@ -25,7 +25,7 @@ for np in $pes; do
     step 60 "check-mapped-$np" --np "$np" --path nvlink "${small[@]}" --scope warp,block --type fp8,bf16
     step 60 "check-p5-$np" --np "$np" --path rails -p model:p5 --rails 2 "${small[@]}" --scope warp,block
     # Nodes of half of the PEs each, where that is more than one.
-    step 90 "check-worst-$np" --np "$np" --node-size "$node" -p worst:seed=$np "${small[@]}"
+    step 90 "check-worst-$np" --np "$np" --node-size "$node" -p worst:seed="$np" "${small[@]}"
 done
 for np in $pes; do
     node=$((np / 2))

@@ -102,6 +102,9 @@ pub fn capabilities(machine: &Machine) -> Checked {
             "see gpu-direct and gpu-register: the card does not reach GPU memory",
         );
     }
+    if has_gpu && machine.asked.trials.iter().flatten().any(|trial| trial.gpu && trial.outcome.is_err()) {
+        return warn(found, "see gpu-register and gpu-direct: what the provider claims is not so");
+    }
     if has_gpu && domains.iter().any(|listed| listed.cuda_memory == Some(false)) {
         return warn(
             format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),

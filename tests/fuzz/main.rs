@@ -7,6 +7,8 @@
 //! cargo test --test fuzz                                                   10^6 inputs for each parser (slow ones: a part)
 //! GINLAB_FUZZ_INPUTS=100000000 cargo test --test fuzz -- --ignored         as many as you like for each, slow ones too
 //! GINLAB_FUZZ_SEED=7 GINLAB_FUZZ_INPUTS=... cargo test --test fuzz -- --ignored      others than yesterday
+//! GINLAB_FUZZ_ONLY=handshake GINLAB_FUZZ_THREADS=1 ...                                the parsers of this name, on so many threads
+//! scripts/fuzz.sh FOLDER                                                              10^7 of each in a release, one parser behind the other
 //! ```
 //!
 //! The parsers and their samples are in `parsers.rs`. A failure prints the input.
@@ -206,7 +208,8 @@ fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
         }
     };
     std::thread::scope(|scope| {
-        let threads = std::thread::available_parallelism().map_or(2, |count| count.get());
+        let all = std::thread::available_parallelism().map_or(2, |count| count.get());
+        let threads = number("GINLAB_FUZZ_THREADS", all as u64) as usize;
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         for thread in threads {
             assert!(thread.join().is_ok(), "see above");
@@ -214,11 +217,19 @@ fn fuzz(seed: u64, inputs: impl Fn(&Parser) -> u64 + Sync) {
     });
     for ((parser, taken), nanoseconds) in PARSERS.iter().zip(taken).zip(spent) {
         let (taken, all) = (taken.into_inner() as u64, inputs(parser));
+        if all == 0 {
+            continue;
+        }
         let seconds = nanoseconds.into_inner() as f64 / 1e9;
         println!("{}: {all} inputs, {taken} of them taken, {seconds:.1} s of one core", parser.name);
         // Both ways through the parser were seen.
         assert!(all < 1000 || (taken > 0 && taken < all), "{}: {taken} of {all} inputs were taken", parser.name);
     }
+}
+
+/// A number of the environment.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
 }
 
 #[test]
@@ -229,10 +240,9 @@ fn spoilt_inputs_neither_panic_nor_take_memory() {
 #[test]
 #[ignore = "as long as GINLAB_FUZZ_INPUTS says"]
 fn many_more_inputs() {
-    let number = |name: &str, default: u64| {
-        std::env::var(name)
-            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
-    };
     let (inputs, seed) = (number("GINLAB_FUZZ_INPUTS", 10 * INPUTS), number("GINLAB_FUZZ_SEED", 1));
-    fuzz(seed, |_| inputs);
+    let only = std::env::var("GINLAB_FUZZ_ONLY").unwrap_or_default();
+    let is_meant = |parser: &Parser| parser.name.contains(&only);
+    assert!(PARSERS.iter().any(is_meant), "GINLAB_FUZZ_ONLY={only:?} names no parser");
+    fuzz(seed, |parser| if is_meant(parser) { inputs } else { 0 });
 }

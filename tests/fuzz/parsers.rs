@@ -196,7 +196,7 @@ pub const PARSERS: &[Parser] = &[
             let spec = text.split_once(',').is_some_and(|(_, words)| card_model::Spec::parse(words).is_ok());
             !matches!(text.parse::<Fabric>(), Ok(Fabric::Libfabric { .. }) | Err(_)) || spec
         },
-        slowness: 4,
+        slowness: 100,
     },
     Parser {
         name: "profiles of modelled cards (TOML)",
@@ -218,7 +218,7 @@ pub const PARSERS: &[Parser] = &[
             "é",
         ],
         parse: |bytes| Profile::read(&text(bytes)).is_ok_and(|profiles| !profiles.is_empty()),
-        slowness: 100,
+        slowness: 400,
     },
     Parser {
         name: "rows (report, chart, compare)",

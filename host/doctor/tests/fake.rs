@@ -90,7 +90,7 @@ impl Fake {
             xids: Some(Vec::new()),
             mps: None,
             ptx: Some("1.96.0, LLVM 22".into()),
-            registered: Some(Ok("8 cards take GPU memory by dma-buf".into())),
+            registered: Some(Ok(format!("{cards} cards take GPU memory by dma-buf"))),
             trials: Some(vec![trial(false, Ok(())), trial(true, Ok(()))]),
         };
         let wanted = Wanted { developer: true, ..Wanted::default() };

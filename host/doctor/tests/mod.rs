@@ -104,6 +104,9 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         "GPU memory (FI_HMEM) claimed, by CUDA copies of the provider: payloads in GPU memory are staged",
         copies,
     ),
+    ("rma", State::Warn, "GPU memory (FI_HMEM) claimed, and a write failed", |fake| {
+        fake.asked.trials = Some(vec![trial(false, Ok(())), trial(true, Err("registering 2 MiB: Bad address".into()))]);
+    }),
     ("rma", State::Warn, "2 MiB in 900 us, 270 staged through the host): no faster than through the host", |fake| {
         let slow = Trial { paces: Some(fake::paces(900, 270)), ..trial(true, Ok(())) };
         fake.asked.trials = Some(vec![trial(false, Ok(())), slow]);
