@@ -69,6 +69,40 @@ impl Ring {
         pushed
     }
 
+    /// As [`push_words`](Ring::push_words) to this block's ring ([`Ring::of_block`]), out of line. What is known of free slots is kept by the caller, 0
+    /// at first; the ring is read where it is needed. For kernels that push seldom: a ring in their registers leaves none for the rest.
+    ///
+    /// # Safety
+    /// As for [`Ring::of_block`].
+    ///
+    /// # Errors
+    /// As [`push_words`](Ring::push_words).
+    #[inline(always)]
+    pub(crate) unsafe fn push_of_block(
+        (rings, count): (*const Ring, u32),
+        free_below: &mut u64,
+        behind: Behind,
+        words: Words,
+    ) -> Result<u64, Status> {
+        #[inline(never)]
+        unsafe fn push(
+            rings: *const Ring,
+            count: u32,
+            free_below: u64,
+            words: Words,
+            behind: Behind,
+        ) -> (Result<u64, Status>, u64) {
+            // SAFETY: the caller's contract.
+            let mut ring = Ring { free_below, ..unsafe { Ring::of_block(rings, count) } };
+            (ring.push_words(behind, words, &mut ()), ring.free_below)
+        }
+        // SAFETY: the caller's contract.
+        let (pushed, known) =
+            unsafe { by_address(push as unsafe fn(_, _, _, _, _) -> _)(rings, count, *free_below, words, behind) };
+        *free_below = known;
+        pushed
+    }
+
     /// Pushes one command of each active lane and returns the lane's ticket.
     ///
     /// The active lanes of a warp that hold the same ring take adjacent tickets by one add, so that their stores coalesce. Lanes may
