@@ -132,9 +132,13 @@ fn name_what_is_called(statements: &mut [String]) {
         let known = names.len();
         for statement in statements.iter() {
             let words: Vec<&str> = statement.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect();
-            if let ["mov.b64", register, value] = words[..] {
-                let name = if value.starts_with("_R") { Some(value.to_owned()) } else { names.get(value).cloned() };
-                name.map(|name| names.insert(register.to_owned(), name));
+            // Of two that are chosen from (`selp`) the first stands for both: they are ways to do the same.
+            if let ["mov.b64" | "selp.b64", register, values @ ..] = &words[..] {
+                let name = |value: &&str| {
+                    if value.starts_with("_R") { Some((*value).to_owned()) } else { names.get(*value).cloned() }
+                };
+                let found = values.iter().find_map(name);
+                found.map(|name| names.insert((*register).to_owned(), name));
             }
         }
         if names.len() == known {
