@@ -33,6 +33,7 @@ pub mod bulk;
 pub mod call;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
+pub mod fp8;
 pub mod grid;
 pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]
