@@ -38,22 +38,14 @@ impl Ring {
     /// # Errors
     /// As [`wait`](Ring::wait).
     #[inline(always)]
-    pub(crate) unsafe fn wait_of_block(
-        (rings, count): (*const Ring, u32),
-        free_below: &mut u64,
-        ticket: u64,
-    ) -> Result<u64, Status> {
+    pub(crate) unsafe fn wait_of_block((rings, count): (*const Ring, u32), ticket: u64) -> Result<u64, Status> {
         #[inline(never)]
-        unsafe fn wait(rings: *const Ring, count: u32, free_below: u64, ticket: u64) -> (Result<u64, Status>, u64) {
+        unsafe fn wait(rings: *const Ring, count: u32, ticket: u64) -> Result<u64, Status> {
             // SAFETY: the caller's contract.
-            let mut ring = Ring { free_below, ..unsafe { Ring::of_block(rings, count) } };
-            (ring.wait(ticket), ring.free_below)
+            unsafe { Ring::of_block(rings, count) }.wait(ticket)
         }
         // SAFETY: the caller's contract.
-        let (waited, known) =
-            unsafe { by_address(wait as unsafe fn(_, _, _, _) -> _)(rings, count, *free_below, ticket) };
-        *free_below = known;
-        waited
+        unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(rings, count, ticket) }
     }
 
     /// As [`wait`](Ring::wait), for a study that wants to know more of it.

@@ -63,7 +63,6 @@ impl Ring {
         // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
         // lie in local memory, where each acquire makes its fields miss.
         let copy = core::hint::black_box(*self);
-        let push_copy = by_address(push_copy as fn(_, _, _) -> _);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
         pushed
