@@ -94,7 +94,7 @@ impl<S: Scope> Context<S> {
         self.scope.sync();
         if heap == 0 {
             if sets {
-                return self.cannot_set(Call::PutSignal, signal, pe);
+                return self.cannot_set(Call::PutSignal, pe, from.bytes());
             }
             self.check_added(Call::PutSignal, pe, value)?;
             let number = immediate(signal, value);
@@ -144,15 +144,15 @@ impl<S: Scope> Context<S> {
     pub fn signal_set(&mut self, signal: Signal, value: u64, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Signal, pe, signal.0 as u64, signal.0 < USER_SIGNALS)?;
         if heap == 0 {
-            return self.cannot_set(Call::Signal, signal, pe);
+            return self.cannot_set(Call::Signal, pe, signal.0 as u64);
         }
         self.change(heap, signal, value, true);
         self.answer()
     }
 
     #[inline(always)]
-    fn cannot_set(&mut self, call: Call, signal: Signal, pe: u32) -> Result<(), Status> {
-        self.fail(Status::UNSUPPORTED, Failure::of(call, pe, signal.0 as u64));
+    fn cannot_set(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
+        self.fail(Status::UNSUPPORTED, Failure::of(call, pe, detail));
         Err(Status::UNSUPPORTED)
     }
 
