@@ -296,8 +296,8 @@ impl<S: Scope> Context<S> {
             unsafe { self.store_words(self.world.at(part.offset()), heap + slot, part.bytes(), round) };
         }
         let (own, own_to) = (at(from, me), at(to, me));
-        let (target, source) = (self.world.at(own_to.offset()), self.world.at(own.offset()));
-        if target as *const u8 != source {
+        if own_to.offset() != own.offset() {
+            let (target, source) = (self.world.at(own_to.offset()), self.world.at(own.offset()));
             // SAFETY: both blocks are of this PE's heap, and one of another object or all the same.
             unsafe { super::copy::copy(target, source, own.bytes(), self.scope.rank(), self.scope.size()) };
         }
