@@ -181,6 +181,11 @@ unsafe fn values(program: Program<Values>) {
             assert_eq!((before, line.atomic_fetch(args.words.at(21 + thread as u64), next)?), (0, 9));
             line.signal_set(args.signals.at(8 + thread), 100, next)?;
             line.signal_wait_until(args.signals.at(8 + thread), 100)?;
+            // The value of a put with a signal that is set, and its bytes behind it.
+            line.put_signal_set_nbi(args.words.at(30), args.words.at(20), args.signals.at(8 + thread), 300, next)?;
+            line.signal_wait_until(args.signals.at(8 + thread), 300)?;
+            assert_eq!(line.signal_fetch(args.signals.at(8 + thread)), 300);
+            assert_ne!(line.g(args.words.at(30), me)?, 0, "what was put is there");
         }
         Ok(())
     };
@@ -338,6 +343,7 @@ unsafe fn one_call(program: Program<Calls>) {
         13 => block.barrier_all(),
         15 => line.signal_wait_until_any(signal, 0, 1).map(drop),
         16 => line.signal_wait_until_any(signal, 2, 9).map(drop),
+        18 => block.put_signal_set_nbi(words, words, signal, 7, next),
         17 => line.put_signal_nbi(words, words, signal, 1, next).and(line.signal_wait_until(signal, 9)),
         // SAFETY: over rails a proxy looks at the command and takes no such region; nothing is accessed.
         _ => line.put(unsafe { Sym::from_parts(1 << 40, 64) }, words, next),
@@ -380,6 +386,7 @@ fn what_cannot_be_is_refused_by_name() {
             (3, "signal_op of signal 0 with PE 1", "refused"),
             (4, "put_signal of 1099511627776 B with PE 1", "refused"),
             (5, "signal_op of signal 0 with PE 1", "not possible on this path"),
+            (18, "put_signal of 512 B with PE 1", "not possible on this path"),
             (6, "an atomic operation of 8 B with PE 1", "not possible on this path"),
         ] {
             if by_rails {

@@ -46,6 +46,10 @@ pub enum Case {
     SignalPingPong,
     /// A put with a signal there and back.
     PutSignalPingPong,
+    /// As signal-ping-pong, by signals that are set, a store; NVLink alone.
+    SignalSetPingPong,
+    /// As put-signal-ping-pong, by signals that are set, a store; NVLink alone.
+    PutSignalSetPingPong,
     /// A message (bytes and news of them in one trip) there and back.
     MessagePingPong,
     /// fetch_add, by one thread; NVLink alone.
@@ -64,7 +68,12 @@ pub enum Case {
 impl Case {
     /// Whether its time is half of a turn.
     pub fn is_there_and_back(self) -> bool {
-        matches!(self, Case::SignalPingPong | Case::PutSignalPingPong | Case::MessagePingPong)
+        matches!(self, Case::SignalPingPong | Case::PutSignalPingPong | Case::MessagePingPong) || self.sets()
+    }
+
+    /// Whether its signals are set, which only a mapping can.
+    pub fn sets(self) -> bool {
+        matches!(self, Case::SignalSetPingPong | Case::PutSignalSetPingPong)
     }
 
     /// Whether a grid moves bytes.
@@ -89,7 +98,7 @@ impl Case {
 
     /// Whether one thread calls, whatever the scope.
     fn is_single(self) -> bool {
-        matches!(self, Case::PLatency | Case::SignalPingPong | Case::AtomicLatency)
+        matches!(self, Case::PLatency | Case::SignalPingPong | Case::SignalSetPingPong | Case::AtomicLatency)
     }
 }
 
@@ -180,7 +189,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     for &case in &args.cases {
         let scopes = if case.is_single() { vec![Scope::Thread] } else { args.scope.clone() };
         let of_case: Vec<u64> = match case {
-            Case::PLatency | Case::AtomicLatency | Case::SignalPingPong => vec![8],
+            Case::PLatency | Case::AtomicLatency | Case::SignalPingPong | Case::SignalSetPingPong => vec![8],
             Case::BarrierAll => vec![0],
             Case::SignalOrder => vec![ORDER_BYTES],
             Case::DataOrder => vec![DATA_BYTES],

@@ -21,7 +21,7 @@ use ginlab::report::{Row, Status, each_once};
 use kernels::shmem::bandwidth::*;
 use kernels::shmem::exchange::*;
 use kernels::shmem::latency::*;
-use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, ShmemArgs};
+use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemArgs};
 
 /// What lies in a destination before.
 const POISON: u8 = 0xA5;
@@ -115,8 +115,9 @@ impl Shmem {
         let mut row = self.row(tuple, if together { (me + 1) % self.world.n_pes() } else { peer });
         // All ranks decide alike.
         let by_rails = ranks.all_gather_values(&(pairs && !self.world.is_mapped(peer)), "paths")?.contains(&true);
-        if tuple.case == Case::AtomicLatency && by_rails {
-            row.status = Status::Skipped("rails have no fetching atomics".into());
+        if (tuple.case == Case::AtomicLatency || tuple.case.sets()) && by_rails {
+            let why = if tuple.case.sets() { "rails only add to signals" } else { "rails have no fetching atomics" };
+            row.status = Status::Skipped(why.into());
             return Ok(vec![(row, Vec::new())]);
         }
         self.fill(tuple)?;
@@ -244,6 +245,7 @@ impl Shmem {
             moves: match tuple.case {
                 Case::GetBandwidth => MOVES_GETS,
                 Case::PutSignalBandwidth => MOVES_PUT_SIGNALS,
+                Case::SignalSetPingPong | Case::PutSignalSetPingPong => SIGNALS_SET,
                 _ => MOVES_PUTS,
             },
             warmup: tuple.warmup,
@@ -297,7 +299,9 @@ impl Shmem {
         let expected: Vec<(u32, usize, usize)> = match tuple.case {
             // From each PE its block for us.
             Case::AllToAll => (0..pes).map(|pe| (pe, me as usize * bytes, pe as usize * bytes)).collect(),
-            Case::PutSignalPingPong | Case::MessagePingPong if pairs => vec![(me ^ 1, 0, 0)],
+            Case::PutSignalPingPong | Case::PutSignalSetPingPong | Case::MessagePingPong if pairs => {
+                vec![(me ^ 1, 0, 0)]
+            }
             Case::PutLatency | Case::PutBandwidth | Case::PutSignalBandwidth if pairs && !begins => {
                 vec![(me ^ 1, 0, 0)]
             }
@@ -348,11 +352,13 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
     let [by_thread, by_warp, by_block] = match tuple.case {
         Case::PLatency => return SHMEM_P,
         Case::AtomicLatency => return SHMEM_ATOMIC,
-        Case::SignalPingPong => return SHMEM_SIGNAL,
+        Case::SignalPingPong | Case::SignalSetPingPong => return SHMEM_SIGNAL,
         Case::AllToAll if !tuple.by_messages => return SHMEM_ALL_TO_ALL_PUTS_BLOCK,
         Case::PutLatency => [SHMEM_PUT_THREAD, SHMEM_PUT_WARP, SHMEM_PUT_BLOCK],
         Case::GetLatency => [SHMEM_GET_THREAD, SHMEM_GET_WARP, SHMEM_GET_BLOCK],
-        Case::PutSignalPingPong => [SHMEM_PUT_SIGNAL_THREAD, SHMEM_PUT_SIGNAL_WARP, SHMEM_PUT_SIGNAL_BLOCK],
+        Case::PutSignalPingPong | Case::PutSignalSetPingPong => {
+            [SHMEM_PUT_SIGNAL_THREAD, SHMEM_PUT_SIGNAL_WARP, SHMEM_PUT_SIGNAL_BLOCK]
+        }
         Case::MessagePingPong => [SHMEM_MESSAGE_THREAD, SHMEM_MESSAGE_WARP, SHMEM_MESSAGE_BLOCK],
         Case::BarrierAll => [SHMEM_BARRIER_THREAD, SHMEM_BARRIER_WARP, SHMEM_BARRIER_BLOCK],
         Case::AllToAll => [SHMEM_ALL_TO_ALL_THREAD, SHMEM_ALL_TO_ALL_WARP, SHMEM_ALL_TO_ALL_BLOCK],

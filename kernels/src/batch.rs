@@ -10,8 +10,8 @@
 //! wait for a signal), or until the first call after [`LONGEST`]. A put's own signal waits with it. A group that puts and then computes for long without any of these should flush.
 
 use crate::command::Command;
-use crate::ring::producer::{Behind, Words};
-use crate::ring::{Ring, Status};
+use crate::ring::Status;
+use crate::ring::producer::Words;
 use cuda_std::{thread, warp};
 
 /// A put that has waited so long goes out with the next call: several times what a full batch takes. Cycles on the GPU, 20 us at 2 GHz;
@@ -77,29 +77,34 @@ impl Batch {
         now - self.opened > LONGEST
     }
 
-    /// Pushes what waits; every thread of the group calls this, and those that hold a command push together. Returns what [`Ring::wait`]
+    /// Pushes what waits; every thread of the group calls this, and those that hold a command push together. Returns what [`Ring::wait`](crate::ring::Ring::wait)
     /// must pass for all of them, in those threads; 0 in the others.
     ///
     /// # Errors
-    /// As [`Ring::push`], in the threads whose command could not be pushed.
+    /// As [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be pushed.
     #[inline(always)]
     #[track_caller]
-    pub fn publish(&mut self, ring: &mut Ring, rank: u32) -> Result<u64, Status> {
+    pub fn publish(&mut self, push: impl FnOnce(Words) -> Result<u64, Status>, rank: u32) -> Result<u64, Status> {
         let count = core::mem::take(&mut self.pending);
-        if rank >= count { Ok(0) } else { push_together(ring, self.words, rank, count) }
+        if rank >= count { Ok(0) } else { push_together(push, self.words, rank, count) }
     }
 }
 
 /// Pushes a command of each of a group's first `count` threads behind one fence; those threads call it, and nobody else. Returns
-/// what [`Ring::wait`] must pass for all of them: one more than the largest ticket. (Lanes that do not come together push one after
+/// what [`Ring::wait`](crate::ring::Ring::wait) must pass for all of them: one more than the largest ticket. (Lanes that do not come together push one after
 /// another, in any order.)
 ///
 /// # Errors
-/// As [`Ring::push`], in the threads whose command could not be pushed.
+/// As [`Ring::push`](crate::ring::Ring::push), in the threads whose command could not be pushed.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn push_together(ring: &mut Ring, words: Words, rank: u32, count: u32) -> Result<u64, Status> {
-    let pushed = ring.push_apart(Behind::Payload, words);
+pub(crate) fn push_together(
+    push: impl FnOnce(Words) -> Result<u64, Status>,
+    words: Words,
+    rank: u32,
+    count: u32,
+) -> Result<u64, Status> {
+    let pushed = push(words);
     let own = pushed.as_ref().map_or(0, |ticket| ticket + 1);
     let end = if warp::SIZE == 1 { own } else { largest(own, rank, count) };
     pushed.map(|_| end)

@@ -6,6 +6,7 @@ use crate::block::block_maximum;
 use crate::command::Opcode;
 use crate::put_kernel::{PutArgs, write_in_teams};
 use crate::ring::Ring;
+use crate::ring::producer::Behind;
 use cuda_std::{args, kernel, thread};
 
 /// Arguments of [`put_batched_kernel`].
@@ -71,7 +72,7 @@ pub unsafe fn put_batched_kernel(args: BatchedPutArgs) {
         }
         if me < count {
             let words = put.put(block, first + me).command(Opcode::Put, 0).encode();
-            match batch::push_together(&mut ring, words, me, count) {
+            match batch::push_together(|words| ring.push_apart(Behind::Payload, words), words, me, count) {
                 // SAFETY: as above, and the slot is that of this thread's command.
                 Ok(end) => unsafe { *put.ticket(block, first + me) = end - 1 },
                 Err(reason) => stop = reason.0,

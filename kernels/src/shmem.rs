@@ -20,10 +20,13 @@ pub const MOVES_GETS: u32 = 1;
 /// `put_signal_nbi`: each put with a signal behind it.
 pub const MOVES_PUT_SIGNALS: u32 = 2;
 
+/// Of ping-pongs: signals are set, and not added to.
+pub const SIGNALS_SET: u32 = 3;
+
 /// Arguments of all of these kernels.
 #[args]
 pub struct ShmemArgs {
-    /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`].
+    /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]; of ping-pongs by signals: [`SIGNALS_SET`] or something else.
     pub moves: u32,
     /// Turns without a stamp, before the others.
     pub warmup: u32,

@@ -200,8 +200,9 @@ impl Function {
                     return true;
                 }
                 // What is written anew is not known any more.
-                let known = known.filter(|(register, _)| written(statement) != Some(register));
-                let taken = known.as_ref().and_then(|known| self.answer(statement, known));
+                let mut known = known;
+                known.retain(|(register, _)| written(statement) != Some(register));
+                let taken = guard(statement).and_then(|predicate| self.value(predicate, &known));
                 let next = self.after[at]
                     .iter()
                     .enumerate()
@@ -213,22 +214,54 @@ impl Function {
         })
     }
 
-    /// What the branch before a statement says of a register: whether it is 0.
-    fn known_at(&self, mut at: usize) -> Option<(String, bool)> {
-        while let [before] = self.before[at][..] {
-            if let (Some(predicate), [jump, _]) = (guard(&self.statements[before]), &self.after[before][..]) {
-                let (register, equal) = self.comparison(predicate)?;
-                return Some((register, equal == (*jump == at)));
+    /// What the branches that every way to a statement takes say of registers: which are 0, and which are not.
+    fn known_at(&self, wanted: usize) -> Vec<(String, bool)> {
+        let mut known = Vec::new();
+        for (at, next) in self.after.iter().enumerate() {
+            let (Some(predicate), [jump, follow]) = (guard(&self.statements[at]), &next[..]) else { continue };
+            let Some((register, equal)) = self.comparison(predicate) else { continue };
+            for (side, zero) in [(*jump, equal), (*follow, !equal)] {
+                if !self.comes_without((at, side), wanted) {
+                    known.push((register.clone(), zero));
+                }
             }
-            at = before;
         }
-        None
+        known
     }
 
-    /// Whether a branch is taken, where a register is known to be 0 or not.
-    fn answer(&self, statement: &str, (register, zero): &(String, bool)) -> Option<bool> {
-        let (compared, equal) = self.comparison(guard(statement)?)?;
-        (compared == *register).then_some(equal == *zero)
+    /// Whether a way from the beginning comes to a statement without this step of a branch.
+    fn comes_without(&self, step: (usize, usize), wanted: usize) -> bool {
+        let (mut todo, mut seen) = (vec![0], vec![false; self.statements.len()]);
+        while let Some(at) = todo.pop() {
+            if at == wanted {
+                return true;
+            }
+            if !std::mem::replace(&mut seen[at], true) {
+                todo.extend(self.after[at].iter().filter(|next| (at, **next) != step));
+            }
+        }
+        false
+    }
+
+    /// A predicate's value for the first thread of the scope, where some registers are known to be 0 or not.
+    fn value(&self, predicate: &str, known: &[(String, bool)]) -> Option<bool> {
+        let words = self.words_of(predicate)?;
+        match words[..] {
+            ["not.pred", _, other] => self.value(other, known).map(|value| !value),
+            ["and.pred" | "or.pred", _, one, other] => {
+                let (one, other) = (self.value(one, known), self.value(other, known));
+                // What decides alone, and what both must be.
+                let decides = words[0] == "or.pred";
+                if one == Some(decides) || other == Some(decides) { Some(decides) } else { one.and(other) }
+            }
+            _ => {
+                let (register, equal) = self.comparison(predicate)?;
+                let made = self.made.get(&register).map_or("", |at| &self.statements[*at]);
+                let is_rank = made.contains("%tid.x") || made.contains("%laneid");
+                let zero = known.iter().find(|(known, _)| *known == register).map(|(_, zero)| *zero);
+                (if is_rank { Some(true) } else { zero }).map(|zero| zero == equal)
+            }
+        }
     }
 
     /// The register that a predicate compares with 0, and whether for equality.

@@ -3,8 +3,9 @@
 //   nvcc -O3 -arch=sm_90 -rdc=true -I$NVSHMEM/include nvshmem.cu -L$NVSHMEM/lib -lnvshmem_host -lnvshmem_device -lcuda -lcudart -o nvshmem-baseline
 //   NVSHMEM_BOOTSTRAP=MPI mpirun -np 2 ./nvshmem-baseline
 //
-// Two GPUs, or one that both PEs share (then under MPS, with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50). Compiled with -DSIGNALS_ADD
-// signals add, as ginlab's do; otherwise they are set, which is a store. PE 1 waits for requests on the host, so that no kernel of NVSHMEM runs beside those of
+// Two GPUs, or one that both PEs share (then under MPS, with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50). Signals add, as ginlab's do, or
+// are set, which is a store, as the case says; beside a message, which is what a put with a signal is for here, they are set.
+// PE 1 waits for requests on the host, so that no kernel of NVSHMEM runs beside those of
 // ginlab.
 //
 // PE 0 reads a request from its input, `case scope bytes grid block warmup iterations`, and answers `times min p50 p99 p99.9` in
@@ -32,7 +33,7 @@
     }                                                                           \
   } while (0)
 
-enum Case { P, PUT, GET, PUT_BANDWIDTH, GET_BANDWIDTH, SIGNAL, PUT_SIGNAL, ATOMIC, BARRIER, ALL_TO_ALL, NONE, END };
+enum Case { P, PUT, GET, PUT_BANDWIDTH, GET_BANDWIDTH, SIGNAL, PUT_SIGNAL, SIGNAL_SET, PUT_SIGNAL_SET, ATOMIC, BARRIER, ALL_TO_ALL, NONE, END };
 enum Scope { THREAD, WARP, BLOCK };
 
 struct Request {
@@ -46,14 +47,6 @@ struct Memory {
   long long* stamps;
   uint64_t counted;
 };
-
-#ifdef SIGNALS_ADD
-constexpr int OPERATION = NVSHMEM_SIGNAL_ADD;
-#else
-constexpr int OPERATION = NVSHMEM_SIGNAL_SET;
-#endif
-// What a signal is given to be `count` next.
-__device__ uint64_t given(uint64_t count) { return OPERATION == NVSHMEM_SIGNAL_SET ? count : 1; }
 
 // What PE 0 tells PE 1, in memory that both have: they are processes of one machine and of one parent.
 struct Mailbox {
@@ -87,11 +80,11 @@ __device__ void get(char* to, const char* from, size_t bytes, int pe) {
   if (S == BLOCK) nvshmemx_getmem_block(to, from, bytes, pe);
 }
 
-template <int S>
+template <int S, int OPERATION>
 __device__ void put_signal(const Memory& m, size_t bytes, uint64_t value, int pe) {
-  if (S == THREAD) nvshmem_putmem_signal_nbi(m.to, m.from, bytes, m.signal, given(value), OPERATION, pe);
-  if (S == WARP) nvshmemx_putmem_signal_nbi_warp(m.to, m.from, bytes, m.signal, given(value), OPERATION, pe);
-  if (S == BLOCK) nvshmemx_putmem_signal_nbi_block(m.to, m.from, bytes, m.signal, given(value), OPERATION, pe);
+  if (S == THREAD) nvshmem_putmem_signal_nbi(m.to, m.from, bytes, m.signal, value, OPERATION, pe);
+  if (S == WARP) nvshmemx_putmem_signal_nbi_warp(m.to, m.from, bytes, m.signal, value, OPERATION, pe);
+  if (S == BLOCK) nvshmemx_putmem_signal_nbi_block(m.to, m.from, bytes, m.signal, value, OPERATION, pe);
 }
 
 template <int S>
@@ -122,14 +115,24 @@ __device__ void turn(const Memory& m, const Request& r, int i, int me) {
       if (nvshmem_uint64_atomic_fetch_add(m.word, 1, pe) == ~0ull) m.stamps[0] = 0;
       break;
     case SIGNAL:
-      if (me == 0) nvshmemx_signal_op(m.signal, given(count), OPERATION, pe);
+      if (me == 0) nvshmemx_signal_op(m.signal, 1, NVSHMEM_SIGNAL_ADD, pe);
       nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, count);
-      if (me != 0) nvshmemx_signal_op(m.signal, given(count), OPERATION, pe);
+      if (me != 0) nvshmemx_signal_op(m.signal, 1, NVSHMEM_SIGNAL_ADD, pe);
+      break;
+    case SIGNAL_SET:
+      if (me == 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
+      nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, count);
+      if (me != 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
       break;
     case PUT_SIGNAL:
-      if (me == 0) put_signal<S>(m, r.bytes, count, pe);
+      if (me == 0) put_signal<S, NVSHMEM_SIGNAL_ADD>(m, r.bytes, 1, pe);
       wait_signal<S>(m, count);
-      if (me != 0) put_signal<S>(m, r.bytes, count, pe);
+      if (me != 0) put_signal<S, NVSHMEM_SIGNAL_ADD>(m, r.bytes, 1, pe);
+      break;
+    case PUT_SIGNAL_SET:
+      if (me == 0) put_signal<S, NVSHMEM_SIGNAL_SET>(m, r.bytes, count, pe);
+      wait_signal<S>(m, count);
+      if (me != 0) put_signal<S, NVSHMEM_SIGNAL_SET>(m, r.bytes, count, pe);
       break;
     case BARRIER:
       if (S == THREAD) nvshmem_barrier_all();
@@ -207,14 +210,14 @@ void launch(Memory& m, const Request& r, int me) {
 
 Request parse(const char* line) {
   const char* cases[] = {"p-latency", "put-latency", "get-latency", "put-bandwidth", "get-bandwidth", "signal-ping-pong",
-                         "put-signal-ping-pong", "atomic-latency", "barrier-all", "all-to-all"};
+                         "put-signal-ping-pong", "signal-set-ping-pong", "put-signal-set-ping-pong", "atomic-latency", "barrier-all", "all-to-all"};
   char what[64], scope[16];
   Request r = {};
   r.what = NONE;
   if (sscanf(line, "%63s %15s %zu %d %d %d %d", what, scope, &r.bytes, &r.grid, &r.block, &r.warmup, &r.iterations) != 7) return r;
   // A message is what a put with a signal is for here.
-  if (!strcmp(what, "message-ping-pong")) strcpy(what, "put-signal-ping-pong");
-  for (int i = 0; i < 10; i++)
+  if (!strcmp(what, "message-ping-pong")) strcpy(what, "put-signal-set-ping-pong");
+  for (int i = 0; i < NONE; i++)
     if (!strcmp(what, cases[i])) r.what = i;
   r.scope = !strcmp(scope, "thread") ? THREAD : !strcmp(scope, "warp") ? WARP : BLOCK;
   return r;
@@ -266,8 +269,7 @@ int main() {
   if (me == 0) {
     int major, minor;
     nvshmem_info_get_version(&major, &minor);
-    printf("ready NVSHMEM of specification %d.%d, signals %s, %d GPU%s\n", major, minor,
-           OPERATION == NVSHMEM_SIGNAL_SET ? "are set" : "add", devices, devices > 1 ? "s" : "");
+    printf("ready NVSHMEM of specification %d.%d, %d GPU%s\n", major, minor, devices, devices > 1 ? "s" : "");
     fflush(stdout);
   }
   for (;;) {
@@ -294,7 +296,7 @@ int main() {
       if (request.scope == THREAD) launch<THREAD>(m, request, me);
       if (request.scope == WARP) launch<WARP>(m, request, me);
       if (request.scope == BLOCK) launch<BLOCK>(m, request, me);
-      if (request.what == SIGNAL || request.what == PUT_SIGNAL) m.counted += request.warmup + request.iterations;
+      if (SIGNAL <= request.what && request.what <= PUT_SIGNAL_SET) m.counted += request.warmup + request.iterations;
     }
     nvshmem_barrier_all();
     if (me != 0) continue;
@@ -311,7 +313,7 @@ int main() {
       double us = (last - first) / 1000.0 / request.iterations;
       printf("times %.4f %.4f %.4f %.4f\n", us, us, us, us);
     } else {
-      int ways = request.what == SIGNAL || request.what == PUT_SIGNAL ? 2 : 1;
+      int ways = SIGNAL <= request.what && request.what <= PUT_SIGNAL_SET ? 2 : 1;
       double scale = m.stamps[request.iterations + 1] / (double)m.stamps[request.iterations] / 1000.0 / ways;
       std::vector<double> turns;
       for (int i = 0; i < request.iterations; i++) turns.push_back(m.stamps[i] * scale);

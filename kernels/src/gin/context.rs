@@ -5,7 +5,7 @@ use super::report::{Call, Failure, NO_PE, note};
 use super::{HEAP, Plain, Scope, Sym, World};
 use crate::batch::Batch;
 use crate::command::{Command, Opcode};
-use crate::ring::producer::Behind;
+use crate::ring::producer::{Behind, Words};
 use crate::ring::{Ring, Status};
 use cuda_std::memory::fence_acq_rel_sys;
 
@@ -14,8 +14,9 @@ use cuda_std::memory::fence_acq_rel_sys;
 pub struct Context<S> {
     pub(super) world: World,
     pub(super) scope: S,
-    /// This block's ring; not looked at where the world has none.
-    pub(super) ring: Ring,
+    /// What is known of free slots in this block's ring, where the world has rings. (The ring itself lies in memory: it would take the registers
+    /// that calls to mapped PEs need.)
+    free_below: u64,
     /// One more than the last ticket of this thread; 0: none.
     pub(super) last: u64,
     /// The newest watermark that this thread has seen.
@@ -32,15 +33,18 @@ pub struct Context<S> {
 impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn new(world: World, scope: S) -> Context<S> {
-        let ring = if world.ring_count == 0 {
-            Ring::NONE
-        } else {
-            // SAFETY: the host uploads as many rings as it says, and all threads of a block have one world.
-            unsafe { Ring::of_block(world.rings, world.ring_count) }
-        };
-        let batch = Batch::new(1, scope.size());
         let peer = (world.me, world.heap as u64);
-        Context { world, scope, ring, last: 0, known: 0, unfenced: false, stop: 0, peer, batch }
+        Context {
+            world,
+            scope,
+            free_below: 0,
+            last: 0,
+            known: 0,
+            unfenced: false,
+            stop: 0,
+            peer,
+            batch: Batch::new(1, scope.size()),
+        }
     }
 
     /// Lets up to `puts` (at most 32, and the scope's threads) non-blocking puts over rails, with a signal or without, wait for each
@@ -237,7 +241,9 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
         if self.world.ring_count != 0 && self.last > self.known && self.stop == 0 {
-            match self.ring.wait_apart(self.last - 1) {
+            // SAFETY: there are rings, as many as the host says, and all threads of a block have one world.
+            let waited = unsafe { Ring::wait_of_block(self.rings(), self.last - 1) };
+            match waited {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
             }
@@ -277,11 +283,23 @@ impl<S: Scope> Context<S> {
         if S::ALONE && self.stop != 0 { Err(Status(self.stop)) } else { Ok(()) }
     }
 
+    #[inline(always)]
+    fn rings(&self) -> (*const Ring, u32) {
+        (self.world.rings, self.world.ring_count)
+    }
+
+    /// Pushes to this block's ring, where a PE is reached by rails.
+    #[inline(always)]
+    pub(super) fn push(&mut self, behind: Behind, words: Words) -> Result<u64, Status> {
+        // SAFETY: the host uploads as many rings as it says, at least one where a heap is not mapped, and all threads of a block have one world.
+        unsafe { Ring::push_of_block(self.rings(), &mut self.free_below, behind, words) }
+    }
+
     /// Pushes a command, once for the scope.
     #[inline(always)]
     pub(super) fn post(&mut self, call: Call, command: &Command, behind: Behind) -> Result<(), Status> {
         if self.scope.leads() && self.stop == 0 {
-            match self.ring.push_apart(behind, command.encode()) {
+            match self.push(behind, command.encode()) {
                 Ok(ticket) => self.last = ticket + 1,
                 Err(stop) => self.fail(stop, Failure::of(call, command.peer, command.bytes)),
             }
@@ -305,7 +323,10 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     #[track_caller]
     fn publish(&mut self, call: Call) {
-        match self.batch.publish(&mut self.ring, self.scope.rank()) {
+        let (mut batch, rank) = (self.batch, self.scope.rank());
+        let published = batch.publish(|words| self.push(Behind::Payload, words), rank);
+        self.batch = batch;
+        match published {
             // One thread of the scope waits for all.
             Ok(end) if self.scope.rank() == 0 => self.last = self.last.max(end),
             Ok(_) => {}

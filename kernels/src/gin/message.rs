@@ -15,7 +15,7 @@ use super::wait::Limit;
 use super::{Context, Plain, Scope, Signal, Sym, Wanted};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
-use cuda_std::vector::fresh_u32;
+use cuda_std::vector::{fresh_u32, load_words};
 
 /// Pairs that one thread looks for at a time.
 const UNDER_WAY: usize = 4;
@@ -99,18 +99,48 @@ impl<S: Scope> Context<S> {
             return self.post_round(Call::Send, (slot, from.offset(), from.bytes()), signal, round, pe);
         }
         self.scope.sync();
-        let (bytes, lanes) = (from.bytes(), self.scope.size() as u64);
-        let source = self.world.at(from.offset());
-        let mut chunk = self.scope.rank() as u64;
-        while chunk * 8 < bytes {
-            // SAFETY: the chunk begins inside the object, and no more is read than it has.
-            let value = unsafe { read_chunk(source.add(chunk as usize * 8), bytes - chunk * 8) };
-            // SAFETY: the slot has 16 bytes for each chunk of the capacity, and begins on a multiple of 16.
-            let pair = unsafe { &*((heap + slot) as *const WordPair).add(chunk as usize) };
-            store_relaxed_sys_v2_u64(pair, tagged(value as u32, round), tagged((value >> 32) as u32, round));
-            chunk += lanes;
-        }
+        // SAFETY: the object is of this PE's heap, and the slot has room for it.
+        unsafe { self.store_words(self.world.at(from.offset()), heap + slot, from.bytes(), round) };
         self.answer()
+    }
+
+    /// Stores the words of a message, each lane its own.
+    ///
+    /// # Safety
+    /// So many bytes can be read at `source`; the words at `slot` have room for them.
+    #[inline(always)]
+    unsafe fn store_words(&self, source: *const u8, slot: u64, bytes: u64, round: u32) {
+        let (lanes, chunks) = (self.scope.size() as u64, bytes.div_ceil(8));
+        // SAFETY: the slot has 16 bytes for each chunk, and begins on a multiple of 16.
+        let pair = |chunk: u64| unsafe { &*(slot as *const WordPair).add(chunk as usize) };
+        let mut first = self.scope.rank() as u64;
+        if (source as u64 | bytes).is_multiple_of(8) {
+            // Several loads before the first store: their trips overlap.
+            while first < chunks {
+                let mut held = [[0; 2]; UNDER_WAY];
+                for (index, held) in held.iter_mut().enumerate() {
+                    let chunk = first + index as u64 * lanes;
+                    if chunk < chunks {
+                        // SAFETY: below `bytes`, whole and aligned.
+                        *held = unsafe { load_words(source.add(chunk as usize * 8).cast()) };
+                    }
+                }
+                for (index, &[low, high]) in held.iter().enumerate() {
+                    let chunk = first + index as u64 * lanes;
+                    if chunk < chunks {
+                        store_relaxed_sys_v2_u64(pair(chunk), tagged(low, round), tagged(high, round));
+                    }
+                }
+                first += UNDER_WAY as u64 * lanes;
+            }
+            return;
+        }
+        while first < chunks {
+            // SAFETY: the chunk begins inside the object, and no more is read than it has.
+            let value = unsafe { read_chunk(source.add(first as usize * 8), bytes - first * 8) };
+            store_relaxed_sys_v2_u64(pair(first), tagged(value as u32, round), tagged((value >> 32) as u32, round));
+            first += lanes;
+        }
     }
 
     /// Receives PE `pe`'s message of this round into `to`, which is as long as what was sent. On return its bytes are visible to the
@@ -226,6 +256,9 @@ impl<S: Scope> Context<S> {
         let block = from.len() / pes as u64;
         let fits = to.len() >= block * pes as u64;
         self.begin(Call::Send, me, from.bytes(), fits)?;
+        if self.world.ring_count == 0 && block * size_of::<T>() as u64 <= inbox.capacity {
+            return self.all_to_all_mapped(inbox, round, to, from);
+        }
         for step in 1..pes {
             let pe = (me + step) % pes;
             self.send(inbox, round, from.slice(pe as u64 * block, block), pe)?;
@@ -238,6 +271,47 @@ impl<S: Scope> Context<S> {
             self.receive(inbox, round, to.slice(pe as u64 * block, block), pe)?;
         }
         if pes == 1 { self.agreed() } else { Ok(()) }
+    }
+
+    /// As [`all_to_all`](Context::all_to_all), where all heaps are mapped: the scope meets before and behind all PEs' messages, not at each.
+    #[inline(always)]
+    #[track_caller]
+    fn all_to_all_mapped<T: Plain>(
+        &mut self,
+        inbox: Inbox,
+        round: u32,
+        to: Sym<T>,
+        from: Sym<T>,
+    ) -> Result<(), Status> {
+        let (pes, me) = (self.world.pes, self.world.me);
+        let block = from.len() / pes as u64;
+        let at = |sym: Sym<T>, pe: u32| sym.slice(pe as u64 * block, block);
+        self.scope.sync();
+        let slot = inbox.slot(me, round);
+        let mut pe = me;
+        for _ in 1..pes {
+            pe = if pe + 1 == pes { 0 } else { pe + 1 };
+            let (heap, part) = (self.heap_of(pe), at(from, pe));
+            // SAFETY: the block is of this PE's heap, and the slot has room for it.
+            unsafe { self.store_words(self.world.at(part.offset()), heap + slot, part.bytes(), round) };
+        }
+        let (own, own_to) = (at(from, me), at(to, me));
+        if own_to.offset() != own.offset() {
+            let (target, source) = (self.world.at(own_to.offset()), self.world.at(own.offset()));
+            // SAFETY: both blocks are of this PE's heap, and one of another object or all the same.
+            unsafe { super::copy::copy(target, source, own.bytes(), self.scope.rank(), self.scope.size()) };
+        }
+        let mut pe = me;
+        for _ in 1..pes {
+            pe = if pe == 0 { pes - 1 } else { pe - 1 };
+            let part = at(to, pe);
+            let (slot, target) = (self.world.at(inbox.slot(pe, round)), self.world.at(part.offset()));
+            if !self.failed() {
+                // SAFETY: both are of this PE's heap.
+                unsafe { self.take_words(slot.cast(), target, part.bytes(), round, pe) };
+            }
+        }
+        self.agreed()
     }
 }
 

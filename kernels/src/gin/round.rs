@@ -141,10 +141,9 @@ impl<S: Scope> Context<S> {
         }
         let command = transfer(Opcode::PutSignal, to, from, bytes, pe, immediate(signal, Wanted::added(round)));
         let (sent, number) = (Sent::of(&self.world), number_of(signal, round));
-        let (stop, known) = wait_for_last_apart(sent, number, 1, self.ring.role, self.known);
+        let (stop, known) = wait_for_last_apart(sent, number, 1, self.known);
         self.known = known;
-        let pushed =
-            if stop == 0 { self.ring.push_apart(Behind::Payload, command.encode()) } else { Err(Status(stop)) };
+        let pushed = if stop == 0 { self.push(Behind::Payload, command.encode()) } else { Err(Status(stop)) };
         match pushed {
             Ok(ticket) => {
                 self.last = ticket + 1;
@@ -163,7 +162,7 @@ impl<S: Scope> Context<S> {
             return;
         }
         let (sent, number) = (Sent::of(&self.world), number_of(signal, round));
-        let (stop, known) = wait_for_last_apart(sent, number, count, self.ring.role, self.known);
+        let (stop, known) = wait_for_last_apart(sent, number, count, self.known);
         self.known = known;
         if stop != 0 {
             self.fail(Status(stop), Failure::of(Call::Reclaim, pe, signal.0 as u64));
@@ -173,15 +172,16 @@ impl<S: Scope> Context<S> {
 
 /// [`wait_for_last`] by address.
 #[inline(always)]
-fn wait_for_last_apart(sent: Sent, number: u32, count: u32, role: u32, known: u64) -> (u64, u64) {
-    by_address(wait_for_last as fn(_, _, _, _, _) -> _)(sent, number, count, role, known)
+fn wait_for_last_apart(sent: Sent, number: u32, count: u32, known: u64) -> (u64, u64) {
+    by_address(wait_for_last as fn(_, _, _, _) -> _)(sent, number, count, known)
 }
 
 /// Waits until the puts in `count` words of one parity are complete, and clears the words. Whoever put them: this context, another one, a
 /// launch before. Returns 0 or why it failed, and the newest watermark of this block's ring that is known. Out of line: a kernel calls it in
 /// several places.
 #[inline(never)]
-fn wait_for_last(sent: Sent, number: u32, count: u32, role: u32, mut known: u64) -> (u64, u64) {
+fn wait_for_last(sent: Sent, number: u32, count: u32, mut known: u64) -> (u64, u64) {
+    let role = Ring::role(sent.ring_count);
     let mut index = 0;
     while index < count {
         let word = sent.word(number + 2 * index);

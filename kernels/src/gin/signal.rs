@@ -57,21 +57,56 @@ impl<S: Scope> Context<S> {
         add: u64,
         pe: u32,
     ) -> Result<(), Status> {
+        self.put_signal_by(to, from, (signal, add, false), pe)
+    }
+
+    /// As [`put_signal_nbi`](Context::put_signal_nbi), but gives the signal a value, as [`signal_set`](Context::signal_set) does and with its
+    /// conditions: a store, which arrives sooner than an add (two PEs of one H200: 0.28 us one way, an add 0.44). OpenSHMEM:
+    /// `shmem_put_signal_nbi` with SHMEM_SIGNAL_SET.
+    ///
+    /// # Errors
+    /// As [`put_signal`](Context::put_signal) and [`signal_set`](Context::signal_set).
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_signal_set_nbi<T: Plain>(
+        &mut self,
+        to: Sym<T>,
+        from: Sym<T>,
+        signal: Signal,
+        value: u64,
+        pe: u32,
+    ) -> Result<(), Status> {
+        self.put_signal_by(to, from, (signal, value, true), pe)
+    }
+
+    /// A put with a signal that is given a value (`sets`) or added to.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn put_signal_by<T: Plain>(
+        &mut self,
+        to: Sym<T>,
+        from: Sym<T>,
+        (signal, value, sets): (Signal, u64, bool),
+        pe: u32,
+    ) -> Result<(), Status> {
         let fits = to.bytes() >= from.bytes() && signal.0 < USER_SIGNALS;
         let heap = self.begin(Call::PutSignal, pe, from.bytes(), fits)?;
         self.scope.sync();
         if heap == 0 {
-            self.check_added(Call::PutSignal, pe, add)?;
-            let number = immediate(signal, add);
+            if sets {
+                return self.cannot_set(Call::PutSignal, pe, from.bytes());
+            }
+            self.check_added(Call::PutSignal, pe, value)?;
+            let number = immediate(signal, value);
             let command = transfer(Opcode::PutSignal, to.offset(), from.offset(), from.bytes(), pe, number);
             return self.post_or_batch(Call::PutSignal, &command);
         }
         // SAFETY: both objects are of the heap, which is mapped at `heap`; the caller keeps others off their bytes.
         unsafe { self.store_to(heap, to.offset(), from.offset(), from.bytes()) };
-        // All lanes' stores come before the barrier, behind which one thread fences for all and only then adds.
+        // All lanes' stores come before the barrier, behind which one thread fences for all and only then adds or stores.
         self.scope.sync();
         self.fenced();
-        self.add(heap, signal, add);
+        self.change(heap, signal, value, sets);
         self.answer()
     }
 
@@ -96,7 +131,7 @@ impl<S: Scope> Context<S> {
             let command = transfer(Opcode::Signal, 0, 0, 0, pe, immediate(signal, add));
             return self.post(call, &command, Behind::Nothing);
         }
-        self.add(heap, signal, add);
+        self.change(heap, signal, add, false);
         self.answer()
     }
 
@@ -109,14 +144,16 @@ impl<S: Scope> Context<S> {
     pub fn signal_set(&mut self, signal: Signal, value: u64, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Signal, pe, signal.0 as u64, signal.0 < USER_SIGNALS)?;
         if heap == 0 {
-            self.fail(Status::UNSUPPORTED, Failure::of(Call::Signal, pe, signal.0 as u64));
-            return Err(Status::UNSUPPORTED);
+            return self.cannot_set(Call::Signal, pe, signal.0 as u64);
         }
-        if self.scope.leads() {
-            // SAFETY: the heap begins with the signals.
-            store_relaxed_sys_u64(unsafe { signal_word(heap, signal) }, value);
-        }
+        self.change(heap, signal, value, true);
         self.answer()
+    }
+
+    #[inline(always)]
+    fn cannot_set(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
+        self.fail(Status::UNSUPPORTED, Failure::of(call, pe, detail));
+        Err(Status::UNSUPPORTED)
     }
 
     /// Waits until this PE's signal is at least `at_least`. The bytes of each put whose signal is in that sum have then arrived and are
@@ -157,12 +194,13 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// By a mapping.
+    /// By a mapping, once for the scope.
     #[inline(always)]
-    fn add(&mut self, heap: u64, signal: Signal, add: u64) {
+    fn change(&mut self, heap: u64, signal: Signal, value: u64, sets: bool) {
         if self.scope.leads() {
             // SAFETY: the heap begins with the signals.
-            add_relaxed_sys_u64(unsafe { signal_word(heap, signal) }, add);
+            let word = unsafe { signal_word(heap, signal) };
+            if sets { store_relaxed_sys_u64(word, value) } else { add_relaxed_sys_u64(word, value) }
         }
     }
 

@@ -30,13 +30,22 @@ impl Ring {
         self.wait_observed(ticket, &mut ())
     }
 
-    /// As [`wait`](Ring::wait), for kernels that mostly have nothing to wait for.
+    /// As [`wait`](Ring::wait) for this block's ring ([`Ring::of_block`]), out of line; as [`Ring::push_of_block`].
+    ///
+    /// # Safety
+    /// As for [`Ring::of_block`].
+    ///
+    /// # Errors
+    /// As [`wait`](Ring::wait).
     #[inline(always)]
-    pub(crate) fn wait_apart(&mut self, ticket: u64) -> Result<u64, Status> {
-        let wait_as = by_address(wait_as as fn(&_, &_, _, _, _, &mut ()) -> _);
-        let watermark = wait_as(self.host(), self.device(), self.timeout_ns, self.role as usize, ticket, &mut ())?;
-        self.free_below = self.free_below.max(watermark + self.capacity());
-        Ok(watermark)
+    pub(crate) unsafe fn wait_of_block((rings, count): (*const Ring, u32), ticket: u64) -> Result<u64, Status> {
+        #[inline(never)]
+        unsafe fn wait(rings: *const Ring, count: u32, ticket: u64) -> Result<u64, Status> {
+            // SAFETY: the caller's contract.
+            unsafe { Ring::of_block(rings, count) }.wait(ticket)
+        }
+        // SAFETY: the caller's contract.
+        unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(rings, count, ticket) }
     }
 
     /// As [`wait`](Ring::wait), for a study that wants to know more of it.

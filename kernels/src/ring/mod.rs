@@ -124,7 +124,13 @@ impl Ring {
         let block = thread::block_idx_x();
         // SAFETY: contract of the caller; the remainder is below `count`.
         let ring = unsafe { rings.add((block % count) as usize).read() };
-        Ring { role: block / count % COMPLETION_POLLERS as u32, of_block: 1, ..ring }
+        Ring { role: Ring::role(count), of_block: 1, ..ring }
+    }
+
+    /// Which of the pollers this block stands for, where blocks are dealt over so many rings.
+    #[inline(always)]
+    pub(crate) fn role(count: u32) -> u32 {
+        thread::block_idx_x() / count.max(1) % COMPLETION_POLLERS as u32
     }
 
     /// Slots in the ring.

@@ -63,9 +63,42 @@ impl Ring {
         // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
         // lie in local memory, where each acquire makes its fields miss.
         let copy = core::hint::black_box(*self);
-        let push_copy = by_address(push_copy as fn(_, _, _) -> _);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
+        pushed
+    }
+
+    /// As [`push_words`](Ring::push_words) to this block's ring ([`Ring::of_block`]), out of line. What is known of free slots is kept by the caller, 0
+    /// at first; the ring is read where it is needed. For kernels that push seldom: a ring in their registers leaves none for the rest.
+    ///
+    /// # Safety
+    /// As for [`Ring::of_block`].
+    ///
+    /// # Errors
+    /// As [`push_words`](Ring::push_words).
+    #[inline(always)]
+    pub(crate) unsafe fn push_of_block(
+        (rings, count): (*const Ring, u32),
+        free_below: &mut u64,
+        behind: Behind,
+        words: Words,
+    ) -> Result<u64, Status> {
+        #[inline(never)]
+        unsafe fn push(
+            rings: *const Ring,
+            count: u32,
+            free_below: u64,
+            words: Words,
+            behind: Behind,
+        ) -> (Result<u64, Status>, u64) {
+            // SAFETY: the caller's contract.
+            let mut ring = Ring { free_below, ..unsafe { Ring::of_block(rings, count) } };
+            (ring.push_words(behind, words, &mut ()), ring.free_below)
+        }
+        // SAFETY: the caller's contract.
+        let (pushed, known) =
+            unsafe { by_address(push as unsafe fn(_, _, _, _, _) -> _)(rings, count, *free_below, words, behind) };
+        *free_below = known;
         pushed
     }
 

@@ -1,6 +1,6 @@
 //! What one call takes, of one value or of some bytes, and there and back with a signal.
 
-use super::{ShmemArgs, ping_pong, turns};
+use super::{SIGNALS_SET, ShmemArgs, ping_pong, turns};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use crate::ring::Status;
 use cuda_std::kernel;
@@ -37,7 +37,10 @@ fn signal(args: &ShmemArgs, line: &mut Context<Thread>, turn: u32) -> Result<(),
     ping_pong(
         args,
         line,
-        |line| line.signal_op(args.signal, 1, args.peer),
+        |line| match args.moves {
+            SIGNALS_SET => line.signal_set(args.signal, count, args.peer),
+            _ => line.signal_op(args.signal, 1, args.peer),
+        },
         |line| line.signal_wait_until(args.signal, count),
     )
 }
@@ -48,7 +51,10 @@ fn put_signal<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> R
     ping_pong(
         args,
         line,
-        |line| line.put_signal_nbi(args.to, args.from, args.signal, 1, args.peer),
+        |line| {
+            let sets = args.moves == SIGNALS_SET;
+            line.put_signal_by(args.to, args.from, (args.signal, if sets { count } else { 1 }, sets), args.peer)
+        },
         |line| line.signal_wait_until(args.signal, count),
     )
 }

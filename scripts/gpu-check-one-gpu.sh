@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# One GPU: the calls of the device API beside NVSHMEM, every collective of 4 and 8 PEs, and every program over every rail with MPS and without:
+# scripts/gpu-check-one-gpu.sh [GINLAB]
+#
+# Writes CSV files, matrix.csv and steps.csv to $OUT (default: a new folder under /tmp). Where there are more GPUs one of them is used. Ends within
+# $LIMIT seconds (default 600): each step has a limit, and what there is no time for is said as not run.
+# Environment: STEPS (a list; default all of: calls spread collectives nccl matrix turns), NVSHMEM_HOME, MPIRUN, TURNS (of a launch, default 1000).
+# Without a GPU the emulated device runs the same in sizes that suit it: that checks the script.
+set -u
+cd "$(dirname "$0")/.." || exit
+ginlab=$(realpath "${1:-target/release/ginlab}")
+OUT=${OUT:-$(mktemp -d /tmp/ginlab-one-gpu.XXXXXX)}
+LIMIT=${LIMIT:-600}
+mkdir -p "$OUT"
+OUT=$(realpath "$OUT")
+status=0
+if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    device=gpu
+    CUDA_VISIBLE_DEVICES=$(echo "${CUDA_VISIBLE_DEVICES:-0}" | cut -d, -f1)
+    export CUDA_VISIBLE_DEVICES
+    turns=${TURNS:-1000} largest=64M blocks=32,256,1024 nps='2 4 8' field=256
+else
+    device=emulated
+    turns=${TURNS:-5} largest=4K blocks=32 nps=2 field=64
+fi
+# Ranks that meet by an address know each other by it.
+export GINLAB_TOKEN=${GINLAB_TOKEN:-one-gpu}
+# Servers of ours are found by what lies here; the path is short enough for a socket.
+TMPDIR=$(mktemp -d /tmp/go.XXXXXX)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+note() { echo "gpu-check-one-gpu: $*" >&2; }
+wanted() { [ -z "${STEPS:-}" ] || [[ " ${STEPS//,/ } " == *" $1 "* ]]; }
+echo 'step,code,seconds,text' >"$OUT/steps.csv"
+
+# run SECONDS NAME SUBCOMMAND arguments: rows into NAME.csv; what is left of the time bounds it.
+run() {
+    local limit=$1 name=$2 start=$SECONDS left=$((LIMIT - SECONDS - 5)) code
+    shift 2
+    if [ $left -lt 5 ]; then
+        echo "$name,not-run,0,no time is left" >>"$OUT/steps.csv"
+        return 1
+    fi
+    [ $left -ge "$limit" ] || limit=$left
+    timeout -k 5 "$limit" "$ginlab" "$@" -d $device --csv "$OUT/$name.csv" >"$OUT/$name.txt" 2>&1
+    code=$?
+    echo "$name,$code,$((SECONDS - start)),$(tail -1 "$OUT/$name.txt" | tr ',"' ';_' | cut -c1-120)" >>"$OUT/steps.csv"
+    [ $code -eq 0 ] || { status=1; note "$name ended with $code: $(tail -1 "$OUT/$name.txt")"; }
+    return $code
+}
+
+# shellcheck source=scripts/gpu-check-nvshmem.sh
+source scripts/gpu-check-nvshmem.sh
+if wanted calls && [ $device = gpu ]; then
+    # Both at once; the driver compiles the kernels meanwhile, which it does once for a machine.
+    compile_nvshmem "$TMPDIR/nvshmem-set" "$OUT/nvcc-set.txt" &
+    compile_nvshmem "$TMPDIR/nvshmem-add" "$OUT/nvcc-add.txt" -DSIGNALS_ADD &
+fi
+if wanted calls || wanted spread; then
+    run 60 compile shmem --np 2 --mps off -t 20 -n 1 -w 0 -r 1 -b 8 -e 8 --block $blocks --cases put-latency,message-ping-pong
+fi
+wait
+if wanted calls; then
+    set_=() add_=()
+    export NVSHMEM_PERCENTAGE=50
+    if [ -x "$TMPDIR/nvshmem-set" ]; then set_=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem-set" "$OUT/nvshmem-set.txt")"); else note "no NVSHMEM: $(tail -1 "$OUT/nvcc-set.txt" 2>/dev/null)"; fi
+    if [ -x "$TMPDIR/nvshmem-add" ]; then add_=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem-add" "$OUT/nvshmem-add.txt")"); fi
+    calls=(shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 5)
+    most=2M
+    [ $device = gpu ] || most=4K
+    # Where NVSHMEM does not run here, without it.
+    if [ ${#set_[@]} -gt 0 ] && ! run 40 try "${calls[@]}" --cases signal-ping-pong "${set_[@]}"; then
+        note "NVSHMEM does not run here: $(tail -1 "$OUT/nvshmem-set.txt" 2>/dev/null)"
+        set_=() add_=() status=0
+    fi
+    run 60 calls-block "${calls[@]}" --scope block --block $blocks -b 8 -e $most -f 8 --volume 256M --cases put-latency,get-latency "${set_[@]}"
+    run 60 calls-few "${calls[@]}" --scope thread,warp -b 8 -e $most -f 8 --volume 4M --cases put-latency,get-latency "${set_[@]}"
+    # What adds, beside NVSHMEM's that adds; and beside its store.
+    run 60 calls-add-block "${calls[@]}" --scope block --block $blocks -b 8 -e $most -f 8 --volume 256M --cases put-signal-ping-pong,message-ping-pong "${add_[@]}"
+    run 60 calls-add-few "${calls[@]}" --scope thread,warp -b 8 -e $most -f 8 --volume 4M --cases put-signal-ping-pong,message-ping-pong "${add_[@]}"
+    run 60 calls-set "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 4K -f 8 --cases signal-ping-pong,put-signal-ping-pong,message-ping-pong "${set_[@]}"
+    run 60 calls-one "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 4K -f 512 --cases p-latency,signal-ping-pong,atomic-latency,barrier-all,all-to-all "${add_[@]}"
+    [ $device = emulated ] || run 60 calls-8m "${calls[@]}" --scope thread,warp,block --block $blocks -b 8M -e 8M --volume 64M --cases put-latency,get-latency,put-signal-ping-pong "${add_[@]}"
+fi
+if wanted spread; then
+    # The same again, by new processes each time: where blocks and memory lie is the driver's choice.
+    for round in 1 2 3 4 5 6 7 8 9 10; do
+        run 20 "spread-$round" shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 3 --scope block --block 256 -b 8 -e 8 \
+            --cases signal-ping-pong,message-ping-pong,barrier-all,all-to-all,put-signal-ping-pong
+    done
+fi
+if wanted collectives; then
+    for np in 4 8; do
+        run 120 "collective-$np" collective --np $np -t 20 -b 16 -e $largest -f 4 -n 5 -r 2 --block 256 \
+            --cases gin-all-to-all,gin-all-gather,gin-reduce-scatter,gin-all-reduce,gin-broadcast
+    done
+fi
+if wanted nccl && [ $device = gpu ]; then
+    # NCCL takes ranks of one GPU only where each says that it is a node of its own; they talk over sockets then.
+    pipe=$TMPDIR/nccl/pipe
+    mkdir -p "$pipe" "$TMPDIR/nccl/log"
+    export CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$TMPDIR/nccl/log
+    timeout 10 nvidia-cuda-mps-control -d >"$OUT/nccl-mps.txt" 2>&1
+    start=$SECONDS
+    for rank in 0 1; do
+        RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=${MASTER_PORT:-29517} NCCL_HOSTID=ginlab-$rank NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 \
+            timeout -k 5 60 "$ginlab" collective --bootstrap tcp -d gpu -t 20 -b 8 -e 16M -f 8 -n 5 -r 3 --launch graph \
+            --cases gin-all-reduce,nccl-all-reduce,gin-all-to-all,nccl-all-to-all --csv "$OUT/nccl.csv" >"$OUT/nccl-$rank.txt" 2>&1 &
+        eval "nccl$rank=$!"
+    done
+    # shellcheck disable=SC2154  # set by eval
+    wait "$nccl0"
+    code=$?
+    # shellcheck disable=SC2154
+    wait "$nccl1"
+    echo "nccl,$code,$((SECONDS - start)),$(tail -1 "$OUT/nccl-0.txt" | tr ',"' ';_' | cut -c1-120)" >>"$OUT/steps.csv"
+    echo quit | timeout 10 nvidia-cuda-mps-control >>"$OUT/nccl-mps.txt" 2>&1
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+fi
+
+# one PROGRAM NP RAIL MPS: verified rows of one program; a line of matrix.csv.
+one() {
+    local program=$1 np=$2 rail=$3 mps=$4 start=$SECONDS code arguments n=50 name
+    [ "$mps" = auto ] || n=3
+    [ $device = gpu ] || n=3
+    case $program in
+    proxy) arguments="-p $rail -b 64 -e 64K -f 32 -n $n -w 5 -r 2 --rails 1 --block 32 --grid 1" ;;
+    shmem) arguments="--path rails -p $rail -b 8 -e 4K -f 512 -n $n -w 1 -r 1 --block 64 --cases put-latency,get-latency,signal-ping-pong,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all" ;;
+    collective) arguments="--path rails -p $rail -b 1K -e 64K -f 64 -n 3 -r 1 --block 64 --cases gin-all-to-all,gin-all-reduce" ;;
+    jacobi) arguments="--path rails -p $rail --nx $field --ny $field --exchange row,resident -n $n -r 1" ;;
+    esac
+    if [ $((LIMIT - SECONDS)) -lt 15 ]; then
+        echo "$program,$np,$rail,$mps,not-run,0,,,," >>"$OUT/matrix.csv"
+        return
+    fi
+    name=$TMPDIR/row.csv
+    rm -f "$name"
+    # shellcheck disable=SC2086  # the arguments are words
+    timeout -k 5 30 "$ginlab" "$program" --np "$np" --mps "$mps" -t 10 -d $device $arguments --csv "$name" >"$TMPDIR/row.txt" 2>&1
+    code=$?
+    [ $code -eq 0 ] || { status=1; note "$program --np $np -p $rail --mps $mps ended with $code: $(tail -1 "$TMPDIR/row.txt")"; }
+    # Rows, wrong bytes of all, how PEs shared, and the first row's time.
+    awk -F, -v head="$program,$np,$rail,$mps,$code,$((SECONDS - start))" '
+        NR == 1 { for (i = 1; i <= NF; i++) n[$i] = i; next }
+        { rows++; wrong += $n["wrong"]; shared = $n["sharing"]; if (rows == 1) time = $n["time_us_p50"] }
+        END { printf "%s,%d,%d,%s,%s\n", head, rows, wrong, shared, time }' "$name" >>"$OUT/matrix.csv" 2>/dev/null ||
+        echo "$program,$np,$rail,$mps,$code,$((SECONDS - start)),0,,," >>"$OUT/matrix.csv"
+}
+[ -e "$OUT/matrix.csv" ] || echo 'program,np,rail,mps,code,seconds,rows,wrong,sharing,first_time_us_p50' >"$OUT/matrix.csv"
+for mps in auto off; do
+    if [ $mps = auto ]; then wanted matrix || continue; else wanted turns || continue; fi
+    for np in $nps; do
+        for rail in null tcp model:p5 soft-efa worst:seed=1; do
+            for program in proxy shmem collective jacobi; do
+                # The null rail moves no bytes: whoever waits for another PE would wait for ever.
+                [ $rail != null ] || [ $program = proxy ] || continue
+                one $program "$np" $rail $mps
+            done
+        done
+    done
+done
+note "results: $OUT ($SECONDS s), $(grep -c ',0,[0-9]*,[1-9][0-9]*,0,' "$OUT/matrix.csv") rows of the matrix verified"
+exit $status
