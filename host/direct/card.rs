@@ -6,9 +6,13 @@ use ginlab_topology::cores;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Turns in vain before a thread that shares its core gives way.
 const VAIN_TURNS: u32 = 1 << 6;
+
+/// Between two looks of a card that rests.
+const REST: Duration = Duration::from_micros(20);
 
 /// What the card has seen of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +56,7 @@ pub struct CardOptions {
 pub struct Card {
     queues: Arc<Vec<QueueMemory>>,
     stop: Arc<AtomicBool>,
+    rests: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<(usize, Found)>>>,
 }
 
@@ -66,15 +71,22 @@ impl Card {
     pub unsafe fn start(queues: Vec<QueueMemory>, options: CardOptions) -> Result<Card, CardError> {
         let queues = Arc::new(queues);
         let stop = Arc::new(AtomicBool::new(false));
-        let mut card = Card { queues: queues.clone(), stop: stop.clone(), threads: Vec::new() };
+        let rests = Arc::new(AtomicBool::new(false));
+        let mut card = Card { queues: queues.clone(), stop: stop.clone(), rests: rests.clone(), threads: Vec::new() };
         let options = Arc::new(options);
         for thread in 0..options.threads.max(1) {
-            let (queues, stop, options) = (queues.clone(), stop.clone(), options.clone());
-            let serve = move || serve(thread, &queues, &stop, &options);
+            let (queues, stop, rests, options) = (queues.clone(), stop.clone(), rests.clone(), options.clone());
+            let serve = move || serve(thread, &queues, (&stop, &rests), &options);
             let spawned = std::thread::Builder::new().name(format!("card {thread}")).spawn(serve);
             card.threads.push(spawned.map_err(|error| CardError::Thread(error.to_string()))?);
         }
         Ok(card)
+    }
+
+    /// While nobody posts it looks seldom, and leaves its cores to others that are measured in turns with it.
+    pub fn rest(&self, rests: bool) {
+        // Nothing is ordered by it: a card that rests serves too, only later.
+        self.rests.store(rests, Ordering::Relaxed);
     }
 
     /// Its queues.
@@ -112,7 +124,12 @@ impl Drop for Card {
 }
 
 /// One thread of the card.
-fn serve(thread: usize, queues: &[QueueMemory], stop: &AtomicBool, options: &CardOptions) -> Vec<(usize, Found)> {
+fn serve(
+    thread: usize,
+    queues: &[QueueMemory],
+    (stop, rests): (&AtomicBool, &AtomicBool),
+    options: &CardOptions,
+) -> Vec<(usize, Found)> {
     if let Some(core) = options.cores.get(thread) {
         // Where that is refused it runs anywhere.
         cores::pin(*core);
@@ -128,6 +145,9 @@ fn serve(thread: usize, queues: &[QueueMemory], stop: &AtomicBool, options: &Car
             moved |= side.turn();
         }
         vain = if moved { 0 } else { vain + 1 };
+        if !moved && rests.load(Ordering::Relaxed) {
+            std::thread::sleep(REST);
+        }
         if options.yields && vain >= VAIN_TURNS {
             vain = 0;
             std::thread::yield_now();

@@ -40,7 +40,11 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    fn check(&self) -> Result<(), DeviceError> {
+    /// Refuses what no card has.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] with what is allowed.
+    pub fn check(&self) -> Result<(), DeviceError> {
         let refused = |text: String| Err(DeviceError::Refused(text));
         let depth = self.depth;
         if !depth.is_power_of_two() || !(2..=rules::DEEPEST).contains(&depth) {

@@ -6,9 +6,11 @@
 use crate::block::{BlockResult, block_maximum};
 use crate::direct::{Queue, Transfer};
 use crate::pattern;
+use crate::ring::Status;
+use cuda_std::memory::{load_acquire_sys_u64, load_relaxed_gpu_u64};
 use cuda_std::{args, kernel, thread};
 use efa_queue::request::To;
-use efa_queue::{Local, Operation};
+use efa_queue::{Local, Operation, rules};
 
 /// Arguments of [`direct_put`].
 #[args]
@@ -31,6 +33,8 @@ pub struct DirectPutArgs {
     pub fill: u32,
     /// Seed of the payloads.
     pub seed: u32,
+    /// 1: wait for the card's counter alone, as vendors' device code does, up to a bound of one's own. Where a request fails, nothing says so.
+    pub counter_alone: u32,
     /// The peer.
     pub to: To,
     /// Key of the source.
@@ -83,7 +87,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
             Err(failure) => stop = failure.status().0,
         }
         if stop == 0 && args.quiet_every != 0 && iteration % args.quiet_every == 0 {
-            stop = quiet(&mut queue, &mut last);
+            stop = quiet(&mut queue, &mut last, &args);
         }
     }
     stop = block_maximum(stop);
@@ -92,7 +96,7 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
         unsafe { (*result).posted = thread::global_timer_ns() };
     }
     if stop == 0 {
-        stop = quiet(&mut queue, &mut last);
+        stop = quiet(&mut queue, &mut last, &args);
     }
     stop = block_maximum(stop);
     if leads {
@@ -111,10 +115,30 @@ pub fn slot_seed(seed: u32, offset: u64) -> u64 {
 }
 
 #[inline(always)]
-fn quiet(queue: &mut Queue, last: &mut Option<u64>) -> u64 {
+fn quiet(queue: &mut Queue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64 {
+    if args.counter_alone != 0 {
+        return wait_for_counter_alone(queue);
+    }
     match last.take().map(|number| queue.wait(number)) {
         Some(Err(failure)) => failure.status().0,
         _ => 0,
+    }
+}
+
+/// What not to do. A request that fails is not counted, so this ends by the bound alone, and says nothing.
+fn wait_for_counter_alone(queue: &Queue) -> u64 {
+    let began = thread::global_timer_ns();
+    loop {
+        // SAFETY: the queue's words are there while the grid runs; such a queue has a counter.
+        let (counter, reserved) = unsafe { (&*queue.counter, &(*queue.words).reserved.0) };
+        let counted = load_acquire_sys_u64(counter);
+        if rules::behind(load_relaxed_gpu_u64(reserved), counted) == 0 {
+            return 0;
+        }
+        if thread::global_timer_ns() - began > queue.timeout_ns {
+            return Status::DEADLINE.0;
+        }
+        thread::relax();
     }
 }
 

@@ -85,6 +85,7 @@ pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[Que
         stride,
         fill: 1,
         seed: 7,
+        counter_alone: 0,
         to: To { handle: 3, pair: 9, key: 11 },
         local_key: SOURCE,
         key: DESTINATION,
