@@ -6,6 +6,7 @@ use crate::libfabric::{BareLoop, IMMEDIATES, LibfabricRail, LibfabricRegion, Rai
 use crate::model::{Model, PREFIX};
 use crate::null::{NullCounts, NullRail};
 use crate::same_host::{Movers, SameHostRail};
+use crate::verbs::VerbsRail;
 use crate::wanted::{Fabric, NULL};
 use crate::worst::{Spec, Who, WorstRail};
 use crate::{FabricError, Memory, Rail, card, mistake};
@@ -54,6 +55,7 @@ pub struct Chosen {
 #[derive(Clone, Debug)]
 enum Kind {
     Libfabric { provider: String, domains: Vec<Domain> },
+    Verbs { provider: String, domains: Vec<Domain> },
     Model { model: Model, movers: Option<Arc<Movers>> },
     Worst(Spec),
     Null(NullCounts),
@@ -86,9 +88,19 @@ impl Fabric {
         }
         let mut notes = Vec::new();
         let kind = match self {
-            Fabric::Libfabric { provider, domains: named } => {
+            Fabric::Libfabric { .. } | Fabric::Verbs { .. } => {
+                let (provider, named, is_verbs) = match self {
+                    Fabric::Verbs { name, domains } => (Some(name.as_str()), domains, true),
+                    Fabric::Libfabric { provider, domains } => (provider.as_deref(), domains, false),
+                    _ => (None, &Vec::new(), false),
+                };
+                if is_verbs && options.messages {
+                    return Err(format!(
+                        "--provider {self}: its datagrams have no order, which messages need; -p efa has them"
+                    ));
+                }
                 let text = |error: FabricError| error.to_string();
-                let choice = discover::choose_provider(provider.as_deref()).map_err(text)?;
+                let choice = discover::choose_provider(provider).map_err(text)?;
                 let (local_rank, local_size) = (place.local_rank, place.local_size);
                 let provider = choice.provider;
                 let plan =
@@ -99,7 +111,8 @@ impl Fabric {
                 }
                 notes.push(format!("provider {provider}: {}", choice.reason));
                 notes.extend(plan.note);
-                Kind::Libfabric { provider, domains: plan.domains }
+                let domains = plan.domains;
+                if is_verbs { Kind::Verbs { provider, domains } } else { Kind::Libfabric { provider, domains } }
             }
             Fabric::Model { name, profile } => {
                 let assumed = profile.assumed().collect::<Vec<_>>().join(", ");
@@ -130,7 +143,7 @@ impl Chosen {
     #[must_use]
     pub fn name(&self) -> String {
         match &self.kind {
-            Kind::Libfabric { provider, .. } => provider.clone(),
+            Kind::Libfabric { provider, .. } | Kind::Verbs { provider, .. } => provider.clone(),
             Kind::Model { model, .. } => format!("{PREFIX}{}", model.name()),
             Kind::Worst(spec) => spec.to_string(),
             Kind::Null(_) => NULL.into(),
@@ -143,11 +156,11 @@ impl Chosen {
         &self.notes
     }
 
-    /// The domains, of libfabric.
+    /// The domains, of libfabric or of verbs.
     #[must_use]
     pub fn domains(&self) -> &[Domain] {
         match &self.kind {
-            Kind::Libfabric { domains, .. } => domains,
+            Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. } => domains,
             _ => &[],
         }
     }
@@ -192,7 +205,9 @@ impl Chosen {
     #[must_use]
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
         match &self.kind {
-            Kind::Libfabric { domains, .. } => card::line_rate(domains.get(..rails.min(domains.len()))?),
+            Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. } => {
+                card::line_rate(domains.get(..rails.min(domains.len()))?)
+            }
             Kind::Model { model, .. } => Some(model.line_rate() * rails as u64),
             Kind::Worst(_) | Kind::Null(_) => None,
         }
@@ -229,7 +244,10 @@ impl Chosen {
     /// Why the memory has to be staged, or be the host's.
     pub unsafe fn prove_gpu(&mut self, memory: Memory) -> Result<(), String> {
         let Kind::Libfabric { domains, .. } = &self.kind else {
-            return Err("these rails have no cards".to_owned());
+            let is_verbs = matches!(self.kind, Kind::Verbs { .. });
+            let why =
+                if is_verbs { "rails of verbs register memory of the host alone" } else { "these rails have no cards" };
+            return Err(why.to_owned());
         };
         let Some(domain) = domains.first() else { return Err("there is no rail".to_owned()) };
         // SAFETY: the caller's contract.
@@ -247,6 +265,10 @@ impl Chosen {
                 let open = move || domains.iter().map(|domain| LibfabricRail::open(domain, &options)).collect();
                 let bare: BareWrites<LibfabricRail> = bare_writes;
                 taker.take(open, Some(bare))
+            }
+            Kind::Verbs { domains, .. } => {
+                let options = self.options.clone();
+                taker.take(move || domains.iter().map(|domain| open_verbs(domain, &options)).collect(), None)
             }
             Kind::Model { model, movers } => {
                 let open = move || {
@@ -275,6 +297,9 @@ impl Chosen {
                 let open = |domain| LibfabricRail::open(domain, &self.options).map(AnyRail::Libfabric);
                 domains.iter().map(open).collect()
             }
+            Kind::Verbs { domains, .. } => {
+                domains.iter().map(|domain| open_verbs(domain, &self.options).map(AnyRail::Verbs)).collect()
+            }
             Kind::Worst(spec) => {
                 let who = |rail| Who { rank: self.rank as u32, proxy: 0, rail: rail as u16 };
                 let open = |rail| WorstRail::open(spec, who(rail), self.options.messages);
@@ -287,6 +312,10 @@ impl Chosen {
             )),
         }
     }
+}
+
+fn open_verbs(domain: &Domain, options: &RailOptions) -> Result<VerbsRail, FabricError> {
+    VerbsRail::open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
 }
 
 /// As a function of no lifetime.
