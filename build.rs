@@ -57,9 +57,9 @@ fn ptx() -> Result<(), String> {
             .watch("crates/payload_pattern");
         match name {
             "bulk" => builder.arch("sm_90").isa(80),
+            "puts" | "queue" | "ipc" => builder.arch(&arch),
             // For `st.mmio`, as a card's registers want it.
-            "direct" => builder.arch(&arch).isa(82),
-            _ => builder.arch(&arch),
+            _ => builder.arch(&arch).isa(82),
         }
     };
     let paths =

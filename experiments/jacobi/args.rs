@@ -236,7 +236,7 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
 impl Tuple {
     /// Why there is no such row.
     pub fn refused(&self) -> Option<String> {
-        if self.exchange.by_nccl() && self.path == Path::Rails {
+        if self.exchange.by_nccl() && matches!(self.path, Path::Rails | Path::Direct) {
             return Some(format!("{} chooses its way itself: --path auto or nvlink", self.case()));
         }
         if self.exchange != Exchange::Resident {

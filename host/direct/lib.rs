@@ -11,5 +11,5 @@ mod memory;
 mod serve;
 
 pub use card::{Card, CardError, CardOptions, Found};
-pub use memory::{QueueMemory, QueueOptions, QueueTable};
+pub use memory::{DeviceSide, QueueMemory, QueueOptions, QueueTable};
 pub use serve::{Faults, Order, Regions};

@@ -4,6 +4,7 @@ use cuda_std::memory::{Doorbell, Word};
 use efa_queue::{request, rules};
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
 use kernels::direct::{Failure, Queue, QueueWords};
+use std::mem::offset_of;
 use std::time::Duration;
 
 /// How a queue is made.
@@ -74,7 +75,7 @@ pub struct QueueMemory {
     completions: Buffer,
     /// Doorbell, counter and the host's word, each on a page of its own: the card stores one, the device another.
     words: Buffer,
-    device: Buffer,
+    device: DeviceSide,
     queue: Queue,
     options: QueueOptions,
 }
@@ -93,27 +94,17 @@ impl QueueMemory {
         let completions = device.allocate(Place::Host, (options.completions * options.entry_bytes) as usize)?;
         let words = device.allocate(Place::Host, 3 * PAGE)?;
         words.write(PAGE, &[options.counter & rules::COUNTER_MASK])?;
-        let shared = size_of::<QueueWords>();
-        let mine = device.allocate(Place::Device, shared + 2 * depth * 8)?;
-        // A counter that does not begin at 0 is as after so many requests: numbers go on from there.
-        if options.counter != 0 {
-            words.write(0, &[u64::from(rules::doorbell(options.counter))])?;
-            let begun = |offset: usize| mine.write(offset, &[options.counter]);
-            begun(std::mem::offset_of!(QueueWords, reserved))?;
-            begun(std::mem::offset_of!(QueueWords, marks))?;
-            begun(std::mem::offset_of!(QueueWords, marks) + 8)?;
-            begun(std::mem::offset_of!(QueueWords, ended))?;
-        }
-        let device_word = |offset: usize| (mine.address() + offset as u64) as *const Word;
+        words.write(0, &[u64::from(rules::doorbell(options.counter))])?;
+        let mine = DeviceSide::new(device, options.depth, options.counter)?;
         let host_word = |offset: usize| (words.address() + offset as u64) as *const Word;
         let queue = Queue {
             slots: slots.pointer(),
             doorbell: words.pointer::<Doorbell>(),
             completions: completions.pointer(),
             counter: if options.by_counter { host_word(PAGE) } else { std::ptr::null() },
-            words: mine.pointer(),
-            written: device_word(shared),
-            done: device_word(shared + depth * 8),
+            words: mine.words(),
+            written: mine.written(),
+            done: mine.done(),
             abort: host_word(2 * PAGE),
             timeout_ns: options.timeout.as_nanos() as u64,
             depth: options.depth,
@@ -175,25 +166,68 @@ impl QueueMemory {
     /// # Errors
     /// The driver's.
     pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
-        let mut word = [0u64];
-        self.device.read(std::mem::offset_of!(QueueWords, ended) + 8, &mut word)?;
-        Ok((word[0] != 0).then_some(Failure(word[0])))
+        self.device.failure()
+    }
+}
+
+/// What the device's threads share of a queue, in device memory.
+#[derive(Debug)]
+pub struct DeviceSide {
+    memory: Buffer,
+    depth: usize,
+}
+
+impl DeviceSide {
+    /// Of a queue of so many slots. A queue that has had so many requests goes on from there.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn new(device: &Device, depth: u32, begun: u64) -> Result<DeviceSide, DeviceError> {
+        let depth = depth as usize;
+        let memory = device.allocate(Place::Device, size_of::<QueueWords>() + 2 * depth * 8)?;
+        let (marks, ended) = (offset_of!(QueueWords, marks), offset_of!(QueueWords, ended));
+        for offset in [offset_of!(QueueWords, reserved), marks, marks + 8, ended] {
+            memory.write(offset, &[begun])?;
+        }
+        Ok(DeviceSide { memory, depth })
     }
 
-    /// Requests that were reserved, rung for, and ended, once no kernel runs.
+    /// For [`Queue::words`].
+    pub fn words(&self) -> *const QueueWords {
+        self.memory.pointer()
+    }
+
+    /// For [`Queue::written`].
+    pub fn written(&self) -> *const Word {
+        (self.memory.address() + size_of::<QueueWords>() as u64) as *const Word
+    }
+
+    /// For [`Queue::done`].
+    pub fn done(&self) -> *const Word {
+        (self.memory.address() + (size_of::<QueueWords>() + self.depth * 8) as u64) as *const Word
+    }
+
+    /// What went wrong first.
     ///
     /// # Errors
     /// The driver's.
-    pub fn counts(&self) -> Result<[u64; 3], DeviceError> {
-        let word = |offset: usize| {
-            let mut word = [0u64];
-            self.device.read(offset, &mut word).map(|()| word[0])
-        };
-        Ok([
-            word(std::mem::offset_of!(QueueWords, reserved))?,
-            word(std::mem::offset_of!(QueueWords, marks) + 8)?,
-            word(std::mem::offset_of!(QueueWords, ended))?,
-        ])
+    pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
+        let word = self.word(offset_of!(QueueWords, ended) + 8)?;
+        Ok((word != 0).then_some(Failure(word)))
+    }
+
+    /// Requests that have been rung for.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn rung(&self) -> Result<u64, DeviceError> {
+        self.word(offset_of!(QueueWords, marks) + 8)
+    }
+
+    fn word(&self, offset: usize) -> Result<u64, DeviceError> {
+        let mut word = [0u64];
+        self.memory.read(offset, &mut word)?;
+        Ok(word[0])
     }
 }
 

@@ -18,8 +18,11 @@
 //!
 //! The layout is `efa_queue`'s. How a request comes to the card stands in `post.rs`, how its end comes back in `wait.rs`.
 
+mod channel;
 mod post;
 mod wait;
+
+pub use channel::{Channel, Peer};
 
 use crate::ring::{CachePadded, Status};
 use core::fmt;

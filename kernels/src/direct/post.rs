@@ -46,12 +46,25 @@ impl Queue {
 
     /// One lane for itself.
     #[inline(always)]
-    pub fn post_alone(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
+    fn post_alone(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
+        let number = self.reserve()?;
+        self.fill(number, transfer);
+        Ok(number)
+    }
+
+    /// One slot, for which [`fill`](Queue::fill) must follow.
+    #[inline(always)]
+    pub(super) fn reserve(&mut self) -> Result<u64, Failure> {
         let number = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, 1);
         self.make_room(number + 1)?;
+        Ok(number)
+    }
+
+    /// Writes the request of a slot, and sees to it that it is rung for.
+    #[inline(always)]
+    pub(super) fn fill(&self, number: u64, transfer: &Transfer) {
         self.write(number, transfer);
         self.ring(number, number + 1);
-        Ok(number)
     }
 
     /// The lanes of `mask`. Out of line and on a copy, so that a lane alone does not have the queue in memory.

@@ -26,6 +26,11 @@ impl Ring {
     /// The proxy's status, or [`Status::DEADLINE`].
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
+        if let Some(channel) = self.channel() {
+            let watermark = channel.wait(ticket, self.free_below)?;
+            self.free_below = self.free_below.max(watermark + self.capacity());
+            return Ok(watermark);
+        }
         self.wait_observed(ticket, &mut ())
     }
 

@@ -57,6 +57,13 @@ impl Ring {
     pub(crate) fn push_apart(&mut self, behind: Behind, words: Words) -> Result<u64, Status> {
         #[inline(never)]
         fn push_copy(mut ring: Ring, words: Words, behind: Behind) -> (Result<u64, Status>, u64) {
+            if let Some(channel) = ring.channel() {
+                // Whoever rings fences, for all that the commands speak of.
+                return match Command::decode(words) {
+                    Some(command) => channel.push(&command, ring.free_below),
+                    None => (Err(Status::REFUSED), ring.free_below),
+                };
+            }
             (ring.push_words(behind, words, &mut ()), ring.free_below)
         }
         // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
