@@ -69,7 +69,8 @@ pub const fn rung(seen: u64, ended: u64, doorbell: u32, depth: u32, max_batch: u
         // DEEPEST itself reads as going back: no batch has as many.
         return Err(Refused::Back(new.wrapping_neg() as u32));
     }
-    let flight = (seen - ended) as u32 + new as u32;
+    // Of a card whose completions come twice more has ended than was seen.
+    let flight = seen.saturating_sub(ended) as u32 + new as u32;
     if new as u32 > max_batch {
         return Err(Refused::Batch(new as u32));
     }

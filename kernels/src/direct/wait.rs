@@ -184,7 +184,12 @@ impl Queue {
             return Err(Failure::of(completion::status(entry) as u16, number));
         }
         let done = self.of_slot(self.done, number);
-        if offset >= self.depth as u64 || completion::is_arrival(entry) || load_relaxed_if(offset, done) == number + 1 {
+        if offset >= self.depth as u64 {
+            // One that has ended before, or none: the newest of this id.
+            let back = (polled.watermark as u16).wrapping_sub(completion::id(entry)) as u64;
+            return Err(Failure::of(Failure::COMPLETION, polled.watermark.wrapping_sub(back)));
+        }
+        if completion::is_arrival(entry) || load_relaxed_if(offset, done) == number + 1 {
             return Err(Failure::of(Failure::COMPLETION, number));
         }
         if offset != 0 {

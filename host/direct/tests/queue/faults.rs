@@ -66,7 +66,7 @@ fn a_completion_that_comes_twice_is_named() {
     for order in [Order::Posted, Order::Any(3, 4)] {
         let card = CardOptions { order, ..with(Faults { twice: vec![11], ..Faults::default() }) };
         let failure = ended(&run(&one_queue(), card), Status::FABRIC);
-        assert_eq!(failure.code(), Failure::COMPLETION, "{failure}");
+        assert_eq!((failure.code(), failure.number()), (Failure::COMPLETION, 11), "{failure}");
     }
 }
 
