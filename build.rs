@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Kernels that are used together (kernels/src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
 /// stores need compute capability 9.0: without them everything else runs on older GPUs.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "puts",
     "direct",
     "queue",
@@ -19,6 +19,7 @@ const MODULES: [&str; 13] = [
     "collective_messages",
     "collective_puts",
     "jacobi",
+    "moe",
     "bulk",
 ];
 

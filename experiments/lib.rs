@@ -20,7 +20,9 @@ mod jacobi;
 mod job;
 mod listing;
 mod model;
+mod moe;
 mod mps;
+mod nccl;
 mod nodes;
 mod output;
 mod program;
@@ -59,6 +61,7 @@ fn register() {
         shmem::PROGRAMS,
         collectives::PROGRAMS,
         jacobi::PROGRAMS,
+        moe::PROGRAMS,
         chart::PROGRAMS,
         report::PROGRAMS,
         compare::PROGRAMS,
@@ -77,9 +80,10 @@ fn register() {
         serve::PROGRAMS,
         soak::PROGRAMS,
         soft_efa::PROGRAMS,
+        nccl::PROGRAMS,
         complete::PROGRAMS,
     ];
-    program::register(programs, &[proxy::STAGES, model::JACOBI]);
+    program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);
 }
 
 /// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.

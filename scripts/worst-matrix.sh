@@ -76,6 +76,17 @@ combinations() {
     for case in quiet nbi-batch=4 'nbi --ring-slots 8' 'nbi --scope thread'; do
         echo "proxy -d $device -p $worst --rails 1,2 --mode $case --grid 2 --block 33 -b 64 -e 64K -f 32 -n 12 -w 2 -r 1 --window 4"
     done
+    # Every unit and every way of counts, each round with other tokens; by rails alone, and with nodes. Last, so that those before keep their turns.
+    local tokens='--unit expert,rank,node --count signal,word,immediate --hidden 64 --tokens 6 --experts 24 --topk 3 --grid 2 --block 33 -r 0 --check-rounds 5'
+    for rule in count own drain sequence; do
+        for scope in thread warp block; do
+            for np in 2 3 4; do
+                echo "moe -d $device --np $np --path rails -p $worst --rule $rule --scope $scope $tokens"
+            done
+            echo "moe -d $device --np 4 --node-size 2 -p $worst,delay=500,watch=strict --rule $rule --scope $scope $tokens --batch 4"
+        done
+        echo "moe -d $device --np 8 --node-size 2 -p $worst --rule $rule --scope warp $tokens"
+    done
 }
 chosen() { combinations | grep -E "^(${ONLY:-.*}) "; }
 if [[ -n ${LIST:-} ]]; then

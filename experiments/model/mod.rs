@@ -5,6 +5,8 @@ mod all_to_all;
 mod figures;
 mod halo;
 mod jacobi;
+mod moe;
+mod tokens;
 
 use crate::error::Failure;
 use crate::program::{Program, program};
@@ -28,6 +30,9 @@ pub const PROGRAMS: &[Program] = &[Program {
 /// Rows of `ginlab model jacobi`, which is no subcommand of its own.
 pub const JACOBI: About = jacobi::Model::ABOUT;
 
+/// Rows of `ginlab model moe`.
+pub const MOE: About = moe::Model::ABOUT;
+
 /// Options of `ginlab model`.
 #[derive(clap::Args, Debug)]
 #[command(arg_required_else_help = true)]
@@ -44,6 +49,8 @@ enum What {
     All2all(Box<WithOutput<all2all::Args>>),
     /// Jacobi iterations of many machines in virtual time: what of the exchange of rows and of the norm is not hidden
     Jacobi(Box<WithOutput<jacobi::Args>>),
+    /// A mixture of experts' dispatch and combine of many GPUs in virtual time, beside published figures
+    Moe(Box<WithOutput<moe::Args>>),
 }
 
 /// The modelled cards of a profile.
@@ -67,10 +74,15 @@ impl Cards {
 
     /// The header of a simulation; `more` are further assumptions.
     fn header(&self, more: &str) -> Header {
-        let assumed = self.profile.assumed().collect::<Vec<_>>().join(", ");
         let mut header = Versions::header();
-        header.note(format!("MODELLED cards of a {} in virtual time; assumed: {assumed}{more}", self.name));
+        header.note(format!("{}{more}", self.note()));
         header
+    }
+
+    /// That they are modelled, and what is assumed.
+    fn note(&self) -> String {
+        let assumed = self.profile.assumed().collect::<Vec<_>>().join(", ");
+        format!("MODELLED cards of a {} in virtual time; assumed: {assumed}", self.name)
     }
 }
 
@@ -79,5 +91,6 @@ fn run(args: &Args) -> Result<(), Failure> {
         What::Figures(args) => figures::run(args),
         What::All2all(args) => runner::run::<all2all::Model>((**args).clone()),
         What::Jacobi(args) => runner::run::<jacobi::Model>((**args).clone()),
+        What::Moe(args) => runner::run::<moe::Model>((**args).clone()),
     }
 }

@@ -7,7 +7,7 @@ use crate::model::{Model, PREFIX};
 use crate::null::{NullCounts, NullRail};
 use crate::same_host::{Movers, SameHostRail};
 use crate::verbs::VerbsRail;
-use crate::wanted::{Fabric, NULL};
+use crate::wanted::{Fabric, NULL, SHARED};
 use crate::worst::{Spec, Who, WorstRail};
 use crate::{FabricError, Memory, Rail, card, mistake};
 use ginlab_cuda::Place;
@@ -58,6 +58,7 @@ enum Kind {
     Verbs { provider: String, domains: Vec<Domain> },
     Model { model: Model, movers: Option<Arc<Movers>> },
     Worst(Spec),
+    Shared { movers: Option<Arc<Movers>> },
     Null(NullCounts),
 }
 
@@ -127,6 +128,10 @@ impl Fabric {
                 notes.push(spec.note());
                 Kind::Worst(*spec)
             }
+            Fabric::Shared => {
+                notes.push("shared memory of this machine: as fast as it copies, no card is modelled".into());
+                Kind::Shared { movers: None }
+            }
             Fabric::Null => {
                 notes.push(
                     "null rails: the proxy completes each put at once, nothing is moved; puts are counted, not bytes checked".into(),
@@ -146,6 +151,7 @@ impl Chosen {
             Kind::Libfabric { provider, .. } | Kind::Verbs { provider, .. } => provider.clone(),
             Kind::Model { model, .. } => format!("{PREFIX}{}", model.name()),
             Kind::Worst(spec) => spec.to_string(),
+            Kind::Shared { .. } => SHARED.into(),
             Kind::Null(_) => NULL.into(),
         }
     }
@@ -188,16 +194,14 @@ impl Chosen {
     /// # Errors
     /// The system's.
     pub fn start_movers(&mut self, threads: usize) -> std::io::Result<()> {
-        let Kind::Model { movers, .. } = &mut self.kind else { return Ok(()) };
+        let (Kind::Model { movers, .. } | Kind::Shared { movers }) = &mut self.kind else { return Ok(()) };
         let threads = threads.min(MOST_MOVERS);
         if threads == 0 {
-            self.notes.push(
-                "no core is left for copying: the proxies copy the bytes of the modelled cards themselves".into(),
-            );
+            self.notes.push("no core is left for copying: the proxies copy the bytes themselves".into());
             return Ok(());
         }
         *movers = Some(Arc::new(Movers::start(threads)?));
-        self.notes.push(format!("{threads} threads copy the bytes of the modelled cards of each rank that puts"));
+        self.notes.push(format!("{threads} threads copy the bytes of each rank that puts"));
         Ok(())
     }
 
@@ -209,14 +213,14 @@ impl Chosen {
                 card::line_rate(domains.get(..rails.min(domains.len()))?)
             }
             Kind::Model { model, .. } => Some(model.line_rate() * rails as u64),
-            Kind::Worst(_) | Kind::Null(_) => None,
+            Kind::Worst(_) | Kind::Shared { .. } | Kind::Null(_) => None,
         }
     }
 
     /// Whether the bytes go through memory that processes of this machine share.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        matches!(self.kind, Kind::Model { .. } | Kind::Worst(_))
+        matches!(self.kind, Kind::Model { .. } | Kind::Worst(_) | Kind::Shared { .. })
     }
 
     /// Where host memory has to lie that peers write to or read.
@@ -281,6 +285,10 @@ impl Chosen {
                 let open = move |rail: usize| WorstRail::open(&spec, Who { rank, proxy, rail: rail as u16 }, false);
                 taker.take(move || (0..count).map(open).collect(), None)
             }
+            Kind::Shared { movers } => {
+                let open = move || (0..count).map(|_| SameHostRail::open(SHARED, movers.clone())).collect();
+                taker.take(open, None)
+            }
             Kind::Null(counts) => {
                 taker.take(move || Ok((0..count).map(|_| NullRail::counted_by(&counts)).collect()), None)
             }
@@ -305,10 +313,10 @@ impl Chosen {
                 let open = |rail| WorstRail::open(spec, who(rail), self.options.messages);
                 (0..self.count).map(|rail| open(rail).map(|rail| AnyRail::Worst(Box::new(rail)))).collect()
             }
-            Kind::Model { .. } | Kind::Null(_) => Err(mistake(
+            Kind::Model { .. } | Kind::Shared { .. } | Kind::Null(_) => Err(mistake(
                 &self.name(),
                 "opening rails for the CPU",
-                "programs with a proxy alone (proxy, shmem, collective, jacobi) take modelled and null rails",
+                "programs with a proxy alone (proxy, shmem, collective, jacobi) take modelled, shared and null rails",
             )),
         }
     }

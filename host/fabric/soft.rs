@@ -158,6 +158,25 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
     Ok(())
 }
 
+/// As [`load`], for a library in a process of somebody else's, which may have threads and libibverbs: the cards must have been preloaded
+/// there, and described ([`environment`]).
+///
+/// # Errors
+/// They have not.
+pub fn load_preloaded(provider: &str) -> Result<(), FabricError> {
+    let spec = spec(provider)?;
+    let text = spec.to_string();
+    // SAFETY: never called, only looked for.
+    let there = unsafe { Library::this().get::<unsafe extern "C" fn()>(MARK) }.is_ok();
+    if !there || std::env::var_os(SPEC).is_none_or(|said| said != OsStr::new(&text)) {
+        let how = format!("the cards must be loaded before the program: ginlab nccl -p {provider} -- PROGRAM does it");
+        return Err(mistake(provider, how));
+    }
+    let unmoved = if spec.moves { "" } else { "/unmoved" };
+    let _ = LOADED.set(Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec });
+    Ok(())
+}
+
 /// Becomes this very command with the cards preloaded, with the words that it was started with: its own, or those of a loader that was told
 /// to run it. Returns what stood in the way.
 fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
@@ -200,20 +219,28 @@ unsafe fn set_default(name: &str, value: &str) {
     }
 }
 
-/// The library as a file: the one that the user names, or the one beside the program, where `cargo build` and `make dist` leave it. Of a test run
-/// it is in cargo's folder `deps`, where tests themselves are; examples are in a folder beside that.
+/// The library as a file.
 fn file() -> std::io::Result<OsString> {
-    if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
+    beside_program(FILE, VARIABLE)
+}
+
+/// A shared object of ginlab's: the one that the user names by `variable`, or the one beside the program, where `cargo build` and `make dist` leave
+/// it. Of a test run it is in cargo's folder `deps`, where tests themselves are; examples are in a folder beside that.
+///
+/// # Errors
+/// There is none.
+pub fn beside_program(name: &str, variable: &str) -> std::io::Result<OsString> {
+    if let Some(file) = std::env::var_os(variable).filter(|file| !file.is_empty()) {
         return Ok(file);
     }
     let program = this_program()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     // Cargo's own first: `cargo test` leaves an older one beside the program as it is.
     let places = [folder.join("deps"), folder.to_path_buf(), folder.join("../deps"), folder.join("..")];
-    let found = places.iter().map(|place| place.join(FILE)).find(|file| file.is_file());
+    let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
     found.map(PathBuf::into_os_string).ok_or_else(|| {
         std::io::Error::other(format!(
-            "there is no {FILE} in {}: copy it with the program (`cargo build --release` makes both), or name it by {VARIABLE}",
+            "there is no {name} in {}: copy it with the program (`cargo build --release` makes both), or name it by {variable}",
             folder.display()
         ))
     })

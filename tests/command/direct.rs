@@ -77,7 +77,9 @@ fn programs_are_right_over_the_cards_own_queues() {
         let orders = format!(
             "shmem -d emulated --np 2 --cases signal-order,data-order {cards} -n 30 -r 1 --grid 1 --block 33 --scope warp,block"
         );
-        all_verified(&rows(&run(ginlab(&orders)).expect(0).stdout));
+        // Nothing is timed there.
+        let found = rows(&run(ginlab(&orders)).expect(0).stdout);
+        assert!(found.len() == 4 && found.iter().all(|row| row.wrong == Some(0)), "{found:#?}");
         let line = format!(
             "collective -d emulated --np 3 {cards} --cases gin-all-to-all,gin-all-reduce,gin-broadcast -b 8 -e 2K -f 16 -n 2 -w 1 -r 1 --launch stream"
         );

@@ -30,8 +30,10 @@ macro_rules! written {
 
 #[cfg(all(target_arch = "nvptx64", feature = "bulk"))]
 pub mod bulk;
+pub mod call;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
+pub mod fp8;
 pub mod grid;
 pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]

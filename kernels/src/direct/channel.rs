@@ -9,6 +9,7 @@
 use super::{Failure, Queue, Transfer};
 use crate::command::{Command, MAX_OFFSET, Opcode};
 use crate::ring::Status;
+use crate::ring::producer::Words;
 use cuda_std::memory::{Word, store_relaxed_sys_u64};
 use efa_queue::request::{MOST_BYTES, To};
 use efa_queue::{Local, Operation, rules};
@@ -50,26 +51,32 @@ unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
 
+/// Posts what a command's words say; its number, and below which number requests have a slot. Out of line, with a pointer: kernels that put
+/// in several places.
+#[inline(never)]
+pub(crate) fn push(channel: *const Channel, words: Words, free_below: u64) -> (Result<u64, Status>, u64) {
+    // SAFETY: what a ring to a card points to (`TO_CARD`); whoever made it keeps it.
+    let mut channel = unsafe { *channel };
+    channel.queue.free_below = free_below;
+    let Some(command) = Command::decode(words) else { return (Err(Status::REFUSED), free_below) };
+    let posted = match channel.transfer(&command) {
+        Some(transfer) if command.opcode == Opcode::PutValue => channel.post_value(&transfer, &command),
+        Some(transfer) => channel.queue.post(&transfer),
+        None => return (Err(Status::REFUSED), free_below),
+    };
+    (posted.map_err(Failure::status), channel.queue.free_below)
+}
+
+/// Waits for a request and all before it; the watermark. Out of line, as [`push`].
+#[inline(never)]
+pub(crate) fn wait(channel: *const Channel, number: u64, free_below: u64) -> Result<u64, Status> {
+    // SAFETY: as for `push`.
+    let mut queue = unsafe { (*channel).queue };
+    queue.free_below = free_below;
+    queue.wait(number).map_err(Failure::status)
+}
+
 impl Channel {
-    /// Posts what a command says; its number, and below which number requests have a slot.
-    #[inline(always)]
-    pub(crate) fn push(mut self, command: &Command, free_below: u64) -> (Result<u64, Status>, u64) {
-        self.queue.free_below = self.queue.free_below.max(free_below);
-        let posted = match self.transfer(command) {
-            Some(transfer) if command.opcode == Opcode::PutValue => self.post_value(&transfer, command),
-            Some(transfer) => self.queue.post(&transfer),
-            None => return (Err(Status::REFUSED), free_below),
-        };
-        (posted.map_err(Failure::status), self.queue.free_below)
-    }
-
-    /// Waits for a request and all before it.
-    #[inline(always)]
-    pub(crate) fn wait(mut self, number: u64, free_below: u64) -> Result<u64, Status> {
-        self.queue.free_below = self.queue.free_below.max(free_below);
-        self.queue.wait(number).map_err(Failure::status)
-    }
-
     /// The request that a command is; `None` where it names what is not there.
     #[inline(always)]
     fn transfer(&self, command: &Command) -> Option<Transfer> {

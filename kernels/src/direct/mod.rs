@@ -23,6 +23,7 @@ mod post;
 mod wait;
 
 pub use channel::{Channel, Peer};
+pub(crate) use channel::{push, wait as wait_for_channel};
 
 use crate::ring::{CachePadded, Status};
 use core::fmt;

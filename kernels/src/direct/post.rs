@@ -39,9 +39,7 @@ impl Queue {
         if mask.count_ones() == 1 {
             return self.post_alone(transfer);
         }
-        let (posted, free_below) = self.post_together(mask, transfer);
-        self.free_below = free_below;
-        posted
+        self.post_together(mask, transfer)
     }
 
     /// One lane for itself.
@@ -67,9 +65,9 @@ impl Queue {
         self.ring(number, number + 1);
     }
 
-    /// The lanes of `mask`. Out of line and on a copy, so that a lane alone does not have the queue in memory.
-    #[inline(never)]
-    fn post_together(mut self, mask: u32, transfer: &Transfer) -> (Result<u64, Failure>, u64) {
+    /// The lanes of `mask`.
+    #[inline(always)]
+    fn post_together(&mut self, mask: u32, transfer: &Transfer) -> Result<u64, Failure> {
         let leader = mask.trailing_zeros();
         let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones();
         let lanes = mask.count_ones();
@@ -87,7 +85,7 @@ impl Queue {
             // What the leader has acquired, for all lanes; and the lanes' payloads before the leader's doorbell.
             warp::synchronize(mask);
             if stop != 0 {
-                return (Err(Failure(stop)), self.free_below);
+                return Err(Failure(stop));
             }
             if rank.wrapping_sub(first) < count {
                 mine = base + (rank - first) as u64;
@@ -99,7 +97,7 @@ impl Queue {
             }
             first += count;
         }
-        (Ok(mine), self.free_below)
+        Ok(mine)
     }
 
     /// The request's words, into its slot.

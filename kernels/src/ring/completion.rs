@@ -2,6 +2,8 @@
 
 use super::poller::Poller;
 use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Status};
+use crate::direct;
+use cuda_std::call::by_address;
 use cuda_std::memory::{
     fetch_max_release_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
     store_relaxed_gpu_u64, store_release_gpu_u64,
@@ -26,12 +28,28 @@ impl Ring {
     /// The proxy's status, or [`Status::DEADLINE`].
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
-        if let Some(channel) = self.channel() {
-            let watermark = channel.wait(ticket, self.free_below)?;
-            self.free_below = self.free_below.max(watermark + self.capacity());
-            return Ok(watermark);
+        if self.is_to_card() { self.wait_at_card(ticket) } else { self.wait_observed(ticket, &mut ()) }
+    }
+
+    /// The other end is a card's queue.
+    #[inline(always)]
+    fn wait_at_card(&mut self, ticket: u64) -> Result<u64, Status> {
+        let wait = by_address(direct::wait_for_channel as fn(_, _, _) -> _);
+        let watermark = wait(self.device.cast(), ticket, self.free_below)?;
+        self.free_below = self.free_below.max(watermark + self.capacity());
+        Ok(watermark)
+    }
+
+    /// As [`wait`](Ring::wait), for kernels that mostly have nothing to wait for.
+    #[inline(always)]
+    pub(crate) fn wait_apart(&mut self, ticket: u64) -> Result<u64, Status> {
+        if self.is_to_card() {
+            return self.wait_at_card(ticket);
         }
-        self.wait_observed(ticket, &mut ())
+        let wait_as = by_address(wait_as as fn(&_, &_, _, _, _, &mut ()) -> _);
+        let watermark = wait_as(self.host(), self.device(), self.timeout_ns, self.role as usize, ticket, &mut ())?;
+        self.free_below = self.free_below.max(watermark + self.capacity());
+        Ok(watermark)
     }
 
     /// As [`wait`](Ring::wait), for a study that wants to know more of it.

@@ -127,14 +127,10 @@ impl Ring {
         Ring { role: block / count % COMPLETION_POLLERS as u32, of_block: 1, ..ring }
     }
 
-    /// What is behind a ring whose other end is a card's queue; `None`: a proxy takes from it. Modules without programs know no cards.
+    /// Whether the other end is a card's queue, not a proxy. Modules without programs know no cards.
     #[inline(always)]
-    pub(crate) fn channel(&self) -> Option<crate::direct::Channel> {
-        if cfg!(all(target_arch = "nvptx64", not(feature = "by_card"))) || self.log2_slot_words != TO_CARD {
-            return None;
-        }
-        // SAFETY: contract of the constant; whoever made the ring keeps it.
-        Some(unsafe { *self.device.cast::<crate::direct::Channel>() })
+    pub(crate) fn is_to_card(&self) -> bool {
+        cfg!(any(not(target_arch = "nvptx64"), feature = "by_card")) && self.log2_slot_words == TO_CARD
     }
 
     /// Slots in the ring.

@@ -5,6 +5,8 @@
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
+use crate::direct;
+use cuda_std::call::by_address;
 use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
 use cuda_std::warp;
 
@@ -57,18 +59,19 @@ impl Ring {
     pub(crate) fn push_apart(&mut self, behind: Behind, words: Words) -> Result<u64, Status> {
         #[inline(never)]
         fn push_copy(mut ring: Ring, words: Words, behind: Behind) -> (Result<u64, Status>, u64) {
-            if let Some(channel) = ring.channel() {
-                // Whoever rings fences, for all that the commands speak of.
-                return match Command::decode(words) {
-                    Some(command) => channel.push(&command, ring.free_below),
-                    None => (Err(Status::REFUSED), ring.free_below),
-                };
-            }
             (ring.push_words(behind, words, &mut ()), ring.free_below)
+        }
+        if self.is_to_card() {
+            let push = by_address(direct::push as fn(_, _, _) -> _);
+            // Whoever rings fences, for all that the commands speak of.
+            let (pushed, free_below) = push(self.device.cast(), words, self.free_below);
+            self.free_below = free_below;
+            return pushed;
         }
         // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
         // lie in local memory, where each acquire makes its fields miss.
         let copy = core::hint::black_box(*self);
+        let push_copy = by_address(push_copy as fn(_, _, _) -> _);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
         pushed

@@ -1,0 +1,203 @@
+//! A mixture of experts' dispatch or combine in virtual time: what all GPUs send, message by message, over modelled cards and NVLink; the same on each
+//! run.
+//!
+//! Everything is there to be sent at time 0. A proxy thread posts one message after another, its cards take them in turn; a card sends and a card
+//! receives one at a time. Inside a machine a GPU stores to the others at the profile's NVLink rate, and takes as much. By node a message is handed on as
+//! soon as it is there, and parts of sums go to who sends their sum as soon as they are there.
+
+use crate::moe::plan::{Count, Problem, Router, Type, Unit};
+use ginlab::fabric::model::{Nic, Picoseconds, Profile};
+use std::collections::HashMap;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub problem: Problem,
+    pub unit: Unit,
+    pub count: Count,
+    pub kind: Type,
+    /// Cards of a GPU.
+    pub rails: u32,
+    /// Threads of a GPU that post.
+    pub proxies: u32,
+    /// One way within a machine.
+    pub near: Picoseconds,
+    pub seed: u64,
+}
+
+/// What came of one of the two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Until the last message is where it should be.
+    pub time: Picoseconds,
+    /// Over rails, of the GPU that posts the most: messages, counts among them, and bytes.
+    pub posted: u64,
+    pub bytes: u64,
+}
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    /// When it may be sent.
+    ready: Picoseconds,
+    from: u32,
+    to: u32,
+    bytes: u64,
+    /// Whose token.
+    of: (u32, u32),
+}
+
+/// The cards of all GPUs and their threads, in one of the two.
+struct Wires<'a> {
+    setting: &'a Setting,
+    nics: Vec<Nic>,
+    post: Picoseconds,
+    picoseconds_per_byte: f64,
+}
+
+/// Both: dispatch, then combine, each from time 0.
+pub fn run(setting: &Setting, profile: &Profile, router: &Router) -> [Outcome; 2] {
+    let Setting { problem, unit, .. } = setting;
+    let (pes, local) = (problem.pes, problem.local);
+    let cards = u64::from(pes * setting.rails);
+    let wires = |which: u64| Wires {
+        setting,
+        nics: (0..cards).map(|card| Nic::new(profile, setting.seed ^ which << 40 ^ card << 8)).collect(),
+        post: (profile.post_us.value * 1e6).round() as Picoseconds,
+        picoseconds_per_byte: 1000.0 / profile.nvlink_gbytes_s.value,
+    };
+    let (sent, back) = (problem.message_bytes(setting.kind), problem.answer_bytes());
+    let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
+    // By node: the PEs of a node that a token is for.
+    let mut within: HashMap<(u32, u32, u32), Vec<u32>> = HashMap::new();
+    for me in 0..pes {
+        let choices = router.choices(problem, me, 0);
+        let messages = problem.messages(*unit, me, &choices);
+        let counts = (0..pes).filter(|pe| *pe != me && (*unit != Unit::Node || pe % local == me % local));
+        if setting.count != Count::Immediate {
+            dispatch.extend(counts.map(|to| Message { ready: 0, from: me, to, bytes: 8, of: (me, u32::MAX) }));
+        }
+        for (token, _, to) in messages {
+            dispatch.push(Message { ready: 0, from: me, to, bytes: sent, of: (me, token) });
+            combine.push(Message { ready: 0, from: to, to: me, bytes: back, of: (me, token) });
+        }
+        if *unit == Unit::Node {
+            for (token, _, pe) in problem.messages(Unit::Rank, me, &choices) {
+                within.entry((me, token, pe / local)).or_default().push(pe);
+            }
+        }
+    }
+    let mut wires_out = wires(0);
+    let (arrived, mut first) = wires_out.carry(dispatch);
+    if *unit == Unit::Node {
+        let hand_on = |&(message, at): &(Message, Picoseconds)| {
+            let Message { to, of: (me, token), .. } = message;
+            let pes = within.get(&(me, token, to / local)).cloned().unwrap_or_default();
+            pes.into_iter().map(move |pe| Message { ready: at, from: to, to: pe, bytes: sent, of: (me, token) })
+        };
+        let (_, inside) = wires_out.carry(arrived.iter().flat_map(hand_on).collect());
+        first.time = first.time.max(inside.time);
+    }
+    let mut wires_back = wires(1);
+    if *unit == Unit::Node {
+        let parts = combine.iter().flat_map(|message| {
+            let Message { from, of: (me, token), .. } = *message;
+            let pes = within.get(&(me, token, from / local)).cloned().unwrap_or_default();
+            pes.into_iter().map(move |pe| Message { ready: 0, from: pe, to: from, bytes: back, of: (me, token) })
+        });
+        let mut there: HashMap<(u32, u32, u32), Picoseconds> = HashMap::new();
+        for (message, at) in wires_back.carry(parts.collect()).0 {
+            let last = there.entry((message.of.0, message.of.1, message.to)).or_default();
+            *last = at.max(*last);
+        }
+        for message in &mut combine {
+            message.ready = there.get(&(message.of.0, message.of.1, message.from)).copied().unwrap_or(0);
+        }
+    }
+    let (_, second) = wires_back.carry(combine);
+    [first, second]
+}
+
+impl Wires<'_> {
+    /// Carries messages, those of one GPU in the order in which they are ready; when each is there.
+    fn carry(&mut self, mut messages: Vec<Message>) -> (Vec<(Message, Picoseconds)>, Outcome) {
+        let Setting { problem, rails, proxies, near, .. } = *self.setting;
+        let pes = problem.pes as usize;
+        messages.sort_by_key(|message| message.ready);
+        let mut threads = vec![0; pes * proxies as usize];
+        let (mut posted, mut bytes) = (vec![0u64; pes], vec![0u64; pes]);
+        let (mut storing, mut taking) = (vec![0; pes], vec![0; pes]);
+        let mut there = Vec::with_capacity(messages.len());
+        // Card by card what comes, with the card that it comes from.
+        let mut coming: Vec<(Picoseconds, usize, Message)> = Vec::new();
+        for message in messages {
+            let Message { ready, from, to, bytes: length, .. } = message;
+            let (from, to) = (from as usize, to as usize);
+            if from / problem.local as usize == to / problem.local as usize {
+                let store = if from == to { 0 } else { (length as f64 * self.picoseconds_per_byte) as Picoseconds };
+                storing[from] = ready.max(storing[from]) + store;
+                taking[to] = (storing[from] + if from == to { 0 } else { near }).max(taking[to] + store);
+                there.push((message, taking[to]));
+                continue;
+            }
+            let number = posted[from];
+            let thread = &mut threads[from * proxies as usize + (number % u64::from(proxies)) as usize];
+            *thread = ready.max(*thread) + self.post;
+            let rail = (number % u64::from(rails)) as usize;
+            let course = self.nics[from * rails as usize + rail].post(*thread, length);
+            // Its first byte is there a one-way latency after it has left.
+            coming.push((course.begun + (course.delivered - course.sent), to * rails as usize + rail, message));
+            posted[from] += 1;
+            bytes[from] += length;
+        }
+        coming.sort_by_key(|(at, card, _)| (*card, *at));
+        let (mut card_before, mut free) = (usize::MAX, 0);
+        for (at, card, message) in coming {
+            if card != card_before {
+                (card_before, free) = (card, 0);
+            }
+            free = at.max(free) + self.nics[card].wire(message.bytes);
+            there.push((message, free));
+        }
+        let time = there.iter().map(|(_, at)| *at).max().unwrap_or(0);
+        let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
+        (there, Outcome { time, posted: most(&posted), bytes: most(&bytes) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both(pes: u32, unit: Unit, count: Count) -> [Outcome; 2] {
+        let problem = Problem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes, local: 8 };
+        let setting = Setting { problem, unit, count, kind: Type::Fp8, rails: 2, proxies: 1, near: 2_400_000, seed: 1 };
+        run(&setting, &Profile::named("p5en").expect("known"), &Router::drawn(1, 256, 0.0))
+    }
+
+    #[test]
+    fn no_card_is_faster_than_its_wire_and_no_proxy_than_its_posts() {
+        for unit in [Unit::Expert, Unit::Rank, Unit::Node] {
+            for outcome in both(32, unit, Count::Signal) {
+                let wire = outcome.bytes as f64 / (2.0 * 25e9 * 0.91) * 1e12;
+                assert!(outcome.time as f64 > wire && outcome.time > outcome.posted * 450_000, "{unit:?} {outcome:?}");
+            }
+            assert_eq!(both(32, unit, Count::Signal), both(32, unit, Count::Signal));
+        }
+    }
+
+    #[test]
+    fn a_token_goes_over_rails_once_for_each_expert_rank_or_node() {
+        let [expert, rank, node] =
+            [Unit::Expert, Unit::Rank, Unit::Node].map(|unit| both(16, unit, Count::Immediate)[0]);
+        // Half of 1024; on eight ranks about five; one.
+        assert!((450..600).contains(&expert.posted), "{expert:?}");
+        assert!((350..450).contains(&rank.posted) && rank.posted < expert.posted, "{rank:?}");
+        assert!((120..=128).contains(&node.posted), "{node:?}");
+        assert!(node.time < rank.time && rank.time < expert.time);
+        // One machine has no rails.
+        assert_eq!(both(8, Unit::Expert, Count::Signal)[0].posted, 0);
+        // A count for each other rank, of which 8 are on the other machine.
+        assert_eq!(both(16, Unit::Rank, Count::Word)[0].posted.abs_diff(rank.posted), 8);
+    }
+}

@@ -1,0 +1,140 @@
+//! What a round must bring, by the CPU: the tokens, the messages they are sent in, and the sums that come back, to the bit.
+
+use super::plan::{Problem, Type, Unit};
+use cuda_std::fp8::{E4M3_MOST, from_e4m3, to_e4m3};
+use cuda_std::half::{pack_bf16, unpack_bf16};
+use ginlab::report::each_once;
+use itertools::Itertools;
+use kernels::moe::{Choice, LEAST, OF_SCALE, expert_factor, header_bytes};
+use kernels::pattern::{mixed, seed};
+use std::collections::BTreeSet;
+
+/// A token's values as bf16, two in a word: of both signs, between 2^-7 and 4.
+pub fn token(problem: &Problem, pe: u32, variant: u32, token: u32) -> Vec<u32> {
+    let seed = seed(pe, variant, token);
+    (0..u64::from(problem.hidden / 2)).map(|at| mixed(seed, at) as u32 & 0x83ff_83ff | 0x3c00_3c00).collect()
+}
+
+fn unpacked(words: &[u32]) -> Vec<f32> {
+    words.iter().flat_map(|word| unpack_bf16(*word)).collect()
+}
+
+fn packed(values: &[f32]) -> Vec<u32> {
+    values.iter().tuples().map(|(low, high)| pack_bf16([*low, *high])).collect()
+}
+
+/// A token as it is sent: codes, and a scale for each group of values.
+fn quantised(words: &[u32]) -> (Vec<u8>, Vec<f32>) {
+    let values = unpacked(words);
+    let (mut codes, mut scales) = (Vec::new(), Vec::new());
+    for group in values.chunks(OF_SCALE as usize) {
+        let most = group.iter().fold(LEAST, |most, value| most.max(value.abs()));
+        codes.extend(group.iter().map(|value| to_e4m3(value * (E4M3_MOST / most))));
+        scales.push(most / E4M3_MOST);
+    }
+    (codes, scales)
+}
+
+/// The bytes of a message.
+pub fn message(problem: &Problem, kind: Type, choices: &[Choice], words: &[u32], round: u32, token: u32) -> Vec<u8> {
+    let mut bytes: Vec<u8> = [round, token, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    bytes.extend(choices.iter().flat_map(|choice| choice.expert.to_le_bytes()));
+    bytes.extend(choices.iter().flat_map(|choice| choice.weight.to_le_bytes()));
+    // What stands between the header and the values is nobody's.
+    bytes.resize(header_bytes(problem.topk) as usize, 0);
+    match kind {
+        Type::Bf16 => bytes.extend(words.iter().flat_map(|word| word.to_le_bytes())),
+        Type::Fp8 => {
+            let (codes, scales) = quantised(words);
+            bytes.extend(codes);
+            bytes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        }
+    }
+    bytes
+}
+
+/// The values that an expert gets.
+fn received(kind: Type, words: &[u32]) -> Vec<f32> {
+    match kind {
+        Type::Bf16 => unpacked(words),
+        Type::Fp8 => {
+            let (codes, scales) = quantised(words);
+            (0..).zip(codes).map(|(at, code): (usize, u8)| from_e4m3(code) * scales[at / OF_SCALE as usize]).collect()
+        }
+    }
+}
+
+/// Sums rows in order, each times a weight; bf16 of it.
+fn summed(rows: &[(f32, Vec<f32>)]) -> Vec<f32> {
+    let length = rows.first().map_or(0, |(_, row)| row.len());
+    let sum = |at: usize| rows.iter().fold(0.0, |sum, (weight, row)| sum + weight * row[at]);
+    unpacked(&packed(&(0..length).map(sum).collect::<Vec<f32>>()))
+}
+
+/// What must come back for a token.
+pub fn output(problem: &Problem, unit: Unit, kind: Type, choices: &[Choice], words: &[u32]) -> Vec<u32> {
+    let values = received(kind, words);
+    let made = |expert: u32| {
+        let by = expert_factor(expert);
+        unpacked(&packed(&values.iter().map(|value| value * by).collect::<Vec<f32>>()))
+    };
+    let weighted = |choice: &Choice| (choice.weight, made(choice.expert));
+    let pes: Vec<u32> = choices.iter().map(|choice| problem.pe_of(choice.expert)).collect();
+    // The part of a PE: of its experts, in the router's order.
+    let part = |pe: u32| {
+        let here = choices.iter().zip(&pes).filter(|(_, of)| **of == pe);
+        summed(&here.map(|(choice, _)| weighted(choice)).collect::<Vec<_>>())
+    };
+    let rows: Vec<(f32, Vec<f32>)> = match unit {
+        Unit::Expert => choices.iter().map(weighted).collect(),
+        Unit::Rank => each_once(pes.iter().copied()).into_iter().map(|pe| (1.0, part(pe))).collect(),
+        Unit::Node => {
+            let nodes = each_once(pes.iter().map(|pe| pe / problem.local));
+            let of_node = |node: u32| {
+                let here: BTreeSet<u32> = pes.iter().copied().filter(|pe| pe / problem.local == node).collect();
+                summed(&here.into_iter().map(|pe| (1.0, part(pe))).collect::<Vec<_>>())
+            };
+            nodes.into_iter().map(|node| (1.0, of_node(node))).collect()
+        }
+    };
+    packed(&summed(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROBLEM: Problem = Problem { tokens: 4, hidden: 136, experts: 8, topk: 3, pes: 4, local: 2 };
+
+    /// Whatever the unit, the sum is that of the weights times what experts make, but for roundings.
+    #[test]
+    fn units_differ_by_roundings_alone() {
+        let choices = [(1, 0.5), (6, 0.2), (0, 0.3)].map(|(expert, weight)| Choice { expert, weight });
+        let words = token(&PROBLEM, 1, 0, 2);
+        let exact = unpacked(&words);
+        for kind in [Type::Fp8, Type::Bf16] {
+            for unit in [Unit::Expert, Unit::Rank, Unit::Node] {
+                let sums = unpacked(&output(&PROBLEM, unit, kind, &choices, &words));
+                assert_eq!(sums.len(), exact.len());
+                for (sum, value) in sums.iter().zip(&exact) {
+                    let all: f32 =
+                        choices.iter().map(|choice| choice.weight * expert_factor(choice.expert) * value).sum();
+                    // e4m3 has 3 bits behind the first one; the largest value of a group is below 4.
+                    let most = if kind == Type::Fp8 { 0.07 * all.abs() + 0.001 } else { 0.02 * all.abs() };
+                    assert!((sum - all).abs() <= most, "{kind:?} {unit:?}: {sum} {all}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_has_the_length_that_the_kernel_says() {
+        let choices = [Choice { expert: 1, weight: 0.5 }; 3];
+        for kind in [Type::Fp8, Type::Bf16] {
+            let bytes = message(&PROBLEM, kind, &choices, &token(&PROBLEM, 0, 0, 0), 7, 3);
+            assert_eq!(bytes.len() as u64, PROBLEM.message_bytes(kind));
+        }
+        assert_eq!(Problem { hidden: 7168, topk: 8, ..PROBLEM }.message_bytes(Type::Fp8), 7168 + 224 + 80);
+        assert_eq!(Problem { hidden: 7168, ..PROBLEM }.counted_bytes(Type::Fp8), 7408, "as DeepEP has it");
+    }
+}

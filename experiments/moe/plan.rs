@@ -1,0 +1,340 @@
+//! Who sends what to whom: the router's choices, and the messages that follow from them. The kernel's arithmetic over again, for rows, for checks
+//! and for the model in virtual time.
+
+use crate::error::Failure;
+use crate::values::usage;
+use clap::ValueEnum;
+use kernels::moe::{Choice, Planned, message_bytes};
+use kernels::pattern::{mixed, seed};
+use std::path::{Path, PathBuf};
+
+/// What is sent as one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Unit {
+    /// A token for each of its experts.
+    Expert,
+    /// A token for each PE that has experts of it.
+    Rank,
+    /// A token for each node, where a PE hands it on.
+    Node,
+}
+
+/// How a receiver learns how many messages there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Count {
+    /// By a signal of the count and one.
+    Signal,
+    /// By a word in memory.
+    Word,
+    /// By what the first message's signal adds.
+    Immediate,
+}
+
+/// Numbers of tokens on their way to the experts; on the way back they are bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Type {
+    /// e4m3, with a scale for each 128 values.
+    Fp8,
+    /// As they are.
+    Bf16,
+}
+
+/// The problem.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Problem {
+    /// Of a PE.
+    pub tokens: u32,
+    /// Values of a token.
+    pub hidden: u32,
+    /// Of all PEs.
+    pub experts: u32,
+    /// Of a token.
+    pub topk: u32,
+    pub pes: u32,
+    /// PEs of a node.
+    pub local: u32,
+}
+
+impl Problem {
+    /// What cannot be.
+    pub fn check(&self) -> Result<(), Failure> {
+        let Problem { tokens, hidden, experts, topk, pes, local } = *self;
+        if tokens == 0 || !hidden.is_multiple_of(8) || hidden == 0 || hidden > 1 << 16 {
+            return Err(usage("--hidden", format!("{hidden} values; a multiple of 8, up to 65536")));
+        }
+        if experts == 0 || !experts.is_multiple_of(pes) {
+            return Err(usage("--experts", format!("{experts}; a multiple of the {pes} ranks")));
+        }
+        if topk == 0 || topk > experts.min(32) {
+            return Err(usage(
+                "--topk",
+                format!("{topk}; 1 to {}, each token's experts are different", experts.min(32)),
+            ));
+        }
+        if local == 0 || !pes.is_multiple_of(local) {
+            return Err(usage("--node-size", format!("{local}; {pes} ranks are no nodes of so many each")));
+        }
+        Ok(())
+    }
+
+    pub fn nodes(&self) -> u32 {
+        self.pes / self.local
+    }
+
+    /// Bytes of a message, and of an answer.
+    pub fn message_bytes(&self, kind: Type) -> u64 {
+        message_bytes(self.hidden, self.topk, kind == Type::Fp8).into()
+    }
+
+    pub fn answer_bytes(&self) -> u64 {
+        2 * u64::from(self.hidden)
+    }
+
+    /// Bytes of a token for one expert, as DeepEP's low-latency test counts them.
+    pub fn counted_bytes(&self, kind: Type) -> u64 {
+        let hidden = u64::from(self.hidden);
+        if kind == Type::Fp8 { hidden + hidden / 128 * 4 + 16 } else { 2 * hidden }
+    }
+
+    /// The PE that an expert lies on.
+    pub fn pe_of(&self, expert: u32) -> u32 {
+        expert / (self.experts / self.pes)
+    }
+
+    /// The PE that PE `me`'s message for an expert goes to.
+    pub fn target(&self, unit: Unit, me: u32, expert: u32) -> u32 {
+        let pe = self.pe_of(expert);
+        match unit {
+            Unit::Node => pe / self.local * self.local + me % self.local,
+            Unit::Expert | Unit::Rank => pe,
+        }
+    }
+
+    /// The messages of PE `me` for such choices: token, choice, and the PE it goes to. One that is for several choices counts as the first's.
+    pub fn messages(&self, unit: Unit, me: u32, choices: &[Choice]) -> Vec<(u32, u32, u32)> {
+        let mut messages = Vec::new();
+        for (token, chosen) in (0..).zip(choices.chunks(self.topk as usize)) {
+            let of_token = messages.len();
+            for (choice, chosen) in (0..).zip(chosen) {
+                let to = self.target(unit, me, chosen.expert);
+                let is_new = |messages: &[(u32, u32, u32)]| messages.iter().all(|message| message.2 != to);
+                if unit == Unit::Expert || is_new(&messages[of_token..]) {
+                    messages.push((token, choice, to));
+                }
+            }
+        }
+        messages
+    }
+
+    /// What goes to each PE.
+    pub fn planned(&self, messages: &[(u32, u32, u32)]) -> Vec<Planned> {
+        let mut planned = vec![Planned { count: 0, first: u32::MAX }; self.pes as usize];
+        for (token, choice, to) in messages {
+            let one = &mut planned[*to as usize];
+            one.first = one.first.min(token * self.topk + choice);
+            one.count += 1;
+        }
+        planned
+    }
+}
+
+/// The router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Router {
+    seed: u64,
+    /// Shares of the experts so far, for drawing.
+    shares: Vec<f64>,
+    /// Lists from a file, in place of drawing.
+    lists: Vec<Vec<u32>>,
+}
+
+impl Router {
+    /// Draws experts with shares that fall as the power `skew` of their place in an order that the seed gives; 0: all alike.
+    pub fn drawn(seed: u64, experts: u32, skew: f64) -> Router {
+        let mut order: Vec<u32> = (0..experts).collect();
+        order.sort_by_key(|expert| mixed(seed, u64::from(*expert)));
+        let mut shares = vec![0.0; experts as usize];
+        for (place, expert) in (1..).zip(&order) {
+            shares[*expert as usize] = f64::from(place).powf(-skew);
+        }
+        let mut sum = 0.0;
+        for share in &mut shares {
+            sum += *share;
+            *share = sum;
+        }
+        Router { seed, shares, lists: Vec::new() }
+    }
+
+    /// Takes lists from a file: a token's experts on each line, the tokens of all PEs one after another, from the first again behind the last.
+    pub fn from_file(path: &Path, seed: u64, experts: u32, topk: u32) -> Result<Router, Failure> {
+        let refused = |why: String| usage("--routing", format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        let mut lists = Vec::new();
+        for (line, text) in
+            (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty() && !text.starts_with('#'))
+        {
+            let numbers = text.split([',', ' ', '\t']).filter(|word| !word.is_empty()).map(str::parse);
+            let list: Vec<u32> =
+                numbers.collect::<Result<_, _>>().map_err(|error| refused(format!("line {line}: {error}")))?;
+            let twice = (1..list.len()).any(|at| list[..at].contains(&list[at]));
+            if list.len() != topk as usize || twice || list.iter().any(|expert| *expert >= experts) {
+                return Err(refused(format!("line {line}: {topk} different experts below {experts} are wanted")));
+            }
+            lists.push(list);
+        }
+        if lists.is_empty() {
+            Err(refused("no lists".into()))
+        } else {
+            Ok(Router { lists, ..Router::drawn(seed, 1, 0.0) })
+        }
+    }
+
+    /// The router that options ask for.
+    pub fn of(seed: u64, skew: f64, file: Option<&PathBuf>, experts: u32, topk: u32) -> Result<Router, Failure> {
+        if !(0.0..=4.0).contains(&skew) {
+            return Err(usage("--skew", format!("{skew}; 0 (all experts alike) to 4")));
+        }
+        file.map_or_else(|| Ok(Router::drawn(seed, experts, skew)), |file| Router::from_file(file, seed, experts, topk))
+    }
+
+    /// The choices of PE `pe`'s tokens, in this variant of the problem.
+    pub fn choices(&self, problem: &Problem, pe: u32, variant: u32) -> Vec<Choice> {
+        let mut choices = Vec::with_capacity((problem.tokens * problem.topk) as usize);
+        for token in 0..problem.tokens {
+            let draw = Draw { seed: mixed(self.seed, seed(pe, variant, token)), drawn: 0 };
+            choices.extend(self.of_token(problem, (pe, variant, token), draw));
+        }
+        choices
+    }
+
+    fn of_token(&self, problem: &Problem, (pe, variant, token): (u32, u32, u32), mut draw: Draw) -> Vec<Choice> {
+        let mut experts: Vec<u32> = Vec::new();
+        if !self.lists.is_empty() {
+            let number = (u64::from(variant) * u64::from(problem.pes) + u64::from(pe)) * u64::from(problem.tokens);
+            experts.clone_from(&self.lists[((number + u64::from(token)) % self.lists.len() as u64) as usize]);
+        }
+        let all = self.shares.last().copied().unwrap_or(0.0);
+        // Where some have very small shares it would take long to meet them: then the next that is free.
+        const TRIES: u32 = 1000;
+        let mut tries = 0;
+        while experts.len() < problem.topk as usize {
+            let wanted = draw.below_one() * all;
+            let mut expert = self.shares.partition_point(|share| *share <= wanted) as u32 % problem.experts;
+            tries += 1;
+            while tries > TRIES && experts.contains(&expert) {
+                expert = (expert + 1) % problem.experts;
+            }
+            if !experts.contains(&expert) {
+                experts.push(expert);
+            }
+        }
+        let weights: Vec<f32> = experts.iter().map(|_| 0.1 + draw.below_one() as f32).collect();
+        let sum: f32 = weights.iter().sum();
+        experts.into_iter().zip(weights).map(|(expert, weight)| Choice { expert, weight: weight / sum }).collect()
+    }
+}
+
+/// Numbers of one token.
+struct Draw {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Draw {
+    fn below_one(&mut self) -> f64 {
+        self.drawn += 1;
+        (mixed(self.seed, self.drawn) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Every token reaches every expert that was chosen for it exactly once, in every unit: the message for it goes to the expert's PE, or to
+        /// one of its node that hands it on.
+        #[test]
+        fn every_token_goes_to_every_chosen_expert_once(
+            tokens in 1u32..20, each in 1u32..5, nodes in 1u32..4, local in 1u32..4, topk in 1u32..9, variant in 0u32..3, from: u64, skew in 0.0..3.0,
+        ) {
+            let pes = nodes * local;
+            let experts = each * pes;
+            let topk = topk.min(experts);
+            let problem = Problem { tokens, hidden: 64, experts, topk, pes, local };
+            prop_assert!(problem.check().is_ok());
+            let router = Router::drawn(from, experts, skew);
+            for me in 0..pes {
+                let choices = router.choices(&problem, me, variant);
+                prop_assert_eq!(choices.len() as u32, tokens * topk);
+                for unit in [Unit::Expert, Unit::Rank, Unit::Node] {
+                    let messages = problem.messages(unit, me, &choices);
+                    for token in 0..tokens {
+                        let chosen = &choices[(token * topk) as usize..][..topk as usize];
+                        let sum: f32 = chosen.iter().map(|choice| choice.weight).sum();
+                        prop_assert!((sum - 1.0).abs() < 1e-5);
+                        let different: BTreeSet<u32> = chosen.iter().map(|choice| choice.expert).collect();
+                        prop_assert_eq!(different.len() as u32, topk);
+                        for choice in chosen {
+                            let reaches = |(of, number, to): &&(u32, u32, u32)| {
+                                let pe = problem.pe_of(choice.expert);
+                                *of == token && match unit {
+                                    Unit::Expert => chosen[*number as usize].expert == choice.expert && *to == pe,
+                                    Unit::Rank => *to == pe,
+                                    Unit::Node => to / local == pe / local && to % local == me % local,
+                                }
+                            };
+                            prop_assert_eq!(messages.iter().filter(reaches).count(), 1);
+                        }
+                    }
+                    let planned = problem.planned(&messages);
+                    prop_assert_eq!(planned.iter().map(|one| one.count).sum::<u32>() as usize, messages.len());
+                    for (pe, one) in (0..).zip(&planned) {
+                        let first = messages.iter().find(|message| message.2 == pe).map(|message| message.0 * topk + message.1);
+                        prop_assert_eq!(first.unwrap_or(u32::MAX), one.first);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn skew_prefers_some_and_the_same_seed_draws_the_same() {
+        let problem = Problem { tokens: 500, hidden: 64, experts: 32, topk: 4, pes: 2, local: 2 };
+        let busiest = |skew| {
+            let mut counts = [0; 32];
+            let choices = Router::drawn(3, 32, skew).choices(&problem, 0, 0);
+            choices.iter().for_each(|choice| counts[choice.expert as usize] += 1);
+            counts.into_iter().max().unwrap_or(0)
+        };
+        assert!(busiest(0.0) < 100 && busiest(1.0) > 200, "{} {}", busiest(0.0), busiest(1.0));
+        let choices = |seed| Router::drawn(seed, 32, 0.5).choices(&problem, 1, 2);
+        assert!(choices(1) == choices(1) && choices(1) != choices(2));
+    }
+
+    #[test]
+    fn lists_of_a_file_are_taken_in_turn_and_bad_ones_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lists");
+        let problem = Problem { tokens: 2, hidden: 64, experts: 4, topk: 2, pes: 2, local: 2 };
+        let read = |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            Router::from_file(&path, 1, 4, 2)
+        };
+        let router = read("# token lists\n0 1\n1,2\n3 0\n").expect("good");
+        let experts = |pe, variant| -> Vec<u32> {
+            router.choices(&problem, pe, variant).iter().map(|choice| choice.expert).collect()
+        };
+        assert_eq!((experts(0, 0), experts(1, 0)), (vec![0, 1, 1, 2], vec![3, 0, 0, 1]));
+        assert_eq!(experts(0, 1), vec![1, 2, 3, 0]);
+        for (text, why) in
+            [("0 0\n", "line 1"), ("0 1\n0 4\n", "line 2"), ("0\n", "line 1"), ("", "no lists"), ("a b", "line 1")]
+        {
+            let said = read(text).expect_err(text).text().unwrap_or_default();
+            assert!(said.contains(why) && said.contains("--routing"), "{said}");
+        }
+    }
+}

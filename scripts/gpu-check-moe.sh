@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Dispatch and combine on one GPU with 2, 4 and 8 PEs, which MPS runs side by side: scripts/gpu-check-moe.sh [GINLAB]
+#
+# Writes CSV and headers to $OUT (default: a new folder under /tmp). First every unit, count and path is checked to the byte on a small problem (same
+# GPU, modelled p5, the worst network); then the published problem is timed. Bounded: each step has a limit of its own, all together about 5
+# minutes. Without a GPU it runs the same on the emulated device with small problems: then it checks the script and no card.
+# Environment: STEPS (a list; default all), QUICK=1 (2 PEs alone), PES (default "2 4 8"), RAILS (modelled cards of a PE; default 4).
+set -u
+cd "$(dirname "$0")/.." || exit
+program=moe
+# shellcheck source=scripts/gpu-check-program.sh
+source scripts/gpu-check-program.sh
+if [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; note "no GPU: the emulated device"; fi
+pes=${PES:-2 4 8} rails=${RAILS:-4}
+if [ -n "${QUICK:-}" ]; then pes=2; fi
+
+# step LIMIT NAME arguments: a run, if it is wanted.
+step() { if wanted "$2"; then run "$1" "$2" "${@:3}"; fi; }
+
+units=expert,rank,node counts=signal,word,immediate
+small=(--hidden 256 --tokens 16 --experts 24 --topk 4 --block 64 -r 0 --check-rounds 6 --unit "$units" --count "$counts" -t 20)
+if [ "$device" = gpu ]; then full=() timed=(-n 30 -w 5 -r 3); else full=(--hidden 512 --tokens 16 --block 64) timed=(-n 3 -w 1 -r 1); fi
+for np in $pes; do
+    node=$((np / 2))
+    step 60 "check-mapped-$np" --np "$np" --path nvlink "${small[@]}" --scope warp,block --type fp8,bf16
+    step 60 "check-p5-$np" --np "$np" --path rails -p model:p5 --rails 2 "${small[@]}" --scope warp,block
+    # Nodes of half of the PEs each, where that is more than one.
+    step 90 "check-worst-$np" --np "$np" --node-size "$node" -p worst:seed=$np "${small[@]}"
+done
+for np in $pes; do
+    node=$((np / 2))
+    step 60 "mapped-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit "$units" --count "$counts" --type fp8
+    step 60 "mapped-scopes-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit expert,rank --scope warp,block --type fp8
+    step 90 "p5-$np" --np "$np" --path rails -p model:p5 --rails "$rails" "${full[@]}" "${timed[@]}" --unit "$units" --count "$counts" --type fp8
+    step 60 "p5-nodes-$np" --np "$np" --node-size "$node" -p model:p5 --rails "$rails" "${full[@]}" "${timed[@]}" --unit "$units" --type fp8
+done
+if [ "$device" = gpu ]; then
+    step 90 many-mapped --np 2 --path nvlink --tokens 4096 --unit rank --count word --type fp8,bf16 -n 5 -w 1 -r 2 --check-rounds 2 --scope warp
+    step 90 many-p5 --np 2 --path rails -p model:p5 --rails "$rails" --tokens 4096 --unit rank --count word --type fp8,bf16 -n 3 -w 1 -r 2 --check-rounds 2
+    for rule in own drain sequence; do
+        step 60 "p5-rule-$rule" --np 2 --path rails -p model:p5 --rails "$rails" "${timed[@]}" --unit expert,rank --rule "$rule"
+    done
+fi
+note "results: $OUT"
+exit $status
