@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 /// Kernels that are used together (kernels/src/lib.rs), so that the driver compiles no others for who runs them, and an edit compiles few. Bulk
 /// stores need compute capability 9.0: without them everything else runs on older GPUs.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "puts",
+    "direct",
     "queue",
     "ipc",
     "shmem",
@@ -50,8 +51,17 @@ fn ptx() -> Result<(), String> {
     );
     let module = |name: &str| {
         let builder = CudaBuilder::new("kernels", toolchain.clone()).feature(name);
-        let builder = builder.watch("crates/cuda_std").watch("crates/cuda_std_macros").watch("crates/payload_pattern");
-        if name == "bulk" { builder.arch("sm_90").isa(80) } else { builder.arch(&arch) }
+        let builder = builder
+            .watch("crates/efa_queue")
+            .watch("crates/cuda_std")
+            .watch("crates/cuda_std_macros")
+            .watch("crates/payload_pattern");
+        match name {
+            "bulk" => builder.arch("sm_90").isa(80),
+            "puts" | "queue" | "ipc" => builder.arch(&arch),
+            // For `st.mmio`, as a card's registers want it.
+            _ => builder.arch(&arch).isa(82),
+        }
     };
     let paths =
         CudaBuilder::build_all(modules.iter().map(|name| module(name)).collect()).map_err(|error| error.to_string())?;

@@ -9,6 +9,7 @@ mod collectives;
 mod columns;
 mod compare;
 mod complete;
+mod direct;
 mod doctor;
 mod echo;
 mod efa;
@@ -65,6 +66,7 @@ fn register() {
         report::PROGRAMS,
         compare::PROGRAMS,
         queue::PROGRAMS,
+        direct::PROGRAMS,
         sendrecv::PROGRAMS,
         write::PROGRAMS,
         ipc::PROGRAMS,

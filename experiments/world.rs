@@ -36,7 +36,7 @@ pub enum Scope {
 /// Options of a world.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WorldArgs {
-    /// What rails are, where some are needed: a provider of libfabric, model:p5, or worst[:seed=N,delay=N,...]: the worst
+    /// What rails are, where some are needed: a provider of libfabric, efa-verbs, model:p5, or worst[:seed=N,delay=N,...]: the worst
     /// network that EFA may be, for tests (docs/worst-network.md)
     #[arg(short = 'p', long, value_name = "NAME")]
     pub provider: Option<String>,
@@ -55,7 +55,7 @@ pub struct WorldArgs {
     /// Pin proxy threads: auto (one core each, near the GPU or the cards, where there are enough), off, or a list by rank and thread
     #[arg(long, value_name = "WHICH", default_value = "auto", num_args = 0..=1, default_missing_value = "auto")]
     pub pin: Pin,
-    /// Proxy threads
+    /// Proxy threads; by path direct: queue pairs of the card
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
     pub proxies: usize,
     /// Where kernels run

@@ -1,7 +1,7 @@
 //! ginlab: a laboratory for GPU-initiated networking.
 //!
 //! The library holds the mechanisms: the CUDA device and its emulation ([`cuda`]), the fabrics ([`fabric`]), the ring's
-//! memory ([`ring`]) and queues for study ([`queue`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric
+//! memory ([`ring`]) and queues for study ([`queue`]), a card's queues in the hands of kernels ([`direct`]), what several rails take ([`rails`]), the proxy ([`proxy`]), symmetric
 //! memory for kernels that talk to each other ([`gin`]), NCCL to measure beside ([`nccl`]), the ranks ([`bootstrap`]), who shares a GPU with
 //! whom ([`sharing`]) and CUDA's service for them ([`mps`]), the machine's cores ([`cores`]) and memory
 //! ([`memory`]), PCI addresses ([`pci`]), who measures with whom ([`pairing`]), statistics and patterns ([`measure`]), the
@@ -12,6 +12,7 @@
 pub use ginlab_base::{memory, pairing, signals, text};
 pub use ginlab_bootstrap as bootstrap;
 pub use ginlab_cuda as cuda;
+pub use ginlab_direct as direct;
 pub use ginlab_doctor as doctor;
 pub use ginlab_fabric as fabric;
 pub use ginlab_flow as flow;

@@ -173,7 +173,7 @@ pub struct Args {
     /// The root of broadcasts
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub root: u32,
-    /// How PEs are reached: auto, nvlink, rails
+    /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the card: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
     /// So many ranks count as a node, on one machine too: rails between them

@@ -12,7 +12,7 @@ use crate::world::{self, Scope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
-use ginlab::gin::{GinError, Inbox, Program, Signal, Sym, World};
+use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
 use ginlab::report::each_once;
 use kernels::collective::{
     BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts, slice_bytes, words,
@@ -63,7 +63,7 @@ pub struct Moved {
 
 /// Whether no rails are asked for or needed, before the world is open: as many heaps as will be needed at most.
 pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
-    let several = args.node_size.is_some() || args.path == ginlab::gin::Path::Rails || !ranks.same_host();
+    let several = args.node_size.is_some() || matches!(args.path, Path::Rails | Path::Direct) || !ranks.same_host();
     let ranks = ranks.size() as u64;
     let (input, output) = (most(tuples, ranks, Shape::input), most(tuples, ranks, |shape| shape.bytes));
     let inbox = [(false, false), (true, false), (true, true)].map(|(mapped, emulated)| {

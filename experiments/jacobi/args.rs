@@ -138,7 +138,7 @@ pub struct Args {
     /// What stands between two iterations; a list
     #[arg(long, default_value = "neighbours", value_name = "LIST", value_delimiter = ',', value_enum)]
     pub sync: Vec<SyncBy>,
-    /// How PEs are reached: auto, nvlink, rails; a list
+    /// How PEs are reached: auto, nvlink, rails, direct; a list
     #[arg(long, default_value = "auto", value_name = "LIST", value_parser = list::<Path>)]
     pub path: List<Path>,
     /// Columns of the field, a list [default: 4096; 64 on the emulated device]
@@ -236,8 +236,11 @@ pub fn tuples(args: &Args, defaults: Defaults) -> Result<Vec<Tuple>, Failure> {
 impl Tuple {
     /// Why there is no such row.
     pub fn refused(&self) -> Option<String> {
-        if self.exchange.by_nccl() && self.path == Path::Rails {
+        if self.exchange.by_nccl() && matches!(self.path, Path::Rails | Path::Direct) {
             return Some(format!("{} chooses its way itself: --path auto or nvlink", self.case()));
+        }
+        if self.exchange == Exchange::HostWrite && self.path == Path::Direct {
+            return Some("host-write is the CPU's, which by path direct writes nothing: --path rails".into());
         }
         if self.exchange != Exchange::Resident {
             return None;

@@ -149,7 +149,7 @@ pub struct Args {
     /// Up to this many bytes all-to-all goes by messages, and message-ping-pong is measured
     #[arg(long, default_value = "32K", value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: u64,
-    /// How PEs are reached: auto, nvlink, rails
+    /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the card: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
     /// A command that runs NVSHMEM's side (experiments/shmem/baseline/nvshmem.cu) on two GPUs, in turns with ours

@@ -221,8 +221,14 @@ impl Gpu {
 
     /// Pins host memory that somebody else has allocated, for kernels under its own address.
     pub(super) fn pin(&self, address: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.pin_as(address, bytes, false)
+    }
+
+    /// As [`pin`](Gpu::pin); `is_card`: not memory, but a window of a card.
+    pub(super) fn pin_as(&self, address: u64, bytes: usize, is_card: bool) -> Result<(), DeviceError> {
         self.bind()?;
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        let kind = if is_card { sys::CU_MEMHOSTREGISTER_IOMEMORY } else { 0 };
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | kind;
         // SAFETY: a mapping of this length, which outlives the registration (`unpin`).
         let status = unsafe { sys::cuMemHostRegister_v2(address as *mut c_void, bytes, flags) };
         status.result().map_err(failed(format!("cuMemHostRegister of {bytes} bytes")))

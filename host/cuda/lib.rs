@@ -197,6 +197,21 @@ impl Device {
         Ok(buffer)
     }
 
+    /// Lets kernels of this device reach host memory that somebody else has allocated, under its own address: whole pages, each once. `is_card`:
+    /// it is a window of a card (registers).
+    ///
+    /// # Safety
+    /// The memory stays in place until what is returned is dropped, which is behind the launches that use it.
+    ///
+    /// # Errors
+    /// What the driver says: a card's window needs `PeerMappingOverride=1` of the NVIDIA module.
+    pub unsafe fn reach(&self, start: *mut u8, bytes: usize, is_card: bool) -> Result<Reached, DeviceError> {
+        if let Device::Gpu(gpu) = self {
+            gpu.pin_as(start as u64, bytes, is_card)?;
+        }
+        Ok(Reached { device: self.clone(), address: start as u64 })
+    }
+
     /// Refuses a grid that this device cannot run, before anything is launched.
     ///
     /// # Errors
@@ -295,6 +310,21 @@ impl Device {
             Device::Emulated => unsafe { emulated::launch(kernel, grid, block, args) }.map(Launch::Emulated),
             // SAFETY: the caller's contract.
             Device::Gpu(gpu) => unsafe { gpu::launch(gpu, kernel, grid, block, args) }.map(Launch::Gpu),
+        }
+    }
+}
+
+/// Host memory of somebody else that kernels of a device reach; see [`Device::reach`].
+#[derive(Debug)]
+pub struct Reached {
+    device: Device,
+    address: u64,
+}
+
+impl Drop for Reached {
+    fn drop(&mut self) {
+        if let Device::Gpu(gpu) = &self.device {
+            gpu.unpin(self.address);
         }
     }
 }

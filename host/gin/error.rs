@@ -67,7 +67,7 @@ pub(super) fn call(
     words: &[u64; 8],
     pe: Option<(u32, String)>,
     proxy: Option<ProxyError>,
-    rings: Vec<String>,
+    (rings, card): (Vec<String>, Vec<String>),
 ) -> GinError {
     let [stop, number, _, detail, seen, wanted, block, thread] = *words;
     let (stop, call) = (Status(stop), Call::from_repr(number));
@@ -91,6 +91,9 @@ pub(super) fn call(
     }
     if stop == Status::DEADLINE && !rings.is_empty() {
         text.push_str(&format!("; {}", rings.join("; ")));
+    }
+    if !card.is_empty() {
+        text.push_str(&format!("; the card: {}", card.join("; ")));
     }
     GinError::Call { text, stop, timed_out }
 }

@@ -139,7 +139,8 @@ impl World {
             });
         }
         let rings = self.group.as_ref().map(ProxyGroup::ring_states).unwrap_or_default();
-        Err(error::call(kernel, &words, self.pes_of(words[2]), proxy, rings))
+        let card = self.cards.as_ref().map(|cards| cards.failures()).transpose()?.unwrap_or_default();
+        Err(error::call(kernel, &words, self.pes_of(words[2]), proxy, (rings, card)))
     }
 
     /// The PE of a report, and how it is reached.

@@ -16,6 +16,7 @@
 //!
 //! The kernels' half, with what each call promises, is [`kernels::gin`].
 
+mod cards;
 mod error;
 mod heap;
 mod launch;
@@ -30,6 +31,7 @@ pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};
 pub use launch::Running;
 pub use series::HostPut;
 
+use cards::Cards;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Choice, Device, OpenedMemory};
 use ginlab_fabric::libfabric::Level;
@@ -54,10 +56,12 @@ pub enum Path {
     NvLink,
     /// By rails alone, but for oneself.
     Rails,
+    /// By the card's own queues, in the kernel's hands, but for oneself: no proxy. Rails are `efa-verbs`.
+    Direct,
 }
 
 fn unknown_path(text: &str) -> String {
-    format!("path {text:?} is none of auto, nvlink, rails")
+    format!("path {text:?} is none of auto, nvlink, rails, direct")
 }
 
 /// How a world is opened. The same on every rank.
@@ -84,7 +88,7 @@ pub struct Options {
     pub strategy: Strategy,
     /// How a put and its signal are kept in order on rails.
     pub rule: Rule,
-    /// Proxy threads, each with a ring of its own.
+    /// Proxy threads, each with a ring of its own; by path direct, which has none, queue pairs.
     pub proxies: usize,
     /// Slots of a ring, a power of two.
     pub ring_slots: usize,
@@ -128,6 +132,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct World {
     group: Option<ProxyGroup>,
+    cards: Option<Cards>,
     opened: Vec<Option<OpenedMemory>>,
     heap: Buffer,
     /// Where it is.
@@ -206,12 +211,13 @@ impl World {
 
     /// The proxies' rails, for headers.
     pub fn rail_names(&self) -> Vec<String> {
-        self.group.as_ref().map(|group| group.offer().rails.clone()).unwrap_or_default()
+        let of_group = self.group.as_ref().map(|group| group.offer().rails.clone());
+        of_group.or_else(|| self.cards.as_ref().map(|cards| vec![cards.name()])).unwrap_or_default()
     }
 
     /// Cores of the proxy threads, for headers; nothing without rails.
     pub fn affinity(&self) -> Option<String> {
-        self.group.as_ref().map(ProxyGroup::affinity)
+        self.group.as_ref().map(ProxyGroup::affinity).or_else(|| self.cards.as_ref().map(Cards::affinity))
     }
 
     /// Line rate of this rank's cards in bits per second, whichever proxies share them; `None` without rails, or where it is not known.
@@ -248,7 +254,7 @@ impl World {
     /// Who is missing.
     pub fn close(mut self, ranks: &mut Bootstrap) -> Result<(), GinError> {
         self.barrier(ranks)?;
-        self.group = None;
+        (self.group, self.cards) = (None, None);
         self.opened.clear();
         // A heap is freed once nobody has it mapped; without this barrier it is not.
         self.barrier(ranks)?;

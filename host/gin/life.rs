@@ -73,6 +73,7 @@ impl World {
             words.hash(&mut hasher);
         }
         self.group.iter().flat_map(ProxyGroup::rings).for_each(|ring| ring.state().hash(&mut hasher));
+        self.cards.as_ref().map(|cards| cards.pulse()).transpose()?.hash(&mut hasher);
         Ok(hasher.finish())
     }
 }

@@ -1,15 +1,16 @@
 //! How a world is opened: heap, mappings, rails, and the description that kernels get.
 
+use super::cards::{self, Cards, Opening};
 use super::heap::{Space, for_rails};
 use super::{BARRIER_BYTES, GinError, Options, Path, World, mapping_name, mapping_names};
 use ginlab_base::memory;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
 use ginlab_fabric::libfabric::RailOptions;
-use ginlab_fabric::{Access, Chosen};
+use ginlab_fabric::{Access, Chosen, Fabric};
 use ginlab_proxy::engine::SignalRule;
 use ginlab_proxy::ring::{RingPlace, RingTable};
-use ginlab_proxy::signal_order::{SignalWords, unpolled};
+use ginlab_proxy::signal_order::{Rule, SignalWords, unpolled};
 use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, choose_cores, choose_rails, device_timeout};
 use ginlab_sharing::{SAME_GPU, Sharing};
 use ginlab_topology::cores;
@@ -38,22 +39,53 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     check_memory(ranks, bytes)?;
 
     check_nodes(ranks, options)?;
-    let mut mapped = map(ranks, &device, bytes, options, &mut notes)?;
+    let by_card = options.path == Path::Direct;
+    let mut mapped = if by_card {
+        check_direct(options)?;
+        let heap = device.pinned_shared((bytes + cards::staging_bytes(options.proxies)) as usize)?;
+        Mapped { heap, place: "pinned", opened: (0..ranks.size()).map(|_| None).collect(), by_others: false }
+    } else {
+        map(ranks, &device, bytes, options, &mut notes)?
+    };
     let (me, size) = (ranks.rank(), ranks.size());
     let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
     let someone_needs_rails = ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true);
     let mut chosen = None;
     if someone_needs_rails {
         let mut rails = choose(ranks, &device, options)?;
-        mapped = reachable(ranks, &device, bytes, mapped, &mut rails, &mut notes)?;
+        if !by_card {
+            mapped = reachable(ranks, &device, bytes, mapped, &mut rails, &mut notes)?;
+        }
         chosen = Some(rails);
     }
 
     let far = device.allocate(Place::Host, SIGNALS as usize * 8)?;
-    let busy = ranks.local_size() * (options.proxies.max(1) + 1);
+    let abort = device.allocate(Place::Host, 8)?;
+    let timeout_ns = device_timeout(options.timeout).as_nanos() as u64;
+    // By path direct there are a thread that counts signals and, over cards in software, one that is the card.
+    let threads = if by_card { 2 } else { options.proxies.max(1) };
+    let busy = ranks.local_size() * (threads + 1);
     let mut shares_core = busy > cores::allowed().len();
-    let mut group = None;
-    if let Some(chosen) = &mut chosen {
+    let (mut group, mut queues) = (None, None);
+    if let Some(chosen) = chosen.as_ref().filter(|_| by_card) {
+        let pins = choose_cores(&options.pin, 1, busy, ranks, &device, chosen.domains())?;
+        shares_core = pins.shared;
+        notes.extend(chosen.notes().iter().cloned());
+        notes.push(cards::NOTE.into());
+        let opening = Opening {
+            device: &device,
+            card: chosen.domains().first().map_or("", |domain| &domain.name),
+            heap: &mapped.heap,
+            heap_bytes: bytes,
+            queues: options.proxies,
+            abort: &abort,
+            timeout_ns,
+            cores: &pins,
+            // SAFETY: the world keeps the words longer than its cards.
+            words: unsafe { SignalWords::at(far.pointer()) },
+        };
+        queues = Some(Cards::open(ranks, opening)?);
+    } else if let Some(chosen) = &mut chosen {
         let pins = choose_cores(&options.pin, options.proxies.max(1), busy, ranks, &device, chosen.domains())?;
         shares_core = pins.shared;
         let started = chosen.start_movers(pins.spare / ranks.local_size());
@@ -97,9 +129,9 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     team_pes.write(0, &members)?;
     let barriers = device.allocate(Place::Device, BARRIER_BYTES)?;
     // Without rails nobody looks at it.
-    let sent = device.allocate(Place::Device, if group.is_none() { 8 } else { SENT_WORDS * 8 })?;
+    let has_rails = group.is_some() || queues.is_some();
+    let sent = device.allocate(Place::Device, if has_rails { SENT_WORDS * 8 } else { 8 })?;
     let report = device.allocate(Place::Device, size_of::<Report>())?;
-    let abort = device.allocate(Place::Host, 8)?;
 
     let table = group.as_ref().map(ProxyGroup::table);
     let by_rails = if chosen.is_some() { kernels::gin::World::BY_RAILS } else { 0 };
@@ -108,11 +140,11 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         me: me as u32,
         pes: size as u32,
         paths: by_rails | by_mapping,
-        ring_count: table.map_or(0, RingTable::count),
+        ring_count: table.map(RingTable::count).or(queues.as_ref().map(Cards::count)).unwrap_or(0),
         heap: own as *mut u8,
         heap_bytes: bytes,
         peers: peers.pointer(),
-        rings: table.map_or(std::ptr::null(), RingTable::pointer),
+        rings: table.map(RingTable::pointer).or(queues.as_ref().map(Cards::rings)).unwrap_or(std::ptr::null()),
         far: far.pointer(),
         team_pes: team_pes.pointer(),
         teams,
@@ -120,18 +152,25 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         sent: sent.pointer(),
         report: report.pointer(),
         abort: abort.pointer(),
-        timeout_ns: device_timeout(options.timeout).as_nanos() as u64,
+        timeout_ns,
     };
     let mapped_pes = (0..size).filter(|rank| mapped.opened[*rank].is_some());
     let mapping = mapping_names(&device, &sharing, mapped_pes.clone());
     if mapped_pes.into_iter().any(|pe| mapping_name(&device, &sharing, pe) == SAME_GPU) {
         notes.push(format!("{SAME_GPU}: bytes between PEs of one GPU stay in its memory; no link is crossed"));
     }
-    let fabric = chosen.as_ref().map_or(mapping, Chosen::name);
-    let line_rate = chosen.as_ref().and_then(|chosen| chosen.line_rate(options.rails));
+    let fabric = chosen.as_ref().map_or(mapping, |chosen| match &queues {
+        Some(_) => format!("{}/direct", chosen.name()),
+        None => chosen.name(),
+    });
+    let line_rate = match &queues {
+        Some(cards) => cards.line_rate(),
+        None => chosen.as_ref().and_then(|chosen| chosen.line_rate(options.rails)),
+    };
     ranks.barrier("world opened")?;
     Ok(World {
         group,
+        cards: queues,
         opened: mapped.opened,
         heap: mapped.heap,
         place: mapped.place,
@@ -169,6 +208,26 @@ fn fingerprint(options: &Options) -> Vec<(String, String)> {
         of("rule of signals", options.rule.to_string()),
         of("proxy threads", options.proxies.to_string()),
     ]
+}
+
+/// What path direct cannot do, in one line.
+fn check_direct(options: &Options) -> Result<(), GinError> {
+    let refused = |text: String| Err(GinError::Usage(format!("path direct: {text}")));
+    if !matches!(options.fabric, Fabric::Verbs { .. }) {
+        return refused(format!(
+            "provider {}: kernels drive cards of efa-verbs, or efa-verbs/soft:p5 in software",
+            options.fabric
+        ));
+    }
+    if options.rule != Rule::Count || options.rails != 1 {
+        return refused(
+            "a put is one request of one rail, and its signal arrives with it: rule count and one rail".into(),
+        );
+    }
+    if options.fault.is_some() || options.early_signals {
+        return refused("there is no proxy that could fail".into());
+    }
+    Ok(())
 }
 
 /// The node of a rank, where one machine stands for several.

@@ -123,7 +123,7 @@ impl World {
     /// # Errors
     /// [`GinError::Usage`] where no PE is reached by rails; the proxy's.
     pub fn put_signals<T: Plain>(&self, puts: &[HostPut<T>]) -> Result<(), GinError> {
-        let none = || GinError::Usage("no PE is reached by rails here".into());
+        let none = || GinError::Usage("no proxy is here that could put for the CPU".into());
         let proxy = self.group.as_ref().and_then(|group| group.proxies().first()).ok_or_else(none)?;
         let command = |&HostPut { to, from, signal, peer }: &HostPut<T>| Command {
             opcode: if signal.is_some() { Opcode::PutSignal } else { Opcode::Put },

@@ -1,6 +1,23 @@
-//! What the threads of a block agree on.
+//! What the threads of a block agree on, and what a block reports.
 
 use cuda_std::thread;
+
+/// What one block reports. Times are of the device's clock, in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockResult {
+    /// Before the first put.
+    pub started: u64,
+    /// All puts of the block are in the ring.
+    pub posted: u64,
+    /// All puts of the block are at the target.
+    pub done: u64,
+    /// 0, or the first reason ([`Status`](crate::ring::Status)) that ended a thread of the block early.
+    pub stop: u64,
+}
+
+// SAFETY: four u64.
+unsafe impl cuda_std::Plain for BlockResult {}
 
 /// The largest reason of the block, in every thread: reasons are below 8, so three votes find it, the highest bit first. A
 /// thread whose reason is smaller by then has no vote for the bits below.

@@ -6,12 +6,13 @@
 //!
 //! - [`command`]: what a put command says, in 32 bytes;
 //! - [`ring`]: how commands travel from many device threads to one proxy thread, and how completion travels back;
+//! - [`direct`]: a card's queues in the hands of a kernel, without a proxy;
 //! - [`gin`]: the device API of programs: symmetric memory, put, get, signals, barrier, to any PE over NVLink or rails;
 //! - [`block`]: what the threads of a block agree on;
 //! - [`batch`]: many small puts behind one fence;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`ipc_kernel`], [`ipc_wait`],
+//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`], [`ipc_wait`],
 //!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`], [`moe`]; [`queue`]: the study of queues. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
@@ -30,6 +31,8 @@ pub mod block;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod command;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
+pub mod direct;
+#[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
 pub mod gin;
 pub mod ipc;
 #[cfg(not(all(target_arch = "nvptx64", feature = "bulk")))]
@@ -44,6 +47,8 @@ pub mod clock;
 pub mod collective;
 #[cfg(feature = "checks")]
 pub mod data_check;
+#[cfg(feature = "direct")]
+pub mod direct_put;
 #[cfg(feature = "bulk")]
 pub mod ipc_bulk;
 #[cfg(feature = "ipc")]

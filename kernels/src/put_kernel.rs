@@ -8,6 +8,7 @@
 
 mod channel;
 
+pub use crate::block::BlockResult;
 pub use channel::{Channel, Put};
 
 use crate::block::block_maximum;
@@ -76,23 +77,6 @@ pub struct TracedPutArgs {
     /// The put with ticket `t` has the entry `t / every % entries` of its ring's.
     pub entries: u64,
 }
-
-/// What one block reports. Times are of the device's clock, in nanoseconds.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockResult {
-    /// Before the first put.
-    pub started: u64,
-    /// All puts of the block are in the ring.
-    pub posted: u64,
-    /// All puts of the block are at the target.
-    pub done: u64,
-    /// 0, or the first reason ([`Status`]) that ended a thread of the block early.
-    pub stop: u64,
-}
-
-// SAFETY: four u64.
-unsafe impl cuda_std::Plain for BlockResult {}
 
 /// Runs the puts of one grid.
 ///

@@ -13,6 +13,7 @@ mod cli;
 mod cluster;
 mod collective;
 mod compare;
+mod direct;
 mod doctor;
 mod echo;
 mod efa;

@@ -9,10 +9,10 @@ use crate::emulation;
 #[cfg(target_arch = "nvptx64")]
 use core::{arch::asm, cell::UnsafeCell};
 #[cfg(not(any(target_arch = "nvptx64", loom)))]
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A 64-bit word that several parties read and write.
 #[cfg(target_arch = "nvptx64")]
@@ -39,6 +39,22 @@ impl Word {
         return Word(AtomicU64::new(value));
     }
 }
+
+/// A doorbell: 32 bits that device threads store and a card reads.
+#[cfg(target_arch = "nvptx64")]
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Doorbell(UnsafeCell<u32>);
+
+/// A doorbell: 32 bits that device threads store and a card reads.
+#[cfg(not(target_arch = "nvptx64"))]
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Doorbell(AtomicU32);
+
+// SAFETY: a Doorbell is reached only through the atomic operations of this module.
+#[cfg(target_arch = "nvptx64")]
+unsafe impl Sync for Doorbell {}
 
 /// Two words on one 16-byte line: one 128-bit load or store reaches both.
 #[repr(C, align(16))]
@@ -137,11 +153,22 @@ macro_rules! compare_exchanges {
             #[cfg(not(target_arch = "nvptx64"))]
             {
                 $(emulation::$step();)?
-                let (Ok(before) | Err(before)) = word.0.compare_exchange(expected, new, Ordering::$order, Ordering::Relaxed);
+                let (Ok(before) | Err(before)) =
+                    word.0.compare_exchange(expected, new, Ordering::$order, failing(Ordering::$order));
                 before
             }
         }
     )*};
+}
+
+/// The order of a compare-exchange that has failed: a load's part of it.
+#[cfg(not(target_arch = "nvptx64"))]
+#[inline(always)]
+fn failing(order: Ordering) -> Ordering {
+    match order {
+        Ordering::AcqRel => Ordering::Acquire,
+        _ => Ordering::Relaxed,
+    }
 }
 
 loads! {
@@ -175,6 +202,31 @@ stores! {
     store_relaxed_sys_u64 = "st.relaxed.sys.global.u64", Relaxed;
     /// `st.release.sys.u64`: all that this thread did before is visible to a party that acquires it.
     store_release_sys_u64 = "st.release.sys.global.u64", Release;
+    /// `st.mmio.relaxed.sys.b64`: as `st.relaxed.sys`, and it reaches a card's registers as it stands: once, and whole. PTX 8.2.
+    store_mmio_relaxed_sys_u64 = "st.mmio.relaxed.sys.global.b64", Relaxed;
+}
+
+/// `st.mmio.relaxed.sys.b32`: a card's doorbell; no order, so a fence stands before it. PTX 8.2.
+#[inline(always)]
+pub fn store_mmio_relaxed_sys_u32(doorbell: &Doorbell, value: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the reference is valid for writes, all accesses are atomic.
+    unsafe {
+        asm!("st.mmio.relaxed.sys.global.b32 [{address}], {value};", address = in(reg64) doorbell.0.get(),
+             value = in(reg32) value, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        emulation::step();
+        doorbell.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// What a doorbell says, for a card in software: an acquire load by the CPU's own threads.
+#[cfg(not(target_arch = "nvptx64"))]
+#[inline(always)]
+pub fn load_acquire_host_u32(doorbell: &Doorbell) -> u32 {
+    doorbell.0.load(Ordering::Acquire)
 }
 
 compare_exchanges! {
@@ -183,6 +235,8 @@ compare_exchanges! {
     compare_exchange_relaxed_gpu_u64 = "atom.relaxed.gpu.global.cas.b64", Relaxed behind step;
     /// `atom.acquire.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before.
     compare_exchange_acquire_gpu_u64 = "atom.acquire.gpu.global.cas.b64", Acquire behind step;
+    /// `atom.acq_rel.gpu.cas.b64`: stores `new` where the word was `expected`; returns the value before.
+    compare_exchange_acq_rel_gpu_u64 = "atom.acq_rel.gpu.global.cas.b64", AcqRel behind step;
     /// `atom.relaxed.sys.cas.b64`: stores `new` where the word was `expected`; returns the value before. For words of GPU memory.
     compare_exchange_relaxed_sys_u64 = "atom.relaxed.sys.global.cas.b64", Relaxed;
 }
@@ -282,6 +336,23 @@ pub fn fetch_add_relaxed_gpu_u64(word: &Word, value: u64) -> u64 {
     {
         emulation::step();
         word.0.fetch_add(value, Ordering::Relaxed)
+    }
+}
+
+/// `atom.acq_rel.gpu.add.u64`: returns the value before. All that this thread did before is visible to a thread of this GPU whose later
+/// such add (or acquire) sees it; and what those did that it sees is visible here.
+#[inline(always)]
+pub fn fetch_add_acq_rel_gpu_u64(word: &Word, value: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the reference is valid for an atomic read-modify-write.
+    unsafe {
+        written!(reg64, "atom.acq_rel.gpu.global.add.u64 {out}, [{address}], {value};", address = in(reg64) word.0.get(),
+                 value = in(reg64) value, options(nostack))
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        emulation::step();
+        word.0.fetch_add(value, Ordering::AcqRel)
     }
 }
 

@@ -60,13 +60,17 @@ pub enum Refused {
 }
 
 /// The count that a doorbell says, for a card that had seen `seen` requests, of which `ended` have their completions.
+///
+/// A card sees each store to its doorbell. One in software that looks at memory from time to time sees several as one: it gives `depth` for
+/// `max_batch`, and looks for requests that are written too far ahead ([`is_written`]).
 pub const fn rung(seen: u64, ended: u64, doorbell: u32, depth: u32, max_batch: u32) -> Result<u64, Refused> {
     let new = (doorbell as u16).wrapping_sub(seen as u16);
     if new as i16 <= 0 && new != 0 {
         // DEEPEST itself reads as going back: no batch has as many.
         return Err(Refused::Back(new.wrapping_neg() as u32));
     }
-    let flight = (seen - ended) as u32 + new as u32;
+    // Of a card whose completions come twice more has ended than was seen.
+    let flight = seen.saturating_sub(ended) as u32 + new as u32;
     if new as u32 > max_batch {
         return Err(Refused::Batch(new as u32));
     }
@@ -74,6 +78,15 @@ pub const fn rung(seen: u64, ended: u64, doorbell: u32, depth: u32, max_batch: u
         return Err(Refused::Depth(flight));
     }
     Ok(seen + new as u64)
+}
+
+/// Whether a slot's first word is of the request with this number, not of the lap before.
+///
+/// By it a card in software holds the rule of `max_batch`: the request `count + max_batch` is not written while the doorbell says `count`. It
+/// acquires the word first and the doorbell behind it: who writes the request has rung before.
+#[inline(always)]
+pub const fn is_written(first: u64, number: u64, depth: u32) -> bool {
+    first >> 23 & 1 != 0 && crate::request::phase(first) == send_phase(number, depth)
 }
 
 /// The most requests behind one doorbell: the device's `max_tx_batch`, in slots of 64 bytes (0: no limit of its own), for slots of this size.

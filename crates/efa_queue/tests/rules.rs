@@ -90,6 +90,16 @@ fn each_wrong_bit_of_what_must_be_so_is_refused() {
 }
 
 #[test]
+fn a_slot_is_written_for_its_lap_alone() {
+    for number in [0u64, 5, 16, 21, 1 << 20] {
+        let head = Head { phase: rules::send_phase(number, 16), ..Head::default() };
+        let first = request::send(&head, Local::default())[0];
+        assert!(rules::is_written(first, number, 16) && !rules::is_written(first, number + 16, 16));
+        assert!(!rules::is_written(0, number, 16), "nothing has been written there");
+    }
+}
+
+#[test]
 fn the_batch_is_the_cards_in_slots_and_never_the_whole_queue() {
     assert_eq!(rules::max_batch(16, 64, 4096), 16);
     assert_eq!(rules::max_batch(16, 128, 4096), 8);

@@ -44,6 +44,7 @@ pub use fold::Fold;
 pub use message::Inbox;
 pub use report::{Call, Report};
 pub use scope::{Block, Scope, Thread, Warp};
+pub(crate) use wait::GrowthLimit;
 pub use wait::{Patience, Planes, Wanted};
 
 use crate::ring::Ring;

@@ -207,7 +207,7 @@ impl Limit {
 
 /// As [`Limit`], for a sum: its deadline begins again when the sum grows. The time is cut into parts, and it is over after as many in a row
 /// without growth as make the whole: so a look costs no more, and the end comes at most a part late.
-pub(super) struct GrowthLimit {
+pub(crate) struct GrowthLimit {
     part: Limit,
     /// The sum at the end of the last part, and how many ended without growth.
     seen: u64,

@@ -2,6 +2,7 @@
 
 use super::poller::Poller;
 use super::{COMPLETION_POLLERS, DeviceWords, HostWords, Observe, Ring, Status};
+use crate::direct;
 use cuda_std::call::by_address;
 use cuda_std::memory::{
     fetch_max_release_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_v2_u64, load_relaxed_gpu_u64,
@@ -27,7 +28,16 @@ impl Ring {
     /// The proxy's status, or [`Status::DEADLINE`].
     #[inline(always)]
     pub fn wait(&mut self, ticket: u64) -> Result<u64, Status> {
-        self.wait_observed(ticket, &mut ())
+        if self.is_to_card() { self.wait_at_card(ticket) } else { self.wait_observed(ticket, &mut ()) }
+    }
+
+    /// The other end is a card's queue.
+    #[inline(always)]
+    fn wait_at_card(&mut self, ticket: u64) -> Result<u64, Status> {
+        let wait = by_address(direct::wait_for_channel as fn(_, _, _) -> _);
+        let watermark = wait(self.device.cast(), ticket, self.free_below)?;
+        self.free_below = self.free_below.max(watermark + self.capacity());
+        Ok(watermark)
     }
 
     /// As [`wait`](Ring::wait) for this block's ring ([`Ring::of_block`]), out of line; as [`Ring::push_of_block`].

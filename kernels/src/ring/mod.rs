@@ -79,7 +79,7 @@ pub struct Ring {
     pub device: *const DeviceWords,
     /// Capacity is a power of two.
     pub log2_capacity: u32,
-    /// Words from one slot to the next: a power of two, at least those of a command.
+    /// Words from one slot to the next: a power of two, at least those of a command. [`TO_CARD`]: there are none.
     pub log2_slot_words: u32,
     /// Longest wait in any one call without a move of the proxy (tail or watermark), in nanoseconds.
     pub timeout_ns: u64,
@@ -133,6 +133,12 @@ impl Ring {
         thread::block_idx_x() / count.max(1) % COMPLETION_POLLERS as u32
     }
 
+    /// Whether the other end is a card's queue, not a proxy. Modules without programs know no cards.
+    #[inline(always)]
+    pub(crate) fn is_to_card(&self) -> bool {
+        cfg!(any(not(target_arch = "nvptx64"), feature = "by_card")) && self.log2_slot_words == TO_CARD
+    }
+
     /// Slots in the ring.
     #[inline(always)]
     pub fn capacity(&self) -> u64 {
@@ -151,6 +157,9 @@ impl Ring {
         unsafe { &*self.device }
     }
 }
+
+/// In [`Ring::log2_slot_words`]: the other end is a card's queue, and [`Ring::device`] points to a [`Channel`](crate::direct::Channel).
+pub const TO_CARD: u32 = u32::MAX;
 
 /// Words from one slot to the next in a ring of commands.
 pub const LOG2_COMMAND_WORDS: u32 = COMMAND_WORDS.trailing_zeros();

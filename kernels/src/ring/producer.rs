@@ -5,6 +5,7 @@
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
+use crate::direct;
 use cuda_std::call::by_address;
 use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
 use cuda_std::warp;
@@ -93,6 +94,10 @@ impl Ring {
         ) -> (Result<u64, Status>, u64) {
             // SAFETY: the caller's contract.
             let mut ring = Ring { free_below, ..unsafe { Ring::of_block(rings, count) } };
+            if ring.is_to_card() {
+                // Whoever rings fences, for all that the commands speak of.
+                return direct::push(ring.device.cast(), words, free_below);
+            }
             (ring.push_words(behind, words, &mut ()), ring.free_below)
         }
         // SAFETY: the caller's contract.

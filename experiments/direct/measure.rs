@@ -1,0 +1,338 @@
+//! One tuple: the cases in turns, verified, as rows.
+
+use super::args::{Args, Case, Mode, Tuple};
+use super::{DEPTH, Direct, MAX_BATCH, QUEUES, THREADS};
+use crate::columns::POST;
+use crate::error::Failure;
+use crate::runner::{Rows, timed};
+use crate::values;
+use efa_queue::request::To;
+use ginlab::cuda::{Buffer, DeviceError, Place};
+use ginlab::direct::{Card, CardOptions, QueueMemory, QueueTable, Regions};
+use ginlab::measure::pattern;
+use ginlab::measure::ping_pong::{Flag, round_trip};
+use ginlab::measure::stats::Summary;
+use ginlab::report::{Row, Status};
+use ginlab::signals;
+use kernels::block::BlockResult;
+use kernels::direct::Failure as QueueFailure;
+use kernels::direct_put::{DIRECT_PUT, DirectPutArgs, slot_seed};
+use kernels::put_kernel::{PUT_KERNEL, PutArgs, SCOPE_THREAD};
+use kernels::ring::Status as DeviceStatus;
+use std::collections::BTreeMap;
+
+/// Puts of each thread in the pass that is verified.
+const VERIFIED: u32 = 4;
+/// Keys of source and destination.
+const KEYS: (u32, u32) = (0x12_3456, 0x89ab_cdef);
+
+/// The floor under a put and its wait.
+const FLOOR: &str = "ping-pong";
+
+/// A case under way.
+struct Running {
+    case: Case,
+    /// Queues and who serves them; none of the ring.
+    card: Option<(Card, QueueTable)>,
+    /// Microseconds of each repeat until all has ended, and until all was posted.
+    done: Vec<f64>,
+    posted: Vec<f64>,
+    wrong: Option<u64>,
+}
+
+/// Microseconds until all has ended, and until all was posted.
+type Sample = (f64, f64);
+
+/// The memory of a tuple.
+struct Memory {
+    source: Buffer,
+    destination: Buffer,
+    results: Buffer,
+    tickets: Buffer,
+}
+
+/// Measures one tuple.
+pub fn measure(direct: &Direct, tuple: &Tuple) -> Result<Rows, Failure> {
+    let args = &direct.args;
+    let threads = u64::from(tuple.grid) * u64::from(tuple.block);
+    let bytes = threads * u64::from(VERIFIED) * u64::from(stride(tuple));
+    let memory = Memory {
+        source: direct.device.allocate(Place::Host, bytes as usize)?,
+        destination: direct.device.allocate(Place::Host, bytes as usize)?,
+        results: direct.device.allocate(Place::Device, tuple.grid as usize * size_of::<BlockResult>())?,
+        tickets: direct.device.allocate(Place::Device, (threads * 8) as usize)?,
+    };
+    let mut rows = Rows::new();
+    let mut cases = Vec::new();
+    for &case in &args.case {
+        if let Some(why) = skipped(case, tuple) {
+            let mut row = blank(direct, tuple, &values::name(case));
+            row.status = Status::Skipped(why.into());
+            rows.push((row, Vec::new()));
+            continue;
+        }
+        let wrong = if args.no_check || args.fault.is_some() || matches!(case, Case::Ring | Case::Vendor) {
+            None
+        } else {
+            Some(verify(direct, tuple, &memory, case)?)
+        };
+        let card = if case == Case::Ring { None } else { Some(card(direct, tuple, case, None)?) };
+        cases.push(Running { case, card, done: Vec::new(), posted: Vec::new(), wrong });
+    }
+    let iterations = args.iterations.unwrap_or(if direct.is_gpu() { 2000 } else { 50 });
+    let has_floor = tuple.mode == Mode::Quiet && tuple.grid == 1 && tuple.block == 1 && args.fault.is_none();
+    let mut floor = Vec::new();
+    for repeat in 0..=args.repeats {
+        if has_floor {
+            // The trip of a put: its bytes, a fence, a flag, and the answer.
+            let flag = Flag { payload: Some((&memory.source, 64)), first_poll_ns: 0 };
+            let time = round_trip(&direct.device, 1, iterations.into(), args.timeout, flag, direct.proxy())?;
+            floor.extend((repeat > 0).then_some(time));
+        }
+        for running in &mut cases {
+            let sample = run(direct, tuple, &memory, running, iterations)?;
+            // The first one warms up.
+            if repeat > 0 {
+                running.done.push(sample.0 / f64::from(iterations));
+                running.posted.push(sample.1 / f64::from(iterations));
+            }
+        }
+    }
+    if has_floor {
+        let mut row = blank(direct, tuple, FLOOR);
+        row.iterations = Some(iterations.into());
+        row.times(&floor);
+        rows.push((row, floor));
+    }
+    for running in &cases {
+        rows.push(finished(direct, tuple, running, iterations));
+    }
+    compare(&mut rows);
+    Ok(rows)
+}
+
+/// A put and its wait beside the floor, where there is one; the queues otherwise beside the ring.
+fn compare(rows: &mut Rows) {
+    for index in 0..rows.len() {
+        let find = |name: &str| rows.iter().find(|(row, _)| row.case == name && row.status == Status::Ok).cloned();
+        let case = rows[index].0.case.clone();
+        if case == FLOOR || rows[index].0.status != Status::Ok {
+            continue;
+        }
+        let baseline = find(FLOOR).or_else(|| find(&values::name(Case::Ring)).filter(|(row, _)| row.case != case));
+        if let Some((baseline, theirs)) = baseline {
+            let ours = rows[index].1.clone();
+            rows[index].0.against(&baseline, &ours, &theirs);
+        }
+    }
+}
+
+fn skipped(case: Case, tuple: &Tuple) -> Option<&'static str> {
+    let by_counter = matches!(case, Case::Counter | Case::Vendor);
+    (by_counter && tuple.queues != tuple.grid)
+        .then_some("a counter says how many have ended and not which: a queue for each block (--queues as --grid)")
+}
+
+fn stride(tuple: &Tuple) -> u32 {
+    tuple.bytes.next_multiple_of(64)
+}
+
+fn blank(direct: &Direct, tuple: &Tuple, case: &str) -> Row {
+    let mut row = Row::new("direct", case, direct.device.name(), "null");
+    row.mode = Some(values::name(tuple.mode));
+    row.memory = Some("pinned".into());
+    row.size_bytes = Some(tuple.bytes.into());
+    row.grid = Some(tuple.grid);
+    row.block = Some(tuple.block);
+    row.set(&QUEUES, tuple.queues).set(&THREADS, direct.args.threads);
+    row.set(&DEPTH, direct.args.depth).set(&MAX_BATCH, direct.args.max_batch);
+    row
+}
+
+fn finished(direct: &Direct, tuple: &Tuple, running: &Running, iterations: u32) -> (Row, Vec<f64>) {
+    let mut row = blank(direct, tuple, &values::name(running.case));
+    let operations = u64::from(tuple.grid) * u64::from(tuple.block);
+    row.iterations = Some(iterations.into());
+    timed(&mut row, &running.done, operations * u64::from(tuple.bytes), operations);
+    row.set(&POST, Summary::of(&running.posted).map(|posted| posted.p50));
+    row.verified(running.wrong);
+    if let Some(wrong) = running.wrong.filter(|wrong| *wrong > 0) {
+        row.status = Status::Failed(format!("verification found {wrong} wrong puts"));
+    }
+    (row, running.done.clone())
+}
+
+/// Queues for a case, and who serves them: bytes are moved where there are regions.
+fn card(direct: &Direct, tuple: &Tuple, case: Case, regions: Option<Regions>) -> Result<(Card, QueueTable), Failure> {
+    let by_counter = matches!(case, Case::Counter | Case::Vendor);
+    let queue = |_| QueueMemory::new(&direct.device, direct.args.queue(by_counter));
+    let queues = (0..tuple.queues).map(queue).collect::<Result<Vec<_>, _>>()?;
+    let table = QueueTable::new(&direct.device, &queues)?;
+    let options = CardOptions {
+        threads: direct.args.threads as usize,
+        yields: direct.cores.shared || !direct.is_gpu(),
+        faults: direct.args.faults(),
+        cores: direct.card_cores(),
+        regions,
+        ..CardOptions::default()
+    };
+    // SAFETY: the caller keeps the regions longer.
+    let card = unsafe { Card::start(queues, options) }.map_err(|error| Failure::Run(error.to_string()))?;
+    card.rest(true);
+    Ok((card, table))
+}
+
+/// A pass whose bytes are looked at: puts that are not at the destination.
+fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result<u64, Failure> {
+    let bytes = memory.source.bytes();
+    memory.destination.write(0, &vec![0xa5u8; bytes])?;
+    let region = |buffer: &Buffer| (buffer.address(), bytes as u64);
+    let regions = Regions(BTreeMap::from([(KEYS.0, region(&memory.source)), (KEYS.1, region(&memory.destination))]));
+    let (card, table) = card(direct, tuple, case, Some(regions))?;
+    let args = DirectPutArgs { window: VERIFIED, fill: 1, ..put_args(tuple, memory, &table, VERIFIED, case) };
+    run_queues(direct, tuple, memory, &card, args)?;
+    let mut found = vec![0u8; bytes];
+    memory.destination.read(0, &mut found)?;
+    let slots = u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED);
+    let is_wrong = |slot: &u64| {
+        let offset = slot * u64::from(stride(tuple));
+        let seed = slot_seed(args.seed, offset);
+        (0..u64::from(tuple.bytes)).any(|byte| found[(offset + byte) as usize] != pattern::byte(seed, byte))
+    };
+    Ok((0..slots).filter(is_wrong).count() as u64)
+}
+
+fn put_args(tuple: &Tuple, memory: &Memory, table: &QueueTable, iterations: u32, case: Case) -> DirectPutArgs {
+    DirectPutArgs {
+        queues: table.pointer(),
+        queue_count: tuple.queues,
+        iterations,
+        quiet_every: u32::from(tuple.mode == Mode::Quiet),
+        window: 1,
+        bytes: tuple.bytes,
+        stride: stride(tuple),
+        fill: 0,
+        seed: 1,
+        counter_alone: u32::from(case == Case::Vendor),
+        to: To { handle: 1, pair: 2, key: 3 },
+        local_key: KEYS.0,
+        key: KEYS.1,
+        source: memory.source.address(),
+        destination: memory.destination.address(),
+        results: memory.results.pointer(),
+    }
+}
+
+/// One launch of a case.
+fn run(direct: &Direct, tuple: &Tuple, memory: &Memory, running: &Running, iterations: u32) -> Result<Sample, Failure> {
+    match &running.card {
+        Some((card, table)) => {
+            run_queues(direct, tuple, memory, card, put_args(tuple, memory, table, iterations, running.case))
+        }
+        None => run_ring(direct, tuple, memory, iterations),
+    }
+}
+
+fn run_queues(
+    direct: &Direct,
+    tuple: &Tuple,
+    memory: &Memory,
+    card: &Card,
+    args: DirectPutArgs,
+) -> Result<Sample, Failure> {
+    card.rest(false);
+    // SAFETY: what is pointed to outlives the launch, which ends here.
+    let launch = unsafe { direct.device.launch(&DIRECT_PUT, tuple.grid, tuple.block, args) }?;
+    let ended = launch.wait(|| {
+        if signals::interrupted() {
+            card.queues().iter().try_for_each(|queue| queue.abort(DeviceStatus::ENDED.0))?;
+            return Err(Failure::Interrupted);
+        }
+        Ok(())
+    });
+    card.rest(true);
+    ended?;
+    let blocks = results(memory, tuple)?;
+    let Some(stop) = blocks.iter().map(|block| block.stop).find(|stop| *stop != 0) else { return Ok(sample(&blocks)) };
+    let told = blocks.iter().filter(|block| block.stop != 0).count();
+    let failures = card.queues().iter().enumerate().filter_map(|(index, queue)| match queue.failure() {
+        Ok(None) => None,
+        Ok(Some(failure)) => Some(Ok((index, failure))),
+        Err(error) => Some(Err(error)),
+    });
+    let failures = failures.collect::<Result<Vec<(usize, QueueFailure)>, DeviceError>>()?;
+    let named: Vec<String> = failures.iter().map(|(index, failure)| format!("queue {index}: {failure}")).collect();
+    let text = format!(
+        "the kernel ended early ({} B, {} x {}; {told} of {} blocks): {}: {}",
+        tuple.bytes,
+        tuple.grid,
+        tuple.block,
+        blocks.len(),
+        DeviceStatus(stop).text(),
+        if named.is_empty() { "nothing says why: it waits for a counter alone".into() } else { named.join("; ") }
+    );
+    Err(if DeviceStatus(stop) == DeviceStatus::DEADLINE { Failure::Timeout(text) } else { Failure::Run(text) })
+}
+
+/// The same puts by ring and proxy.
+fn run_ring(direct: &Direct, tuple: &Tuple, memory: &Memory, iterations: u32) -> Result<Sample, Failure> {
+    let Some(group) = &direct.group else { return Err(Failure::Run("no proxy was started".into())) };
+    let args = PutArgs {
+        rings: group.table().pointer(),
+        ring_count: group.table().count(),
+        scope: SCOPE_THREAD,
+        source: memory.source.pointer(),
+        source_region: 0,
+        destination_region: 1,
+        peer: 0,
+        rank: 0,
+        bytes: tuple.bytes.into(),
+        stride: stride(tuple).into(),
+        window: 1,
+        iterations,
+        first_iteration: 0,
+        quiet_every: u32::from(tuple.mode == Mode::Quiet),
+        fill: 0,
+        ahead: 1,
+        tickets: memory.tickets.pointer(),
+        results: memory.results.pointer(),
+    };
+    // SAFETY: as above; the regions that the proxies know are as long.
+    let launch = unsafe { direct.device.launch(&PUT_KERNEL, tuple.grid, tuple.block, args) }?;
+    launch.wait(|| {
+        if signals::interrupted() {
+            group.stop();
+            return Err(Failure::Interrupted);
+        }
+        Ok(())
+    })?;
+    let blocks = results(memory, tuple)?;
+    match blocks.iter().map(|block| block.stop).find(|stop| *stop != 0) {
+        None => Ok(sample(&blocks)),
+        Some(stop) => Err(Failure::Run(format!(
+            "ring and proxy ended early: {}; {}",
+            DeviceStatus(stop).text(),
+            group.ring_states().join("; ")
+        ))),
+    }
+}
+
+fn results(memory: &Memory, tuple: &Tuple) -> Result<Vec<BlockResult>, Failure> {
+    let mut blocks = vec![BlockResult::default(); tuple.grid as usize];
+    memory.results.read(0, &mut blocks)?;
+    Ok(blocks)
+}
+
+fn sample(blocks: &[BlockResult]) -> Sample {
+    let started = blocks.iter().map(|block| block.started).min().unwrap_or_default();
+    let latest = |time: fn(&BlockResult) -> u64| blocks.iter().map(time).max().unwrap_or_default();
+    let micros = |time: u64| time.saturating_sub(started) as f64 / 1000.0;
+    (micros(latest(|block| block.done)), micros(latest(|block| block.posted)))
+}
+
+/// The most bytes that a tuple's source has: what a proxy must know.
+pub fn most_bytes(args: &Args) -> u64 {
+    let bytes =
+        |tuple: &Tuple| u64::from(tuple.grid) * u64::from(tuple.block) * u64::from(VERIFIED) * u64::from(stride(tuple));
+    args.tuples().iter().map(bytes).max().unwrap_or(64)
+}

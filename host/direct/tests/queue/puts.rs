@@ -1,0 +1,55 @@
+//! Puts by a kernel that drives the queues: every byte arrives, whatever the order in which requests end.
+
+use crate::common::{Case, run};
+use ginlab_direct::{CardOptions, Order, QueueOptions};
+use proptest::prelude::*;
+
+#[test]
+fn every_put_arrives_where_requests_end_at_once() {
+    let ran = run(&Case::default(), CardOptions::default());
+    assert!(ran.is_whole(), "{ran:?}");
+    assert_eq!(ran.found.iter().map(|found| found.requests).sum::<u64>(), 3 * 40 * 5);
+}
+
+#[test]
+fn a_queue_of_two_slots_and_batches_of_one_go_round() {
+    let options = QueueOptions { depth: 2, completions: 2, max_batch: 1, ..Case::default().options };
+    let ran = run(&Case { options, grid: 2, iterations: 3, ..Case::default() }, CardOptions::default());
+    assert!(ran.is_whole(), "{ran:?}");
+}
+
+#[test]
+fn a_counter_goes_round_at_its_end() {
+    // All requests of a launch, some before the end of 31 bits and some behind it.
+    let options = QueueOptions { by_counter: true, counter: (1 << 31) - 50, ..Case::default().options };
+    let ran = run(&Case { options, grid: 2, ..Case::default() }, CardOptions::default());
+    assert!(ran.is_whole(), "{ran:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn every_put_arrives_in_any_order(
+        seed: u64, grid in 1u32..4, block in 1u32..70, queues in 1u32..4, quiet_every in 0u32..3, power in 1u32..6, wider in 0u32..2,
+        batch in 1u32..40, wide: bool, by_counter: bool, held in 1usize..40,
+    ) {
+        let depth = 1 << power;
+        let options = QueueOptions {
+            depth,
+            completions: depth << wider,
+            max_batch: batch.min(depth - 1),
+            entry_bytes: if wide { 32 } else { 16 },
+            by_counter,
+            // Ids go round at 16 bits.
+            counter: if by_counter { 65_530 } else { 0 },
+            ..Case::default().options
+        };
+        // Whoever waits by counters has a queue for himself.
+        let queues = if by_counter { grid } else { queues };
+        let quiet_every = if by_counter { 0 } else { quiet_every };
+        let case = Case { grid, block, queues, quiet_every, iterations: 4, options, ..Case::default() };
+        let ran = run(&case, CardOptions { threads: 2, order: Order::Any(seed, held), ..CardOptions::default() });
+        prop_assert!(ran.is_whole(), "{:?}", ran);
+    }
+}

@@ -1,0 +1,326 @@
+//! Path `direct`: the PEs' queue pairs, which kernels drive themselves, and the thread that counts signals.
+//!
+//! A block's commands go to a queue pair of this PE's card; the peer's pair of the same number is where they arrive. Registration, address
+//! handles and their exchange stay with the CPU, and so does the count of what arrives: one thread reads the receive sides' completion queues
+//! and adds what immediates say to the signals, as a proxy does. It posts nothing.
+//!
+//! Nothing holds a sender back that is ahead of that thread: a completion queue that it has not read for a whole lap loses signals, and the kernel
+//! that waits for them ends by its deadline. With [`ARRIVALS`] entries a pair that takes as many signals from all PEs within one delay of the thread.
+
+use super::GinError;
+use cuda_std::memory::{Doorbell, Word, load_acquire_host_u64};
+use efa_queue::request::To;
+use efa_queue::{Completion, completion, rules};
+use ginlab_bootstrap::Bootstrap;
+use ginlab_cuda::{Buffer, Device, Place, Reached};
+use ginlab_direct::DeviceSide;
+use ginlab_fabric::verbs::{Completions, Pair, PairOptions, Region, Verbs};
+use ginlab_fabric::{Access, Memory};
+use ginlab_proxy::Cores;
+use ginlab_proxy::signal_order::SignalWords;
+use ginlab_topology::cores;
+use kernels::command::signal_of;
+use kernels::direct::{Channel, Peer, Queue};
+use kernels::ring::{Ring, TO_CARD};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Requests of a pair that are under way at most.
+const DEPTH: u32 = 1024;
+/// Signals that have arrived at a pair and are not counted yet, at most.
+const ARRIVALS: u32 = 1 << 15;
+/// Looks in vain before the thread gives way, where others share its core.
+const VAIN_LOOKS: u32 = 1 << 6;
+
+/// Bytes behind a heap that values are sent from, for so many queues.
+pub(super) fn staging_bytes(queues: usize) -> u64 {
+    queues as u64 * u64::from(DEPTH) * 8
+}
+
+/// What is needed to open them.
+pub(super) struct Opening<'a> {
+    pub device: &'a Device,
+    /// The card's name.
+    pub card: &'a str,
+    /// In host memory, with [`staging_bytes`] behind it.
+    pub heap: &'a Buffer,
+    /// Without these.
+    pub heap_bytes: u64,
+    /// Queue pairs.
+    pub queues: usize,
+    pub abort: &'a Buffer,
+    pub timeout_ns: u64,
+    pub cores: &'a Cores,
+    pub words: SignalWords,
+}
+
+/// See the module. Fields are dropped in this order: nobody reads a queue that is gone, and no device reaches it.
+#[derive(Debug)]
+pub(super) struct Cards {
+    counting: Counting,
+    _reached: Vec<Reached>,
+    sides: Vec<DeviceSide>,
+    rings: Buffer,
+    _tables: [Buffer; 2],
+    pairs: Vec<Pair>,
+    _region: Region,
+    verbs: Verbs,
+    peers: Vec<Vec<u8>>,
+    core: Option<usize>,
+}
+
+/// What other ranks must know of this one.
+type Told = (Vec<Vec<u8>>, u64, u32);
+
+impl Cards {
+    pub fn open(ranks: &mut Bootstrap, opening: Opening<'_>) -> Result<Cards, GinError> {
+        let Opening { device, heap, queues, heap_bytes, .. } = opening;
+        let verbs = Verbs::open(opening.card)?;
+        if !verbs.writes() {
+            return Err(GinError::Usage(format!("path direct: {} has no RDMA write", verbs.name())));
+        }
+        let memory = Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: None };
+        // SAFETY: the world keeps the heap longer.
+        let region = unsafe { verbs.register(memory, Access::ALL) }?;
+        let options = PairOptions {
+            depth: DEPTH.min(verbs.max_depth()),
+            completions: DEPTH,
+            arrivals: ARRIVALS,
+            receives: 1,
+            unsolicited: true,
+            counted: &[],
+        };
+        let pairs = (0..queues).map(|_| verbs.pair(&options)).collect::<Result<Vec<Pair>, _>>()?;
+        let mine: Told = (pairs.iter().map(Pair::address).collect(), region.address, region.rkey);
+        let all: Vec<Told> = ranks.all_gather_values(&mine, "queue pairs and heaps")?;
+
+        let mut peers = Vec::new();
+        let mut table: Vec<Peer> = Vec::new();
+        for queue in 0..queues {
+            for (addresses, heap, key) in &all {
+                let address = &addresses[queue];
+                let to: To = verbs.handle(address)?;
+                peers.push(address.clone());
+                table.push(Peer { to, key: *key, heap: *heap });
+            }
+        }
+        // A card takes writes of those alone whose card it has a handle of.
+        ranks.barrier("address handles of all cards")?;
+        let peer_table = device.allocate(Place::Device, size_of_val(&table[..]))?;
+        peer_table.write(0, &table)?;
+
+        let mut reached = Vec::new();
+        for mapping in pairs.iter().flat_map(Pair::mappings) {
+            // SAFETY: the pair has it mapped, and is dropped behind this.
+            reached.push(unsafe { device.reach(mapping.start, mapping.bytes, mapping.is_card) }?);
+        }
+        let pes = all.len();
+        let (mut sides, mut channels) = (Vec::new(), Vec::new());
+        for (number, pair) in pairs.iter().enumerate() {
+            let view = pair.view();
+            if view.send.entry_bytes != 64 {
+                let bytes = view.send.entry_bytes;
+                return Err(GinError::Usage(format!("path direct: requests of {bytes} bytes; 64 are known here")));
+            }
+            let depth = view.send.entries;
+            let side = DeviceSide::new(device, depth, 0)?;
+            let queue = Queue {
+                slots: view.send.slots.cast::<Word>(),
+                doorbell: view.send.doorbell.cast::<Doorbell>(),
+                completions: view.completions.slots.cast::<Word>(),
+                counter: std::ptr::null(),
+                words: side.words(),
+                written: side.written(),
+                done: side.done(),
+                abort: opening.abort.pointer(),
+                timeout_ns: opening.timeout_ns,
+                depth,
+                max_batch: view.send.max_batch,
+                completion_entries: view.completions.entries,
+                completion_words: view.completions.entry_bytes / 8,
+                free_below: depth.into(),
+            };
+            channels.push(Channel {
+                queue,
+                peers: peer_table.pointer::<Peer>().wrapping_add(number * pes),
+                pes: pes as u32,
+                local_key: region.lkey,
+                heap: heap.address(),
+                heap_bytes,
+                staging: heap.address() + heap_bytes + (number as u64) * u64::from(DEPTH) * 8,
+            });
+            sides.push(side);
+        }
+        let channel_table = device.allocate(Place::Device, size_of_val(&channels[..]))?;
+        channel_table.write(0, &channels)?;
+        let ring = |(number, channel): (usize, &Channel)| Ring {
+            device: channel_table.pointer::<Channel>().wrapping_add(number).cast(),
+            log2_capacity: channel.queue.depth.trailing_zeros(),
+            log2_slot_words: TO_CARD,
+            timeout_ns: opening.timeout_ns,
+            free_below: channel.queue.depth.into(),
+            ..Ring::NONE
+        };
+        let list: Vec<Ring> = channels.iter().enumerate().map(ring).collect();
+        let rings = device.allocate(Place::Device, size_of_val(&list[..]))?;
+        rings.write(0, &list)?;
+        let core = opening.cores.cpus.first().copied();
+        let arrivals = pairs.iter().map(|pair| pair.view().arrivals).collect();
+        let counting = Counting::start(arrivals, opening.words, core, opening.cores.shared)?;
+        let tables = [peer_table, channel_table];
+        Ok(Cards {
+            counting,
+            _reached: reached,
+            sides,
+            rings,
+            _tables: tables,
+            pairs,
+            _region: region,
+            verbs,
+            peers,
+            core,
+        })
+    }
+
+    /// As kernels get them.
+    pub fn rings(&self) -> *const Ring {
+        self.rings.pointer()
+    }
+
+    pub fn count(&self) -> u32 {
+        self.pairs.len() as u32
+    }
+
+    pub fn affinity(&self) -> String {
+        let core = self.core.map_or_else(|| "not pinned".into(), |core| format!("core {core}"));
+        format!("signals are counted on: {core}")
+    }
+
+    pub fn name(&self) -> String {
+        self.verbs.name().to_owned()
+    }
+
+    pub fn line_rate(&self) -> Option<u64> {
+        self.verbs.link_bits_per_second()
+    }
+
+    /// What went wrong first at each queue where something did.
+    pub fn failures(&self) -> Result<Vec<String>, GinError> {
+        let mut found = Vec::new();
+        for (number, side) in self.sides.iter().enumerate() {
+            if let Some(failure) = side.failure()? {
+                found.push(format!("queue {number}: {failure}"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Changes when a kernel has rung.
+    pub fn pulse(&self) -> Result<u64, GinError> {
+        self.sides.iter().try_fold(0u64, |sum, side| Ok(sum.wrapping_add(side.rung()?)))
+    }
+}
+
+impl Drop for Cards {
+    fn drop(&mut self) {
+        self.counting.end();
+        for address in &self.peers {
+            self.verbs.release(address);
+        }
+    }
+}
+
+/// The thread that counts signals.
+#[derive(Debug)]
+struct Counting {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where the thread stands in a queue.
+struct Reader {
+    queue: Completions,
+    read: u64,
+}
+
+// SAFETY: memory that all parties use by atomic accesses; the pair outlives the thread.
+unsafe impl Send for Reader {}
+
+impl Reader {
+    /// The next arrival's signal, whatever it is worth.
+    fn next(&mut self) -> Option<Option<(u32, u64)>> {
+        let words = (self.queue.entry_bytes / 8) as usize;
+        let index = rules::slot(self.read, self.queue.entries) as usize * words;
+        // SAFETY: so many entries of so many bytes, as the pair vouches for.
+        let entry = unsafe { std::slice::from_raw_parts(self.queue.slots.cast::<Word>().add(index), words) };
+        // Acquire: the card has stored the bytes of the write before.
+        let first = load_acquire_host_u64(&entry[0]);
+        if completion::phase(first) != rules::completion_phase(self.read, self.queue.entries) {
+            return None;
+        }
+        self.read += 1;
+        let second = load_acquire_host_u64(&entry[1]);
+        Some(match Completion::decode(&[first, second]) {
+            Some(Completion::Arrived(arrived)) if arrived.status == 0 => arrived.immediate.and_then(signal_of),
+            _ => None,
+        })
+    }
+}
+
+impl Counting {
+    fn start(
+        queues: Vec<Completions>,
+        words: SignalWords,
+        core: Option<usize>,
+        shared: bool,
+    ) -> Result<Counting, GinError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut readers: Vec<Reader> = queues.into_iter().map(|queue| Reader { queue, read: 0 }).collect();
+        let stopped = stop.clone();
+        let count = move || {
+            if let Some(core) = core {
+                // Where that is refused it runs anywhere.
+                cores::pin(core);
+            }
+            let mut vain = 0u32;
+            // Nothing is ordered by it: who raises it joins this thread.
+            while !stopped.load(Ordering::Relaxed) {
+                let mut moved = false;
+                for reader in &mut readers {
+                    while let Some(arrived) = reader.next() {
+                        moved = true;
+                        if let Some((signal, add)) = arrived {
+                            words.add(signal, add);
+                        }
+                    }
+                }
+                vain = if moved { 0 } else { vain.wrapping_add(1) };
+                if shared && vain >= VAIN_LOOKS {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".into()).spawn(count);
+        let thread = thread.map_err(|error| GinError::Usage(format!("a thread that counts signals: {error}")))?;
+        Ok(Counting { stop, thread: Some(thread) })
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // One that has panicked counts no more either.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a header says of it.
+pub(super) const NOTE: &str = "path direct: kernels write the card's requests and ring its doorbells themselves; one CPU thread reads what \
+                               arrives and counts signals";

@@ -1,0 +1,160 @@
+//! Puts by a card's own queues: what `ginlab direct` measures.
+//!
+//! Each thread of a grid posts requests of its own, and waits for each, for every so many, or once at the end. The lanes of a warp ring once for
+//! all: a block of 1, 8 or 32 threads has as many requests behind a doorbell.
+
+use crate::block::{BlockResult, block_maximum};
+use crate::direct::{Queue, Transfer};
+use crate::pattern;
+use crate::ring::Status;
+use cuda_std::memory::{load_acquire_sys_u64, load_relaxed_gpu_u64};
+use cuda_std::{args, kernel, thread};
+use efa_queue::request::To;
+use efa_queue::{Local, Operation, rules};
+
+/// Arguments of [`direct_put`].
+#[args]
+pub struct DirectPutArgs {
+    /// The queues; block `b` uses queue `b % queue_count`.
+    pub queues: *const Queue,
+    /// How many there are, at least 1.
+    pub queue_count: u32,
+    /// Puts of each thread.
+    pub iterations: u32,
+    /// Wait after every so many puts; 0: once at the end.
+    pub quiet_every: u32,
+    /// Slots of each thread in source and destination, at least 1: put `i` has slot `i % window`.
+    pub window: u32,
+    /// Bytes of a put.
+    pub bytes: u32,
+    /// From one slot to the next, at least `bytes`, a multiple of 8.
+    pub stride: u32,
+    /// 1: a thread writes the payload before each put. Then it has as many slots as puts.
+    pub fill: u32,
+    /// Seed of the payloads.
+    pub seed: u32,
+    /// 1: wait for the card's counter alone, as vendors' device code does, up to a bound of one's own. Where a request fails, nothing says so.
+    pub counter_alone: u32,
+    /// The peer.
+    pub to: To,
+    /// Key of the source.
+    pub local_key: u32,
+    /// Key of the destination.
+    pub key: u32,
+    /// The source, as device and card address it.
+    pub source: u64,
+    /// The destination, as the peer addresses it.
+    pub destination: u64,
+    /// Results, one for each block.
+    pub results: *mut BlockResult,
+}
+
+/// Runs the puts of a grid.
+///
+/// # Safety
+/// The pointers are valid while the grid runs: `queues` for `queue_count`, source and destination for threads x window x stride bytes,
+/// `results` for one entry a block.
+#[kernel]
+pub unsafe fn direct_put(args: DirectPutArgs) {
+    let leads = thread::thread_idx_x() == 0;
+    // SAFETY: contract of the kernel.
+    let result = unsafe { args.results.add(thread::block_idx_x() as usize) };
+    if leads {
+        // SAFETY: contract of the kernel; this thread alone writes it.
+        unsafe { (*result).started = thread::global_timer_ns() };
+    }
+    // SAFETY: contract of the kernel.
+    let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
+    let first_slot = thread::index() as u64 * args.window as u64;
+    let (mut stop, mut last, mut iteration) = (0, None, 0);
+    while iteration < args.iterations && stop == 0 {
+        let offset = (first_slot + (iteration % args.window) as u64) * args.stride as u64;
+        if args.fill != 0 {
+            // SAFETY: contract of the kernel: the slot is of the source.
+            unsafe { fill(args.source + offset, args.bytes, slot_seed(args.seed, offset)) };
+        }
+        let transfer = Transfer {
+            operation: Operation::Write,
+            to: args.to,
+            local: Local { address: args.source + offset, length: args.bytes, key: args.local_key },
+            address: args.destination + offset,
+            key: args.key,
+            immediate: None,
+        };
+        iteration += 1;
+        match queue.post(&transfer) {
+            Ok(number) => last = Some(number),
+            Err(failure) => stop = failure.status().0,
+        }
+        if stop == 0 && args.quiet_every != 0 && iteration % args.quiet_every == 0 {
+            stop = quiet(&mut queue, &mut last, &args);
+        }
+    }
+    stop = block_maximum(stop);
+    if leads {
+        // SAFETY: as above.
+        unsafe { (*result).posted = thread::global_timer_ns() };
+    }
+    if stop == 0 {
+        stop = quiet(&mut queue, &mut last, &args);
+    }
+    stop = block_maximum(stop);
+    if leads {
+        // SAFETY: as above.
+        unsafe {
+            (*result).done = thread::global_timer_ns();
+            (*result).stop = stop;
+        }
+    }
+}
+
+/// The seed of the payload at this offset.
+#[inline(always)]
+pub fn slot_seed(seed: u32, offset: u64) -> u64 {
+    pattern::mixed(offset, seed as u64)
+}
+
+#[inline(always)]
+fn quiet(queue: &mut Queue, last: &mut Option<u64>, args: &DirectPutArgs) -> u64 {
+    if args.counter_alone != 0 {
+        return wait_for_counter_alone(queue);
+    }
+    match last.take().map(|number| queue.wait(number)) {
+        Some(Err(failure)) => failure.status().0,
+        _ => 0,
+    }
+}
+
+/// What not to do. A request that fails is not counted, so this ends by the bound alone, and says nothing.
+fn wait_for_counter_alone(queue: &Queue) -> u64 {
+    let began = thread::global_timer_ns();
+    loop {
+        // SAFETY: the queue's words are there while the grid runs; such a queue has a counter.
+        let (counter, reserved) = unsafe { (&*queue.counter, &(*queue.words).reserved.0) };
+        let counted = load_acquire_sys_u64(counter);
+        if rules::behind(load_relaxed_gpu_u64(reserved), counted) == 0 {
+            return 0;
+        }
+        if thread::global_timer_ns() - began > queue.timeout_ns {
+            return Status::DEADLINE.0;
+        }
+        thread::relax();
+    }
+}
+
+/// Writes the pattern, whole words first.
+#[inline(always)]
+unsafe fn fill(at: u64, bytes: u32, seed: u64) {
+    let mut index = 0u64;
+    while index * 8 + 8 <= bytes as u64 {
+        // SAFETY: the caller's contract: below `bytes`, and slots begin on words.
+        unsafe { (at as *mut u64).add(index as usize).write(pattern::word(seed, index)) };
+        index += 1;
+    }
+    let mut byte = index * 8;
+    while byte < bytes as u64 {
+        // SAFETY: as above.
+        unsafe { (at as *mut u8).add(byte as usize).write(pattern::byte(seed, byte)) };
+        byte += 1;
+    }
+}

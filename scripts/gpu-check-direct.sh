@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Kernels that drive a card's queues themselves, on one GPU: scripts/gpu-check-direct.sh [GINLAB]
+#
+# Puts beside ring and proxy and the floor, in turns; every fault at the queue in kernels of 1 and of 132 blocks; programs over path direct. All
+# cards are in software. Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together
+# stay below four minutes. Without a GPU it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
+# Environment: STEPS (a list: latency, rate, queues, faults, programs).
+set -u
+cd "$(dirname "$0")/.." || exit
+program=direct
+# shellcheck source=scripts/gpu-check-program.sh
+source scripts/gpu-check-program.sh
+if [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; note "no GPU: the emulated device"; fi
+
+if [ "$device" = gpu ]; then
+    grids=1,8,32,132 wide=132 long=() repeats=(--repeats 20)
+else
+    grids=1,2 wide=4 long=(-n 20) repeats=(--repeats 2)
+fi
+
+if wanted latency; then
+    run 60 latency --mode quiet --grid 1 --block 1,8,32 --case direct,counter,ring "${long[@]}" "${repeats[@]}"
+    run 60 latency-grid --mode quiet --grid "$grids" --block 1 --case direct,ring "${long[@]}" "${repeats[@]}"
+fi
+if wanted rate; then
+    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --case direct,ring "${long[@]}" "${repeats[@]}"
+    # What a card's own limit of requests that are not rung for takes.
+    run 30 rate-batch --mode nbi --grid 1,8 --block 1,8,32 --max-batch 16 --case direct "${long[@]}" "${repeats[@]}"
+fi
+if wanted queues && [ "$device" = gpu ]; then
+    for threads in 1 2 4; do
+        run 45 "queues-$threads" --mode nbi --grid 8,32 --block 32 --queues 8 --threads $threads --case direct,counter,ring "${repeats[@]}"
+    done
+    run 30 queues-each --mode nbi,quiet --grid 8 --block 1,32 --queues 8 --threads 4 --case direct,counter "${repeats[@]}"
+fi
+
+# ends NAME CODE TEXT arguments: a run that must end with this code and these words, in time.
+ends() {
+    local name=$1 code=$2 words=$3 text got
+    shift 3
+    text=$(timeout -k 5 30 "$ginlab" direct -d "$device" --no-header --mode nbi -n 40 --repeats 1 "$@" 2>&1 >/dev/null)
+    got=$?
+    echo "$name: $got: $text" >>"$OUT/faults.txt"
+    [[ $got == "$code" && $text == *"$words"* ]] && return
+    note "$name: code $got instead of $code, or not \"$words\": $text"
+    status=1
+}
+if wanted faults; then
+    start=$SECONDS
+    for grid in 1 $wide; do
+        blocks="$grid of $grid blocks"
+        for fault in flushed:1 queue-pair-error:2 unsupported-operation:3 bad-address-handle:4 bad-local-key:5 bad-length:6 bad-remote-address:7 \
+            remote-aborted:8 bad-remote-queue-pair:9 receiver-not-ready:10 remote-bad-length:11 remote-bad-status:12 unresponsive:13 \
+            unknown-peer:14 unreachable:15 feature-mismatch:18; do
+            name=${fault%:*} code=${fault#*:}
+            ends "$name-$grid" 1 "$blocks): fabric error: queue 0: request 30: $name ($code)" --case direct --grid "$grid" --block 32 --fault "$name@30"
+        done
+        ends "lost-$grid" 124 "request 30 and those behind it have not ended" --case direct --grid "$grid" --block 32 --fault lose@30 --timeout 1
+        ends "dead-$grid" 124 "request 30 and those behind it have not ended" --case direct --grid "$grid" --block 32 --fault dead@30 --timeout 1
+        ends "twice-$grid" 1 "which was not under way" --case direct --grid "$grid" --block 32 --fault twice@30
+        ends "counter-$grid" 1 "request 30: flushed (1)" --case counter --grid "$grid" --queues "$grid" --block 32 --fault flushed@30 --timeout 5
+        ends "vendor-$grid" 124 "nothing says why" --case vendor --grid "$grid" --queues "$grid" --block 32 --fault flushed@30 --timeout 1
+    done
+    note "faults: $((SECONDS - start)) s, $(wc -l <"$OUT/faults.txt") ends"
+fi
+
+# over NAME LIMIT PROGRAM arguments: a program of two PEs.
+over() {
+    local name=$1 limit=$2 start=$SECONDS ended
+    shift 2
+    timeout -k 5 "$limit" "$ginlab" "$@" -d "$device" --np 2 --csv "$OUT/$name.csv" >"$OUT/$name.txt" 2>&1
+    ended=$?
+    note "$name: $((SECONDS - start)) s"
+    [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
+}
+if wanted programs; then
+    if [ "$device" = gpu ]; then turns=(-n 300 -w 30 -r 3) cells=1024 iterations=100; else turns=(-n 5 -w 1 -r 1) cells=64 iterations=7; fi
+    small=(--cases p-latency,put-latency,get-latency,signal-ping-pong,put-signal-ping-pong,message-ping-pong,barrier-all -b 8 -e 4K -f 8)
+    for path in direct rails; do
+        over "shmem-$path" 60 shmem --path $path -p efa-verbs/soft:fast "${turns[@]}" "${small[@]}" --block 128
+        over "shmem-$path-rate" 45 shmem --path $path -p efa-verbs/soft:fast -n 5 -w 1 -r 3 --volume 4M \
+            --cases put-bandwidth,put-signal-bandwidth -b 64 -e 4K -f 64 --grid 1,8 --block 64
+        over "jacobi-$path" 45 jacobi --path $path -p efa-verbs/soft:fast -r 2 -n $iterations --nx $cells --exchange block,row,resident
+        over "collective-$path" 45 collective --path $path -p efa-verbs/soft:fast -b 8 -e 64K -f 16 -n 20 -w 3 -r 2 --launch stream \
+            --cases gin-all-to-all,gin-all-reduce
+    done
+    over shmem-order 45 shmem --path direct -p efa-verbs/soft:fast,seed=5,reorder=32 --cases signal-order,data-order -n 200 -r 2 --grid 1 \
+        --block 64 --scope thread,warp,block
+fi
+note "results: $OUT"
+exit $status

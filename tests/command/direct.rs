@@ -1,0 +1,112 @@
+//! `ginlab direct`, and programs over path direct: kernels that drive the card's queues themselves, over cards in software.
+
+use crate::common::{Job, Stream, all_verified, ginlab, rows, run};
+use nix::sys::signal::{Signal, kill};
+
+#[test]
+fn every_way_is_measured_and_verified() {
+    let line = "direct -d emulated --grid 1,2 --block 1,8 --queues 1,2 -n 20 --repeats 2 --csv -";
+    let found = rows(&run(ginlab(line)).expect(0).stdout);
+    let (skipped, done): (Vec<_>, Vec<_>) = found.into_iter().partition(|row| row.status.to_string() != "ok");
+    // A counter has a queue for each block.
+    assert!(skipped.iter().all(|row| row.case == "counter") && skipped.len() == 4, "{skipped:?}");
+    let by = |case: &str| done.iter().filter(|row| row.case == case).count();
+    assert_eq!(["direct", "counter", "ring", "ping-pong"].map(by), [12, 8, 12, 1]);
+    for row in &done {
+        assert_eq!((row.fabric.as_str(), row.device.as_str()), ("null", "emulated"));
+        let moved = ["direct", "counter"].contains(&row.case.as_str());
+        assert_eq!(row.wrong, moved.then_some(0), "{row:?}");
+    }
+}
+
+/// The kernel says what the card said, of which request; one that waits for a counter alone says nothing, and ends by its own bound.
+#[test]
+fn what_goes_wrong_at_the_queue_is_named() {
+    let line =
+        |fault: &str| format!("direct -d emulated -m nbi --grid 3 --block 8 -n 30 --repeats 1 --no-header {fault}");
+    let ended = |fault: &str, code: i32| run(ginlab(&line(fault))).expect(code).complaint().to_owned();
+    let text = ended("--case direct --fault unreachable@100", 1);
+    assert!(
+        text.contains("(64 B, 3 x 8; 3 of 3 blocks): fabric error: queue 0: request 100: unreachable (15)"),
+        "{text}"
+    );
+    let text = ended("--case direct --fault twice@40", 1);
+    assert!(text.contains("which was not under way"), "{text}");
+    let text = ended("--case direct --fault lose@70 --timeout 1", 124);
+    assert!(text.contains("request 70 and those behind it have not ended within the deadline"), "{text}");
+    let text = ended("--case counter --queues 3 --fault flushed@9", 1);
+    assert!(text.contains("request 9: flushed (1)"), "{text}");
+    let text = ended("--case vendor --queues 3 --fault flushed@9 --timeout 1", 124);
+    assert!(text.contains("nothing says why: it waits for a counter alone"), "{text}");
+}
+
+#[test]
+fn options_that_no_card_has_are_one_line() {
+    for (options, text) in [
+        ("--depth 100", "a queue of 100 slots: a power of two"),
+        ("--max-batch 4096", "batches of 4096: 1 to 4095"),
+        ("--fault wrong@1", "NAME@REQUEST, where NAME is lose, twice, dead, flushed"),
+        ("--queues 9 --grid 1,8", "more queues than blocks"),
+    ] {
+        let done = run(ginlab(&format!("direct -d emulated {options}"))).expect(2);
+        assert!(done.complaint().contains(text), "{}", done.stderr);
+    }
+    for (options, text) in [
+        ("-p tcp", "path direct: provider tcp: kernels drive cards of efa-verbs"),
+        ("-p efa-verbs/soft:fast --rule drain", "rule count and one rail"),
+    ] {
+        let line = format!("shmem -d emulated --np 2 --path direct --cases p-latency {options}");
+        let done = run(ginlab(&line)).expect(2);
+        assert!(done.complaint().contains(text), "{}", done.stderr);
+    }
+}
+
+/// Cards that complete and deliver in any order, by a seed, over the same kernels as by rails.
+#[test]
+fn programs_are_right_over_the_cards_own_queues() {
+    for (seed, queues) in [(1, 1), (2, 3)] {
+        let cards = format!(
+            "--path direct -p efa-verbs/soft:fast,seed={seed},reorder=24 --proxies {queues} --no-header --csv -"
+        );
+        let line = format!(
+            "shmem -d emulated --np 2 {cards} -n 4 -w 1 -r 1 -b 8 -e 512 -f 64 --grid 2 --block 40 --volume 64K"
+        );
+        let found = rows(&run(ginlab(&line)).expect(0).stdout);
+        let skipped = found.iter().filter(|row| row.status.to_string() != "ok").count();
+        assert_eq!((skipped, found.iter().all(|row| row.fabric.ends_with("/direct"))), (1, true), "{found:#?}");
+        let orders = format!(
+            "shmem -d emulated --np 2 --cases signal-order,data-order {cards} -n 30 -r 1 --grid 1 --block 33 --scope warp,block"
+        );
+        // Nothing is timed there.
+        let found = rows(&run(ginlab(&orders)).expect(0).stdout);
+        assert!(found.len() == 4 && found.iter().all(|row| row.wrong == Some(0)), "{found:#?}");
+        let line = format!(
+            "collective -d emulated --np 3 {cards} --cases gin-all-to-all,gin-all-reduce,gin-broadcast -b 8 -e 2K -f 16 -n 2 -w 1 -r 1 --launch stream"
+        );
+        all_verified(&rows(&run(ginlab(&line)).expect(0).stdout));
+        let line = format!(
+            "jacobi -d emulated --np 2 {cards} -n 7 -r 1 --exchange p,block,row,resident --nx 64 --ny 16 --block 32"
+        );
+        let found = rows(&run(ginlab(&line)).expect(0).stdout);
+        all_verified(&found);
+        assert_eq!(found.len(), 4);
+    }
+}
+
+#[test]
+fn a_card_that_fails_and_a_pe_that_is_killed_are_named() {
+    let line = "shmem -d emulated --np 2 --path direct --cases put-latency -n 50 -w 1 -r 1 -b 64 -e 64 --block 4";
+    let done = run(ginlab(&format!("{line} -p efa-verbs/soft:fast,fail=20/7"))).expect(1);
+    let text = done.complaint();
+    assert!(
+        text.contains("fabric error; the card: queue 0: request") && text.contains("bad-remote-address (7)"),
+        "{text}"
+    );
+    let line = "shmem -d emulated --np 2 --path direct -p efa-verbs/soft:fast --cases put-signal-ping-pong,all-to-all -n 20 -w 2 -r 2 -b 8 -e 1M -f 2 --block 4";
+    let mut job = Job::start(ginlab(line));
+    job.until(Stream::Stdout, "put-sign");
+    kill(job.rank(1), Signal::SIGKILL).unwrap();
+    let done = job.finish().expect(1);
+    let line = done.complaint();
+    assert!(line.starts_with("ginlab: rank 1 (host ") && line.contains("signal: 9"), "{line}");
+}
