@@ -15,8 +15,9 @@ ARG DEBIAN=debian:12-slim
 # Tags: https://hub.docker.com/r/nvidia/cuda/tags. 13.0 wants driver 580 or later.
 ARG CUDA_VERSION=13.0.1
 ARG UBUNTU_VERSION=24.04
-# The latest stable one of the EC2 User Guide ("Get started with EFA"), read 2026-11-23; the checksum as seven public files of different owners
-# have it, one of which says that it was taken from the public address. Of a newer one: AWS ParallelCluster's cookbook at its newest
+# The latest stable one of the EC2 User Guide ("Get started with EFA"), read 2026-11-23 and 2026-11-25; the checksum as seven public files of
+# different owners have it, one of which says that it was taken from the public address (three read again 2026-11-25). ParallelCluster 3.16.3 is said
+# to ship 1.51.0; no checksum of that one was found in public, and nothing here needs more than 1.50. Of a newer one: AWS ParallelCluster's cookbook at its newest
 # release (cookbooks/aws-parallelcluster-environment/attributes/environment.rb), or the User Guide's "Verify the EFA installer using a checksum".
 ARG EFA_INSTALLER_VERSION=1.50.0
 ARG EFA_INSTALLER_SHA256=fa6dff8593d866866c13cb4640d9059835cd4efa427971f100ab40c97bef2841

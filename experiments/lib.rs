@@ -21,6 +21,7 @@ mod listing;
 mod model;
 mod moe;
 mod mps;
+mod nccl;
 mod nodes;
 mod output;
 mod program;
@@ -77,6 +78,7 @@ fn register() {
         serve::PROGRAMS,
         soak::PROGRAMS,
         soft_efa::PROGRAMS,
+        nccl::PROGRAMS,
         complete::PROGRAMS,
     ];
     program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);

@@ -41,7 +41,7 @@ pub fn check_provider(provider: Option<&str>, domains: &[String]) -> Result<Fabr
     let fabric = Fabric::named(provider, domains).map_err(named)?;
     if fabric.needs_library() {
         require_library()?;
-    } else if !matches!(fabric, Fabric::Worst(_)) {
+    } else if !matches!(fabric, Fabric::Worst(_) | Fabric::Verbs { .. }) {
         let why = "such rails stand under programs with a proxy alone: proxy, shmem, collective, jacobi";
         return Err(usage("--provider", format!("{fabric}: {why}")));
     }

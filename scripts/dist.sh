@@ -24,19 +24,19 @@ name=ginlab-$version-$(uname -m)-linux
 dist=$target/dist
 rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"
-for file in ginlab libsoft_efa.so; do objcopy --strip-debug "$target/release/$file" "$dist/$name/$file"; done
-# The program and the cards in software, which it looks for beside itself. What they cannot start without: the C library's own files alone.
-needed=$(objdump -p "$dist/$name/ginlab" "$dist/$name/libsoft_efa.so" | awk '/NEEDED/ {print $2}' | sort -u)
+for file in ginlab libnccl_ginlab.so libsoft_efa.so; do objcopy --strip-debug "$target/release/$file" "$dist/$name/$file"; done
+# The program, and what it looks for beside itself: the cards in software, and NCCL's plugin. What they cannot start without: the C library's own files alone.
+needed=$(objdump -p "$dist/$name/ginlab" "$dist/$name"/*.so | awk '/NEEDED/ {print $2}' | sort -u)
 for library in $needed; do
     case $library in
     libc.so.6 | libm.so.6 | libgcc_s.so.1 | libdl.so.2 | libpthread.so.0 | librt.so.1 | ld-linux-*) ;;
     *) fail "the program needs $library, which a bare machine has not" ;;
     esac
 done
-glibc=$(objdump -T "$dist/$name/ginlab" "$dist/$name/libsoft_efa.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+glibc=$(objdump -T "$dist/$name/ginlab" "$dist/$name"/*.so | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 cp -r deploy LICENSE-APACHE LICENSE-MIT CHANGELOG.md "$dist/$name/"
 mkdir "$dist/$name/docs"
-cp docs/two-p5.md experiments/doctor/README.md "$dist/$name/docs/" && mv "$dist/$name/docs/README.md" "$dist/$name/docs/doctor.md"
+cp docs/nccl.md docs/two-p5.md experiments/doctor/README.md "$dist/$name/docs/" && mv "$dist/$name/docs/README.md" "$dist/$name/docs/doctor.md"
 (cd "$dist/$name" && find . -type f -print0 | sort -z | xargs -0 sha256sum) >"$dist/SHA256SUMS"
 mv "$dist/SHA256SUMS" "$dist/$name/"
 stamp=$(git log -1 --format=%ct 2>/dev/null || date +%s)

@@ -11,34 +11,15 @@ program=shmem
 source scripts/gpu-check-program.sh
 if [ "${gpus:-0}" -ge 2 ]; then device=gpu; else device=emulated; note "fewer than two GPUs: the emulated device"; fi
 
-# What holds NVSHMEM: a package of Python's, the system's, or what the environment names.
-find_nvshmem() {
-    local folder
-    for folder in "${NVSHMEM_HOME:-}" /usr/local/nvshmem /opt/nvshmem /opt/nvidia/nvshmem /usr \
-        $(python3 -c 'import nvidia.nvshmem as n; print(list(n.__path__)[0])' 2>/dev/null); do
-        for include in "$folder/include" "$folder/include/nvshmem" "$folder/include/nvshmem_13" "$folder/include/nvshmem_12"; do
-            [ -n "$folder" ] && [ -f "$include/nvshmem.h" ] && { echo "$folder $include"; return; }
-        done
-    done
-}
-
+# shellcheck source=scripts/gpu-check-nvshmem.sh
+source scripts/gpu-check-nvshmem.sh
 baseline=()
 if [ "$device" = gpu ]; then
-    read -r home include < <(find_nvshmem) || true
     nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
-    if [ -n "${include:-}" ] && [ -n "$nvcc" ]; then
-        lib=$(dirname "$(find "$home/" -name 'libnvshmem_device.a' 2>/dev/null | head -1)")
-        host=$(find "$lib" "$home/" -name 'libnvshmem_host.so*' 2>/dev/null | head -1)
-        if timeout 150 "$nvcc" -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -rdc=true -I"$include" \
-            experiments/shmem/baseline/nvshmem.cu -L"$lib" -Xlinker "$host" -lnvshmem_device -lcuda -lnvidia-ml \
-            -Xlinker -rpath="$(dirname "$host")" -o "$OUT/nvshmem-baseline" 2>"$OUT/nvcc.txt"; then
-            mpi=${MPIRUN:-mpirun --allow-run-as-root --bind-to none}
-            baseline=(--nvshmem "LD_LIBRARY_PATH=$(dirname "$host"):\$LD_LIBRARY_PATH NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_NVLS=1 NVSHMEM_DISABLE_MNNVL=1 $mpi -np 2 $OUT/nvshmem-baseline 2>$OUT/nvshmem.txt")
-        else
-            note "NVSHMEM's side was not compiled: $OUT/nvcc.txt"
-        fi
+    if compile_nvshmem "$OUT/nvshmem-baseline" "$OUT/nvcc.txt"; then
+        baseline=(--nvshmem "$(nvshmem_command "$OUT/nvshmem-baseline" "$OUT/nvshmem.txt")")
     else
-        note "NVSHMEM or nvcc is not here: no baseline"
+        note "no baseline: $(tail -1 "$OUT/nvcc.txt")"
     fi
 fi
 

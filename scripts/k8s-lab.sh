@@ -5,6 +5,8 @@
 # two workers, and SkyPilot's task without EFA.
 #
 #   scripts/k8s-lab.sh [FOLDER]     results and transcript go to FOLDER [default: target/k8s-lab]; RATE=200mbit SLOTS=1
+#   PROVIDER=soft-efa:p5,cards=32   over the cards of a p5 in software [default: tcp]
+#   MANIFEST=FILE                   the MPIJob of this file, as `kubectl kustomize` makes it of an overlay, and nothing else
 #
 # Needs root, overlayfs, openssh-server, Open MPI and python3-yaml; ginlab built with --features mpi (GINLAB=PATH). Everything it makes
 # is removed. Exit codes: 0 ok, 1 failed, 77 skipped, with its reason.
@@ -38,7 +40,7 @@ python3 - "$work" <<'PYTHON'
 import os, re, shlex, sys, yaml
 
 small = {"PROXY": "-b 1M -e 4M -f 4 -n 16 -r 5 --mode nbi --strategy split", "ALL2ALL": "-b 256K -e 1M -f 4 -n 20 --strategy split"}
-here = {"PROVIDER": "tcp", "DEVICE": "emulated", "RAILS": "4", "WAIT": "0", "EFA": "0", "RANKS_PER_NODE": "1"}
+here = {"PROVIDER": os.environ.get("PROVIDER") or "tcp", "DEVICE": "emulated", "RAILS": "4", "WAIT": "0", "EFA": "0", "RANKS_PER_NODE": "1"}
 here.update({name: os.environ.get(name) or value for name, value in small.items()})
 
 
@@ -55,7 +57,8 @@ def container(role, container):
     write(role, container["command"] + container.get("args", []), variables)
 
 
-roles = yaml.safe_load(open("deploy/k8s/mpijob/mpijob.yaml"))["spec"]["mpiReplicaSpecs"]
+manifest = os.environ.get("MANIFEST") or "deploy/k8s/mpijob/mpijob.yaml"
+roles = next(one for one in yaml.safe_load_all(open(manifest)) if one["kind"] == "MPIJob")["spec"]["mpiReplicaSpecs"]
 for role in ("Launcher", "Worker"):
     container(role, roles[role]["template"]["spec"]["containers"][0])
 container("Doctor", roles["Worker"]["template"]["spec"]["initContainers"][0])
@@ -79,7 +82,10 @@ pod() { # NODE NAME
     cp "$work/hosts" "$root/etc/hosts"
     rm -f "$root"/etc/ssh/ssh_host_*
     install -m 755 "$ginlab" "$root/usr/local/bin/ginlab"
-    if [[ -f ${ginlab%/*}/libsoft_efa.so ]]; then install -m 644 "${ginlab%/*}/libsoft_efa.so" "$root/usr/local/bin/"; fi
+    # Beside the program; where only tests have been built, among their parts.
+    for cards in "${ginlab%/*}" "${ginlab%/*}/deps"; do
+        if [[ -f $cards/libsoft_efa.so ]]; then install -m 644 "$cards/libsoft_efa.so" "$root/usr/local/bin/" && break; fi
+    done
     install -m 755 deploy/ranks.sh "$root/usr/local/bin/ginlab-ranks"
     # A secret as kubelet mounts it: a folder that everybody may write to, links over a folder of data.
     mkdir -p "$root/root/.ssh" "$root/etc/mpi" "$root/results"
@@ -121,15 +127,17 @@ code=0
 bounded 120 0 ginlab-worker-0 Doctor >"$work/doctor.log" 2>&1 || code=$?
 grep '^fail\|^ginlab' "$work/doctor.log" | tee -a "$out/transcript.txt"
 ((code == 3)) || failed 'doctor without EFA' "$code"
+cp "$work/doctor.log" "$out/"
 
 printf '== MPIJob\n' | tee -a "$out/transcript.txt"
 inside 0 ginlab-worker-0 Worker >"$work/worker-0.log" 2>&1 &
 inside 1 ginlab-worker-1 Worker >"$work/worker-1.log" 2>&1 &
 code=0
 # Its log has the rows as JSON documents too; they are kept beside the transcript.
-bounded 300 2 ginlab-launcher Launcher 2>&1 | { grep -v '^ *["{}\[\]\|^ *\]' || true; } | tee -a "$out/transcript.txt" || code=$?
+bounded 300 2 ginlab-launcher Launcher 2>&1 | { grep -v '^ *["{}\[\]\|^ *\]' || true; } | tee "$out/launcher.log" | tee -a "$out/transcript.txt" || code=$?
 cp "$work"/ginlab-launcher/root/results/*.json "$out/" 2>/dev/null || true
 ((code == 0)) || failed 'the launcher' "$code"
+if [[ -n ${MANIFEST:-} ]]; then exit; fi
 
 both() { # WHAT SCRIPT VARIABLES-BY-NODE...: of two pods; rank 0's speaks
     local what=$1 script=$2 index=$3 second

@@ -5,6 +5,8 @@
 
 mod skips;
 
+use ginlab::cuda::Device;
+use ginlab::doctor::trial;
 use ginlab::fabric::discover::{self, Reach};
 use ginlab::fabric::libfabric::{GpuMemory, LibfabricRail, RailOptions, require_library};
 use ginlab::fabric::{Access, Completion, Memory, Post, Rail, Transfer, soft};
@@ -146,6 +148,16 @@ fn a_provider_that_claims_memory_of_gpus_without_its_card_is_found_out() {
     assert_eq!(written_to_itself(&mut rail, gpu), Ok(()));
     drop(rail);
     assert_eq!(bytes[64..72], [0, 1, 2, 3, 4, 5, 6, 7]);
+
+    // Doctor's trial takes the time of both ways. One that copies in secret is slower than staging, which makes its copies once.
+    let trial = || trial::loop_back(domain, &Device::Emulated, true, Duration::from_secs(20));
+    let honest = trial();
+    assert_eq!((honest.outcome, honest.copied, honest.paces.is_some()), (Ok(()), false, true));
+    mode("secret");
+    let secret = trial();
+    assert_eq!(secret.outcome, Ok(()), "every byte arrives");
+    let paces = secret.paces.unwrap();
+    assert!(paces.looks_staged(), "not found out: {paces}");
 
     // A rail that was not asked for it is asked nothing.
     mode("copies");

@@ -121,7 +121,33 @@ fn functions_of(module: &str) -> Protocol {
             functions.entry(name.clone()).or_default().push(statement.to_owned());
         }
     }
+    functions.values_mut().for_each(|statements| name_what_is_called(statements));
     functions
+}
+
+/// Calls by address (`cuda_std::call::by_address`) as calls by name: the register holds a function's address, or a copy of it.
+fn name_what_is_called(statements: &mut [String]) {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    loop {
+        let known = names.len();
+        for statement in statements.iter() {
+            let words: Vec<&str> = statement.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect();
+            if let ["mov.b64", register, value] = words[..] {
+                let name = if value.starts_with("_R") { Some(value.to_owned()) } else { names.get(value).cloned() };
+                name.map(|name| names.insert(register.to_owned(), name));
+            }
+        }
+        if names.len() == known {
+            break;
+        }
+    }
+    for statement in statements.iter_mut().filter(|statement| statement.starts_with("call")) {
+        let called = statement.split([' ', '\t', ',']).find(|word| word.starts_with('%')).map(str::to_owned);
+        if let Some(register) = called {
+            let name = names.get(&register).unwrap_or_else(|| panic!("{statement}: whose address?"));
+            *statement = statement.replacen(&register, name, 1);
+        }
+    }
 }
 
 /// `_RNvMNtNtCs4GlXxbfTxJd_7kernels4ring8producerNtB4_4Ring4wait` becomes `kernels::ring::producer::Ring::wait`: the
@@ -748,7 +774,7 @@ fn assembles(
     assert_eq!(found.contains_key("put_kernel"), ptx.contains(".entry put_kernel("), "{arch}: {text}");
     for (name, (registers, spilled)) in found {
         let limit = match is_program(module) {
-            true if ["::copy", "::sum"].iter().any(|end| name.ends_with(end)) => of_loops,
+            true if ["::copy_any", "::sum"].iter().any(|end| name.ends_with(end)) => of_loops,
             true => around,
             false if is_of_gin(&name) => spills_of_gin,
             false => spills,

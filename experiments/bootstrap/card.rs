@@ -31,7 +31,7 @@ impl Card {
         for (number, domain) in job.domains().iter().enumerate() {
             let told = job.flow.with_rail(number, |rail| match rail {
                 AnyRail::Libfabric(rail) => Some(rail.address_text().map(|text| (rail.provider_version(), text))),
-                AnyRail::Worst(_) => None,
+                AnyRail::Verbs(_) | AnyRail::Worst(_) => None,
             });
             let Some((provider_version, address_text)) = told.flatten().transpose()? else { continue };
             rails.push(RailCard {

@@ -44,10 +44,12 @@ pub fn try_out(args: &Args, machine: &mut Machine) {
             if wants(args, "smoke") {
                 let provider = args.job.provider.as_deref().unwrap_or(&provider);
                 let outcome = machine.took.of("two ranks with a proxy", || puts(args, provider, domains.len().min(4)));
-                trials.push(Trial { rail: "proxy".into(), gpu: false, copied: false, outcome });
+                trials.push(Trial { rail: "proxy".into(), gpu: false, copied: false, outcome, paces: None });
             }
         }
-        Err(why) => trials.push(Trial { rail: "rails".into(), gpu: false, copied: false, outcome: Err(why) }),
+        Err(why) => {
+            trials.push(Trial { rail: "rails".into(), gpu: false, copied: false, outcome: Err(why), paces: None });
+        }
     }
     machine.asked.trials = Some(trials);
 }

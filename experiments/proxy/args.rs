@@ -290,6 +290,7 @@ impl Args {
         let provider = match &self.provider {
             None => None,
             Some(Fabric::Libfabric { provider, .. }) => provider.as_deref(),
+            Some(Fabric::Verbs { name, .. }) => Some(name.as_str()),
             Some(_) => return,
         };
         self.why_fewer = job::usual_rails(&mut self.rails, &USUAL_RAILS, provider, &self.domain);

@@ -95,7 +95,7 @@ async fn visit(args: &Args, bytes: u64, token: &str) -> Result<(), Failure> {
             server.bytes
         )));
     }
-    if soft::label() != Some(&server.provider) && (soft::is_asked(&server.provider) || soft::label().is_some()) {
+    if soft::label() != soft::label_of(&server.provider).as_deref() {
         let ours = soft::label().unwrap_or("the machine's own cards");
         let text = format!(
             "the server's provider is {}, ours are {ours}: the option -p names the same cards",

@@ -1,4 +1,6 @@
-//! `ginlab soak`: one command line, run again for each of many seeds, with all ranks as threads of this process.
+//! `ginlab soak`: one command line, run again for each of many seeds, or a random program for each seed, with all ranks as threads of this process.
+
+mod random;
 
 use crate::error::Failure;
 use crate::program::{self, Program};
@@ -10,7 +12,9 @@ use ginlab::fabric::soft;
 use ginlab::report::{About, Column, Header, Row, Status};
 use ginlab::signals;
 use ginlab::versions::Versions;
-use std::time::Instant;
+use random::Drawn;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 pub const PROGRAMS: &[Program] = &[program::<Soak>()];
 
@@ -23,15 +27,23 @@ const EXAMPLES: &str = "\
 Examples:
   ginlab soak --seeds 1000 -- jacobi -d emulated --exchange resident --path rails -p worst:seed={seed} --nx 64 --ny 16 -n 50 -r 1
   ginlab soak --seeds 200 --csv soak.csv -- shmem -d emulated --np 3 --path rails -p worst:seed={seed} --cases message -n 20
+  ginlab soak --random --hours 8 --csv soak.csv
+  ginlab soak --random --seeds 1 --first 4711        one program again
 {seed} in any word of the command stands for the number of the seed.";
 
 /// Options of `ginlab soak`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How many seeds
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// How many seeds [default: 100, or as many as --hours lasts]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// A random program for each seed: sizes, ranks, rails, rules, scopes, networks, and in one of ten a fault
+    #[arg(long, conflicts_with = "words")]
+    random: bool,
+    /// Begin no seed after this time
+    #[arg(long, value_name = "H", value_parser = hours)]
+    hours: Option<Duration>,
     /// The first seed
     #[arg(long, default_value_t = 1, value_name = "N")]
     first: u64,
@@ -39,14 +51,36 @@ pub struct Args {
     #[arg(long)]
     stop: bool,
     /// The command, with the word {seed}: an experiment and its options
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "random", value_name = "COMMAND")]
     words: Vec<String>,
 }
 
 const SEEDS: Column = Column::measured("seeds", "", "Seeds that were run").shown("seeds", 8);
 const FIRST_FAILED: Column =
     Column::measured("first_failed_seed", "", "The first seed whose run failed; empty: none").shown("failed", 8);
-const COMMAND: Column = Column::chosen("command", "", "The command line that each seed ran");
+const COMMAND: Column =
+    Column::chosen("command", "", "The command line that each seed ran; of random programs the seeds' options");
+const FAULTS: Column =
+    Column::measured("faults", "", "Seeds whose program had a fault: it may fail, but in time and without wrong bytes");
+
+/// A run with a fault that lasts longer than this hangs: four times its deadline where threads share cores, the start, and the ranks' own waits.
+const HANGS_AFTER: Duration = Duration::from_secs(20);
+
+fn hours(text: &str) -> Result<Duration, String> {
+    let hours = text.parse::<f64>().ok().filter(|hours| (1e-4..=1000.0).contains(hours));
+    hours.map(|hours| Duration::from_secs_f64(hours * 3600.0)).ok_or(format!("{text:?} is not in 0.0001 to 1000 hours"))
+}
+
+/// What has come of the seeds of one experiment.
+#[derive(Debug, Default)]
+struct Tally {
+    times: Vec<f64>,
+    faults: u64,
+    failed: u64,
+    first_failed: Option<u64>,
+    /// The first row of all.
+    shown: Option<Row>,
+}
 
 /// One command line for many seeds.
 pub struct Soak {
@@ -54,10 +88,18 @@ pub struct Soak {
 }
 
 impl Args {
-    /// The experiment that the command names, and its options for one seed.
-    fn parse(&self, seed: u64) -> Result<(&'static Program, ArgMatches), Failure> {
+    /// The program of a seed.
+    fn drawn(&self, seed: u64) -> Drawn {
+        if self.random {
+            return random::draw(seed);
+        }
         let words = self.words.iter().map(|word| word.replace(SEED, &seed.to_string()));
-        let name = &self.words[0];
+        Drawn { words: words.collect(), has_fault: false }
+    }
+
+    /// The experiment that a command names, and its options.
+    fn parse(words: &[String]) -> Result<(&'static Program, ArgMatches), Failure> {
+        let name = &words[0];
         let found = program::all().iter().find(|program| program.name == name && program.in_process.is_some());
         let Some(program) = found.filter(|program| program.name != Soak::ABOUT.name) else {
             let all = program::all().iter().filter(|program| program.in_process.is_some());
@@ -67,9 +109,20 @@ impl Args {
         Ok((program, program.command().try_get_matches_from(words)?))
     }
 
+    /// One more than the last seed.
+    fn end(&self) -> Option<u64> {
+        match (self.seeds, self.hours) {
+            (None, Some(_)) => Some(u64::MAX),
+            (seeds, _) => self.first.checked_add(seeds.unwrap_or(100)),
+        }
+    }
+
     fn check(&self) -> Result<(), Failure> {
-        if self.first.checked_add(self.seeds - 1).is_none() {
+        if self.end().is_none() {
             return Err(usage("--first", "the last seed does not fit into 64 bits"));
+        }
+        if self.random {
+            return Ok(());
         }
         if !self.words.iter().any(|word| word.contains(SEED)) {
             return Err(usage("COMMAND", format!("no word has {SEED}: every run would be the same")));
@@ -77,7 +130,32 @@ impl Args {
         if self.words.iter().any(|word| soft::is_asked(word)) {
             return Err(usage("COMMAND", "cards in software are loaded before a process starts: soak cannot use them"));
         }
-        self.parse(self.first).map(drop)
+        Args::parse(&self.drawn(self.first).words).map(drop)
+    }
+
+    /// What the row says was run.
+    fn command(&self) -> String {
+        if self.random { format!("--random --first {}", self.first) } else { self.words.join(" ") }
+    }
+}
+
+/// Runs one program; its first row, or why it has failed.
+fn run(drawn: &Drawn) -> Result<Option<Row>, Failure> {
+    let (program, matches) = Args::parse(&drawn.words)?;
+    let began = Instant::now();
+    // A thread of its own: the experiment has an event loop, and this one's is running.
+    let ran = std::thread::scope(|scope| {
+        let run = scope.spawn(|| program.in_process.map_or(Ok(Vec::new()), |run| run(&matches)));
+        run.join().unwrap_or_else(|_| Err(Failure::WrongData("the run has panicked".into())))
+    });
+    let took = began.elapsed();
+    match ran {
+        Err(Failure::Run(_) | Failure::Timeout(_)) if drawn.has_fault && took <= HANGS_AFTER => Ok(None),
+        Err(failure) if drawn.has_fault && took > HANGS_AFTER => {
+            let text = failure.text().unwrap_or_default();
+            Err(Failure::Timeout(format!("ended after {:.0} s, behind all its limits: {text}", took.as_secs_f64())))
+        }
+        ran => ran.map(|rows| rows.into_iter().next()),
     }
 }
 
@@ -86,7 +164,7 @@ impl Experiment for Soak {
     type Tuple = ();
 
     const ABOUT: About = About {
-        columns: &[SEEDS, FIRST_FAILED, COMMAND],
+        columns: &[SEEDS, FIRST_FAILED, FAULTS, COMMAND],
         without: &[
             "size_bytes",
             "mode",
@@ -116,44 +194,63 @@ impl Experiment for Soak {
 
     async fn tuple(&mut self, (): &(), _: &mut Bootstrap) -> Result<Rows, Failure> {
         let args = &self.args;
-        let (mut times, mut shown) = (Vec::new(), None);
-        let (mut failed, mut first_failed) = (0, None);
-        for seed in args.first..=args.first + (args.seeds - 1) {
-            let (program, matches) = args.parse(seed)?;
-            let began = Instant::now();
-            // A thread of its own: the experiment has an event loop, and this one's is running.
-            let ran = std::thread::scope(|scope| {
-                let run = scope.spawn(|| program.in_process.map_or(Ok(Vec::new()), |run| run(&matches)));
-                run.join().unwrap_or_else(|_| Err(Failure::Run("the run has panicked".into())))
-            });
-            match ran {
-                Ok(rows) => shown = shown.or_else(|| rows.into_iter().next()),
-                Err(failure @ (Failure::Usage(_) | Failure::Unfit(_) | Failure::Interrupted)) => return Err(failure),
+        let (began, end) = (Instant::now(), args.end().unwrap_or(u64::MAX));
+        let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+        let mut told = 0;
+        for seed in args.first..end {
+            if args.hours.is_some_and(|hours| began.elapsed() > hours) {
+                break;
+            }
+            let drawn = args.drawn(seed);
+            let tally = tallies.entry(drawn.words[0].clone()).or_default();
+            let start = Instant::now();
+            let failed = match run(&drawn) {
+                Ok(row) => {
+                    tally.shown = tally.shown.take().or(row);
+                    false
+                }
+                Err(failure @ (Failure::Unfit(_) | Failure::Interrupted)) => return Err(failure),
+                // What was asked for cannot be; of what was drawn it is a failure like any other.
+                Err(failure @ Failure::Usage(_)) if !args.random => return Err(failure),
                 Err(_) if signals::interrupted() => return Err(Failure::Interrupted),
                 Err(failure) => {
-                    failed += 1;
-                    first_failed = first_failed.or(Some(seed));
-                    if failed <= MOST_TOLD {
-                        let command = args.words.join(" ").replace(SEED, &seed.to_string());
+                    tally.failed += 1;
+                    tally.first_failed = tally.first_failed.or(Some(seed));
+                    told += 1;
+                    if told <= MOST_TOLD {
+                        let command = drawn.words.join(" ");
                         eprintln!("ginlab: seed {seed}: {}: ginlab {command}", failure.text().unwrap_or_default());
                     }
+                    true
                 }
-            }
-            times.push(began.elapsed().as_secs_f64() * 1e6);
-            if args.stop && failed > 0 {
+            };
+            tally.faults += u64::from(drawn.has_fault);
+            tally.times.push(start.elapsed().as_secs_f64() * 1e6);
+            if args.stop && failed {
                 break;
             }
         }
-        let mut row = Row::new(Soak::ABOUT.name, &args.words[0], "", "");
+        Ok(tallies.into_iter().map(|(name, tally)| args.row(&name, tally)).collect())
+    }
+}
+
+impl Args {
+    /// The row of an experiment's seeds, with the times of their runs.
+    fn row(&self, name: &str, tally: Tally) -> (Row, Vec<f64>) {
+        let Tally { times, faults, failed, first_failed, shown } = tally;
+        let mut row = Row::new(Soak::ABOUT.name, name, "", "");
         if let Some(shown) = &shown {
-            (row.device, row.fabric, row.ranks) = (shown.device.clone(), shown.fabric.clone(), shown.ranks);
+            (row.device, row.ranks) = (shown.device.clone(), shown.ranks);
+            // Random programs run over many.
+            row.fabric = if self.random { "random".into() } else { shown.fabric.clone() };
         }
-        row.set(&SEEDS, times.len() as u64).set(&FIRST_FAILED, first_failed).set(&COMMAND, args.words.join(" "));
+        row.set(&SEEDS, times.len() as u64).set(&FIRST_FAILED, first_failed).set(&COMMAND, self.command());
+        row.set(&FAULTS, faults);
         timed(&mut row, &times, 0, 1);
         row.wrong = Some(failed);
         if failed > 0 {
             row.status = Status::Failed(format!("{failed} of {} seeds", times.len()));
         }
-        Ok(vec![(row, times)])
+        (row, times)
     }
 }

@@ -19,6 +19,8 @@ pub struct VisibleGpu {
     pub dma_buf: bool,
     /// NICs may read and write its memory (GPUDirect RDMA; needs a peer memory module, or dma-buf).
     pub gpu_direct_rdma: bool,
+    /// The same for memory of CUDA's virtual memory management: without it NCCL has no GIN.
+    pub gpu_direct_virtual: bool,
     /// CPU and GPU may use managed memory at the same time.
     pub concurrent_managed: bool,
 }
@@ -57,6 +59,8 @@ pub fn visible_gpus() -> Result<Vec<VisibleGpu>, DeviceError> {
             name: result::device::get_name(device).map_err(failed("cuDeviceGetName"))?,
             dma_buf: attribute(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == Some(1),
             gpu_direct_rdma: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) == Some(1),
+            gpu_direct_virtual: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
+                == Some(1),
             concurrent_managed: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) == Some(1),
         });
     }

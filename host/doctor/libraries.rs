@@ -1,6 +1,7 @@
 //! libfabric, what its domains can do, and the kernels in this program.
 
 use super::machine::Machine;
+use super::trial::Paces;
 use super::{Checked, fail, ok, skipped, warn};
 use ginlab_fabric::listing::{Listed, Listing};
 
@@ -82,6 +83,7 @@ pub fn capabilities(machine: &Machine) -> Checked {
         said(first.delivery_complete),
         by_gpu(machine, first.cuda_memory)
     );
+    let has_gpu = !machine.gpus().is_empty();
     if domains.iter().any(|listed| !listed.takes_rails()) {
         return fail(
             format!("{found}: rails need 4 B of immediates and delivery complete"),
@@ -94,7 +96,6 @@ pub fn capabilities(machine: &Machine) -> Checked {
             "compare with an instance of the p5 family or later",
         );
     }
-    let has_gpu = !machine.gpus().is_empty();
     if has_gpu && copies(machine) {
         return warn(
             format!("{found}: payloads in GPU memory are staged through the host, and rows say so"),
@@ -107,7 +108,18 @@ pub fn capabilities(machine: &Machine) -> Checked {
             "install the EFA installer's libfabric (built with CUDA)",
         );
     }
+    if fastest(machine).is_some_and(|paces| paces.looks_staged()) {
+        return warn(
+            format!("{found}: no faster than through the host, as if the provider copied all the same"),
+            "see gpu-direct; compare rows of `ginlab proxy --mem device` with those of `--mem pinned`",
+        );
+    }
     ok(found)
+}
+
+/// Of the rails that GPU memory was written over, the fastest: a card on the other socket says little.
+fn fastest(machine: &Machine) -> Option<Paces> {
+    machine.asked.trials.iter().flatten().filter_map(|trial| trial.paces).min_by_key(|paces| paces.by_rail)
 }
 
 /// Whether a provider takes GPU memory by CUDA calls alone.
@@ -116,16 +128,20 @@ fn copies(machine: &Machine) -> bool {
 }
 
 /// What is known of GPU memory on the rails: claimed by the provider, and which way the bytes took where a write was tried.
-fn by_gpu(machine: &Machine, claimed: Option<bool>) -> &'static str {
+fn by_gpu(machine: &Machine, claimed: Option<bool>) -> String {
     let mut tried = machine.asked.trials.iter().flatten().filter(|trial| trial.gpu).peekable();
     match claimed {
         _ if copies(machine) => "claimed, by CUDA copies of the provider",
         None => "not told",
         Some(false) => "no",
         Some(true) if tried.peek().is_none() => "claimed, and no write was tried",
-        Some(true) if tried.all(|trial| trial.outcome.is_ok()) => "written by the card, without CUDA calls",
+        Some(true) if tried.all(|trial| trial.outcome.is_ok()) => {
+            let paces = fastest(machine).map_or(String::new(), |paces| format!(" ({paces})"));
+            return format!("written without CUDA calls of the provider{paces}");
+        }
         Some(true) => "claimed, and a write failed (see gpu-register)",
     }
+    .to_owned()
 }
 
 pub fn toolchain(machine: &Machine) -> Checked {

@@ -6,7 +6,8 @@ use crate::libfabric::{BareLoop, IMMEDIATES, LibfabricRail, LibfabricRegion, Rai
 use crate::model::{Model, PREFIX};
 use crate::null::{NullCounts, NullRail};
 use crate::same_host::{Movers, SameHostRail};
-use crate::wanted::{Fabric, NULL};
+use crate::verbs::VerbsRail;
+use crate::wanted::{Fabric, NULL, SHARED};
 use crate::worst::{Spec, Who, WorstRail};
 use crate::{FabricError, Memory, Rail, card, mistake};
 use ginlab_cuda::Place;
@@ -54,8 +55,10 @@ pub struct Chosen {
 #[derive(Clone, Debug)]
 enum Kind {
     Libfabric { provider: String, domains: Vec<Domain> },
+    Verbs { provider: String, domains: Vec<Domain> },
     Model { model: Model, movers: Option<Arc<Movers>> },
     Worst(Spec),
+    Shared { movers: Option<Arc<Movers>> },
     Null(NullCounts),
 }
 
@@ -86,9 +89,19 @@ impl Fabric {
         }
         let mut notes = Vec::new();
         let kind = match self {
-            Fabric::Libfabric { provider, domains: named } => {
+            Fabric::Libfabric { .. } | Fabric::Verbs { .. } => {
+                let (provider, named, is_verbs) = match self {
+                    Fabric::Verbs { name, domains } => (Some(name.as_str()), domains, true),
+                    Fabric::Libfabric { provider, domains } => (provider.as_deref(), domains, false),
+                    _ => (None, &Vec::new(), false),
+                };
+                if is_verbs && options.messages {
+                    return Err(format!(
+                        "--provider {self}: its datagrams have no order, which messages need; -p efa has them"
+                    ));
+                }
                 let text = |error: FabricError| error.to_string();
-                let choice = discover::choose_provider(provider.as_deref()).map_err(text)?;
+                let choice = discover::choose_provider(provider).map_err(text)?;
                 let (local_rank, local_size) = (place.local_rank, place.local_size);
                 let provider = choice.provider;
                 let plan =
@@ -99,7 +112,8 @@ impl Fabric {
                 }
                 notes.push(format!("provider {provider}: {}", choice.reason));
                 notes.extend(plan.note);
-                Kind::Libfabric { provider, domains: plan.domains }
+                let domains = plan.domains;
+                if is_verbs { Kind::Verbs { provider, domains } } else { Kind::Libfabric { provider, domains } }
             }
             Fabric::Model { name, profile } => {
                 let assumed = profile.assumed().collect::<Vec<_>>().join(", ");
@@ -113,6 +127,10 @@ impl Fabric {
             Fabric::Worst(spec) => {
                 notes.push(spec.note());
                 Kind::Worst(*spec)
+            }
+            Fabric::Shared => {
+                notes.push("shared memory of this machine: as fast as it copies, no card is modelled".into());
+                Kind::Shared { movers: None }
             }
             Fabric::Null => {
                 notes.push(
@@ -130,9 +148,10 @@ impl Chosen {
     #[must_use]
     pub fn name(&self) -> String {
         match &self.kind {
-            Kind::Libfabric { provider, .. } => provider.clone(),
+            Kind::Libfabric { provider, .. } | Kind::Verbs { provider, .. } => provider.clone(),
             Kind::Model { model, .. } => format!("{PREFIX}{}", model.name()),
             Kind::Worst(spec) => spec.to_string(),
+            Kind::Shared { .. } => SHARED.into(),
             Kind::Null(_) => NULL.into(),
         }
     }
@@ -143,11 +162,11 @@ impl Chosen {
         &self.notes
     }
 
-    /// The domains, of libfabric.
+    /// The domains, of libfabric or of verbs.
     #[must_use]
     pub fn domains(&self) -> &[Domain] {
         match &self.kind {
-            Kind::Libfabric { domains, .. } => domains,
+            Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. } => domains,
             _ => &[],
         }
     }
@@ -175,16 +194,14 @@ impl Chosen {
     /// # Errors
     /// The system's.
     pub fn start_movers(&mut self, threads: usize) -> std::io::Result<()> {
-        let Kind::Model { movers, .. } = &mut self.kind else { return Ok(()) };
+        let (Kind::Model { movers, .. } | Kind::Shared { movers }) = &mut self.kind else { return Ok(()) };
         let threads = threads.min(MOST_MOVERS);
         if threads == 0 {
-            self.notes.push(
-                "no core is left for copying: the proxies copy the bytes of the modelled cards themselves".into(),
-            );
+            self.notes.push("no core is left for copying: the proxies copy the bytes themselves".into());
             return Ok(());
         }
         *movers = Some(Arc::new(Movers::start(threads)?));
-        self.notes.push(format!("{threads} threads copy the bytes of the modelled cards of each rank that puts"));
+        self.notes.push(format!("{threads} threads copy the bytes of each rank that puts"));
         Ok(())
     }
 
@@ -192,16 +209,18 @@ impl Chosen {
     #[must_use]
     pub fn line_rate(&self, rails: usize) -> Option<u64> {
         match &self.kind {
-            Kind::Libfabric { domains, .. } => card::line_rate(domains.get(..rails.min(domains.len()))?),
+            Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. } => {
+                card::line_rate(domains.get(..rails.min(domains.len()))?)
+            }
             Kind::Model { model, .. } => Some(model.line_rate() * rails as u64),
-            Kind::Worst(_) | Kind::Null(_) => None,
+            Kind::Worst(_) | Kind::Shared { .. } | Kind::Null(_) => None,
         }
     }
 
     /// Whether the bytes go through memory that processes of this machine share.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        matches!(self.kind, Kind::Model { .. } | Kind::Worst(_))
+        matches!(self.kind, Kind::Model { .. } | Kind::Worst(_) | Kind::Shared { .. })
     }
 
     /// Where host memory has to lie that peers write to or read.
@@ -229,7 +248,10 @@ impl Chosen {
     /// Why the memory has to be staged, or be the host's.
     pub unsafe fn prove_gpu(&mut self, memory: Memory) -> Result<(), String> {
         let Kind::Libfabric { domains, .. } = &self.kind else {
-            return Err("these rails have no cards".to_owned());
+            let is_verbs = matches!(self.kind, Kind::Verbs { .. });
+            let why =
+                if is_verbs { "rails of verbs register memory of the host alone" } else { "these rails have no cards" };
+            return Err(why.to_owned());
         };
         let Some(domain) = domains.first() else { return Err("there is no rail".to_owned()) };
         // SAFETY: the caller's contract.
@@ -248,6 +270,10 @@ impl Chosen {
                 let bare: BareWrites<LibfabricRail> = bare_writes;
                 taker.take(open, Some(bare))
             }
+            Kind::Verbs { domains, .. } => {
+                let options = self.options.clone();
+                taker.take(move || domains.iter().map(|domain| open_verbs(domain, &options)).collect(), None)
+            }
             Kind::Model { model, movers } => {
                 let open = move || {
                     let below = (0..count).map(|_| SameHostRail::open("shared memory", movers.clone()));
@@ -258,6 +284,10 @@ impl Chosen {
             Kind::Worst(spec) => {
                 let open = move |rail: usize| WorstRail::open(&spec, Who { rank, proxy, rail: rail as u16 }, false);
                 taker.take(move || (0..count).map(open).collect(), None)
+            }
+            Kind::Shared { movers } => {
+                let open = move || (0..count).map(|_| SameHostRail::open(SHARED, movers.clone())).collect();
+                taker.take(open, None)
             }
             Kind::Null(counts) => {
                 taker.take(move || Ok((0..count).map(|_| NullRail::counted_by(&counts)).collect()), None)
@@ -275,18 +305,25 @@ impl Chosen {
                 let open = |domain| LibfabricRail::open(domain, &self.options).map(AnyRail::Libfabric);
                 domains.iter().map(open).collect()
             }
+            Kind::Verbs { domains, .. } => {
+                domains.iter().map(|domain| open_verbs(domain, &self.options).map(AnyRail::Verbs)).collect()
+            }
             Kind::Worst(spec) => {
                 let who = |rail| Who { rank: self.rank as u32, proxy: 0, rail: rail as u16 };
                 let open = |rail| WorstRail::open(spec, who(rail), self.options.messages);
                 (0..self.count).map(|rail| open(rail).map(|rail| AnyRail::Worst(Box::new(rail)))).collect()
             }
-            Kind::Model { .. } | Kind::Null(_) => Err(mistake(
+            Kind::Model { .. } | Kind::Shared { .. } | Kind::Null(_) => Err(mistake(
                 &self.name(),
                 "opening rails for the CPU",
-                "programs with a proxy alone (proxy, shmem, collective, jacobi) take modelled and null rails",
+                "programs with a proxy alone (proxy, shmem, collective, jacobi) take modelled, shared and null rails",
             )),
         }
     }
+}
+
+fn open_verbs(domain: &Domain, options: &RailOptions) -> Result<VerbsRail, FabricError> {
+    VerbsRail::open(&domain.name, options.immediates.unwrap_or(IMMEDIATES), options.max_outstanding)
 }
 
 /// As a function of no lifetime.

@@ -7,7 +7,7 @@ pub use super::domain::{AddressFamily, Domain};
 use super::libfabric::{Doing, Level, Wanted, all_providers, query, refused};
 use super::select::Place;
 pub use super::select::{Plan, Reach};
-use super::{FabricError, mistake};
+use super::{FabricError, mistake, verbs};
 use ginlab_topology::pci::PciAddress;
 
 /// A provider compiled into the loaded libfabric, whether it finds hardware here or not.
@@ -129,6 +129,13 @@ pub(super) fn variants(name: &str) -> Vec<String> {
 }
 
 fn choose_named(name: &str) -> Result<Choice, FabricError> {
+    if verbs::is_asked(name) {
+        if verbs::cards()?.is_empty() {
+            return Err(mistake(name, "looking for cards", "there is no card of EFA's here"));
+        }
+        let reason = "EFA's cards by verbs, without libfabric".to_owned();
+        return Ok(Choice { provider: verbs::label(), reason });
+    }
     if super::soft::is_asked(name) {
         let label = super::soft::label().ok_or_else(|| {
             let text = "the cards are loaded by the option -p alone, before anything else";
@@ -163,6 +170,9 @@ fn choose_named(name: &str) -> Result<Choice, FabricError> {
 /// domains are no cards, as those of tcp are not, or where it finds nothing.
 #[must_use]
 pub fn cards(requested: Option<&str>) -> Option<usize> {
+    if requested.is_some_and(verbs::is_asked) {
+        return Some(verbs::cards().ok()?.len());
+    }
     let chosen = choose_provider(requested).ok()?.provider;
     let provider = if super::soft::is_asked(&chosen) { "efa" } else { chosen.as_str() };
     let mut domains = list_domains(provider).ok()?;
@@ -189,8 +199,9 @@ pub fn select_domains(
 ) -> Result<Plan, FabricError> {
     super::select::check_count(provider, count)?;
     let chosen = choose_named(provider)?.provider;
-    let provider = if super::soft::is_asked(&chosen) { "efa" } else { chosen.as_str() };
-    let domains = list_domains(provider)?;
+    let is_verbs = verbs::is_asked(&chosen);
+    let provider = if !is_verbs && super::soft::is_asked(&chosen) { "efa" } else { chosen.as_str() };
+    let domains = if is_verbs { verbs::cards()? } else { list_domains(provider)? };
     let request = super::select::Request { provider, count, reach, explicit, nearest_to, local_rank, local_size };
     let place = |address: &PciAddress| Some(Place { path: address.tree_path()?, numa_node: address.numa_node() });
     super::select::select(domains, &request, &place)

@@ -20,6 +20,7 @@ mod select;
 pub mod soft;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod verbs;
 mod wanted;
 pub mod worst;
 

@@ -3,7 +3,7 @@
 //! [`load`] brings crates/soft_efa into the process, with global scope and before libfabric, so that the EFA provider finds its
 //! functions in the place of libibverbs'. Where the command is linked with something that brings libibverbs (Open MPI 5 does), it stands
 //! before all that is loaded later: there the command starts again with the cards preloaded. From then on `efa` has these cards and no others, and everything that a run says of
-//! itself calls them [`label`]: `efa/soft:p5`.
+//! itself calls them [`label`]: `efa/soft:p5`. Rails of verbs have the same cards: `-p efa-verbs/soft:p5`.
 
 use super::FabricError;
 use super::model::Profile;
@@ -24,6 +24,8 @@ use std::time::Duration;
 pub const PREFIX: &str = "soft-efa";
 /// How a run with such cards calls its provider.
 const LABEL: &str = "efa/soft:";
+/// How rails of verbs ask for them.
+const VERBS: &str = "efa-verbs/soft";
 /// The profile of a run that names none.
 const PROFILE: &str = "p5";
 /// Cards that are as fast as the machine.
@@ -57,8 +59,21 @@ pub fn is_asked(provider: &str) -> bool {
     description(provider).is_some()
 }
 
+/// What a run with the cards that a provider's name asks for would say its cards are: `efa/soft:p5`; `None` where it asks for none.
+#[must_use]
+pub fn label_of(provider: &str) -> Option<String> {
+    provider
+        .strip_prefix(VERBS)
+        .map(|rest| format!("efa/soft{rest}"))
+        .or_else(|| is_asked(provider).then(|| provider.to_owned()))
+}
+
 /// What stands behind `soft-efa:` or `efa/soft:`; empty for nothing.
 fn description(provider: &str) -> Option<&str> {
+    if let Some(rest) = provider.strip_prefix(VERBS) {
+        let is_whole = rest.is_empty() || rest.starts_with([':', ',']);
+        return is_whole.then(|| rest.trim_start_matches([':', ',']));
+    }
     let plain = || provider.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(':').or(Some(rest)));
     let word = provider.strip_prefix(LABEL).or_else(plain)?;
     (provider.starts_with(LABEL)
@@ -143,6 +158,25 @@ pub fn load(provider: &str) -> Result<(), FabricError> {
     Ok(())
 }
 
+/// As [`load`], for a library in a process of somebody else's, which may have threads and libibverbs: the cards must have been preloaded
+/// there, and described ([`environment`]).
+///
+/// # Errors
+/// They have not.
+pub fn load_preloaded(provider: &str) -> Result<(), FabricError> {
+    let spec = spec(provider)?;
+    let text = spec.to_string();
+    // SAFETY: never called, only looked for.
+    let there = unsafe { Library::this().get::<unsafe extern "C" fn()>(MARK) }.is_ok();
+    if !there || std::env::var_os(SPEC).is_none_or(|said| said != OsStr::new(&text)) {
+        let how = format!("the cards must be loaded before the program: ginlab nccl -p {provider} -- PROGRAM does it");
+        return Err(mistake(provider, how));
+    }
+    let unmoved = if spec.moves { "" } else { "/unmoved" };
+    let _ = LOADED.set(Loaded { label: format!("{LABEL}{}{unmoved}", spec.name), spec });
+    Ok(())
+}
+
 /// Becomes this very command with the cards preloaded, with the words that it was started with: its own, or those of a loader that was told
 /// to run it. Returns what stood in the way.
 fn start_again(provider: &str) -> Result<std::io::Error, FabricError> {
@@ -185,20 +219,28 @@ unsafe fn set_default(name: &str, value: &str) {
     }
 }
 
-/// The library as a file: the one that the user names, or the one beside the program, where `cargo build` and `make dist` leave it. Of a test run
-/// it is in cargo's folder `deps`, where tests themselves are; examples are in a folder beside that.
+/// The library as a file.
 fn file() -> std::io::Result<OsString> {
-    if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
+    beside_program(FILE, VARIABLE)
+}
+
+/// A shared object of ginlab's: the one that the user names by `variable`, or the one beside the program, where `cargo build` and `make dist` leave
+/// it. Of a test run it is in cargo's folder `deps`, where tests themselves are; examples are in a folder beside that.
+///
+/// # Errors
+/// There is none.
+pub fn beside_program(name: &str, variable: &str) -> std::io::Result<OsString> {
+    if let Some(file) = std::env::var_os(variable).filter(|file| !file.is_empty()) {
         return Ok(file);
     }
     let program = this_program()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     // Cargo's own first: `cargo test` leaves an older one beside the program as it is.
     let places = [folder.join("deps"), folder.to_path_buf(), folder.join("../deps"), folder.join("..")];
-    let found = places.iter().map(|place| place.join(FILE)).find(|file| file.is_file());
+    let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
     found.map(PathBuf::into_os_string).ok_or_else(|| {
         std::io::Error::other(format!(
-            "there is no {FILE} in {}: copy it with the program (`cargo build --release` makes both), or name it by {VARIABLE}",
+            "there is no {name} in {}: copy it with the program (`cargo build --release` makes both), or name it by {variable}",
             folder.display()
         ))
     })
@@ -279,11 +321,13 @@ mod tests {
         assert_eq!(spec("efa/soft:p5").unwrap(), p5);
         assert_eq!(spec("soft-efa,seed=3").unwrap(), Spec { seed: 3, ..p5.clone() });
         assert_eq!(spec("efa/soft:p5/unmoved").unwrap(), Spec { moves: false, ..p5 });
+        assert_eq!(spec("efa-verbs/soft:p5,seed=3").unwrap().seed, 3);
+        assert_eq!(spec("efa-verbs/soft").unwrap().name, "p5");
         assert!(!spec("soft-efa:p4d").unwrap().writes);
         assert_eq!(spec("soft-efa:fast").unwrap(), Spec::default());
         let fast = spec("soft-efa:fast,cards=32,reorder=9").unwrap();
         assert_eq!((fast.cards, fast.reorder, fast.figures), (32, 9, None));
-        for other in ["efa", "soft-efax", "tcp", "model:p5"] {
+        for other in ["efa", "soft-efax", "tcp", "model:p5", "efa-verbs", "efa-verbs/softer"] {
             assert!(!is_asked(other), "{other}");
         }
     }

@@ -1,12 +1,15 @@
 //! What a user asks rails for, by the name of a provider: read here, once, for every program.
 
 use crate::model::{self, Profile};
+use crate::verbs;
 use crate::worst::{self, Spec};
 use std::fmt;
 use std::str::FromStr;
 
 /// How rails that move nothing are asked for.
 pub const NULL: &str = "null";
+/// How rails of shared memory are asked for, which move bytes and have no times of their own.
+pub const SHARED: &str = "shared";
 
 /// What the rails shall be.
 #[derive(Clone, Debug)]
@@ -18,6 +21,13 @@ pub enum Fabric {
         /// Domains to open rails on, in this order; chosen when there are none.
         domains: Vec<String>,
     },
+    /// EFA's cards by verbs, without libfabric.
+    Verbs {
+        /// As it was asked for: `efa-verbs`, `efa-verbs/soft:p5`.
+        name: String,
+        /// Cards to open rails on, in this order; chosen when there are none.
+        domains: Vec<String>,
+    },
     /// Modelled cards, on one machine.
     Model {
         /// Of the profile: `p5`.
@@ -27,6 +37,8 @@ pub enum Fabric {
     },
     /// The worst network that EFA may legally be, on one machine: for tests, and for kernels of one's own.
     Worst(Spec),
+    /// Shared memory of one machine: bytes and signals, as fast as it copies. No card is modelled.
+    Shared,
     /// No network: puts end in the proxy, and nothing is moved.
     Null,
 }
@@ -53,9 +65,11 @@ impl Fabric {
     pub fn on(self, named: &[String]) -> Result<Fabric, String> {
         match self {
             Fabric::Libfabric { provider, .. } => Ok(Fabric::Libfabric { provider, domains: named.to_vec() }),
+            Fabric::Verbs { name, .. } => Ok(Fabric::Verbs { name, domains: named.to_vec() }),
             other if named.is_empty() => Ok(other),
             Fabric::Model { .. } => Err("--domain: modelled cards have no domains".into()),
             Fabric::Worst(_) => Err("--domain: the worst network has no domains".into()),
+            Fabric::Shared => Err("--domain: shared memory has no domains".into()),
             Fabric::Null => Err("--domain: the null provider has no domains".into()),
         }
     }
@@ -69,20 +83,22 @@ impl Fabric {
     /// Whether the bytes go through memory that processes of one machine share, and so between those alone.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        matches!(self, Fabric::Model { .. } | Fabric::Worst(_))
+        matches!(self, Fabric::Model { .. } | Fabric::Worst(_) | Fabric::Shared)
     }
 }
 
 impl FromStr for Fabric {
     type Err = String;
 
-    /// Reads a provider's name: `tcp`, `null`, `model:p5`, `worst:seed=7`.
+    /// Reads a provider's name: `tcp`, `null`, `model:p5`, `worst:seed=7`, `efa-verbs`.
     fn from_str(name: &str) -> Result<Fabric, String> {
         if let Some(profile) = name.strip_prefix(model::PREFIX) {
             return Ok(Fabric::Model { profile: Box::new(Profile::named(profile)?), name: profile.to_owned() });
         }
         match name {
             NULL => Ok(Fabric::Null),
+            name if verbs::is_asked(name) => Ok(Fabric::Verbs { name: name.to_owned(), domains: Vec::new() }),
+            SHARED => Ok(Fabric::Shared),
             name if worst::is_asked(name) => name.parse().map(Fabric::Worst),
             name => Ok(Fabric::Libfabric { provider: Some(name.to_owned()), domains: Vec::new() }),
         }
@@ -94,8 +110,10 @@ impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fabric::Libfabric { provider, .. } => f.write_str(provider.as_deref().unwrap_or("default")),
+            Fabric::Verbs { name, .. } => f.write_str(name),
             Fabric::Model { name, .. } => write!(f, "{}{name}", model::PREFIX),
             Fabric::Worst(spec) => spec.fmt(f),
+            Fabric::Shared => f.write_str(SHARED),
             Fabric::Null => f.write_str(NULL),
         }
     }
@@ -107,14 +125,16 @@ mod tests {
 
     #[test]
     fn names_say_what_rails_shall_be() {
-        for name in ["tcp", "efa/soft:p5", "null", "model:p5"] {
+        for name in ["tcp", "efa/soft:p5", "null", "shared", "model:p5", "efa-verbs", "efa-verbs/soft:fast,seed=3"] {
             assert_eq!(name.parse::<Fabric>().expect(name).to_string(), name);
         }
         assert_eq!(Fabric::named(None, &["lo".into()]).expect("good").to_string(), "default");
+        assert!(matches!("efa-verbs/soft:p5".parse(), Ok(Fabric::Verbs { .. })));
+        assert!(matches!("efa-verbsx".parse(), Ok(Fabric::Libfabric { .. })));
         assert!(matches!("worst:seed=7".parse(), Ok(Fabric::Worst(Spec { seed: 7, .. }))));
         let refused = |name: &str, domains: &[String]| Fabric::named(Some(name), domains).expect_err(name);
         assert!(refused("model:p3", &[]).contains("known are model:p4d, model:p5"));
-        for name in ["null", "model:p5", "worst"] {
+        for name in ["null", "model:p5", "worst", "shared"] {
             assert!(refused(name, &["lo".into()]).ends_with("has no domains") || name == "model:p5", "{name}");
         }
     }

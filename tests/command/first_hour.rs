@@ -147,6 +147,7 @@ fn the_first_hour_runs_as_the_page_has_it() {
                 }
             }
             "slurm" => slurm(&block, &hosts[0], &mut transcript),
+            "pods" => pods(&block, &hosts[0], &mut transcript),
             other => panic!("the page has a place that is not known: {other}"),
         }
     }
@@ -188,6 +189,35 @@ fn slurm(block: &Block, folder: &Path, transcript: &mut Transcript) {
     }
     let hosts = std::fs::read_to_string(results.join("hosts.txt")).unwrap();
     assert_eq!(hosts.lines().count(), 2, "a line for each host: {hosts}");
+}
+
+/// The block on the first host, where a lab of root file systems answers kubectl in the place of a cluster.
+fn pods(block: &Block, folder: &Path, transcript: &mut Transcript) {
+    if !folder.join("deploy/k8s/mine").is_dir() {
+        return skip("no kubectl here: there is no overlay whose pods could run");
+    }
+    let first = folder.join("path");
+    std::fs::create_dir(&first).unwrap();
+    let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/k8s-lab-kubectl.sh");
+    std::os::unix::fs::symlink(lab, first.join("kubectl")).unwrap();
+    let mut command = bash(&[], folder, &format!("PATH={}:$PATH\n{}", first.display(), block.text));
+    command.env("LAB_PODS", folder.join("pods")).env("GINLAB", env!("CARGO_BIN_EXE_ginlab")).env("RATE", "1gbit");
+    command.env("PROXY", "-b 64K -e 64K -n 4 -w 1 -r 2 --mode nbi").env("ALL2ALL", "-b 64K -e 64K -n 4 -w 1");
+    command.env_remove("RANK").env_remove("WORLD_SIZE");
+    let done = Job::start(command).runs(5).finish();
+    if done.code == 77 {
+        return skip(done.stderr.trim());
+    }
+    transcript.add("pods", block, &done);
+    let done = done.expect(0);
+    assert!(done.stdout.contains("32 EFA cards of a p5.48xlarge"), "doctor looked for this instance: {}", done.stdout);
+    for name in ["proxy.json", "all2all.json"] {
+        let text = std::fs::read_to_string(folder.join("pods").join(name)).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let rows = document["rows"].as_array().unwrap();
+        let good = |row: &serde_json::Value| row["wrong"] == 0 && row["fabric"] == "efa/soft:p5";
+        assert!(document["complete"] == true && !rows.is_empty() && rows.iter().all(good), "{name}: {text}");
+    }
 }
 
 /// What the page prints is what the command prints.

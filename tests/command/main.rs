@@ -28,6 +28,7 @@ mod libraries;
 mod model;
 mod moe;
 mod mps;
+mod nccl;
 mod pages;
 mod ranks;
 mod report;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ginlab::fabric::Fabric;
+use ginlab::fabric::model::Profile;
 use ginlab::flow::Offer;
 use ginlab::measure::size;
 use ginlab::pci::PciAddress;
@@ -181,6 +183,44 @@ pub const PARSERS: &[Parser] = &[
         slowness: 1,
     },
     Parser {
+        name: "cards and networks by their names (-p)",
+        samples: Samples::Texts(&[
+            "worst:seed=7,queue=64",
+            "model:p5",
+            "p5,cards=32,seed=7,reorder=9,slow=2.5,fail=3/7,lose=9,host=2,no-write",
+            "name=fast,cards=1,depth=4096,receives=64,dead=5,full=9,trace",
+        ]),
+        words: &["worst:", "model:", ",", "=", "/", "seed=", "18446744073709551616", "1e400", "nan", "-1", "é"],
+        parse: |bytes| {
+            let text = text(bytes);
+            let spec = text.split_once(',').is_some_and(|(_, words)| card_model::Spec::parse(words).is_ok());
+            !matches!(text.parse::<Fabric>(), Ok(Fabric::Libfabric { .. }) | Err(_)) || spec
+        },
+        slowness: 4,
+    },
+    Parser {
+        name: "profiles of modelled cards (TOML)",
+        samples: Samples::Made(profiles),
+        words: &[
+            "[p6]\n",
+            "value = ",
+            "source = \"",
+            "\"\"\"",
+            "{",
+            "}",
+            "=",
+            "[[",
+            "]]",
+            "#",
+            "1e400",
+            "nan",
+            "\\u0000",
+            "é",
+        ],
+        parse: |bytes| Profile::read(&text(bytes)).is_ok_and(|profiles| !profiles.is_empty()),
+        slowness: 100,
+    },
+    Parser {
         name: "rows (report, chart, compare)",
         samples: Samples::Texts(&[ROWS, STAGES]),
         words: &[
@@ -215,6 +255,14 @@ pub const PARSERS: &[Parser] = &[
         slowness: 4,
     },
 ];
+
+/// A profile with each of its figures, short enough to be spoilt whole.
+fn profiles() -> Vec<Vec<u8>> {
+    let known = Profile::named("p5").unwrap();
+    let figures =
+        known.figures().map(|(name, figure)| format!("{name} = {{ value = {:?}, source = \"s\" }}\n", figure.value));
+    vec![format!("[p5]\n{}", figures.concat()).into_bytes()]
+}
 
 /// What a domain cannot be without, and its place.
 const ENTRY: &str = "\

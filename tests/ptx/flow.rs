@@ -185,8 +185,9 @@ impl Function {
         Function::new(self.name.clone(), statements, self.stores.clone())
     }
 
-    /// Ways from a payload store to the next look at the clock without a fence: in kernels that wait by `quiet`, whose fence stands behind the
-    /// question whether there was a store. A way on which that question has another answer than before the store is none.
+    /// Ways of a scope's first thread from a payload store to the next look at the clock without a fence: in kernels that wait by `quiet`, whose
+    /// fence is that thread's and stands behind the question whether there was a store. A way on which that question has another answer than
+    /// before the store is none.
     pub fn unfenced(&self) -> bool {
         self.stores.iter().any(|store| {
             let (mut todo, mut seen) = (vec![(*store, self.known_at(*store))], HashSet::new());
@@ -204,7 +205,8 @@ impl Function {
                 let next = self.after[at]
                     .iter()
                     .enumerate()
-                    .filter(|(side, _)| taken.is_none_or(|taken| taken == (*side == 0)));
+                    .filter(|(side, _)| taken.is_none_or(|taken| taken == (*side == 0)))
+                    .filter(|(_, next)| self.ways.get(&(at, **next)) != Some(&false));
                 todo.extend(next.map(|(_, next)| (*next, known.clone())));
             }
             false

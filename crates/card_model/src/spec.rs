@@ -6,6 +6,8 @@ use std::fmt;
 
 /// Cards that a machine has unless told otherwise.
 const CARDS: usize = 4;
+/// Requests of 64 bytes between two doorbells; no card's figure is published.
+const MAX_BATCH: u32 = 64;
 /// Where the cards of a p5.48xlarge are on its PCI buses, four below each switch.
 const BUSES: [u8; 32] = [
     0x4f, 0x50, 0x51, 0x52, 0x60, 0x61, 0x62, 0x63, 0x71, 0x72, 0x73, 0x74, 0x82, 0x83, 0x84, 0x85, 0x93, 0x94, 0x95,
@@ -23,6 +25,10 @@ pub enum Fault {
     Dead(u64),
     /// From this request on its queue is full.
     Full(u64),
+    /// This request finds its queue pair in error, as one that was misused: of a queue that the program writes itself.
+    Break(u64),
+    /// With this completion the card is a lap ahead of who reads: of a completion queue that the program reads itself.
+    Overrun(u64),
 }
 
 /// The cards of one machine.
@@ -46,6 +52,10 @@ pub struct Spec {
     pub depth: u32,
     /// Receives that a queue takes.
     pub receives: u32,
+    /// Requests that may be written before the doorbell is rung, in requests of 64 bytes.
+    pub max_batch: u32,
+    /// What completion counters begin with.
+    pub counted: u64,
     /// By so much slower than its figures the first card is.
     pub slow: f64,
     /// Whether they say on stderr what they do.
@@ -68,6 +78,8 @@ impl Default for Spec {
             moves: true,
             depth: 4096,
             receives: 32768,
+            max_batch: MAX_BATCH,
+            counted: 0,
             slow: 1.0,
             trace: false,
             faults: Vec::new(),
@@ -78,7 +90,7 @@ impl Default for Spec {
 
 /// The keys that people write, for messages.
 const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
-                    fail=N/STATUS, dead=N, full=N";
+                    fail=N/STATUS, dead=N, full=N, break=N, overrun=N, max-batch=N, counted=N";
 
 /// EFA's status for a key or range that the peer refuses.
 const BAD_ADDRESS: u32 = 7;
@@ -123,12 +135,16 @@ impl Spec {
             "trace" if value.is_empty() => self.trace = true,
             "lose" => self.faults.push(Fault::Lose(count()?)),
             "dead" => self.faults.push(Fault::Dead(count()?)),
+            "break" => self.faults.push(Fault::Break(count()?)),
+            "overrun" => self.faults.push(Fault::Overrun(count()?)),
+            "max-batch" => self.max_batch = count().filter(|most| *most <= 32767)? as u32,
+            "counted" => self.counted = number().filter(|begun| *begun < 1 << 31)?,
             "full" => self.faults.push(Fault::Full(count()?)),
             "fail" => {
                 let (at, status) = value.split_once('/').unwrap_or((value, ""));
                 let status = if status.is_empty() { BAD_ADDRESS } else { status.parse().ok()? };
                 let at = at.parse().ok().filter(|at| *at > 0)?;
-                self.faults.push(Fault::Fail(at, (1..=15).contains(&status).then_some(status)?));
+                self.faults.push(Fault::Fail(at, (matches!(status, 1..=15 | 18)).then_some(status)?));
             }
             _ => *self.figure(key)? = value.parse().ok().filter(|figure: &f64| figure.is_finite() && *figure >= 0.0)?,
         }
@@ -179,6 +195,12 @@ impl fmt::Display for Spec {
                 write!(f, " {word}")?;
             }
         }
+        if self.max_batch != MAX_BATCH {
+            write!(f, " max-batch={}", self.max_batch)?;
+        }
+        if self.counted != 0 {
+            write!(f, " counted={}", self.counted)?;
+        }
         if let Some(host) = self.host {
             write!(f, " host={host}")?;
         }
@@ -188,6 +210,8 @@ impl fmt::Display for Spec {
                 Fault::Fail(at, status) => write!(f, " fail={at}/{status}")?,
                 Fault::Dead(at) => write!(f, " dead={at}")?,
                 Fault::Full(at) => write!(f, " full={at}")?,
+                Fault::Break(at) => write!(f, " break={at}")?,
+                Fault::Overrun(at) => write!(f, " overrun={at}")?,
             }
         }
         if let Some(mut figures) = self.figures {
@@ -206,7 +230,14 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let figures = Figures { line_rate_gbps: 100.0, peak_share: 0.974, one_way_us: 10.0, ..Figures::default() };
-        let faults = vec![Fault::Lose(3), Fault::Fail(4, 12), Fault::Dead(9), Fault::Full(70)];
+        let faults = vec![
+            Fault::Lose(3),
+            Fault::Fail(4, 12),
+            Fault::Dead(9),
+            Fault::Full(70),
+            Fault::Break(3),
+            Fault::Overrun(5),
+        ];
         let all = Spec {
             name: "p5".into(),
             figures: Some(figures),
@@ -217,6 +248,8 @@ mod tests {
             moves: false,
             depth: 16,
             receives: 64,
+            max_batch: 8,
+            counted: (1 << 31) - 1,
             slow: 2.5,
             trace: true,
             faults,
@@ -240,6 +273,9 @@ mod tests {
             "lose=0",
             "fail=3/0",
             "fail=3/16",
+            "break",
+            "max-batch=0",
+            "counted=2147483648",
             "fail",
             "unmoved=1",
             "line_rate_gbps=inf",

@@ -30,6 +30,7 @@ macro_rules! written {
 
 #[cfg(all(target_arch = "nvptx64", feature = "bulk"))]
 pub mod bulk;
+pub mod call;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulation;
 pub mod fp8;

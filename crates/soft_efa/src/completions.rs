@@ -2,15 +2,19 @@
 
 use crate::abi::*;
 use crate::context::{Context, refuse};
+use crate::engine;
+use crate::entries::Entries;
 use crate::locked;
 use crate::pair::Pair;
+use crate::request::Kind;
 use crate::status::verbs_status;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of an address that has no handle.
-const UNKNOWN: u16 = 0xffff;
+pub const UNKNOWN: u16 = 0xffff;
 
 /// After so many polls in vain the thread gives way to others.
 const IDLE: u32 = 32;
@@ -21,6 +25,8 @@ pub struct Completions {
     verbs: UnsafeCell<ibv_cq_ex>,
     efa: efadv_cq,
     context: &'static Context,
+    /// Its completions in memory, once C has asked where they are: from then on they are there, and who polls reads them there.
+    entries: OnceLock<Entries>,
     /// Held from the start of a poll to its end, as libefa holds it.
     is_locked: AtomicBool,
     inner: UnsafeCell<Inner>,
@@ -36,21 +42,36 @@ struct Inner {
     next: usize,
     /// Polls that found nothing, one after another.
     idle: u32,
+    /// Read of the completions in memory.
+    read: u64,
     current: Entry,
 }
 
-/// A completion beyond its name and status.
+/// A completion.
 #[derive(Clone, Copy, Default)]
-struct Entry {
-    opcode: c_uint,
-    vendor: u32,
-    bytes: u32,
-    immediate: Option<u32>,
-    number: u32,
-    source: u32,
-    gid: [u8; 16],
-    handle: u16,
-    unsolicited: bool,
+pub struct Entry {
+    /// C's name for the request, or for the receive.
+    pub wr_id: u64,
+    /// EFA's status.
+    pub status: u32,
+    /// Whether something has arrived; otherwise a request has ended.
+    pub is_arrival: bool,
+    /// What the request did.
+    pub kind: Kind,
+    /// Bytes that have arrived.
+    pub bytes: u32,
+    /// Immediate, as C has it.
+    pub immediate: Option<u32>,
+    /// The queue pair.
+    pub number: u32,
+    /// The sender's queue pair.
+    pub source: u32,
+    /// The sender's card.
+    pub gid: [u8; 16],
+    /// The number of our handle of it.
+    pub handle: u16,
+    /// Whether it took no receive.
+    pub unsolicited: bool,
 }
 
 /// Makes a queue.
@@ -84,6 +105,7 @@ pub unsafe extern "C" fn create(context: *mut ibv_context, attributes: *mut ibv_
         verbs: UnsafeCell::new(verbs),
         efa,
         context,
+        entries: OnceLock::new(),
         is_locked: AtomicBool::new(false),
         inner: UnsafeCell::default(),
     };
@@ -101,6 +123,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
         if !(*Completions::of(queue).inner.get()).pairs.is_empty() {
             return libc::EBUSY;
         }
+        engine::forget_queue(queue.cast());
         drop(Box::from_raw(queue.cast::<Completions>()));
     }
     0
@@ -156,10 +179,80 @@ impl Completions {
         std::ptr::eq(queue.cast(), self)
     }
 
+    /// Entries that C asked for, rounded up.
+    pub fn depth(&self) -> u32 {
+        // SAFETY: written once, before it is shared.
+        (unsafe { (*self.verbs.get()).cqe } as u32).max(1).next_power_of_two()
+    }
+
+    /// Its completions in memory, from now on.
+    pub fn entries(&self) -> std::io::Result<&Entries> {
+        self.lock();
+        let made = match self.entries.get() {
+            Some(entries) => Ok(entries),
+            None => Entries::new(self.depth(), &self.context.machine.spec)
+                .map(|entries| self.entries.get_or_init(|| entries))
+                .inspect(|_| engine::watch_queue(self)),
+        };
+        self.unlock();
+        made
+    }
+
+    /// The card's look: what is complete goes into memory. Whether there was anything.
+    pub fn fill(&self) -> bool {
+        let Some(entries) = self.entries.get() else { return false };
+        // Who polls by C's functions fills it, too.
+        if self.is_locked.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        let moved = self.fill_locked(entries);
+        self.unlock();
+        moved
+    }
+
+    fn fill_locked(&self, entries: &Entries) -> bool {
+        self.drive();
+        let mut moved = false;
+        while let Some(entry) = self.next() {
+            entries.put(&entry);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Time goes on for the cards whose sends complete here.
+    fn drive(&self) {
+        // SAFETY: locked by the caller.
+        let inner = unsafe { &mut *self.inner.get() };
+        for pair in &inner.pairs {
+            // SAFETY: attached, so not destroyed.
+            let pair = unsafe { &**pair };
+            // The thread of the card drives those whose rings C writes.
+            if self.is(pair.sends_to()) && pair.rings.get().is_none() {
+                locked(&pair.sender).poll();
+            }
+        }
+    }
+
     /// The next completion into C's part; false when there is none. The caller holds the lock.
     fn advance(&self) -> bool {
+        let next = match self.entries.get() {
+            // SAFETY: locked.
+            Some(entries) => entries.get(unsafe { &mut (*self.inner.get()).read }),
+            None => self.next(),
+        };
+        let Some(entry) = next else { return false };
         // SAFETY: locked.
         let (inner, verbs) = unsafe { (&mut *self.inner.get(), &mut *self.verbs.get()) };
+        (verbs.wr_id, verbs.status) = (entry.wr_id, verbs_status(entry.status));
+        inner.current = entry;
+        true
+    }
+
+    /// The next completion of the pairs. The caller holds the lock.
+    fn next(&self) -> Option<Entry> {
+        // SAFETY: locked.
+        let inner = unsafe { &mut *self.inner.get() };
         for _ in 0..inner.pairs.len() {
             inner.next = (inner.next + 1) % inner.pairs.len();
             // SAFETY: attached, so not destroyed.
@@ -170,16 +263,15 @@ impl Completions {
                 if pair.is_open.load(Ordering::Relaxed) {
                     said_once();
                 }
-                (verbs.wr_id, verbs.status) = (done.wr_id, verbs_status(done.status));
-                inner.current = Entry {
-                    opcode: done.opcode,
-                    vendor: done.status,
+                return Some(Entry {
+                    wr_id: done.wr_id,
+                    status: done.status,
+                    kind: done.kind,
                     number: pair.number(),
                     source: u32::MAX,
                     handle: UNKNOWN,
                     ..Entry::default()
-                };
-                return true;
+                });
             }
             if self.is(pair.receives_to())
                 && let Some(arrival) = pair.arrival()
@@ -189,10 +281,11 @@ impl Completions {
                     let (from, to, bytes) = (arrival.source, pair.number(), arrival.bytes);
                     eprintln!("soft_efa: {bytes} B from {from} (handle {handle}) have arrived at {to}");
                 }
-                (verbs.wr_id, verbs.status) = (arrival.wr_id.unwrap_or_default(), verbs_status(arrival.status));
-                inner.current = Entry {
-                    opcode: if arrival.is_write { IBV_WC_RECV_RDMA_WITH_IMM } else { IBV_WC_RECV },
-                    vendor: arrival.status,
+                return Some(Entry {
+                    wr_id: arrival.wr_id.unwrap_or_default(),
+                    status: arrival.status,
+                    is_arrival: true,
+                    kind: if arrival.is_write { Kind::Write } else { Kind::Send },
                     bytes: arrival.bytes,
                     immediate: arrival.immediate,
                     number: pair.number(),
@@ -200,11 +293,10 @@ impl Completions {
                     gid: arrival.gid,
                     handle,
                     unsolicited: arrival.wr_id.is_none(),
-                };
-                return true;
+                });
             }
         }
-        false
+        None
     }
 }
 
@@ -233,15 +325,12 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut ibv_poll
         return libc::EINVAL;
     }
     this.lock();
+    match this.entries.get() {
+        Some(entries) => drop(this.fill_locked(entries)),
+        None => this.drive(),
+    }
     // SAFETY: locked.
     let inner = unsafe { &mut *this.inner.get() };
-    for pair in &inner.pairs {
-        // SAFETY: attached, so not destroyed.
-        let pair = unsafe { &**pair };
-        if this.is(pair.sends_to()) {
-            locked(&pair.sender).poll();
-        }
-    }
     inner.idle = inner.idle.wrapping_add(1);
     if this.advance() {
         inner.idle = 0;
@@ -286,8 +375,13 @@ macro_rules! readers {
     )*};
 }
 readers! {
-    read_opcode -> c_uint = |entry| entry.opcode;
-    read_vendor_err -> u32 = |entry| entry.vendor;
+    read_opcode -> c_uint = |entry| match (entry.is_arrival, entry.kind) {
+        (true, Kind::Write) => IBV_WC_RECV_RDMA_WITH_IMM,
+        (true, _) => IBV_WC_RECV,
+        (false, Kind::Write) => IBV_WC_RDMA_WRITE,
+        (false, _) => IBV_WC_SEND,
+    };
+    read_vendor_err -> u32 = |entry| entry.status;
     read_byte_len -> u32 = |entry| entry.bytes;
     read_imm_data -> u32 = |entry| entry.immediate.unwrap_or_default();
     read_qp_num -> u32 = |entry| entry.number;

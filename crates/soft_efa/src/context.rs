@@ -42,6 +42,8 @@ pub struct Context {
     free_keys: Mutex<(usize, Vec<usize>)>,
     /// Address handles.
     pub handles: Handles,
+    /// Whose handles they are: number, domain, address, one entry for each handle.
+    owners: Mutex<Vec<(u16, u32, Gid)>>,
     /// By low bits: the numbers of queue pairs.
     pub pairs: Mutex<Box<[Option<u32>; PAIRS]>>,
     domains: AtomicU32,
@@ -115,6 +117,7 @@ impl Context {
             wire,
             free_keys: Mutex::default(),
             handles,
+            owners: Mutex::default(),
             pairs: Mutex::new(Box::new([None; PAIRS])),
             domains: AtomicU32::new(0),
         }));
@@ -134,6 +137,20 @@ impl Context {
     /// How C names it.
     pub fn verbs(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
+    }
+
+    /// By number: the addresses of which this protection domain has a handle.
+    pub fn gids(&self, domain: u32) -> Vec<Option<Gid>> {
+        let owners = locked(&self.owners);
+        let mut gids = Vec::new();
+        for (number, _, gid) in owners.iter().filter(|(_, of, _)| *of == domain) {
+            let number = usize::from(*number);
+            if gids.len() <= number {
+                gids.resize(number + 1, None);
+            }
+            gids[number] = Some(*gid);
+        }
+        gids
     }
 
     /// When a request that is posted now arrives and is acknowledged, where cards have times.
@@ -350,7 +367,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(registration: *mut ibv_mr) -> c_int {
 pub unsafe extern "C" fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's; a GID is bytes in any case.
     let (context, gid) = unsafe { (Context::of((*domain).context), (*attributes).grh.dgid.raw) };
+    // The owners first: who sees the handles' new version looks for this one among them.
+    let mut owners = locked(&context.owners);
     let Some(number) = context.handles.add(&gid) else { return refuse(libc::ENOMEM) };
+    // SAFETY: the caller's.
+    owners.push((number, unsafe { (*domain).handle }, gid));
+    drop(owners);
     let verbs = ibv_ah { context: context.verbs(), pd: domain, handle: u32::from(number) };
     Box::into_raw(Box::new(Handle { verbs, gid, number })).cast()
 }
@@ -365,6 +387,11 @@ pub unsafe extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     let handle = unsafe { Box::from_raw(handle.cast::<Handle>()) };
     // SAFETY: its context is open.
     let context = unsafe { Context::of(handle.verbs.context) };
+    let mut owners = locked(&context.owners);
+    let this = (handle.number, handle.domain(), handle.gid);
+    if let Some(place) = owners.iter().position(|owner| *owner == this) {
+        owners.swap_remove(place);
+    }
     context.handles.remove(handle.number);
     0
 }

@@ -113,6 +113,9 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
             unsafe { memory::copy(pid, pieces, &room, true) }.map_or_else(gone, |_| status::OK)
         };
         peer.page.put(&Arrival { wr_id: Some(receive.wr_id), status, ..arrival });
+        if status == status::OK {
+            peer.page.counts()[0].fetch_add(1, Ordering::Release);
+        }
         return Outcome::Settled(status);
     }
     let (access, out) = if request.kind == Kind::Write { (WRITTEN, true) } else { (READ, false) };
@@ -144,6 +147,10 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
     if tells && !peer.page.put(&arrival) {
         // It has no room for it now.
         return not_ready();
+    }
+    if arrival.status == status::OK {
+        // Behind the bytes: the peer's counter is read by acquire.
+        peer.page.counts()[if out { 2 } else { 1 }].fetch_add(1, Ordering::Release);
     }
     Outcome::Settled(arrival.status)
 }

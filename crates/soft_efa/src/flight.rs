@@ -4,7 +4,6 @@
 //! when nobody polls, a thread of the process does ([`Sender::keep`]). Requests arrive in an order that the seed draws, since EFA's
 //! reliable datagrams have none.
 
-use crate::abi::*;
 use crate::deliver::{FOR_EVER, Outcome, deliver, local_status};
 use crate::origin::Origin;
 use crate::request::{Kind, Request};
@@ -13,7 +12,7 @@ use crate::wire::now;
 use card_model::Fault;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -41,8 +40,8 @@ pub struct Done {
     pub wr_id: u64,
     /// EFA's status.
     pub status: u32,
-    /// What it did, as C names it.
-    pub opcode: c_uint,
+    /// What it did.
+    pub kind: Kind,
 }
 
 /// The sending side of a queue pair.
@@ -59,6 +58,9 @@ pub struct Sender {
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     done: VecDeque<Done>,
     polls: u64,
+    /// Of a pair whose rings C writes: so many completions are kept for who polls by C's functions. A request's place is free when it is
+    /// complete, and not when that is read.
+    pub kept: Option<usize>,
     /// How many of them the keeper has seen.
     seen: u64,
     is_dead: bool,
@@ -77,6 +79,7 @@ impl Sender {
             events: BinaryHeap::new(),
             done: VecDeque::new(),
             polls: 0,
+            kept: None,
             seen: 0,
             is_dead: false,
         }
@@ -87,11 +90,7 @@ impl Sender {
         if requests.is_empty() {
             return 0;
         }
-        let machine = self.origin.context.machine;
-        let spec = &machine.spec;
-        let first = machine.posted.load(Ordering::Relaxed) + 1;
-        let is_full = spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at));
-        if is_full || self.outstanding as usize + requests.len() > self.depth as usize {
+        if self.origin.context.machine.is_full() || self.outstanding as usize + requests.len() > self.depth as usize {
             return libc::ENOMEM;
         }
         for request in requests {
@@ -118,7 +117,8 @@ impl Sender {
         self.is_busy()
     }
 
-    fn begin(&mut self, request: Request) {
+    /// Takes a request.
+    pub fn begin(&mut self, request: Request) {
         let context = self.origin.context;
         let spec = &context.machine.spec;
         let serial = context.machine.posted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -225,15 +225,60 @@ impl Sender {
         if spec.faults.contains(&lost) {
             return;
         }
-        let opcode = if flight.request.kind == Kind::Write { IBV_WC_RDMA_WRITE } else { IBV_WC_SEND };
-        let status = flight.status.unwrap_or(status::OK);
-        self.done.push_back(Done { wr_id: flight.request.wr_id, status, opcode });
+        if self.kept.is_some() {
+            self.outstanding -= 1;
+        }
+        let (request, status) = (&flight.request, flight.status.unwrap_or(status::OK));
+        self.tell(request.wr_id, request.kind, status, request.is_silent);
+    }
+
+    fn tell(&mut self, wr_id: u64, kind: Kind, status: u32, is_silent: bool) {
+        let operation = match kind {
+            Kind::Send => 0,
+            Kind::Read => 2,
+            Kind::Write => 4,
+        };
+        if let Some(counter) = self.origin.counters[operation].get() {
+            counter.add(1, status);
+        }
+        if is_silent && status == status::OK {
+            return;
+        }
+        if self.kept.is_some_and(|kept| self.done.len() >= kept) {
+            // Nobody reads them: a queue that is full is written over.
+            self.done.pop_front();
+        }
+        self.done.push_back(Done { wr_id, status, kind });
+    }
+
+    /// A request that was never under way ends with this status.
+    pub fn end(&mut self, wr_id: u64, kind: Kind, status: u32) {
+        self.tell(wr_id, kind, status, false);
+    }
+
+    /// All that is under way is flushed.
+    pub fn end_all(&mut self) {
+        self.events.clear();
+        for place in 0..self.flights.len() {
+            if let Some(mut flight) = self.flights[place].take() {
+                self.free.push(place);
+                flight.status = Some(status::FLUSHED);
+                self.complete(&flight);
+            }
+        }
+    }
+
+    /// Requests that have been taken and are not complete.
+    pub fn under_way(&self) -> u32 {
+        self.outstanding
     }
 
     /// The oldest completion.
     pub fn done(&mut self) -> Option<Done> {
         let done = self.done.pop_front()?;
-        self.outstanding -= 1;
+        if self.kept.is_none() {
+            self.outstanding -= 1;
+        }
         Some(done)
     }
 

@@ -3,13 +3,13 @@
 use crate::abi::{self, ibv_device};
 use crate::address::Gid;
 use crate::late::Late;
-use card_model::{Figures, Spec};
+use card_model::{Fault, Figures, Spec};
 use std::ffi::{OsString, c_char};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The variable that describes the cards.
@@ -114,6 +114,23 @@ impl Machine {
             one_way_us: figures.one_way_us * slow,
             ..figures
         })
+    }
+
+    /// Whether queues are full from now on, as the description has it.
+    pub fn is_full(&self) -> bool {
+        let first = self.posted.load(Ordering::Relaxed) + 1;
+        self.spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at))
+    }
+
+    /// Whether the next request finds its queue pair in error, as the description has it: then it counts as posted.
+    pub fn breaks(&self) -> bool {
+        if !self.spec.faults.iter().any(|fault| matches!(fault, Fault::Break(_))) {
+            return false;
+        }
+        let next = self.posted.load(Ordering::Relaxed) + 1;
+        let breaks = self.spec.faults.contains(&Fault::Break(next));
+        self.posted.fetch_add(u64::from(breaks), Ordering::Relaxed);
+        breaks
     }
 
     /// Lays out what stands in for sysfs; while it is there, [`SYSFS`] names it.

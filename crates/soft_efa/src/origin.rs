@@ -1,7 +1,9 @@
 //! Where requests come from: what a request needs to know of the queue pair that posts it.
 
 use crate::context::Context;
+use crate::counter::{Counter, OPERATIONS};
 use crate::queue::Page;
+use std::sync::{Arc, OnceLock};
 
 /// A queue pair, as far as its requests know it.
 pub struct Origin {
@@ -11,4 +13,6 @@ pub struct Origin {
     pub page: Page,
     /// Its number.
     pub number: u32,
+    /// Where each operation is counted, if it is.
+    pub counters: [OnceLock<Arc<Counter>>; OPERATIONS],
 }

@@ -2,14 +2,16 @@
 
 use crate::abi::*;
 use crate::flight::Sender;
+use crate::intake::Intake;
 use crate::locked;
 use crate::origin::Origin;
 use crate::queue::Arrival;
-use crate::request::Request;
+use crate::request::{INLINE, Request, SHORT_INLINE};
+use crate::rings::Rings;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A queue pair. What C sees comes first.
 #[repr(C)]
@@ -25,6 +27,16 @@ pub struct Pair {
     session: UnsafeCell<Session>,
     /// Whether there is such a session.
     pub is_open: AtomicBool,
+    /// Its queues, once C has asked for them.
+    pub rings: OnceLock<Rings>,
+    /// How far the card has read them.
+    pub intake: Mutex<Intake>,
+    /// Whether C has brought it so far that it sends.
+    pub is_sending: AtomicBool,
+    /// What C asked for: requests, receives, pieces of a receive, bytes of its own.
+    pub cap: ibv_qp_cap,
+    /// Whether writes may carry their bytes.
+    pub inline_writes: bool,
 }
 
 // SAFETY: what C sees is written before it is shared; the session is one thread's by C's contract, the rest is behind locks.
@@ -51,15 +63,20 @@ pub struct Session {
 }
 
 impl Pair {
-    /// The pair behind what C sees, for so many receives. No session is open.
-    pub fn new(verbs: ibv_qp_ex, origin: Arc<Origin>, sends: u32, receives: u32) -> Pair {
+    /// The pair behind what C sees, as large as it says. No session is open.
+    pub fn new(verbs: ibv_qp_ex, origin: Arc<Origin>, cap: ibv_qp_cap, inline_writes: bool) -> Pair {
         Pair {
             verbs: UnsafeCell::new(verbs),
-            sender: Arc::new(Mutex::new(Sender::new(origin.clone(), sends))),
+            sender: Arc::new(Mutex::new(Sender::new(origin.clone(), cap.max_send_wr.max(1)))),
             origin,
-            receiver: Mutex::new(Receiver { depth: receives, ..Receiver::default() }),
+            receiver: Mutex::new(Receiver { depth: cap.max_recv_wr, ..Receiver::default() }),
             session: UnsafeCell::default(),
             is_open: AtomicBool::new(false),
+            rings: OnceLock::new(),
+            intake: Mutex::default(),
+            is_sending: AtomicBool::new(false),
+            cap,
+            inline_writes,
         }
     }
 
@@ -75,6 +92,16 @@ impl Pair {
     /// Its number.
     pub fn number(&self) -> u32 {
         self.origin.number
+    }
+
+    /// Bytes that a request carries at most.
+    pub fn inline(&self) -> usize {
+        if self.is_wide() { INLINE } else { SHORT_INLINE }
+    }
+
+    /// Whether its requests have 128 bytes.
+    pub fn is_wide(&self) -> bool {
+        self.inline_writes || self.cap.max_inline_data as usize > SHORT_INLINE
     }
 
     /// In which state C has brought it.

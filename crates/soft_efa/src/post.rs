@@ -90,7 +90,11 @@ pub unsafe extern "C" fn post_send(
             made.domain = handle.domain();
             let pieces = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
             let inline = request.send_flags & IBV_SEND_INLINE != 0;
-            if pieces > SEND_PIECES { libc::EINVAL } else { made.take(request.sg_list, pieces, inline) }
+            if pieces > SEND_PIECES {
+                libc::EINVAL
+            } else {
+                made.take(request.sg_list, pieces, inline.then(|| this.inline()))
+            }
         });
         let code = if code == 0 { keeper::post(&mut sender, std::slice::from_ref(&made)) } else { code };
         if code != 0 {

@@ -14,7 +14,7 @@ const UNSOLICITED: usize = 4096;
 /// Senders that may look at the room at once and then all take it.
 const SENDERS: u64 = 64;
 /// Of this form of the page.
-const MAGIC: u32 = 0x5EFA_0002;
+const MAGIC: u32 = 0x5EFA_0003;
 
 /// Which states a queue pair has for its peers.
 pub const READY: u32 = 1;
@@ -44,6 +44,8 @@ struct Header {
     tail: Line,
     /// Next place of the box to fill; peers move it.
     filled: Line,
+    /// Receives that peers have filled, their reads, their writes: those that are well.
+    counts: [AtomicU64; 3],
 }
 
 /// A receive: name, pieces, and address and length of each.
@@ -180,6 +182,11 @@ impl Page {
     /// What a sender must name beside the number.
     pub fn qkey(&self) -> &AtomicU32 {
         &self.header().qkey
+    }
+
+    /// Receives that peers have filled, their reads, their writes, as far as they went well. Who adds does so by release, behind the bytes.
+    pub fn counts(&self) -> &[AtomicU64; 3] {
+        &self.header().counts
     }
 
     /// [`READY`] or [`GONE`].

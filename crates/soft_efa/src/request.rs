@@ -6,8 +6,11 @@ use std::ffi::c_int;
 
 /// Pieces of a send.
 pub const SEND_PIECES: usize = 2;
-/// Bytes that a request carries itself.
-pub const INLINE: usize = 32;
+/// Bytes that a request carries itself at most, which is one of 128 bytes; one of 64 carries [`SHORT_INLINE`].
+pub const INLINE: usize = 80;
+
+/// See [`INLINE`].
+pub const SHORT_INLINE: usize = 32;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,25 +51,28 @@ pub struct Request {
     pub keys: [u32; SEND_PIECES],
     /// The bytes themselves, of a request that carries them.
     pub inline: Option<([u8; INLINE], usize)>,
+    /// Whether nobody asked for its completion.
+    pub is_silent: bool,
 }
 
 impl Request {
-    /// Takes over its bytes: where they are, or, inline, themselves.
+    /// Takes over its bytes: where they are, or, inline, themselves, so many at most.
     ///
     /// # Safety
     /// The list has so many pieces; inline their bytes are there.
-    pub unsafe fn take(&mut self, list: *const ibv_sge, count: usize, inline: bool) -> c_int {
+    pub unsafe fn take(&mut self, list: *const ibv_sge, count: usize, inline: Option<usize>) -> c_int {
         let mut bytes = ([0; INLINE], 0);
         for index in 0..count {
             // SAFETY: the list has so many.
             let piece = unsafe { *list.add(index) };
-            if !inline {
+            if inline.is_none() {
                 self.pieces[index] = (piece.addr, u64::from(piece.length));
                 self.keys[index] = piece.lkey;
                 continue;
             }
             let end = bytes.1 + piece.length as usize;
-            let Some(room) = bytes.0.get_mut(bytes.1..end) else { return libc::EINVAL };
+            let room = bytes.0.get_mut(bytes.1..end).filter(|_| inline.is_some_and(|most| end <= most));
+            let Some(room) = room else { return libc::EINVAL };
             // SAFETY: C's bytes, which are there.
             let from = unsafe {
                 std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(piece.addr as usize), room.len())
@@ -74,7 +80,7 @@ impl Request {
             room.copy_from_slice(from);
             bytes.1 = end;
         }
-        self.inline = inline.then_some(bytes);
+        self.inline = inline.map(|_| bytes);
         0
     }
 

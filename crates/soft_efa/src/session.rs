@@ -123,13 +123,14 @@ unsafe extern "C" fn wr_set_ud_addr(pair: *mut ibv_qp_ex, handle: *mut ibv_ah, n
 /// See `wr_start`; the list is C's.
 unsafe fn set_pieces(pair: *mut ibv_qp_ex, list: *const ibv_sge, count: usize, inline: bool) {
     // SAFETY: see `wr_start`.
-    let (_, session) = unsafe { session(pair) };
+    let (of, session) = unsafe { session(pair) };
     let Some(request) = session.requests.last_mut() else { return };
-    // A request of 64 bytes that reads or writes has room for one piece, and none for bytes of its own.
+    // A request that reads or writes has room for one piece; for bytes of its own a write has it that has 128 bytes.
     let most = if request.kind == Kind::Send { SEND_PIECES } else { 1 };
-    let fits = count <= most && !(inline && request.kind != Kind::Send);
+    let carries = request.kind == Kind::Send || request.kind == Kind::Write && of.inline_writes;
+    let fits = count <= most && (carries || !inline);
     // SAFETY: the list has so many.
-    let code = if fits { unsafe { request.take(list, count, inline) } } else { libc::EINVAL };
+    let code = if fits { unsafe { request.take(list, count, inline.then(|| of.inline())) } } else { libc::EINVAL };
     if session.error == 0 {
         session.error = code;
     }

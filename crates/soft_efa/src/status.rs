@@ -5,6 +5,12 @@ use std::ffi::c_uint;
 
 /// All is well.
 pub const OK: u32 = 0;
+/// Flushed: its queue pair is in error or gone.
+pub const FLUSHED: u32 = 1;
+/// The queue pair is in error.
+pub const INTERNAL: u32 = 2;
+/// The card does not do this.
+pub const UNSUPPORTED: u32 = 3;
 /// The address handle is of another protection domain.
 pub const INVALID_HANDLE: u32 = 4;
 /// A local key does not cover the bytes.
@@ -27,20 +33,22 @@ pub const UNRESPONSIVE: u32 = 13;
 pub const UNKNOWN_PEER: u32 = 14;
 /// Nobody has ever answered.
 pub const UNREACHABLE: u32 = 15;
+/// The card there lacks what is asked for.
+pub const FEATURE_MISMATCH: u32 = 18;
 
 /// How C names a status.
 pub fn verbs_status(status: u32) -> c_uint {
     match status {
         OK => IBV_WC_SUCCESS,
-        1 => IBV_WC_WR_FLUSH_ERR,
-        2 | 3 | INVALID_HANDLE => IBV_WC_LOC_QP_OP_ERR,
+        FLUSHED => IBV_WC_WR_FLUSH_ERR,
+        INTERNAL | UNSUPPORTED | INVALID_HANDLE => IBV_WC_LOC_QP_OP_ERR,
         INVALID_LKEY => IBV_WC_LOC_PROT_ERR,
         BAD_LENGTH => IBV_WC_LOC_LEN_ERR,
         REMOTE_BAD_ADDRESS => IBV_WC_REM_ACCESS_ERR,
         8 => IBV_WC_REM_ABORT_ERR,
         REMOTE_BAD_NUMBER => IBV_WC_REM_INV_RD_REQ_ERR,
         REMOTE_NOT_READY => IBV_WC_RNR_RETRY_EXC_ERR,
-        REMOTE_BAD_LENGTH => IBV_WC_REM_INV_REQ_ERR,
+        REMOTE_BAD_LENGTH | FEATURE_MISMATCH => IBV_WC_REM_INV_REQ_ERR,
         REMOTE_BAD_STATUS => IBV_WC_BAD_RESP_ERR,
         UNRESPONSIVE | UNREACHABLE => IBV_WC_RESP_TIMEOUT_ERR,
         UNKNOWN_PEER => IBV_WC_REM_OP_ERR,

@@ -9,6 +9,7 @@ use crate::*;
 use card_model::Spec;
 use std::ptr::null_mut;
 
+mod queues;
 mod refused;
 
 /// Cards without times.
@@ -38,6 +39,15 @@ impl Side {
 
     /// With these flags of EFA's.
     fn with(context: *mut ibv_context, qkey: u32, flags: u32) -> Side {
+        Side::made(context, qkey, flags, |_| {})
+    }
+
+    /// With something that is done to the pair before it is ready.
+    fn before(context: *mut ibv_context, qkey: u32, with: impl FnOnce(*mut ibv_qp)) -> Side {
+        Side::made(context, qkey, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV, with)
+    }
+
+    fn made(context: *mut ibv_context, qkey: u32, flags: u32, with: impl FnOnce(*mut ibv_qp)) -> Side {
         // SAFETY: the functions are called as libfabric calls them, here and below: what they get was made by them, or is zero.
         unsafe {
             let domain = ibv_alloc_pd(context);
@@ -54,10 +64,12 @@ impl Side {
                 driver_qp_type: EFADV_QP_DRIVER_TYPE_SRD,
                 flags: flags as u16,
                 sl: 0,
-                reserved: [0],
+                reserved: 0,
+                wr_flags: 0,
             };
             let pair = efadv_create_qp_ex(context, &mut attributes, efa, size_of::<efadv_qp_init_attr>() as u32);
             assert!(!pair.is_null());
+            with(pair);
             for (state, mask) in [
                 (IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_QKEY),
                 (IBV_QPS_RTR, IBV_QP_STATE),

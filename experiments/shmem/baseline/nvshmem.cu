@@ -3,11 +3,19 @@
 //   nvcc -O3 -arch=sm_90 -rdc=true -I$NVSHMEM/include nvshmem.cu -L$NVSHMEM/lib -lnvshmem_host -lnvshmem_device -lcuda -lcudart -o nvshmem-baseline
 //   NVSHMEM_BOOTSTRAP=MPI mpirun -np 2 ./nvshmem-baseline
 //
+// Two GPUs, or one that both PEs share (then under MPS, with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50). Compiled with -DSIGNALS_ADD
+// signals add, as ginlab's do; otherwise they are set, which is a store. PE 1 waits for requests on the host, so that no kernel of NVSHMEM runs beside those of
+// ginlab.
+//
 // PE 0 reads a request from its input, `case scope bytes grid block warmup iterations`, and answers `times min p50 p99 p99.9` in
 // microseconds (one way of the ping-pongs, a whole turn otherwise), or `times none` for a case that it does not have. The end of the input
 // ends the program.
 #include <nvshmem.h>
 #include <nvshmemx.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -39,6 +47,20 @@ struct Memory {
   uint64_t counted;
 };
 
+#ifdef SIGNALS_ADD
+constexpr int OPERATION = NVSHMEM_SIGNAL_ADD;
+#else
+constexpr int OPERATION = NVSHMEM_SIGNAL_SET;
+#endif
+// What a signal is given to be `count` next.
+__device__ uint64_t given(uint64_t count) { return OPERATION == NVSHMEM_SIGNAL_SET ? count : 1; }
+
+// What PE 0 tells PE 1, in memory that both have: they are processes of one machine and of one parent.
+struct Mailbox {
+  int number;
+  Request request;
+};
+
 __device__ long long nanoseconds() {
   long long t;
   asm volatile("mov.u64 %0,%globaltimer;" : "=l"(t));
@@ -67,9 +89,9 @@ __device__ void get(char* to, const char* from, size_t bytes, int pe) {
 
 template <int S>
 __device__ void put_signal(const Memory& m, size_t bytes, uint64_t value, int pe) {
-  if (S == THREAD) nvshmem_putmem_signal_nbi(m.to, m.from, bytes, m.signal, value, NVSHMEM_SIGNAL_SET, pe);
-  if (S == WARP) nvshmemx_putmem_signal_nbi_warp(m.to, m.from, bytes, m.signal, value, NVSHMEM_SIGNAL_SET, pe);
-  if (S == BLOCK) nvshmemx_putmem_signal_nbi_block(m.to, m.from, bytes, m.signal, value, NVSHMEM_SIGNAL_SET, pe);
+  if (S == THREAD) nvshmem_putmem_signal_nbi(m.to, m.from, bytes, m.signal, given(value), OPERATION, pe);
+  if (S == WARP) nvshmemx_putmem_signal_nbi_warp(m.to, m.from, bytes, m.signal, given(value), OPERATION, pe);
+  if (S == BLOCK) nvshmemx_putmem_signal_nbi_block(m.to, m.from, bytes, m.signal, given(value), OPERATION, pe);
 }
 
 template <int S>
@@ -100,9 +122,9 @@ __device__ void turn(const Memory& m, const Request& r, int i, int me) {
       if (nvshmem_uint64_atomic_fetch_add(m.word, 1, pe) == ~0ull) m.stamps[0] = 0;
       break;
     case SIGNAL:
-      if (me == 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
+      if (me == 0) nvshmemx_signal_op(m.signal, given(count), OPERATION, pe);
       nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, count);
-      if (me != 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
+      if (me != 0) nvshmemx_signal_op(m.signal, given(count), OPERATION, pe);
       break;
     case PUT_SIGNAL:
       if (me == 0) put_signal<S>(m, r.bytes, count, pe);
@@ -198,6 +220,28 @@ Request parse(const char* line) {
   return r;
 }
 
+Mailbox* open_mailbox() {
+  char name[64];
+  snprintf(name, sizeof name, "/nvshmem-baseline-%d", (int)getppid());
+  if (nvshmem_my_pe() == 0) shm_unlink(name);
+  nvshmem_barrier_all();
+  int file = shm_open(name, O_CREAT | O_RDWR, 0600);
+  if (file < 0 || ftruncate(file, sizeof(Mailbox))) {
+    perror("nvshmem-baseline: shm_open");
+    exit(1);
+  }
+  void* memory = mmap(nullptr, sizeof(Mailbox), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (memory == MAP_FAILED) {
+    perror("nvshmem-baseline: mmap");
+    exit(1);
+  }
+  // A new file is all zero, and nobody else finds it once both have it.
+  nvshmem_barrier_all();
+  if (nvshmem_my_pe() == 0) shm_unlink(name);
+  return (Mailbox*)memory;
+}
+
 int main() {
   nvshmem_init();
   int me = nvshmem_my_pe();
@@ -205,21 +249,25 @@ int main() {
     fprintf(stderr, "nvshmem-baseline: %d PEs, two are needed (NVSHMEM_BOOTSTRAP=MPI under mpirun?)\n", nvshmem_n_pes());
     return 1;
   }
-  CHECK(cudaSetDevice(nvshmem_team_my_pe(NVSHMEMX_TEAM_NODE)));
+  int devices = 0;
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(nvshmem_team_my_pe(NVSHMEMX_TEAM_NODE) % devices));
   const size_t most = (size_t)512 << 20;
   Memory m = {};
   m.to = (char*)nvshmem_malloc(most);
   m.from = (char*)nvshmem_malloc(most);
   m.signal = (uint64_t*)nvshmem_calloc(1, 8);
   m.word = (uint64_t*)nvshmem_calloc(1, 8);
-  Request* shared = (Request*)nvshmem_calloc(1, sizeof(Request));
+  Mailbox* mail = open_mailbox();
+  int number = 0;
   const int most_stamps = 1 << 20;
   CHECK(cudaMallocHost(&m.stamps, most_stamps * sizeof(long long)));
   nvshmem_barrier_all();
   if (me == 0) {
     int major, minor;
     nvshmem_info_get_version(&major, &minor);
-    printf("ready NVSHMEM of specification %d.%d\n", major, minor);
+    printf("ready NVSHMEM of specification %d.%d, signals %s, %d GPU%s\n", major, minor,
+           OPERATION == NVSHMEM_SIGNAL_SET ? "are set" : "add", devices, devices > 1 ? "s" : "");
     fflush(stdout);
   }
   for (;;) {
@@ -231,11 +279,15 @@ int main() {
       if (request.what < NONE && (request.bytes * 2 > most && request.what == ALL_TO_ALL || request.bytes > most ||
                                   request.iterations + 2 > most_stamps || 2 * request.grid > most_stamps))
         request.what = NONE;
-      CHECK(cudaMemcpy(shared, &request, sizeof request, cudaMemcpyHostToDevice));
-      nvshmem_putmem(shared, shared, sizeof request, 1);
+      mail->request = request;
+      __atomic_store_n(&mail->number, ++number, __ATOMIC_RELEASE);
+    } else {
+      // Without its parent it would wait for ever.
+      for (number++; __atomic_load_n(&mail->number, __ATOMIC_ACQUIRE) != number; usleep(20))
+        if (getppid() == 1) return 1;
+      request = mail->request;
     }
     nvshmem_barrier_all();
-    CHECK(cudaMemcpy(&request, shared, sizeof request, cudaMemcpyDeviceToHost));
     if (request.what == END) break;
     if (request.what != NONE) {
       memset(m.stamps, 0, (request.iterations + 2) * sizeof(long long));

@@ -10,24 +10,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// The instances of the table: one of each family.
-const FAMILIES: [&str; 6] =
-    ["p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge", "g6e.48xlarge"];
-
 /// Which system runs on the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum System {
+pub enum System {
     /// Amazon Linux 2023 with the EFA installer's driver, which finds GPU memory by `efa_nv_peermem`.
     Amazon,
     /// Ubuntu 24.04 with the kernel's own efa driver, which has no p2p attribute, and ptrace restricted.
     Ubuntu,
 }
 
-const SYSTEMS: [System; 2] = [System::Amazon, System::Ubuntu];
+pub const SYSTEMS: [System; 2] = [System::Amazon, System::Ubuntu];
 
 /// Where the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub enum Place {
     Node,
     Job,
     Pod,
@@ -36,7 +32,7 @@ enum Place {
 }
 
 /// Each with its heading in the table.
-const PLACES: [(Place, &str); 5] = [
+pub const PLACES: [(Place, &str); 5] = [
     (Place::Node, "whole node"),
     (Place::Job, "Slurm job of one GPU"),
     (Place::Pod, "pod, whole node"),
@@ -45,7 +41,7 @@ const PLACES: [(Place, &str); 5] = [
 ];
 
 /// The instance in these surroundings.
-fn tree(instance: &Instance, place: Place, system: System) -> Fake {
+pub fn tree(instance: &Instance, place: Place, system: System) -> Fake {
     let (gpus, cards) = (instance.gpus as u8, instance.cards as u8);
     let mut fake = Fake::of(instance.name, gpus, cards);
     if instance.name.starts_with("g6e") {
@@ -91,10 +87,11 @@ fn tree(instance: &Instance, place: Place, system: System) -> Fake {
         Place::Enroot => {
             // The user's own namespace, the limits of slurmd, and the host's /dev.
             fake.write("proc/self/uid_map", "         0       1000          1\n");
-            fake.variable(
-                "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_NTASKS_PER_NODE=8 SLURM_MPI_TYPE=pmix PMIX_RANK=0 \
+            fake.variable(&format!(
+                "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS={} SLURM_NTASKS_PER_NODE={gpus} SLURM_MPI_TYPE=pmix PMIX_RANK=0 \
                  PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0",
-            );
+                2 * gpus
+            ));
             fake.write("var/spool/slurmd/pmix.7.0/dstore", "");
         }
     }
@@ -125,24 +122,29 @@ fn one_gpu(fake: &mut Fake, rails: usize) {
     fake.asked.trials = Some((0..rails).map(|_| trial(false, Ok(()))).chain([trial(true, Ok(()))]).collect());
 }
 
-/// Findings that are not `ok`: check, state, what was found.
+/// Findings: check, state, what was found.
 type Found = Vec<(String, State, String)>;
+
+/// Those that are not `ok`.
+fn not_ok(found: &Found) -> impl Iterator<Item = (&str, State)> {
+    found.iter().filter(|(_, state, _)| *state != State::Ok).map(|(check, state, _)| (check.as_str(), *state))
+}
 
 /// Of each instance in each place, with both systems.
 static FOUND: LazyLock<Vec<(&'static str, Place, [Found; 2])>> = LazyLock::new(|| {
-    let not_ok = |instance: &str, place: Place, system: System| -> Found {
-        let fake = tree(&Instance::named(instance).unwrap(), place, system);
-        let findings = examine(&fake.machine(), &[]).into_iter().filter(|finding| finding.state != State::Ok);
-        findings.map(|finding| (finding.check, finding.state, finding.found)).collect()
+    let look = |instance: &Instance, place: Place, system: System| -> Found {
+        let findings = examine(&tree(instance, place, system).machine(), &[]);
+        findings.into_iter().map(|finding| (finding.check, finding.state, finding.found)).collect()
     };
-    let cases = FAMILIES.iter().flat_map(|instance| PLACES.iter().map(move |(place, _)| (*instance, *place)));
-    cases.map(|(instance, place)| (instance, place, SYSTEMS.map(|system| not_ok(instance, place, system)))).collect()
+    let cases = INSTANCES.iter().flat_map(|instance| PLACES.iter().map(move |(place, _)| (instance, *place)));
+    cases.map(|(instance, place)| (instance.name, place, SYSTEMS.map(|system| look(instance, place, system)))).collect()
 });
 
 /// What is expected of instances that work, where it is not `ok`: instance, place, check, state.
 const EXPECTED: &[(&str, Option<Place>, &str, State)] = &[
     // Its cards have no RDMA write: the provider sends messages in its place.
     ("p4d.24xlarge", None, "rma", State::Warn),
+    ("p4de.24xlarge", None, "rma", State::Warn),
     // One GPU has nothing to link.
     ("", Some(Place::Job), "nvlink", State::Skipped),
     ("", Some(Place::PartOfPod), "nvlink", State::Skipped),
@@ -152,7 +154,7 @@ const EXPECTED: &[(&str, Option<Place>, &str, State)] = &[
 fn no_instance_that_works_fails() {
     for (instance, place, systems) in FOUND.iter() {
         for (system, found) in SYSTEMS.iter().zip(systems) {
-            let named: Vec<(&str, State)> = found.iter().map(|(check, state, _)| (check.as_str(), *state)).collect();
+            let named: Vec<(&str, State)> = not_ok(found).collect();
             let is_of = |line: &&(&str, Option<Place>, &str, State)| {
                 (line.0.is_empty() || line.0 == *instance) && line.1.is_none_or(|wanted| wanted == *place)
             };
@@ -167,34 +169,35 @@ fn table() -> String {
     let mut text = String::from("| check |");
     PLACES.iter().for_each(|(_, heading)| text.push_str(&format!(" {heading} |")));
     text.push_str(&format!("\n|{}\n", "---|".repeat(1 + PLACES.len())));
-    let mut cells: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
+    // What is said in a cell that is not `ok`, and by which instances.
+    let mut cells: BTreeMap<(&str, usize), BTreeMap<String, Vec<&str>>> = BTreeMap::new();
     for (instance, place, [amazon, ubuntu]) in FOUND.iter() {
         let column = PLACES.iter().position(|(known, _)| known == place).unwrap();
-        for (check, state, _) in amazon.iter().chain(ubuntu) {
-            let has = |found: &Found| found.iter().any(|(name, ..)| name == check);
-            let system = match (has(amazon), has(ubuntu)) {
-                (true, true) => "",
-                (true, false) => " on Amazon Linux",
-                _ => " on Ubuntu",
-            };
-            let family = instance.split('.').next().unwrap();
-            let line = format!("{family} {state}{system}");
-            let cell = cells.entry((check, column)).or_default();
-            if !cell.contains(&line) {
-                cell.push(line);
-            }
+        let [amazon, ubuntu]: [BTreeMap<&str, State>; 2] = [amazon, ubuntu].map(|found| not_ok(found).collect());
+        let mut say = |check, said| {
+            cells.entry((check, column)).or_default().entry(said).or_default().push(instance);
+        };
+        for (check, state) in &amazon {
+            let both = ubuntu.get(check) == Some(state);
+            say(check, if both { state.to_string() } else { format!("{state} on Amazon Linux") });
+        }
+        for (check, state) in ubuntu.iter().filter(|(check, state)| amazon.get(*check) != Some(state)) {
+            say(check, format!("{state} on Ubuntu"));
         }
     }
     for check in &CHECKS {
         text.push_str(&format!("| `{}` |", check.name));
         for column in 0..PLACES.len() {
-            let said = cells.get(&(check.name, column));
-            let cell = match said {
+            let cell = match cells.get(&(check.name, column)) {
                 None => "ok".to_owned(),
-                Some(lines) if lines.len() == FAMILIES.len() => {
-                    lines[0].split_once(' ').map_or_else(String::new, |(_, state)| state.to_owned())
+                Some(lines) => {
+                    let all = lines.iter().find(|(_, by)| by.len() == INSTANCES.len());
+                    let some = lines.iter().map(|(said, by)| {
+                        let families: Vec<&str> = by.iter().map(|name| name.split('.').next().unwrap()).collect();
+                        format!("{} {said}", families.join(", "))
+                    });
+                    all.map_or_else(|| format!("ok; {}", some.collect::<Vec<_>>().join("; ")), |(said, _)| said.clone())
                 }
-                Some(lines) => format!("ok; {}", lines.join(", ")),
             };
             text.push_str(&format!(" {cell} |"));
         }
@@ -203,13 +206,39 @@ fn table() -> String {
     text
 }
 
-#[test]
-fn the_page_has_the_table() {
+/// What stands on the page between these two comments.
+#[track_caller]
+pub fn on_the_page(mark: &str, right: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/doctor/README.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let (_, rest) = page.split_once("<!-- instances -->\n").unwrap();
+    let (_, rest) = page.split_once(&format!("<!-- {mark} -->\n")).unwrap();
     let (stands, _) = rest.split_once("<!-- end -->").unwrap();
-    assert_eq!(stands, table(), "the page has another table; this one is right:\n\n{}", table());
+    assert_eq!(stands, right, "the page has another table; this one is right:\n\n{right}");
+}
+
+#[test]
+fn the_page_has_the_table() {
+    on_the_page("instances", &table());
+}
+
+/// With `GINLAB_TABLE=FILE` every finding is kept as CSV: instances x places x systems x checks, with the words that an operator reads.
+#[test]
+fn every_finding_can_be_kept() {
+    let field = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let mut text = String::from("instance,place,system,check,state,found\n");
+    for (instance, place, systems) in FOUND.iter() {
+        let (_, heading) = PLACES.iter().find(|(known, _)| known == place).unwrap();
+        for (system, found) in SYSTEMS.iter().zip(systems) {
+            for (check, state, words) in found {
+                let system = format!("{system:?}").to_lowercase();
+                text += &format!("{instance},{},{system},{check},{state},{}\n", field(heading), field(words));
+            }
+        }
+    }
+    assert_eq!(text.lines().count(), 1 + INSTANCES.len() * PLACES.len() * SYSTEMS.len() * CHECKS.len());
+    if let Some(file) = std::env::var_os("GINLAB_TABLE") {
+        std::fs::write(file, text).unwrap();
+    }
 }
 
 /// The figures of the model and of the instances are one set.

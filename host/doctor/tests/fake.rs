@@ -1,12 +1,13 @@
 //! A machine that tests take apart: a tree of files, and what it would answer.
 
-use super::super::trial::Trial;
+use super::super::trial::{Paces, Trial};
 use super::super::{Asked, GpuState, LinkErrors, Machine, Wanted};
 use ginlab_cuda::VisibleGpu;
 use ginlab_topology::pci::PciAddress;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub const FI_INFO: &str = include_str!("../../../tests/fixtures/p5/fi_info.yaml");
 pub const CARDS: u8 = 8;
@@ -22,6 +23,8 @@ pub struct Fake {
     pub wanted: Wanted,
     pub asked: Asked,
     pub no_listing: bool,
+    /// libfabric was built without CUDA: a listing that was kept cannot say so.
+    pub no_gpu_memory: bool,
 }
 
 pub fn address(bus: u8) -> PciAddress {
@@ -41,7 +44,13 @@ pub fn gpu_state(bus: u8) -> GpuState {
 }
 
 pub fn trial(gpu: bool, outcome: Result<(), String>) -> Trial {
-    Trial { rail: "rdmap16s0-rdm".into(), gpu, copied: false, outcome }
+    // By the card 185 us, as at 12 GB/s: staged, two copies more.
+    let paces = (gpu && outcome.is_ok()).then_some(paces(185, 270));
+    Trial { rail: "rdmap16s0-rdm".into(), gpu, copied: false, outcome, paces }
+}
+
+pub fn paces(by_rail: u64, staged: u64) -> Paces {
+    Paces { by_rail: Duration::from_micros(by_rail), staged: Duration::from_micros(staged) }
 }
 
 impl Fake {
@@ -71,6 +80,7 @@ impl Fake {
                         name: "NVIDIA B200".into(),
                         dma_buf: true,
                         gpu_direct_rdma: true,
+                        gpu_direct_virtual: true,
                         concurrent_managed: true,
                     })
                     .collect(),
@@ -84,7 +94,7 @@ impl Fake {
             trials: Some(vec![trial(false, Ok(())), trial(true, Ok(()))]),
         };
         let wanted = Wanted { developer: true, ..Wanted::default() };
-        let fake = Fake { folder, wanted, asked, no_listing: false };
+        let fake = Fake { folder, wanted, asked, no_listing: false, no_gpu_memory: false };
         for (path, text) in [
             (
                 "proc/self/limits",
@@ -223,6 +233,9 @@ impl Fake {
         machine.asked = self.asked.clone();
         if self.no_listing {
             machine.listing = Some(Err("libfabric: no libfabric.so.1".into()));
+        }
+        if let (true, Some(Ok(listing))) = (self.no_gpu_memory, &mut machine.listing) {
+            listing.domains.iter_mut().for_each(|domain| domain.cuda_memory = Some(false));
         }
         machine
     }

@@ -4,6 +4,7 @@
 
 mod clusters;
 mod fake;
+mod mistakes;
 
 use super::trial::Trial;
 use super::*;
@@ -103,6 +104,10 @@ const CASES: &[(&str, State, &str, Harm)] = &[
         "GPU memory (FI_HMEM) claimed, by CUDA copies of the provider: payloads in GPU memory are staged",
         copies,
     ),
+    ("rma", State::Warn, "2 MiB in 900 us, 270 staged through the host): no faster than through the host", |fake| {
+        let slow = Trial { paces: Some(fake::paces(900, 270)), ..trial(true, Ok(())) };
+        fake.asked.trials = Some(vec![trial(false, Ok(())), slow]);
+    }),
     ("gpu-register", State::Warn, "libfabric does not offer it", |fake| {
         fake.asked.trials = Some(vec![trial(false, Ok(()))]);
     }),
@@ -253,7 +258,7 @@ const CASES: &[(&str, State, &str, Harm)] = &[
 ];
 
 /// A provider that claims GPU memory and would copy it.
-fn copies(fake: &mut Fake) {
+pub fn copies(fake: &mut Fake) {
     let why =
         "rail efa:rdmap16s0-rdm: fi_setopt of FI_OPT_CUDA_API_PERMITTED to false failed: Operation not supported (95)";
     let copied = Trial { copied: true, ..trial(true, Err(why.into())) };
@@ -304,6 +309,18 @@ fn link_errors_that_do_not_grow_are_no_trouble() {
     fake.asked.gpus_later = Some((Duration::from_secs(9), errors(later)));
     let again = said(&fake, "nvlink");
     assert_eq!(again.state, State::Ok, "{again:?}");
+}
+
+/// A card far from the GPU may be slower than the host beside it: one that is faster shows that cards reach GPU memory.
+#[test]
+fn the_fastest_rail_says_which_way_the_bytes_took() {
+    let mut fake = Fake::healthy();
+    let far = Trial { paces: Some(fake::paces(400, 380)), ..trial(true, Ok(())) };
+    fake.asked.trials = Some(vec![trial(true, Ok(())), far]);
+    let said = said(&fake, "rma");
+    assert_eq!(said.state, State::Ok, "{said:?}");
+    let ending = "written without CUDA calls of the provider (2 MiB in 185 us, 270 staged through the host)";
+    assert!(said.found.ends_with(ending), "{said:?}");
 }
 
 #[test]

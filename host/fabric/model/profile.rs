@@ -70,7 +70,15 @@ impl Profile {
     /// # Errors
     /// What cannot be read in the data file.
     pub fn all() -> Result<BTreeMap<String, Profile>, String> {
-        toml::from_str(PROFILES).map_err(|error| format!("profiles.toml: {error}"))
+        Self::read(PROFILES).map_err(|error| format!("profiles.toml: {error}"))
+    }
+
+    /// The profiles of a text like profiles.toml.
+    ///
+    /// # Errors
+    /// What cannot be read, and where.
+    pub fn read(text: &str) -> Result<BTreeMap<String, Profile>, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
     }
 
     /// Rails that a GPU has for itself when all GPUs of the machine use theirs.

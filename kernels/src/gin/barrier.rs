@@ -3,7 +3,7 @@
 use super::report::{Call, NO_PE};
 use super::{Context, SIGNALS, Scope, Signal, USER_SIGNALS, World};
 use crate::ring::Status;
-use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
+use cuda_std::memory::{Word, add_relaxed_sys_u64, fence_acq_rel_sys, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 
 /// Teams of a world: [`TeamKind`].
 pub const TEAMS: usize = 3;
@@ -47,12 +47,14 @@ impl World {
     /// The number in the world of PE `pe` of a team, below its number of PEs. OpenSHMEM: `shmem_team_translate_pe`.
     #[inline(always)]
     pub fn pe_of(&self, team: &Team, pe: u32) -> u32 {
+        // Mostly without a division, which takes longer than what a barrier does besides.
+        let pe = if pe < team.pes { pe } else { pe % team.pes };
         if team.pes == self.pes {
             // All of them, in their order: nothing to look up.
-            return pe % team.pes;
+            return pe;
         }
-        // SAFETY: the host uploads as many entries as the teams have PEs; the remainder is below.
-        unsafe { *self.team_pes.add((team.first + pe % team.pes) as usize) }
+        // SAFETY: the host uploads as many entries as the teams have PEs; this one is below.
+        unsafe { *self.team_pes.add((team.first + pe) as usize) }
     }
 }
 
@@ -78,14 +80,47 @@ impl<S: Scope> Context<S> {
     pub fn barrier(&mut self, kind: TeamKind) -> Result<(), Status> {
         self.flush();
         self.scope.sync();
+        let team = self.world.team(kind);
+        if self.world.ring_count == 0 && team.pes <= ONE_ROUND {
+            self.meet_mapped(kind, &team);
+            return self.agreed();
+        }
         // Behind the barrier of the scope, so it stands for all of its threads; the signals below come after it.
         self.fenced();
         self.wait_for_tickets(Call::Barrier, NO_PE, 0);
-        let team = self.world.team(kind);
         if self.scope.leads() && team.pes > 1 {
             self.meet(kind, &team);
         }
         self.agreed()
+    }
+
+    /// As `meet`, where all heaps are mapped: the first threads tell one PE each, at once, and the first of them waits. Each fences for itself,
+    /// behind the barrier of the scope, so each of the signals stands for what all threads did before.
+    #[inline(always)]
+    fn meet_mapped(&mut self, kind: TeamKind, team: &Team) {
+        let flat = Signal(USER_SIGNALS + kind as u32 * ROUNDS + ROUNDS - 1);
+        let (others, lanes) = (team.pes - 1, self.scope.size());
+        let mut step = self.scope.rank();
+        // SAFETY: one word for each team.
+        let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
+        // Before the fence, which takes longer than this trip to memory: behind it the wait would begin a trip later.
+        let passed = if step == 0 { load_relaxed_gpu_u64(word) + 1 } else { 0 };
+        self.unfenced = false;
+        if step < others.max(1) {
+            fence_acq_rel_sys();
+            while step < others {
+                let pe = team.me + 1 + step;
+                let pe = self.world.pe_of(team, if pe < team.pes { pe } else { pe - team.pes });
+                let heap = self.heap_of(pe);
+                // SAFETY: every heap is mapped, and begins with the signals.
+                add_relaxed_sys_u64(unsafe { super::signal::signal_word(heap, flat) }, 1);
+                step += lanes;
+            }
+        }
+        if self.scope.leads() && others > 0 {
+            self.wait_signal(Call::Barrier, NO_PE, flat, passed * others as u64);
+            store_relaxed_gpu_u64(word, passed);
+        }
     }
 
     /// By one thread. A PE adds one to a signal of each it meets; the k-th barrier waits for k of everyone. A count may be made up by a

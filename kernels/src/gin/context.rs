@@ -21,7 +21,7 @@ pub struct Context<S> {
     /// The newest watermark that this thread has seen.
     pub(super) known: u64,
     /// Stores to other heaps that no fence stands behind.
-    unfenced: bool,
+    pub(super) unfenced: bool,
     /// The first reason that a call of this thread failed, or that the scope has agreed on.
     stop: u64,
     /// The PE that was asked for last, and where its heap is mapped.
@@ -132,7 +132,7 @@ impl<S: Scope> Context<S> {
             // SAFETY: as for `put_nbi`.
             unsafe {
                 let source = (heap + from.offset()) as *const u8;
-                copy(self.world.heap.add(to.offset() as usize), source, from.bytes(), rank, lanes);
+                copy(self.world.at(to.offset()), source, from.bytes(), rank, lanes);
             }
             return self.answer();
         }
@@ -145,7 +145,8 @@ impl<S: Scope> Context<S> {
     // --- waits -------------------------------------------------------------------------------------------------------
 
     /// Returns when all that this context has put, got and signalled is done: puts are visible at their targets to whoever is told
-    /// of it, and their sources may be written again. OpenSHMEM: `shmem_quiet`. (NCCL's `flush` promises the sources alone.)
+    /// of it, and their sources may be written again. It is told by calls of this context, or by another thread behind a fence of its own
+    /// (`fence` of its context, a release). OpenSHMEM: `shmem_quiet`. (NCCL's `flush` promises the sources alone.)
     ///
     /// # Errors
     /// The first failure of this context, or the reason that the wait ended.
@@ -176,16 +177,18 @@ impl<S: Scope> Context<S> {
         }
     }
 
-    /// All threads fence, since each may be the one that signals next, and each is behind all stores: a barrier of the scope stands
-    /// before and behind.
+    /// A barrier of the scope stands before and behind. Behind `fence` each thread may be the one that stores or signals next, so each
+    /// fences; `quiet` waits for the stores, which the fence of one does for all: fences are cumulative.
     #[inline(always)]
     #[track_caller]
     fn settle(&mut self, call: Call) -> Result<(), Status> {
         self.flush();
         self.scope.sync();
-        if self.unfenced || call == Call::Fence {
+        if call == Call::Fence {
             self.unfenced = false;
             fence_acq_rel_sys();
+        } else if self.unfenced {
+            self.fenced();
         }
         self.finish(call, NO_PE, 0)
     }
@@ -194,6 +197,11 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn finish(&mut self, call: Call, pe: u32, detail: u64) -> Result<(), Status> {
+        if self.world.ring_count == 0 {
+            // Nothing is waited for, and what a thread failed by alone its scope has agreed on in that call: there is no vote.
+            self.scope.sync();
+            return self.outcome();
+        }
         if self.batch.pending() > 0 {
             self.publish(call);
         }
@@ -206,6 +214,11 @@ impl<S: Scope> Context<S> {
     #[track_caller]
     pub(super) fn agreed(&mut self) -> Result<(), Status> {
         self.stop = self.scope.agree(self.stop);
+        self.outcome()
+    }
+
+    #[inline(always)]
+    fn outcome(&self) -> Result<(), Status> {
         if self.stop == 0 { Ok(()) } else { Err(Status(self.stop)) }
     }
 
@@ -223,8 +236,8 @@ impl<S: Scope> Context<S> {
 
     #[inline(always)]
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
-        if self.last > self.known && self.stop == 0 {
-            match self.ring.wait(self.last - 1) {
+        if self.world.ring_count != 0 && self.last > self.known && self.stop == 0 {
+            match self.ring.wait_apart(self.last - 1) {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),
             }
@@ -316,8 +329,7 @@ impl<S: Scope> Context<S> {
     pub(super) unsafe fn store_to(&mut self, heap: u64, to: u64, from: u64, bytes: u64) {
         // SAFETY: the caller's contract.
         unsafe {
-            let source = self.world.heap.add(from as usize);
-            copy((heap + to) as *mut u8, source, bytes, self.scope.rank(), self.scope.size());
+            copy((heap + to) as *mut u8, self.world.at(from), bytes, self.scope.rank(), self.scope.size());
         }
         self.stored();
     }

@@ -1,77 +1,185 @@
 //! Copies by the lanes of a scope: the loads and stores of a put over NVLink.
 
-use cuda_std::vector::{load_words, opaque_u64, store_words};
+use cuda_std::call::by_address;
+use cuda_std::vector::{fresh_u32, load_words, opaque_u64, store_words};
 
-/// Vectors of one lane under way.
-const UNROLL: usize = 8;
+/// Vectors of one lane under way, of few lanes and of many: a block fills its multiprocessor's way to memory with few of each thread.
+const DEEP: usize = 8;
+const WIDE: usize = 4;
+/// So many lanes are many.
+const MANY: u32 = 128;
 
 /// Copies `bytes`; this is lane `rank` of `lanes`, which all call it. Nothing is ordered.
 ///
 /// # Safety
 /// Both are valid for `bytes`, and do not overlap; nobody else writes either meanwhile.
-// Out of line: a kernel calls it in several places, and each copy of it takes the driver as long to compile as a kernel.
-#[inline(never)]
+#[inline(always)]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    // In place what is at most one access of each lane, which a call takes as long as, and what many lanes copy: 1024 threads take up to a
+    // microsecond to save what a call has to. (Addresses are made where they are used: before a loop they would be kept in local memory, and
+    // each acquire makes it miss.)
+    let (each, whole) = (fresh_u32(rank), to as u64 | from as u64 | bytes);
+    // SAFETY: the caller's contract; what is copied in place is whole accesses.
+    unsafe {
+        if whole.is_multiple_of(16) && bytes <= lanes as u64 * 16 {
+            one::<4>(to, from, bytes, each as u64 * 16);
+        } else if whole.is_multiple_of(16) && lanes >= MANY {
+            vectors::<4, WIDE>(to, from, bytes / 16, each, lanes);
+        } else if whole.is_multiple_of(8) && bytes <= lanes as u64 * 8 {
+            one::<2>(to, from, bytes, each as u64 * 8);
+        } else {
+            copy_apart(to, from, bytes, rank, lanes);
+        }
+    }
+}
+
+/// As [`copy`], by a call in any case.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub(super) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    let aligned = (to as u64 | from as u64).is_multiple_of(16);
+    let copy = if aligned { copy_by::<4, DEEP> } else { copy_any };
+    // SAFETY: the caller's contract.
+    unsafe { by_address(copy as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
+}
+
+/// `W` words from byte `at` on, where that is below `bytes`.
+///
+/// # Safety
+/// As [`copy`]; both are aligned for it.
+#[inline(always)]
+unsafe fn one<const W: usize>(to: *mut u8, from: *const u8, bytes: u64, at: u64) {
+    if at < bytes {
+        // SAFETY: the caller's contract.
+        unsafe { store_words(to.add(at as usize).cast(), load_words::<W>(from.add(at as usize).cast())) };
+    }
+}
+
+/// Of any length and alignment.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(never)]
+unsafe fn copy_any(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let alignment = to as u64 | from as u64;
-    let (rank, lanes) = (rank as u64, lanes as u64);
-    let behind = if alignment.is_multiple_of(16) {
-        // SAFETY: the caller's contract.
-        unsafe { vectors::<4>(to, from, bytes / 16, rank, lanes) };
-        bytes / 16 * 16
-    } else if alignment.is_multiple_of(4) {
-        // SAFETY: the caller's contract.
-        unsafe { vectors::<1>(to, from, bytes / 4, rank, lanes) };
-        bytes / 4 * 4
-    } else {
-        0
-    };
-    let mut at = behind + rank;
+    // SAFETY: the caller's contract, aligned as asked.
+    unsafe {
+        if alignment.is_multiple_of(8) {
+            copy_by::<2, WIDE>(to, from, bytes, rank, lanes);
+        } else if alignment.is_multiple_of(4) {
+            copy_by::<1, WIDE>(to, from, bytes, rank, lanes);
+        } else {
+            copy_bytes(to, from, 0, bytes, rank, lanes);
+        }
+    }
+}
+
+/// By vectors of `W` words, to which both are aligned. Out of line: a kernel calls it in several places, and each copy of it takes the driver as
+/// long to compile as a kernel.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(never)]
+unsafe fn copy_by<const W: usize, const UNROLL: usize>(
+    to: *mut u8,
+    from: *const u8,
+    bytes: u64,
+    rank: u32,
+    lanes: u32,
+) {
+    let width = 4 * W as u64;
+    // SAFETY: the caller's contract. (The last bytes first: so what they need is not kept while the others are copied.)
+    unsafe {
+        copy_bytes(to, from, bytes / width * width, bytes, rank, lanes);
+        vectors::<W, UNROLL>(to, from, bytes / width, rank, lanes);
+    }
+}
+
+/// From byte `first` on, one by one.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn copy_bytes(to: *mut u8, from: *const u8, first: u64, bytes: u64, rank: u32, lanes: u32) {
+    let mut at = first + rank as u64;
     while at < bytes {
         // SAFETY: below `bytes`.
         unsafe { to.add(at as usize).write(from.add(at as usize).read()) };
-        at += lanes;
+        at += lanes as u64;
     }
 }
 
 /// Whole vectors of `W` words; all loads of a round before its stores.
+///
+/// # Safety
+/// As [`copy`], of `count` vectors, for whose width both are aligned.
 #[inline(always)]
-unsafe fn vectors<const W: usize>(to: *mut u8, from: *const u8, count: u64, rank: u64, lanes: u64) {
+unsafe fn vectors<const W: usize, const UNROLL: usize>(
+    to: *mut u8,
+    from: *const u8,
+    count: u64,
+    rank: u32,
+    lanes: u32,
+) {
     let width = 4 * W as u64;
-    let step = opaque_u64(lanes * width);
-    let mut index = rank;
-    while index + (UNROLL as u64 - 1) * lanes < count {
+    let step = opaque_u64(lanes as u64 * width);
+    let (mut source, mut target) = (from as u64 + rank as u64 * width, to as u64 + rank as u64 * width);
+    let mut left = count;
+    while left >= UNROLL as u64 * lanes as u64 {
         let mut held = [[0; W]; UNROLL];
-        let mut source = from as u64 + index * width;
         for held in &mut held {
             // SAFETY: below `count`, the caller's contract.
             *held = unsafe { load_words(source as *const u32) };
             source = opaque_u64(source + step);
         }
-        let mut target = to as u64 + index * width;
         for held in &held {
             // SAFETY: as above.
             unsafe { store_words(target as *mut u32, *held) };
             target = opaque_u64(target + step);
         }
-        index += UNROLL as u64 * lanes;
+        left -= UNROLL as u64 * lanes as u64;
     }
-    // What is left is one more round, each access behind a condition: one wait for memory and not seven.
-    if index < count {
-        let mut held = [[0; W]; UNROLL];
-        for (round, held) in held.iter_mut().enumerate() {
-            let at = index + round as u64 * lanes;
-            if at < count {
-                // SAFETY: as above.
-                *held = unsafe { load_words((from as u64 + at * width) as *const u32) };
-            }
+    // What is left is one more round, each access behind a condition: one wait for memory and not seven. A short one has few conditions,
+    // since a block of 1024 threads spends more time on these than on the bytes.
+    let left = left as u32;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if left > 2 * lanes {
+            rest::<W, UNROLL>(target, source, (rank, left), lanes, step);
+        } else {
+            rest::<W, 2>(target, source, (rank, left), lanes, step);
         }
-        for (round, held) in held.iter().enumerate() {
-            let at = index + round as u64 * lanes;
-            if at < count {
-                // SAFETY: as above.
-                unsafe { store_words((to as u64 + at * width) as *mut u32, *held) };
-            }
+    }
+}
+
+/// Up to `N` vectors of this lane, those of number `index`, `index + lanes`, ... below `left`, `step` bytes apart.
+///
+/// # Safety
+/// As [`vectors`].
+#[inline(always)]
+unsafe fn rest<const W: usize, const N: usize>(
+    mut target: u64,
+    mut source: u64,
+    (index, left): (u32, u32),
+    lanes: u32,
+    step: u64,
+) {
+    let mut held = [[0; W]; N];
+    for (round, held) in held.iter_mut().enumerate() {
+        if index + round as u32 * lanes < left {
+            // SAFETY: the caller's contract.
+            *held = unsafe { load_words(source as *const u32) };
         }
+        source = opaque_u64(source + step);
+    }
+    for (round, held) in held.iter().enumerate() {
+        if index + round as u32 * lanes < left {
+            // SAFETY: as above.
+            unsafe { store_words(target as *mut u32, *held) };
+        }
+        target = opaque_u64(target + step);
     }
 }
 

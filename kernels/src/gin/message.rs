@@ -15,6 +15,7 @@ use super::wait::Limit;
 use super::{Context, Plain, Scope, Signal, Sym, Wanted};
 use crate::ring::Status;
 use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
+use cuda_std::vector::fresh_u32;
 
 /// Pairs that one thread looks for at a time.
 const UNDER_WAY: usize = 4;
@@ -52,7 +53,8 @@ impl Inbox {
     /// Where a sender's message of this round lies.
     #[inline(always)]
     pub(super) fn slot(&self, sender: u32, round: u32) -> u64 {
-        let number = sender as u64 * Inbox::ROUNDS + round as u64 % Inbox::ROUNDS;
+        // Made at each call: what a loop makes of its sender before it begins it keeps in local memory.
+        let number = fresh_u32(sender) as u64 * Inbox::ROUNDS + round as u64 % Inbox::ROUNDS;
         self.offset + number * 2 * self.capacity
     }
 }
@@ -98,8 +100,7 @@ impl<S: Scope> Context<S> {
         }
         self.scope.sync();
         let (bytes, lanes) = (from.bytes(), self.scope.size() as u64);
-        // SAFETY: the object is of this PE's heap.
-        let source = unsafe { self.world.heap.add(from.offset() as usize) };
+        let source = self.world.at(from.offset());
         let mut chunk = self.scope.rank() as u64;
         while chunk * 8 < bytes {
             // SAFETY: the chunk begins inside the object, and no more is read than it has.
@@ -123,13 +124,12 @@ impl<S: Scope> Context<S> {
     pub fn receive<T: Plain>(&mut self, inbox: Inbox, round: u32, to: Sym<T>, pe: u32) -> Result<(), Status> {
         let heap = self.begin(Call::Receive, pe, to.bytes(), to.bytes() <= inbox.capacity)?;
         let slot = inbox.slot(pe, round);
-        // SAFETY: both are of this PE's heap.
-        let (slot, target) = unsafe { (self.world.heap.add(slot as usize), self.world.heap.add(to.offset() as usize)) };
+        let (slot, target) = (self.world.at(slot), self.world.at(to.offset()));
         if heap == 0 {
             self.wait_message(inbox, round, pe);
             self.agreed()?;
             // SAFETY: as above; the message is there, and its sender does not write it again before the next round but one.
-            unsafe { super::copy::copy(target, slot, to.bytes(), self.scope.rank(), self.scope.size()) };
+            unsafe { super::copy::copy_apart(target, slot, to.bytes(), self.scope.rank(), self.scope.size()) };
         } else {
             // SAFETY: as above.
             unsafe { self.take_words(slot.cast(), target, to.bytes(), round, pe) };

@@ -51,6 +51,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use cuda_std::args;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64};
+use cuda_std::vector::{fresh_u32, fresh_u64};
 
 /// Signals of a world: programs' own from 0, and behind [`USER_SIGNALS`] those of barriers.
 pub const SIGNALS: u32 = crate::command::SIGNALS;
@@ -273,6 +274,12 @@ impl World {
         load_relaxed_gpu_u64(unsafe { &(*self.report).stop }) != 0
     }
 
+    /// Where an offset of this PE's heap is, made anew at each call (as in [`planes`](World::planes)).
+    #[inline(always)]
+    fn at(&self, offset: u64) -> *mut u8 {
+        (self.heap as u64 + fresh_u64(offset)) as *mut u8
+    }
+
     /// The word of this PE's heap for a signal.
     #[inline(always)]
     fn near(&self, signal: Signal) -> &Word {
@@ -283,8 +290,10 @@ impl World {
     /// The planes of a signal, for a wait.
     #[inline(always)]
     fn planes(&self, signal: Signal) -> Planes<'_> {
+        // Addresses are made here, at each wait: a loop that makes them once keeps them in local memory, and its acquires make them miss.
+        let (signal, paths) = (Signal(fresh_u32(signal.0)), fresh_u32(self.paths));
         // SAFETY: as `near`; the host's memory has a word for each signal too.
-        let far = (self.paths & World::BY_RAILS != 0).then(|| unsafe { &*self.far.add(signal.0 as usize) });
-        Planes { near: self.near(signal), far, mapped: self.paths & World::BY_MAPPING != 0 }
+        let far = (paths & World::BY_RAILS != 0).then(|| unsafe { &*self.far.add(signal.0 as usize) });
+        Planes { near: self.near(signal), far, mapped: paths & World::BY_MAPPING != 0 }
     }
 }

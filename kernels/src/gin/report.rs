@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::ring::Status;
+use cuda_std::call::by_address;
 use cuda_std::memory::{Word, compare_exchange_relaxed_gpu_u64, store_relaxed_sys_u64};
 use cuda_std::thread;
 
@@ -93,21 +94,29 @@ impl Failure {
     }
 }
 
-/// Notes a failure, unless there has been one. Out of line: it is seldom, and takes no registers from the calls.
-#[inline(never)]
+/// Notes a failure, unless there has been one.
+// By the parts that it needs: a context's world behind a pointer would take the whole context to local memory.
+#[inline(always)]
 pub(super) fn note(world: &World, stop: Status, failure: Failure) {
+    let Failure { call, pe, detail, seen, wanted } = failure;
+    by_address(keep as fn(_, _, _, _, _, _, _))(world.report, stop.0, call as u64, pe, detail, seen, wanted);
+}
+
+/// Out of line: it is seldom, and takes no registers from the calls.
+#[inline(never)]
+fn keep(report: *const Report, stop: u64, call: u64, pe: u32, detail: u64, seen: u64, wanted: u64) {
     // SAFETY: contract of the launch: the report is there while the grid runs.
-    let report = unsafe { &*world.report };
-    if compare_exchange_relaxed_gpu_u64(&report.stop, 0, stop.0) != 0 {
+    let report = unsafe { &*report };
+    if compare_exchange_relaxed_gpu_u64(&report.stop, 0, stop) != 0 {
         return;
     }
     // Read by the host once the grid has ended.
-    let pe = if failure.pe == NO_PE { 0 } else { failure.pe as u64 + 1 };
-    store_relaxed_sys_u64(&report.call, failure.call as u64);
+    let pe = if pe == NO_PE { 0 } else { pe as u64 + 1 };
+    store_relaxed_sys_u64(&report.call, call);
     store_relaxed_sys_u64(&report.pe, pe);
-    store_relaxed_sys_u64(&report.detail, failure.detail);
-    store_relaxed_sys_u64(&report.seen, failure.seen);
-    store_relaxed_sys_u64(&report.wanted, failure.wanted);
+    store_relaxed_sys_u64(&report.detail, detail);
+    store_relaxed_sys_u64(&report.seen, seen);
+    store_relaxed_sys_u64(&report.wanted, wanted);
     store_relaxed_sys_u64(&report.block, thread::block_idx_x() as u64);
     store_relaxed_sys_u64(&report.thread, thread::thread_idx_x() as u64);
 }

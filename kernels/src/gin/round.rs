@@ -17,6 +17,7 @@ use super::{Context, Plain, Scope, Signal, Sym, USER_SIGNALS, Wanted, World};
 use crate::command::Opcode;
 use crate::ring::producer::Behind;
 use crate::ring::{Ring, Status};
+use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_relaxed_gpu_u64, store_relaxed_gpu_u64};
 use cuda_std::thread;
 
@@ -140,7 +141,7 @@ impl<S: Scope> Context<S> {
         }
         let command = transfer(Opcode::PutSignal, to, from, bytes, pe, immediate(signal, Wanted::added(round)));
         let (sent, number) = (Sent::of(&self.world), number_of(signal, round));
-        let (stop, known) = wait_for_last(sent, number, 1, self.ring.role, self.known);
+        let (stop, known) = wait_for_last_apart(sent, number, 1, self.ring.role, self.known);
         self.known = known;
         let pushed =
             if stop == 0 { self.ring.push_apart(Behind::Payload, command.encode()) } else { Err(Status(stop)) };
@@ -162,12 +163,18 @@ impl<S: Scope> Context<S> {
             return;
         }
         let (sent, number) = (Sent::of(&self.world), number_of(signal, round));
-        let (stop, known) = wait_for_last(sent, number, count, self.ring.role, self.known);
+        let (stop, known) = wait_for_last_apart(sent, number, count, self.ring.role, self.known);
         self.known = known;
         if stop != 0 {
             self.fail(Status(stop), Failure::of(Call::Reclaim, pe, signal.0 as u64));
         }
     }
+}
+
+/// [`wait_for_last`] by address.
+#[inline(always)]
+fn wait_for_last_apart(sent: Sent, number: u32, count: u32, role: u32, known: u64) -> (u64, u64) {
+    by_address(wait_for_last as fn(_, _, _, _, _) -> _)(sent, number, count, role, known)
 }
 
 /// Waits until the puts in `count` words of one parity are complete, and clears the words. Whoever put them: this context, another one, a

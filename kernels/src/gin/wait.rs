@@ -3,6 +3,7 @@
 use super::World;
 use super::report::{Call, Failure, NO_PE};
 use crate::ring::Status;
+use cuda_std::call::by_address;
 use cuda_std::memory::{Word, load_acquire_sys_u64};
 use cuda_std::thread;
 
@@ -113,6 +114,7 @@ impl Planes<'_> {
             }
             thread::relax();
         }
+        let wait_long = by_address(wait_long as fn(&_, Option<&_>, _, _, _, &_) -> _);
         let stop = wait_long(self.near, self.far, self.mapped, wanted, timeout_ns, abort);
         if stop == 0 { Ok(()) } else { Err((Status(stop), self.sum())) }
     }

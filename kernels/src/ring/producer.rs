@@ -5,6 +5,7 @@
 
 use super::{Observe, Ring, Status, parity};
 use crate::command::{COMMAND_WORDS, Command};
+use cuda_std::call::by_address;
 use cuda_std::memory::{Word, WordPair, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, store_relaxed_sys_v2_u64};
 use cuda_std::warp;
 
@@ -62,6 +63,7 @@ impl Ring {
         // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
         // lie in local memory, where each acquire makes its fields miss.
         let copy = core::hint::black_box(*self);
+        let push_copy = by_address(push_copy as fn(_, _, _) -> _);
         let (pushed, free_below) = push_copy(copy, words, behind);
         self.free_below = free_below;
         pushed

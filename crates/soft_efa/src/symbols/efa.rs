@@ -5,7 +5,7 @@ use crate::completions;
 use crate::context::{Context, Handle, refuse};
 use crate::machine::Machine;
 use crate::queue::RECEIVE_PIECES;
-use crate::request::{INLINE, SEND_PIECES};
+use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
@@ -24,8 +24,10 @@ pub unsafe extern "C" fn efadv_query_device(
 ) -> c_int {
     // SAFETY: one of ours.
     let spec = &unsafe { Context::of(context) }.machine.spec;
-    let mut caps =
-        EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
+    let mut caps = EFADV_DEVICE_ATTR_CAPS_RDMA_READ
+        | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY
+        | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID
+        | EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
     if spec.writes {
         caps |= EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE | EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV;
     }
@@ -35,8 +37,8 @@ pub unsafe extern "C" fn efadv_query_device(
         max_rq_wr: spec.receives,
         max_sq_sge: SEND_PIECES as u16,
         max_rq_sge: RECEIVE_PIECES as u16,
-        inline_buf_size: INLINE as u16,
-        reserved: [0; 2],
+        inline_buf_size: SHORT_INLINE as u16,
+        inline_buf_size_ex: INLINE as u16,
         device_caps: caps,
         max_rdma_size: TRANSFER,
     };
@@ -78,20 +80,32 @@ pub unsafe extern "C" fn efadv_query_mr(_: *mut ibv_mr, attributes: *mut efadv_m
     unsafe { answer(&std::mem::zeroed(), attributes, bytes) }
 }
 
-/// A completion queue of EFA's.
+/// A completion queue of EFA's. In memory of a device that a dma-buf stands for there can be none: this card's entries are written by a CPU.
 ///
 /// # Safety
-/// See [`crate::ibv_get_device_list`].
+/// See [`crate::ibv_get_device_list`]; `efa` is null or C's, with so many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efadv_create_cq(
     context: *mut ibv_context,
     attributes: *mut ibv_cq_init_attr_ex,
     efa: *mut efadv_cq_init_attr,
-    _: u32,
+    bytes: u32,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: null or C's.
-    if unsafe { efa.as_ref() }.is_some_and(|efa| efa.comp_mask != 0) {
-        return refuse(libc::EOPNOTSUPP);
+    if !efa.is_null() {
+        // SAFETY: C's; the first member is in every form of it.
+        if unsafe { (*efa).comp_mask } != 0 {
+            return refuse(libc::EINVAL);
+        }
+        // SAFETY: C's, as long as it says.
+        let has_flags = bytes as usize >= std::mem::offset_of!(efadv_cq_init_attr, ext_mem_dmabuf);
+        // SAFETY: as above.
+        if has_flags && u32::try_from(unsafe { (*efa).flags }) == Ok(EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF) {
+            eprintln!(
+                "soft_efa: a completion queue in a dma-buf: cards in software write theirs into this process's memory, which a GPU \
+                 can map (efadv_query_cq)"
+            );
+            return refuse(libc::EOPNOTSUPP);
+        }
     }
     // SAFETY: one of ours, and C's.
     unsafe { completions::create(context, attributes) }

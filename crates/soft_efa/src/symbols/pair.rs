@@ -4,12 +4,13 @@ use crate::abi::*;
 use crate::address::queue_name;
 use crate::completions::Completions;
 use crate::context::{Context, PAIRS, refuse};
+use crate::engine;
 use crate::keeper;
 use crate::locked;
 use crate::origin::Origin;
 use crate::pair::Pair;
 use crate::queue::{GONE, Page, READY, RECEIVE_PIECES};
-use crate::request::{INLINE, SEND_PIECES};
+use crate::request::{INLINE, SEND_PIECES, SHORT_INLINE};
 use crate::session;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -29,7 +30,16 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     // SAFETY: the caller's contract.
     let (context, attributes) = unsafe { (Context::of(context), &*attributes) };
     let (spec, cap) = (&context.machine.spec, &attributes.cap);
-    let fits = cap.max_send_wr <= spec.depth
+    let flags_end = std::mem::offset_of!(efadv_qp_init_attr, flags) + size_of::<u16>();
+    // SAFETY: as long as C says it is. Older headers have zeros there.
+    let flags = u32::from(if efa.is_null() || (bytes as usize) < flags_end { 0 } else { unsafe { (*efa).flags } });
+    let inline_writes = flags & EFADV_QP_FLAGS_INLINE_WRITE != 0;
+    if inline_writes && !spec.writes {
+        return refuse(libc::EOPNOTSUPP);
+    }
+    // A card's memory for requests has one size: of those that are twice as long it takes half as many.
+    let depth = if inline_writes || cap.max_inline_data as usize > SHORT_INLINE { spec.depth / 2 } else { spec.depth };
+    let fits = cap.max_send_wr <= depth
         && cap.max_recv_wr <= spec.receives
         && cap.max_send_sge as usize <= SEND_PIECES
         && cap.max_recv_sge as usize <= RECEIVE_PIECES
@@ -43,10 +53,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     if !fits || attributes.send_cq.is_null() || attributes.recv_cq.is_null() {
         return refuse(libc::EINVAL);
     }
-    let flags_end = std::mem::offset_of!(efadv_qp_init_attr, flags) + size_of::<u16>();
-    // SAFETY: as long as C says it is. Older headers have zeros there.
-    let flags = if efa.is_null() || (bytes as usize) < flags_end { 0 } else { unsafe { (*efa).flags } };
-    let solicited = u32::from(flags) & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 0;
+    let solicited = flags & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 0;
     let mut pairs = locked(&context.pairs);
     let Some(low) = pairs.iter().position(Option::is_none) else { return refuse(libc::ENOMEM) };
     let made = Page::new(cap.max_recv_wr, context.number, domain.handle, solicited).and_then(|mut page| {
@@ -78,8 +85,8 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
     (base.send_cq, base.recv_cq) = (attributes.send_cq, attributes.recv_cq);
     (base.qp_num, base.state, base.qp_type) = (number, IBV_QPS_RESET, attributes.qp_type);
     session::install(&mut verbs, spec.writes);
-    let origin = Arc::new(Origin { context, page, number });
-    let pair = Pair::new(verbs, origin, cap.max_send_wr.max(1), cap.max_recv_wr);
+    let origin = Arc::new(Origin { context, page, number, counters: Default::default() });
+    let pair = Pair::new(verbs, origin, *cap, inline_writes);
     keeper::add(pair.sender.clone());
     let pair = Box::into_raw(Box::new(pair));
     // SAFETY: the queues are C's, of the same card, and live longer than the pair.
@@ -101,6 +108,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
         let this = Pair::of(pair);
+        engine::forget_pair(pair.cast());
         keeper::remove(&this.sender);
         this.origin.page.state().store(GONE, Ordering::Release);
         locked(&this.sender).flush();
@@ -142,6 +150,9 @@ pub unsafe extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_q
         unsafe { state.write(next) };
         if next == IBV_QPS_RTR {
             this.origin.page.state().store(READY, Ordering::Release);
+        }
+        if next == IBV_QPS_RTS {
+            this.is_sending.store(true, Ordering::Release);
         }
     }
     0

@@ -1,0 +1,104 @@
+//! The rules of the queues, for any count, depth, batch; and that no words make a reader panic.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use efa_queue::request::{self, Body, Head, Malformed, Request, To};
+use efa_queue::rules::{self, Refused};
+use efa_queue::{Completion, Local, Receive};
+use proptest::prelude::*;
+
+fn depth() -> impl Strategy<Value = u32> {
+    (1u32..=15).prop_map(|power| 1 << power)
+}
+
+proptest! {
+    #[test]
+    fn a_slot_changes_its_phase_with_each_lap_and_only_then(count in 0u64..1 << 40, depth in depth()) {
+        let next = count + u64::from(depth);
+        prop_assert_eq!(rules::slot(count, depth), rules::slot(next, depth));
+        prop_assert!(rules::slot(count, depth) < depth);
+        prop_assert_ne!(rules::send_phase(count, depth), rules::send_phase(next, depth));
+        prop_assert_ne!(rules::send_phase(count, depth), rules::completion_phase(count, depth));
+        let same_lap = (count + 1) % u64::from(depth) != 0;
+        prop_assert_eq!(rules::send_phase(count, depth) == rules::send_phase(count + 1, depth), same_lap);
+        prop_assert!(!rules::send_phase(count % u64::from(depth), depth), "0 in the first lap");
+    }
+
+    #[test]
+    fn a_doorbell_of_16_or_32_bits_says_the_count(seen in 0u64..1 << 40, batch in 0u32..64, depth in depth(), short in any::<bool>()) {
+        let batch = batch.min(depth - 1);
+        let bell = rules::doorbell(seen + u64::from(batch));
+        let bell = if short { bell & 0xffff } else { bell };
+        prop_assert_eq!(rules::rung(seen, seen, bell, depth, depth - 1), Ok(seen + u64::from(batch)));
+        if batch > 0 {
+            prop_assert_eq!(rules::rung(seen, seen, bell, depth, batch - 1), Err(Refused::Batch(batch)));
+            let back = rules::doorbell(seen.wrapping_sub(u64::from(batch)));
+            prop_assert_eq!(rules::rung(seen, seen, back, depth, depth - 1), Err(Refused::Back(batch)));
+            let (ended, full) = (seen.saturating_sub(u64::from(depth)), seen + u64::from(batch) - seen.saturating_sub(u64::from(depth)));
+            let too_many = if full > u64::from(depth) { Err(Refused::Depth(full as u32)) } else { Ok(seen + u64::from(batch)) };
+            prop_assert_eq!(rules::rung(seen, ended, bell, depth, depth - 1), too_many);
+        }
+    }
+
+    #[test]
+    fn counters_of_31_bits_are_compared_by_their_difference(count in 0u64..1 << 40, late in 0u64..1 << 20) {
+        let counter = count & rules::COUNTER_MASK;
+        prop_assert_eq!(rules::behind(count + late, counter), late);
+        prop_assert!(rules::has_reached(counter, count));
+        prop_assert!(rules::has_reached((counter + late) & rules::COUNTER_MASK, count));
+        prop_assert_eq!(rules::has_reached(counter, count + late), late == 0);
+    }
+
+    #[test]
+    fn no_words_make_a_reader_panic_and_what_it_reads_is_what_was_written(words in proptest::collection::vec(any::<u64>(), 0..20)) {
+        let read = Request::decode(&words);
+        prop_assert!(words.len() == 8 || words.len() == 16 || read == Err(Malformed::NotARequest));
+        let _ = Completion::decode(&words);
+        if let [first, second, ..] = words[..] && let Some(receive) = Receive::decode([first, second]) {
+            prop_assert_eq!(receive.words(), [first, second]);
+        }
+    }
+}
+
+#[test]
+fn each_wrong_bit_of_what_must_be_so_is_refused() {
+    let head =
+        Head { id: 0x1234_5678, phase: true, to: To { handle: 1, pair: 2, key: 3 }, immediate: Some(4), hints: 0 };
+    let words = request::write(&head, Local { address: 9, length: 64, key: 5 }, 6, 7);
+    for bit in 0..512 {
+        let mut bent = words;
+        bent[bit / 64] ^= 1 << (bit % 64);
+        match Request::decode(&bent) {
+            // Whatever is read says the bit: no field is lost.
+            Ok(Request { head, body: Body::Memory(local, there), operation: efa_queue::Operation::Write }) => {
+                let mut again = request::write(&head, local, there.address, there.key);
+                again[0] = again[0] & !(1 << 28) | bent[0] & 1 << 28;
+                if head.immediate.is_none() {
+                    again[1] |= bent[1] & 0xffff_ffff;
+                }
+                assert_eq!(again, bent, "bit {bit}");
+            }
+            Ok(_) => assert!((16..20).contains(&bit), "bit {bit} made another operation"),
+            Err(_) => {
+                let fixed = [16..20, 21..24, 25..28, 29..32, 48..64].iter().any(|range| range.contains(&bit));
+                let reserved = (114..128).contains(&bit) || (160..208).contains(&bit) || (440..448).contains(&bit);
+                let lengths = (256..288).contains(&bit) || (384..416).contains(&bit);
+                assert!(fixed || reserved || lengths, "bit {bit} is no rule");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_batch_is_the_cards_in_slots_and_never_the_whole_queue() {
+    assert_eq!(rules::max_batch(16, 64, 4096), 16);
+    assert_eq!(rules::max_batch(16, 128, 4096), 8);
+    assert_eq!(rules::max_batch(0, 64, 4096), 4095);
+    assert_eq!(rules::max_batch(64, 64, 32), 31);
+}
+
+#[test]
+fn a_completion_doorbell_has_its_fields() {
+    assert_eq!(rules::completion_doorbell(0x1_2345, 5, true), 0x2345 | 1 << 29 | 1 << 31);
+    assert_eq!(rules::completion_doorbell(3, 2, false), 3 | 2 << 29);
+}

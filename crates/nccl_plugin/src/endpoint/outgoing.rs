@@ -1,0 +1,442 @@
+//! From operations to slots on the rails.
+
+use super::{Driven, Endpoint, LANDING, OUTGOING};
+use crate::coll::{Operation, Place, Request, Source, What, locked, now_ns};
+use crate::copies::Queue;
+use crate::record::Entry;
+use crate::settings::Fault;
+use crate::wire::{HEADER, Header, Kind, Layout, NAMES};
+use cuda_std::memory::load_acquire_host_u64;
+use ginlab_fabric::Rail;
+use kernels::command::{Command, Opcode, signal_immediate};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Bytes that are taken for one peer before those that are ready are posted: the first of a long put shall not wait for its last.
+const FILL_AT_ONCE: usize = 128 << 10;
+
+/// An operation whose slots are being filled.
+struct Sending {
+    operation: Operation,
+    number: u64,
+    parts: u32,
+    next: u32,
+}
+
+/// A slot that is on its way, and who is told when it has gone.
+pub(super) struct Part {
+    peer: usize,
+    slot: usize,
+    bytes: usize,
+    request: Option<Arc<Request>>,
+    note: Option<Box<Entry>>,
+}
+
+/// A slot of ours at a peer.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// Its write is complete here.
+    gone: bool,
+    /// The peer is done with it.
+    returned: bool,
+}
+
+/// One peer.
+struct Peer {
+    queue: VecDeque<Sending>,
+    free: VecDeque<usize>,
+    slots: Vec<Slot>,
+    /// How often each has been given back.
+    returns: Vec<u64>,
+    operations: u64,
+}
+
+/// A get that has not been answered in full.
+pub(super) struct Wanted {
+    request: Arc<Request>,
+    left: u64,
+    note: Option<Box<Entry>>,
+    peer: usize,
+}
+
+/// See the module.
+pub(super) struct Outgoing {
+    peers: Vec<Peer>,
+    /// Slots whose bytes come out of a GPU, by mark.
+    copying: VecDeque<(u64, Part)>,
+    /// Slots that are filled.
+    ready: VecDeque<Part>,
+    /// Slots of peers that we are done with.
+    returning: VecDeque<(usize, usize)>,
+    /// By ticket.
+    flights: VecDeque<(u64, Part)>,
+    gets: HashMap<u64, Wanted>,
+    last_get: u64,
+    /// Slots for this rank itself.
+    pub own: Vec<usize>,
+}
+
+impl Outgoing {
+    pub fn new(layout: Layout) -> Outgoing {
+        let peer = || Peer {
+            queue: VecDeque::new(),
+            free: (0..layout.slots).collect(),
+            slots: vec![Slot::default(); layout.slots],
+            returns: vec![0; layout.slots],
+            operations: 0,
+        };
+        Outgoing {
+            peers: (0..layout.ranks).map(|_| peer()).collect(),
+            copying: VecDeque::new(),
+            ready: VecDeque::new(),
+            returning: VecDeque::new(),
+            flights: VecDeque::new(),
+            gets: HashMap::new(),
+            last_get: 0,
+            own: Vec::new(),
+        }
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.copying.is_empty()
+            && self.ready.is_empty()
+            && self.returning.is_empty()
+            && self.flights.is_empty()
+            && self.gets.is_empty()
+            && self.peers.iter().all(|peer| peer.queue.is_empty())
+    }
+
+    /// What waits, for messages.
+    pub fn state(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        for (rank, peer) in self.peers.iter().enumerate() {
+            let gone = peer.slots.len() - peer.free.len();
+            if !peer.queue.is_empty() {
+                parts.push(format!(
+                    "{} operations to rank {rank} wait for a slot there ({gone} are in use)",
+                    peer.queue.len()
+                ));
+            } else if gone > 0 {
+                parts.push(format!("{gone} slots are with rank {rank}"));
+            }
+        }
+        if let Some(first) = self.gets.values().next() {
+            parts.push(format!("{} gets wait, one for {} B of rank {}", self.gets.len(), first.left, first.peer));
+        }
+        parts
+    }
+
+    /// We are done with a peer's slot.
+    pub fn give_back(&mut self, peer: usize, slot: usize) {
+        self.returning.push_back((peer, slot));
+    }
+
+    /// Bytes of an answer are in memory; at the last, the get is complete.
+    pub fn answered(&mut self, get: u64, bytes: u64) -> Option<Wanted> {
+        let wanted = self.gets.get_mut(&get)?;
+        wanted.left = wanted.left.saturating_sub(bytes);
+        if wanted.left == 0 { self.gets.remove(&get) } else { None }
+    }
+
+    fn free(&mut self, peer: usize, slot: usize, change: impl FnOnce(&mut Slot)) {
+        let Some(of) = self.peers.get_mut(peer) else { return };
+        let state = &mut of.slots[slot];
+        change(state);
+        if state.gone && state.returned {
+            *state = Slot::default();
+            of.free.push_back(slot);
+        }
+    }
+
+    /// This rank is done with a slot for itself.
+    pub fn own_is_done(&mut self, me: usize, slot: usize) {
+        self.free(me, slot, |slot| (slot.gone, slot.returned) = (true, true));
+    }
+}
+
+impl Wanted {
+    /// Its bytes are where they were wanted.
+    pub fn complete(self) -> Option<Entry> {
+        self.request.part_is_done();
+        self.note.map(|mut note| {
+            note.done_ns = now_ns();
+            *note
+        })
+    }
+}
+
+impl<R: Rail> Endpoint<R> {
+    /// Takes what NCCL has asked for.
+    pub(super) fn accept(&mut self) -> Result<bool, String> {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        self.coll.take(&mut fresh);
+        let any = !fresh.is_empty();
+        if any && self.is_quiet() {
+            // What was idle for long is not stalled.
+            self.clock.moved();
+        }
+        for operation in fresh.drain(..) {
+            match self.fault() {
+                Some(Fault::Error(number)) => {
+                    return Err(format!("injected fault: operation {number}, to rank {}", operation.peer));
+                }
+                Some(Fault::Lost(_)) => continue,
+                Some(Fault::Dead(_)) => {
+                    self.dead = true;
+                    break;
+                }
+                None => {}
+            }
+            {
+                let mut counts = locked(&self.coll.counts);
+                match &operation.what {
+                    What::Put { bytes, signal, .. } => {
+                        counts.put(operation.peer, *bytes, signal.map(|signal| signal.add));
+                    }
+                    What::Get { bytes, .. } => counts.get(operation.peer, *bytes),
+                    What::Answer { .. } => {}
+                }
+            }
+            self.enqueue(operation);
+        }
+        self.fresh = fresh;
+        Ok(any)
+    }
+
+    /// Puts it behind the others to that peer.
+    pub(super) fn enqueue(&mut self, operation: Operation) {
+        let room = self.layout.room as u64;
+        let parts = match operation.what {
+            What::Put { bytes, .. } | What::Answer { bytes, .. } => bytes.div_ceil(room).max(1) as u32,
+            What::Get { .. } => 1,
+        };
+        if let Some(peer) = self.out.peers.get_mut(operation.peer) {
+            peer.operations += 1;
+            peer.queue.push_back(Sending { number: peer.operations, operation, parts, next: 0 });
+        }
+    }
+
+    /// Fills slots that are free.
+    pub(super) fn fill(&mut self) -> Result<bool, String> {
+        let mut moved = false;
+        for peer in 0..self.layout.ranks {
+            let mut filled = 0;
+            while filled < FILL_AT_ONCE
+                && !self.out.peers[peer].queue.is_empty()
+                && let Some(slot) = self.out.peers[peer].free.pop_front()
+            {
+                filled += self.fill_slot(peer, slot)?.max(1 << 10);
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Fills one; how many bytes it holds.
+    fn fill_slot(&mut self, peer: usize, slot: usize) -> Result<usize, String> {
+        let target = self.slot(true, peer, slot);
+        let room = self.layout.room as u64;
+        let traces = self.coll.settings.trace > 0;
+        let Outgoing { peers, gets, last_get, .. } = &mut self.out;
+        let queue = &mut peers[peer].queue;
+        let Some(sending) = queue.front_mut() else { return Ok(0) };
+        let Sending { operation, number, parts, next } = sending;
+        let start = u64::from(*next) * room;
+        let mut header = Header {
+            kind: Kind::Put,
+            signals: false,
+            strong: false,
+            context: operation.context,
+            bytes: 0,
+            number: *number,
+            parts: *parts,
+            at: Place::default(),
+            then: Place::default(),
+            add: 0,
+            total: 0,
+            get: 0,
+            at_ns: operation.at_ns,
+        };
+        *next += 1;
+        let last = *next == *parts;
+        let mut note = (traces && last).then(|| {
+            Box::new(Entry {
+                kind: "put",
+                peer,
+                number: *number,
+                context: operation.context,
+                bytes: 0,
+                asked_ns: operation.at_ns,
+                done_ns: 0,
+                signal: None,
+            })
+        });
+        let mut source: Option<Source> = None;
+        let mut request = Some(operation.request.clone());
+        match operation.what {
+            What::Put { from, bytes, to, signal } => {
+                let length = room.min(bytes - start.min(bytes));
+                (header.bytes, header.total) = (length as u32, bytes);
+                header.at = Place { region: to.region, offset: to.offset + start };
+                if let Some(signal) = signal {
+                    (header.signals, header.strong) = (true, signal.strong);
+                    (header.then, header.add) = (signal.at, signal.add);
+                }
+                if let Some(note) = &mut note {
+                    note.bytes = bytes;
+                    note.signal = signal.map(|signal| (signal.at.region, signal.at.offset, 0));
+                }
+                source = Some(Source { address: from.address + start, ..from });
+            }
+            What::Answer { from, bytes, to, get } => {
+                let length = room.min(bytes - start.min(bytes));
+                (header.kind, header.bytes, header.total, header.get) = (Kind::Answer, length as u32, bytes, get);
+                header.at = Place { region: to.region, offset: to.offset + start };
+                source = Some(Source { address: from.address + start, ..from });
+                (request, note) = (None, None);
+            }
+            What::Get { from, bytes, to } => {
+                *last_get += 1;
+                (header.kind, header.total, header.get) = (Kind::Get, bytes, *last_get);
+                (header.at, header.then) = (from, to);
+                if let Some(note) = &mut note {
+                    (note.kind, note.bytes) = ("get", bytes);
+                }
+                // It is complete when the answer is here.
+                let wanted = Wanted { request: operation.request.clone(), left: bytes, note: note.take(), peer };
+                gets.insert(*last_get, wanted);
+                request = None;
+            }
+        }
+        if last {
+            queue.pop_front();
+        }
+        // SAFETY: a slot of ours that nobody uses: its last write is complete and the peer is done with it.
+        unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
+        let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, request, note };
+        let body = target.wrapping_add(HEADER);
+        match source {
+            Some(source) if header.bytes > 0 && source.cuda => {
+                // SAFETY: NCCL's memory, inside a region that was checked when it was asked for and is there until its request is
+                // complete; the slot is ours until then.
+                unsafe { self.copies.take_out(body as u64, source.address, header.bytes as usize, false) }
+                    .map_err(|why| format!("reading {} B for rank {peer}: {why}", header.bytes))?;
+                let mark = self.copies.mark(Queue::Out)?;
+                self.out.copying.push_back((mark, part));
+            }
+            Some(source) if header.bytes > 0 => {
+                // SAFETY: as above, of the host's memory.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(source.address as *const u8, body, header.bytes as usize);
+                }
+                self.out.ready.push_back(part);
+            }
+            _ => self.out.ready.push_back(part),
+        }
+        Ok(header.bytes as usize)
+    }
+
+    /// Slots whose bytes have come out of the GPU.
+    pub(super) fn copied_out(&mut self) -> Result<bool, String> {
+        if self.out.copying.is_empty() {
+            return Ok(false);
+        }
+        let passed = self.copies.passed(Queue::Out)?;
+        let mut moved = false;
+        while self.out.copying.front().is_some_and(|(mark, _)| *mark <= passed)
+            && let Some((_, part)) = self.out.copying.pop_front()
+        {
+            self.out.ready.push_back(part);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Hands slots to the engine as far as it has room: first those that go back.
+    pub(super) fn post(&mut self) -> Result<(), String> {
+        let me = self.coll.rank;
+        while self.engine.room() > 0
+            && let Some((peer, slot)) = self.out.returning.pop_front()
+        {
+            let immediate = signal_immediate(NAMES as u32 + self.layout.name(me, slot), 1);
+            let command = Command { peer: peer as u32, immediate, ..command(Opcode::Signal) };
+            self.engine.submit(&command).map_err(|error| error.to_string())?;
+        }
+        while self.engine.room() > 0
+            && let Some(part) = self.out.ready.pop_front()
+        {
+            if part.peer == me {
+                // Its bytes stay where they are.
+                self.out.own.push(part.slot);
+                finish(part, &self.coll);
+                continue;
+            }
+            let command = Command {
+                source_region: OUTGOING,
+                source_offset: self.layout.header(part.peer, part.slot) as u64,
+                destination_region: LANDING,
+                destination_offset: self.layout.header(me, part.slot) as u64,
+                bytes: part.bytes as u64,
+                peer: part.peer as u32,
+                immediate: signal_immediate(self.layout.name(me, part.slot), 1),
+                ..command(Opcode::PutSignal)
+            };
+            let ticket = self.engine.submit(&command).map_err(|error| error.to_string())?;
+            self.out.flights.push_back((ticket, part));
+        }
+        Ok(())
+    }
+
+    /// Looks which slots of ours have been given back.
+    pub(super) fn slots_returned(&mut self) {
+        for peer in 0..self.layout.ranks {
+            for slot in 0..self.layout.slots {
+                let word = &self.words[NAMES + self.layout.name(peer, slot) as usize];
+                let value = load_acquire_host_u64(word);
+                if value != self.out.peers[peer].returns[slot] {
+                    self.out.peers[peer].returns[slot] = value;
+                    self.out.free(peer, slot, |slot| slot.returned = true);
+                }
+            }
+        }
+    }
+
+    /// Writes that are complete.
+    pub(super) fn complete(&mut self) -> bool {
+        let watermark = self.engine.watermark();
+        let mut moved = false;
+        while self.out.flights.front().is_some_and(|(ticket, _)| *ticket < watermark)
+            && let Some((_, part)) = self.out.flights.pop_front()
+        {
+            self.out.free(part.peer, part.slot, |slot| slot.gone = true);
+            finish(part, &self.coll);
+            moved = true;
+        }
+        moved
+    }
+}
+
+/// The part has gone: who asked for it may use its source again.
+fn finish(part: Part, coll: &crate::coll::Coll) {
+    if let Some(mut note) = part.note {
+        note.done_ns = now_ns();
+        locked(&coll.counts).note(*note);
+    }
+    if let Some(request) = part.request {
+        request.part_is_done();
+    }
+}
+
+/// A command that names nothing yet.
+fn command(opcode: Opcode) -> Command {
+    Command {
+        opcode,
+        source_region: 0,
+        source_offset: 0,
+        destination_region: 0,
+        destination_offset: 0,
+        bytes: 0,
+        peer: 0,
+        immediate: 0,
+    }
+}

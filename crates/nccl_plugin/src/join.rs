@@ -1,0 +1,234 @@
+//! How ranks find each other: NCCL carries 128 bytes from each to all, and ginlab's bootstrap does the rest.
+
+use crate::abi::HANDLE_BYTES;
+use crate::coll::Coll;
+use crate::copies::{Copies, NoCopies};
+use crate::cuda::{Context, CudaCopies};
+use crate::endpoint::{Card, Driven, Endpoint};
+use crate::pool::Seat;
+use crate::settings::Settings;
+use crate::wire::Layout;
+use ginlab_bootstrap::{Bootstrap, Options, random_token};
+use ginlab_cuda::Device;
+use ginlab_fabric::chosen::BareWrites;
+use ginlab_fabric::libfabric::RailOptions;
+use ginlab_fabric::{Chosen, FabricError, Rail, TakesRails};
+use ginlab_proxy::choose_rails;
+use ginlab_proxy::signal_order::unpolled;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MAGIC: [u8; 8] = *b"ginlab01";
+/// Addresses that a handle has room for.
+const ADDRESSES: usize = 8;
+
+/// By which the others find a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handle {
+    port: u16,
+    token: String,
+    addresses: Vec<Ipv4Addr>,
+}
+
+impl Handle {
+    fn encode(&self) -> [u8; HANDLE_BYTES] {
+        let mut out = [0; HANDLE_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&self.port.to_le_bytes());
+        out[10] = self.addresses.len().min(ADDRESSES) as u8;
+        out[16..48].copy_from_slice(self.token.as_bytes());
+        for (index, address) in self.addresses.iter().take(ADDRESSES).enumerate() {
+            out[48 + index * 4..52 + index * 4].copy_from_slice(&address.octets());
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8; HANDLE_BYTES]) -> Option<Handle> {
+        let count = usize::from(bytes[10]);
+        if bytes[..8] != MAGIC || count == 0 || count > ADDRESSES {
+            return None;
+        }
+        let address = |index: usize| {
+            let at = 48 + index * 4;
+            Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3])
+        };
+        Some(Handle {
+            port: u16::from_le_bytes([bytes[8], bytes[9]]),
+            token: std::str::from_utf8(&bytes[16..48]).ok()?.to_owned(),
+            addresses: (0..count).map(address).collect(),
+        })
+    }
+}
+
+/// What waits for the other ranks.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    handle: Handle,
+    settings: Arc<Settings>,
+}
+
+/// Addresses of this machine: the loopback first, since nothing leaves the machine by it.
+fn addresses() -> Vec<Ipv4Addr> {
+    let mut found = vec![Ipv4Addr::LOCALHOST];
+    if let Ok(all) = nix::ifaddrs::getifaddrs() {
+        let of = |interface: nix::ifaddrs::InterfaceAddress| {
+            interface.address.as_ref().and_then(|address| address.as_sockaddr_in()).map(|address| address.ip())
+        };
+        found.extend(all.filter_map(of).filter(|address| !address.is_loopback()));
+    }
+    found.truncate(ADDRESSES);
+    found
+}
+
+impl Listener {
+    /// Listens on all addresses, at a port of the system's choice.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(settings: Arc<Settings>) -> Result<Listener, String> {
+        let failed = |error: std::io::Error| format!("listening for other ranks: {error}");
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        let token = random_token().map_err(|error| error.to_string())?;
+        Ok(Listener { listener, handle: Handle { port, token, addresses: addresses() }, settings })
+    }
+
+    /// What NCCL carries to the other ranks.
+    pub fn handle(&self) -> [u8; HANDLE_BYTES] {
+        self.handle.encode()
+    }
+}
+
+/// A communicator that is connected.
+pub struct Joined {
+    /// What NCCL's threads use.
+    pub coll: Arc<Coll>,
+    seat: Seat,
+    key: u64,
+}
+
+impl Joined {
+    /// Ends it: what is under way gets a second.
+    pub fn close(self) {
+        self.seat.close(self.key, 3 * std::time::Duration::from_secs(1));
+    }
+}
+
+type Opened = Result<(Box<dyn Driven>, Card), String>;
+
+/// Makes a rank's endpoint of its rails, on the thread that will own them.
+struct Start {
+    coll: Arc<Coll>,
+    chosen: Chosen,
+    context: Option<Context>,
+}
+
+impl TakesRails for Start {
+    type Output = Box<dyn FnOnce() -> Opened + Send>;
+
+    fn take<R: Rail + 'static>(
+        self,
+        open: impl FnOnce() -> Result<Vec<R>, FabricError> + Send + 'static,
+        _bare: Option<BareWrites<R>>,
+    ) -> Self::Output {
+        Box::new(move || {
+            let Start { coll, chosen, context } = self;
+            let copies: Box<dyn Copies> = match (crate::testing::copies(coll.settings.pretend_gpu), context) {
+                (Some(copies), _) => copies,
+                (None, Some(context)) => Box::new(CudaCopies::open(context, coll.settings.stream_words)?),
+                (None, None) => Box::new(NoCopies),
+            };
+            let rails = open().map_err(|error| error.to_string())?;
+            let (endpoint, card) = Endpoint::open(coll, rails, &chosen, copies)?;
+            Ok((Box::new(endpoint) as Box<dyn Driven>, card))
+        })
+    }
+}
+
+/// Joins the ranks by their handles: each has its rails, and knows the others'.
+///
+/// # Errors
+/// In one line: who is missing, what differs, what could not be opened.
+pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) -> Result<Joined, String> {
+    static KEYS: AtomicU64 = AtomicU64::new(1);
+    let (ranks, settings) = (handles.len(), &listener.settings);
+    let layout = Layout::of(ranks).ok_or_else(|| format!("{ranks} ranks: this plugin joins at most 1024"))?;
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let first =
+        Handle::decode(&handles[0]).ok_or("rank 0's handle is none of this plugin: do all ranks load the same one?")?;
+    let fingerprint =
+        vec![("GINLAB_RAILS".to_owned(), settings.rails_text()), ("slots".to_owned(), format!("{layout:?}"))];
+    let options = Options { timeout: settings.timeout, fingerprint, ..Options::default() };
+    let mut ranks = if rank == 0 {
+        let listener = listener.listener.try_clone().map_err(|error| format!("listening: {error}"))?;
+        Bootstrap::serve(listener, ranks, &first.token, options)
+    } else {
+        let to: Vec<SocketAddr> =
+            first.addresses.iter().map(|address| SocketAddr::new(IpAddr::V4(*address), first.port)).collect();
+        Bootstrap::join(&to, rank, ranks, &first.token, options)
+    }
+    .map_err(|error| text(&error))?;
+    let number = u64::from_str_radix(&first.token[..16], 16).unwrap_or_default();
+    let coll = Arc::new(Coll::new(rank, layout, number, settings.clone()));
+    let immediates = Some(unpolled(layout.ranks));
+    let how = RailOptions { immediates, ..RailOptions::default() };
+    let chosen = choose_rails(&settings.fabric, settings.rails, how, &mut ranks, &Device::Emulated)
+        .map_err(|error| text(&error))?;
+    let seat = Seat::take(rank, settings.threads)?;
+    let key = KEYS.fetch_add(1, Ordering::Relaxed);
+    let start = Start { coll: coll.clone(), chosen: chosen.clone(), context: Context::current() };
+    // Each communicator's rails are told apart as proxy threads are, for the seeds of the worst network.
+    let open = chosen.give(key as u16, start);
+    let joined = Joined { coll, seat, key };
+    match joined.meet(open, ranks) {
+        Ok(()) => Ok(joined),
+        Err(why) => {
+            // The thread may have others to drive.
+            joined.close();
+            Err(why)
+        }
+    }
+}
+
+impl Joined {
+    /// Opens the rails, and tells each rank of the others' ones.
+    fn meet(&self, open: Box<dyn FnOnce() -> Opened + Send>, mut ranks: Bootstrap) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let (key, patience) = (self.key, 2 * self.coll.settings.timeout);
+        // What failed is told to the others, who wait for it.
+        let card: Result<Card, String> = self.seat.ask(patience, "opening rails", move |table| {
+            let (driven, card) = open()?;
+            table.add(key, driven);
+            Ok(card)
+        });
+        let cards: Vec<Result<Card, String>> =
+            ranks.all_gather_values(&card, "addresses and memory keys").map_err(|error| text(&error))?;
+        let mut all = Vec::with_capacity(cards.len());
+        for (rank, card) in cards.into_iter().enumerate() {
+            all.push(card.map_err(|why| format!("rank {rank}: {why}"))?);
+        }
+        self.seat.ask(patience, "connecting rails", move |table| match table.get(key) {
+            Some(driven) => driven.connect(&all),
+            None => Err("its rails have gone".into()),
+        })?;
+        ranks.finish().map_err(|error| text(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_survive_nccl() {
+        let settings = Settings::read(&|_| None).expect("no variables");
+        let listener = Listener::open(Arc::new(settings)).expect("a port");
+        let bytes = listener.handle();
+        let handle = Handle::decode(&bytes).expect("ours");
+        assert_eq!(handle, listener.handle);
+        assert_eq!(handle.addresses[0], Ipv4Addr::LOCALHOST);
+        assert_eq!(Handle::decode(&[0; HANDLE_BYTES]), None);
+    }
+}

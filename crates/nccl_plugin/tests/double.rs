@@ -1,0 +1,630 @@
+//! A double of NCCL: calls the plugin's tables as NCCL 2.32.3 does (listen, connect, createContext, regMrSym, iput, iputSignal, iget, iflush,
+//! test, closeColl), from threads that are ranks, without a GPU. Memory of CUDA is memory of the host that is reached by late copies.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, Properties, RmaConfig, RmaProperties, SIGNAL_ADD, SIGNAL_INC};
+use nccl_ginlab::settings::{COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
+use nccl_ginlab::tables::{ncclRmaPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15, ncclRmaPlugin_v16};
+use nccl_ginlab::testing::{PRETEND, set_variables};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(100);
+const OK: NcclResult = NcclResult::SUCCESS;
+/// As NCCL registers its own signals.
+const SIGNALS: u64 = 3;
+
+/// What ranks share beside the plugin.
+struct Meeting {
+    ranks: usize,
+    handles: Mutex<Vec<[u8; 128]>>,
+    come: AtomicUsize,
+}
+
+impl Meeting {
+    fn of(ranks: usize) -> Arc<Meeting> {
+        Arc::new(Meeting { ranks, handles: Mutex::new(vec![[0; 128]; ranks]), come: AtomicUsize::new(0) })
+    }
+
+    fn meet(&self) {
+        let mine = self.come.fetch_add(1, Ordering::AcqRel);
+        let all = (mine / self.ranks + 1) * self.ranks;
+        until("the other ranks", || self.come.load(Ordering::Acquire) >= all);
+    }
+}
+
+fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let late = Instant::now() + PATIENCE;
+    while !there() {
+        assert!(Instant::now() < late, "waited for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// One rank as NCCL drives it, by the table of v16.
+struct Rank {
+    meeting: Arc<Meeting>,
+    me: usize,
+    plugin: *mut c_void,
+    coll: *mut c_void,
+    context: *mut c_void,
+}
+
+/// Memory with its registration.
+struct Memory {
+    words: Vec<u64>,
+    handle: *mut c_void,
+}
+
+impl Memory {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes; the test reads them when they have arrived.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.words.len() * 8) }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        // SAFETY: a word of ours, which the plugin writes.
+        unsafe { AtomicU64::from_ptr(self.words.as_ptr().add(index).cast_mut()) }.load(Ordering::Acquire)
+    }
+}
+
+impl Rank {
+    fn join(meeting: &Arc<Meeting>, me: usize, variables: &[(&str, &str)]) -> Result<Rank, NcclResult> {
+        let table = &ncclRmaPlugin_v16;
+        set_variables(variables);
+        let mut rank = Rank { meeting: meeting.clone(), me, plugin: null_mut(), coll: null_mut(), context: null_mut() };
+        let (mut listener, mut handle) = (null_mut(), [0u8; 128]);
+        // SAFETY: as NCCL calls them.
+        unsafe {
+            assert_eq!((table.init)(&mut rank.plugin, 7, None), OK);
+            // NCCL's GIN calls what follows with a context of its own.
+            assert!(!rank.plugin.is_null());
+            let mut devices = 0;
+            assert_eq!(((table.devices)(&mut devices), devices), (OK, 1));
+            let mut properties = std::mem::zeroed::<Properties>();
+            assert_eq!((table.get_properties)(0, &mut properties), OK);
+            assert_eq!((CStr::from_ptr(properties.name), properties.device_type), (c"ginlab", 2));
+            assert_eq!((table.get_properties)(1, &mut properties), NcclResult::ARGUMENT);
+            assert_eq!((table.listen)(null_mut(), 0, handle.as_mut_ptr().cast(), &mut listener), OK);
+            meeting.handles.lock().unwrap()[me] = handle;
+            meeting.meet();
+            let mut handles = meeting.handles.lock().unwrap().clone();
+            let mut pointers: Vec<*mut c_void> = handles.iter_mut().map(|handle| handle.as_mut_ptr().cast()).collect();
+            let (ranks, me) = (meeting.ranks as c_int, me as c_int);
+            let joined = (table.connect)(null_mut(), pointers.as_mut_ptr(), ranks, me, listener, &mut rank.coll);
+            assert_eq!((table.close_listen)(listener), OK);
+            if joined != OK {
+                assert_eq!((table.finalize)(rank.plugin), OK);
+                return Err(joined);
+            }
+            let mut said = RmaProperties { flushes_all_puts_on_any_signal: true };
+            assert_eq!((table.get_rma_properties)(rank.coll, &mut said), OK);
+            assert!(!said.flushes_all_puts_on_any_signal);
+            let mut config = RmaConfig { contexts: 4, traffic_class: -1, rank_stride: 1 };
+            assert_eq!((table.create_context)(rank.coll, &mut config, &mut rank.context), OK);
+        }
+        Ok(rank)
+    }
+
+    fn register(&self, bytes: usize, kind: c_int, flags: u64) -> Memory {
+        let mut memory = Memory { words: vec![0; bytes.div_ceil(8)], handle: null_mut() };
+        let (address, length) = (memory.words.as_mut_ptr().cast(), memory.words.len() * 8);
+        // SAFETY: as NCCL calls it; the test keeps the memory until `leave`.
+        let result =
+            unsafe { (ncclRmaPlugin_v16.reg_mr_sym)(self.coll, address, length, kind, flags, &mut memory.handle) };
+        assert_eq!(result, OK);
+        memory
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "NCCL's")]
+    fn put(
+        &self,
+        from: (&Memory, u64),
+        bytes: usize,
+        to: (&Memory, u64),
+        peer: usize,
+        signal: Option<(&Memory, u64, u64, bool)>,
+    ) -> *mut c_void {
+        let mut request = null_mut();
+        let context = (from.1 % 3) as c_int;
+        let peer = peer as u32;
+        // SAFETY: as NCCL calls them.
+        let result = unsafe {
+            let table = &ncclRmaPlugin_v16;
+            let (source, target) = if bytes == 0 { (null_mut(), null_mut()) } else { (from.0.handle, to.0.handle) };
+            match signal {
+                None => (table.iput)(self.context, context, from.1, source, bytes, to.1, target, peer, 0, &mut request),
+                Some((at, offset, add, strong)) => {
+                    let operation = if add == 1 { SIGNAL_INC } else { SIGNAL_ADD };
+                    (table.iput_signal)(
+                        self.context,
+                        context,
+                        from.1,
+                        source,
+                        bytes,
+                        to.1,
+                        target,
+                        peer,
+                        offset,
+                        at.handle,
+                        add,
+                        operation,
+                        strong,
+                        0,
+                        &mut request,
+                    )
+                }
+            }
+        };
+        assert_eq!(result, OK);
+        request
+    }
+
+    fn get(&self, from: (&Memory, u64), bytes: usize, to: (&Memory, u64), peer: usize) -> *mut c_void {
+        let mut request = null_mut();
+        // SAFETY: as NCCL calls it.
+        let result = unsafe {
+            (ncclRmaPlugin_v16.iget)(
+                self.context,
+                1,
+                from.1,
+                from.0.handle,
+                bytes,
+                to.1,
+                to.0.handle,
+                peer as u32,
+                0,
+                &mut request,
+            )
+        };
+        assert_eq!(result, OK);
+        request
+    }
+
+    /// Once.
+    fn test(&self, request: *mut c_void) -> (NcclResult, bool) {
+        let mut done = -1;
+        // SAFETY: as NCCL calls it.
+        let result = unsafe { (ncclRmaPlugin_v16.test)(self.coll, request, &mut done) };
+        (result, done == 1)
+    }
+
+    fn wait(&self, request: *mut c_void) {
+        until("a request", || {
+            let (result, done) = self.test(request);
+            assert_eq!(result, OK);
+            done
+        });
+    }
+
+    fn leave(self, memories: Vec<Memory>) {
+        self.meeting.meet();
+        let table = &ncclRmaPlugin_v16;
+        // SAFETY: as NCCL calls them.
+        unsafe {
+            assert_eq!((table.destroy_context)(self.context), OK);
+            for memory in &memories {
+                assert_eq!((table.dereg_mr_sym)(self.coll, memory.handle), OK);
+            }
+            assert_eq!((table.close_coll)(self.coll), OK);
+            assert_eq!((table.finalize)(self.plugin), OK);
+        }
+    }
+}
+
+/// A byte of a payload: another one for each pair, place and round.
+fn byte(from: usize, to: usize, index: usize, round: usize) -> u8 {
+    (index.wrapping_mul(31) ^ index >> 8 ^ from * 17 ^ to * 61 ^ round * 7) as u8
+}
+
+/// Runs ranks as threads.
+fn ranks(count: usize, variables: &[(&str, &str)], program: impl Fn(Rank) + Send + Sync) {
+    let meeting = Meeting::of(count);
+    std::thread::scope(|scope| {
+        for me in 0..count {
+            let (meeting, program) = (&meeting, &program);
+            scope.spawn(move || program(Rank::join(meeting, me, variables).unwrap()));
+        }
+    });
+}
+
+const SIZES: [usize; 7] = [0, 1, 8, 4095, 4096, 70_000, 300_000];
+const STRIDE: usize = 300_032;
+
+/// Puts of all sizes to all ranks, each with a signal; strong signals behind puts without; gets; a user's own signal words.
+fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
+    let (me, ranks) = (rank.me, rank.meeting.ranks);
+    let mut source = rank.register(ranks * STRIDE, kind, 0);
+    let mut target = rank.register(ranks * STRIDE, kind, 0);
+    let signals = rank.register(64 * 8, kind, SIGNALS);
+    let own = rank.register(64 * 8, kind, 0);
+    // As NCCL's values that stand in commands: the host's in any case.
+    let mut inline = rank.register(64 * 8, PTR_HOST, 0);
+    rank.meeting.meet();
+    let mut expected = vec![0u64; 64];
+    for round in 0..rounds {
+        for (size_index, &size) in SIZES.iter().enumerate() {
+            for to in 0..ranks {
+                for index in 0..size {
+                    source.bytes_mut()[to * STRIDE + index] = byte(me, to, index, round * 10 + size_index);
+                }
+            }
+            target.bytes_mut().fill(0xEE);
+            rank.meeting.meet();
+            let add = 1 + (round as u64) * 3;
+            let put = |to: usize| {
+                let strong = size_index % 2 == 0;
+                let signal = Some((&signals, me as u64 * 8, add, strong));
+                rank.put((&source, (to * STRIDE) as u64), size, (&target, (me * STRIDE) as u64), to, signal)
+            };
+            let requests: Vec<_> = (0..ranks).map(put).collect();
+            expected.iter_mut().take(ranks).for_each(|value| *value += add);
+            for from in 0..ranks {
+                until("a signal", || signals.word(from) >= expected[from]);
+                assert_eq!(signals.word(from), expected[from]);
+                let came = &target.bytes()[from * STRIDE..][..STRIDE];
+                let wrong =
+                    (0..size).filter(|index| came[*index] != byte(from, me, *index, round * 10 + size_index)).count();
+                assert_eq!((wrong, came[size]), (0, 0xEE), "{size} B from {from} to {me}");
+            }
+            requests.into_iter().for_each(|request| rank.wait(request));
+            rank.meeting.meet();
+        }
+        // Many small puts, and one strong signal behind them.
+        target.bytes_mut().fill(0xEE);
+        rank.meeting.meet();
+        let mut requests = Vec::new();
+        for to in 0..ranks {
+            for index in 0..40 {
+                inline.words[to * 8] = 0;
+                let at = (to * STRIDE + index * 8) as u64;
+                requests.push(rank.put((&source, at), 8, (&target, (me * STRIDE + index * 8) as u64), to, None));
+            }
+            requests.push(rank.put((&source, 0), 0, (&target, 0), to, Some((&signals, (16 + me as u64) * 8, 5, true))));
+        }
+        expected[16..16 + ranks].iter_mut().for_each(|value| *value += 5);
+        for from in 0..ranks {
+            until("a strong signal", || signals.word(16 + from) >= expected[16 + from]);
+            let came = &target.bytes()[from * STRIDE..][..320];
+            let wrong =
+                (0..320).filter(|index| came[*index] != byte(from, me, *index, round * 10 + SIZES.len() - 1)).count();
+            assert_eq!(wrong, 0, "small puts from {from} to {me}");
+        }
+        requests.into_iter().for_each(|request| rank.wait(request));
+        // A user's own words, which it sets back.
+        let requests: Vec<_> = (0..ranks)
+            .flat_map(|to| {
+                [2u64, 1]
+                    .map(|add| rank.put((&source, 0), 0, (&target, 0), to, Some((&own, me as u64 * 8, add, false))))
+            })
+            .collect();
+        (0..ranks).for_each(|from| until("a user's signal", || own.word(from) == 3));
+        requests.into_iter().for_each(|request| rank.wait(request));
+        rank.meeting.meet();
+        for from in 0..ranks {
+            // SAFETY: nobody adds between the two meetings.
+            unsafe { AtomicU64::from_ptr(own.words.as_ptr().add(from).cast_mut()) }.store(0, Ordering::Release);
+        }
+        // Gets, of the others' sources.
+        target.bytes_mut().fill(0xEE);
+        rank.meeting.meet();
+        let size = SIZES[SIZES.len() - 1];
+        let requests: Vec<_> = (0..ranks)
+            .map(|of| rank.get((&source, (me * STRIDE) as u64), size, (&target, (of * STRIDE) as u64), of))
+            .collect();
+        requests.into_iter().for_each(|request| rank.wait(request));
+        let mut flushed = null_mut();
+        // SAFETY: as NCCL calls it.
+        assert_eq!(unsafe { (ncclRmaPlugin_v16.iflush)(rank.context, 0, signals.handle, me as u32, &mut flushed) }, OK);
+        rank.wait(flushed);
+        for of in 0..ranks {
+            let came = &target.bytes()[of * STRIDE..][..STRIDE];
+            let wrong =
+                (0..size).filter(|index| came[*index] != byte(of, me, *index, round * 10 + SIZES.len() - 1)).count();
+            assert_eq!((wrong, came[size]), (0, 0xEE), "a get of {me} from {of}");
+        }
+        rank.meeting.meet();
+    }
+    vec![source, target, signals, own, inline]
+}
+
+fn all_of(count: usize, variables: &[(&str, &str)], kind: c_int, rounds: usize) {
+    let with: Vec<(&str, &str)> = variables.iter().copied().chain([(PRETEND, "1")]).collect();
+    ranks(count, &with, |rank| {
+        let memories = everything(&rank, kind, rounds);
+        rank.leave(memories);
+    });
+}
+
+#[test]
+fn shared_memory() {
+    all_of(2, &[], PTR_CUDA, 2);
+    all_of(4, &[(COUNT, "2"), (STRATEGY, "split")], PTR_HOST, 1);
+}
+
+#[test]
+fn modelled_cards() {
+    all_of(2, &[(RAILS, "model:p5"), (COUNT, "4"), (STRATEGY, "split")], PTR_CUDA, 1);
+    all_of(4, &[(RAILS, "model:p5"), (RULE, "own")], PTR_HOST, 1);
+}
+
+#[test]
+fn tcp() {
+    if ginlab_fabric::libfabric::require_library().is_err() {
+        eprintln!("skipped: no libfabric");
+        return;
+    }
+    all_of(2, &[(RAILS, "tcp"), (COUNT, "2")], PTR_CUDA, 1);
+}
+
+#[test]
+fn the_worst_network() {
+    for seed in 1..=20 {
+        let rails = format!("worst:seed={seed}");
+        let rule = ["count", "own", "drain", "sequence"][seed % 4];
+        let (count, strategy) = [("1", "single"), ("3", "split"), ("2", "round-robin")][seed % 3];
+        let kind = if seed % 2 == 0 { PTR_CUDA } else { PTR_HOST };
+        let number = if seed % 5 == 0 { 4 } else { 2 };
+        all_of(number, &[(RAILS, &rails), (RULE, rule), (COUNT, count), (STRATEGY, strategy)], kind, 1);
+    }
+}
+
+#[test]
+fn older_tables_lead_to_the_same() {
+    ranks(2, &[], |rank| {
+        let mut source = rank.register(64, PTR_HOST, 0);
+        let (target, signals) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, SIGNALS));
+        source.words[0] = 77;
+        let peer = 1 - rank.me as u32;
+        let mut requests = [null_mut(); 6];
+        // SAFETY: as older NCCLs call them.
+        unsafe {
+            let (from, to, at, context) = (source.handle, target.handle, signals.handle, rank.context);
+            let [a, b, c, d, e, f] = &mut requests;
+            assert_eq!((ncclRmaPlugin_v13.iput)(context, 0, 0, from, 8, 0, to, peer, a), OK);
+            assert_eq!(
+                (ncclRmaPlugin_v13.iput_signal)(context, 0, 0, from, 8, 8, to, peer, 0, at, 9, SIGNAL_INC, b),
+                OK
+            );
+            assert_eq!((ncclRmaPlugin_v14.iput)(context, 0, 0, from, 8, 16, to, peer, c), OK);
+            assert_eq!(
+                (ncclRmaPlugin_v14.iput_signal)(context, 0, 0, from, 8, 24, to, peer, 0, at, 2, SIGNAL_ADD, true, d),
+                OK
+            );
+            assert_eq!((ncclRmaPlugin_v15.iput)(context, 0, 0, from, 8, 32, to, peer, 1, e), OK);
+            assert_eq!(
+                (ncclRmaPlugin_v15.iput_signal)(context, 0, 0, from, 8, 40, to, peer, 0, at, 4, SIGNAL_ADD, true, 1, f),
+                OK
+            );
+        }
+        until("signals of three versions", || signals.word(0) == 7);
+        assert_eq!(target.words[..6], [77; 6]);
+        requests.into_iter().for_each(|request| rank.wait(request));
+        rank.leave(vec![source, target, signals]);
+    });
+}
+
+#[test]
+fn what_nccl_should_not_ask_is_refused() {
+    ranks(1, &[], |rank| {
+        let (memory, gone) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, 0));
+        let table = &ncclRmaPlugin_v16;
+        let mut request = null_mut();
+        // SAFETY: as NCCL would call them.
+        unsafe {
+            let put = |bytes: usize, to: u64, peer: u32, out: *mut *mut c_void| {
+                (table.iput)(rank.context, 0, 0, memory.handle, bytes, to, memory.handle, peer, 0, out)
+            };
+            assert_eq!(put(8, 57, 0, &mut request), NcclResult::ARGUMENT);
+            assert_eq!(put(8, u64::MAX, 0, &mut request), NcclResult::ARGUMENT);
+            assert_eq!(put(8, 0, 1, &mut request), NcclResult::ARGUMENT);
+            assert_eq!(put(8, 0, 0, null_mut()), NcclResult::ARGUMENT);
+            let signal = |offset: u64, operation: u32| {
+                let (context, at) = (rank.context, memory.handle);
+                (table.iput_signal)(
+                    context,
+                    0,
+                    0,
+                    null_mut(),
+                    0,
+                    0,
+                    null_mut(),
+                    0,
+                    offset,
+                    at,
+                    1,
+                    operation,
+                    false,
+                    0,
+                    &mut request,
+                )
+            };
+            let mut signal = signal;
+            assert_eq!(
+                (signal(4, SIGNAL_INC), signal(64, SIGNAL_INC), signal(0, 9)),
+                (NcclResult::ARGUMENT, NcclResult::ARGUMENT, NcclResult::ARGUMENT)
+            );
+            let none = null_mut();
+            assert_eq!(
+                (table.iput)(rank.context, 0, 0, none, 8, 0, memory.handle, 0, 0, &mut request),
+                NcclResult::ARGUMENT
+            );
+            assert_eq!(
+                (table.iget)(rank.context, 0, 60, memory.handle, 8, 0, memory.handle, 0, 0, &mut request),
+                NcclResult::ARGUMENT
+            );
+            assert_eq!(
+                (table.iput)(none, 0, 0, memory.handle, 8, 0, memory.handle, 0, 0, &mut request),
+                NcclResult::ARGUMENT
+            );
+            let mut handle = null_mut();
+            assert_eq!((table.reg_mr_sym)(rank.coll, none, 8, 4, 0, &mut handle), NcclResult::ARGUMENT);
+            assert_eq!((table.connect)(rank.plugin, null_mut(), 2, 2, none, &mut handle), NcclResult::ARGUMENT);
+            let mut strange = [1u8; 128];
+            let (mut listener, mut own) = (null_mut(), [0u8; 128]);
+            assert_eq!((table.listen)(rank.plugin, 0, own.as_mut_ptr().cast(), &mut listener), OK);
+            let mut pointers = [strange.as_mut_ptr().cast(), own.as_mut_ptr().cast()];
+            let joined = (table.connect)(rank.plugin, pointers.as_mut_ptr(), 2, 1, listener, &mut handle);
+            assert_eq!((joined, (table.close_listen)(listener)), (NcclResult::REMOTE, OK));
+            let mut error = true;
+            assert_eq!(((table.query_last_error)(rank.context, &mut error), error), (OK, false));
+        }
+        rank.leave(vec![memory, gone]);
+    });
+}
+
+#[test]
+fn variables_that_cannot_be_end_at_init() {
+    for variables in [[(RAILS, "null")], [(RAILS, "model:p3")], [(STRATEGY, "all")]] {
+        set_variables(&variables);
+        let mut plugin = null_mut();
+        // SAFETY: as NCCL calls it.
+        assert_eq!(unsafe { (ncclRmaPlugin_v16.init)(&mut plugin, 1, None) }, NcclResult::USAGE);
+    }
+}
+
+#[test]
+fn ranks_that_differ_or_are_missing_end_at_connect() {
+    let meeting = Meeting::of(2);
+    std::thread::scope(|scope| {
+        for (me, rule) in ["count", "own"].into_iter().enumerate() {
+            let meeting = &meeting;
+            scope.spawn(move || assert_eq!(Rank::join(meeting, me, &[(RULE, rule)]).err(), Some(NcclResult::REMOTE)));
+        }
+    });
+    let alone = Meeting::of(2);
+    // The other one has listened, and does not connect.
+    alone.come.fetch_add(1, Ordering::AcqRel);
+    assert_eq!(Rank::join(&alone, 0, &[(TIMEOUT, "1")]).err(), Some(NcclResult::REMOTE));
+}
+
+#[test]
+fn faults_are_told_and_nobody_waits_for_ever() {
+    for fault in ["error:2", "lost:2", "dead:2"] {
+        ranks(2, &[(TIMEOUT, "2")], |rank| {
+            let (source, target) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, 0));
+            let signals = rank.register(64, PTR_HOST, SIGNALS);
+            rank.leave(vec![source, target, signals]);
+        });
+        let meeting = Meeting::of(2);
+        std::thread::scope(|scope| {
+            for me in 0..2 {
+                let meeting = &meeting;
+                scope.spawn(move || {
+                    let variables: &[(&str, &str)] =
+                        if me == 0 { &[(TIMEOUT, "2"), (FAULT, fault)] } else { &[(TIMEOUT, "2")] };
+                    let rank = Rank::join(meeting, me, variables).unwrap();
+                    let (source, target) = (rank.register(1 << 20, PTR_HOST, 0), rank.register(1 << 20, PTR_HOST, 0));
+                    meeting.meet();
+                    let first = rank.put((&source, 0), 8, (&target, 0), 1 - me, None);
+                    rank.wait(first);
+                    meeting.meet();
+                    if me == 0 {
+                        let second = rank.put((&source, 0), 8, (&target, 0), 1, None);
+                        let late =
+                            Instant::now() + Duration::from_millis(if fault == "error:2" { 60_000 } else { 300 });
+                        let mut ended = rank.test(second);
+                        while ended == (OK, false) && Instant::now() < late {
+                            ended = rank.test(second);
+                            std::thread::yield_now();
+                        }
+                        let expected = if fault == "error:2" { NcclResult::REMOTE } else { OK };
+                        assert_eq!(ended, (expected, false), "{fault}");
+                    } else if fault == "dead:2" {
+                        meeting.meet();
+                        // Slots that the dead rank does not give back: the puts stall, and that is told.
+                        let mut requests = Vec::new();
+                        let mut refused = false;
+                        for _ in 0..40 {
+                            let mut request = null_mut();
+                            // SAFETY: as NCCL calls it.
+                            let result = unsafe {
+                                (ncclRmaPlugin_v16.iput)(
+                                    rank.context,
+                                    0,
+                                    0,
+                                    source.handle,
+                                    1 << 20,
+                                    0,
+                                    target.handle,
+                                    0,
+                                    0,
+                                    &mut request,
+                                )
+                            };
+                            refused |= result == NcclResult::REMOTE;
+                            requests.push(request);
+                        }
+                        until("an error", || {
+                            for request in &mut requests {
+                                let (result, done) = rank.test(*request);
+                                refused |= result == NcclResult::REMOTE;
+                                if done {
+                                    // It is not asked for again.
+                                    *request = null_mut();
+                                }
+                            }
+                            refused
+                        });
+                        let mut error = false;
+                        // SAFETY: as NCCL calls it.
+                        unsafe { (ncclRmaPlugin_v16.query_last_error)(rank.context, &mut error) };
+                        assert!(error);
+                    }
+                    if me == 0 && fault == "dead:2" {
+                        meeting.meet();
+                    }
+                    rank.leave(vec![source, target]);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn records_say_what_went_where() {
+    let folder = std::env::temp_dir().join(format!("ginlab-nccl-records-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let name = folder.to_str().unwrap().to_owned();
+    ranks(2, &[(RECORDS, &name), (TRACE, "100")], |rank| {
+        let (source, target) = (rank.register(1 << 20, PTR_HOST, 0), rank.register(1 << 20, PTR_HOST, 0));
+        let signals = rank.register(64, PTR_HOST, SIGNALS);
+        rank.meeting.meet();
+        let peer = 1 - rank.me;
+        let request = rank.put((&source, 0), 300_000, (&target, 0), peer, Some((&signals, 8, 5, false)));
+        until("a signal", || signals.word(1) == 5);
+        rank.wait(request);
+        rank.wait(rank.get((&source, 0), 100, (&target, 0), peer));
+        rank.leave(vec![source, target, signals]);
+    });
+    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert_eq!(files.len(), 2);
+    for (me, file) in files.iter().enumerate() {
+        let record: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let (to, from) = (&record["to"][1 - me], &record["from"][1 - me]);
+        assert_eq!((record["rank"].as_u64(), record["ranks"].as_u64()), (Some(me as u64), Some(2)));
+        assert_eq!(
+            (to["puts"].as_u64(), to["bytes"].as_u64(), to["added"].as_u64()),
+            (Some(1), Some(300_000), Some(5))
+        );
+        assert_eq!(
+            (from["puts"].as_u64(), from["added"].as_u64(), from["get_bytes"].as_u64()),
+            (Some(1), Some(5), Some(100))
+        );
+        let kinds: Vec<&str> =
+            record["trace"].as_array().unwrap().iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
+        assert!(["put", "arrival", "get"].iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+        assert!(record["failure"].is_null());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

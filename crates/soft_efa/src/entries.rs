@@ -1,0 +1,152 @@
+//! A completion queue in memory that a device may map, as a card writes it: entries of 32 bytes, whose phase changes with each lap.
+//!
+//! The card never looks at who reads: a queue that is full is written over, and whoever was a lap behind finds entries of the wrong phase.
+
+use crate::completions::{Entry, UNKNOWN};
+use crate::plain::Plain;
+use crate::request::Kind;
+use card_model::{Fault, Spec};
+use efa_queue::completion::{self, Arrived, Completion, Sent, WORDS_32};
+use efa_queue::{Operation, rules};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Bytes of an entry.
+pub const BYTES: usize = 32;
+
+/// The entries of one completion queue.
+#[derive(Debug)]
+pub struct Entries {
+    memory: Plain,
+    doorbell: Plain,
+    /// How many there are.
+    pub count: u32,
+    /// Completions so far. Whoever writes holds the queue's lock.
+    written: AtomicU64,
+    /// With this completion the card is a lap ahead.
+    overrun: Option<u64>,
+}
+
+impl Entries {
+    /// So many, a power of two.
+    pub fn new(count: u32, spec: &Spec) -> io::Result<Entries> {
+        let overrun = spec.faults.iter().find_map(|fault| match fault {
+            Fault::Overrun(at) => Some(*at),
+            _ => None,
+        });
+        Ok(Entries {
+            memory: Plain::new(count as usize * BYTES)?,
+            doorbell: Plain::new(4)?,
+            count,
+            written: AtomicU64::new(0),
+            overrun,
+        })
+    }
+
+    /// First byte.
+    pub fn buffer(&self) -> *mut u8 {
+        self.memory.base()
+    }
+
+    /// Where who waits for interrupts says how far it has read. There are no interrupts here, so nobody looks at it.
+    pub fn doorbell(&self) -> *mut u32 {
+        self.doorbell.base().cast()
+    }
+
+    fn words(&self, number: u64) -> &[AtomicU64; WORDS_32] {
+        let index = rules::slot(number, self.count) as usize;
+        // SAFETY: within the memory, aligned; everybody uses it as words.
+        unsafe { &*self.buffer().add(index * BYTES).cast() }
+    }
+
+    /// One more completion. The caller holds the queue's lock.
+    pub fn put(&self, entry: &Entry) {
+        let mut number = self.written.load(Ordering::Relaxed);
+        if self.overrun == Some(number + 1) {
+            number += u64::from(self.count);
+        }
+        let phase = rules::completion_phase(number, self.count);
+        let operation = match entry.kind {
+            Kind::Send => Operation::Send,
+            Kind::Read => Operation::Read,
+            Kind::Write => Operation::Write,
+        };
+        let (status, pair) = (entry.status as u8, entry.number as u16);
+        let words = if entry.is_arrival {
+            let arrived = Arrived {
+                id: entry.wr_id as u16,
+                status,
+                operation,
+                pair,
+                length: entry.bytes,
+                handle: entry.handle,
+                source: entry.source as u16,
+                immediate: entry.immediate.map(u32::from_be),
+                unsolicited: entry.unsolicited,
+            };
+            let mut words = arrived.words(phase);
+            if entry.kind == Kind::Send && entry.handle == UNKNOWN {
+                let half = |part: usize| u64::from_ne_bytes(std::array::from_fn(|byte| entry.gid[8 * part + byte]));
+                (words[2], words[3]) = (half(0), half(1));
+            }
+            words
+        } else {
+            let [first, second] = Sent { id: entry.wr_id, status, operation, pair }.words(phase);
+            [first, second, 0, 0]
+        };
+        let places = self.words(number);
+        for (place, word) in places.iter().zip(words).skip(1) {
+            place.store(word, Ordering::Relaxed);
+        }
+        // Release: whoever sees the phase (a kernel's or the CPU's acquire) sees the words behind it, and the bytes that were moved before.
+        places[0].store(words[0], Ordering::Release);
+        self.written.store(number + 1, Ordering::Relaxed);
+    }
+
+    /// The next completion for who polls by C's functions; `read` counts what it has read.
+    pub fn get(&self, read: &mut u64) -> Option<Entry> {
+        let places = self.words(*read);
+        let first = places[0].load(Ordering::Relaxed);
+        if completion::phase(first) != rules::completion_phase(*read, self.count) {
+            return None;
+        }
+        // Pairs with the release in `put`.
+        fence(Ordering::Acquire);
+        let words: [u64; WORDS_32] = std::array::from_fn(|word| places[word].load(Ordering::Relaxed));
+        *read += 1;
+        let kind = |operation: Operation| match operation {
+            Operation::Send => Kind::Send,
+            Operation::Read => Kind::Read,
+            Operation::Write => Kind::Write,
+        };
+        Some(match Completion::decode(&words)? {
+            Completion::Sent(sent) => Entry {
+                wr_id: sent.id,
+                status: sent.status.into(),
+                kind: kind(sent.operation),
+                number: sent.pair.into(),
+                source: u32::MAX,
+                handle: UNKNOWN,
+                ..Entry::default()
+            },
+            Completion::Arrived(arrived) => {
+                let mut gid = [0; 16];
+                gid[..8].copy_from_slice(&words[2].to_ne_bytes());
+                gid[8..].copy_from_slice(&words[3].to_ne_bytes());
+                Entry {
+                    wr_id: arrived.id.into(),
+                    status: arrived.status.into(),
+                    is_arrival: true,
+                    kind: kind(arrived.operation),
+                    bytes: arrived.length,
+                    immediate: arrived.immediate.map(u32::to_be),
+                    number: arrived.pair.into(),
+                    source: arrived.source.into(),
+                    gid,
+                    handle: arrived.handle,
+                    unsolicited: arrived.unsolicited,
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Starts the program: once, or as ranks.
+
+use super::{Args, Variable};
+use crate::error::Failure;
+use ginlab::signals;
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether they have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long the others may take when a rank has failed: they wait for it by bounds of their own, and say more by then.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// As a shell gives it.
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}
+
+fn command(program: &[OsString], variables: &[Variable]) -> Result<Command, Failure> {
+    let Some((program, rest)) = program.split_first() else { return Err(Failure::Usage("no program is named".into())) };
+    let mut command = Command::new(program);
+    command.args(rest).envs(variables.iter().map(|(name, value)| (name, value)));
+    Ok(command)
+}
+
+fn start(program: &[OsString], command: &mut Command) -> Result<Child, Failure> {
+    let name = program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    command.spawn().map_err(|error| Failure::Usage(format!("{name}: {error}")))
+}
+
+/// Once, and whatever it starts; its exit code.
+pub fn one(program: &[OsString], variables: &[Variable]) -> Result<u8, Failure> {
+    let mut child = start(program, &mut command(program, variables)?)?;
+    await_all(std::slice::from_mut(&mut child))
+}
+
+/// A port that is free now.
+fn free_port() -> Result<u16, Failure> {
+    let failed = |error: std::io::Error| Failure::Run(format!("looking for a free port: {error}"));
+    Ok(TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?.local_addr().map_err(failed)?.port())
+}
+
+/// As so many ranks; the first exit code that is no success.
+pub fn ranks(args: &Args, count: usize, variables: &[Variable]) -> Result<u8, Failure> {
+    let (port, meeting) = (free_port()?, free_port()?);
+    let mut children = Vec::new();
+    for rank in 0..count {
+        let mut command = command(&args.program, variables)?;
+        let node = rank / usize::from(args.node_size);
+        command.envs([
+            ("RANK", rank.to_string()),
+            ("LOCAL_RANK", rank.to_string()),
+            ("WORLD_SIZE", count.to_string()),
+            ("LOCAL_WORLD_SIZE", count.to_string()),
+            ("MASTER_ADDR", "127.0.0.1".to_owned()),
+            ("MASTER_PORT", port.to_string()),
+            ("NCCL_COMM_ID", format!("127.0.0.1:{meeting}")),
+            ("NCCL_HOSTID", format!("ginlab-{node}")),
+        ]);
+        if let (0, Some(fault)) = (rank, &args.fault) {
+            command.env("GINLAB_NCCL_FAULT", fault);
+        }
+        match start(&args.program, &mut command) {
+            Ok(child) => children.push(child),
+            Err(failure) => {
+                end(&mut children);
+                return Err(failure);
+            }
+        }
+    }
+    await_all(&mut children)
+}
+
+/// Waits until all have ended; after a failure, or Ctrl-C, not for long.
+fn await_all(children: &mut [Child]) -> Result<u8, Failure> {
+    let mut first = None;
+    let mut late: Option<Instant> = None;
+    loop {
+        let mut running = 0;
+        for (rank, child) in children.iter_mut().enumerate() {
+            match child.try_wait() {
+                Ok(None) => running += 1,
+                Ok(Some(status)) if status.success() => {}
+                Ok(Some(status)) if first.is_none() => {
+                    eprintln!("ginlab: rank {rank} ended: {status}");
+                    first = Some(code_of(status));
+                }
+                Ok(Some(_)) => {}
+                Err(error) => return Err(Failure::Run(format!("waiting for rank {rank}: {error}"))),
+            }
+        }
+        if running == 0 {
+            return if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(first.unwrap_or(0)) };
+        }
+        if first.is_some() || signals::interrupted() {
+            let grace = if signals::interrupted() { Duration::from_secs(1) } else { GRACE };
+            if Instant::now() >= *late.get_or_insert_with(|| Instant::now() + grace) {
+                end(children);
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Ends those that still run.
+fn end(children: &mut [Child]) {
+    for child in children {
+        // One that has ended already is reaped by the next look.
+        let _ = child.kill();
+    }
+}

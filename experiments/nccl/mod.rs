@@ -1,0 +1,238 @@
+//! `ginlab nccl`: an unmodified program of NCCL's GIN over ginlab's rails, on one GPU, without a network card.
+
+mod launch;
+mod records;
+
+use crate::error::Failure;
+use crate::program::{Program, program};
+use crate::values::{seconds, usage};
+use ginlab::cuda;
+use ginlab::fabric::{Fabric, soft};
+use ginlab::mps::{self, Asked, Choice, Step};
+use ginlab::proxy::signal_order::Rule;
+use ginlab::rails::strategy::Strategy;
+use ginlab::signals;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub const PROGRAMS: &[Program] =
+    &[program!("nccl", "Run a program of NCCL's GIN over ginlab's rails: one GPU, no network card", Args, run)];
+
+const EXAMPLES: &str = "\
+Examples:
+  ginlab nccl --np 2 -- ./gin                               two ranks on this GPU, over shared memory
+  ginlab nccl --np 8 -p model:p5 --rails 4 -- ./gin         eight, over four modelled cards of a p5 each
+  ginlab nccl -p worst:seed=7 -- mpirun -np 2 ./a.out       ranks of mpirun, over the worst network that EFA may be
+  ginlab nccl -p tcp -- torchrun --nproc-per-node 2 t.py    ranks of torchrun, over libfabric's tcp
+  ginlab nccl --np 2 --trace puts.jsonl -- ./gin            every put, one a line
+  eval \"$(ginlab nccl --print-env)\"                         the variables alone, for ranks that something else starts
+Needs NCCL 2.30 or newer (pip install nvidia-nccl-cu13). Each process is a node of its own for NCCL. docs/nccl.md.";
+
+/// Names the plugin in the place of the one beside the program.
+const PLUGIN: &str = "GINLAB_NCCL_PLUGIN";
+const PLUGIN_FILE: &str = "libnccl_ginlab.so";
+/// Puts that each communicator records, with `--trace`.
+const TRACED: usize = 1 << 20;
+
+/// Options of `ginlab nccl`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The rails: shared (shared memory, no model), model:p5, soft-efa:p5, worst:seed=N, tcp, efa
+    #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "shared")]
+    provider: String,
+    /// How many
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    rails: u8,
+    /// How puts are laid over them: single, split, round-robin, auto
+    #[arg(long, default_value = "round-robin", value_name = "STRATEGY")]
+    strategy: Strategy,
+    /// How a signal is kept behind its put on the rails: count, own, drain, sequence
+    #[arg(long, default_value = "count", value_name = "RULE")]
+    rule: Rule,
+    /// Start the program so many times, as ranks of this machine (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, NCCL_COMM_ID)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    np: Option<u16>,
+    /// Ranks of each node, as NCCL sees them, with --np: those of one talk past the rails
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "np", value_parser = clap::value_parser!(u16).range(1..=256))]
+    node_size: u16,
+    /// No put may stand still for longer
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
+    timeout: Duration,
+    /// A fault in the plugin of rank 0: lost:N (the N-th put is never sent), error:N (it fails), dead:N (from it on the rank does nothing)
+    #[arg(long, value_name = "FAULT", requires = "np")]
+    fault: Option<String>,
+    /// Write every put and its arrival here, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// The folder of the NCCL that the program shall load (libnccl.so.2); otherwise the one that the loader finds
+    #[arg(long, value_name = "FOLDER")]
+    nccl: Option<PathBuf>,
+    /// CUDA's MPS for ranks that share a GPU: auto (start a server of their own where none is there), off (start none)
+    #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
+    mps: Choice,
+    /// Print the variables, as a shell reads them, and start nothing
+    #[arg(long)]
+    print_env: bool,
+    /// The program with its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Name and value.
+type Variable = (String, OsString);
+
+fn run(args: &Args) -> Result<(), Failure> {
+    if args.print_env {
+        return print(&variables(args)?);
+    }
+    if args.program.is_empty() {
+        return Err(Failure::Usage("name a program behind --, or ask for the variables by --print-env".into()));
+    }
+    let mut variables = variables(args)?;
+    // Ranks of mpirun or torchrun are not counted here: more than one, or a server does no harm.
+    let ranks = args.np.map_or(2, usize::from);
+    let asked = Asked { choice: args.mps, device: cuda::Choice::Auto, ranks, gpus: None };
+    if let Step::Ended(code) = mps::before_ranks(&asked) {
+        return if code == 0 { Ok(()) } else { Err(Failure::Elsewhere(code)) };
+    }
+    check_gpus()?;
+    let folder = tempfile::tempdir().map_err(|error| Failure::Run(format!("a folder for records: {error}")))?;
+    variables.push(("GINLAB_NCCL_RECORDS".into(), folder.path().into()));
+    if args.trace.is_some() {
+        variables.push(("GINLAB_NCCL_TRACE".into(), TRACED.to_string().into()));
+    }
+    let code = match args.np {
+        Some(ranks) => launch::ranks(args, usize::from(ranks), &variables)?,
+        None => launch::one(&args.program, &variables)?,
+    };
+    let found = records::read(folder.path()).map_err(Failure::Run)?;
+    if found.is_empty() {
+        eprintln!(
+            "ginlab: NCCL has not used the plugin: it is older than 2.30, or the program asks for no GIN, or NCCL has refused it \
+             (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL says why)"
+        );
+    }
+    records::table(&found, &mut std::io::stderr());
+    if let Some(file) = &args.trace {
+        records::write_trace(&found, file).map_err(|why| usage("--trace", why))?;
+    }
+    if code != 0 {
+        return Err(Failure::Elsewhere(code));
+    }
+    match records::conservation(&found) {
+        Some(why) => Err(Failure::WrongData(why)),
+        None => Ok(()),
+    }
+}
+
+/// What NCCL and the plugin need. Variables of NCCL's that the user has set stay.
+fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
+    let fabric: Fabric = args.provider.parse().map_err(|why: String| usage("--provider", why))?;
+    if matches!(fabric, Fabric::Null) {
+        return Err(usage(
+            "--provider",
+            "null moves nothing, and NCCL's kernels would wait for ever; shared moves bytes and costs no modelled time",
+        ));
+    }
+    if let Some(fault) = &args.fault {
+        fault_is_known(fault)?;
+    }
+    let plugin = soft::beside_program(PLUGIN_FILE, PLUGIN)
+        .and_then(std::fs::canonicalize)
+        .map_err(|error| Failure::Usage(format!("the plugin: {error}")))?;
+    let mut variables: Vec<Variable> = Vec::new();
+    let mut set = |name: &str, value: &OsStr| variables.push((name.to_owned(), value.to_owned()));
+    set("NCCL_RMA_PLUGIN", plugin.as_os_str());
+    set("NCCL_GIN_TYPE", "2".as_ref());
+    let unless_set = [
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("NCCL_SOCKET_IFNAME", "lo"),
+        ("NCCL_IB_DISABLE", "1"),
+        ("CUDA_MODULE_LOADING", "EAGER"),
+    ];
+    for (name, value) in unless_set {
+        if std::env::var_os(name).is_none() {
+            set(name, value.as_ref());
+        }
+    }
+    set("GINLAB_RAILS", args.provider.as_ref());
+    set("GINLAB_RAIL_COUNT", args.rails.to_string().as_ref());
+    set("GINLAB_STRATEGY", args.strategy.to_string().as_ref());
+    set("GINLAB_RULE", args.rule.to_string().as_ref());
+    set("GINLAB_TIMEOUT", args.timeout.as_secs().to_string().as_ref());
+    let mut preload: Vec<OsString> = Vec::new();
+    if soft::is_asked(&args.provider) {
+        for (name, value) in soft::environment(&args.provider).map_err(|error| Failure::Usage(error.to_string()))? {
+            if name == "LD_PRELOAD" { preload.push(value) } else { set(&name, &value) }
+        }
+    } else if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        preload.push(before);
+    }
+    if args.np.is_none() {
+        // Makes each process a node, whatever starts it.
+        set("GINLAB_NCCL_NODES", "process".as_ref());
+        preload.insert(0, plugin.clone().into_os_string());
+    }
+    if !preload.is_empty() {
+        set("LD_PRELOAD", &preload.join(OsStr::new(":")));
+    }
+    if args.node_size > 1 {
+        set("NCCL_MULTI_RANK_GPU_ENABLE", "1".as_ref());
+    }
+    if let Some(folder) = &args.nccl {
+        let library = folder.join("libnccl.so.2");
+        if !library.is_file() {
+            return Err(usage("--nccl", format!("there is no {}", library.display())));
+        }
+        let before = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty());
+        let all: Vec<OsString> = std::iter::once(folder.clone().into_os_string()).chain(before).collect();
+        set("LD_LIBRARY_PATH", &all.join(OsStr::new(":")));
+    }
+    Ok(variables)
+}
+
+fn fault_is_known(fault: &str) -> Result<(), Failure> {
+    let known = fault.split_once(':').is_some_and(|(kind, number)| {
+        ["lost", "error", "dead"].contains(&kind) && number.parse::<u64>().is_ok_and(|number| number > 0)
+    });
+    if known { Ok(()) } else { Err(usage("--fault", format!("{fault:?} is none of lost:N, error:N, dead:N, from 1"))) }
+}
+
+/// Why NCCL would refuse these GPUs, before it does.
+fn check_gpus() -> Result<(), Failure> {
+    let gpus = cuda::visible_gpus().map_err(|error| Failure::Run(error.to_string()))?;
+    if let Some(gpu) = gpus.iter().find(|gpu| !gpu.gpu_direct_virtual) {
+        return Err(Failure::Unfit(format!(
+            "GPU {} ({}): its driver offers no GPUDirect RDMA of virtual memory, and without that NCCL has no GIN",
+            gpu.ordinal, gpu.name
+        )));
+    }
+    if gpus.is_empty() {
+        eprintln!("ginlab: no GPU is seen here: NCCL will find none either");
+    }
+    Ok(())
+}
+
+/// As a shell reads them.
+fn print(variables: &[Variable]) -> Result<(), Failure> {
+    let mut out = signals::stdout();
+    for (name, value) in variables {
+        let value = value.to_string_lossy().replace('\'', "'\\''");
+        writeln!(out, "export {name}='{value}'").map_err(|error| Failure::Run(error.to_string()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_named() {
+        assert!(["lost:1", "error:9", "dead:3"].iter().all(|fault| fault_is_known(fault).is_ok()));
+        assert!(["lost", "lost:0", "late:1", "dead:x"].iter().all(|fault| fault_is_known(fault).is_err()));
+    }
+}

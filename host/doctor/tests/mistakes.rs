@@ -1,0 +1,265 @@
+//! What operators get wrong on instances that would work, in their surroundings: which checks say it, and no others.
+//!
+//! As the instances, the trees are made up. The table stands in `experiments/doctor/README.md`, and a test holds it there.
+
+use super::super::instances::Instance;
+use super::super::trial::Trial;
+use super::super::{State, examine};
+use super::clusters::Place::{Enroot, Job, Node, PartOfPod, Pod};
+use super::clusters::{PLACES, Place, System, on_the_page, tree};
+use super::fake::{FI_INFO, Fake, address, card_bus, paces, trial};
+use std::collections::BTreeSet;
+use std::fs;
+
+/// Something that is done to a machine that works.
+struct Mistake {
+    /// In the table's words.
+    what: &'static str,
+    /// Where it can be made.
+    places: &'static [Place],
+    harm: fn(&mut Fake),
+    /// What doctor then says, beside what it says of that machine without.
+    says: &'static [(&'static str, State)],
+    /// A part of what one of these checks gives as the way out.
+    mend: &'static str,
+}
+
+const ALL: &[Place] = &[Node, Job, Pod, PartOfPod, Enroot];
+const CONTAINERS: &[Place] = &[Pod, PartOfPod, Enroot];
+
+/// What follows where libfabric lists no card.
+const NO_DOMAIN: [(&str, State); 4] =
+    [("libfabric", State::Fail), ("rma", State::Fail), ("gpu-register", State::Skipped), ("smoke", State::Fail)];
+
+const MISTAKES: &[Mistake] = &[
+    Mistake {
+        what: "one EFA interface is attached, not all",
+        // A part of a node needs no more than its part.
+        places: &[Node, Job, Pod, Enroot],
+        harm: |fake| (1..32).filter(|card| is_on_bus(fake, *card)).for_each(|card| fake.lose_card(card)),
+        says: &[("efa-devices", State::Fail)],
+        mend: "attach all EFA interfaces in the launch template",
+    },
+    Mistake {
+        what: "a card's link is down",
+        places: ALL,
+        harm: |fake| fake.write("sys/class/infiniband/rdmap16s0/ports/1/state", "1: DOWN\n"),
+        says: &[("efa-links", State::Fail)],
+        mend: "replace the instance",
+    },
+    Mistake {
+        what: "8 MiB of locked memory, and no IPC_LOCK",
+        places: ALL,
+        harm: |fake| {
+            fake.write(
+                "proc/self/limits",
+                "Max locked memory  8388608  8388608  bytes\nMax open files  65536  65536  files\n",
+            );
+            line(fake, "proc/self/status", "CapEff", "CapEff:\t00000000a80425fb");
+        },
+        says: &[("memlock", State::Fail)],
+        mend: "IPC_LOCK",
+    },
+    Mistake {
+        what: "2 GiB of memory",
+        places: ALL,
+        harm: |fake| line(fake, "proc/meminfo", "MemAvailable", "MemAvailable: 2097152 kB"),
+        says: &[("memory", State::Fail)],
+        mend: "memory: 64Gi",
+    },
+    Mistake {
+        what: "no huge pages",
+        places: ALL,
+        harm: |fake| fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"),
+        says: &[("memory", State::Warn)],
+        mend: "vm.nr_hugepages=5128",
+    },
+    Mistake {
+        what: "/dev/shm of 64 MiB",
+        places: ALL,
+        harm: |fake| {
+            fake.write("proc/self/mountinfo", "25 20 0:22 / /dev/shm rw,nosuid - tmpfs shm rw,size=65536k\n");
+        },
+        says: &[("shm", State::Warn)],
+        mend: "--shm-size 8g",
+    },
+    Mistake {
+        what: "the cards' device nodes are not in the container",
+        places: CONTAINERS,
+        harm: |fake| {
+            fake.remove("dev/infiniband");
+            no_domain(fake);
+        },
+        says: &[
+            ("efa-driver", State::Fail),
+            NO_DOMAIN[0],
+            NO_DOMAIN[1],
+            NO_DOMAIN[2],
+            ("container", State::Fail),
+            NO_DOMAIN[3],
+        ],
+        mend: "vpc.amazonaws.com/efa",
+    },
+    Mistake {
+        what: "the host's /dev/infiniband is mounted",
+        places: &[Pod, PartOfPod],
+        harm: |fake| {
+            let mounts = fs::read_to_string(fake.path("proc/self/mountinfo")).unwrap();
+            let mount = "31 20 0:5 /infiniband /dev/infiniband rw - devtmpfs devtmpfs rw\n";
+            fake.write("proc/self/mountinfo", &format!("{mounts}{mount}"));
+        },
+        says: &[("container", State::Warn)],
+        mend: "take the volume /dev/infiniband out",
+    },
+    Mistake {
+        what: "`FI_PROVIDER=tcp`, and EFA is asked for",
+        places: ALL,
+        harm: |fake| {
+            fake.wanted.efa = true;
+            let set = fs::read_to_string(fake.path("proc/self/environ")).unwrap();
+            let others: Vec<&str> = set.split('\0').filter(|one| !one.starts_with("FI_PROVIDER")).collect();
+            fake.write("proc/self/environ", &format!("{}\0FI_PROVIDER=tcp", others.join("\0")));
+            no_domain(fake);
+        },
+        says: &[NO_DOMAIN[0], NO_DOMAIN[1], NO_DOMAIN[2], ("environment", State::Fail), NO_DOMAIN[3]],
+        mend: "unset FI_PROVIDER",
+    },
+    Mistake {
+        what: "NVIDIA's closed driver, and `nvidia_peermem` in place of `efa_nv_peermem`",
+        places: ALL,
+        harm: |fake| {
+            fake.closed_driver();
+            fake.p2p("");
+            if fake.path("sys/module/efa_nv_peermem").exists() {
+                fake.remove("sys/module/efa_nv_peermem");
+            }
+            fake.write("sys/module/nvidia_peermem/refcnt", "0\n");
+            fake.asked.registered = Some(Err("rdmap16s0 does not take GPU memory: by dma-buf: refused".into()));
+            super::copies(fake);
+        },
+        says: &[("rma", State::Warn), ("gpu-direct", State::Fail), ("gpu-register", State::Fail)],
+        mend: "modprobe efa_nv_peermem",
+    },
+    Mistake {
+        what: "a libfabric without CUDA",
+        places: ALL,
+        harm: |fake| {
+            fake.no_gpu_memory = true;
+            fake.asked.trials = Some(vec![trial(false, Ok(()))]);
+        },
+        says: &[("rma", State::Warn), ("gpu-register", State::Warn)],
+        mend: "built with CUDA",
+    },
+    Mistake {
+        what: "a provider that takes GPU memory by CUDA calls alone",
+        places: ALL,
+        harm: super::copies,
+        says: &[("rma", State::Warn), ("gpu-register", State::Fail)],
+        mend: "see gpu-direct",
+    },
+    Mistake {
+        what: "a provider that has agreed to make none, and copies",
+        places: ALL,
+        harm: |fake| {
+            let slow = Trial { paces: Some(paces(900, 270)), ..trial(true, Ok(())) };
+            fake.asked.trials = Some(vec![trial(false, Ok(())), slow]);
+        },
+        says: &[("rma", State::Warn)],
+        mend: "see gpu-direct",
+    },
+    Mistake {
+        what: "the host's gdrdrv is not passed in",
+        places: CONTAINERS,
+        harm: |fake| {
+            fake.remove("dev/gdrdrv");
+            fake.asked.gdrcopy = Some(Err("gdr_open failed".into()));
+        },
+        says: &[("gdrcopy", State::Warn), ("container", State::Warn)],
+        mend: "NVIDIA_GDRCOPY=enabled",
+    },
+    Mistake {
+        what: "the process is bound to the other socket's cores",
+        places: ALL,
+        harm: |fake| line(fake, "proc/self/status", "Cpus_allowed_list", "Cpus_allowed_list:\t48-95"),
+        says: &[("affinity", State::Warn)],
+        mend: "--cpu-bind=none",
+    },
+    Mistake {
+        what: "`srun` without `--mpi=pmix`",
+        places: &[Job, Enroot],
+        harm: |fake| {
+            let set = fs::read_to_string(fake.path("proc/self/environ")).unwrap();
+            let others: Vec<&str> = set.split('\0').filter(|one| !one.starts_with("PMIX_")).collect();
+            fake.write("proc/self/environ", &others.join("\0"));
+        },
+        says: &[("launch", State::Fail)],
+        mend: "srun --mpi=pmix",
+    },
+    Mistake {
+        what: "enroot's hook for PMIx is not linked",
+        places: &[Enroot],
+        harm: |fake| fake.remove("var/spool/slurmd"),
+        says: &[("launch", State::Fail)],
+        mend: "50-slurm-pmi.sh",
+    },
+];
+
+/// libfabric lists no card, and no rail could be tried.
+fn no_domain(fake: &mut Fake) {
+    fake.write("fi_info.yaml", &FI_INFO[FI_INFO.rfind("fi_info:").unwrap()..]);
+    fake.asked.registered = None;
+    fake.asked.trials = Some(vec![trial(false, Err("no domain of efa takes rails".into()))]);
+}
+
+fn is_on_bus(fake: &Fake, card: u8) -> bool {
+    fake.path(&format!("sys/bus/pci/devices/{}", address(card_bus(card)))).exists()
+}
+
+/// The line of a file that begins so, replaced.
+fn line(fake: &Fake, path: &str, start: &str, with: &str) {
+    let text = fs::read_to_string(fake.path(path)).unwrap();
+    assert!(text.contains(start), "{path}: {text}");
+    let lines: Vec<&str> = text.lines().map(|line| if line.starts_with(start) { with } else { line }).collect();
+    fake.write(path, &(lines.join("\n") + "\n"));
+}
+
+#[test]
+fn every_mistake_is_said_and_nothing_else() {
+    for (name, system) in
+        [("p5.48xlarge", System::Amazon), ("p6-b200.48xlarge", System::Ubuntu), ("g6e.48xlarge", System::Ubuntu)]
+    {
+        let instance = Instance::named(name).unwrap();
+        for (place, _) in PLACES {
+            let works = examine(&tree(&instance, place, system).machine(), &[]);
+            for mistake in MISTAKES.iter().filter(|mistake| mistake.places.contains(&place)) {
+                let mut fake = tree(&instance, place, system);
+                (mistake.harm)(&mut fake);
+                let found = examine(&fake.machine(), &[]);
+                let other: Vec<_> =
+                    works.iter().zip(&found).filter(|(was, is)| was.state != is.state).map(|(_, is)| is).collect();
+                let said: Vec<(&str, State)> = other.iter().map(|is| (is.check.as_str(), is.state)).collect();
+                assert_eq!(said, mistake.says, "{name}, {place:?}: {}: {other:?}", mistake.what);
+                let mends = other.iter().any(|is| is.mend.contains(mistake.mend));
+                assert!(mends, "{name}, {place:?}: {}: nobody says {:?}: {other:?}", mistake.what, mistake.mend);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_page_has_the_mistakes() {
+    let mut text = String::from("| what is wrong | where | doctor says |\n|---|---|---|\n");
+    for mistake in MISTAKES {
+        let headings: Vec<&str> =
+            PLACES.iter().filter(|(place, _)| mistake.places.contains(place)).map(|(_, heading)| *heading).collect();
+        let places = match headings.len() {
+            5 => "everywhere".to_owned(),
+            _ => headings.join("; "),
+        };
+        let says: Vec<String> = mistake.says.iter().map(|(check, state)| format!("`{check}` {state}")).collect();
+        text += &format!("| {} | {places} | {} |\n", mistake.what, says.join(", "));
+    }
+    on_the_page("mistakes", &text);
+    let names: BTreeSet<&str> = MISTAKES.iter().map(|mistake| mistake.what).collect();
+    assert_eq!(names.len(), MISTAKES.len());
+}

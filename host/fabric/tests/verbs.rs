@@ -1,0 +1,247 @@
+//! Rails of verbs, and the objects that kernels get of them, over cards in software: in any order, with what they refuse.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use efa_queue::{completion, rules};
+use ginlab_fabric::verbs::{Counted, PairOptions, Verbs, VerbsRail, cards};
+use ginlab_fabric::{Access, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer, soft};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The names of two cards, loaded once for this process.
+fn names() -> &'static [String] {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        soft::load("efa-verbs/soft:fast,seed=5,reorder=9,cards=2").unwrap();
+        let found = cards().unwrap();
+        assert!(found.iter().all(|card| card.pci.is_some() && card.provider == "efa-verbs/soft:fast"), "{found:?}");
+        found.into_iter().map(|card| card.name).collect()
+    })
+}
+
+fn open(card: usize) -> VerbsRail {
+    VerbsRail::open(&names()[card], 64, Some(64)).unwrap()
+}
+
+fn register(rail: &mut VerbsRail, bytes: &mut [u8]) -> ginlab_fabric::verbs::Region {
+    let memory =
+        Memory { address: bytes.as_mut_ptr().expose_provenance() as u64, bytes: bytes.len(), cuda_device: None };
+    // SAFETY: the memory outlives the region in every test.
+    unsafe { rail.register(memory, Access::ALL) }.unwrap()
+}
+
+/// Polls until so many completions are there.
+fn poll(rail: &mut VerbsRail, count: usize) -> Vec<Completion> {
+    let (started, mut found) = (Instant::now(), Vec::new());
+    while found.len() < count {
+        rail.poll(&mut found).unwrap();
+        assert!(started.elapsed() < Duration::from_secs(20), "{found:?}");
+        std::thread::yield_now();
+    }
+    found
+}
+
+fn tokens(completions: &[Completion]) -> Vec<u64> {
+    let token = |completion: &Completion| match completion {
+        Completion::Done { token } => *token,
+        other => panic!("{other:?}"),
+    };
+    completions.iter().map(token).collect()
+}
+
+fn failure(mut completions: Vec<Completion>) -> FabricError {
+    match completions.pop() {
+        Some(Completion::Failed { error, .. }) if completions.is_empty() => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn transfer(offset: u64, bytes: u64, remote: RemoteRegion, token: u64) -> Transfer {
+    Transfer {
+        local_offset: offset,
+        peer: 0,
+        remote,
+        remote_offset: offset,
+        bytes,
+        immediate: None,
+        token,
+        more: false,
+    }
+}
+
+#[test]
+fn bytes_and_immediates_arrive_in_any_order_each_once() {
+    let (mut here, mut there) = (open(0), open(1));
+    assert_eq!((here.limits().max_outstanding, here.limits().immediate_bytes), (64, 4));
+    here.add_peer(&there.address().unwrap()).unwrap();
+    there.add_peer(&here.address().unwrap()).unwrap();
+    let (mut ours, mut theirs) = ((0..4096).map(|byte| byte as u8 ^ 0x5a).collect::<Vec<_>>(), vec![0; 4096]);
+    let (region, window) = (register(&mut here, &mut ours), register(&mut there, &mut theirs));
+    let remote = there.remote(&window);
+    let mut overtaken = false;
+    for round in 0..5u64 {
+        for token in 0..64 {
+            let more = token % 7 != 6;
+            let immediate = Some(round as u32 * 64 + token as u32);
+            let put = Transfer { immediate, more, ..transfer(token * 64, 64, remote, token) };
+            // SAFETY: nobody touches the memory meanwhile.
+            assert_eq!(unsafe { here.write(&region, &put) }.unwrap(), Post::Accepted);
+        }
+        // SAFETY: refused.
+        assert_eq!(
+            unsafe { here.write(&region, &transfer(0, 1, remote, 0)) }.unwrap(),
+            Post::Again,
+            "the queue is full"
+        );
+        let mut done = tokens(&poll(&mut here, 64));
+        overtaken |= !done.is_sorted();
+        done.sort_unstable();
+        assert_eq!(done, (0..64).collect::<Vec<_>>());
+        let mut values: Vec<u32> = poll(&mut there, 64)
+            .iter()
+            .map(|completion| match completion {
+                Completion::Immediate { value } => *value,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        values.sort_unstable();
+        assert_eq!(values, (0..64).map(|token| round as u32 * 64 + token).collect::<Vec<_>>());
+    }
+    assert!(overtaken, "nothing is in order");
+    assert_eq!(theirs, ours);
+    // And back by reads.
+    theirs.reverse();
+    for token in 0..8 {
+        // SAFETY: as above.
+        assert_eq!(unsafe { here.read(&region, &transfer(token * 512, 512, remote, token)) }.unwrap(), Post::Accepted);
+    }
+    poll(&mut here, 8);
+    assert_eq!(theirs, ours);
+}
+
+#[test]
+fn what_a_card_refuses_has_its_name() {
+    let (mut here, mut there) = (open(0), open(1));
+    here.add_peer(&there.address().unwrap()).unwrap();
+    let (mut ours, mut theirs) = (vec![1; 64], vec![0; 64]);
+    let (region, window) = (register(&mut here, &mut ours), register(&mut there, &mut theirs));
+    let remote = there.remote(&window);
+    let write = |rail: &mut VerbsRail, put: &Transfer| {
+        // SAFETY: nobody touches the memory meanwhile.
+        unsafe { rail.write(&region, put) }.map(|_| failure(poll(rail, 1)))
+    };
+    // Other tests of this process have handles of the same cards: a card that knows none is asked by another pair of names alone.
+    there.add_peer(&here.address().unwrap()).unwrap();
+    let bad = RemoteRegion { key: remote.key ^ 1, ..remote };
+    let error = write(&mut here, &transfer(0, 8, bad, 1)).unwrap();
+    assert_eq!(error.code, 7);
+    let text = error.to_string();
+    assert!(
+        text.contains("efa-verbs/soft:fast:rdmap79s0: write of 8 B to peer 0 failed: bad-remote-address: "),
+        "{text}"
+    );
+    assert_eq!(theirs, vec![0; 64]);
+    // What is found before the card sees it.
+    for (put, what) in [
+        (transfer(60, 8, remote, 1), "do not lie in the local region"),
+        (Transfer { remote_offset: 60, ..transfer(0, 8, remote, 1) }, "do not lie in the peer's region"),
+        (Transfer { peer: 3, ..transfer(0, 8, remote, 1) }, "this is none of them"),
+        (transfer(0, 0, remote, 1), "nothing to move"),
+    ] {
+        // SAFETY: refused.
+        let error = unsafe { here.write(&region, &put) }.unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    here.remove_peer(0).unwrap();
+    // SAFETY: refused.
+    assert!(unsafe { here.write(&region, &transfer(0, 8, remote, 1)) }.is_err());
+    assert!(here.remove_peer(0).is_err() && here.add_peer(&[0; 7]).is_err());
+    assert!(VerbsRail::open("rdmap1s0", 64, None).unwrap_err().to_string().contains("there are rdmap79s0, rdmap80s0"));
+}
+
+/// What a kernel does: words into the ring, a count into the doorbell, the phase of the completion, the counter at the other side.
+#[test]
+fn a_pair_can_be_driven_by_its_view_alone() {
+    let (first, second) = (Verbs::open(&names()[0]).unwrap(), Verbs::open(&names()[1]).unwrap());
+    let options =
+        |counted| PairOptions { depth: 32, completions: 32, arrivals: 64, receives: 1, unsolicited: true, counted };
+    let (here, there) =
+        (first.pair(&options(&[Counted::Writes])).unwrap(), second.pair(&options(&[Counted::RemoteWrites])).unwrap());
+    let to = first.handle(&there.address()).unwrap();
+    second.handle(&here.address()).unwrap();
+    let (mut ours, mut theirs) = ([9u8; 64], [0u8; 64]);
+    let memory = |bytes: &mut [u8]| Memory {
+        address: bytes.as_mut_ptr().expose_provenance() as u64,
+        bytes: 64,
+        cuda_device: None,
+    };
+    // SAFETY: the memory outlives the regions.
+    let (from, window) = unsafe {
+        (
+            first.register(memory(&mut ours), Access::SOURCE).unwrap(),
+            second.register(memory(&mut theirs), Access::REMOTE_WRITE).unwrap(),
+        )
+    };
+    let view = here.view();
+    let within = |start: *mut u8, bytes: usize| {
+        let inside = |all: &ginlab_fabric::verbs::Mapping| {
+            start >= all.start && start.addr() + bytes <= all.start.addr() + all.bytes
+        };
+        here.mappings().iter().any(inside)
+    };
+    assert!(
+        within(view.send.slots, 32 * 64)
+            && within(view.send.doorbell.cast(), 4)
+            && within(view.completions.slots, 32 * 32)
+    );
+    assert!(
+        within(here.counter(Counted::Writes).unwrap().cast_mut().cast(), 8) && here.counter(Counted::Reads).is_none()
+    );
+    assert!(here.mappings().iter().all(|all| all.start.addr() % 4096 == 0 && all.bytes % 4096 == 0 && !all.is_card));
+    for number in 0..40u64 {
+        let head = efa_queue::request::Head {
+            id: number,
+            phase: rules::send_phase(number, view.send.entries),
+            to,
+            immediate: None,
+            hints: 0,
+        };
+        let local = efa_queue::Local { address: from.address, length: 64, key: from.lkey };
+        let words = efa_queue::request::write(&head, local, window.address, window.rkey);
+        let slot = rules::slot(number, view.send.entries) as usize;
+        // SAFETY: within ring and queue, as the view says.
+        unsafe {
+            let places = &*view.send.slots.add(slot * 64).cast::<[AtomicU64; 8]>();
+            places.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+            (*view.send.doorbell.cast::<AtomicU32>()).store(rules::doorbell(number + 1), Ordering::Release);
+            let slot = rules::slot(number, view.completions.entries) as usize;
+            let first = &*view.completions.slots.add(slot * view.completions.entry_bytes as usize).cast::<AtomicU64>();
+            let started = Instant::now();
+            while completion::phase(first.load(Ordering::Acquire))
+                != rules::completion_phase(number, view.completions.entries)
+            {
+                assert!(started.elapsed() < Duration::from_secs(20));
+                std::thread::yield_now();
+            }
+            assert_eq!(
+                (
+                    completion::id(first.load(Ordering::Relaxed)).into(),
+                    completion::status(first.load(Ordering::Relaxed))
+                ),
+                (number, 0)
+            );
+        }
+    }
+    let counted = |place: *const u64| {
+        // SAFETY: a word of a page that stays as long as its pair.
+        unsafe { &*place.cast::<AtomicU64>() }.load(Ordering::Acquire)
+    };
+    let started = Instant::now();
+    while counted(there.counter(Counted::RemoteWrites).unwrap()) < 40 {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::yield_now();
+    }
+    assert_eq!((counted(here.counter(Counted::Writes).unwrap()), theirs), (40, ours));
+    drop((here, there));
+}

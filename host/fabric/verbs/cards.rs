@@ -1,0 +1,137 @@
+//! The cards that there are, by name.
+
+use super::device::library;
+use super::errors;
+use crate::domain::{AddressFamily, Domain, IMMEDIATE_BYTES};
+use crate::{FabricError, soft};
+use ginlab_topology::pci::PciAddress;
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use verbs_sys::{ibv_context, ibv_device, ibv_port_attr};
+
+/// How rails of verbs are asked for: `efa-verbs`, or over cards in software `efa-verbs/soft:p5`.
+pub const PREFIX: &str = "efa-verbs";
+
+/// Whether a provider's name asks for rails of verbs.
+#[must_use]
+pub fn is_asked(provider: &str) -> bool {
+    provider.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with("/soft"))
+}
+
+/// The list of devices, while it is there.
+pub(super) struct List(*mut *mut ibv_device);
+
+impl List {
+    pub(super) fn new() -> Result<List, FabricError> {
+        let library = library()?;
+        // SAFETY: C's list; it needs no place for its length.
+        let list = unsafe { (library.ibv_get_device_list)(std::ptr::null_mut()) };
+        if list.is_null() { Err(errors::call(PREFIX, "ibv_get_device_list", None)) } else { Ok(List(list)) }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = *mut ibv_device> {
+        // SAFETY: the list ends with null, and is there as long as this is.
+        (0..).map(|index| unsafe { *self.0.add(index) }).take_while(|device| !device.is_null())
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        if let Ok(library) = library() {
+            // SAFETY: made by the function for it.
+            unsafe { (library.ibv_free_device_list)(self.0) };
+        }
+    }
+}
+
+/// A device's name.
+pub(super) fn name(device: *mut ibv_device) -> String {
+    // SAFETY: one of a list that is there.
+    unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned()
+}
+
+/// Where sysfs says that it is.
+fn place(device: *mut ibv_device) -> Option<PciAddress> {
+    // SAFETY: as above.
+    let text = unsafe { CStr::from_ptr((&raw const (*device).ibdev_path).cast::<c_char>()) };
+    let path = Path::new(OsStr::from_bytes(text.to_bytes())).join("device").canonicalize().ok()?;
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The line rate of an open device in bits per second, as the port says it.
+pub(super) fn line_rate(context: *mut ibv_context) -> Option<u64> {
+    let library = library().ok()?;
+    // SAFETY: numbers: zero is a value of each.
+    let mut port: ibv_port_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: open, and the place is ours, and as long as the longest form.
+    if unsafe { (library.ibv_query_port)(context, 1, &mut port) } != 0 {
+        return None;
+    }
+    // In units of 100 Mb/s: InfiniBand's rates by their bits, and how many lanes.
+    let lane = match port.active_speed {
+        1 => 25,
+        2 => 50,
+        4 | 8 => 100,
+        16 => 140,
+        32 => 250,
+        64 => 500,
+        128 => 1000,
+        _ => return None,
+    };
+    let lanes = match port.active_width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => return None,
+    };
+    Some(lane * lanes * 100_000_000)
+}
+
+/// The cards on which rails can be opened, under what this run calls them. Other devices of verbs are not among them.
+///
+/// # Errors
+/// There is no libefa that is new enough; what it says.
+pub fn cards() -> Result<Vec<Domain>, FabricError> {
+    let library = library()?;
+    let provider = label();
+    let mut found = Vec::new();
+    for device in List::new()?.iter() {
+        // SAFETY: of a list that is there.
+        let context = unsafe { (library.ibv_open_device)(device) };
+        if context.is_null() {
+            continue;
+        }
+        // SAFETY: open; numbers.
+        let mut attributes = unsafe { std::mem::zeroed() };
+        let bytes = size_of_val(&attributes) as u32;
+        // SAFETY: open, and the place is ours.
+        let is_efa = unsafe { (library.efadv_query_device)(context, &mut attributes, bytes) } == 0;
+        let rate = line_rate(context);
+        // SAFETY: opened above, nothing was made of it.
+        unsafe { (library.ibv_close_device)(context) };
+        if is_efa {
+            found.push(Domain {
+                provider: provider.clone(),
+                fabric: PREFIX.to_owned(),
+                name: name(device),
+                family: AddressFamily::Efa,
+                address: None,
+                link_bits_per_second: rate,
+                pci: place(device),
+                immediate_bytes: IMMEDIATE_BYTES,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// What rows call these rails: `efa-verbs`, `efa-verbs/soft:p5`.
+pub(crate) fn label() -> String {
+    match soft::label() {
+        Some(label) => format!("{PREFIX}{}", label.trim_start_matches("efa")),
+        None => PREFIX.to_owned(),
+    }
+}

@@ -1,0 +1,311 @@
+//! An open card: its protection domain, registered memory, and handles of peers.
+
+use super::cards::{List, PREFIX, label, line_rate, name};
+use super::errors;
+use super::pair::{Pair, PairOptions};
+use crate::{Access, FabricError, Memory, mistake};
+use efa_queue::To;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use verbs_sys as sys;
+
+/// Bytes of a pair's address: its card's, its number, its key.
+const ADDRESS: usize = 24;
+
+/// The functions, found once.
+pub(super) fn library() -> Result<&'static sys::Library, FabricError> {
+    static LIBRARY: OnceLock<Result<sys::Library, String>> = OnceLock::new();
+    LIBRARY.get_or_init(sys::Library::load).as_ref().map_err(|why| errors::missing(why))
+}
+
+/// An open card with a protection domain. What is made of it keeps it open. Calls may come from any thread.
+#[derive(Clone)]
+pub struct Verbs(pub(super) Arc<Device>);
+
+pub(super) struct Device {
+    pub library: &'static sys::Library,
+    pub context: *mut sys::ibv_context,
+    pub domain: *mut sys::ibv_pd,
+    /// `efa-verbs:rdmap79s0`, for messages.
+    pub rail: String,
+    pub attributes: sys::efadv_device_attr,
+    pub gid: [u8; 16],
+    pub link_bits_per_second: Option<u64>,
+    handles: Mutex<HashMap<[u8; 16], Handle>>,
+}
+
+/// An address handle, and for how many peers of that card it is there.
+struct Handle {
+    handle: *mut sys::ibv_ah,
+    number: u16,
+    users: usize,
+}
+
+// SAFETY: objects of verbs are not bound to a thread, and its functions lock what they share.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.rail)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let handles = self.handles.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: made of this context; pairs and regions are gone, since each holds this.
+        unsafe {
+            for handle in handles.values() {
+                (self.library.ibv_destroy_ah)(handle.handle);
+            }
+            if !self.domain.is_null() {
+                (self.library.ibv_dealloc_pd)(self.domain);
+            }
+            (self.library.ibv_close_device)(self.context);
+        }
+    }
+}
+
+impl Verbs {
+    /// Opens the card of this name (`rdmap79s0`).
+    ///
+    /// # Errors
+    /// There is no libefa that is new enough, no such card, or it is none of EFA's; what it says.
+    pub fn open(card: &str) -> Result<Verbs, FabricError> {
+        let library = library()?;
+        let list = List::new()?;
+        let device = list.iter().find(|device| name(*device) == card).ok_or_else(|| {
+            let names: Vec<_> = list.iter().map(name).collect();
+            mistake(
+                &label(),
+                format!("opening {card:?}"),
+                format!("there is no such card; there are {}", names.join(", ")),
+            )
+        })?;
+        let rail = format!("{}:{card}", label());
+        // SAFETY: of a list that is there; what follows is made of it, in the order of the manual.
+        let context = unsafe { (library.ibv_open_device)(device) };
+        if context.is_null() {
+            return Err(errors::call(&rail, "ibv_open_device", None));
+        }
+        // SAFETY: numbers: zero is a value of each.
+        let attributes = unsafe { std::mem::zeroed() };
+        let mut opened = Device {
+            library,
+            context,
+            domain: std::ptr::null_mut(),
+            rail,
+            attributes,
+            gid: [0; 16],
+            link_bits_per_second: line_rate(context),
+            handles: Mutex::default(),
+        };
+        let bytes = size_of::<sys::efadv_device_attr>() as u32;
+        // SAFETY: open, and the place is ours.
+        let code = unsafe { (library.efadv_query_device)(context, &mut opened.attributes, bytes) };
+        if code != 0 {
+            return Err(errors::call(&opened.rail, "efadv_query_device (is it a card of EFA's?)", Some(code)));
+        }
+        let mut gid = sys::ibv_gid { raw: [0; 16] };
+        // SAFETY: as above.
+        if unsafe { (library.ibv_query_gid)(context, 1, 0, &mut gid) } != 0 {
+            return Err(errors::call(&opened.rail, "ibv_query_gid", None));
+        }
+        // SAFETY: bytes in any case.
+        opened.gid = unsafe { gid.raw };
+        // SAFETY: open.
+        opened.domain = unsafe { (library.ibv_alloc_pd)(context) };
+        if opened.domain.is_null() {
+            return Err(errors::call(&opened.rail, "ibv_alloc_pd", None));
+        }
+        Ok(Verbs(Arc::new(opened)))
+    }
+
+    /// Rail's name, for messages: `efa-verbs:rdmap79s0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.rail
+    }
+
+    /// Line rate in bits per second, where the port says it.
+    #[must_use]
+    pub fn link_bits_per_second(&self) -> Option<u64> {
+        self.0.link_bits_per_second
+    }
+
+    /// Whether the card writes into a peer's memory itself; one of a p4d does not.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.0.attributes.device_caps & sys::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE != 0
+    }
+
+    /// Whether a write's immediate can arrive without a receive.
+    #[must_use]
+    pub fn unsolicited(&self) -> bool {
+        self.0.attributes.device_caps & sys::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV != 0
+    }
+
+    /// Whether it has completion counters, and this libefa knows them.
+    #[must_use]
+    pub fn counters(&self) -> bool {
+        self.0.attributes.device_caps & sys::EFADV_DEVICE_ATTR_CAPS_COMP_CNTR != 0 && self.0.library.counters.is_some()
+    }
+
+    /// Bytes of one write or read at most.
+    #[must_use]
+    pub fn max_transfer_bytes(&self) -> u64 {
+        self.0.attributes.max_rdma_size.into()
+    }
+
+    /// Requests that a queue takes at most.
+    #[must_use]
+    pub fn max_depth(&self) -> u32 {
+        self.0.attributes.max_sq_wr
+    }
+
+    /// A queue pair that is ready to send.
+    ///
+    /// # Errors
+    /// What the card says.
+    pub fn pair(&self, options: &PairOptions) -> Result<Pair, FabricError> {
+        Pair::open(self, options)
+    }
+
+    /// Registers memory of the host for these uses.
+    ///
+    /// # Safety
+    /// The memory must stay valid and in place until the region is dropped.
+    ///
+    /// # Errors
+    /// Memory of a GPU, which is not registered here; an empty stretch; what the card says.
+    pub unsafe fn register(&self, memory: Memory, access: Access) -> Result<Region, FabricError> {
+        let what = format!("ibv_reg_mr_iova2 of {} B", memory.bytes);
+        if memory.cuda_device.is_some() {
+            let text = "rails of verbs register memory of the host alone: stage through pinned host memory";
+            return Err(mistake(&self.0.rail, what, text));
+        }
+        if memory.bytes == 0 || memory.address == 0 || memory.address.checked_add(memory.bytes as u64).is_none() {
+            return Err(mistake(&self.0.rail, what, "the stretch is empty or wraps around"));
+        }
+        let mut flags = 0;
+        for (wanted, flag) in [
+            (Access::SINK, sys::IBV_ACCESS_LOCAL_WRITE),
+            // What peers write, the card writes.
+            (Access::REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_LOCAL_WRITE),
+            (Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ),
+        ] {
+            if access.allows(wanted) {
+                flags |= flag;
+            }
+        }
+        let start = std::ptr::with_exposed_provenance_mut(memory.address as usize);
+        // SAFETY: the domain is there; the caller vouches for the memory.
+        let made =
+            unsafe { (self.0.library.ibv_reg_mr_iova2)(self.0.domain, start, memory.bytes, memory.address, flags) };
+        if made.is_null() {
+            return Err(errors::call(&self.0.rail, what, None));
+        }
+        // SAFETY: made just now.
+        let (lkey, rkey) = unsafe { ((*made).lkey, (*made).rkey) };
+        Ok(Region { made, verbs: self.clone(), address: memory.address, bytes: memory.bytes as u64, lkey, rkey })
+    }
+
+    /// Whom a request goes to that goes to this address; the card keeps a handle of the peer's card until [`Verbs::release`].
+    ///
+    /// # Errors
+    /// It is no such address; what the card says.
+    pub fn handle(&self, address: &[u8]) -> Result<To, FabricError> {
+        let (gid, pair, key) = split(address).ok_or_else(|| self.no_address(address))?;
+        let mut handles = self.0.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = match handles.entry(gid) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(self.make_handle(gid)?),
+        };
+        handle.users += 1;
+        Ok(To { handle: handle.number, pair, key })
+    }
+
+    fn make_handle(&self, gid: [u8; 16]) -> Result<Handle, FabricError> {
+        let library = self.0.library;
+        // SAFETY: numbers: zero is a value of each.
+        let mut attributes: sys::ibv_ah_attr = unsafe { std::mem::zeroed() };
+        (attributes.port_num, attributes.is_global) = (1, 1);
+        attributes.grh.dgid = sys::ibv_gid { raw: gid };
+        // SAFETY: the domain is there.
+        let handle = unsafe { (library.ibv_create_ah)(self.0.domain, &mut attributes) };
+        if handle.is_null() {
+            return Err(errors::call(&self.0.rail, "ibv_create_ah", None));
+        }
+        let mut said = sys::efadv_ah_attr { comp_mask: 0, ahn: 0, reserved: [0; 6] };
+        // SAFETY: made just now; the place is ours.
+        let code = unsafe { (library.efadv_query_ah)(handle, &mut said, size_of::<sys::efadv_ah_attr>() as u32) };
+        if code != 0 {
+            // SAFETY: made above, and in nobody's hands.
+            unsafe { (library.ibv_destroy_ah)(handle) };
+            return Err(errors::call(&self.0.rail, "efadv_query_ah", Some(code)));
+        }
+        Ok(Handle { handle, number: said.ahn, users: 0 })
+    }
+
+    /// A peer of this address is gone: the card forgets its card with the last one.
+    pub fn release(&self, address: &[u8]) {
+        let Some((gid, ..)) = split(address) else { return };
+        let mut handles = self.0.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut known) = handles.entry(gid) {
+            known.get_mut().users -= 1;
+            if known.get().users == 0 {
+                // SAFETY: made by `make_handle`; nothing is posted to that card any more, by the caller's word.
+                unsafe { (self.0.library.ibv_destroy_ah)(known.remove().handle) };
+            }
+        }
+    }
+
+    #[cold]
+    fn no_address(&self, address: &[u8]) -> FabricError {
+        let text = format!("an address of {} B is none of {PREFIX}'s, which have {ADDRESS}", address.len());
+        mistake(&self.0.rail, "adding a peer", text)
+    }
+}
+
+/// The address of a queue pair, as peers take it.
+pub(super) fn join(gid: &[u8; 16], number: u32, key: u32) -> Vec<u8> {
+    [&gid[..], &number.to_le_bytes(), &key.to_le_bytes()].concat()
+}
+
+fn split(address: &[u8]) -> Option<([u8; 16], u16, u32)> {
+    let (gid, rest) = address.split_first_chunk()?;
+    let (number, rest) = rest.split_first_chunk()?;
+    let key = u32::from_le_bytes(rest.try_into().ok()?);
+    Some((*gid, u16::try_from(u32::from_le_bytes(*number)).ok()?, key))
+}
+
+/// Registered memory. It keeps its card open.
+#[derive(Debug)]
+pub struct Region {
+    made: *mut sys::ibv_mr,
+    pub(super) verbs: Verbs,
+    /// First byte, as peers and requests name it.
+    pub address: u64,
+    /// Length.
+    pub bytes: u64,
+    /// For requests of this side: 24 bits.
+    pub lkey: u32,
+    /// For peers.
+    pub rkey: u32,
+}
+
+// SAFETY: a registration is not bound to a thread.
+unsafe impl Send for Region {}
+// SAFETY: what is read of it never changes.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: made by `register`; nothing that uses it is under way, by the contract there.
+        unsafe { (self.verbs.0.library.ibv_dereg_mr)(self.made) };
+    }
+}

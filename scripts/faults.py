@@ -1,0 +1,591 @@
+#!/usr/bin/env python3
+"""Every fault against every experiment: called by scripts/faults.sh, which has the options.
+
+A cell is one program over one fabric, met by one fault. It runs in name spaces of its own (processes, /dev/shm, /tmp, IPC), so that what is
+left afterwards is the cell's. A row says what was expected and what came: exit code, seconds, the line that was said, what is left.
+"""
+
+import concurrent.futures
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+# What a cell's programs wait for anything (-t), and what may pass beyond it.
+DEADLINE = 2
+MARGIN = 2
+# For a run that is met by a fault of its own options: start, the way to the fault, and the host's patience with a kernel, which is four deadlines
+# where busy threads share cores.
+WHOLE = 4 * DEADLINE + MARGIN + 5
+# No cell lasts longer, whatever hangs.
+LIMIT = 60
+STATUSES = range(1, 16)
+
+# Long runs whose rows come one by one, so that a fault from outside meets them in the middle. {np} ranks of one machine.
+ROWS = "--csv run.csv --json run.json --no-header"
+PROGRAMS = {
+    "proxy quiet": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode quiet {ROWS}",
+    "proxy nbi": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode nbi {ROWS}",
+    "write": f"write --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 2 {ROWS}",
+    "sendrecv": f"sendrecv --np 2 -b 64 -e 4M -f 2 -n 400 -r 9 --rails 2 {ROWS}",
+    "all2all": f"all2all --np 3 -b 64 -e 4M -f 2 -n 200 --rails 1,2 {ROWS}",
+    "serve + join": None,
+    "echo": f"echo -b 64 -e 4M -f 2 -n 2000 {ROWS}",
+    "shmem": f"shmem -d emulated --np 2 --cases put-signal-ping-pong,all-to-all -b 8 -e 1M -f 2 -n 200 -r 9 --block 40 {ROWS}",
+    "collective": f"collective -d emulated --np 2 --cases gin-all-reduce,gin-broadcast -b 64 -e 1M -f 2 -n 40 -r 9 {ROWS}",
+    "jacobi launched": f"jacobi -d emulated --np 2 --exchange row,block --nx 32,36,40,44,48,52,56,60 --ny 16 -n 50 -r 9 --no-check {ROWS}",
+    "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 400 -r 9 --no-check {ROWS}",
+    "moe": f"moe -d emulated --np 2 --tokens 8,12,16,20 --hidden 256 --experts 8 --topk 2 -n 20 -r 9 {ROWS}",
+    "ipc": f"ipc -d emulated --np 2 -b 64K -e 16M -f 2 -n 50 -r 9 {ROWS}",
+    "queue": f"queue -d emulated -m nbi,blocking --grid 1,2,4 --block 1,32 -r 9 {ROWS}",
+}
+BY_GIN = ("shmem", "collective", "jacobi launched", "jacobi resident", "moe")
+WITH_PROXY = ("proxy quiet", "proxy nbi", *BY_GIN)
+SERVED = ("serve + join", "echo")
+ALONE = ("ipc", "queue")
+# What a fabric is called on the command line. `memory` is mapped memory: the same GPU, NVLink, or the emulated device's.
+FABRICS = {
+    "tcp": "-p tcp",
+    "soft-efa 1.17": "-p soft-efa:fast",
+    "soft-efa 2.1": "-p soft-efa:fast",
+    "worst": "-p worst:seed=5",
+    "memory": "",
+    "direct": "-p soft-efa:fast",
+}
+
+
+class Expect:
+    """What a cell must end with: one of these codes, and a line that has these words."""
+
+    def __init__(self, codes, words="", adds="", inject=None, rows=False, wrap=None):
+        self.codes, self.words, self.adds, self.inject, self.rows, self.wrap = codes, words, adds, inject, rows, wrap
+
+
+def soft(word, codes, words):
+    """A word of the description of cards in software."""
+
+    def cell(program, fabric):
+        if not fabric.startswith("soft-efa"):
+            return f"only cards in software can be told to: {word.split('=')[0]}"
+        if program in ALONE:
+            return "no card is used"
+        return Expect(codes, words, adds=f",{word}")
+
+    return cell
+
+
+def proxy_fault(fault, codes, words):
+    """A fault of the proxies of each rank, behind so many commands."""
+
+    def cell(program, fabric):
+        if program not in WITH_PROXY:
+            return "no proxy runs"
+        if fabric in ("memory", "direct"):
+            return "no proxy carries its puts"
+        return Expect(codes, words, adds=f" --fault {fault}=60")
+
+    return cell
+
+
+def outside(inject, codes, words, served=None, rows=True, ranks=True):
+    """What comes from outside in the middle of the run."""
+
+    def cell(program, fabric):
+        if ranks and program == "queue":
+            return "one process"
+        if ranks and program == "echo":
+            return "server and client are tasks of one process here"
+        if program == "serve + join" and served is not None:
+            return Expect(*served, inject=inject, rows=False)
+        return Expect(codes, words, inject=inject, rows=rows and program != "serve + join")
+
+    return cell
+
+
+def kill_rank(run, which):
+    def inject():
+        os.kill(run.rank(1), which)
+
+    return inject
+
+
+STALL = r"nothing has completed|no progress|deadline|timed out|has not (come|been heard|returned)|waited|within|stands still"
+FAULTS = {
+    "lost completion": soft("lose=60", (1, 124), STALL),
+    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer") for status in STATUSES},
+    "late beyond the deadline": soft("slow=1000000", (124,), STALL),
+    '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress"),
+    "rail dead": soft("dead=60", (124, 1), STALL),
+    "rail slow by 100": soft("slow=100", (0, 124), ""),
+    "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|left|stopped|gone"),
+    "proxy stopped": proxy_fault("proxy-stop", (1,), r"stopped"),
+    "rails silent": proxy_fault("rails-silent", (124,), r"no progress|deadline|nothing has completed"),
+    "peer killed": outside("kill", (1,), r"rank 1|peer|left|signal: 9", served=((1, 137, 0), "")),
+    "peer stopped": outside("stop", (124,), STALL + "|rank 1|peer", served=((124, 1), STALL + "|left|peer|server")),
+    "SIGINT": outside("SIGINT", (130,), "interrupted", ranks=False),
+    "SIGTERM": outside("SIGTERM", (130,), "interrupted", ranks=False),
+    "stdout closed": outside("stdout", (141,), "", ranks=False),
+    "full disk under --csv": outside("disk", (1,), r"No space left|disk|full", ranks=False, rows=False),
+    "garbage at the port": outside("garbage", (0,), "", rows=False),
+    "wrong token": outside("token", (1, 2), r"token", rows=False),
+    "clock jumps": outside("clock", (0,), "", rows=False, ranks=False),
+    "no memory": outside("memory", (1, 2), r"memory|signal: 9|rank", rows=False),
+}
+
+
+def expectation(program, fabric, fault):
+    """An Expect, or the reason that there is no such cell."""
+    if fabric == "memory" and program not in (*BY_GIN, *ALONE):
+        return "no put of it goes by mapped memory"
+    if fabric != "memory" and program in ALONE:
+        return "no network is used"
+    if fabric == "direct":
+        return "the kernels' own queue has its faults in tests of crates/efa_queue and kernels/direct"
+    return FAULTS[fault](program, fabric)
+
+
+def main():
+    """`faults.py GINLAB FOLDER JOBS ONLY`: all cells whose name (`program / fabric / fault`) has ONLY in it, as a regular expression."""
+    ginlab, folder, jobs, only = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), re.compile(sys.argv[4])
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = subprocess.run([ginlab, "--help"], capture_output=True, text=True).stdout
+    cells, rows = [], []
+    for program in PROGRAMS:
+        for fabric in FABRICS:
+            for fault in FAULTS:
+                name = f"{program} / {fabric} / {fault}"
+                if not only.search(name):
+                    continue
+                expected = expectation(program, fabric, fault)
+                word = program.split()[0]
+                if isinstance(expected, Expect) and not re.search(rf"^\s+{word}\b", commands, re.M):
+                    expected = f"this build has no {word}"
+                if isinstance(expected, str):
+                    rows.append(dict(program=program, fabric=fabric, fault=fault, status=f"not applicable: {expected}"))
+                else:
+                    cells.append((program, fabric, fault))
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for number, row in enumerate(pool.map(lambda cell: run_cell(ginlab, folder, *cell), cells)):
+            rows.append(row)
+            if row["status"] != "ok":
+                print(f"{row['program']} / {row['fabric']} / {row['fault']}: {row['status']}", file=sys.stderr)
+            if sys.stderr.isatty():
+                print(f"\r{number + 1} of {len(cells)}", end="", file=sys.stderr)
+    order = {name: at for at, name in enumerate([*PROGRAMS, *FABRICS, *FAULTS])}
+    rows.sort(key=lambda row: (order[row["program"]], order[row["fabric"]], order[row["fault"]]))
+    names = ["program", "fabric", "fault", "expected_codes", "code", "seconds", "said", "left", "status", "command"]
+    with open(folder / "faults.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    count = lambda begin: sum(row["status"].startswith(begin) for row in rows)
+    fell = count("failed")
+    print(f"{len(cells)} cells: {count('ok')} ok, {fell} fell short, {count('skipped')} skipped; {count('not applicable')} do not apply")
+    return 1 if fell else 0
+
+
+def run_cell(ginlab, folder, program, fabric, fault):
+    """Runs a cell in name spaces of its own, and returns its row."""
+    row = dict(program=program, fabric=fabric, fault=fault)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="cell-") as place:
+        words = [sys.executable, __file__, "--cell", ginlab, place, program, fabric, fault]
+        spaces = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
+        try:
+            done = subprocess.run(spaces + words, capture_output=True, text=True, timeout=2 * LIMIT)
+        except subprocess.TimeoutExpired:
+            return row | dict(status=f"failed: the cell has not ended within {2 * LIMIT} s")
+        try:
+            return row | json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            return row | dict(status=f"failed: the cell itself: {done.stderr[-300:]}".replace("\n", " "))
+
+
+class Run:
+    """The processes of a cell."""
+
+    def __init__(self, ginlab, place, program, fabric, expected):
+        self.place, self.texts, self.all = Path(place), [], []
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("GINLAB_", "OMPI_", "SLURM_", "RANK", "WORLD_SIZE"))}
+        self.environment |= dict(TMPDIR="/tmp", GINLAB_TOKEN="secret", NO_COLOR="1")
+        self.ginlab = [ginlab]
+        if fabric == "soft-efa 2.1":
+            self.ginlab = over_debian_13(ginlab, self.environment)
+        fabric_words = FABRICS[fabric]
+        extra = expected.adds
+        if extra.startswith(","):
+            fabric_words, extra = fabric_words + extra, ""
+        path = {"memory": "--path nvlink", "direct": "--path direct"}.get(fabric, "--path rails") if program in BY_GIN else ""
+        self.words = f"{fabric_words} {path} -t {DEADLINE}{extra}".split()
+        self.program = program
+
+    def start(self, words, environment=None, **how):
+        text = tempfile.TemporaryFile("w+", dir=self.place)
+        self.texts.append(text)
+        process = subprocess.Popen(
+            self.ginlab + words, cwd=self.place, env=self.environment | (environment or {}), stderr=text, stdin=subprocess.DEVNULL, text=True,
+            start_new_session=True, **how)
+        self.all.append(process)
+        return process
+
+    def said(self):
+        lines = []
+        for text in self.texts:
+            text.seek(0)
+            lines += [line.strip() for line in text if line.startswith("ginlab")]
+        return lines
+
+    def rank(self, number):
+        """The process of a rank that the command has started: rank 0 is its own process, or a child too where that one waits for all."""
+        ranks = []
+        until(lambda: ranks.extend(self.with_rank(number)) or ranks, f"rank {number}")
+        return ranks[0]
+
+    def with_rank(self, number):
+        found, look = [], [self.all[0].pid]
+        while look:
+            look += (below := children(look.pop()))
+            found += below
+        said = f"RANK={number}".encode()
+        return [pid for pid in found if any(word.endswith(said) for word in environment_of(pid))]
+
+
+def environment_of(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def children(parent):
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                    found.append(int(folder.name))
+            except OSError:
+                pass
+    return sorted(found)
+
+
+def over_debian_13(ginlab, environment):
+    """The command over Debian 13's libfabric, by its own loader (scripts/check-libfabric2.sh unpacks it)."""
+    root = REPO / "target/libfabric2"
+    loader = next(iter(root.glob("**/ld-linux-x86-64.so.2")), None)
+    if loader is None:
+        raise Skip("no target/libfabric2: run scripts/check-libfabric2.sh once")
+    libraries = sorted({str(path.parent) for path in root.glob("**/*.so*")})
+    environment["GINLAB_LIBFABRIC"] = str(next(root.glob("**/libfabric.so.1")))
+    environment["GINLAB_SOFT_EFA"] = str(Path(ginlab).parent / "libsoft_efa.so")
+    return [str(loader), "--library-path", ":".join(libraries), ginlab]
+
+
+class Skip(Exception):
+    """This machine cannot run the cell."""
+
+
+def until(done, what):
+    """Waits for it, at most half a cell's limit."""
+    end = time.monotonic() + LIMIT / 2
+    while not done():
+        if time.monotonic() > end:
+            raise Skip(f"the run was not met in the middle: waited for {what}")
+        time.sleep(0.01)
+
+
+def cell(ginlab, place, program, fabric, fault):
+    """One cell, inside its name spaces; prints its row."""
+    for point in ("/dev/shm", "/tmp"):
+        if not str(place).startswith(point) and not ginlab.startswith(point) and not str(REPO).startswith(point):
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", point], check=True)
+    before = listing()
+    expected = expectation(program, fabric, fault)
+    row = dict(expected_codes="|".join(map(str, expected.codes)), code="", seconds="", said="", left="", command="")
+    try:
+        run = Run(ginlab, place, program, fabric, expected)
+        began, code = PROGRAM_OF.get(program, job)(run, expected)
+    except Skip as reason:
+        return row | dict(status=f"skipped: {reason}")
+    row["command"] = " ".join(run.all[0].args[-len(run.words) - 40:])
+    row["seconds"] = f"{time.monotonic() - began:.2f}"
+    row["code"] = code
+    said = run.said()
+    row["said"] = said[-1][:300] if said else ""
+    end_all(run)
+    time.sleep(0.2)
+    row["left"] = "; ".join(sorted(listing() - before))[:200]
+    wrong = []
+    if code == "hang":
+        wrong.append(f"has not ended within {LIMIT} s")
+    elif code not in expected.codes:
+        wrong.append(f"exit code {code}")
+    elif code != 0 and expected.words and not re.search(expected.words, row["said"]):
+        wrong.append("the line does not say what happened")
+    if code != 0 and code != 141 and not row["said"]:
+        wrong.append("nothing was said")
+    # A closed stdout is noticed by the next row. When a fault that an option makes has come is not known: the time is that of the whole run.
+    bound = {None: WHOLE, "stdout": WHOLE}.get(expected.inject, DEADLINE + MARGIN)
+    if code not in ("hang", 0) and float(row["seconds"]) > bound:
+        wrong.append(f"it took longer than {bound} s")
+    if expected.rows:
+        wrong += broken_rows(Path(place))
+    if row["left"]:
+        wrong.append(f"left: {row['left']}")
+    return row | dict(status="ok" if not wrong else f"failed: {'; '.join(wrong)}")
+
+
+def listing():
+    """What a run could leave: processes, files."""
+    files = {str(path) for point in ("/dev/shm", "/tmp") for path in Path(point).rglob("*") if not path.is_dir() or not any(path.iterdir())}
+    mine = {str(os.getpid()), "1"}
+    processes = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and folder.name not in mine:
+            try:
+                name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                continue
+            if name and "faults.py" not in name:
+                processes.add(f"process {name[:60]}")
+    return files | processes
+
+
+def end_all(run):
+    for process in run.all:
+        if process.poll() is None:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+
+def ended(process, limit=LIMIT):
+    try:
+        code = process.wait(timeout=limit)
+    except subprocess.TimeoutExpired:
+        return "hang"
+    return code if code >= 0 else 128 - code
+
+
+def broken_rows(place):
+    """What is wrong with the rows that a run has left: each whole, and the document marked as not complete."""
+    try:
+        text = (place / "run.csv").read_text()
+    except OSError:
+        return ["no CSV"]
+    rows = list(csv.reader(text.splitlines()))
+    if not text.endswith("\n") or len(rows) < 2 or any(len(row) != len(rows[0]) for row in rows):
+        return ["a half row in the CSV"]
+    try:
+        document = json.loads((place / "run.json").read_text())
+    except (OSError, ValueError):
+        return ["no JSON document"]
+    return [] if document.get("complete") is False else ["the JSON document says that it is complete"]
+
+
+def rows_so_far(place):
+    try:
+        return (Path(place) / "run.csv").read_text().count("\n")
+    except OSError:
+        return 0
+
+
+def job(run, expected):
+    """A run of ranks of this machine; when the fault came, and the exit code."""
+    words, inject = PROGRAMS[run.program].split() + run.words, expected.inject
+    begin = time.monotonic()
+    if inject is None:
+        process = run.start(words, stdout=subprocess.DEVNULL)
+        return begin, ended(process)
+    if inject == "token":
+        # The ranks of one job, one of which has another token.
+        words = drop_option(PROGRAMS[run.program].split(), "--np") + run.words
+        port = free_port()
+        place = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        first = run.start(words, place | dict(RANK="0"), stdout=subprocess.DEVNULL)
+        second = run.start(words, place | dict(RANK="1", GINLAB_TOKEN="another"), stdout=subprocess.DEVNULL)
+        code = ended(second)
+        first_code = ended(first)
+        return begin, code if first_code != 0 else first_code
+    if inject == "clock":
+        short = shorter(words)
+        double = clock_double(run.place)
+        process = run.start(short, dict(LD_PRELOAD=double), stdout=subprocess.DEVNULL)
+        return begin, ended(process)
+    if inject == "garbage":
+        # At every port that the run listens on, while it runs.
+        process = run.start(shorter(words), stdout=subprocess.DEVNULL)
+        while process.poll() is None and time.monotonic() < begin + LIMIT:
+            for port in listening(process.pid):
+                talk_nonsense(port)
+            time.sleep(0.05)
+        return begin, ended(process)
+    if inject == "disk":
+        small = run.place / "small"
+        small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], check=True)
+        words = [word.replace("run.csv", "small/run.csv").replace("run.json", "small/run.json") for word in words]
+        (small / "fill").write_bytes(b"x" * 12000)
+        process = run.start(words, stdout=subprocess.DEVNULL)
+        until(lambda: process.poll() is not None or rows_so_far(small) >= 1, "a row")
+        return time.monotonic(), ended(process)
+    if inject == "memory":
+        # A process that may not have more address space is what a cgroup's limit is where no memory is overcommitted.
+        limit = 700 << 20
+        words = ["prlimit", f"--as={limit}"] + run.ginlab + words
+        run.ginlab = []
+        process = run.start(words, stdout=subprocess.DEVNULL)
+        return begin, ended(process)
+    out = subprocess.PIPE if inject == "stdout" else subprocess.DEVNULL
+    process = run.start(words, stdout=out)
+    if inject == "stdout":
+        for _ in range(4):
+            process.stdout.readline()
+        process.stdout.close()
+        return time.monotonic(), ended(process)
+    until(lambda: process.poll() is not None or rows_so_far(run.place) >= 2, "the first row")
+    if process.poll() is not None:
+        raise Skip(f"it had ended before the fault, with code {process.poll()}: {run.said()[-1:]}")
+    at = time.monotonic()
+    if inject in ("kill", "stop"):
+        os.kill(run.rank(1), signal.SIGKILL if inject == "kill" else signal.SIGSTOP)
+    else:
+        os.kill(process.pid, getattr(signal, inject))
+    return at, ended(process)
+
+
+def drop_option(words, name):
+    at = words.index(name)
+    return words[:at] + words[at + 2:]
+
+
+def shorter(words):
+    """The same run, which ends by itself within seconds."""
+    words = list(words)
+    for option, value in (("-e", None), ("-r", "1"), ("-n", "20")):
+        if option in words:
+            at = words.index(option) + 1
+            words[at] = value if value else words[words.index("-b") + 1]
+    for option in ("--nx", "--tokens", "--grid"):
+        if option in words:
+            at = words.index(option) + 1
+            words[at] = words[at].split(",")[0]
+    return words
+
+
+def served(run, expected):
+    """A server and a peer that writes; the fault meets the peer (killed, stopped), both, or the server."""
+    inject = expected.inject
+    server = run.start(["serve", "--listen", "127.0.0.1:0", "--peers", "2", "--visits", "1", "--bytes", "64K", *run.words], stdout=subprocess.PIPE)
+    address = None
+    while address is None:
+        line = server.stdout.readline()
+        if not line:
+            return time.monotonic(), ended(server)
+        found = re.search(r"(127\.0\.0\.1:\d+)", line)
+        address = found.group(1) if found else None
+    token = dict(GINLAB_TOKEN="another") if inject == "token" else {}
+    count = "200" if inject in (None, "clock", "garbage", "token", "memory") else "2000000"
+    peer = run.start(["join", address, "-b", "4K", "-n", count, *ROWS.split(), *run.words], token, stdout=subprocess.DEVNULL)
+    begin = time.monotonic()
+    if inject in ("kill", "stop", "SIGINT", "SIGTERM"):
+        next_event(server, "joined")
+        begin = time.monotonic()
+        victim = peer if inject in ("kill", "stop") else server
+        os.kill(victim.pid, dict(kill=signal.SIGKILL, stop=signal.SIGSTOP).get(inject) or getattr(signal, inject))
+        if inject in ("kill", "stop"):
+            # The server goes on: it says that the peer has left, and serves the next one.
+            next_event(server, "left")
+            again = run.start(["join", address, "-b", "4K", "-n", "20", *run.words], stdout=subprocess.DEVNULL)
+            code = ended(again)
+            os.killpg(peer.pid, signal.SIGKILL)
+            server_code = ended(server)
+            return begin, server_code if code == 0 else f"{server_code}, the next peer {code}"
+        return begin, ended(server)
+    if inject == "token":
+        code = ended(peer)
+        os.kill(server.pid, signal.SIGINT)
+        ended(server)
+        return begin, code
+    if inject in ("disk", "stdout", "memory", "clock", "garbage"):
+        end_all(run)
+        raise Skip(f"{inject}: not built for a server")
+    code = ended(peer)
+    ended(server)
+    return begin, code
+
+
+def next_event(server, word):
+    """Reads a server's events up to this one. A server has limits of its own, so the reading ends."""
+    for line in server.stdout:
+        if word in line:
+            return
+    raise Skip(f"the server has ended without the event {word}")
+
+
+PROGRAM_OF = {"serve + join": served}
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def listening(parent):
+    """Ports that a process or its children listen on."""
+    ports, owned = set(), set()
+    for pid in [parent, *children(parent)]:
+        try:
+            owned |= {os.readlink(f) for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
+        except OSError:
+            pass
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and f"socket:[{words[9]}]" in owned:
+                    ports.add(int(words[1].rsplit(":", 1)[1], 16))
+        except OSError:
+            pass
+    return ports
+
+
+def talk_nonsense(port):
+    import random
+    import socket
+
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.2) as peer:
+            peer.sendall(random.Random(port).randbytes(4096))
+    except OSError:
+        pass
+
+
+def clock_double(place):
+    """A library whose wall clock jumps an hour to and fro at each look."""
+    source, library = place / "clock.c", place / "clock.so"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <time.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n"
+        "int clock_gettime(clockid_t id, struct timespec *t) { static int n; int r = syscall(SYS_clock_gettime, id, t);\n"
+        "  if (!r && id == CLOCK_REALTIME) t->tv_sec += (__atomic_fetch_add(&n, 1, __ATOMIC_RELAXED) & 1) ? 3600 : -3600; return r; }\n")
+    if subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], capture_output=True).returncode:
+        raise Skip("no C compiler for a clock that jumps")
+    return str(library)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--cell":
+        print(json.dumps(cell(*sys.argv[2:])))
+    else:
+        sys.exit(main())

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Every fault against every experiment, as one table.
+#
+#   scripts/faults.sh [GINLAB] [FOLDER]     FOLDER gets faults.csv (default: $OUT, then a new one under /tmp)
+#   JOBS=N        cells that run at the same time (default: three for each core, since most wait)
+#   ONLY=REGEX    cells by their name, `program / fabric / fault`: ONLY='shmem / (tcp|worst) / '
+#
+# A row says which program, fabric and fault; the exit codes that are right and the one that came; seconds from the fault to the last process; the
+# line that was said; what was left behind (processes, files in /dev/shm and /tmp); and why a cell does not apply or was skipped. A cell
+# falls short when its code is another, its line does not say what happened, it takes longer than its deadline and two seconds, a row in its CSV is
+# not whole, or something is left. Exit code 1 if one has fallen short.
+# Each cell has name spaces of its own, so root is needed. What is not in the table stands at the end of docs/faults.md, with the reason.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit
+fi
+ginlab=$(realpath "${1:-target/release/ginlab}")
+folder=${2:-${OUT:-$(mktemp -d /tmp/ginlab-faults.XXXXXX)}}
+[[ -x $ginlab ]] || { echo "faults.sh: no program $ginlab: make build, or name one" >&2; exit 2; }
+if ! unshare --mount --pid --ipc --fork true 2>/dev/null; then
+    echo 'faults.sh: not run: no name spaces of processes and mounts can be made here (root is needed)' >&2
+    exit 2
+fi
+mkdir -p "$folder"
+echo "faults.sh: results go to $folder" >&2
+exec python3 scripts/faults.py "$ginlab" "$(realpath "$folder")" "${JOBS:-$((3 * $(nproc)))}" "${ONLY:-.}"

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# NCCL's GIN over ginlab's rails on one GPU, and ginlab's own device API over the same rails in turns: scripts/gpu-check-nccl.sh [GINLAB]
+#
+# Writes to $OUT (default: a new folder under /tmp): NAME.csv (what gin.cu printed, or ginlab's rows), NAME.txt (what was said, with ginlab's
+# table). Bounded: each step has a limit of its own; all together take about four minutes. Without a GPU it says so and ends.
+# Environment: NCCL_HOME (a folder with include/ and lib/; default: the wheel nvidia-nccl-cu13 of python3), GIN (gin.cu, compiled), SEEDS (of
+# the worst network; 20), STEPS (a list; default all), LEFT (seconds that it may take; what does not fit is not run, and said).
+set -u
+cd "$(dirname "$0")/.." || exit
+ginlab=${1:-target/release/ginlab}
+OUT=${OUT:-$(mktemp -d /tmp/ginlab-nccl.XXXXXX)}
+mkdir -p "$OUT"
+status=0
+note() { echo "gpu-check-nccl: $*" >&2; }
+wanted() { [ -z "${STEPS:-}" ] || [[ " ${STEPS//,/ } " == *" $1 "* ]]; }
+if ! nvidia-smi -L >"$OUT/machine.txt" 2>&1; then note "not run: there is no GPU"; exit 0; fi
+nvidia-smi --query-gpu=driver_version --format=csv,noheader >>"$OUT/machine.txt"
+
+home=${NCCL_HOME:-$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null)}
+if [ ! -f "$home/lib/libnccl.so.2" ]; then note "not run: no NCCL (pip install nvidia-nccl-cu13==2.32.3, or NCCL_HOME)"; exit 0; fi
+gin=${GIN:-$OUT/gin}
+if [ ! -x "$gin" ]; then
+    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+    if ! timeout 150 "$nvcc" -std=c++17 -O2 -arch=native -cudart static -I "$home/include" -L "$home/lib" -o "$gin" experiments/nccl/gin.cu \
+        -l:libnccl.so.2 >"$OUT/nvcc.txt" 2>&1; then
+        note "gin.cu was not compiled: $OUT/nvcc.txt"
+        exit 1
+    fi
+fi
+
+fits() {
+    [ -z "${LEFT:-}" ] || [ $((LEFT - SECONDS)) -gt "$1" ] || { note "$2: not run, $((LEFT - SECONDS)) s are left"; return 1; }
+}
+# What data/ keeps of a run beside its table.
+header() {
+    local name=$1
+    shift
+    printf '{\n  "command": "%s",\n  "gpu": "%s",\n  "driver": "%s",\n  "nccl": "%s",\n  "versions": "%s"\n}\n' "$*" \
+        "$(sed -n '1s/^GPU 0: \(.*\) (UUID.*/\1/p' "$OUT/machine.txt")" "$(tail -n 1 "$OUT/machine.txt")" \
+        "$(grep -ao 'NCCL [0-9]*, ' "$OUT/$name.txt" | head -n 1 | tr -d ', ')" "$("$ginlab" --version | head -n 1)" >"$OUT/$name.header.json"
+}
+# nccl LIMIT NAME options of ginlab nccl: a run of gin.cu, if it is wanted.
+nccl() {
+    local limit=$1 name=$2 start=$SECONDS ended
+    shift 2
+    wanted "${name%%.*}" && fits "$limit" "$name" || return 0
+    timeout -k 5 "$limit" "$ginlab" nccl --nccl "$home/lib" "$@" -- "$gin" >"$OUT/$name.csv" 2>"$OUT/$name.txt"
+    ended=$?
+    header "$name" "ginlab nccl $* -- ./gin"
+    note "$name: $((SECONDS - start)) s, $(grep -c ',ok$' "$OUT/$name.csv") cases right"
+    [ $ended -eq 0 ] || { note "$name ended with $ended: $(grep -a -m 1 -E 'ginlab|rank' "$OUT/$name.txt")"; status=1; }
+}
+# own LIMIT NAME options of ginlab shmem.
+own() {
+    local limit=$1 name=$2 start=$SECONDS ended
+    shift 2
+    wanted "${name%%.*}" && fits "$limit" "$name" || return 0
+    timeout -k 5 "$limit" "$ginlab" shmem -d gpu --path rails --csv "$OUT/$name.csv" "$@" >"$OUT/$name.txt" 2>&1
+    ended=$?
+    note "$name: $((SECONDS - start)) s"
+    [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
+}
+
+# shellcheck disable=SC2054  # a list of ginlab's
+mine=(--cases put-signal-ping-pong,put-signal-bandwidth,all-to-all --grid 1 -b 8 -e 4M -f 8 -n 100 -r 3)
+# The same rails, in turns: NCCL's path, ours, and again.
+for turn in 1 2; do
+    nccl 40 "pair.$turn" --np 2
+    own 40 "own.$turn" --np 2 -p shared "${mine[@]}"
+done
+nccl 40 model --np 2 -p model:p5 --rails 4 --strategy split
+own 40 ownmodel --np 2 -p model:p5 --rails 4 --strategy split "${mine[@]}"
+nccl 40 tcp --np 2 -p tcp
+nccl 50 soft --np 2 -p soft-efa:p5 --rails 4
+# More ranks.
+for count in 4 8; do GIN_ITERATIONS=40 nccl 50 "ranks.$count" --np "$count"; done
+GIN_ITERATIONS=20 nccl 50 ranks.8model --np 8 -p model:p5 --rails 4
+# As whatever starts ranks does it.
+if command -v mpirun >/dev/null; then
+    if wanted mpirun && fits 40 mpirun; then
+        # shellcheck disable=SC2016  # expanded by each rank
+        timeout -k 5 40 "$ginlab" nccl --nccl "$home/lib" -- mpirun --allow-run-as-root --oversubscribe -np 2 sh -c \
+            'RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=2 LOCAL_RANK=0 MASTER_PORT=29711 GIN_ITERATIONS=20 exec "$0"' "$gin" >"$OUT/mpirun.csv" 2>"$OUT/mpirun.txt"
+        note "mpirun: $?, $(grep -c ',ok$' "$OUT/mpirun.csv") cases right"
+    fi
+fi
+# What faults look like.
+for fault in lost:30 error:30 dead:30; do
+    GIN_DEADLINE_S=4 GIN_CASES=put GIN_ITERATIONS=20 nccl 40 "fault.${fault%%:*}" --np 2 --timeout 5 --fault "$fault" && true
+done
+status=0
+# Every case over the worst network.
+for ((seed = 1; seed <= ${SEEDS:-20}; seed++)); do
+    rule=$(printf 'count own drain sequence' | cut -d' ' -f$((seed % 4 + 1)))
+    GIN_ITERATIONS=10 nccl 40 "worst.$seed" --np $((seed % 5 ? 2 : 4)) -p "worst:seed=$seed" --rails $((seed % 3 + 1)) --strategy split --rule "$rule"
+done
+note "results: $OUT"
+exit $status

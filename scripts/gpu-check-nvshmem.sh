@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# NVSHMEM's side of a comparison (experiments/shmem/baseline/nvshmem.cu), for the checks that have one. Sourced from the repository's root.
+
+# What holds NVSHMEM: a package of Python's, the system's, or what $NVSHMEM_HOME names. Prints the folder and that of its headers.
+find_nvshmem() {
+    local folder include
+    for folder in "${NVSHMEM_HOME:-}" /usr/local/nvshmem /opt/nvshmem /opt/nvidia/nvshmem /usr \
+        $(python3 -c 'import nvidia.nvshmem as n; print(list(n.__path__)[0])' 2>/dev/null); do
+        for include in "$folder/include" "$folder/include/nvshmem" "$folder/include/nvshmem_13" "$folder/include/nvshmem_12"; do
+            [ -n "$folder" ] && [ -f "$include/nvshmem.h" ] && { echo "$folder $include"; return; }
+        done
+    done
+    return 1
+}
+
+# compile_nvshmem BINARY LOG [FLAGS]: nothing is printed; fails where NVSHMEM or nvcc is not here, or does not compile. Takes a minute.
+compile_nvshmem() {
+    local binary=$1 log=$2 home include lib host nvcc
+    shift 2
+    read -r home include < <(find_nvshmem) || { echo 'NVSHMEM is not here' >"$log"; return 1; }
+    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || { echo 'nvcc is not here' >"$log"; return 1; }
+    lib=$(dirname "$(find "$home/" -name 'libnvshmem_device.a' 2>/dev/null | head -1)")
+    host=$(find "$lib" "$home/" -name 'libnvshmem_host.so*' 2>/dev/null | head -1)
+    timeout 150 "$nvcc" -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -rdc=true "$@" -I"$include" \
+        experiments/shmem/baseline/nvshmem.cu -L"$lib" -Xlinker "$host" -lnvshmem_device -lcuda -lnvidia-ml \
+        -Xlinker -rpath="$(dirname "$host")" -o "$binary" 2>"$log"
+}
+
+# nvshmem_command BINARY LOG: the command that --nvshmem takes. Where both PEs share a GPU, each may have half of it (MPS).
+nvshmem_command() {
+    local home include host mpi=${MPIRUN:-mpirun --allow-run-as-root --oversubscribe --bind-to none}
+    read -r home include < <(find_nvshmem)
+    host=$(find "$home/" -name 'libnvshmem_host.so*' 2>/dev/null | head -1)
+    echo "LD_LIBRARY_PATH=$(dirname "$host"):\$LD_LIBRARY_PATH NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_NVLS=1 NVSHMEM_DISABLE_MNNVL=1 \
+CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=${NVSHMEM_PERCENTAGE:-100} $mpi -np 2 $1 2>$2"
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Zeroes a library's device code of other GPUs, so that a copy of NCCL travels in tens of megabytes instead of hundreds.
+
+    scripts/nccl-slim.py libnccl.so.2 slim/libnccl.so.2 --keep 90      then: xz -T0 slim/libnccl.so.2
+
+Host code and the images that are kept stay as they are, and so does the file's layout: an image that was zeroed is not found by the driver,
+which then says "no kernel image is available". Sections of CUDA's fat binaries: a header (magic 0xba55ed50, its size, the size of what
+follows), then entries, each with a header (kind, header's size, payload's size; the architecture at byte 28) and its payload.
+"""
+import argparse
+import mmap
+import shutil
+import struct
+import sys
+
+MAGIC = 0xBA55ED50
+SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
+
+
+def sections(data):
+    """Offset and size of the sections that hold fat binaries, of a 64-bit little-endian ELF file."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        sys.exit("nccl-slim.py: no 64-bit ELF file")
+    table, = struct.unpack_from("<Q", data, 0x28)
+    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
+    strings = headers[names][4]
+    for name, _, _, _, offset, length in headers:
+        end = data.find(b"\0", strings + name)
+        if data[strings + name : end] in SECTIONS:
+            yield offset, length
+
+
+def slim(data, keep):
+    """Zeroes; gives the bytes that were zeroed and those that were kept, by architecture."""
+    zeroed, kept = {}, {}
+    for start, length in sections(data):
+        at, end = start, start + length
+        while at + 16 <= end:
+            magic, _, header, payload = struct.unpack_from("<IHHQ", data, at)
+            if magic != MAGIC:
+                at += 8
+                continue
+            entry, last = at + header, at + header + payload
+            while entry < last:
+                _, _, entry_header, bytes_ = struct.unpack_from("<HHIQ", data, entry)
+                arch, = struct.unpack_from("<I", data, entry + 28)
+                where = kept if arch in keep else zeroed
+                where[arch] = where.get(arch, 0) + bytes_
+                if arch not in keep:
+                    data[entry + entry_header : entry + entry_header + bytes_] = bytes(bytes_)
+                entry += entry_header + bytes_
+            at = last
+    return zeroed, kept
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source")
+    parser.add_argument("target")
+    parser.add_argument("--keep", type=int, action="append", required=True, metavar="ARCH", help="90 for sm_90; may be repeated")
+    args = parser.parse_args()
+    shutil.copyfile(args.source, args.target)
+    with open(args.target, "r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        zeroed, kept = slim(data, set(args.keep))
+        data.flush()
+    if not kept:
+        sys.exit(f"nccl-slim.py: there is no device code for {args.keep}; there is some for {sorted(zeroed)}")
+    print(f"zeroed {sum(zeroed.values()) >> 20} MiB of {sorted(zeroed)}, kept {sum(kept.values()) >> 20} MiB of {sorted(kept)}")
+
+
+main()
