@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The pictures of the pages in experiments/, from data/.
-#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model, collectives, jacobi; all of them without. readme: docs/puts.svg
+#   scripts/charts.sh [PAGE...]      proxy, queue, quiet-vs-nbi, ipc, write, all2all, model, collectives, jacobi, moe; all of them without. readme: docs/puts.svg
 #   GINLAB=path                      another binary than target/release/ginlab
 # A newer run: its folder takes the place of the older one below, as it does in the page's figures.toml.
 set -euo pipefail
@@ -24,7 +24,7 @@ draw() {
 chart() { draw "experiments/$1/$2.svg" "${@:3}"; }
 
 pages=("$@")
-if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model collectives jacobi); fi
+if ((${#pages[@]} == 0)); then pages=(proxy queue quiet-vs-nbi ipc write all2all model collectives jacobi moe); fi
 for page in "${pages[@]}"; do
     case $page in
         proxy)
@@ -108,6 +108,10 @@ for page in "${pages[@]}"; do
                 "$four/scaling-4.csv" -x nx -y time_us_p50 --series case --where status=ok --log x,y
             chart jacobi scaling 'one, two and four H200: speed-up at 4096 x 4096, over the launched kernel on one' \
                 "$four"/scaling-{1,2,4}.csv -x ranks -y speedup --series case --where nx=4096 --where status=ok --linear x,y
+            ;;
+        moe)
+            chart moe dispatch 'dispatch by number of GPUs: modelled p5en (expert, rank, node) and published' \
+                data/2026-11-25-virtual-moe/low-latency.csv -x ranks -y dispatch_us --series case --where 'fabric=model:p5en,efa p5en' --log x,y
             ;;
         readme)
             draw docs/puts.svg 'puts by size over tcp on one H200, four rails: quiet after each, nbi, and CPU-initiated' \

@@ -19,26 +19,27 @@ step() { if wanted "$2"; then run "$1" "$2" "${@:3}"; fi; }
 
 units=expert,rank,node counts=signal,word,immediate
 small=(--hidden 256 --tokens 16 --experts 24 --topk 4 --block 64 -r 0 --check-rounds 6 --unit "$units" --count "$counts" -t 20)
-if [ "$device" = gpu ]; then full=() timed=(-n 30 -w 5 -r 3); else full=(--hidden 512 --tokens 16 --block 64) timed=(-n 3 -w 1 -r 1); fi
+if [ "$device" = gpu ]; then full=() timed=(-n 30 -w 5 -r 3) few=(-n 8 -w 2 -r 2); else full=(--hidden 512 --tokens 16 --block 64) timed=(-n 3 -w 1 -r 1) few=(-n 2 -w 1 -r 1); fi
 for np in $pes; do
     node=$((np / 2))
-    step 60 "check-mapped-$np" --np "$np" --path nvlink "${small[@]}" --scope warp,block --type fp8,bf16
+    step 60 "check-mapped-$np" --np "$np" --path nvlink "${small[@]}" --scope thread,warp,block --type fp8,bf16
     step 60 "check-p5-$np" --np "$np" --path rails -p model:p5 --rails 2 "${small[@]}" --scope warp,block
     # Nodes of half of the PEs each, where that is more than one.
     step 90 "check-worst-$np" --np "$np" --node-size "$node" -p worst:seed="$np" "${small[@]}"
 done
 for np in $pes; do
-    node=$((np / 2))
-    step 60 "mapped-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit "$units" --count "$counts" --type fp8
-    step 60 "mapped-scopes-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit expert,rank --scope warp,block --type fp8
-    step 90 "p5-$np" --np "$np" --path rails -p model:p5 --rails "$rails" "${full[@]}" "${timed[@]}" --unit "$units" --count "$counts" --type fp8
-    step 60 "p5-nodes-$np" --np "$np" --node-size "$node" -p model:p5 --rails "$rails" "${full[@]}" "${timed[@]}" --unit "$units" --type fp8
+    step 40 "mapped-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit "$units" --count "$counts"
+    step 40 "mapped-scopes-$np" --np "$np" --path nvlink "${full[@]}" "${timed[@]}" --unit expert,rank --scope warp,block
 done
+# Modelled cards move bytes by the CPU, and the heap is host memory: fewer rounds.
+for np in $pes; do
+    step 60 "p5-$np" --np "$np" --path rails -p model:p5 --rails "$rails" "${full[@]}" "${few[@]}" --unit "$units"
+done
+step 45 p5-counts-2 --np 2 --path rails -p model:p5 --rails "$rails" "${full[@]}" "${few[@]}" --unit expert,rank --count word,immediate
 if [ "$device" = gpu ]; then
     step 90 many-mapped --np 2 --path nvlink --tokens 4096 --unit rank --count word --type fp8,bf16 -n 5 -w 1 -r 2 --check-rounds 2 --scope warp
-    step 90 many-p5 --np 2 --path rails -p model:p5 --rails "$rails" --tokens 4096 --unit rank --count word --type fp8,bf16 -n 3 -w 1 -r 2 --check-rounds 2
     for rule in own drain sequence; do
-        step 60 "p5-rule-$rule" --np 2 --path rails -p model:p5 --rails "$rails" "${timed[@]}" --unit expert,rank --rule "$rule"
+        step 45 "p5-rule-$rule" --np 2 --path rails -p model:p5 --rails "$rails" "${few[@]}" --unit expert,rank --rule "$rule"
     done
 fi
 note "results: $OUT"

@@ -154,19 +154,21 @@ mutation jacobi-values $launched 'jacobi .*--exchange p .*' 'let stop = line.qui
     'let stop = if KEPT { line.quiet().map_or_else(|stop| stop.0, |()| 0) } else { 0 };'
 
 # --- a mixture of experts ---
-dispatch=kernels/src/moe/dispatch.rs combine=kernels/src/moe/combine.rs rounds=kernels/src/moe/mod.rs
+dispatch=kernels/src/moe/dispatch.rs combine=kernels/src/moe/combine.rs
 by_rails='moe .*--path rails .*--rule count .*' by_node='moe .*--node-size 2 .*--rule count .*'
 # Messages; those that are handed on; parts of sums; answers.
-mutation moe-arrived $dispatch "$by_rails" 'self.wait(line, part, ARRIVED, from, count)' 'self.wait(line, part, ARRIVED, from, if KEPT { count } else { 0 })'
-mutation moe-handed-on $dispatch "$by_node" 'self.wait(line, part, FORWARDED, from, told_by as u64)?;' 'if KEPT { self.wait(line, part, FORWARDED, from, told_by as u64)?; }'
-mutation moe-gathered $combine "$by_node" 'self.wait(line, self.worker(), GATHERED, pe, self.workers() as u64)' \
-    'if KEPT { self.wait(line, self.worker(), GATHERED, pe, self.workers() as u64) } else { Ok(()) }'
-mutation moe-answered $combine "$by_rails" 'self.wait(line, self.worker(), ANSWERED, pe, count as u64)' \
-    'self.wait(line, self.worker(), ANSWERED, pe, if KEPT { count as u64 } else { 1 })'
-# What is handed on is there before its signal, over rails too.
-mutation moe-fence $dispatch 'moe .*--np [34] --path rails .*--rule count .*' 'near.fence()?;' 'if KEPT { near.fence()?; }'
+mutation moe-arrived $dispatch "$by_rails" 'self.wait(line, ARRIVED, from, count)' 'self.wait(line, ARRIVED, from, if KEPT { count } else { 0 })'
+mutation moe-handed-on $dispatch "$by_node" 'turn.wait(&mut lines.line, FORWARDED, turn.node() + pe, 1)' \
+    'if KEPT { turn.wait(&mut lines.line, FORWARDED, turn.node() + pe, 1) } else { Ok(()) }'
+mutation moe-gathered $combine "$by_node" 'turn.wait(&mut lines.line, GATHERED, turn.node() + pe, 1)' \
+    'if KEPT { turn.wait(&mut lines.line, GATHERED, turn.node() + pe, 1) } else { Ok(()) }'
+mutation moe-answered $combine "$by_rails" 'turn.planned(pe).count.max(1) as u64' 'if KEPT { turn.planned(pe).count.max(1) as u64 } else { 1 }'
+# What is handed on, and parts of sums, are there before their signal: over rails too.
+handed='moe .*--np [34] --path rails .*--rule count .*'
+mutation moe-fence $dispatch "$handed" 'near.fence()' 'if KEPT { near.fence() } else { Ok(()) }'
+mutation moe-fence-back $combine "$handed" 'lines.near.fence()' 'if KEPT { lines.near.fence() } else { Ok(()) }'
 # Puts are complete before the next round.
-mutation moe-quiet $rounds "$by_rails|$by_node" 'done.and(line.quiet()).and(alone.quiet())' 'if KEPT { done.and(line.quiet()).and(alone.quiet()) } else { done }'
+mutation moe-quiet $combine "$by_rails|$by_node" 'lines.line.quiet().and(lines.alone.quiet())' 'if KEPT { lines.line.quiet().and(lines.alone.quiet()) } else { Ok(()) }'
 # A word is whole.
 mutation moe-word $dispatch "$by_rails" 'word & 0xf0f0_f0f0_f0f0_f0f0 != none' 'word & if KEPT { 0xf0f0_f0f0_f0f0_f0f0 } else { 0xf0 } != none & if KEPT { u64::MAX } else { 0xf0 }'
 

@@ -64,6 +64,9 @@ pub struct Args {
     /// Cards of each GPU [default: all that it has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     rails: Option<u32>,
+    /// Messages of a GPU to another one that go as one write, at most; a list that is swept
+    #[arg(long, default_value = "1", value_name = "LIST", value_parser = counts::<u32>(1 << 20))]
+    chunk: List<u32>,
     /// Threads of a GPU that post
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     proxies: u32,
@@ -76,6 +79,7 @@ pub struct Tuple {
     unit: Unit,
     count: Count,
     kind: Type,
+    chunk: u32,
 }
 
 /// One way of a put with a signal over NVLink, in microseconds: 8 B of a block of 256, two H200 (experiments/shmem).
@@ -107,6 +111,8 @@ fn published() -> Result<Vec<Published>, Failure> {
 }
 
 const PROXY_THREADS: Column = crate::columns::PROXIES;
+const CHUNK: Column =
+    Column::chosen("chunk", "", "Messages to one target that go as one write over rails, at most").shown("chunk", 5);
 const NODE_RATES: [Column; 2] = [
     Column::measured(
         "dispatch_node_gbytes_s",
@@ -147,6 +153,7 @@ impl Experiment for Model {
             TOPK,
             SKEW,
             PROXY_THREADS,
+            CHUNK,
             DISPATCH,
             COMBINE,
             NODE_RATES[0],
@@ -210,13 +217,14 @@ impl Experiment for Model {
         if most > MOST_CHOICES {
             return Err(usage("--gpus", format!("{most} choices of tokens; up to {MOST_CHOICES} can be simulated")));
         }
-        let all = iproduct!(&args.profile, &args.unit, &args.count, &args.kind, &args.gpus[..]);
-        let tuple = |(profile, &unit, &count, &kind, &gpus): (&String, _, _, _, _)| Tuple {
+        let all = iproduct!(&args.profile, &args.unit, &args.count, &args.kind, &args.chunk[..], &args.gpus[..]);
+        let tuple = |(profile, &unit, &count, &kind, &chunk, &gpus): (&String, _, _, _, _, _)| Tuple {
             profile: profile.clone(),
             gpus,
             unit,
             count,
             kind,
+            chunk,
         };
         Ok(Plan::alone(all.map(tuple).collect()))
     }
@@ -252,6 +260,7 @@ impl Experiment for Model {
             kind: tuple.kind,
             rails,
             proxies: args.proxies,
+            chunk: tuple.chunk,
             near,
             seed: args.seed,
         };
@@ -343,5 +352,6 @@ impl Model {
             .set(&TOKENS, u64::from(problem.tokens))
             .set(&HIDDEN, u64::from(problem.hidden));
         row.set(&EXPERTS, u64::from(problem.experts)).set(&TOPK, u64::from(problem.topk));
+        row.set(&CHUNK, u64::from(tuple.chunk));
     }
 }

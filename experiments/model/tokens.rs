@@ -20,6 +20,8 @@ pub struct Setting {
     pub rails: u32,
     /// Threads of a GPU that post.
     pub proxies: u32,
+    /// Messages of a GPU to another one that go as one write over rails, at most.
+    pub chunk: u32,
     /// One way within a machine.
     pub near: Picoseconds,
     pub seed: u64,
@@ -128,40 +130,66 @@ impl Wires<'_> {
         let (mut posted, mut bytes) = (vec![0u64; pes], vec![0u64; pes]);
         let (mut storing, mut taking) = (vec![0; pes], vec![0; pes]);
         let mut there = Vec::with_capacity(messages.len());
-        // Card by card what comes, with the card that it comes from.
-        let mut coming: Vec<(Picoseconds, usize, Message)> = Vec::new();
-        for message in messages {
+        // Card by card what comes, with the card that it comes to and what is in it.
+        let mut coming: Vec<(Picoseconds, usize, Vec<Message>)> = Vec::new();
+        for chunk in self.chunked(messages, &mut |message| {
             let Message { ready, from, to, bytes: length, .. } = message;
             let (from, to) = (from as usize, to as usize);
-            if from / problem.local as usize == to / problem.local as usize {
-                let store = if from == to { 0 } else { (length as f64 * self.picoseconds_per_byte) as Picoseconds };
-                storing[from] = ready.max(storing[from]) + store;
-                taking[to] = (storing[from] + if from == to { 0 } else { near }).max(taking[to] + store);
-                there.push((message, taking[to]));
-                continue;
-            }
+            let store = if from == to { 0 } else { (length as f64 * self.picoseconds_per_byte) as Picoseconds };
+            storing[from] = ready.max(storing[from]) + store;
+            taking[to] = (storing[from] + if from == to { 0 } else { near }).max(taking[to] + store);
+            there.push((message, taking[to]));
+        }) {
+            let (from, to) = (chunk[0].from as usize, chunk[0].to as usize);
+            let ready = chunk.iter().map(|message| message.ready).max().unwrap_or(0);
+            let length = chunk.iter().map(|message| message.bytes).sum();
             let number = posted[from];
             let thread = &mut threads[from * proxies as usize + (number % u64::from(proxies)) as usize];
             *thread = ready.max(*thread) + self.post;
             let rail = (number % u64::from(rails)) as usize;
             let course = self.nics[from * rails as usize + rail].post(*thread, length);
             // Its first byte is there a one-way latency after it has left.
-            coming.push((course.begun + (course.delivered - course.sent), to * rails as usize + rail, message));
+            coming.push((course.begun + (course.delivered - course.sent), to * rails as usize + rail, chunk));
             posted[from] += 1;
             bytes[from] += length;
         }
         coming.sort_by_key(|(at, card, _)| (*card, *at));
         let (mut card_before, mut free) = (usize::MAX, 0);
-        for (at, card, message) in coming {
+        for (at, card, chunk) in coming {
             if card != card_before {
                 (card_before, free) = (card, 0);
             }
-            free = at.max(free) + self.nics[card].wire(message.bytes);
-            there.push((message, free));
+            free = at.max(free) + self.nics[card].wire(chunk.iter().map(|message| message.bytes).sum());
+            there.extend(chunk.into_iter().map(|message| (message, free)));
         }
         let time = there.iter().map(|(_, at)| *at).max().unwrap_or(0);
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
         (there, Outcome { time, posted: most(&posted), bytes: most(&bytes) })
+    }
+}
+
+impl Wires<'_> {
+    /// What goes over rails, joined into writes, in the order in which the last of each is ready; the others are handed to `inside`.
+    fn chunked(&self, messages: Vec<Message>, inside: &mut dyn FnMut(Message)) -> Vec<Vec<Message>> {
+        let local = self.setting.problem.local;
+        let mut begun: HashMap<(u32, u32), usize> = HashMap::new();
+        let mut chunks: Vec<Vec<Message>> = Vec::new();
+        for message in messages {
+            let pair = (message.from, message.to);
+            if pair.0 / local == pair.1 / local {
+                inside(message);
+                continue;
+            }
+            match begun.get(&pair) {
+                Some(at) if chunks[*at].len() < self.setting.chunk as usize => chunks[*at].push(message),
+                _ => {
+                    begun.insert(pair, chunks.len());
+                    chunks.push(vec![message]);
+                }
+            }
+        }
+        chunks.sort_by_key(|chunk| chunk.iter().map(|message| message.ready).max());
+        chunks
     }
 }
 
@@ -171,7 +199,8 @@ mod tests {
 
     fn both(pes: u32, unit: Unit, count: Count) -> [Outcome; 2] {
         let problem = Problem { tokens: 128, hidden: 7168, experts: 256, topk: 8, pes, local: 8 };
-        let setting = Setting { problem, unit, count, kind: Type::Fp8, rails: 2, proxies: 1, near: 2_400_000, seed: 1 };
+        let setting =
+            Setting { problem, unit, count, kind: Type::Fp8, rails: 2, proxies: 1, chunk: 1, near: 2_400_000, seed: 1 };
         run(&setting, &Profile::named("p5en").expect("known"), &Router::drawn(1, 256, 0.0))
     }
 

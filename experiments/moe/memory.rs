@@ -98,7 +98,7 @@ impl Memory {
             list: room(pes * tokens * problem.topk as usize * 4)?,
             relayed: room(pes * tokens * 4)?,
             met: room(8)?,
-            times: room(rounds * 24)?,
+            times: room(rounds * 32)?,
         })
     }
 
@@ -181,10 +181,10 @@ impl Memory {
 
     /// Microseconds of dispatch and combine of the last launch's rounds.
     pub fn stamps(&self, rounds: u32) -> Result<Vec<[f64; 2]>, Failure> {
-        let mut stamps = vec![[0u64; 3]; rounds as usize];
+        let mut stamps = vec![[0u64; 4]; rounds as usize];
         self.times.read(0, &mut stamps)?;
         let since = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
-        Ok(stamps.iter().map(|[begin, here, end]| [since(*begin, *here), since(*here, *end)]).collect())
+        Ok(stamps.iter().map(|[begin, here, made, end]| [since(*begin, *here), since(*made, *end)]).collect())
     }
 
     /// The sums of all variants.

@@ -4,7 +4,7 @@
 use crate::error::Failure;
 use crate::values::usage;
 use clap::ValueEnum;
-use kernels::moe::{Choice, Planned, message_bytes};
+use kernels::moe::{Choice, MOST_CHOICES, Planned, message_bytes};
 use kernels::pattern::{mixed, seed};
 use std::path::{Path, PathBuf};
 
@@ -65,14 +65,14 @@ impl Problem {
         if experts == 0 || !experts.is_multiple_of(pes) {
             return Err(usage("--experts", format!("{experts}; a multiple of the {pes} ranks")));
         }
-        if topk == 0 || topk > experts.min(32) {
+        if topk == 0 || topk > experts.min(MOST_CHOICES) {
             return Err(usage(
                 "--topk",
-                format!("{topk}; 1 to {}, each token's experts are different", experts.min(32)),
+                format!("{topk}; 1 to {}, each token's experts are different", experts.min(MOST_CHOICES)),
             ));
         }
-        if local == 0 || !pes.is_multiple_of(local) {
-            return Err(usage("--node-size", format!("{local}; {pes} ranks are no nodes of so many each")));
+        if local == 0 || local > MOST_CHOICES || !pes.is_multiple_of(local) {
+            return Err(usage("--node-size", format!("{local}; {pes} ranks are no nodes of so many each, up to 32")));
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Dispatch: every token to the PEs of its experts.
 
 use super::numbers::{Message, message_bytes};
-use super::{ARRIVED, COUNT_IMMEDIATE, COUNT_SIGNAL, COUNT_WORD, COUNTED, Done, FORWARDED, Turn, UNIT_NODE};
+use super::{ARRIVED, COUNT_IMMEDIATE, COUNT_SIGNAL, COUNT_WORD, COUNTED, Done, FORWARDED, Lines, Turn, UNIT_NODE};
 use crate::gin::{Context, Patience, Scope, Sym, Thread};
+use crate::ring::Status;
 use cuda_std::memory::load_relaxed_sys_u64;
 use cuda_std::thread;
 
@@ -27,35 +28,52 @@ pub fn count_of(word: u64, round: u32) -> Option<u32> {
 impl Turn<'_> {
     /// Returns when all messages for this PE's experts are here, and are in its list.
     #[inline(always)]
-    pub(super) fn dispatch<S: Scope>(&self, line: &mut Context<S>, alone: &mut Context<Thread>) -> Done {
+    pub(super) fn dispatch<S: Scope>(&mut self, lines: &mut Lines<S>) -> Done {
         let args = self.args;
-        let mut done = self.announce(alone);
+        let mut done = self.announce(&mut lines.alone);
         let mut token = thread::block_idx_x();
         while token < args.tokens {
-            // SAFETY: a message's place for each token.
-            unsafe { Message::at(self, self.world.local(self.slot(args.staged, token))) }.write(self, token);
+            self.message(args.staged, token).write(self, token);
             thread::sync_threads();
             let mut choice = self.of_block;
             while choice < args.topk {
-                done = done.and(self.send(line, token, choice));
+                done = done.and(self.send(&mut lines.line, token, choice));
                 choice += self.per_block;
             }
             token += thread::grid_dim_x();
         }
+        lines.line.flush();
+        let Lines { line, alone, .. } = lines;
+        self.all(done, self.senders(), |turn, number| turn.messages(line, alone, turn.sender(number)))?;
         if args.unit == UNIT_NODE {
-            done = done.and(self.hand_on(line, alone));
+            let done = self.hand_on(lines);
+            self.meet(done)?;
+            let mut done = Ok(());
+            if self.worker() == 0 {
+                let mut pes = self.node()..self.node() + args.local;
+                done = pes.try_for_each(|pe| lines.near.signal_op(self.signal(FORWARDED, self.world.me), 1, pe));
+            }
+            self.all(done, args.local, |turn, pe| turn.wait(&mut lines.line, FORWARDED, turn.node() + pe, 1))?;
         }
-        done.and(self.collect(line, alone))
+        self.collect();
+        self.meet(Ok(()))
     }
 
-    /// The `number`-th message of an object.
+    /// The place of the `number`-th message of an object.
     #[inline(always)]
     pub(super) fn slot(&self, object: Sym<u8>, number: u32) -> Sym<u8> {
         let bytes = message_bytes(self.args.hidden, self.args.topk, self.args.fp8 != 0);
         object.slice(number as u64 * self.args.stride, bytes as u64)
     }
 
-    /// Messages from one PE, by immediate as the sum of its signal says it.
+    /// It, on this PE.
+    #[inline(always)]
+    pub(super) fn message(&self, object: Sym<u8>, number: u32) -> Message {
+        // SAFETY: a place for a message.
+        unsafe { Message::at(self, self.world.local(self.slot(object, number))) }
+    }
+
+    /// Messages from one PE at most; with counts in immediates what its signal adds in a round.
     #[inline(always)]
     fn capacity(&self) -> u32 {
         self.args.tokens * self.of_token()
@@ -67,7 +85,7 @@ impl Turn<'_> {
         let (me, mut pe) = (self.world.me, thread::index());
         while pe < self.world.pes {
             let count = self.planned(pe).count;
-            if self.args.unit == UNIT_NODE && self.place_of(pe) != self.place_of(me) {
+            if !self.hears(pe) {
                 // It hears from the PE of its node that has this one's place.
             } else if self.args.count == COUNT_SIGNAL {
                 alone.signal_op(self.signal(COUNTED, me), count as u64 + 1, pe)?;
@@ -76,7 +94,7 @@ impl Turn<'_> {
             } else if count == 0 {
                 alone.signal_op(self.signal(ARRIVED, me), self.capacity() as u64, pe)?;
             }
-            pe += thread::grid_dim_x() * thread::block_dim_x();
+            pe += self.threads();
         }
         Ok(())
     }
@@ -98,25 +116,25 @@ impl Turn<'_> {
 
     /// Waits for all messages of PE `from`.
     #[inline(always)]
-    fn messages<S: Scope>(&self, line: &mut Context<S>, alone: &Context<Thread>, from: u32, part: u32) -> Done {
+    fn messages<S: Scope>(&self, line: &mut Context<S>, alone: &Context<Thread>, from: u32) -> Done {
         let count = match self.args.count {
             COUNT_SIGNAL => {
                 // One addition: whatever has been added is the count and one.
                 let before = self.seen(COUNTED, from);
                 line.signal_wait_until(self.signal(COUNTED, from), before + 1)?;
                 let count = alone.signal_fetch(self.signal(COUNTED, from)) - before;
-                self.wait(line, part, COUNTED, from, count)?;
+                self.wait(line, COUNTED, from, count)?;
                 count - 1
             }
             COUNT_WORD => self.word(line, from)? as u64,
             _ => self.capacity() as u64,
         };
-        self.wait(line, part, ARRIVED, from, count)
+        self.wait(line, ARRIVED, from, count)
     }
 
     /// The count that PE `from` has written here for this round.
     #[inline(always)]
-    fn word<S: Scope>(&self, line: &Context<S>, from: u32) -> Result<u32, crate::ring::Status> {
+    fn word<S: Scope>(&self, line: &Context<S>, from: u32) -> Result<u32, Status> {
         // SAFETY: a word for each PE.
         let word = unsafe { &*self.world.local(self.args.words.at(from as u64)).cast() };
         let (mut count, mut stop, mut patience) = (None, 0, Patience::default());
@@ -127,7 +145,7 @@ impl Turn<'_> {
                 thread::relax();
             }
         }
-        let stop = crate::ring::Status(line.scope().agree(stop));
+        let stop = Status(line.scope().agree(stop));
         if stop.0 != 0 {
             self.world.gave_up(stop, self.round as u64);
             return Err(stop);
@@ -137,35 +155,25 @@ impl Turn<'_> {
 
     /// By node: what came from other nodes, by mapped memory to the PEs of this one that have an expert of the token.
     #[inline(always)]
-    fn hand_on<S: Scope>(&self, line: &mut Context<S>, alone: &Context<Thread>) -> Done {
-        let (args, me) = (self.args, self.world.me);
-        // A context of its own: its fence does not wait for what goes over rails.
-        let mut near = self.world.context(line.scope());
-        let node = self.node_of(me) * args.local;
-        self.shares(self.world.pes / args.local, |other, part, parts| {
-            let from = other * args.local + self.place_of(me);
-            self.messages(line, alone, from, part)?;
-            let mut token = part;
-            while token < args.tokens {
-                let number = other * args.tokens + token;
-                let place = self.slot(args.relay, number);
-                // SAFETY: a message's place.
-                let message = unsafe { Message::at(self, self.world.local(place)) };
-                if message.round() == self.round {
-                    for pe in (node..node + args.local).filter(|pe| self.is_for(&message, *pe)) {
-                        near.put_nbi(self.slot(args.slots, from * args.tokens + token), place, pe)?;
-                    }
-                    if line.scope().leads() {
-                        self.take(from);
-                        // SAFETY: as many places as `relay` has.
-                        unsafe { *args.relayed.add(self.take(self.world.pes + 1)) = number };
-                    }
+    fn hand_on<S: Scope>(&self, lines: &mut Lines<S>) -> Done {
+        let (args, near) = (self.args, &mut lines.near);
+        let mut number = self.worker();
+        while number < self.senders() * args.tokens {
+            let (from, token) = (self.sender(number / args.tokens), number % args.tokens);
+            let message = self.message(args.relay, number);
+            if message.round() == self.round {
+                for pe in (self.node()..self.node() + args.local).filter(|pe| self.is_for(&message, *pe)) {
+                    near.put_nbi(self.slot(args.slots, from * args.tokens + token), self.slot(args.relay, number), pe)?;
                 }
-                token += parts;
+                if near.scope().leads() {
+                    self.take(from);
+                    // SAFETY: as many places as `relay` has.
+                    unsafe { *args.relayed.add(self.take(self.world.pes + 1)) = number };
+                }
             }
-            near.fence()?;
-            (node..node + args.local).try_for_each(|pe| near.signal_op(self.signal(FORWARDED, from), 1, pe))
-        })
+            number += self.workers();
+        }
+        near.fence()
     }
 
     /// Whether PE `pe` has an expert of a message's token.
@@ -174,32 +182,20 @@ impl Turn<'_> {
         (0..self.args.topk).any(|choice| message.choice(choice).expert / self.args.experts == pe)
     }
 
-    /// Waits for each PE's messages, and finds them by their round.
+    /// Finds the messages that are here by their round.
     #[inline(always)]
-    fn collect<S: Scope>(&self, line: &mut Context<S>, alone: &Context<Thread>) -> Done {
+    fn collect(&self) {
         let (args, pes) = (self.args, self.world.pes);
-        self.shares(pes, |from, part, parts| {
-            if args.unit == UNIT_NODE {
-                let told_by = self.parts(pes / args.local, self.node_of(from));
-                self.wait(line, part, FORWARDED, from, told_by as u64)?;
-            } else {
-                self.messages(line, alone, from, part)?;
-            }
-            let lanes = line.scope().size();
-            let mut at = part * lanes + line.scope().rank();
-            while at < self.capacity() {
-                let number = from * self.capacity() + at;
-                // SAFETY: a message's place.
-                if unsafe { Message::at(self, self.world.local(self.slot(args.slots, number))) }.round() == self.round {
-                    if args.unit != UNIT_NODE {
-                        self.take(from);
-                    }
-                    // SAFETY: as many places as `slots` has.
-                    unsafe { *args.list.add(self.take(pes)) = number };
+        let mut number = thread::index();
+        while number < pes * self.capacity() {
+            if self.message(args.slots, number).round() == self.round {
+                if args.unit != UNIT_NODE {
+                    self.take(number / self.capacity());
                 }
-                at += parts * lanes;
+                // SAFETY: as many places as `slots` has.
+                unsafe { *args.list.add(self.take(pes)) = number };
             }
-            Ok(())
-        })
+            number += self.threads();
+        }
     }
 }

@@ -28,7 +28,7 @@ use cuda_std::memory::{
 };
 use cuda_std::{args, kernel, thread, warp};
 pub use dispatch::{count_of, counted_word};
-pub use numbers::{LEAST, OF_SCALE, expert_factor, header_bytes, message_bytes};
+pub use numbers::{LEAST, MOST_CHOICES, OF_SCALE, expert_factor, header_bytes, message_bytes};
 
 /// See the module.
 pub const UNIT_EXPERT: u32 = 0;
@@ -123,7 +123,7 @@ pub struct MoeArgs {
     pub relayed: *mut u32,
     /// Blocks that have met in this launch.
     pub met: *const Word,
-    /// Three stamps for each round: its begin, all messages here, all sums made.
+    /// Four stamps for each round: its begin, all messages here, all that experts make of them made, all sums made.
     pub times: *mut u64,
     /// Messages that this PE sends: one for each token.
     pub staged: Sym<u8>,
@@ -147,87 +147,99 @@ pub struct MoeArgs {
 
 type Done = Result<(), Status>;
 
-/// One round of one worker.
+/// The rounds of one worker.
 struct Turn<'a> {
     args: &'a MoeArgs,
     world: &'a World,
     /// Counted from 1 over all launches.
     round: u32,
     variant: u32,
+    /// How often the blocks have met in this launch.
+    met: u32,
     /// This worker's number in its block, and how many that has.
     of_block: u32,
     per_block: u32,
 }
 
+/// The contexts of a worker: over any way; inside the node, so that its fence does not wait for rails; and of each thread.
+struct Lines<S> {
+    line: Context<S>,
+    near: Context<S>,
+    alone: Context<Thread>,
+}
+
 #[inline(always)]
 fn run<S: Scope>(program: &Program<MoeArgs>, scope: S, of_block: u32, per_block: u32) {
     let Program { world, args } = program;
-    let mut line = world.context(scope).batched(args.batch);
-    let mut alone = world.context(Thread);
+    let (line, near, alone) = (world.context(scope).batched(args.batch), world.context(scope), world.context(Thread));
+    let mut lines = Lines { line, near, alone };
+    let mut turn = Turn { args, world, round: args.before, variant: 0, met: 0, of_block, per_block };
     for number in 0..args.rounds {
-        let round = args.before + number + 1;
-        let turn = Turn { args, world, round, variant: number % args.variants, of_block, per_block };
-        turn.stamp(number, 0);
-        let done = turn.dispatch(&mut line, &mut alone);
-        if !turn.meet(2 * number + 1, done) {
+        (turn.round, turn.variant) = (turn.round + 1, number % args.variants);
+        // A failure is in the world's report.
+        if turn.one(&mut lines, number).is_err() {
             return;
         }
-        turn.stamp(number, 1);
-        turn.clear_for_next();
-        let done = turn.combine(&mut line, &mut alone);
-        // What was put may be written again, here and there.
-        let done = done.and(line.quiet()).and(alone.quiet());
-        if !turn.meet(2 * number + 2, done) {
-            return;
-        }
-        turn.stamp(number, 2);
     }
 }
 
 impl Turn<'_> {
+    /// One round.
+    #[inline(always)]
+    fn one<S: Scope>(&mut self, lines: &mut Lines<S>, number: u32) -> Done {
+        self.stamp(number, 0);
+        self.dispatch(lines)?;
+        self.stamp(number, 1);
+        self.make()?;
+        self.stamp(number, 2);
+        self.combine(lines)?;
+        self.stamp(number, 3);
+        Ok(())
+    }
+
     #[inline(always)]
     fn stamp(&self, number: u32, which: usize) {
         if thread::index() == 0 {
-            // SAFETY: three for each round, contract of the kernels.
-            unsafe { *self.args.times.add(3 * number as usize + which) = thread::global_timer_ns() };
+            // SAFETY: four for each round, contract of the kernels.
+            unsafe { *self.args.times.add(4 * number as usize + which) = thread::global_timer_ns() };
         }
     }
 
-    /// All blocks meet, for the `number`-th time: what their threads have written is visible to all. Whether all is well so far.
+    /// All blocks meet: what their threads have written is visible to all. An error, in all blocks in the end, where any of them has one.
     #[inline(always)]
-    fn meet(&self, number: u32, done: Done) -> bool {
-        if thread::sync_threads_or(done.is_err()) {
-            return false;
-        }
-        let mut stop = None;
-        if thread::thread_idx_x() == 0 {
+    fn meet(&mut self, done: Done) -> Done {
+        self.met += 1;
+        let all = self.met as u64 * thread::grid_dim_x() as u64;
+        let mut failed = thread::sync_threads_or(done.is_err());
+        if !failed && thread::thread_idx_x() == 0 {
             // SAFETY: contract of the kernels.
             let met = unsafe { &*self.args.met };
-            let all = number as u64 * thread::grid_dim_x() as u64;
             // Behind the block's barrier, for all its threads; the others' leaders see it by their own fence.
             fence_acq_rel_sys();
             fetch_add_relaxed_gpu_u64(met, 1);
             let mut patience = Patience::default();
-            while stop.is_none() && load_relaxed_gpu_u64(met) < all {
-                stop = patience.look(self.world).err();
+            while !failed && load_relaxed_gpu_u64(met) < all {
+                if let Err(stop) = patience.look(self.world) {
+                    self.world.gave_up(stop, all);
+                    failed = true;
+                }
                 thread::relax();
             }
             fence_acq_rel_sys();
-            if let Some(stop) = stop {
-                self.world.gave_up(stop, all);
-            }
         }
-        !thread::sync_threads_or(stop.is_some())
+        if thread::sync_threads_or(failed) { Err(Status::ENDED) } else { Ok(()) }
     }
 
-    /// The counts of the round before, which nobody looks at any more, are the next one's.
+    /// One worker for each of `jobs` waits for something; then all workers go on. (All of them would wait for words in host memory, where rails
+    /// are, and each look is a trip over the bus.)
     #[inline(always)]
-    fn clear_for_next(&self) {
-        let mut at = thread::index();
-        while at < self.world.pes + 2 {
-            store_relaxed_gpu_u64(self.taken_word(self.round + 1, at), 0);
-            at += thread::grid_dim_x() * thread::block_dim_x();
+    fn all(&mut self, mut done: Done, jobs: u32, mut wait: impl FnMut(&Self, u32) -> Done) -> Done {
+        let mut job = self.worker();
+        while job < jobs {
+            done = done.and(wait(self, job));
+            job += self.workers();
         }
+        self.meet(done)
     }
 
     #[inline(always)]
@@ -265,12 +277,12 @@ impl Turn<'_> {
         load_relaxed_gpu_u64(self.seen_word(self.round, kind, pe))
     }
 
-    /// Waits until PE `pe` has added `count` to its signal of this kind, in this round. Of those who wait for it, part 0 keeps the sum.
+    /// Waits until PE `pe` has added `count` to its signal of this kind, in this round.
     #[inline(always)]
-    fn wait<S: Scope>(&self, line: &mut Context<S>, part: u32, kind: u32, pe: u32, count: u64) -> Done {
+    fn wait<S: Scope>(&self, line: &mut Context<S>, kind: u32, pe: u32, count: u64) -> Done {
         let sum = self.seen(kind, pe) + count;
         line.signal_wait_until(self.signal(kind, pe), sum)?;
-        if part == 0 && line.scope().leads() {
+        if line.scope().leads() {
             store_relaxed_gpu_u64(self.seen_word(self.round + 1, kind, pe), sum);
         }
         Ok(())
@@ -286,21 +298,32 @@ impl Turn<'_> {
         thread::block_idx_x() * self.per_block + self.of_block
     }
 
-    /// Workers of a PE that share the `one`-th of so many jobs.
     #[inline(always)]
-    fn parts(&self, jobs: u32, one: u32) -> u32 {
-        self.workers().saturating_sub(one).div_ceil(jobs).max(1)
+    fn threads(&self) -> u32 {
+        thread::grid_dim_x() * thread::block_dim_x()
     }
 
-    /// This worker's share of so many jobs: `work(job, part, parts)`.
+    /// Whether PE `pe` sends to this one, and is answered.
     #[inline(always)]
-    fn shares(&self, jobs: u32, mut work: impl FnMut(u32, u32, u32) -> Done) -> Done {
-        let mut job = self.worker() % jobs;
-        while job < jobs {
-            work(job, self.worker() / jobs, self.parts(jobs, job))?;
-            job += self.workers();
-        }
-        Ok(())
+    fn hears(&self, pe: u32) -> bool {
+        self.args.unit != UNIT_NODE || self.place_of(pe) == self.place_of(self.world.me)
+    }
+
+    /// The PEs for which that holds: how many, and the `number`-th.
+    #[inline(always)]
+    fn senders(&self) -> u32 {
+        if self.args.unit == UNIT_NODE { self.world.pes / self.args.local } else { self.world.pes }
+    }
+
+    #[inline(always)]
+    fn sender(&self, number: u32) -> u32 {
+        if self.args.unit == UNIT_NODE { number * self.args.local + self.place_of(self.world.me) } else { number }
+    }
+
+    /// The first PE of this one's node.
+    #[inline(always)]
+    fn node(&self) -> u32 {
+        self.node_of(self.world.me) * self.args.local
     }
 
     #[inline(always)]
@@ -332,14 +355,19 @@ impl Turn<'_> {
         unsafe { *self.args.planned.add((self.variant * self.world.pes + pe) as usize) }
     }
 
-    /// The PE that a message for this expert goes to.
+    /// The PE that a message of PE `from` for this expert goes to.
     #[inline(always)]
-    fn target(&self, expert: u32) -> u32 {
+    fn target_from(&self, from: u32, expert: u32) -> u32 {
         let pe = expert / self.args.experts;
         match self.args.unit {
-            UNIT_NODE => self.node_of(pe) * self.args.local + self.place_of(self.world.me),
+            UNIT_NODE => self.node_of(pe) * self.args.local + self.place_of(from),
             _ => pe,
         }
+    }
+
+    #[inline(always)]
+    fn target(&self, expert: u32) -> u32 {
+        self.target_from(self.world.me, expert)
     }
 
     /// The PE that this choice's message goes to, unless an earlier choice's message is also for it.

@@ -12,6 +12,8 @@ use cuda_std::vector::{load_words, store_words};
 
 /// Values that share a scale.
 pub const OF_SCALE: u32 = 128;
+/// Choices of a token, at most.
+pub const MOST_CHOICES: u32 = 32;
 /// No scale is smaller than one that makes this the largest number.
 pub const LEAST: f32 = 1e-4;
 
@@ -171,18 +173,21 @@ impl Message {
     /// What this PE's experts make of it, summed by the weights in the router's order; of a message for one choice what that expert makes.
     #[inline(always)]
     pub fn write_made(&self, turn: &Turn<'_>, to: *mut u32, only: Option<u32>) {
+        // Read once: where rails are, the heap may be host memory.
+        let (mut chosen, mut count) = ([[0f32; 2]; MOST_CHOICES as usize], 0);
+        for choice in 0..self.topk.min(MOST_CHOICES) {
+            let Choice { expert, weight } = self.choice(choice);
+            if only.map_or(expert / turn.args.experts == turn.world.me, |only| only == choice) {
+                chosen[count] = [expert_factor(expert), if turn.args.unit == UNIT_EXPERT { 1.0 } else { weight }];
+                count += 1;
+            }
+        }
         let mut eight = thread::thread_idx_x();
         while eight < self.hidden / 8 {
             let values = self.values(eight);
             let mut sum = [0f32; 8];
-            for choice in 0..self.topk {
-                let Choice { expert, weight } = self.choice(choice);
-                if only.map_or(expert / turn.args.experts != turn.world.me, |only| only != choice) {
-                    continue;
-                }
-                let by = expert_factor(expert);
+            for [by, weight] in &chosen[..count] {
                 let made = unpacked(packed(values.map(|value| value * by)));
-                let weight = if turn.args.unit == UNIT_EXPERT { 1.0 } else { weight };
                 sum = core::array::from_fn(|at| sum[at] + weight * made[at]);
             }
             // SAFETY: the caller gives room for a token in bf16.
