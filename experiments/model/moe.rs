@@ -111,8 +111,7 @@ fn published() -> Result<Vec<Published>, Failure> {
 }
 
 const PROXY_THREADS: Column = crate::columns::PROXIES;
-const CHUNK: Column =
-    Column::chosen("chunk", "", "Messages to one target that go as one write over rails, at most").shown("chunk", 5);
+const CHUNK: Column = Column::chosen("chunk", "", "Messages to one target that go as one write over rails, at most");
 const NODE_RATES: [Column; 2] = [
     Column::measured(
         "dispatch_node_gbytes_s",
@@ -128,7 +127,7 @@ const RATIOS: [Column; 2] = [
         "What was published over what is modelled, as times: above 1 the model is faster",
     )
     .shown("d ratio", 7),
-    Column::measured("combine_ratio", "", "The same of combine").shown("c ratio", 7),
+    Column::measured("combine_ratio", "", "The same of combine"),
 ];
 
 /// The simulation.

@@ -110,9 +110,10 @@ impl Memory {
         Ok(write(&self.planned, &choices.iter().flat_map(planned).collect::<Vec<Planned>>())?)
     }
 
-    /// What lies where bytes are to arrive.
+    /// What lies where bytes are to arrive; and zeros where messages are made, since their headers have bytes that nobody writes.
     pub fn poison(&self, world: &World, with: u8) -> Result<(), Failure> {
-        for object in [self.relay, self.slots, self.gathered, self.answers] {
+        let arriving = [self.relay, self.slots, self.gathered, self.answers].map(|object| (object, with));
+        for (object, with) in arriving.into_iter().chain([(self.staged, 0)]) {
             let step = vec![with; object.len().min(16 << 20) as usize];
             let mut at = 0;
             while at < object.len() {

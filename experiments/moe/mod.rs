@@ -60,10 +60,9 @@ pub const DISPATCH_RATE: Column = Column::measured(
 )
 .shown("d GB/s", 7);
 pub const COMBINE_RATE: Column =
-    Column::measured("combine_gbytes_s", "GB/s", "The same of answers in bf16, over `combine_us`").shown("c GB/s", 7);
+    Column::measured("combine_gbytes_s", "GB/s", "The same of answers in bf16, over `combine_us`");
 pub const MESSAGES: Column =
-    Column::measured("messages", "", "Puts of a round to other ranks, answers included, of the rank that has the most")
-        .shown("puts", 6);
+    Column::measured("messages", "", "Puts of a round to other ranks, answers included, of the rank that has the most");
 const SIGNALS: Column =
     Column::measured("signals", "", "Signals without a put of a round to other ranks, of the rank that has the most");
 pub const SENT: Column = Column::measured("sent_bytes", "B", "Bytes of those puts, of the rank that has the most");

@@ -211,7 +211,7 @@ fn check_gpus() -> Result<(), Failure> {
         )));
     }
     if gpus.is_empty() {
-        eprintln!("ginlab: no GPU is seen here: NCCL will find none either");
+        eprintln!("# note: no GPU is seen here: NCCL will find none either");
     }
     Ok(())
 }

@@ -37,7 +37,8 @@ fn options_that_pages_show_are_there() {
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();
         for line in text.lines() {
-            for command in line.split("ginlab ").skip(1) {
+            // `soak` and others take another command behind `--`.
+            for command in line.split("ginlab ").skip(1).flat_map(|command| command.split(" -- ")) {
                 // What follows in a pipe, in another program of mpirun, or behind the code's end, is not ours.
                 let own = command.split(" : ").next().unwrap();
                 let own = own.split(['`', '|', ';', '>', '&']).next().unwrap();

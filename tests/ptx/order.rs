@@ -20,8 +20,9 @@ const UNORDERED: [(&str, usize); 6] = [
     ("collective_messages_", 1),
     // A message has been looked at: as that acknowledgement.
     ("kernels::data_check::circle", 1),
-    // What is said is the number itself: that there is nothing to answer, how many rows come, that no row comes.
-    ("moe_", 3),
+    // What is said is the number itself: that there is nothing to answer, how many rows come, that no row comes. And by node, that rows are handed on: behind a
+    // meeting of all blocks, whose fence only the thread makes that then signals.
+    ("moe_", 4),
     // `tell`: a loop in which one thread signals several PEs, the first by a put with a signal. Its fence holds for the others too.
     ("collective_nodes_", 1),
     ("collective_puts_", 1),
@@ -126,7 +127,9 @@ fn the_rule_of_signals_catches_what_it_is_for() {
         assert!(!function.with(add, NARROW_ADD).faults().is_empty(), "{}: {NARROW_ADD}", function.name);
         spoilt[2] += 1;
     }
-    // Its block has met right before, to agree on whether to go on.
+    // Jacobi's block has met right before, to agree on whether to go on. Where a mixture of experts signals that rows are handed on, all blocks have met: each
+    // meeting fences before and behind, and so does what the rows were put by.
+    unneeded.retain(|what| !what.starts_with("moe_"));
     assert_eq!(unneeded, ["jacobi_meet: mov.b32 in place of bar.sync"], "another barrier or fence stands for these");
     let [barriers, fences, adds] = spoilt;
     // That there is something to spoil. (A message has no add of its own over mapped memory.)
