@@ -75,6 +75,7 @@ over() {
 }
 if wanted programs; then
     if [ "$device" = gpu ]; then turns=(-n 300 -w 30 -r 3) cells=1024 iterations=100; else turns=(-n 5 -w 1 -r 1) cells=64 iterations=7; fi
+    # shellcheck disable=SC2054  # one list of cases, with commas
     small=(--cases p-latency,put-latency,get-latency,signal-ping-pong,put-signal-ping-pong,message-ping-pong,barrier-all -b 8 -e 4K -f 8)
     for path in direct rails; do
         over "shmem-$path" 60 shmem --path $path -p efa-verbs/soft:fast "${turns[@]}" "${small[@]}" --block 128
