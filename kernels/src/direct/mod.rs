@@ -41,7 +41,7 @@ pub struct QueueWords {
     pub bell: CachePadded<Word>,
     /// Requests whose doorbell is ordered before whatever is stored now; requests that have been rung for.
     pub marks: CachePadded<WordPair>,
-    /// The watermark, with [`POLLED`] while a thread polls for all; and the failure ([`Failure`]).
+    /// The watermark, with its highest bit set while a thread polls for all; and the failure ([`Failure`]).
     pub ended: CachePadded<WordPair>,
     /// Requests above the watermark that have ended. Of whoever polls.
     pub ahead: CachePadded<Word>,
