@@ -158,7 +158,7 @@ impl Ring {
     }
 }
 
-/// In [`Ring::log2_slot_words`]: the other end is a card's queue, and [`Ring::device`] points to a channel of `direct`.
+/// In [`Ring::log2_slot_words`]: the other end is a card's queue, and `Ring::device` points to a channel of `direct`.
 pub const TO_CARD: u32 = u32::MAX;
 
 /// Words from one slot to the next in a ring of commands.
