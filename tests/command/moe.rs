@@ -37,6 +37,17 @@ fn every_unit_and_count_is_right_by_memory_by_rails_and_by_both() {
     }
 }
 
+/// A word's round has three bits. Eight rounds lie between the two units that count by words here: the second must not take the first one's count, which is larger.
+#[test]
+fn a_count_of_another_unit_is_not_taken_for_this_ones() {
+    let small = "--hidden 64 --tokens 6 --experts 12 --topk 3 --grid 2 --block 33 -n 4 -w 0 -r 1 -t 20 --csv -";
+    let line =
+        format!("moe -d emulated --np 2 --path rails -p model:p5 --unit expert,rank --count word,immediate {small}");
+    let done = run(ginlab(&line)).expect(0);
+    let rows = rows(&done.stdout);
+    assert!(rows.len() == 4 && rows.iter().all(|row| row.wrong == Some(0)), "{rows:?}");
+}
+
 /// A skewed router, and one from a file: all to one PE, which leaves the others without a message.
 #[test]
 fn whoever_gets_nothing_is_answered_and_answers() {
