@@ -420,7 +420,10 @@ fn completions_are_scripts() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(ginlab(&format!("completions {shell}"))).expect(0).stdout;
         assert!(script.contains("--proxy-threads") || script.contains("proxy-threads"), "{shell}");
-        let Ok(status) = Command::new(shell).args(["-n", "-c", &script]).status() else {
+        // As a file: it is longer than one argument may be.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, &script).unwrap();
+        let Ok(status) = Command::new(shell).arg("-n").arg(file.path()).status() else {
             skip(&format!("no {shell} to parse its completions"));
             continue;
         };
