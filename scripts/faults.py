@@ -28,7 +28,7 @@ from pathlib import Path
 # scripts/faults.sh copies this file, and says where the repository is.
 REPO = Path(os.environ["GINLAB_REPOSITORY"])
 # What a cell's programs wait for anything (-t), and what may pass beyond it.
-DEADLINE = 3
+DEADLINE = int(os.environ.get("DEADLINE", "3"))
 MARGIN = 2
 # Ranks wait for one another for two deadlines and three seconds: one of them may be in a wait of its own (-t).
 RANKS = 2 * DEADLINE + 3
@@ -46,9 +46,9 @@ ROWS = "--csv run.csv --json run.json --no-header"
 PROGRAMS = {
     "proxy quiet": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode quiet {ROWS}",
     "proxy nbi": f"proxy -d emulated --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 1,2 --mode nbi {ROWS}",
-    "write": f"write --np 2 -b 64 -e 16M -f 2 -n 400 -r 9 --rails 2 {ROWS}",
-    "sendrecv": f"sendrecv --np 2 -b 64 -e 4M -f 2 -n 400 -r 9 --rails 2 {ROWS}",
-    "all2all": f"all2all --np 3 -b 64 -e 4M -f 2 -n 200 --rails 1,2 {ROWS}",
+    "write": f"write --np 2 -b 64 -e 16M -f 2 -n 100 -r 9 --rails 2 {ROWS}",
+    "sendrecv": f"sendrecv --np 2 -b 64 -e 4M -f 2 -n 50 -r 9 --rails 2 {ROWS}",
+    "all2all": f"all2all --np 3 -b 64 -e 16M -f 2 -n 100 --rails 1,2 {ROWS}",
     "serve + join": None,
     "echo": f"echo -b 64 -e 4M -f 2 -n 2000 {ROWS}",
     "shmem": f"shmem -d emulated --np 2 --cases put-signal-ping-pong,all-to-all -b 8 -e 1M -f 2 -n 200 -r 9 --block 40 {ROWS}",
@@ -223,10 +223,29 @@ def main():
     return 1 if fell else 0
 
 
+def merge(folder, tables):
+    """One table of several, of which a later one replaces rows of an earlier one; cells that none has are said to be not run."""
+    rows = {}
+    for program in PROGRAMS:
+        for fabric in FABRICS:
+            for fault in FAULTS:
+                why = expectation(program, fabric, fault)
+                status = f"not applicable: {why}" if isinstance(why, str) else "not run: for want of time"
+                rows[program, fabric, fault] = dict(program=program, fabric=fabric, fault=fault, status=status)
+    for table in tables:
+        with open(table, newline="") as file:
+            for row in csv.DictReader(file):
+                cell = row["program"], row["fabric"], row["fault"]
+                ran = not row["status"].startswith(("not", "skipped"))
+                if cell in rows and (ran or rows[cell]["status"].startswith("not run")):
+                    rows[cell] = {name: value for name, value in row.items() if value}
+    write(folder, list(rows.values()))
+
+
 def write(folder, rows):
     """All rows so far, in the order of the table."""
     order = {name: at for at, name in enumerate([*PROGRAMS, *FABRICS, *FAULTS])}
-    names = ["program", "fabric", "fault", "expected_codes", "code", "seconds", "said", "left", "status", "first_try", "command"]
+    names = ["program", "fabric", "fault", "expected_codes", "code", "seconds", "said", "left", "status", "first_try", "cores", "command"]
     with open(folder / "faults.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
         writer.writeheader()
@@ -356,7 +375,7 @@ def cell(ginlab, place, program, fabric, fault):
     loopback(True)
     before = listing()
     expected = expectation(program, fabric, fault)
-    row = dict(expected_codes="|".join(map(str, expected.codes)), code="", seconds="", said="", left="", command="")
+    row = dict(cores=os.cpu_count(), expected_codes="|".join(map(str, expected.codes)), code="", seconds="", said="", left="", command="")
     try:
         gpu_before = gpu_memory() if fabric == "same GPU" else 0
         run = Run(ginlab, place, program, fabric, expected)
@@ -724,5 +743,7 @@ def clock_double(place):
 if __name__ == "__main__":
     if sys.argv[1] == "--cell":
         print(json.dumps(cell(*sys.argv[2:])))
+    elif sys.argv[1] == "--merge":
+        merge(Path(sys.argv[2]), sys.argv[3:])
     else:
         sys.exit(main())

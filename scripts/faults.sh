@@ -3,7 +3,9 @@
 #
 #   scripts/faults.sh [GINLAB] [FOLDER]     FOLDER gets faults.csv (default: $OUT, then a new one under /tmp)
 #   scripts/faults.sh --page FOLDER [--check]   draws docs/faults.md from FOLDER, below data/; or says whether it is so drawn
+#   scripts/faults.sh --merge FOLDER CSV...     FOLDER gets faults.csv, one of several tables (of parts, of other machines)
 #   JOBS=N        cells that run at the same time (default: one for four cores; more, and deadlines pass for want of a core)
+#   DEADLINE=N    seconds that programs wait for anything (default: 3; a machine that others use needs more)
 #   ONLY=REGEX    cells by their name, `program / fabric / fault`: ONLY='shmem / (tcp|worst) / '
 #
 # A row says which program, fabric and fault; the exit codes that are right and the one that came; seconds from the fault to the last process; the
@@ -15,11 +17,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
-    sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit
 fi
 if [[ ${1:-} == --page ]]; then
     exec python3 scripts/faults-page.py "${@:2}"
+fi
+if [[ ${1:-} == --merge ]]; then
+    GINLAB_REPOSITORY=$PWD exec python3 scripts/faults.py "$@"
 fi
 ginlab=$(realpath "${1:-target/release/ginlab}")
 folder=${2:-${OUT:-$(mktemp -d /tmp/ginlab-faults.XXXXXX)}}

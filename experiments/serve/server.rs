@@ -209,6 +209,7 @@ impl Shared {
         };
         let (number, member) = (joined.number, visit.member());
         let who = [("peer", number.to_string()), ("host", member.host.clone()), ("pid", member.pid.to_string())];
+        let process_here = visit.same_host().then_some(member.pid);
         events::print("joined", &[&who[..], &[("from", visit.from().to_string())]].concat());
         let served = joined.serve(&mut visit, &who).await;
         joined.collect();
@@ -224,10 +225,8 @@ impl Shared {
                 let why = failure.text().unwrap_or_default();
                 events::print("died", &[&who[..], &arrived[..], &[("why", why)]].concat());
                 // One that has only fallen silent may still use what it has.
-                if visit.same_host() {
-                    self.died.borrow_mut().push(member.pid);
-                    left_behind::remove_of(&self.died.borrow());
-                }
+                self.died.borrow_mut().extend(process_here);
+                left_behind::remove_of(&self.died.borrow());
             }
         }
         true
