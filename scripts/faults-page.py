@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """docs/faults.md from the table of scripts/faults.sh, which calls this: faults-page.py FOLDER [--check].
 
-FOLDER has faults.csv, and README.md with a section "Fell short before" whose list goes into the page.
+FOLDER has faults.csv.xz, and README.md, some sections of which go into the page.
 """
 
 import collections
 import csv
+import lzma
 import re
 import sys
 from pathlib import Path
@@ -71,7 +72,7 @@ def table(heading, lines):
 
 
 def page(folder):
-    with open(folder / "faults.csv", newline="") as file:
+    with lzma.open(folder / "faults.csv.xz", "rt", newline="") as file:
         rows = list(csv.DictReader(file))
     by_cell = collections.defaultdict(list)
     for row in rows:

@@ -2,7 +2,7 @@
 # Every fault against every experiment, as one table.
 #
 #   scripts/faults.sh [GINLAB] [FOLDER]     FOLDER gets faults.csv (default: $OUT, then a new one under /tmp)
-#   scripts/faults.sh --page FOLDER [--check]   draws docs/faults.md from FOLDER, below data/; or says whether it is so drawn
+#   scripts/faults.sh --page FOLDER [--check]   draws docs/faults.md from faults.csv.xz in FOLDER, below data/; or says whether it is so drawn
 #   scripts/faults.sh --merge FOLDER CSV...     FOLDER gets faults.csv, one of several tables (of parts, of other machines)
 #   JOBS=N        cells that run at the same time (default: one for four cores; more, and deadlines pass for want of a core)
 #   DEADLINE=N    seconds that programs wait for anything (default: 3; a machine that others use needs more)
@@ -29,7 +29,7 @@ fi
 ginlab=$(realpath "${1:-target/release/ginlab}")
 folder=${2:-${OUT:-$(mktemp -d /tmp/ginlab-faults.XXXXXX)}}
 [[ -x $ginlab ]] || { echo "faults.sh: no program $ginlab: make build, or name one" >&2; exit 2; }
-if ! unshare --mount --pid --ipc --net --fork true 2>/dev/null; then
+if ! setpriv --pdeathsig KILL unshare --mount --pid --ipc --net --fork true 2>/dev/null; then
     echo 'faults.sh: not run: no name spaces of processes and mounts can be made here (root is needed)' >&2
     exit 2
 fi
@@ -39,9 +39,13 @@ echo "faults.sh: results go to $folder" >&2
 work=$(mktemp -d /var/tmp/ginlab-faults.XXXXXX)
 # Also of a run that is cut short.
 trap 'cp "$work/cells/faults.csv" "$folder/" 2>/dev/null; rm -rf "$work"' EXIT
-trap 'exit 143' INT TERM
+trap 'kill "$runner" 2>/dev/null; exit 143' INT TERM
+runner=
 cp "$ginlab" scripts/faults.py "$work"
-# Cards in software, where they lie beside it.
-cp "$(dirname "$ginlab")"/libsoft_efa.so "$work" 2>/dev/null || true
-GINLAB_REPOSITORY=$PWD python3 "$work/faults.py" "$work/ginlab" "$work/cells" "${JOBS:-$((($(nproc) + 3) / 4))}" "${ONLY:-.}" && code=0 || code=$?
+# Cards in software, where they lie beside it; cargo builds them one folder below.
+beside=$(dirname "$ginlab")
+cp "$beside/libsoft_efa.so" "$work" 2>/dev/null || cp "$beside/deps/libsoft_efa.so" "$work" 2>/dev/null || true
+GINLAB_REPOSITORY=$PWD python3 "$work/faults.py" "$work/ginlab" "$work/cells" "${JOBS:-$((($(nproc) + 3) / 4))}" "${ONLY:-.}" &
+runner=$!
+wait "$runner" && code=0 || code=$?
 exit "$code"
