@@ -40,6 +40,8 @@ LIMIT = 60
 # <linux/sockios.h>, <linux/if.h>
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 STATUSES = (*range(1, 16), 18)
+# EFA's statuses upon which a provider tries again: a receiver that is not ready.
+TRIED_AGAIN = (10,)
 
 # Long runs whose rows come one by one, so that a fault from outside meets them in the middle. {np} ranks of one machine.
 ROWS = "--csv run.csv --json run.json --no-header"
@@ -84,15 +86,16 @@ class Expect:
         self.codes, self.words, self.adds, self.inject, self.rows, self.cards = codes, words, adds, inject, rows, cards
 
 
-def soft(word, codes, words, cards="fast", old=()):
-    """A word of the description of cards in software. `old`: further codes with libfabric 1.17."""
+def soft(word, codes, words, cards="fast", also=(), old=()):
+    """A word of the description of cards in software. `also`: further codes where libfabric is between, `old`: where that is 1.17."""
 
     def cell(program, fabric):
         if fabric not in CARDS_IN_SOFTWARE:
             return "only cards in software can be told to do this"
         if program in ALONE:
             return "no card is used"
-        return Expect((*codes, *old) if fabric == "soft-efa 1.17" else codes, words, adds=f",{word}", cards=cards)
+        more = (also if fabric != "direct" else ()) + (old if fabric == "soft-efa 1.17" else ())
+        return Expect((*codes, *more), words, adds=f",{word}", cards=cards)
 
     return cell
 
@@ -142,7 +145,7 @@ STALL = r"nothing has completed|no progress|deadline|timed out|has not (come|bee
 FAULTS = {
     # With libfabric 1.17 the receipt of the peer completes a write. What is lost is missed when the rail is closed, or never.
     "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close", old=(0,)),
-    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer") for status in STATUSES},
+    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card", also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
     "late beyond the deadline": soft("slow=1000000", (124,), STALL, cards="p5"),
     '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress"),
     "rail dead": soft("dead=60", (124, 1), STALL),
