@@ -19,8 +19,8 @@ What happens when something breaks in the middle of a run: {faults} faults again
 apply. `scripts/faults.sh` makes the table ([{folder}](../{folder}/README.md): machine, commit, every row), and
 `scripts/faults.sh --page {folder}` draws this page from it.
 
-A run that is met by a fault ends by itself, with a code of [exit codes](exit-codes.md), within its deadline (`-t`, here 3 s) and two seconds; ranks
-that wait for a rank that says nothing any more wait for two deadlines, since that rank may be in a wait of its own. One line says what has
+A run that is met by a fault ends by itself, with a code of [exit codes](exit-codes.md), within its deadline (`-t`, here 3 or 4 s) and two seconds;
+ranks that wait for a rank that says nothing any more wait for two deadlines and three seconds, since that rank may be in a wait of its own. One line says what has
 happened. The rows so far are whole. Nothing is left: no process, no file in `/dev/shm` or `/tmp`, no MPS server, no GPU memory. Each cell runs in name
 spaces of its own (processes, mounts, network), where that is looked at.
 
@@ -29,7 +29,8 @@ spaces of its own (processes, mounts, network), where that is looked at.
 ## How each program ends
 
 A number is the exit code that came; 0: the run went on and was right. A code in brackets came when the cell was run again alone, since it had
-fallen short on a busy machine. `x`: fell short. `.`: the cell does not apply. `-`: not run. Statuses of errors are one row: all codes that came.
+fallen short on a busy machine. `x`: fell short. `.`: the cell does not apply. `-`: not run. Statuses of errors are one row: all
+codes that came, and how many of the statuses were run.
 """
 FABRICS = {
     "tcp": "libfabric's tcp provider, over the loopback",
@@ -60,7 +61,8 @@ def shown(rows):
         return "-"
     again = any(row["first_try"] for row in ran)
     codes = ", ".join(sorted({row["code"] for row in ran}, key=int))
-    return f"({codes})" if again else codes
+    part = f" ({len(ran)} of {len(rows)})" if 1 < len(rows) != len(ran) else ""
+    return (f"({codes})" if again else codes) + part
 
 
 def unique(words):

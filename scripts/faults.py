@@ -55,8 +55,8 @@ PROGRAMS = {
     "echo": f"echo -b 64 -e 4M -f 2 -n 2000 {ROWS}",
     "shmem": f"shmem -d emulated --np 2 --cases put-signal-ping-pong,all-to-all -b 8 -e 1M -f 2 -n 200 -r 9 --block 40 {ROWS}",
     "collective": f"collective -d emulated --np 2 --cases gin-all-reduce,gin-broadcast -b 64 -e 1M -f 2 -n 40 -r 9 {ROWS}",
-    "jacobi launched": f"jacobi -d emulated --np 2 --exchange row,block --nx 32,36,40,44,48,52,56,60 --ny 16 -n 50 -r 9 --no-check {ROWS}",
-    "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 400 -r 9 --no-check {ROWS}",
+    "jacobi launched": f"jacobi -d emulated --np 2 --exchange row,block --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
+    "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 100 -r 9 --no-check {ROWS}",
     "moe": f"moe -d emulated --np 2 --tokens 8,12,16,20 --hidden 256 --experts 8 --topk 2 -n 20 -r 9 {ROWS}",
     "ipc": f"ipc -d emulated --np 2 -b 64K -e 16M -f 2 -n 50 -r 9 {ROWS}",
     "queue": f"queue -d emulated -m nbi,blocking --grid 1,2,4 --block 1,32 -r 9 {ROWS}",
@@ -145,9 +145,9 @@ STALL = r"nothing has completed|no progress|deadline|timed out|has not (come|bee
 FAULTS = {
     # With libfabric 1.17 the receipt of the peer completes a write. What is lost is missed when the rail is closed, or never.
     "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close", old=(0,)),
-    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card", also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
+    **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card|left", also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
     "late beyond the deadline": soft("slow=1000000", (124,), STALL, cards="p5"),
-    '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress"),
+    '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress|left"),
     "rail dead": soft("dead=60", (124, 1), STALL),
     "rail slow by 100": soft("slow=100", (0, 124), "", cards="p5"),
     "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|left|stopped|gone"),
@@ -294,6 +294,8 @@ class Run:
             fabric_words = "-d gpu" + (" -p tcp" if program in ("proxy quiet", "proxy nbi") else "")
         self.on_gpu = fabric == "same GPU"
         self.words = f"{fabric_words} {path} -t {DEADLINE}{extra}".split()
+        # Of another one that the fault does not meet.
+        self.well = [word.replace(expected.adds, "") if expected.adds.startswith(",") else word for word in self.words]
         self.program = program
         # The command that the fault meets, how one sees that it is under way, and what is said in place of a last line.
         self.line = self.event = None
@@ -393,7 +395,7 @@ def cell(ginlab, place, program, fabric, fault):
     row["seconds"] = f"{time.monotonic() - began:.2f}"
     row["code"] = code
     said = run.said()
-    row["said"] = run.event or said[-1][:300] if said or run.event else ""
+    row["said"] = run.event or said[-1][:500] if said or run.event else ""
     end_all(run)
     # What is just ending is given a moment.
     end = time.monotonic() + 1
@@ -411,8 +413,8 @@ def cell(ginlab, place, program, fabric, fault):
         wrong.append("the line does not say what happened")
     if code != 0 and code != 141 and not row["said"]:
         wrong.append("nothing was said")
-    # A closed stdout is noticed by the next row. When a fault that an option makes has come is not known: the time is that of the whole run.
-    bound = {None: WHOLE, "stdout": WHOLE, "memory": WHOLE, "full GPU": WHOLE, "stop": RANKS + MARGIN, "cut": RANKS + MARGIN,
+    # A closed stdout is noticed by the next row, a network that is cut when ranks next meet. When a fault that an option makes has come is not known: the time is that of the whole run.
+    bound = {None: WHOLE, "stdout": WHOLE, "memory": WHOLE, "full GPU": WHOLE, "stop": RANKS + MARGIN, "cut": RANKS + 3 * MARGIN,
              "token": RANKS + MARGIN}
     bound = bound.get(expected.inject, DEADLINE + MARGIN)
     if code not in ("hang", 0) and float(row["seconds"]) > bound:
@@ -624,7 +626,7 @@ def served(run, expected):
     leaves = inject in ("kill", "stop")
     visits = "2" if leaves else "1"
     mine = run.words if "soft" in " ".join(run.words) else run.words[2:]
-    server = run.start(["serve", "--listen", "127.0.0.1:0", "--peers", "2", "--visits", visits, "--bytes", "64K", *run.words], stdout=subprocess.PIPE)
+    server = run.start(["serve", "--listen", "127.0.0.1:0", "--peers", "2", "--visits", visits, "--bytes", "64K", *run.well], stdout=subprocess.PIPE)
     events = Events(server)
     address = events.until(r"(127\.0\.0\.1:\d+)", "its address").group(1)
     count = {"disk": "20000", "stdout": "20000", "back": "20000", None: "200", "clock": "200", "garbage": "2000", "token": "200", "memory": "200"}
