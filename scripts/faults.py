@@ -56,7 +56,7 @@ PROGRAMS = {
     "shmem": f"shmem -d emulated --np 2 --cases put-signal-ping-pong,all-to-all -b 8 -e 1M -f 2 -n 200 -r 9 --block 40 {ROWS}",
     "collective": f"collective -d emulated --np 2 --cases gin-all-reduce,gin-broadcast -b 64 -e 1M -f 2 -n 40 -r 9 {ROWS}",
     "jacobi launched": f"jacobi -d emulated --np 2 --exchange row,block --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
-    "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 100 -r 9 --no-check {ROWS}",
+    "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
     "moe": f"moe -d emulated --np 2 --tokens 8,12,16,20 --hidden 256 --experts 8 --topk 2 -n 20 -r 9 {ROWS}",
     "ipc": f"ipc -d emulated --np 2 -b 64K -e 16M -f 2 -n 50 -r 9 {ROWS}",
     "queue": f"queue -d emulated -m nbi,blocking --grid 1,2,4 --block 1,32 -r 9 {ROWS}",
