@@ -57,7 +57,7 @@ PROGRAMS = {
     "collective": f"collective -d emulated --np 2 --cases gin-all-reduce,gin-broadcast -b 64 -e 1M -f 2 -n 40 -r 9 {ROWS}",
     "jacobi launched": f"jacobi -d emulated --np 2 --exchange row,block --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
     "jacobi resident": f"jacobi -d emulated --np 2 --exchange resident --nx 32,36,40,44,48,52,56,60 --ny 16 -n 20 -r 5 --no-check {ROWS}",
-    "moe": f"moe -d emulated --np 2 --tokens 8,12,16,20 --hidden 256 --experts 8 --topk 2 -n 20 -r 9 {ROWS}",
+    "moe": f"moe -d emulated --np 2 --tokens 8 --hidden 256 --experts 8 --topk 2 --unit expert,rank --count signal,word,immediate -n 10 -r 5 {ROWS}",
     "ipc": f"ipc -d emulated --np 2 -b 64K -e 16M -f 2 -n 50 -r 9 {ROWS}",
     "queue": f"queue -d emulated -m nbi,blocking --grid 1,2,4 --block 1,32 -r 9 {ROWS}",
 }
@@ -144,11 +144,11 @@ def on_gpu(inject, codes, words):
 STALL = r"nothing has completed|no progress|deadline|timed out|has not (come|been heard|returned)|waited|within|stands still"
 FAULTS = {
     # With libfabric 1.17 the receipt of the peer completes a write. What is lost is missed when the rail is closed, or never.
-    "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close", old=(0,)),
+    "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close|left", old=(0,)),
     **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card|left", also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},
     "late beyond the deadline": soft("slow=1000000", (124,), STALL, cards="p5"),
     '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress|left"),
-    "rail dead": soft("dead=60", (124, 1), STALL),
+    "rail dead": soft("dead=60", (124, 1), STALL + "|left"),
     "rail slow by 100": soft("slow=100", (0, 124), "", cards="p5"),
     "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|left|stopped|gone"),
     "proxy stopped": proxy_fault("proxy-stop", (1,), r"stopped"),
@@ -613,7 +613,7 @@ def shorter(words, values={"-r": "1", "-n": "20"}):
         if option in words:
             at = words.index(option) + 1
             words[at] = value if value else words[words.index("-b") + 1]
-    for option in ("--nx", "--tokens", "--grid"):
+    for option in ("--nx", "--unit", "--count", "--grid"):
         if option in words:
             at = words.index(option) + 1
             words[at] = words[at].split(",")[0]
