@@ -293,6 +293,9 @@ class Run:
         if fabric == "same GPU":
             fabric_words = "-d gpu" + (" -p tcp" if program in ("proxy quiet", "proxy nbi") else "")
         self.on_gpu = fabric == "same GPU"
+        if self.on_gpu:
+            # Of several, the first for all ranks.
+            self.environment["CUDA_VISIBLE_DEVICES"] = "0"
         self.words = f"{fabric_words} {path} -t {DEADLINE}{extra}".split()
         # Of another one that the fault does not meet.
         self.well = [word.replace(expected.adds, "") if expected.adds.startswith(",") else word for word in self.words]
