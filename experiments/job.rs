@@ -61,7 +61,7 @@ impl MeetArgs {
             asked: self.np,
             default: 2,
             check: Box::new(check),
-            timeout: timeout + device_timeout(timeout),
+            timeout: device_timeout(timeout) * 2,
             interfaces: self.bootstrap_if.clone(),
             fingerprint,
             mps: None,
@@ -92,7 +92,7 @@ pub struct JobArgs {
     /// Pin each rank to a core: auto (one of its own, near its GPU or cards), off, or a list by rank of this machine
     #[arg(long, value_name = "WHICH", default_value = "off", num_args = 0..=1, default_missing_value = "auto")]
     pub pin: Pin,
-    /// Longest wait of any kind, in seconds; of ranks for one another twice that and 3 s: one may be in a wait of its own
+    /// Longest wait of any kind, in seconds; of ranks for one another twice that and 6 s: one may be in a wait of its own
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
     /// Why there are fewer rails than usual though nobody has asked for it.

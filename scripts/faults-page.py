@@ -20,7 +20,7 @@ apply. `scripts/faults.sh` makes the table ([{folder}](../{folder}/README.md): m
 `scripts/faults.sh --page {folder}` draws this page from it.
 
 A run that is met by a fault ends by itself, with a code of [exit codes](exit-codes.md), within its deadline (`-t`, here 3 or 4 s) and two seconds;
-ranks that wait for a rank that says nothing any more wait for two deadlines and three seconds, since that rank may be in a wait of its own. One line says what has
+ranks that wait for a rank that says nothing any more wait for two deadlines and six seconds (three in the runs of this table), since that rank may be in a wait of its own. One line says what has
 happened. The rows so far are whole. Nothing is left: no process, no file in `/dev/shm` or `/tmp`, no MPS server, no GPU memory. Each cell runs in name
 spaces of its own (processes, mounts, network), where that is looked at.
 

@@ -30,8 +30,8 @@ REPO = Path(os.environ["GINLAB_REPOSITORY"])
 # What a cell's programs wait for anything (-t), and what may pass beyond it.
 DEADLINE = int(os.environ.get("DEADLINE", "3"))
 MARGIN = 2
-# Ranks wait for one another for two deadlines and three seconds: one of them may be in a wait of its own (-t).
-RANKS = 2 * DEADLINE + 3
+# Ranks wait for one another for two deadlines and six seconds: one of them may be in a wait of its own (-t).
+RANKS = 2 * DEADLINE + 6
 # For a run that is met by a fault of its own options: start, the way to the fault, and the host's patience with a kernel, which is four deadlines
 # where busy threads share cores.
 WHOLE = 4 * DEADLINE + MARGIN + 5
