@@ -15,7 +15,7 @@ use ginlab::fabric::discover::{self, Domain};
 use ginlab::fabric::libfabric::{Level, RailOptions};
 use ginlab::fabric::{Access, Chosen};
 use ginlab::flow::{Flow, FlowError, Offer, Peer, Region, Target};
-use ginlab::proxy::{choose_cores, choose_rails};
+use ginlab::proxy::{choose_cores, choose_rails, device_timeout};
 use ginlab::rails::Counters;
 use ginlab::report::{Header, Key, Row};
 use ginlab::versions::Versions;
@@ -49,7 +49,7 @@ pub struct MeetArgs {
 
 impl MeetArgs {
     /// The ranks of a job whose longest wait of any other kind is this; by default two. A rank waits for the others while one of them
-    /// measures a row, whose waits are bounded by it.
+    /// is in a wait of its own, a kernel's at most: who knows why nothing goes on must be the one who speaks.
     pub fn ranks(
         &self,
         timeout: Duration,
@@ -61,7 +61,7 @@ impl MeetArgs {
             asked: self.np,
             default: 2,
             check: Box::new(check),
-            timeout: timeout * 2,
+            timeout: device_timeout(timeout) * 2,
             interfaces: self.bootstrap_if.clone(),
             fingerprint,
             mps: None,
@@ -92,7 +92,7 @@ pub struct JobArgs {
     /// Pin each rank to a core: auto (one of its own, near its GPU or cards), off, or a list by rank of this machine
     #[arg(long, value_name = "WHICH", default_value = "off", num_args = 0..=1, default_missing_value = "auto")]
     pub pin: Pin,
-    /// Longest wait of any kind, in seconds
+    /// Longest wait of any kind, in seconds; of ranks for one another twice that and 6 s: one may be in a wait of its own
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
     /// Why there are fewer rails than usual though nobody has asked for it.

@@ -48,8 +48,8 @@ use cli::Cli;
 use cuda_std::Ptx;
 use error::Failure;
 use ginlab::fabric::{libfabric, soft};
-use ginlab::signals;
 use ginlab::versions::Versions;
+use ginlab::{left_behind, signals};
 use program::Program;
 use std::io::Write;
 use std::process::ExitCode;
@@ -88,7 +88,10 @@ fn register() {
 
 /// Runs what the command line asks for; `ptx` is what a GPU runs, none where there is the emulated device alone.
 pub fn command(ptx: &'static Ptx) -> ExitCode {
-    match run(ptx) {
+    let ended = run(ptx);
+    // Of a rail that could not be closed, as after a failure.
+    left_behind::remove_of(&[std::process::id()]);
+    match ended {
         Ok(()) if signals::stdout_closed() => ExitCode::from(141),
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

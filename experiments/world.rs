@@ -61,7 +61,7 @@ pub struct WorldArgs {
     /// Where kernels run
     #[arg(short = 'd', long, value_enum, default_value_t = Choice::Auto)]
     pub device: Choice,
-    /// Longest wait of any kind, in seconds
+    /// Longest wait of any kind, in seconds; of ranks for one another twice that and 6 s: one may be in a wait of its own
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
     #[command(flatten)]

@@ -157,7 +157,7 @@ pub struct Args {
     /// Memory for source and for destination, each, per rank [default: 2G, and no more than is free]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory_limit: Option<u64>,
-    /// Longest wait of any kind, in seconds
+    /// Longest wait of any kind, in seconds; of ranks for one another twice that and 6 s: one may be in a wait of its own
     #[arg(short = 't', long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     pub timeout: Duration,
     /// Inject a fault: proxy-vanish=N, proxy-stop=N or rails-silent=N (after N commands), corrupt=N (a wrong byte in the put with ticket N)

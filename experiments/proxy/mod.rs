@@ -24,7 +24,6 @@ use crate::runner::{Experiment, Plan, Ranks, Rows, program};
 use args::{Args, Tuple};
 use cuda_std::emulation;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::proxy::device_timeout;
 use ginlab::report::{About, Column, Header, Headline, Key, Plot, Row};
 use ginlab::versions::Versions;
 use rank::Rank;
@@ -118,7 +117,7 @@ impl Experiment for Proxy {
         args.settle_rails();
         let tuples = args.tuples()?;
         // A rank waits while another one measures a row, which is bounded by the volume of a row and by the device's own timeout.
-        let ranks = args.meet.ranks(device_timeout(args.timeout), args.fingerprint(&tuples), args.check_ranks());
+        let ranks = args.meet.ranks(args.timeout, args.fingerprint(&tuples), args.check_ranks());
         let kernels = args.meet.mps.on(args.device);
         let (default, kernels) = if args.is_null() { (1, kernels) } else { (2, kernels.by_half()) };
         let ranks = Ranks { default, mps: Some(kernels), ..ranks };

@@ -15,6 +15,7 @@ use ginlab::fabric::Access;
 use ginlab::fabric::any::AnyRail;
 use ginlab::fabric::discover::Reach;
 use ginlab::flow::{Offer, Peer, Region};
+use ginlab::left_behind;
 use ginlab::measure::size;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -94,6 +95,8 @@ struct Shared {
     /// Immediates of nobody are told of when there are so many.
     strays_to_tell: Cell<u64>,
     timeout: Duration,
+    /// Processes of this machine that have died, or have fallen silent.
+    died: RefCell<Vec<u32>>,
 }
 
 /// Listens and serves.
@@ -159,6 +162,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             torn: Cell::new(false),
             strays_to_tell: Cell::new(1),
             timeout: wanted.timeout,
+            died: RefCell::default(),
         });
         let visitor = |visit| {
             let shared = shared.clone();
@@ -172,6 +176,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             // it has seen the end of the connection cannot be asked. The process ends here: the system closes what is left.
             std::mem::forget(shared.clone());
         }
+        left_behind::remove_of(&shared.died.borrow());
         result
     };
     in_event_loop(program)
@@ -204,6 +209,7 @@ impl Shared {
         };
         let (number, member) = (joined.number, visit.member());
         let who = [("peer", number.to_string()), ("host", member.host.clone()), ("pid", member.pid.to_string())];
+        let process_here = visit.same_host().then_some(member.pid);
         events::print("joined", &[&who[..], &[("from", visit.from().to_string())]].concat());
         let served = joined.serve(&mut visit, &who).await;
         joined.collect();
@@ -218,6 +224,9 @@ impl Shared {
             Err(failure) => {
                 let why = failure.text().unwrap_or_default();
                 events::print("died", &[&who[..], &arrived[..], &[("why", why)]].concat());
+                // One that has only fallen silent may still use what it has.
+                self.died.borrow_mut().extend(process_here);
+                left_behind::remove_of(&self.died.borrow());
             }
         }
         true

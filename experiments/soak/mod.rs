@@ -204,6 +204,7 @@ impl Experiment for Soak {
             let drawn = args.drawn(seed);
             let tally = tallies.entry(drawn.words[0].clone()).or_default();
             let start = Instant::now();
+            ginlab::cuda::set_task(&format!(": seed {seed}: ginlab {}", drawn.words.join(" ")));
             let failed = match run(&drawn) {
                 Ok(row) => {
                     tally.shown = tally.shown.take().or(row);

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::error::BootstrapError;
+use ginlab_base::left_behind;
 
 /// How long children may take to end after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(500);
@@ -18,7 +19,7 @@ const TERM_GRACE: Duration = Duration::from_millis(500);
 /// How often a bounded wait for the end of a process looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Children by rank. Dropping them ends and reaps all that still run.
+/// Children by rank. Dropping them ends and reaps all that still run, and removes what they have left behind.
 #[derive(Default)]
 pub(super) struct Children {
     list: Vec<(usize, Child)>,
@@ -79,6 +80,7 @@ impl Children {
 
 impl Drop for Children {
     fn drop(&mut self) {
+        let all: Vec<u32> = self.list.iter().map(|(_, child)| child.id()).collect();
         // A child that is not reaped yet keeps its number, so no stranger can be hit.
         self.list.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
         for (_, child) in &self.list {
@@ -90,6 +92,7 @@ impl Drop for Children {
             let _ = child.kill();
             let _ = child.wait();
         }
+        left_behind::remove_of(&all);
     }
 }
 

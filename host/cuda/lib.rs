@@ -33,7 +33,7 @@ pub use mapped::{MappedBuffer, flush_stores};
 pub use peer::{OpenedMemory, PeerHandle};
 pub use ptx::{for_capability, ptx, set_ptx};
 pub use stream::{Event, Graph, Stream};
-pub use wait::wait_for;
+pub use wait::{set_task, wait_for};
 
 pub use cuda_std::{Kernel, Plain};
 

@@ -1,6 +1,7 @@
 //! How the CPU waits for work of a device: with an end, whatever the work does.
 
 use super::DeviceError;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long work may go on after it was asked to end: longer than a kernel's own waits do.
@@ -37,12 +38,24 @@ pub(super) fn wait_out(done: impl FnMut() -> Result<bool, DeviceError>) {
     let _ = wait_for(ENDING, done, || Err(ended()));
 }
 
+/// What the process is at, where that is not its command line.
+static TASK: Mutex<String> = Mutex::new(String::new());
+
+/// Says what the process is at, for the last line of one that has to end without a kernel: of many programs that it runs one after the other, the
+/// one that does not end.
+pub fn set_task(what: &str) {
+    if let Ok(mut task) = TASK.lock() {
+        what.clone_into(&mut task);
+    }
+}
+
 /// Freeing memory or leaving by `exit` would wait for the grid as well. When the process is gone the driver ends it.
 fn abandon(ending: Duration) -> ! {
     eprintln!(
         "ginlab: the kernel has not ended {} after it was asked to: is there a barrier that some of its threads do not reach, or a loop \
-         without a bound? The process ends without it",
-        humantime::format_duration(ending)
+         without a bound? The process ends without it{}",
+        humantime::format_duration(ending),
+        TASK.lock().map(|task| task.clone()).unwrap_or_default()
     );
     // SAFETY: ends the process; nothing runs after it.
     unsafe { nix::libc::_exit(124) }

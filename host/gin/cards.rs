@@ -20,7 +20,7 @@ use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::direct::{Channel, Peer, Queue};
+use kernels::direct::{Channel, Failure, Peer, Queue};
 use kernels::ring::{Ring, TO_CARD};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,11 +205,12 @@ impl Cards {
         self.verbs.link_bits_per_second()
     }
 
-    /// What went wrong first at each queue where something did.
+    /// What went wrong first at each queue where something did: as a kernel has noted it; where none has looked, since it waited for a signal and not
+    /// for its own requests, as the card says.
     pub fn failures(&self) -> Result<Vec<String>, GinError> {
         let mut found = Vec::new();
-        for (number, side) in self.sides.iter().enumerate() {
-            if let Some(failure) = side.failure()? {
+        for (number, (side, pair)) in self.sides.iter().zip(&self.pairs).enumerate() {
+            if let Some(failure) = side.failure()?.or_else(|| not_looked_at(&pair.view().completions)) {
                 found.push(format!("queue {number}: {failure}"));
             }
         }
@@ -220,6 +221,19 @@ impl Cards {
     pub fn pulse(&self) -> Result<u64, GinError> {
         self.sides.iter().try_fold(0u64, |sum, side| Ok(sum.wrapping_add(side.rung()?)))
     }
+}
+
+/// A request that has ended badly, of whose completion nobody has taken notice. Its number is the low 16 bits, which are its id.
+fn not_looked_at(queue: &Completions) -> Option<Failure> {
+    let words = (queue.entry_bytes / 8) as usize;
+    (0..queue.entries as usize).find_map(|index| {
+        // SAFETY: so many entries of so many bytes, as the pair vouches for, which outlives this.
+        let entry = unsafe { &*queue.slots.cast::<Word>().add(index * words) };
+        // Acquire, as whoever reads what a card has stored; nothing behind it is read.
+        let first = load_acquire_host_u64(entry);
+        let status = completion::status(first);
+        (status != 0).then(|| Failure::of(status.into(), completion::id(first).into()))
+    })
 }
 
 impl Drop for Cards {

@@ -20,6 +20,7 @@ mod efa;
 mod efa_verbs;
 mod exchange;
 mod failing;
+mod fault_table;
 mod faults;
 mod first_hour;
 mod hostile;
