@@ -13,7 +13,6 @@
 //! then the network may write them again. A *worker* is one scope: a thread, a warp or a block. What is no call of `gin` is done by all threads of a block.
 
 mod round;
-
 use crate::gin::{Block, Counts, Program, Sym, Tally, Thread, Warp};
 use cuda_std::{args, kernel, list::List, memory::Word, rows};
 

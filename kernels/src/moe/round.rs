@@ -165,8 +165,9 @@ impl<S: Scope> Turn<'_, S> {
         }
         for number in self.list(&args.landed, self.grid.worker()) {
             // To the place of the first choice that is for this PE, or node.
-            let node = |choice: &u32| self.header(args.landing, number, 2 + 2 * choice) / (args.experts * args.span);
-            let choice = (number % args.each..args.topk).find(|choice| node(choice) == me / args.span).unwrap_or(0);
+            let pe = |choice: &u32| self.header(args.landing, number, 2 + 2 * choice) / args.experts;
+            let is_here = |choice: &u32| pe(choice) / args.span == me / args.span;
+            let choice = if args.each > 1 { number % args.each } else { (0..args.topk).find(is_here).unwrap_or(0) };
             let (to, from) = (self.answer(number / args.each % args.tokens, choice), self.row(args.answers, number));
             let (signal, pe) = (args.answered.signals.at(me), number / self.args.counts.most);
             done = done.and(self.line.put_signal_nbi(to, from, signal, 1, pe));
