@@ -1,4 +1,5 @@
 //! A round: dispatch, what experts make, combine.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the helpers at the end have one line for all")]
 
 use super::{MoeArgs, NONE, expert_factor, header_words};
 use crate::gin::{Context, Grid, Program, Scope, Sym, TeamKind, Thread, World};
@@ -9,7 +10,6 @@ use cuda_std::{list::List, rows};
 
 type Done = Result<(), Status>;
 
-/// A worker in a round.
 struct Turn<'a, S> {
     args: &'a MoeArgs,
     world: &'a World,
