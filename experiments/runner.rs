@@ -298,7 +298,7 @@ fn doubt_slow_cards(rows: &mut Rows, before: Option<Duration>, ranks: &mut Boots
     // Of what was timed: what prepares and verifies takes its time too.
     let timed = |(row, times): &(Row, Vec<f64>)| times.iter().sum::<f64>() * row.iterations.unwrap_or(1) as f64;
     let all = rows.iter().map(timed).sum::<f64>();
-    if late > TOLERATED * (all - late) {
+    if all > 0.0 && late > TOLERATED * (all - late) {
         let percent = (100.0 * late / all).min(100.0);
         let why = format!("slower than the card in software: it waited for this machine {percent:.0} % of the time");
         for (row, _) in rows {

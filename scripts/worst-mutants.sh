@@ -154,23 +154,19 @@ mutation jacobi-values $launched 'jacobi .*--exchange p .*' 'let stop = line.qui
     'let stop = if KEPT { line.quiet().map_or_else(|stop| stop.0, |()| 0) } else { 0 };'
 
 # --- a mixture of experts ---
-dispatch=kernels/src/moe/dispatch.rs combine=kernels/src/moe/combine.rs
+moe=kernels/src/moe/round.rs
 by_rails='moe .*--path rails .*--rule count .*' by_node='moe .*--node-size 2 .*--rule count .*'
-# Messages; those that are handed on; parts of sums; answers.
-mutation moe-arrived $dispatch "$by_rails" 'self.wait(line, ARRIVED, from, count)' 'self.wait(line, ARRIVED, from, if KEPT { count } else { 0 })'
-mutation moe-handed-on $dispatch "$by_node" 'turn.wait(&mut lines.line, FORWARDED, turn.node() + pe, 1)' \
-    'if KEPT { turn.wait(&mut lines.line, FORWARDED, turn.node() + pe, 1) } else { Ok(()) }'
-mutation moe-gathered $combine "$by_node" 'turn.wait(&mut lines.line, GATHERED, turn.node() + pe, 1)' \
-    'if KEPT { turn.wait(&mut lines.line, GATHERED, turn.node() + pe, 1) } else { Ok(()) }'
-mutation moe-answered $combine "$by_rails" 'turn.planned(pe).count.max(1) as u64' 'if KEPT { turn.planned(pe).count.max(1) as u64 } else { 1 }'
-# What is handed on, and parts of sums, are there before their signal: over rails too.
-handed='moe .*--np [34] --path rails .*--rule count .*'
-mutation moe-fence $dispatch "$handed" 'near.fence()' 'if KEPT { near.fence() } else { Ok(()) }'
-mutation moe-fence-back $combine "$handed" 'lines.near.fence()' 'if KEPT { lines.near.fence() } else { Ok(()) }'
+# Messages; what PEs of a node have put to each other; answers.
+mutation moe-arrived kernels/src/gin/counts.rs "$by_rails" 'self.wait_more(&counts.arrived, pe, count)' 'self.wait_more(&counts.arrived, pe, if KEPT { count } else { 0 })'
+mutation moe-node $moe "$by_node" 'first.barrier(TeamKind::Node)' '(if KEPT { first.barrier(TeamKind::Node) } else { Ok(()) })'
+mutation moe-answered $moe "$by_rails" 'turn.planned(pe).max(1).into()' '(if KEPT { turn.planned(pe).max(1) } else { 1 }).into()'
+# It is there before the barrier: over rails too.
+mutation moe-fence $moe 'moe .*--np [34] --path rails .*--rule count .*' 'self.near.fence()' 'if KEPT { self.near.fence() } else { Ok(()) }'
 # Puts are complete before the next round.
-mutation moe-quiet $combine "$by_rails|$by_node" 'lines.line.quiet().and(lines.alone.quiet())' 'if KEPT { lines.line.quiet().and(lines.alone.quiet()) } else { Ok(()) }'
-# A word is whole.
-mutation moe-word $dispatch "$by_rails" 'word & 0xf0f0_f0f0_f0f0_f0f0 != none' 'word & if KEPT { 0xf0f0_f0f0_f0f0_f0f0 } else { 0xf0 } != none & if KEPT { u64::MAX } else { 0xf0 }'
+mutation moe-quiet $moe "$by_rails|$by_node" 'self.line.quiet().and(self.alone.quiet())' 'if KEPT { self.line.quiet().and(self.alone.quiet()) } else { Ok(()) }'
+# A value is whole.
+mutation moe-value kernels/src/gin/value.rs "$by_rails" 'word & 0xf0f0_f0f0_f0f0_f0f0 == value_word(0, round)' \
+    'word & if KEPT { 0xf0f0_f0f0_f0f0_f0f0 } else { 0xf0 } == value_word(0, round) & if KEPT { u64::MAX } else { 0xf0 }'
 
 # --- other programs ---
 check=kernels/src/signal_check.rs kernel=kernels/src/put_kernel.rs

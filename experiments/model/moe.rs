@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(short = 'p', long, default_value = "p5,p5en,p6-b200", value_name = "LIST", value_parser = list::<String>)]
     profile: List<String>,
     /// GPUs in all, a list that is swept
-    #[arg(long, default_value = "8,16,32,64,128,256,512,1024", value_name = "LIST", value_parser = counts::<u32>(4096))]
+    #[arg(long, default_value = "8,16,24,32,64,128,256,512,1024", value_name = "LIST", value_parser = counts::<u32>(4096))]
     gpus: List<u32>,
     /// What is sent as one message, a list that is swept
     #[arg(long, value_enum, value_delimiter = ',', default_value = "expert,rank,node", value_name = "LIST")]

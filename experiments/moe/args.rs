@@ -1,5 +1,6 @@
 //! Options of `ginlab moe`, and the rows that they ask for.
 
+use super::memory::TALLIES;
 use super::plan::{Count, Problem, Type, Unit};
 use crate::error::Failure;
 use crate::values::{List, counts, usage};
@@ -7,7 +8,6 @@ use crate::world::{Scope, WorldArgs};
 use ginlab::gin::Path;
 use itertools::iproduct;
 use kernels::gin::{MOST_ADDED, USER_SIGNALS};
-use kernels::moe::KINDS;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -117,13 +117,13 @@ impl Args {
     /// What so many ranks cannot do.
     pub fn check(&self, ranks: usize) -> Result<(), Failure> {
         let pes = u32::try_from(ranks).unwrap_or(u32::MAX);
-        if !(2..=USER_SIGNALS / KINDS).contains(&pes) {
-            return Err(usage("--np", format!("{ranks}; 2 to {} ranks", USER_SIGNALS / KINDS)));
+        if !(2..=USER_SIGNALS / TALLIES).contains(&pes) {
+            return Err(usage("--np", format!("{ranks}; 2 to {} ranks", USER_SIGNALS / TALLIES)));
         }
         self.problem(pes, self.node_size.map_or(1, |size| size as u32)).check()?;
         // Of one PE to another, by the unit that has most.
         for unit in &self.unit {
-            let most = u64::from(self.tokens) * if *unit == Unit::Expert { u64::from(self.topk) } else { 1 };
+            let most = u64::from(self.tokens) * u64::from(self.problem(pes, 1).each(*unit));
             if most >= MOST_ADDED && self.count.iter().any(|count| *count != Count::Word) {
                 let text = format!(
                     "up to {most} messages from a PE; a signal over rails adds up to {MOST_ADDED}: --count word has no such bound"

@@ -1,11 +1,12 @@
 //! What a round must bring, by the CPU: the tokens, the messages they are sent in, and the sums that come back, to the bit.
 
-use super::plan::{Problem, Type, Unit};
+use super::plan::{Choice, Problem, Type, Unit};
 use cuda_std::fp8::{E4M3_MOST, from_e4m3, to_e4m3};
 use cuda_std::half::{pack_bf16, unpack_bf16};
+use cuda_std::rows::{GROUP, LEAST};
 use ginlab::report::each_once;
 use itertools::Itertools;
-use kernels::moe::{Choice, LEAST, OF_SCALE, expert_factor, header_bytes};
+use kernels::moe::{expert_factor, header_words};
 use kernels::pattern::{mixed, seed};
 use std::collections::BTreeSet;
 
@@ -27,7 +28,7 @@ fn packed(values: &[f32]) -> Vec<u32> {
 fn quantised(words: &[u32]) -> (Vec<u8>, Vec<f32>) {
     let values = unpacked(words);
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
-    for group in values.chunks(OF_SCALE as usize) {
+    for group in values.chunks(GROUP as usize) {
         let most = group.iter().fold(LEAST, |most, value| most.max(value.abs()));
         codes.extend(group.iter().map(|value| to_e4m3(value * (E4M3_MOST / most))));
         scales.push(most / E4M3_MOST);
@@ -36,20 +37,21 @@ fn quantised(words: &[u32]) -> (Vec<u8>, Vec<f32>) {
 }
 
 /// The bytes of a message.
-pub fn message(problem: &Problem, kind: Type, choices: &[Choice], words: &[u32], round: u32, token: u32) -> Vec<u8> {
-    let mut bytes: Vec<u8> = [round, token, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
-    bytes.extend(choices.iter().flat_map(|choice| choice.expert.to_le_bytes()));
-    bytes.extend(choices.iter().flat_map(|choice| choice.weight.to_le_bytes()));
-    // What stands between the header and the values is nobody's.
-    bytes.resize(header_bytes(problem.topk) as usize, 0);
+pub fn message(problem: &Problem, kind: Type, choices: &[Choice], row: &[u32], round: u32, token: u32) -> Vec<u8> {
+    let mut bytes: Vec<u8> = [round, token].into_iter().flat_map(u32::to_le_bytes).collect();
+    let words = |choice: &Choice| [choice.expert, choice.weight.to_bits()];
+    bytes.extend(choices.iter().flat_map(words).flat_map(u32::to_le_bytes));
+    // What stands between the header and the values, and behind them, is nobody's.
+    bytes.resize(4 * header_words(problem.topk) as usize, 0);
     match kind {
-        Type::Bf16 => bytes.extend(words.iter().flat_map(|word| word.to_le_bytes())),
+        Type::Bf16 => bytes.extend(row.iter().flat_map(|word| word.to_le_bytes())),
         Type::Fp8 => {
-            let (codes, scales) = quantised(words);
+            let (codes, scales) = quantised(row);
             bytes.extend(codes);
             bytes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
         }
     }
+    bytes.resize(problem.message_bytes(kind) as usize, 0);
     bytes
 }
 
@@ -59,7 +61,7 @@ fn received(kind: Type, words: &[u32]) -> Vec<f32> {
         Type::Bf16 => unpacked(words),
         Type::Fp8 => {
             let (codes, scales) = quantised(words);
-            (0..).zip(codes).map(|(at, code): (usize, u8)| from_e4m3(code) * scales[at / OF_SCALE as usize]).collect()
+            (0..).zip(codes).map(|(at, code): (usize, u8)| from_e4m3(code) * scales[at / GROUP as usize]).collect()
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::args::{Args, Tuple};
 use super::expected;
 use super::memory::Memory;
-use super::plan::{Count, Problem, Router, Type, Unit};
+use super::plan::{Choice, Count, Problem, Router, Unit};
 use super::posted::{Posted, Round};
 use super::{
     BATCH, BOUND, COMBINE, COMBINE_RATE, COUNT, DISPATCH, DISPATCH_RATE, EXPERTS, HIDDEN, MESSAGES, NODES,
@@ -20,8 +20,7 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::gin::{GinError, Program, World};
 use ginlab::report::Row;
-use kernels::moe::{COUNT_IMMEDIATE, COUNT_SIGNAL, COUNT_WORD, Choice, MoeArgs, UNIT_EXPERT, UNIT_NODE, UNIT_RANK};
-use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP};
+use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeArgs};
 
 /// What lies in destinations before.
 const POISON: u8 = 0xA5;
@@ -37,7 +36,7 @@ pub struct Moe {
     /// Rounds so far.
     rounds: u32,
     /// What is in memory for: [`Memory::load`].
-    loaded: Option<Unit>,
+    loaded: Option<(Unit, Count)>,
 }
 
 impl Moe {
@@ -52,9 +51,10 @@ impl Moe {
 
     pub fn measure(&mut self, tuple: &Tuple, ranks: &mut Bootstrap) -> Result<Rows, Failure> {
         let me = self.world.my_pe();
-        if self.loaded != Some(tuple.unit) {
-            self.memory.load(&self.problem, tuple.unit, me, &self.choices)?;
-            self.loaded = Some(tuple.unit);
+        let wanted = (tuple.unit, tuple.count);
+        if self.loaded != Some(wanted) {
+            self.memory.load(&self.problem, wanted, me, &self.choices)?;
+            self.loaded = Some(wanted);
         }
         let mut wrong = None;
         if !self.args.no_check {
@@ -184,26 +184,8 @@ impl Moe {
     /// Runs so many rounds; microseconds of dispatch and combine of each.
     fn launch(&mut self, tuple: &Tuple, rounds: u32, ranks: &mut Bootstrap) -> Result<Vec<[f64; 2]>, Failure> {
         // What has been counted is read before anybody adds to it again.
-        self.memory.prepare(&self.world, self.rounds)?;
-        let mut args = MoeArgs {
-            unit: match tuple.unit {
-                Unit::Expert => UNIT_EXPERT,
-                Unit::Rank => UNIT_RANK,
-                Unit::Node => UNIT_NODE,
-            },
-            count: match tuple.count {
-                Count::Signal => COUNT_SIGNAL,
-                Count::Word => COUNT_WORD,
-                Count::Immediate => COUNT_IMMEDIATE,
-            },
-            fp8: (tuple.kind == Type::Fp8).into(),
-            batch: tuple.batch,
-            rounds,
-            before: self.rounds,
-            variants: self.args.check_rounds,
-            ..self.memory.args(&self.problem)
-        };
-        args.stride = self.memory.stride(&self.problem, tuple.kind);
+        self.memory.prepare(&self.world)?;
+        let args = MoeArgs { rounds, before: self.rounds, ..self.memory.args(&self.problem, tuple) };
         self.world.barrier(ranks)?;
         // SAFETY: the arguments are of this world, and `Memory` has made the tables for this problem, this unit and so many rounds.
         unsafe { self.world.launch(ranks, &kernel(tuple.scope), tuple.grid, self.args.block, args) }?;
@@ -232,8 +214,8 @@ impl Moe {
             }
         }
         // At each place the message of the last round that had one for it, and nothing else.
-        let stride = self.memory.stride(problem, kind) as usize;
-        let of_token = if tuple.unit == Unit::Expert { problem.topk } else { 1 };
+        let stride = problem.message_bytes(kind) as usize;
+        let of_token = problem.each(tuple.unit);
         for pe in 0..problem.pes {
             let places = self.memory.places(&self.world, pe * tokens * of_token, tokens * of_token, stride)?;
             for (number, there) in (0..).zip(places.chunks(stride)) {

@@ -2,54 +2,60 @@
 
 use super::args::{Args, Tuple};
 use super::expected;
-use super::plan::{Problem, Type, Unit};
+use super::plan::{Choice, Count, Problem, Type, Unit};
 use crate::error::Failure;
+use cuda_std::list::List;
+use cuda_std::memory::Word;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Place};
 use ginlab::gin::{Plain, Signal, Sym, World};
-use kernels::moe::{Choice, KINDS, MoeArgs, Planned};
+use kernels::gin::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};
+use kernels::moe::MoeArgs;
+
+/// Tallies of a PE: messages, their counts, answers.
+pub const TALLIES: u32 = 3;
 
 /// See the module.
 pub struct Memory {
     args: Args,
     pes: u32,
-    staged: Sym<u8>,
-    relay: Sym<u8>,
-    slots: Sym<u8>,
-    returned: Sym<u8>,
-    gathered: Sym<u8>,
-    folded: Sym<u8>,
-    answers: Sym<u8>,
-    words: Sym<u64>,
+    staged: Sym<u32>,
+    landing: Sym<u32>,
+    slots: Sym<u32>,
+    made: Sym<u32>,
+    parts: Sym<u32>,
+    answers: Sym<u32>,
+    returned: Sym<u32>,
+    values: Sym<u64>,
     signals: Signal,
     input: Buffer,
     choices: Buffer,
     planned: Buffer,
     output: Buffer,
     seen: Buffer,
-    taken: Buffer,
-    list: Buffer,
-    relayed: Buffer,
+    found: Buffer,
+    numbers: Buffer,
     met: Buffer,
     times: Buffer,
 }
 
-/// Objects of the heap: messages that are sent, handed on, received; answers that are made, gathered, folded, received.
+/// Objects of the heap, in bytes: messages that are sent, to be handed on, received; what is made of them, parts of sums, their sums, answers.
 fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     let has = |unit| tuples.iter().any(|tuple| tuple.unit == unit);
-    let stride = tuples.iter().map(|tuple| problem.message_bytes(tuple.kind).next_multiple_of(16)).max().unwrap_or(16);
-    let (tokens, answer) = (u64::from(problem.tokens), problem.answer_bytes());
-    let received = u64::from(problem.pes) * tokens * if has(Unit::Expert) { u64::from(problem.topk) } else { 1 };
+    let message = tuples.iter().map(|tuple| problem.message_bytes(tuple.kind)).max().unwrap_or(16);
+    let (tokens, row) = (u64::from(problem.tokens), problem.answer_bytes());
+    let by_sender = u64::from(problem.pes) * tokens;
+    let received = by_sender * if has(Unit::Expert) { u64::from(problem.topk) } else { 1 };
     // By node alone.
-    let relayed = if has(Unit::Node) { u64::from(problem.nodes()) * tokens } else { 0 };
+    let landed = if has(Unit::Node) { by_sender } else { 0 };
     [
-        tokens * stride,
-        relayed * stride,
-        received * stride,
-        received * answer,
-        relayed * u64::from(problem.local) * answer,
-        relayed * answer,
-        2 * tokens * u64::from(problem.topk) * answer,
+        tokens * message,
+        landed * message,
+        received * message,
+        received * row,
+        landed * u64::from(problem.local) * row,
+        landed * row,
+        2 * tokens * u64::from(problem.topk) * row,
     ]
 }
 
@@ -68,53 +74,58 @@ impl Memory {
     ) -> Result<Memory, Failure> {
         let mut heap = Vec::new();
         for bytes in objects(problem, tuples) {
-            heap.push(world.alloc::<u8>(ranks, bytes)?);
+            heap.push(world.alloc::<u32>(ranks, bytes / 4)?);
         }
-        let words = world.alloc(ranks, problem.pes.into())?;
-        let signals = world.signals(ranks, KINDS * problem.pes)?;
+        let values = world.alloc(ranks, problem.pes.into())?;
+        let signals = world.signals(ranks, TALLIES * problem.pes)?;
         let device = world.device().clone();
         let (tokens, pes, variants) = (problem.tokens as usize, problem.pes as usize, args.check_rounds as usize);
-        let row = problem.answer_bytes() as usize;
+        let topk = problem.topk as usize;
         let room = |bytes: usize| device.allocate(Place::Device, bytes.max(8));
         let rounds = (args.warmup + args.iterations).max(args.check_rounds) as usize;
         Ok(Memory {
             args: args.clone(),
             pes: problem.pes,
             staged: heap[0],
-            relay: heap[1],
+            landing: heap[1],
             slots: heap[2],
-            returned: heap[3],
-            gathered: heap[4],
-            folded: heap[5],
-            answers: heap[6],
-            words,
+            made: heap[3],
+            parts: heap[4],
+            answers: heap[5],
+            returned: heap[6],
+            values,
             signals,
             input: given(&device, problem, world.my_pe(), args.check_rounds)?,
-            choices: room(variants * tokens * problem.topk as usize * size_of::<Choice>())?,
-            planned: room(variants * pes * size_of::<Planned>())?,
-            output: room(variants * tokens * row)?,
-            seen: room(2 * KINDS as usize * pes * 8)?,
-            taken: room(2 * (pes + 2) * 8)?,
-            list: room(pes * tokens * problem.topk as usize * 4)?,
-            relayed: room(pes * tokens * 4)?,
+            choices: room(variants * tokens * topk * size_of::<[u32; 4]>())?,
+            planned: room(variants * pes * 4)?,
+            output: room(variants * tokens * problem.answer_bytes() as usize)?,
+            seen: room(TALLIES as usize * pes * 8)?,
+            found: room((2 + pes) * 8)?,
+            numbers: room(2 * pes * tokens * topk * 4)?,
             met: room(8)?,
             times: room(rounds * 32)?,
         })
     }
 
-    /// The tables of a unit.
-    pub fn load(&self, problem: &Problem, unit: Unit, me: u32, choices: &[Vec<Vec<Choice>>]) -> Result<(), Failure> {
-        let mine = |variant: &Vec<Vec<Choice>>| variant[me as usize].clone();
-        write(&self.choices, &choices.iter().flat_map(mine).collect::<Vec<Choice>>())?;
-        let planned = |variant: &Vec<Vec<Choice>>| problem.planned(&problem.messages(unit, me, &variant[me as usize]));
-        Ok(write(&self.planned, &choices.iter().flat_map(planned).collect::<Vec<Planned>>())?)
+    /// The tables of a unit and a way of counts.
+    pub fn load(
+        &self,
+        problem: &Problem,
+        (unit, count): (Unit, Count),
+        me: u32,
+        choices: &[Vec<Vec<Choice>>],
+    ) -> Result<(), Failure> {
+        let of_variant = |variant: &Vec<Vec<Choice>>| problem.tables(unit, way(count), me, &variant[me as usize]);
+        let (tables, planned): (Vec<_>, Vec<_>) = choices.iter().map(of_variant).unzip();
+        write(&self.choices, &tables.concat())?;
+        Ok(write(&self.planned, &planned.concat())?)
     }
 
     /// What lies where bytes are to arrive; and zeros where messages are made, since their headers have bytes that nobody writes.
     pub fn poison(&self, world: &World, with: u8) -> Result<(), Failure> {
-        let arriving = [self.relay, self.slots, self.gathered, self.answers].map(|object| (object, with));
+        let arriving = [self.landing, self.slots, self.parts, self.returned].map(|object| (object, with));
         for (object, with) in arriving.into_iter().chain([(self.staged, 0)]) {
-            let step = vec![with; object.len().min(16 << 20) as usize];
+            let step = vec![u32::from_ne_bytes([with; 4]); object.len().min(4 << 20) as usize];
             let mut at = 0;
             while at < object.len() {
                 let length = (object.len() - at).min(step.len() as u64);
@@ -125,61 +136,68 @@ impl Memory {
         Ok(self.output.write(0, &vec![with; self.output.bytes()])?)
     }
 
-    /// Before a launch behind so many rounds.
-    pub fn prepare(&self, world: &World, rounds: u32) -> Result<(), Failure> {
-        let all = KINDS * self.pes;
-        let mut seen = vec![0u64; 2 * all as usize];
-        for number in 0..all {
-            let at = (rounds + 1) % 2 * all + number;
-            seen[at as usize] = world.signal(self.signals.at(number))?;
+    /// Before a launch.
+    pub fn prepare(&self, world: &World) -> Result<(), Failure> {
+        let mut seen = Vec::new();
+        for number in 0..TALLIES * self.pes {
+            seen.push(world.signal(self.signals.at(number))?);
         }
         self.seen.write(0, &seen)?;
-        self.taken.write(0, &vec![0u64; self.taken.bytes() / 8])?;
         // Rounds are told apart by three bits: a count that another tuple has left may have this one's.
-        world.write(self.words, &vec![0u64; self.words.len() as usize])?;
+        world.write(self.values, &vec![0u64; self.values.len() as usize])?;
         Ok(self.met.write(0, &[0u64])?)
     }
 
-    /// Arguments, but for what a tuple says.
-    pub fn args(&self, problem: &Problem) -> MoeArgs {
+    /// Arguments of a tuple, but for its rounds.
+    pub fn args(&self, problem: &Problem, tuple: &Tuple) -> MoeArgs {
+        let (each, span, pes) = (problem.each(tuple.unit), problem.span(tuple.unit), self.pes as usize);
+        let tally = |number: u32| Tally {
+            signals: self.signals.at(number * self.pes),
+            seen: self.seen.pointer::<Word>().wrapping_add(number as usize * pes),
+        };
+        let list = |number: usize| List {
+            count: self.found.pointer::<Word>().wrapping_add(number),
+            numbers: self.numbers.pointer::<u32>().wrapping_add(number * pes * (problem.tokens * each) as usize),
+        };
+        let is_handed_on = span > 1;
         MoeArgs {
-            unit: 0,
-            count: 0,
-            fp8: 0,
+            each,
+            span,
+            fp8: (tuple.kind == Type::Fp8).into(),
             tokens: problem.tokens,
             hidden: problem.hidden,
             topk: problem.topk,
             experts: problem.experts / problem.pes,
-            local: problem.local,
-            batch: 1,
+            message: problem.message_bytes(tuple.kind) as u32 / 4,
+            batch: tuple.batch,
             rounds: 0,
             before: 0,
             variants: self.args.check_rounds,
-            stride: 0,
             input: self.input.pointer(),
             choices: self.choices.pointer(),
             planned: self.planned.pointer(),
             output: self.output.pointer(),
-            seen: self.seen.pointer(),
-            taken: self.taken.pointer(),
-            list: self.list.pointer(),
-            relayed: self.relayed.pointer(),
+            counts: Counts {
+                way: way(tuple.count),
+                most: problem.tokens * each,
+                arrived: tally(0),
+                signalled: tally(1),
+                values: self.values,
+            },
+            answered: tally(2),
+            found: self.found.pointer(),
+            here: list(0),
+            landed: list(is_handed_on.into()),
             met: self.met.pointer(),
             times: self.times.pointer(),
             staged: self.staged,
-            relay: self.relay,
+            landing: if is_handed_on { self.landing } else { self.slots },
             slots: self.slots,
+            made: self.made,
+            parts: self.parts,
+            answers: if is_handed_on { self.answers } else { self.made },
             returned: self.returned,
-            gathered: self.gathered,
-            folded: self.folded,
-            answers: self.answers,
-            words: self.words,
-            signals: self.signals,
         }
-    }
-
-    pub fn stride(&self, problem: &Problem, kind: Type) -> u64 {
-        problem.message_bytes(kind).next_multiple_of(16)
     }
 
     /// Microseconds of dispatch and combine of the last launch's rounds.
@@ -199,8 +217,9 @@ impl Memory {
 
     /// Places of messages that have arrived here.
     pub fn places(&self, world: &World, first: u32, count: u32, stride: usize) -> Result<Vec<u8>, Failure> {
-        let (first, count, stride) = (u64::from(first), u64::from(count), stride as u64);
-        Ok(world.read(self.slots.slice(first * stride, count * stride))?)
+        let (first, count, words) = (u64::from(first), u64::from(count), stride as u64 / 4);
+        let words = world.read(self.slots.slice(first * words, count * words))?;
+        Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
     }
 }
 
@@ -214,6 +233,14 @@ fn given(device: &Device, problem: &Problem, me: u32, variants: u32) -> Result<B
         buffer.write(variant as usize * words.len() * 4, &words)?;
     }
     Ok(buffer)
+}
+
+fn way(count: Count) -> u32 {
+    match count {
+        Count::Signal => BY_SIGNAL,
+        Count::Word => BY_VALUE,
+        Count::Immediate => BY_SUM,
+    }
 }
 
 fn write<T: Plain>(buffer: &Buffer, values: &[T]) -> Result<(), DeviceError> {

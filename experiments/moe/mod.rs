@@ -160,7 +160,7 @@ impl Experiment for Moe {
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Moe, Header), Failure> {
         let pes = ranks.size() as u32;
         // The most that nodes of any size need.
-        let problem = args.problem(pes, 1);
+        let problem = args.problem(pes, pes);
         let heap_bytes = memory::heap_bytes(&problem, tuples);
         let options = Options { node_size: args.node_size, ..args.world.options(args.path, heap_bytes)? };
         let world = World::open(ranks, &options)?;

@@ -4,7 +4,9 @@
 use crate::error::Failure;
 use crate::values::usage;
 use clap::ValueEnum;
-use kernels::moe::{Choice, MOST_CHOICES, Planned, message_bytes};
+use cuda_std::rows::MOST_TERMS;
+use kernels::gin::Counts;
+use kernels::moe::{NONE, message_words};
 use kernels::pattern::{mixed, seed};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +41,24 @@ pub enum Type {
     Bf16,
 }
 
+/// A choice of the router for a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Of all experts, which lie on the PEs in order.
+    pub expert: u32,
+    /// The weight of what it makes.
+    pub weight: f32,
+}
+
+/// What a PE sends to another one in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Messages.
+    pub count: u32,
+    /// The first one: `token * topk + choice`.
+    pub first: u32,
+}
+
 /// The problem.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
@@ -65,13 +85,13 @@ impl Problem {
         if experts == 0 || !experts.is_multiple_of(pes) {
             return Err(usage("--experts", format!("{experts}; a multiple of the {pes} ranks")));
         }
-        if topk == 0 || topk > experts.min(MOST_CHOICES) {
+        if topk == 0 || topk > experts.min(MOST_TERMS) {
             return Err(usage(
                 "--topk",
-                format!("{topk}; 1 to {}, each token's experts are different", experts.min(MOST_CHOICES)),
+                format!("{topk}; 1 to {}, each token's experts are different", experts.min(MOST_TERMS)),
             ));
         }
-        if local == 0 || local > MOST_CHOICES || !pes.is_multiple_of(local) {
+        if local == 0 || local > MOST_TERMS || !pes.is_multiple_of(local) {
             return Err(usage("--node-size", format!("{local}; {pes} ranks are no nodes of so many each, up to 32")));
         }
         Ok(())
@@ -83,7 +103,7 @@ impl Problem {
 
     /// Bytes of a message, and of an answer.
     pub fn message_bytes(&self, kind: Type) -> u64 {
-        message_bytes(self.hidden, self.topk, kind == Type::Fp8).into()
+        u64::from(4 * message_words(self.hidden, self.topk, kind == Type::Fp8))
     }
 
     pub fn answer_bytes(&self) -> u64 {
@@ -101,13 +121,20 @@ impl Problem {
         expert / (self.experts / self.pes)
     }
 
+    /// Messages of a token to one PE, at most.
+    pub fn each(&self, unit: Unit) -> u32 {
+        if unit == Unit::Expert { self.topk } else { 1 }
+    }
+
+    /// PEs that a message is for.
+    pub fn span(&self, unit: Unit) -> u32 {
+        if unit == Unit::Node { self.local } else { 1 }
+    }
+
     /// The PE that PE `me`'s message for an expert goes to.
     pub fn target(&self, unit: Unit, me: u32, expert: u32) -> u32 {
-        let pe = self.pe_of(expert);
-        match unit {
-            Unit::Node => pe / self.local * self.local + me % self.local,
-            Unit::Expert | Unit::Rank => pe,
-        }
+        let (pe, span) = (self.pe_of(expert), self.span(unit));
+        pe / span * span + me % span
     }
 
     /// The messages of PE `me` for such choices: token, choice, and the PE it goes to. One that is for several choices counts as the first's.
@@ -135,6 +162,23 @@ impl Problem {
             one.count += 1;
         }
         planned
+    }
+
+    /// The kernel's tables of PE `me`: for each choice its expert, the bits of its weight, the PE that its message goes to and what its signal adds;
+    /// and how many messages go to each PE.
+    pub fn tables(&self, unit: Unit, way: u32, me: u32, choices: &[Choice]) -> (Vec<[u32; 4]>, Vec<u32>) {
+        let messages = self.messages(unit, me, choices);
+        let (planned, span, most) = (self.planned(&messages), self.span(unit), self.tokens * self.each(unit));
+        let mut table: Vec<[u32; 4]> =
+            choices.iter().map(|choice| [choice.expert, choice.weight.to_bits(), NONE, 0]).collect();
+        for (token, choice, to) in messages {
+            let (number, planned) = (token * self.topk + choice, planned[to as usize]);
+            let adds = Counts::adds(way, most, planned.count, planned.first == number);
+            table[number as usize][2..].copy_from_slice(&[to, adds]);
+        }
+        let heard = |pe: u32| pe % span == me % span;
+        let counts = (0..).zip(&planned).map(|(pe, planned)| if heard(pe) { planned.count } else { NONE });
+        (table, counts.collect())
     }
 }
 

@@ -1,7 +1,6 @@
 //! What a PE posts in a round, by plan: for rows, and for what bounds them.
 
-use super::plan::{Count, Problem, Type, Unit};
-use kernels::moe::Choice;
+use super::plan::{Choice, Count, Problem, Type, Unit};
 use serde::{Deserialize, Serialize};
 
 /// Puts, signals and bytes to other PEs.

@@ -38,10 +38,12 @@ pub mod grid;
 pub mod half;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
+pub mod list;
 pub mod memory;
 #[cfg(loom)]
 pub mod model;
 mod plain;
+pub mod rows;
 pub mod shared;
 pub mod sum;
 pub mod thread;

@@ -37,6 +37,41 @@ pub fn index() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
+/// The block's number, and how many blocks there are.
+#[inline(always)]
+pub fn block() -> (u32, u32) {
+    (block_idx_x(), grid_dim_x())
+}
+
+/// Of the numbers below `end` every `step`-th, from `first` on.
+#[inline(always)]
+pub fn every((first, step): (u32, u32), end: u32) -> impl Iterator<Item = u32> {
+    let mut next = first;
+    core::iter::from_fn(move || {
+        let number = next;
+        next += step;
+        (number < end).then_some(number)
+    })
+}
+
+/// Of so many jobs those of this block.
+#[inline(always)]
+pub fn by_block(jobs: u32) -> impl Iterator<Item = u32> {
+    every(block(), jobs)
+}
+
+/// Of so many jobs of a block those of this thread.
+#[inline(always)]
+pub fn in_block(jobs: u32) -> impl Iterator<Item = u32> {
+    every((thread_idx_x(), block_dim_x()), jobs)
+}
+
+/// Of so many jobs of a grid those of this thread.
+#[inline(always)]
+pub fn in_grid(jobs: u32) -> impl Iterator<Item = u32> {
+    every((index(), grid_dim_x() * block_dim_x()), jobs)
+}
+
 /// Which of `count` things one thread of several does: those from `first` below `end`, every `step`-th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {

@@ -16,6 +16,9 @@ pub trait Scope: Copy {
     /// How many they are.
     fn size(&self) -> u32;
 
+    /// The number of this scope among those of its kind in the block, and how many these are.
+    fn of_block(&self) -> (u32, u32);
+
     /// Waits until all are here, and orders their memory accesses among each other.
     // The caller's line is what the emulated device names when threads wait at two barriers; so in all calls up to a kernel's own.
     #[track_caller]
@@ -51,6 +54,10 @@ impl Scope for Thread {
     #[inline(always)]
     fn size(&self) -> u32 {
         1
+    }
+    #[inline(always)]
+    fn of_block(&self) -> (u32, u32) {
+        (thread::thread_idx_x(), thread::block_dim_x())
     }
     #[inline(always)]
     fn sync(&self) {}
@@ -94,6 +101,10 @@ impl Scope for Warp {
     #[inline(always)]
     fn size(&self) -> u32 {
         self.lanes
+    }
+    #[inline(always)]
+    fn of_block(&self) -> (u32, u32) {
+        (thread::thread_idx_x() / warp::SIZE, thread::block_dim_x().div_ceil(warp::SIZE))
     }
     #[inline(always)]
     fn sync(&self) {
@@ -141,6 +152,10 @@ impl Scope for Block {
     #[inline(always)]
     fn size(&self) -> u32 {
         thread::block_dim_x()
+    }
+    #[inline(always)]
+    fn of_block(&self) -> (u32, u32) {
+        (0, 1)
     }
     #[inline(always)]
     fn sync(&self) {
