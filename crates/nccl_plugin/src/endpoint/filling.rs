@@ -85,9 +85,8 @@ impl<R: Rail> Endpoint<R> {
                 request = None;
             }
         }
-        if last {
-            queue.pop_front();
-        }
+        // Kept until its bytes are copied: they may stand in it.
+        let _ended = if last { queue.pop_front() } else { None };
         // SAFETY: a slot of ours that nobody uses: its last write is complete and the peer is done with it.
         unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
         let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, request, note };

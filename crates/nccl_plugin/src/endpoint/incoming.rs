@@ -220,7 +220,14 @@ impl<R: Rail> Endpoint<R> {
             let source = from_here.unwrap_or(Source { address: 0, cuda: false });
             let what = What::Answer { from: source, bytes, to: header.then, get: header.get };
             let request = Request::of(0);
-            self.enqueue(Operation { what, peer: from, context: header.context, at_ns: header.at_ns, request });
+            self.enqueue(Operation {
+                what,
+                peer: from,
+                context: header.context,
+                at_ns: header.at_ns,
+                request,
+                carried: None,
+            });
             self.operation_is_here(from, header.number)?;
             self.inc.end(from, slot);
             return Ok(());

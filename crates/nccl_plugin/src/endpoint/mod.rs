@@ -12,6 +12,7 @@
 mod filling;
 mod incoming;
 mod outgoing;
+mod reading;
 mod signals;
 
 use crate::coll::{Coll, Operation};
@@ -27,6 +28,7 @@ use ginlab_proxy::signal_order::SignalWords;
 use ginlab_rails::StallClock;
 use incoming::Incoming;
 use outgoing::Outgoing;
+use reading::Readers;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +67,7 @@ pub struct Endpoint<R: Rail> {
     out: Outgoing,
     inc: Incoming,
     fresh: Vec<Operation>,
+    readers: Readers,
     zones: [Buffer; 2],
     words: Box<[Word]>,
     clock: StallClock,
@@ -130,6 +133,7 @@ impl<R: Rail> Endpoint<R> {
             out,
             inc,
             fresh,
+            readers: Readers::default(),
             zones,
             words,
             clock,

@@ -170,6 +170,7 @@ impl<R: Rail> Endpoint<R> {
     pub(super) fn accept(&mut self) -> Result<bool, String> {
         let mut fresh = std::mem::take(&mut self.fresh);
         self.coll.take(&mut fresh);
+        self.read_queues(&mut fresh)?;
         let any = !fresh.is_empty();
         if any && self.is_quiet() {
             // What was idle for long is not stalled.
