@@ -1,7 +1,7 @@
 //! What NCCL calls of a GIN plugin of type 5: the kernels write an EFA card's queues, and the card is ours.
 //!
 //! It is asked for by `NCCL_GIN_PLUGIN` and `NCCL_GIN_TYPE=5`. The table of v13 cannot say that there are no strong signals, so it is not exported: NCCL
-//! has had this type since 2.31.2, and takes v14 first.
+//! takes v14 first wherever it has this type.
 
 use crate::abi::{DEVICE_EFA, DeviceHandle, GinConfig, GinProperties, NcclResult, Properties};
 use crate::coll::{Coll, RegionHandle};
@@ -12,8 +12,8 @@ use crate::setup;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// The last layout of queues that is known: `efa_cuda_qp_v1`. Version 0 has never been sent.
-const LAST_VERSION: c_int = 1;
+/// The layout of queues that is known, `efa_cuda_qp_v1`: NCCL 2.32 asks for it by this number. Kernels of 2.31 have another one.
+const VERSION: c_int = 2;
 
 /// What `createContext` makes.
 struct Queues {
@@ -45,11 +45,11 @@ pub(crate) unsafe extern "C" fn create_context(
         // SAFETY: NCCL's contract: of `connect`; a configuration, or none.
         let (joined, config): (&Joined, &GinConfig) =
             unsafe { (look(coll, "communicator")?, look(config.cast(), "configuration")?) };
-        if !(0..=LAST_VERSION).contains(&config.backend_version) {
+        if config.backend_version != VERSION {
             return Err(refuse(
                 NcclResult::ARGUMENT,
                 format!(
-                    "NCCL's kernels want queues of layout {}, and this plugin knows 0 to {LAST_VERSION}: it is older than this NCCL",
+                    "the program's kernels want queues of layout {}, and this plugin has layout {VERSION}, that of NCCL 2.32: the program was compiled with headers of another NCCL",
                     config.backend_version
                 ),
             ));

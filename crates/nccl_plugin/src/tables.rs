@@ -117,7 +117,7 @@ pub static ncclRmaPlugin_v16: Rma16 = Rma16 {
     finalize,
 };
 
-/// For NCCL 2.31.2 to 2.32, with `NCCL_GIN_TYPE=5`.
+/// For NCCL 2.32, with `NCCL_GIN_TYPE=5`.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclGinPlugin_v14: Gin14 = Gin14 {

@@ -1,4 +1,4 @@
-//! What NCCL's kernels read of queues and registrations: `gin_efa_gda_dev.h` of NCCL 2.31 to 2.32 and `efa_cuda_dp_types.h` (API 1) of its
+//! What NCCL's kernels read of queues and registrations: `gin_efa_gda_dev.h` of NCCL 2.32 and `efa_cuda_dp_types.h` (API 1) of its
 //! efa-dp-direct, held against them by `tests/headers.rs`. Addresses are the device's. All padding is a field, so that each has only bytes.
 
 /// A queue of requests: `efa_cuda_wq_v0`.
