@@ -80,6 +80,9 @@ pub struct Args {
     /// CUDA's MPS for ranks that share a GPU: auto (start a server of their own where none is there), off (start none)
     #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
     mps: Choice,
+    /// Each process has a host name of its own, too: for libraries above NCCL that look for ranks of their machine by it (NCCL EP)
+    #[arg(long)]
+    hostnames: bool,
     /// Print the variables, as a shell reads them, and start nothing
     #[arg(long)]
     print_env: bool,
@@ -196,7 +199,10 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     } else if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         preload.push(before);
     }
-    if args.np.is_none() {
+    if args.hostnames {
+        set("GINLAB_NCCL_HOSTNAMES", "1".as_ref());
+    }
+    if args.np.is_none() || args.hostnames {
         // Makes each process a node, whatever starts it.
         set("GINLAB_NCCL_NODES", "process".as_ref());
         preload.insert(0, plugin.clone().into_os_string());
@@ -223,7 +229,11 @@ fn fault_is_known(fault: &str) -> Result<(), Failure> {
     let known = fault.split_once(':').is_some_and(|(kind, number)| {
         ["lost", "error", "dead", "slow"].contains(&kind) && number.parse::<u64>().is_ok_and(|number| number > 0)
     });
-    if known { Ok(()) } else { Err(usage("--fault", format!("{fault:?} is none of lost:N, error:N, dead:N, slow:US, from 1"))) }
+    if known {
+        Ok(())
+    } else {
+        Err(usage("--fault", format!("{fault:?} is none of lost:N, error:N, dead:N, slow:US, from 1")))
+    }
 }
 
 /// Why NCCL would refuse these GPUs, before it does.
