@@ -118,7 +118,8 @@ fn queues_over_shared_memory_and_modelled_cards() {
 
 #[test]
 fn queues_over_the_worst_network() {
-    for seed in 1..=20 {
+    // Twenty on a GPU: scripts/gpu-check-nccl.sh.
+    for seed in 1..=6 {
         let rails = format!("worst:seed={seed}");
         let rule = ["count", "own", "drain", "sequence"][seed % 4];
         let (count, strategy) = [("1", "single"), ("3", "split"), ("2", "round-robin")][seed % 3];
