@@ -210,7 +210,7 @@ impl Trace {
             let mut reached: BTreeMap<usize, u64> = BTreeMap::new();
             for (events, at) in lists {
                 let events = events.map(Vec::as_slice).unwrap_or_default();
-                while let Some(event) = events.get(*at).filter(|event| event.at <= asked) {
+                while let Some(event) = events.get(*at).filter(|event| event.at < asked) {
                     *at += 1;
                     if !waited {
                         continue;

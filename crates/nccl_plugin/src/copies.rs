@@ -24,11 +24,10 @@ pub trait Copies {
     unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String>;
 
     /// Starts the write of a word of 8 bytes into the GPU's memory, behind the copies started before; `scratch` is a word of pinned memory for it.
-    /// `seen_last`: whoever sees it sees what was written before; other words may be seen in any order.
     ///
     /// # Safety
     /// As [`put_in`](Copies::put_in); both addresses are multiples of 8.
-    unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64, _seen_last: bool) -> Result<(), String> {
+    unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
         // SAFETY: the caller's contract.
         unsafe {
             scratch.write(value);

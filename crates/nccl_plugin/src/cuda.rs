@@ -132,7 +132,7 @@ impl Lane {
     }
 
     /// Lets the stream write a word behind what it has. `false` where it does not.
-    fn write(&mut self, address: u64, value: u64, seen_last: bool) -> Result<bool, String> {
+    fn write(&mut self, address: u64, value: u64) -> Result<bool, String> {
         let Marks::Word(_, words) = &mut self.marks else { return Ok(false) };
         let mut word = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
         word.writeValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
@@ -141,12 +141,8 @@ impl Lane {
             __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
                 value64: value,
             },
-            // The default has a barrier before the write, which takes time: who sees it sees what stands before it.
-            flags: if seen_last {
-                0
-            } else {
-                sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER as u32
-            },
+            // The default, and the only one that this call takes: a barrier before the write, so that who sees it sees what stands before it.
+            flags: 0,
             alias: 0,
         };
         words.push(word);
@@ -172,7 +168,7 @@ impl Lane {
         self.made += 1;
         let word = if let Marks::Word(word, _) = &self.marks { Some(*word) } else { None };
         if let Some(word) = word {
-            self.write(word as u64, self.made, true)?;
+            self.write(word as u64, self.made)?;
             self.flush()?;
             return Ok(self.made);
         }
@@ -276,8 +272,8 @@ impl Copies for CudaCopies {
         checked(&format!("cuMemcpyHtoDAsync of {bytes} B"), result)
     }
 
-    unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64, seen_last: bool) -> Result<(), String> {
-        if self.into.write(device, value, seen_last)? {
+    unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
+        if self.into.write(device, value)? {
             return Ok(());
         }
         // SAFETY: the caller's contract.

@@ -248,7 +248,7 @@ impl<R: Rail> Endpoint<R> {
                 let put = unsafe {
                     if bytes == 8 && target.is_multiple_of(8) {
                         let word = source as *mut u64;
-                        self.copies.put_word(target, word, word.read(), false)
+                        self.copies.put_word(target, word, word.read())
                     } else {
                         self.copies.put_in(target, source, bytes as usize)
                     }

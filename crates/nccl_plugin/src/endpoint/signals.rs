@@ -99,7 +99,7 @@ impl<R: Rail> Endpoint<R> {
         let scratch = self.head(from, slot).wrapping_add(Header::SCRATCH).cast::<u64>();
         // SAFETY: a word inside the region at a multiple of 8 (`iputSignal` has checked it), and a field of a slot that is ours and is given
         // back behind a mark behind this.
-        unsafe { self.copies.put_word(region.address + header.then.offset, scratch, value, true) }
+        unsafe { self.copies.put_word(region.address + header.then.offset, scratch, value) }
             .map_err(|why| format!("writing a signal of rank {from}: {why}"))?;
         self.inc.copied = true;
         Ok(())

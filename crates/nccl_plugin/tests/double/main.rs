@@ -6,6 +6,7 @@
 mod kernel;
 mod queues;
 mod rank;
+mod sources;
 mod turns;
 
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
