@@ -18,7 +18,7 @@ pub fn check(folder: Option<&Path>, queues: bool) -> Result<(), Failure> {
     let Some(version) = version(&file)? else {
         // torch and others bring one that is not on the loader's path.
         eprintln!(
-            "ginlab: note: the loader finds no {FILE} here; if the program brings none of its own, name its folder by --nccl (pip install nvidia-nccl-cu13)"
+            "# note: the loader finds no {FILE} here; if the program brings none of its own, name its folder by --nccl (pip install nvidia-nccl-cu13)"
         );
         return Ok(());
     };
@@ -38,7 +38,7 @@ fn judge(file: &Path, version: i32, queues: bool) -> Result<(), Failure> {
     }
     if version > NEWEST {
         eprintln!(
-            "ginlab: note: {} is NCCL {}, which is newer than {}.x, the newest that was tried: it may look for other tables",
+            "# note: {} is NCCL {}, which is newer than {}.x, the newest that was tried: it may look for other tables",
             file.display(),
             text(version),
             text(NEWEST - NEWEST % 100).trim_end_matches(".0")
