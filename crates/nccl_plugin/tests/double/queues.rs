@@ -155,12 +155,10 @@ fn numbers_that_cannot_be_are_refused() {
 #[test]
 fn requests_that_are_none_end_the_communicator() {
     type Make = fn(&Card, bool) -> [u64; 16];
-    let to = To { handle: 0, pair: 0, key: 0 };
     const LOCAL: Local = Local { address: 0, length: 8, key: 0 };
     fn head(phase: bool, to: To) -> Head {
         Head { id: 0, phase, to, immediate: None, hints: 0 }
     }
-    let _ = to;
     let cases: [(&str, Make); 9] = [
         ("another lap", |_, phase| request::wide(request::write(&head(!phase, To::default()), LOCAL, 0, 1))),
         ("no request", |_, phase| [u64::from(phase) << 24; 16]),
