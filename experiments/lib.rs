@@ -29,6 +29,7 @@ mod program;
 mod proxy;
 mod queue;
 mod rails;
+mod replay;
 mod report;
 mod runner;
 mod sendrecv;
@@ -81,6 +82,7 @@ fn register() {
         soak::PROGRAMS,
         soft_efa::PROGRAMS,
         nccl::PROGRAMS,
+        replay::PROGRAMS,
         complete::PROGRAMS,
     ];
     program::register(programs, &[proxy::STAGES, model::JACOBI, model::MOE]);

@@ -68,6 +68,19 @@ for turn in 1 2; do
     nccl 40 "pair.$turn" --np 2
     own 40 "own.$turn" --np 2 -p shared "${mine[@]}"
 done
+# NCCL's kernels at a card's queues, beside the same.
+for turn in 1 2; do nccl 40 "queues.$turn" --np 2 --type queues; done
+nccl 40 queues.model --np 2 --type queues -p model:p5 --rails 4 --strategy split
+nccl 40 queues.tcp --np 2 --type queues -p tcp
+nccl 50 queues.soft --np 2 --type queues -p soft-efa:p5 --rails 4
+for count in 4 8; do GIN_ITERATIONS=40 nccl 50 "queues.ranks.$count" --np "$count" --type queues; done
+# A trace, and the same over modelled cards in virtual time.
+if wanted replay; then
+    for count in 2 8; do
+        GIN_ITERATIONS=20 GIN_CASES=all nccl 40 "replay.$count" --np "$count" --trace "$OUT/puts.$count.jsonl"
+        "$ginlab" replay "$OUT/puts.$count.jsonl" -p model:p5,model:p5en --rails 1,4 --csv "$OUT/replayed.$count.csv" >"$OUT/replayed.$count.txt" 2>&1
+    done
+fi
 nccl 40 model --np 2 -p model:p5 --rails 4 --strategy split
 own 40 ownmodel --np 2 -p model:p5 --rails 4 --strategy split "${mine[@]}"
 nccl 40 tcp --np 2 -p tcp
@@ -84,15 +97,27 @@ if command -v mpirun >/dev/null; then
         note "mpirun: $?, $(grep -c ',ok$' "$OUT/mpirun.csv") cases right"
     fi
 fi
+# What torchrun's workers are given: whatever NCCL they load.
+if wanted torchrun && fits 40 torchrun && command -v torchrun >/dev/null; then
+    # shellcheck disable=SC2016  # expanded by each worker
+    timeout -k 5 40 "$ginlab" nccl -- torchrun --standalone --no-python --nproc-per-node 2 sh -c \
+        'echo "rank $RANK: $NCCL_HOSTID, GIN type $NCCL_GIN_TYPE, $NCCL_RMA_PLUGIN"' >"$OUT/torchrun.txt" 2>&1
+    note "torchrun: $?, $(grep -c 'ginlab-process-.*GIN type 2' "$OUT/torchrun.txt") workers have the variables"
+fi
 # What faults look like.
-for fault in lost:30 error:30 dead:30; do
-    GIN_DEADLINE_S=4 GIN_CASES=put GIN_ITERATIONS=20 nccl 40 "fault.${fault%%:*}" --np 2 --timeout 5 --fault "$fault" && true
+for kind in proxy queues; do
+    for fault in lost:30 error:30 dead:30 slow:200; do
+        GIN_DEADLINE_S=4 GIN_CASES=put GIN_ITERATIONS=20 nccl 40 "fault.$kind.${fault%%:*}" --np 2 --type "$kind" --timeout 5 --fault "$fault" && true
+    done
 done
 status=0
 # Every case over the worst network.
 for ((seed = 1; seed <= ${SEEDS:-20}; seed++)); do
     rule=$(printf 'count own drain sequence' | cut -d' ' -f$((seed % 4 + 1)))
-    GIN_ITERATIONS=10 nccl 40 "worst.$seed" --np $((seed % 5 ? 2 : 4)) -p "worst:seed=$seed" --rails $((seed % 3 + 1)) --strategy split --rule "$rule"
+    for kind in proxy queues; do
+        GIN_ITERATIONS=10 nccl 40 "worst.$kind.$seed" --np $((seed % 5 ? 2 : 4)) --type "$kind" -p "worst:seed=$seed" --rails $((seed % 3 + 1)) --strategy split \
+            --rule "$rule"
+    done
 done
 note "results: $OUT"
 exit $status

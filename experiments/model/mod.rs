@@ -54,33 +54,33 @@ enum What {
 }
 
 /// The modelled cards of a profile.
-struct Cards {
+pub struct Cards {
     /// Without the prefix that a provider has.
-    name: String,
-    profile: Profile,
+    pub name: String,
+    pub profile: Profile,
 }
 
 impl Cards {
-    fn named(name: &str) -> Result<Cards, Failure> {
+    pub fn named(name: &str) -> Result<Cards, Failure> {
         let name = name.strip_prefix(PREFIX).unwrap_or(name);
         let profile = Profile::named(name).map_err(|why| usage("--profile", why))?;
         Ok(Cards { name: name.to_owned(), profile })
     }
 
     /// As rows name them.
-    fn fabric(&self) -> String {
+    pub fn fabric(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 
     /// The header of a simulation; `more` are further assumptions.
-    fn header(&self, more: &str) -> Header {
+    pub fn header(&self, more: &str) -> Header {
         let mut header = Versions::header();
         header.note(format!("{}{more}", self.note()));
         header
     }
 
     /// That they are modelled, and what is assumed.
-    fn note(&self) -> String {
+    pub fn note(&self) -> String {
         let assumed = self.profile.assumed().collect::<Vec<_>>().join(", ");
         format!("MODELLED cards of a {} in virtual time; assumed: {assumed}", self.name)
     }

@@ -1,7 +1,9 @@
 //! `ginlab nccl`: an unmodified program of NCCL's GIN over ginlab's rails, on one GPU, without a network card.
 
 mod launch;
+mod library;
 mod records;
+mod trace;
 
 use crate::error::Failure;
 use crate::program::{Program, program};
@@ -26,7 +28,9 @@ Examples:
   ginlab nccl --np 8 -p model:p5 --rails 4 -- ./gin         eight, over four modelled cards of a p5 each
   ginlab nccl -p worst:seed=7 -- mpirun -np 2 ./a.out       ranks of mpirun, over the worst network that EFA may be
   ginlab nccl -p tcp -- torchrun --nproc-per-node 2 t.py    ranks of torchrun, over libfabric's tcp
-  ginlab nccl --np 2 --trace puts.jsonl -- ./gin            every put, one a line
+  ginlab nccl --np 2 --type queues -- ./gin                 NCCL's kernels write a card's queues themselves (GIN of type 5)
+  ginlab nccl --np 2 --trace puts.jsonl -- ./gin            every put, one a line, for `ginlab replay`
+  ginlab nccl --np 2 --trace puts.json -- ./gin             the same as slices for Perfetto (ui.perfetto.dev)
   eval \"$(ginlab nccl --print-env)\"                         the variables alone, for ranks that something else starts
 Needs NCCL 2.30 or newer (pip install nvidia-nccl-cu13). Each process is a node of its own for NCCL. docs/nccl.md.";
 
@@ -43,6 +47,9 @@ pub struct Args {
     /// The rails: shared (shared memory, no model), model:p5, soft-efa:p5, worst:seed=N, tcp, efa
     #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "shared")]
     provider: String,
+    /// How NCCL's kernels reach the rails: proxy (GIN of type 2, by NCCL's thread), queues (type 5: they write a card's queues themselves)
+    #[arg(long = "type", value_enum, default_value_t = Type::Proxy, value_name = "TYPE", hide_possible_values = true)]
+    kind: Type,
     /// How many
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     rails: u8,
@@ -61,10 +68,10 @@ pub struct Args {
     /// No put may stand still for longer
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds())]
     timeout: Duration,
-    /// A fault in the plugin of rank 0: lost:N (the N-th put is never sent), error:N (it fails), dead:N (from it on the rank does nothing)
+    /// A fault in the plugin of rank 0: lost:N (the N-th put is never sent), error:N (it fails), dead:N (from it on the rank does nothing), slow:US (each put is held back so many us)
     #[arg(long, value_name = "FAULT", requires = "np")]
     fault: Option<String>,
-    /// Write every put and its arrival here, one JSON object a line
+    /// Write every put and its arrival here: FILE.json for Perfetto, otherwise one JSON object a line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// The folder of the NCCL that the program shall load (libnccl.so.2); otherwise the one that the loader finds
@@ -73,12 +80,24 @@ pub struct Args {
     /// CUDA's MPS for ranks that share a GPU: auto (start a server of their own where none is there), off (start none)
     #[arg(long, value_enum, default_value_t = Choice::Auto, value_name = "WHICH", hide_possible_values = true)]
     mps: Choice,
+    /// Each process has a host name of its own, too: for libraries above NCCL that look for ranks of their machine by it (NCCL EP)
+    #[arg(long)]
+    hostnames: bool,
     /// Print the variables, as a shell reads them, and start nothing
     #[arg(long)]
     print_env: bool,
     /// The program with its arguments
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// Types of NCCL's GIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Type {
+    #[value(alias = "2")]
+    Proxy,
+    #[value(alias = "5")]
+    Queues,
 }
 
 /// Name and value.
@@ -99,6 +118,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         return if code == 0 { Ok(()) } else { Err(Failure::Elsewhere(code)) };
     }
     check_gpus()?;
+    library::check(args.nccl.as_deref(), args.kind == Type::Queues)?;
     let folder = tempfile::tempdir().map_err(|error| Failure::Run(format!("a folder for records: {error}")))?;
     variables.push(("GINLAB_NCCL_RECORDS".into(), folder.path().into()));
     if args.trace.is_some() {
@@ -117,7 +137,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
     records::table(&found, &mut std::io::stderr());
     if let Some(file) = &args.trace {
-        records::write_trace(&found, file).map_err(|why| usage("--trace", why))?;
+        trace::write(&found, file).map_err(|why| usage("--trace", why))?;
     }
     if code != 0 {
         return Err(Failure::Elsewhere(code));
@@ -146,7 +166,15 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     let mut variables: Vec<Variable> = Vec::new();
     let mut set = |name: &str, value: &OsStr| variables.push((name.to_owned(), value.to_owned()));
     set("NCCL_RMA_PLUGIN", plugin.as_os_str());
-    set("NCCL_GIN_TYPE", "2".as_ref());
+    match args.kind {
+        Type::Proxy => set("NCCL_GIN_TYPE", "2".as_ref()),
+        Type::Queues => {
+            set("NCCL_GIN_PLUGIN", plugin.as_os_str());
+            set("NCCL_GIN_TYPE", "5".as_ref());
+            // NCCL's own symmetric kernels want strong signals, which queues of a card do not have.
+            set("NCCL_SYM_GIN_KERNELS_ENABLE", "0".as_ref());
+        }
+    }
     let unless_set = [
         ("NCCL_NVLS_ENABLE", "0"),
         ("NCCL_SOCKET_IFNAME", "lo"),
@@ -171,7 +199,10 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
     } else if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         preload.push(before);
     }
-    if args.np.is_none() {
+    if args.hostnames {
+        set("GINLAB_NCCL_HOSTNAMES", "1".as_ref());
+    }
+    if args.np.is_none() || args.hostnames {
         // Makes each process a node, whatever starts it.
         set("GINLAB_NCCL_NODES", "process".as_ref());
         preload.insert(0, plugin.clone().into_os_string());
@@ -196,9 +227,13 @@ fn variables(args: &Args) -> Result<Vec<Variable>, Failure> {
 
 fn fault_is_known(fault: &str) -> Result<(), Failure> {
     let known = fault.split_once(':').is_some_and(|(kind, number)| {
-        ["lost", "error", "dead"].contains(&kind) && number.parse::<u64>().is_ok_and(|number| number > 0)
+        ["lost", "error", "dead", "slow"].contains(&kind) && number.parse::<u64>().is_ok_and(|number| number > 0)
     });
-    if known { Ok(()) } else { Err(usage("--fault", format!("{fault:?} is none of lost:N, error:N, dead:N, from 1"))) }
+    if known {
+        Ok(())
+    } else {
+        Err(usage("--fault", format!("{fault:?} is none of lost:N, error:N, dead:N, slow:US, from 1")))
+    }
 }
 
 /// Why NCCL would refuse these GPUs, before it does.

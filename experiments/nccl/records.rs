@@ -22,8 +22,8 @@ pub struct Flow {
 /// The record of one rank in one communicator.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Record {
-    communicator: String,
-    rank: usize,
+    pub communicator: String,
+    pub rank: usize,
     ranks: usize,
     rails: String,
     rail_names: Vec<String>,
@@ -35,8 +35,8 @@ pub struct Record {
     ended: bool,
     to: Vec<Flow>,
     from: Vec<Flow>,
-    not_recorded: u64,
-    trace: Vec<serde_json::Value>,
+    pub not_recorded: u64,
+    pub trace: Vec<serde_json::Value>,
 }
 
 /// All of a folder, by communicator and rank.
@@ -184,42 +184,11 @@ pub fn conservation(records: &[Record]) -> Option<String> {
     None
 }
 
-/// Writes every recorded put, get and arrival, by time: nanoseconds from the first.
-pub fn write_trace(records: &[Record], file: &Path) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", file.display());
-    let time = |entry: &serde_json::Value| entry["asked_ns"].as_u64().unwrap_or_default();
-    let mut all: Vec<(u64, serde_json::Value)> = Vec::new();
-    for record in records {
-        for entry in &record.trace {
-            let mut entry = entry.clone();
-            entry["communicator"] = record.communicator.clone().into();
-            entry["rank"] = record.rank.into();
-            all.push((time(&entry), entry));
-        }
-    }
-    all.sort_by_key(|(time, _)| *time);
-    let begin = all.first().map_or(0, |(time, _)| *time);
-    let mut out = std::io::BufWriter::new(std::fs::File::create(file).map_err(failed)?);
-    for (_, mut entry) in all {
-        for name in ["asked_ns", "done_ns"] {
-            let value = entry[name].as_u64().unwrap_or_default().saturating_sub(begin);
-            entry[name] = value.into();
-        }
-        writeln!(out, "{entry}").map_err(failed)?;
-    }
-    out.flush().map_err(failed)?;
-    let missed: u64 = records.iter().map(|record| record.not_recorded).sum();
-    if missed > 0 {
-        eprintln!("ginlab: {missed} puts are not in {}: each communicator records its first ones", file.display());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn record(rank: usize, to: [u64; 2], from: [u64; 2]) -> Record {
+    pub fn record(rank: usize, to: [u64; 2], from: [u64; 2]) -> Record {
         let flow = |puts: u64| Flow {
             puts,
             bytes: puts * 8,
@@ -269,19 +238,5 @@ mod tests {
         assert_eq!(lines.len(), 7, "{text}");
         assert!(lines[3].split_whitespace().take(4).eq(["0", "1", "2", "16"]), "{text}");
         assert!(text.contains("rail 0: 4 transfers, 200 B") && text.contains("<16 3"), "{text}");
-    }
-
-    #[test]
-    fn a_trace_is_by_time() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        write_trace(&[record(1, [0, 0], [0, 0]), record(0, [0, 0], [0, 0])], file.path()).expect("written");
-        let text = std::fs::read_to_string(file.path()).expect("text");
-        let times: Vec<u64> = text
-            .lines()
-            .map(|line| {
-                serde_json::from_str::<serde_json::Value>(line).expect("JSON")["asked_ns"].as_u64().expect("a time")
-            })
-            .collect();
-        assert_eq!(times, [0, 1]);
     }
 }

@@ -34,6 +34,7 @@ mod mps;
 mod nccl;
 mod pages;
 mod ranks;
+mod replay;
 mod report;
 mod ring_shift;
 mod serve;

@@ -58,7 +58,7 @@ fn what_cannot_be_is_one_line() {
         ("nccl --np 2 -p null -- true", "NCCL's kernels would wait for ever"),
         ("nccl --np 2 -p model:p3 -- true", "known are model:p4d"),
         ("nccl --np 2 --rule never -- true", "is none of count, own, drain, sequence"),
-        ("nccl --np 2 --fault late:1 -- true", "is none of lost:N, error:N, dead:N"),
+        ("nccl --np 2 --fault late:1 -- true", "is none of lost:N, error:N, dead:N, slow:US"),
         ("nccl --np 2 --nccl /nowhere -- true", "there is no /nowhere/libnccl.so.2"),
         ("nccl --mps off -- /no/such/program", "/no/such/program: "),
     ] {

@@ -2,6 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
+mod gin;
+
+pub use gin::*;
+
 /// `ncclResult_t`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub const SIGNAL_INC: u32 = 1;
 pub const SIGNAL_ADD: u32 = 2;
 /// `NCCL_NET_DEVICE_GIN_PROXY`.
 pub const DEVICE_PROXY: c_int = 2;
+/// `NCCL_NET_DEVICE_GIN_EFA_GDA`: queues of an EFA card, which kernels write.
+pub const DEVICE_EFA: c_int = 5;
 /// `NCCL_NET_HANDLE_MAXSIZE`.
 pub const HANDLE_BYTES: usize = 128;
 
@@ -92,6 +98,22 @@ pub struct Properties {
     pub rail: i16,
     /// -1: none is named.
     pub plane: i16,
+}
+
+/// `ncclNetDeviceHandle_v11_t`: what kernels are given.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DeviceHandle {
+    /// `ncclNetDeviceType`.
+    pub device_type: c_int,
+    /// Of that.
+    pub device_version: c_int,
+    /// Memory that the device reads.
+    pub handle: *mut c_void,
+    /// Its length; 0 where only the kernels need to know.
+    pub size: usize,
+    /// Whether NCCL shall call `progress`.
+    pub needs_progress: c_int,
 }
 
 /// `ncclRmaConfig_v14_t`, and so of v15 and v16.

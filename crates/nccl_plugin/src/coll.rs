@@ -1,10 +1,11 @@
 //! One rank's part of one of NCCL's collective communicators, as NCCL's threads see it: what they have asked for, and what has become of it.
 
+use crate::queues::{Arena, Block};
 use crate::record::Counts;
 use crate::settings::Settings;
 use crate::wire::Layout;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// Whoever has panicked while it held the lock: what is behind it is whole between two statements.
@@ -40,24 +41,64 @@ pub struct RegionHandle {
     pub number: u32,
 }
 
-/// What NCCL holds for a put.
+/// What NCCL holds for a put; of a put that a kernel has written itself: what is counted at its end.
 #[derive(Debug, Default)]
 pub struct Request {
     /// Parts that are not complete.
     left: AtomicU32,
     done: AtomicBool,
+    counter: Option<Counter>,
+}
+
+/// A counter of requests that are complete, in memory of the host that kernels read.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(*const AtomicU64);
+
+// SAFETY: an atomic word.
+unsafe impl Send for Counter {}
+// SAFETY: as above.
+unsafe impl Sync for Counter {}
+
+impl Counter {
+    /// This word.
+    ///
+    /// # Safety
+    /// It is there until the last request that counts in it is complete or has gone.
+    pub unsafe fn at(address: u64) -> Counter {
+        Counter(address as *const AtomicU64)
+    }
+
+    /// What it says.
+    pub fn value(self) -> u64 {
+        // SAFETY: the contract of `at`. Relaxed: only this process writes it.
+        unsafe { (*self.0).load(Ordering::Relaxed) }
+    }
+
+    /// One more: as a card's, it has 31 bits. Release: a kernel that acquires it sees the bytes of a get, and may write its source again.
+    fn count(self) {
+        // SAFETY: the contract of `at`. One thread counts: the one that drives the rails.
+        unsafe { (*self.0).store((self.value() + 1) & efa_queue::rules::COUNTER_MASK, Ordering::Release) }
+    }
 }
 
 impl Request {
     /// Of so many parts.
     pub fn of(parts: u32) -> Arc<Request> {
-        Arc::new(Request { left: AtomicU32::new(parts), done: AtomicBool::new(parts == 0) })
+        Arc::new(Request { left: AtomicU32::new(parts), done: AtomicBool::new(parts == 0), counter: None })
+    }
+
+    /// Of so many parts, at whose end it is counted.
+    pub fn counted(parts: u32, counter: Counter) -> Arc<Request> {
+        Arc::new(Request { left: AtomicU32::new(parts), done: AtomicBool::new(false), counter: Some(counter) })
     }
 
     /// One of them is complete. Release: who sees the end sees the bytes.
     pub fn part_is_done(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.done.store(true, Ordering::Release);
+            if let Some(counter) = self.counter {
+                counter.count();
+            }
         }
     }
 
@@ -145,6 +186,8 @@ pub struct Operation {
     pub at_ns: u64,
     /// Who is told of its end.
     pub request: Arc<Request>,
+    /// Bytes of a put that stand in the request itself; its source is their address.
+    pub carried: Option<Box<[u64; 10]>>,
 }
 
 /// See the module.
@@ -165,13 +208,19 @@ pub struct Coll {
     news: AtomicBool,
     regions: RwLock<Vec<Option<Region>>>,
     failure: OnceLock<String>,
+    /// Queues that kernels write, by the order of their making.
+    queues: RwLock<Vec<Arc<Block>>>,
+    /// How often those have changed.
+    queues_changed: AtomicU32,
+    /// Memory of those queues.
+    pub arena: Mutex<Arena>,
     /// What goes and comes.
     pub counts: Mutex<Counts>,
 }
 
 impl Coll {
     /// With nothing asked for.
-    pub fn new(rank: usize, layout: Layout, number: u64, settings: Arc<Settings>) -> Coll {
+    pub fn new(rank: usize, layout: Layout, number: u64, settings: Arc<Settings>, arena: Arena) -> Coll {
         let ranks = layout.ranks;
         let counts = Mutex::new(Counts::new(ranks, settings.trace));
         Coll {
@@ -184,6 +233,9 @@ impl Coll {
             news: AtomicBool::new(false),
             regions: RwLock::default(),
             failure: OnceLock::new(),
+            queues: RwLock::default(),
+            queues_changed: AtomicU32::new(0),
+            arena: Mutex::new(arena),
             counts,
         }
     }
@@ -233,6 +285,29 @@ impl Coll {
     pub fn has_had(&self, number: u32) -> bool {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
         regions.get(number as usize).is_some_and(Option::is_none)
+    }
+
+    /// One more block of queues.
+    pub fn add_queues(&self, block: Arc<Block>) {
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).push(block);
+        // Release: against `queues_since`, whose thread then finds the block.
+        self.queues_changed.fetch_add(1, Ordering::Release);
+    }
+
+    /// Nobody writes them any more.
+    pub fn remove_queues(&self, block: &Arc<Block>) {
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(one, block));
+        self.queues_changed.fetch_add(1, Ordering::Release);
+    }
+
+    /// All blocks, where they have changed since the look that `seen` is of.
+    pub fn queues_since(&self, seen: &mut u32) -> Option<Vec<Arc<Block>>> {
+        let now = self.queues_changed.load(Ordering::Acquire);
+        if now == *seen {
+            return None;
+        }
+        *seen = now;
+        Some(self.queues.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Why nothing goes any more.

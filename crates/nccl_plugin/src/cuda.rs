@@ -20,7 +20,7 @@ thread_local! {
 }
 
 /// The error of a call, by its name and the driver's number and words.
-fn checked(call: &str, result: CUresult) -> Result<(), String> {
+pub(crate) fn checked(call: &str, result: CUresult) -> Result<(), String> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -54,6 +54,41 @@ impl Context {
         // SAFETY: a local to write to.
         let result = unsafe { sys::cuCtxGetCurrent(&mut context) };
         (result == CUresult::CUDA_SUCCESS && !context.is_null()).then_some(Context(context))
+    }
+
+    /// Does it with this context as the calling thread's.
+    ///
+    /// # Errors
+    /// The driver's, or its own.
+    pub(crate) fn with<T>(self, act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        // SAFETY: a context that NCCL keeps longer than its communicators; it is taken off again below.
+        checked("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.0) })?;
+        let answer = act();
+        let mut before: CUcontext = null_mut();
+        // SAFETY: a local to write to.
+        checked("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&mut before) })?;
+        answer
+    }
+
+    /// Writes to the device's memory by a stream that waits for no kernel.
+    ///
+    /// # Safety
+    /// So many bytes are there, and nobody looks at them.
+    pub(crate) unsafe fn write(self, device: u64, bytes: &[u8]) -> Result<(), String> {
+        self.with(|| {
+            let lane = Lane::new(None)?;
+            // SAFETY: the caller's contract; the bytes stay until the stream is through.
+            let copied = unsafe {
+                checked(
+                    &format!("cuMemcpyHtoDAsync of {} B", bytes.len()),
+                    sys::cuMemcpyHtoDAsync_v2(device, bytes.as_ptr().cast(), bytes.len(), lane.stream),
+                )
+                .and_then(|()| checked("cuStreamSynchronize", sys::cuStreamSynchronize(lane.stream)))
+            };
+            // SAFETY: the stream made above.
+            let _ = unsafe { sys::cuStreamDestroy_v2(lane.stream) };
+            copied
+        })
     }
 }
 
@@ -106,7 +141,7 @@ impl Lane {
             __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
                 value64: value,
             },
-            // The default has a barrier before the write: who sees it sees what stands before it.
+            // The default, and the only one that this call takes: a barrier before the write, so that who sees it sees what stands before it.
             flags: 0,
             alias: 0,
         };

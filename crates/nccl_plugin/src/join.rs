@@ -6,6 +6,7 @@ use crate::copies::{Copies, NoCopies};
 use crate::cuda::{Context, CudaCopies};
 use crate::endpoint::{Card, Driven, Endpoint};
 use crate::pool::Seat;
+use crate::queues::Arena;
 use crate::settings::Settings;
 use crate::wire::Layout;
 use ginlab_bootstrap::{Bootstrap, Options, random_token};
@@ -173,7 +174,9 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     }
     .map_err(|error| text(&error))?;
     let number = u64::from_str_radix(&first.token[..16], 16).unwrap_or_default();
-    let coll = Arc::new(Coll::new(rank, layout, number, settings.clone()));
+    let context = Context::current();
+    let arena = Arena::new(context, settings.pretend_gpu);
+    let coll = Arc::new(Coll::new(rank, layout, number, settings.clone(), arena));
     let immediates = Some(unpolled(layout.ranks));
     let how = RailOptions { immediates, ..RailOptions::default() };
     let mut chosen = choose_rails(&settings.fabric, settings.rails, how, &mut ranks, &Device::Emulated)
@@ -184,7 +187,7 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     chosen.start_movers(movers).map_err(|error| format!("starting threads that copy: {error}"))?;
     let seat = Seat::take(rank, settings.threads)?;
     let key = KEYS.fetch_add(1, Ordering::Relaxed);
-    let start = Start { coll: coll.clone(), chosen: chosen.clone(), context: Context::current() };
+    let start = Start { coll: coll.clone(), chosen: chosen.clone(), context };
     // Each communicator's rails are told apart as proxy threads are, for the seeds of the worst network.
     let open = chosen.give(key as u16, start);
     let joined = Joined { coll, seat, key };

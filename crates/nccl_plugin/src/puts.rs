@@ -45,7 +45,8 @@ unsafe fn ask(context: &Context, number: c_int, rank: u32, parts: u32, what: Wha
         return Err(refuse(NcclResult::ARGUMENT, "no place for the request was given"));
     }
     let request = Request::of(parts);
-    let operation = Operation { what, peer, context: number as u16, at_ns: now_ns(), request: request.clone() };
+    let operation =
+        Operation { what, peer, context: number as u16, at_ns: now_ns(), request: request.clone(), carried: None };
     // The reason has been said when it happened.
     coll.ask(operation).map_err(|_| refuse(NcclResult::REMOTE, ""))?;
     // SAFETY: the caller's contract.

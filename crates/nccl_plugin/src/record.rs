@@ -66,6 +66,8 @@ pub struct Entry {
     pub done_ns: u64,
     /// Region and offset of its signal, and the value that was reached there where this plugin knows it (0 otherwise).
     pub signal: Option<(u32, u64, u64)>,
+    /// What the signal adds.
+    pub add: u64,
 }
 
 /// What is counted.

@@ -41,19 +41,23 @@ pub enum Fault {
     Error(u64),
     /// From then on this rank does nothing more, as if it had died.
     Dead(u64),
+    /// Not at one put: each of this rank's is held back so many microseconds, as if its rails were slow.
+    Slow(u64),
 }
 
 impl std::str::FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Fault, String> {
-        let unknown = || format!("{FAULT}: {text:?} is none of lost:N, error:N, dead:N (the N-th put or get, from 1)");
+        let unknown =
+            || format!("{FAULT}: {text:?} is none of lost:N, error:N, dead:N (the N-th put or get, from 1), slow:US");
         let (kind, number) = text.split_once(':').ok_or_else(unknown)?;
         let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(unknown)?;
         match kind {
             "lost" => Ok(Fault::Lost(number)),
             "error" => Ok(Fault::Error(number)),
             "dead" => Ok(Fault::Dead(number)),
+            "slow" => Ok(Fault::Slow(number)),
             _ => Err(unknown()),
         }
     }
@@ -187,6 +191,7 @@ mod tests {
             (FAULT, "lost"),
             (FAULT, "lost:0"),
             (FAULT, "found:1"),
+            (FAULT, "slow:0"),
             (TRACE, "-1"),
             (WORDS, "both"),
         ] {

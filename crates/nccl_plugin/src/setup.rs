@@ -46,35 +46,37 @@ pub(crate) unsafe extern "C" fn devices(out: *mut c_int) -> NcclResult {
     guarded("devices", || unsafe { set(out, 1) })
 }
 
-pub(crate) unsafe extern "C" fn get_properties(device: c_int, out: *mut Properties) -> NcclResult {
-    guarded("getProperties", || {
-        if device != 0 {
-            return Err(refuse(NcclResult::ARGUMENT, format!("there is one device, not number {device}")));
-        }
-        let properties = Properties {
-            name: c"ginlab".as_ptr(),
-            pci_path: std::ptr::null(),
-            guid: 0x6769_6e6c_6162,
-            pointers: PTR_HOST | PTR_CUDA,
-            global_registration: 0,
-            force_flush: 0,
-            speed: 100_000,
-            port: 1,
-            latency: 0.0,
-            most_communicators: 1024,
-            most_receives: 8,
-            device_type: DEVICE_PROXY,
-            device_version: 0,
-            virtual_device: VirtualDevice { count: 1, devices: [0; 8] },
-            most_p2p_bytes: 1 << 40,
-            most_collective_bytes: 1 << 40,
-            most_requests: 1,
-            rail: -1,
-            plane: -1,
-        };
-        // SAFETY: NCCL's contract.
-        unsafe { set(out, properties) }
+/// Of the one device.
+pub(crate) fn properties(device: c_int) -> Result<Properties, Refusal> {
+    if device != 0 {
+        return Err(refuse(NcclResult::ARGUMENT, format!("there is one device, not number {device}")));
+    }
+    Ok(Properties {
+        name: c"ginlab".as_ptr(),
+        pci_path: std::ptr::null(),
+        guid: 0x6769_6e6c_6162,
+        pointers: PTR_HOST | PTR_CUDA,
+        global_registration: 0,
+        force_flush: 0,
+        speed: 100_000,
+        port: 1,
+        latency: 0.0,
+        most_communicators: 1024,
+        most_receives: 8,
+        device_type: DEVICE_PROXY,
+        device_version: 0,
+        virtual_device: VirtualDevice { count: 1, devices: [0; 8] },
+        most_p2p_bytes: 1 << 40,
+        most_collective_bytes: 1 << 40,
+        most_requests: 1,
+        rail: -1,
+        plane: -1,
     })
+}
+
+pub(crate) unsafe extern "C" fn get_properties(device: c_int, out: *mut Properties) -> NcclResult {
+    // SAFETY: NCCL's contract.
+    guarded("getProperties", || unsafe { set(out, properties(device)?) })
 }
 
 pub(crate) unsafe extern "C" fn get_rma_properties(_coll: *mut c_void, out: *mut RmaProperties) -> NcclResult {

@@ -1,6 +1,7 @@
 //! The tables by which NCCL finds the plugin's functions.
 
-use crate::abi::{Name, Rma13, Rma14, Rma15, Rma16};
+use crate::abi::{Gin14, Name, Rma13, Rma14, Rma15, Rma16};
+use crate::gin;
 use crate::puts::*;
 use crate::setup::*;
 
@@ -113,5 +114,28 @@ pub static ncclRmaPlugin_v16: Rma16 = Rma16 {
     test,
     progress: None,
     query_last_error,
+    finalize,
+};
+
+/// For NCCL 2.32, with `NCCL_GIN_TYPE=5`.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
+pub static ncclGinPlugin_v14: Gin14 = Gin14 {
+    name: NAME,
+    init,
+    devices,
+    get_gin_properties: gin::get_gin_properties,
+    get_properties: gin::get_properties,
+    listen,
+    connect,
+    create_context: gin::create_context,
+    reg_mr_sym: gin::register,
+    reg_mr_sym_dma_buf: gin::register_dma_buf,
+    dereg_mr_sym: deregister,
+    destroy_context: gin::destroy_context,
+    close_coll,
+    close_listen,
+    progress: gin::progress,
+    query_last_error: gin::query_last_error,
     finalize,
 };

@@ -9,8 +9,11 @@ use crate::coll::Place;
 pub const HEADER: usize = 128;
 /// Signals of the engine that name slots which have been written, and as many that give slots back.
 pub const NAMES: usize = kernels::command::SIGNALS as usize / 2;
-/// Slots for each peer at most.
+/// Slots for each peer at most, and for all peers together where there are few: they are all looked at, whenever something has come.
 const MOST_SLOTS: usize = 64;
+const ALL_SLOTS: usize = 128;
+/// Slots for each peer at least, where there are names for them.
+const LEAST_SLOTS: usize = 8;
 /// Bytes of a zone, unless slots of [`LEAST`] bytes need more.
 const ZONE: usize = 16 << 20;
 /// Bytes of a slot behind its header.
@@ -31,7 +34,8 @@ pub struct Layout {
 impl Layout {
     /// For so many ranks; `None` for more than there are names for.
     pub fn of(ranks: usize) -> Option<Layout> {
-        let slots = (NAMES / ranks.max(1)).min(MOST_SLOTS);
+        let few = (ALL_SLOTS / ranks.max(1)).clamp(LEAST_SLOTS, MOST_SLOTS);
+        let slots = (NAMES / ranks.max(1)).min(few);
         let room = (ZONE / (ranks.max(1) * slots.max(1))).clamp(LEAST, MOST) & !4095;
         (ranks > 0 && slots >= 2).then_some(Layout { ranks, slots, room })
     }
@@ -99,6 +103,8 @@ pub struct Header {
     pub get: u64,
     /// When it was asked for, by the sender's clock.
     pub at_ns: u64,
+    /// All operations of the sender to this rank up to this one were complete before: what comes later lands behind them.
+    pub behind: u64,
 }
 
 impl Header {
@@ -122,6 +128,7 @@ impl Header {
             self.total,
             self.get,
             self.at_ns,
+            self.behind,
         ];
         for (index, word) in words.iter().enumerate() {
             out[8 + index * 8..16 + index * 8].copy_from_slice(&word.to_le_bytes());
@@ -156,6 +163,7 @@ impl Header {
             total: word(6),
             get: word(7),
             at_ns: word(8),
+            behind: word(9),
         })
     }
 }
@@ -180,6 +188,7 @@ mod tests {
             total: 123,
             get: 456,
             at_ns: 789,
+            behind: 987,
         };
         assert_eq!(Header::decode(&header.encode()), Some(header));
         assert_eq!(Header::decode(&[0; HEADER]), None);

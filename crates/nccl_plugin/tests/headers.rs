@@ -1,7 +1,8 @@
 //! The tables against NCCL's headers: `nccl-abi.txt` is what scripts/nccl-abi.sh has read from those of 2.30.7 (v13, v14), aws-ofi-nccl (v15)
-//! and NCCL's main branch (v16), with nccl.h of the wheel of 2.32.3.
+//! and NCCL's main branch (v16), with nccl.h and the kernels' headers of the wheel of 2.32.3.
 
 use nccl_ginlab::abi::*;
+use nccl_ginlab::queues::layout::*;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
@@ -95,6 +96,165 @@ macro_rules! rma {
     };
 }
 
+/// Type 5: the table, and what kernels read.
+fn queues(ours: &mut Ours) {
+    ours.is("NCCL_NET_DEVICE_GIN_EFA_GDA", DEVICE_EFA);
+    ours.is("ncclGinProperties_v14_t", size_of::<GinProperties>());
+    ours.is("ncclGinConfig_v14_t", size_of::<GinConfig>());
+    ours.is("ncclNetDeviceHandle_v11_t", size_of::<DeviceHandle>());
+    ours.is("efa_cuda_wq_v0", size_of::<WorkQueue>());
+    ours.is("efa_cuda_wr_ctx_v0", size_of::<RequestPlaces>());
+    ours.is("efa_cuda_qp_v1", size_of::<Pair>());
+    ours.is("nccl_ofi_gin_gdaki_dev_endpoint_handle", size_of::<Poster>());
+    ours.is("nccl_ofi_gin_gdaki_dev_counter_handle", size_of::<CounterHandle>());
+    ours.is("nccl_ofi_gin_gdaki_dev_handle", size_of::<ContextHandle>());
+    ours.is("nccl_ofi_gin_gdaki_mr_handle", size_of::<MemoryHandle>());
+    ours.is("nccl_ofi_gin_gdaki_mr_peer", size_of::<MemoryPeer>());
+    for (name, offset) in [
+        ("ncclGinProperties_v14_t.supportsStrongSignals", offset_of!(GinProperties, strong_signals)),
+        ("ncclGinProperties_v14_t.supportsVASignals", offset_of!(GinProperties, address_signals)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("C.nSignals", offset_of!(GinConfig, signals)),
+        ("C.nCounters", offset_of!(GinConfig, counters)),
+        ("C.nContexts", offset_of!(GinConfig, contexts)),
+        ("C.queueDepth", offset_of!(GinConfig, queue_depth)),
+        ("C.trafficClass", offset_of!(GinConfig, traffic_class)),
+        ("C.backendVersion", offset_of!(GinConfig, backend_version)),
+        ("C.rankStride", offset_of!(GinConfig, rank_stride)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("D.netDeviceType", offset_of!(DeviceHandle, device_type)),
+        ("D.netDeviceVersion", offset_of!(DeviceHandle, device_version)),
+        ("D.handle", offset_of!(DeviceHandle, handle)),
+        ("D.size", offset_of!(DeviceHandle, size)),
+        ("D.needsProxyProgress", offset_of!(DeviceHandle, needs_progress)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("W.max_sge", offset_of!(WorkQueue, max_sge)),
+        ("W.max_wqes", offset_of!(WorkQueue, max_wqes)),
+        ("W.queue_mask", offset_of!(WorkQueue, queue_mask)),
+        ("W.queue_size_shift", offset_of!(WorkQueue, queue_size_shift)),
+        ("W.max_batch", offset_of!(WorkQueue, max_batch)),
+        ("W.wqes_pending", offset_of!(WorkQueue, wqes_pending)),
+        ("W.wqes_posted", offset_of!(WorkQueue, wqes_posted)),
+        ("W.wqes_completed", offset_of!(WorkQueue, wqes_completed)),
+        ("W.pc", offset_of!(WorkQueue, pc)),
+        ("W.phase", offset_of!(WorkQueue, phase)),
+        ("W.buf", offset_of!(WorkQueue, buf)),
+        ("W.db", offset_of!(WorkQueue, db)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("X.remote_mem_offset", offset_of!(RequestPlaces, remote_mem_offset)),
+        ("X.local_mem_offset", offset_of!(RequestPlaces, local_mem_offset)),
+        ("X.sgl_offset", offset_of!(RequestPlaces, sgl_offset)),
+        ("X.send_inline_data_offset", offset_of!(RequestPlaces, send_inline_data_offset)),
+        ("X.write_inline_data_offset", offset_of!(RequestPlaces, write_inline_data_offset)),
+        ("X.max_inline_data", offset_of!(RequestPlaces, max_inline_data)),
+        ("X.max_rdma_sges", offset_of!(RequestPlaces, max_rdma_sges)),
+        ("X.wqe_size", offset_of!(RequestPlaces, wqe_size)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("Q.comp_mask", offset_of!(Pair, comp_mask)),
+        ("Q.sq.wq", offset_of!(Pair, send)),
+        ("Q.sq.wr_ctx", offset_of!(Pair, places)),
+        ("Q.rq.wq", offset_of!(Pair, receive)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("E.qp", offset_of!(Poster, qp)),
+        ("E.cq", offset_of!(Poster, cq)),
+        ("E.target_address_handles", offset_of!(Poster, target_address_handles)),
+        ("E.target_remote_qpns", offset_of!(Poster, target_remote_qpns)),
+        ("E.target_qkey", offset_of!(Poster, target_qkey)),
+        ("E.sq_lock", offset_of!(Poster, sq_lock)),
+        ("E.local_cntr_value", offset_of!(Poster, local_cntr_value)),
+        ("E.submitted_count", offset_of!(Poster, submitted_count)),
+        ("E.sq_size", offset_of!(Poster, sq_size)),
+        ("E.putvalue_pad", offset_of!(Poster, putvalue_pad)),
+        ("E.putvalue_slice_base", offset_of!(Poster, putvalue_slice_base)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("K.base", offset_of!(CounterHandle, base)),
+        ("K.cntr_value", offset_of!(CounterHandle, cntr_value)),
+        ("K.cntr_offset", offset_of!(CounterHandle, cntr_offset)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("H.data", offset_of!(ContextHandle, data)),
+        ("H.pvdata", offset_of!(ContextHandle, pvdata)),
+        ("H.counter_handles", offset_of!(ContextHandle, counter_handles)),
+        ("H.signal_handles", offset_of!(ContextHandle, signal_handles)),
+        ("H.nCounters", offset_of!(ContextHandle, counters)),
+        ("H.nSignals", offset_of!(ContextHandle, signals)),
+        ("H.nranks", offset_of!(ContextHandle, nranks)),
+        ("H.rank", offset_of!(ContextHandle, rank)),
+        ("H.rail_id", offset_of!(ContextHandle, rail_id)),
+        ("H.scratch_lkey", offset_of!(ContextHandle, scratch_lkey)),
+        ("H.scratch_pad", offset_of!(ContextHandle, scratch_pad)),
+        ("H.scratch_local_addr", offset_of!(ContextHandle, scratch_local_addr)),
+        ("H.scratch_remote_addrs", offset_of!(ContextHandle, scratch_remote_addrs)),
+        ("H.scratch_remote_rkeys", offset_of!(ContextHandle, scratch_remote_rkeys)),
+        ("H.putvalue_lkey", offset_of!(ContextHandle, putvalue_lkey)),
+        ("H.putvalue_slot_size", offset_of!(ContextHandle, putvalue_slot_size)),
+    ] {
+        ours.is(name, offset);
+    }
+    for (name, offset) in [
+        ("M.lkey", offset_of!(MemoryHandle, lkey)),
+        ("M.nranks", offset_of!(MemoryHandle, nranks)),
+        ("M.local_addr", offset_of!(MemoryHandle, local_addr)),
+    ] {
+        ours.is(name, offset);
+    }
+    // Peers stand behind it.
+    ours.is("M.peers", size_of::<MemoryHandle>());
+    for (name, offset) in [
+        ("N.remote_addr", offset_of!(MemoryPeer, remote_addr)),
+        ("N.rkey", offset_of!(MemoryPeer, rkey)),
+        ("N.pad", offset_of!(MemoryPeer, pad)),
+    ] {
+        ours.is(name, offset);
+    }
+    table!(
+        ours,
+        Gin14,
+        "G",
+        init = "init",
+        devices = "devices",
+        get_gin_properties = "getGinProperties",
+        get_properties = "getProperties",
+        listen = "listen",
+        connect = "connect",
+        create_context = "createContext",
+        reg_mr_sym = "regMrSym",
+        reg_mr_sym_dma_buf = "regMrSymDmaBuf",
+        dereg_mr_sym = "deregMrSym",
+        destroy_context = "destroyContext",
+        close_coll = "closeColl",
+        close_listen = "closeListen",
+        progress = "ginProgress",
+        query_last_error = "queryLastError",
+        finalize = "finalize"
+    );
+    let whole = ours.0.remove("G").unwrap_or_default();
+    ours.is("ncclGin_v14_t", whole);
+}
+
 #[test]
 fn tables_are_as_nccls_headers_declare_them() {
     let mut ours = Ours::default();
@@ -138,6 +298,7 @@ fn tables_are_as_nccls_headers_declare_them() {
     ours.is("ncclRmaConfig_v16_t", size_of::<RmaConfig>());
     ours.is("ncclGinConfig_v13_t", size_of::<GinConfig13>());
     ours.is("ncclRmaProperties_v16_t", size_of::<RmaProperties>());
+    queues(&mut ours);
     rma!(ours, Rma13, "ncclGin_v13_t", "ginProgress");
     rma!(ours, Rma14, "ncclRma_v14_t", "rmaProgress");
     rma!(ours, Rma15, "ncclRma_v15_t", "rmaProgress");

@@ -1,7 +1,8 @@
 //! How a slot is filled: its header, and its bytes by memcpy or by the GPU's copy engine.
 
 use super::Endpoint;
-use super::outgoing::{Outgoing, Part, Sending, Wanted};
+use super::checking::Watched;
+use super::outgoing::{Outgoing, Part, Peer, Sending, Wanted};
 use crate::coll::{Place, Source, What};
 use crate::copies::Queue;
 use crate::record::Entry;
@@ -15,7 +16,7 @@ impl<R: Rail> Endpoint<R> {
         let room = self.layout.room as u64;
         let traces = self.coll.settings.trace > 0;
         let Outgoing { peers, gets, last_get, .. } = &mut self.out;
-        let queue = &mut peers[peer].queue;
+        let Peer { queue, complete, .. } = &mut peers[peer];
         let Some(sending) = queue.front_mut() else { return Ok(0) };
         let Sending { operation, number, parts, next } = sending;
         let start = u64::from(*next) * room;
@@ -33,6 +34,7 @@ impl<R: Rail> Endpoint<R> {
             total: 0,
             get: 0,
             at_ns: operation.at_ns,
+            behind: complete.through,
         };
         *next += 1;
         let last = *next == *parts;
@@ -46,9 +48,11 @@ impl<R: Rail> Endpoint<R> {
                 asked_ns: operation.at_ns,
                 done_ns: 0,
                 signal: None,
+                add: 0,
             })
         });
         let mut source: Option<Source> = None;
+        let carried = operation.carried.is_some();
         let mut request = Some(operation.request.clone());
         match operation.what {
             What::Put { from, bytes, to, signal } => {
@@ -62,6 +66,7 @@ impl<R: Rail> Endpoint<R> {
                 if let Some(note) = &mut note {
                     note.bytes = bytes;
                     note.signal = signal.map(|signal| (signal.at.region, signal.at.offset, 0));
+                    note.add = signal.map_or(0, |signal| signal.add);
                 }
                 source = Some(Source { address: from.address + start, ..from });
             }
@@ -85,12 +90,18 @@ impl<R: Rail> Endpoint<R> {
                 request = None;
             }
         }
-        if last {
-            queue.pop_front();
-        }
+        // Kept until its bytes are copied: they may stand in it.
+        let _ended = if last { queue.pop_front() } else { None };
         // SAFETY: a slot of ours that nobody uses: its last write is complete and the peer is done with it.
         unsafe { std::ptr::copy_nonoverlapping(header.encode().as_ptr(), target, HEADER) };
-        let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, request, note };
+        let ends = last.then_some(header.number);
+        // What stands in the request is ours already, and who answers a get is not asked whether its bytes stay.
+        let watched = source
+            .filter(|_| {
+                self.watches && header.bytes > 0 && header.kind == Kind::Put && !carried && peer != self.coll.rank
+            })
+            .map(|source| Watched { source, sum: 0 });
+        let part = Part { peer, slot, bytes: HEADER + header.bytes as usize, ends, request, note, watched };
         let body = target.wrapping_add(HEADER);
         match source {
             Some(source) if header.bytes > 0 && source.cuda => {

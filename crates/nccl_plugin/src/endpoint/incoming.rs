@@ -1,6 +1,7 @@
 //! From slots that have been written to memory.
 
 use super::Endpoint;
+use super::outgoing::Through;
 use super::signals::{Counted, Waiting};
 use crate::coll::{Operation, Region, Request, Source, What, locked, now_ns};
 use crate::copies::Queue;
@@ -8,7 +9,7 @@ use crate::record::Entry;
 use crate::wire::{HEADER, Header, Kind, Layout};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A slot that has been written.
 #[derive(Clone, Copy)]
@@ -41,10 +42,10 @@ struct From {
     written: Vec<u64>,
     /// Parts that are missing, by operation of several.
     open: HashMap<u64, u32>,
-    /// All operations up to this one are here.
-    through: u64,
-    /// Those beyond it that are here.
-    beyond: BTreeSet<u64>,
+    /// Operations that are here.
+    here: Through,
+    /// Those that must wait for some that were complete before them.
+    held: Vec<Arrival>,
     /// Strong signals that wait for operations before theirs.
     strong: BTreeMap<u64, Arrival>,
 }
@@ -86,7 +87,7 @@ impl Incoming {
             && self.ended.is_empty()
             && self.marked.is_empty()
             && self.counted.is_quiet()
-            && self.from.iter().all(|from| from.strong.is_empty())
+            && self.from.iter().all(|from| from.strong.is_empty() && from.held.is_empty())
     }
 
     /// What waits, for messages.
@@ -101,8 +102,11 @@ impl Incoming {
         }
         for (rank, from) in self.from.iter().enumerate() {
             if !from.strong.is_empty() {
-                let (count, next) = (from.strong.len(), from.through + 1);
+                let (count, next) = (from.strong.len(), from.here.through + 1);
                 parts.push(format!("{count} strong signals of rank {rank} wait for its operation {next}"));
+            }
+            if !from.held.is_empty() {
+                parts.push(format!("{} slots of rank {rank} wait for earlier ones", from.held.len()));
             }
         }
         if !self.marked.is_empty() {
@@ -201,6 +205,11 @@ impl<R: Rail> Endpoint<R> {
 
     fn take(&mut self, arrival: Arrival) -> Result<(), String> {
         let Arrival { from, slot, header } = arrival;
+        if header.behind > self.inc.from[from].here.through {
+            // What was complete there is in a slot here, and about to be seen.
+            self.inc.from[from].held.push(arrival);
+            return Ok(());
+        }
         let bytes = if header.kind == Kind::Get { header.total } else { u64::from(header.bytes) };
         let mut region = None;
         if bytes > 0 {
@@ -220,7 +229,14 @@ impl<R: Rail> Endpoint<R> {
             let source = from_here.unwrap_or(Source { address: 0, cuda: false });
             let what = What::Answer { from: source, bytes, to: header.then, get: header.get };
             let request = Request::of(0);
-            self.enqueue(Operation { what, peer: from, context: header.context, at_ns: header.at_ns, request });
+            self.enqueue(Operation {
+                what,
+                peer: from,
+                context: header.context,
+                at_ns: header.at_ns,
+                request,
+                carried: None,
+            });
             self.operation_is_here(from, header.number)?;
             self.inc.end(from, slot);
             return Ok(());
@@ -260,7 +276,7 @@ impl<R: Rail> Endpoint<R> {
         }
         // All of it is here, or on its way into memory in the order of one stream.
         if header.kind == Kind::Put {
-            if header.signals && header.strong && self.inc.from[from].through + 1 < header.number {
+            if header.signals && header.strong && self.inc.from[from].here.through + 1 < header.number {
                 self.inc.from[from].strong.insert(header.number, arrival);
             } else {
                 self.end_put(arrival)?;
@@ -282,17 +298,17 @@ impl<R: Rail> Endpoint<R> {
     /// Notes it, and lets strong signals go that have waited for it.
     fn operation_is_here(&mut self, from: usize, number: u64) -> Result<(), String> {
         let state = &mut self.inc.from[from];
-        if number != state.through + 1 {
-            state.beyond.insert(number);
-            return Ok(());
-        }
-        state.through = number;
-        while state.beyond.remove(&(state.through + 1)) {
-            state.through += 1;
+        state.here.note(number);
+        if !state.held.is_empty() {
+            let through = state.here.through;
+            let (go, stay) = state.held.drain(..).partition(|held| held.header.behind <= through);
+            state.held = stay;
+            let go: Vec<Arrival> = go;
+            self.inc.arrivals.extend(go);
         }
         // One that waits is here itself: all before it must be.
         while let Some(first) = self.inc.from[from].strong.first_entry()
-            && first.get().header.number <= self.inc.from[from].through + 1
+            && first.get().header.number <= self.inc.from[from].here.through + 1
         {
             let Some((_, arrival)) = self.inc.from[from].strong.pop_first() else { break };
             self.end_put(arrival)?;
@@ -347,6 +363,7 @@ impl<R: Rail> Endpoint<R> {
                 asked_ns: header.at_ns,
                 done_ns: now,
                 signal: header.signals.then_some((header.then.region, header.then.offset, reached)),
+                add: header.add,
             });
         }
     }

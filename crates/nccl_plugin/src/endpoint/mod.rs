@@ -9,24 +9,29 @@
 //! the engine raises behind its bytes. Slots are handled as they come, so a weak signal of NCCL overtakes earlier puts where the rails let it; a
 //! strong one waits for all operations before its own.
 
+mod checking;
 mod filling;
 mod incoming;
 mod outgoing;
+mod reading;
 mod signals;
 
-use crate::coll::{Coll, Operation};
+use crate::coll::{Coll, Operation, now_ns};
 use crate::copies::{Copies, Queue};
 use crate::record;
 use crate::settings::Fault;
 use crate::wire::{HEADER, Header, Layout, NAMES};
+use checking::Checking;
 use cuda_std::memory::Word;
 use ginlab_cuda::{Buffer, Device};
-use ginlab_fabric::{Access, Chosen, Memory, Rail, RemoteRegion};
+use ginlab_fabric::{Access, Chosen, Fabric, Memory, Rail, RemoteRegion};
 use ginlab_proxy::engine::{Engine, SignalRule};
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_rails::StallClock;
 use incoming::Incoming;
 use outgoing::Outgoing;
+use reading::Readers;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +70,12 @@ pub struct Endpoint<R: Rail> {
     out: Outgoing,
     inc: Incoming,
     fresh: Vec<Operation>,
+    readers: Readers,
+    /// Sources are read again when their puts are complete.
+    watches: bool,
+    checking: Checking,
+    /// Operations that a fault holds back.
+    late: VecDeque<Operation>,
     zones: [Buffer; 2],
     words: Box<[Word]>,
     clock: StallClock,
@@ -122,6 +133,7 @@ impl<R: Rail> Endpoint<R> {
         let (out, inc) = (Outgoing::new(layout), Incoming::new(layout));
         let clock = StallClock::new(timeout);
         let fresh = Vec::new();
+        let watches = matches!(coll.settings.fabric, Fabric::Worst(_));
         let endpoint = Endpoint {
             coll,
             layout,
@@ -130,6 +142,10 @@ impl<R: Rail> Endpoint<R> {
             out,
             inc,
             fresh,
+            readers: Readers::default(),
+            watches,
+            checking: Checking::default(),
+            late: VecDeque::new(),
             zones,
             words,
             clock,
@@ -218,7 +234,8 @@ impl<R: Rail> Driven for Endpoint<R> {
         }
         moved |= self.handle()?;
         moved |= self.copied_in()?;
-        moved |= self.complete();
+        moved |= self.complete()?;
+        moved |= self.watched()?;
         if moved {
             self.clock.moved();
         }
@@ -230,7 +247,8 @@ impl<R: Rail> Driven for Endpoint<R> {
     }
 
     fn is_quiet(&self) -> bool {
-        self.dead || (self.out.is_quiet() && self.inc.is_quiet() && self.engine.in_flight() == 0)
+        let idle = self.out.is_quiet() && self.inc.is_quiet() && self.checking.is_quiet() && self.late.is_empty();
+        self.dead || (idle && self.engine.in_flight() == 0)
     }
 
     fn coll(&self) -> &Arc<Coll> {
@@ -257,6 +275,16 @@ impl<R: Rail> Drop for Endpoint<R> {
 }
 
 impl<R: Rail> Endpoint<R> {
+    /// Of a rank whose rails are slow: holds operations back, and lets those go that are due.
+    fn hold_back(&mut self, fresh: &mut Vec<Operation>) {
+        let Some(Fault::Slow(us)) = self.coll.settings.fault else { return };
+        self.late.extend(fresh.drain(..));
+        let now = now_ns();
+        while self.late.front().is_some_and(|operation| operation.at_ns + us * 1000 <= now) {
+            fresh.extend(self.late.pop_front());
+        }
+    }
+
     /// The mark behind what has been copied in since the last one; 0 where nothing is copied.
     fn mark_in(&mut self) -> Result<u64, String> {
         if std::mem::take(&mut self.inc.copied) {
@@ -272,6 +300,7 @@ impl<R: Rail> Endpoint<R> {
         let due = match fault {
             Fault::Lost(number) | Fault::Error(number) => self.asked == number,
             Fault::Dead(number) => self.asked >= number,
+            Fault::Slow(_) => false,
         };
         due.then_some(fault)
     }

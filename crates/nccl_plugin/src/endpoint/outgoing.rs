@@ -1,5 +1,6 @@
 //! From operations to slots on the rails.
 
+use super::checking::Watched;
 use super::{Driven, Endpoint, LANDING, OUTGOING};
 use crate::coll::{Operation, Request, What, locked, now_ns};
 use crate::copies::Queue;
@@ -9,7 +10,7 @@ use crate::wire::{Layout, NAMES};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
 use kernels::command::{Command, Opcode, signal_immediate};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes that are taken for one peer before those that are ready are posted: the first of a long put shall not wait for its last.
@@ -28,8 +29,11 @@ pub(super) struct Part {
     pub peer: usize,
     pub slot: usize,
     pub bytes: usize,
+    /// The operation that it is the last part of: parts go in their order.
+    pub ends: Option<u64>,
     pub request: Option<Arc<Request>>,
     pub note: Option<Box<Entry>>,
+    pub watched: Option<Watched>,
 }
 
 /// A slot of ours at a peer.
@@ -49,6 +53,31 @@ pub(super) struct Peer {
     /// How often each has been given back.
     returns: Vec<u64>,
     operations: u64,
+    /// Those that are complete.
+    pub complete: Through,
+}
+
+/// Which of some numbered operations have come to an end.
+#[derive(Default)]
+pub(super) struct Through {
+    /// All up to this one.
+    pub through: u64,
+    /// Those beyond it.
+    beyond: BTreeSet<u64>,
+}
+
+impl Through {
+    /// One more.
+    pub fn note(&mut self, number: u64) {
+        if number != self.through + 1 {
+            self.beyond.insert(number);
+            return;
+        }
+        self.through = number;
+        while self.beyond.remove(&(self.through + 1)) {
+            self.through += 1;
+        }
+    }
 }
 
 /// A get that has not been answered in full.
@@ -84,6 +113,7 @@ impl Outgoing {
             slots: vec![Slot::default(); layout.slots],
             returns: vec![0; layout.slots],
             operations: 0,
+            complete: Through::default(),
         };
         Outgoing {
             peers: (0..layout.ranks).map(|_| peer()).collect(),
@@ -144,7 +174,8 @@ impl Outgoing {
         change(state);
         if state.gone && state.returned {
             *state = Slot::default();
-            of.free.push_back(slot);
+            // The next one to be used: its bytes are in the caches.
+            of.free.push_front(slot);
         }
     }
 
@@ -170,6 +201,8 @@ impl<R: Rail> Endpoint<R> {
     pub(super) fn accept(&mut self) -> Result<bool, String> {
         let mut fresh = std::mem::take(&mut self.fresh);
         self.coll.take(&mut fresh);
+        self.read_queues(&mut fresh)?;
+        self.hold_back(&mut fresh);
         let any = !fresh.is_empty();
         if any && self.is_quiet() {
             // What was idle for long is not stalled.
@@ -185,7 +218,7 @@ impl<R: Rail> Endpoint<R> {
                     self.dead = true;
                     break;
                 }
-                None => {}
+                Some(Fault::Slow(_)) | None => {}
             }
             {
                 let mut counts = locked(&self.coll.counts);
@@ -264,8 +297,13 @@ impl<R: Rail> Endpoint<R> {
             if part.peer == me {
                 // Its bytes stay where they are.
                 self.out.own.push(part.slot);
-                finish(part, &self.coll);
+                self.finish(part);
                 continue;
+            }
+            let mut part = part;
+            if let Some(mut watched) = part.watched {
+                watched.sum = self.sum_of(&part);
+                part.watched = Some(watched);
             }
             let command = Command {
                 source_region: OUTGOING,
@@ -298,28 +336,40 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Writes that are complete.
-    pub(super) fn complete(&mut self) -> bool {
+    pub(super) fn complete(&mut self) -> Result<bool, String> {
         let watermark = self.engine.watermark();
         let mut moved = false;
         while self.out.flights.front().is_some_and(|(ticket, _)| *ticket < watermark)
             && let Some((_, part)) = self.out.flights.pop_front()
         {
-            self.out.free(part.peer, part.slot, |slot| slot.gone = true);
-            finish(part, &self.coll);
             moved = true;
+            if let Some(part) = self.watch_again(part)? {
+                self.gone(part);
+            }
         }
-        moved
+        Ok(moved)
     }
-}
 
-/// The part has gone: who asked for it may use its source again.
-fn finish(part: Part, coll: &crate::coll::Coll) {
-    if let Some(mut note) = part.note {
-        note.done_ns = now_ns();
-        locked(&coll.counts).note(*note);
+    /// A slot's write is complete.
+    pub(super) fn gone(&mut self, part: Part) {
+        self.out.free(part.peer, part.slot, |slot| slot.gone = true);
+        self.finish(part);
     }
-    if let Some(request) = part.request {
-        request.part_is_done();
+
+    /// The part has gone: who asked for it may use its source again.
+    fn finish(&mut self, part: Part) {
+        if let Some(mut note) = part.note {
+            note.done_ns = now_ns();
+            locked(&self.coll.counts).note(*note);
+        }
+        if let Some(number) = part.ends
+            && let Some(peer) = self.out.peers.get_mut(part.peer)
+        {
+            peer.complete.note(number);
+        }
+        if let Some(request) = part.request {
+            request.part_is_done();
+        }
     }
 }
 

@@ -3,7 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod kernel;
+mod queues;
 mod rank;
+mod sources;
+mod turns;
 
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
 use nccl_ginlab::settings::{COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
