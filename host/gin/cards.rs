@@ -20,7 +20,7 @@ use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::direct::{Channel, Peer, Queue};
+use kernels::direct::{Channel, NO_TURN, Peer, Queue};
 use kernels::ring::{Ring, TO_CARD};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,7 +131,7 @@ impl Cards {
                 completions: view.completions.slots.cast::<Word>(),
                 counter: std::ptr::null(),
                 words: side.words(),
-                written: side.written(),
+                turns: side.turns(),
                 done: side.done(),
                 abort: opening.abort.pointer(),
                 timeout_ns: opening.timeout_ns,
@@ -139,7 +139,10 @@ impl Cards {
                 max_batch: view.send.max_batch,
                 completion_entries: view.completions.entries,
                 completion_words: view.completions.entry_bytes / 8,
+                registers: pair.mappings().iter().any(|mapping| mapping.is_card).into(),
                 free_below: depth.into(),
+                ordered: 0,
+                turn: NO_TURN,
             };
             channels.push(Channel {
                 queue,
