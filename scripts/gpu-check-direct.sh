@@ -13,25 +13,27 @@ source scripts/gpu-check-program.sh
 if [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; note "no GPU: the emulated device"; fi
 
 if [ "$device" = gpu ]; then
-    grids=1,8,32,132 wide=132 long=() repeats=(--repeats 20)
+    grids=1,8,32,132 wide=132 long=(-n 1000) repeats=(--repeats 10) threads=8
 else
-    grids=1,2 wide=4 long=(-n 20) repeats=(--repeats 2)
+    grids=1,2 wide=4 long=(-n 20) repeats=(--repeats 2) threads=1
 fi
 
 if wanted latency; then
-    run 60 latency --mode quiet --grid 1 --block 1,8,32 --case direct,counter,ring "${long[@]}" "${repeats[@]}"
-    run 60 latency-grid --mode quiet --grid "$grids" --block 1 --case direct,ring "${long[@]}" "${repeats[@]}"
+    # Put and wait, beside the two trips of a flag and its answer.
+    run 60 latency --mode quiet --grid 1 --block 1,8,32 --case direct,counter,ring "${long[@]}" --repeats 20
+    run 60 latency-grid --mode quiet --grid "$grids" --block 1,32 --case direct,ring "${long[@]}" "${repeats[@]}"
 fi
 if wanted rate; then
-    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --case direct,ring "${long[@]}" "${repeats[@]}"
+    # 1, 8 and 32 requests behind a doorbell, one queue; the lanes of a warp share one.
+    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --case direct,ring -n 500 "${repeats[@]}"
+    run 30 rate-counter --mode nbi --grid 1 --block 1,8,32 --case direct,counter "${long[@]}" "${repeats[@]}"
     # What a card's own limit of requests that are not rung for takes.
-    run 30 rate-batch --mode nbi --grid 1,8 --block 1,8,32 --max-batch 16 --case direct "${long[@]}" "${repeats[@]}"
+    run 30 rate-batch --mode nbi --grid 1,8 --block 32 --max-batch 32 --case direct "${long[@]}" "${repeats[@]}"
 fi
-if wanted queues && [ "$device" = gpu ]; then
-    for threads in 1 2 4; do
-        run 45 "queues-$threads" --mode nbi --grid 8,32 --block 32 --queues 8 --threads $threads --case direct,counter,ring "${repeats[@]}"
-    done
-    run 30 queues-each --mode nbi,quiet --grid 8 --block 1,32 --queues 8 --threads 4 --case direct,counter "${repeats[@]}"
+if wanted queues; then
+    run 45 queues --mode nbi --grid 8 --block 1,8,32 --queues 1,2,4,8 --threads $threads --case direct,counter,ring "${long[@]}" "${repeats[@]}"
+    run 30 queues-wide --mode nbi --grid 32,128 --block 32 --queues 8 --threads $threads --case direct,ring -n 500 "${repeats[@]}"
+    run 30 queues-quiet --mode quiet --grid 8 --block 1,32 --queues 8 --threads $threads --case direct,counter "${long[@]}" "${repeats[@]}"
 fi
 
 # ends NAME CODE TEXT arguments: a run that must end with this code and these words, in time. A row of faults.csv: what, blocks, exit code,

@@ -186,48 +186,9 @@ impl Queue {
             polled.watermark += taken as u64;
             return Ok(true);
         }
-        self.take_any(group, polled, first, taken)
-    }
-
-    /// Completions in any order, or failures.
-    #[inline(always)]
-    fn take_any(&self, group: Group, polled: &mut Polled, first: u64, taken: u32) -> Result<bool, Failure> {
-        let offset = completion::id(first).wrapping_sub(polled.watermark as u16) as u64;
-        let number = polled.watermark + offset;
-        let counts = group.rank < taken;
-        let mut failure = 0;
-        if counts {
-            failure = self.refused(first, polled.watermark);
-        }
-        if group.lanes > 1 {
-            // Two of one request: the later one is too many.
-            let key = if counts && failure == 0 { number } else { !(group.rank as u64) };
-            let same = warp::match_any_u64(group.mask, key);
-            if counts && failure == 0 && same & ((1u32 << warp::lane()) - 1) != 0 {
-                failure = Failure::of(Failure::COMPLETION, number).0;
-            }
-        }
-        // What came before a failure has ended.
-        let good = group.leading(counts && failure == 0);
-        if group.rank < good {
-            store_relaxed_gpu_u64(self.of_slot(self.done, number), number + 1);
-        }
-        group.meet();
-        polled.ahead += good as u64;
-        let is_next = group.any(group.rank < good && offset == 0);
-        while is_next && polled.ahead > 0 {
-            let next = polled.watermark + group.rank as u64;
-            let more = group.leading(load_relaxed_gpu_u64(self.of_slot(self.done, next)) == next + 1);
-            polled.watermark += more as u64;
-            polled.ahead -= more as u64;
-            if more < group.lanes {
-                break;
-            }
-        }
-        if good < taken {
-            return Err(Failure(group.of_rank(good, failure)));
-        }
-        Ok(true)
+        let (after, failure) = take_any(*self, group, *polled, first, taken);
+        *polled = after;
+        if failure == 0 { Ok(true) } else { Err(Failure(failure)) }
     }
 
     /// What is wrong with a completion, by its first word; 0: nothing.
@@ -312,9 +273,48 @@ impl Queue {
 }
 
 /// What whoever polls keeps in registers.
+#[derive(Clone, Copy)]
 struct Polled {
     watermark: u64,
     ahead: u64,
+}
+
+/// Completions in any order, or failures: what is kept then, and a failure or 0. Out of line and on copies.
+#[inline(never)]
+fn take_any(queue: Queue, group: Group, mut polled: Polled, first: u64, taken: u32) -> (Polled, u64) {
+    let offset = completion::id(first).wrapping_sub(polled.watermark as u16) as u64;
+    let number = polled.watermark + offset;
+    let counts = group.rank < taken;
+    let mut failure = 0;
+    if counts {
+        failure = queue.refused(first, polled.watermark);
+    }
+    if group.lanes > 1 {
+        // Two of one request: the later one is too many.
+        let key = if counts && failure == 0 { number } else { !(group.rank as u64) };
+        let same = warp::match_any_u64(group.mask, key);
+        if counts && failure == 0 && same & ((1u32 << warp::lane()) - 1) != 0 {
+            failure = Failure::of(Failure::COMPLETION, number).0;
+        }
+    }
+    // What came before a failure has ended.
+    let good = group.leading(counts && failure == 0);
+    if group.rank < good {
+        store_relaxed_gpu_u64(queue.of_slot(queue.done, number), number + 1);
+    }
+    group.meet();
+    polled.ahead += good as u64;
+    let is_next = group.any(group.rank < good && offset == 0);
+    while is_next && polled.ahead > 0 {
+        let next = polled.watermark + group.rank as u64;
+        let more = group.leading(load_relaxed_gpu_u64(queue.of_slot(queue.done, next)) == next + 1);
+        polled.watermark += more as u64;
+        polled.ahead -= more as u64;
+        if more < group.lanes {
+            break;
+        }
+    }
+    (polled, if good < taken { group.of_rank(good, failure) } else { 0 })
 }
 
 /// What a group goes on with.

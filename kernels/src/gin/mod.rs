@@ -23,6 +23,7 @@
 //! the same answer. In a group a command that could not be pushed is told by the next call that waits. Once a context has failed, its
 //! later calls fail too. The first failure of a launch leaves its call and PE in the [`Report`], which the host reads.
 
+mod arrivals;
 mod atomic;
 mod barrier;
 mod context;
@@ -36,6 +37,7 @@ mod scope;
 mod signal;
 mod wait;
 
+pub use arrivals::{Arrivals, Inlet};
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
 pub use cuda_std::Plain;
@@ -197,8 +199,10 @@ pub struct World {
     pub peers: *const Peer,
     /// Device memory.
     pub rings: *const Ring,
-    /// Host memory: the words of the signals to which proxies add.
+    /// Host memory: the words of the signals to which proxies add; or device memory, to which kernels add what they read of [`Arrivals`].
     pub far: *const Word,
+    /// Device memory: what waiting kernels read themselves; null: somebody else counts signals.
+    pub arrivals: *const Arrivals,
     /// Device memory: the PEs of each team, behind one another.
     pub team_pes: *const u32,
     /// The teams: world, node, rail.
@@ -295,6 +299,6 @@ impl World {
         let (signal, paths) = (Signal(fresh_u32(signal.0)), fresh_u32(self.paths));
         // SAFETY: as `near`; the host's memory has a word for each signal too.
         let far = (paths & World::BY_RAILS != 0).then(|| unsafe { &*self.far.add(signal.0 as usize) });
-        Planes { near: self.near(signal), far, mapped: paths & World::BY_MAPPING != 0 }
+        Planes { near: self.near(signal), far, mapped: paths & World::BY_MAPPING != 0, arrivals: self.arrivals }
     }
 }
