@@ -152,7 +152,10 @@ impl std::str::FromStr for FaultAt {
         });
         parsed.ok_or_else(|| {
             let names: Vec<&str> = CardStatus::ALL.into_iter().skip(1).map(CardStatus::name).collect();
-            format!("{text:?}; NAME@REQUEST, where NAME is lose, twice, dead, overrun, back, batch, {}", names.join(", "))
+            format!(
+                "{text:?}; NAME@REQUEST, where NAME is lose, twice, dead, overrun, back, batch, {}",
+                names.join(", ")
+            )
         })
     }
 }

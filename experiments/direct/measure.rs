@@ -202,7 +202,14 @@ fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result
     Ok((0..slots).filter(is_wrong).count() as u64)
 }
 
-fn put_args(direct: &Direct, tuple: &Tuple, memory: &Memory, table: &QueueTable, iterations: u32, case: Case) -> DirectPutArgs {
+fn put_args(
+    direct: &Direct,
+    tuple: &Tuple,
+    memory: &Memory,
+    table: &QueueTable,
+    iterations: u32,
+    case: Case,
+) -> DirectPutArgs {
     let back_at = direct.args.back_at();
     DirectPutArgs {
         queues: table.pointer(),

@@ -3,8 +3,8 @@
 use crate::memory::QueueMemory;
 use crate::serve::{Faults, Order, Regions, Side};
 use ginlab_topology::cores;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 

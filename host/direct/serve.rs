@@ -137,9 +137,7 @@ impl<'a> Side<'a> {
         let first = load_acquire_host_u64(&self.queue.slot(number)[0]);
         let bell = load_acquire_host_u32(self.queue.doorbell());
         if rules::is_written(first, number, options.depth) && bell as u16 == self.seen as u16 {
-            self.refuse(format!(
-                "request {number} is written, and the doorbell says {bell}: batches of {most}"
-            ));
+            self.refuse(format!("request {number} is written, and the doorbell says {bell}: batches of {most}"));
         }
     }
 

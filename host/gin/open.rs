@@ -231,7 +231,8 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
     let is_carried = matches!(options.rule, Rule::Kernel | Rule::Proxies(signal_order::Rule::Count));
     if !is_carried || options.rails != 1 {
         return refused(
-            "a put is one request of one rail, and its signal arrives with it: rule count or kernel, and one rail".into(),
+            "a put is one request of one rail, and its signal arrives with it: rule count or kernel, and one rail"
+                .into(),
         );
     }
     if options.fault.is_some() || options.early_signals {

@@ -69,10 +69,14 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
     let first_slot = thread::index() as u64 * args.window as u64;
     let lanes = warp::launched_mask();
+    // Each put with its wait is one call.
+    let waits_each = args.quiet_every == 1 && args.counter_alone == 0;
     let (mut stop, mut last, mut iteration) = (0, None, 0);
+    let (mut slot, mut since_quiet) = (0, 0);
     // The lanes of a warp go together: whoever comes out of a wait later than the others would post, and ring, for itself.
     while iteration < args.iterations && warp::all(lanes, stop == 0) {
-        let offset = (first_slot + (iteration % args.window) as u64) * args.stride as u64;
+        let offset = (first_slot + slot as u64) * args.stride as u64;
+        slot = if slot + 1 == args.window { 0 } else { slot + 1 };
         if args.fill != 0 {
             // SAFETY: contract of the kernel: the slot is of the source.
             unsafe { fill(args.source + offset, args.bytes, slot_seed(args.seed, offset)) };
@@ -86,16 +90,19 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
             immediate: None,
         };
         iteration += 1;
-        match queue.post(&transfer) {
+        since_quiet += 1;
+        let posted = if waits_each { queue.post_and_wait(&transfer) } else { queue.post(&transfer) };
+        match posted {
             Ok(number) => {
-                last = Some(number);
+                last = (!waits_each).then_some(number);
                 if args.back_at != 0 && number >= args.back_at && thread::index() == 0 {
                     ring_back(&queue);
                 }
             }
             Err(failure) => stop = failure.status().0,
         }
-        if stop == 0 && args.quiet_every != 0 && iteration % args.quiet_every == 0 {
+        if stop == 0 && since_quiet == args.quiet_every && !waits_each {
+            since_quiet = 0;
             stop = quiet(&mut queue, &mut last, &args);
         }
     }
@@ -122,7 +129,10 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
 fn ring_back(queue: &Queue) {
     // SAFETY: the queue's words are there while the grid runs.
     let (doorbell, rung) = unsafe { (&*queue.doorbell, &(*queue.words).rung.0) };
-    store_mmio_relaxed_sys_u32(doorbell, rules::doorbell(load_relaxed_gpu_u64(rung).wrapping_sub(queue.depth as u64 + 1)));
+    store_mmio_relaxed_sys_u32(
+        doorbell,
+        rules::doorbell(load_relaxed_gpu_u64(rung).wrapping_sub(queue.depth as u64 + 1)),
+    );
 }
 
 /// The seed of the payload at this offset.

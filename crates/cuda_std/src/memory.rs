@@ -356,19 +356,20 @@ pub fn fetch_add_acq_rel_gpu_u64(word: &Word, value: u64) -> u64 {
     }
 }
 
-/// `atom.acquire.gpu.exch.b64`: stores `new`; returns the value before. Behind a fence of this thread it is a release too.
+/// `atom.relaxed.gpu.exch.b64`: stores `new`; returns the value before. Fences of this thread before and behind it make it a release and an
+/// acquire.
 #[inline(always)]
-pub fn exchange_acquire_gpu_u64(word: &Word, new: u64) -> u64 {
+pub fn exchange_relaxed_gpu_u64(word: &Word, new: u64) -> u64 {
     #[cfg(target_arch = "nvptx64")]
     // SAFETY: the reference is valid for an atomic read-modify-write.
     unsafe {
-        written!(reg64, "atom.acquire.gpu.global.exch.b64 {out}, [{address}], {value};", address = in(reg64) word.0.get(),
+        written!(reg64, "atom.relaxed.gpu.global.exch.b64 {out}, [{address}], {value};", address = in(reg64) word.0.get(),
                  value = in(reg64) new, options(nostack))
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
         emulation::step();
-        word.0.swap(new, Ordering::Acquire)
+        word.0.swap(new, Ordering::Relaxed)
     }
 }
 

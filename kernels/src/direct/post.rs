@@ -16,11 +16,11 @@
 //! thread keeps up to which doorbell it has a system fence of its own, and has to look and fence for more only when that is not far enough.
 
 use super::group::Group;
-use super::{Failure, NO_TURN, Queue, Transfer, turn_at, written_to};
+use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
 use cuda_std::memory::{
-    WordPair, exchange_acquire_gpu_u64, fence_acq_rel_gpu, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64,
-    load_relaxed_gpu_u64, store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64,
-    store_relaxed_sys_v2_u64,
+    WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu, fence_acq_rel_sys,
+    fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_relaxed_gpu_u64, store_mmio_relaxed_sys_u32,
+    store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64, store_release_gpu_u64,
 };
 use efa_queue::{request, rules};
 
@@ -62,6 +62,15 @@ impl Queue {
         }
         let first = group.share(first);
         let end = first + count;
+        self.settle(group, end)?;
+        // What the leader has acquired, for all lanes; and the lanes' payloads before the leader's doorbell.
+        group.meet();
+        Ok(Place { first, end, rung })
+    }
+
+    /// Returns when the requests below `end` have a slot and the card has room for them.
+    #[inline(always)]
+    fn settle(&mut self, group: Group, end: u64) -> Result<(), Failure> {
         if group.any(group.leads() && (end > self.free_below || end - self.ordered > self.max_batch as u64)) {
             let room = wait_for_room(*self, group, end);
             if room.stop != 0 {
@@ -69,9 +78,7 @@ impl Queue {
             }
             (self.free_below, self.ordered) = (room.free_below, room.ordered);
         }
-        // What the leader has acquired, for all lanes; and the lanes' payloads before the leader's doorbell.
-        group.meet();
-        Ok(Place { first, end, rung })
+        Ok(())
     }
 
     /// Writes the request of a place for one, and sees to it that it is rung for.
@@ -110,25 +117,32 @@ impl Queue {
         let mine = place.first == self.turn;
         self.turn = NO_TURN;
         if !mine {
-            // Acquire: the doorbell before these requests, where it has come.
+            // With the fences around it: the requests to whoever rings for them; or the doorbell before them, where it has come.
             let turn = self.of_slot(self.turns, place.first);
-            if exchange_acquire_gpu_u64(turn, written_to(place.end)) != turn_at(place.first) {
+            if exchange_relaxed_gpu_u64(turn, written_to(place.end)) != turn_at(place.first) {
                 return;
             }
             fence_acq_rel_sys();
         }
-        let mut to = place.end;
-        loop {
-            // SAFETY: the doorbell is there as long as the queue.
-            store_mmio_relaxed_sys_u32(unsafe { &*self.doorbell }, rules::doorbell(to));
-            fence_acq_rel_gpu();
-            store_relaxed_gpu_u64(&self.words().rung.0, to);
-            // Behind the fence, so a release: of this doorbell, to whoever rings next. Acquire: the requests of a group that came first.
-            let met = exchange_acquire_gpu_u64(self.of_slot(self.turns, to), turn_at(to));
-            if !is_written(met, to) {
-                self.turn = to;
-                return;
-            }
+        let met = self.ring_for(place.end);
+        self.go_on_ringing(place.end, met);
+    }
+
+    /// One doorbell, for the requests up to this one; what stood where the next group begins.
+    #[inline(always)]
+    fn ring_for(&self, to: u64) -> u64 {
+        // SAFETY: the doorbell is there as long as the queue.
+        store_mmio_relaxed_sys_u32(unsafe { &*self.doorbell }, rules::doorbell(to));
+        // This doorbell, before whoever sees what is stored behind it.
+        fence_acq_rel_gpu();
+        store_relaxed_gpu_u64(&self.words().rung.0, to);
+        exchange_relaxed_gpu_u64(self.of_slot(self.turns, to), turn_at(to))
+    }
+
+    /// All up to `to` has been rung for, and this stood there: rings for what has been written meanwhile, until nothing has.
+    #[inline(always)]
+    fn go_on_ringing(&mut self, mut to: u64, mut met: u64) {
+        while is_written(met, to) {
             to = met >> 1;
             // More that is written meanwhile goes with the same doorbell.
             loop {
@@ -138,8 +152,55 @@ impl Queue {
                 }
                 to = next >> 1;
             }
+            // An acquire of those requests, and a release of them to the card.
             fence_acq_rel_sys();
+            met = self.ring_for(to);
         }
+        self.turn = to;
+    }
+
+    /// As [`post`](Queue::post) and [`wait`](Queue::wait) for each. A thread for itself, on a queue that nobody else uses at the moment, looks for
+    /// the completion while what follows a doorbell is under way.
+    ///
+    /// # Errors
+    /// As theirs.
+    #[inline(always)]
+    pub fn post_and_wait(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
+        let group = Group::of(self);
+        // By the counter or with others there is nothing to gain.
+        if group.lanes > 1 || !self.counter.is_null() {
+            let number = self.post(transfer)?;
+            return self.wait(number);
+        }
+        let words = self.words();
+        // All trips to the cache at once.
+        let first = fetch_add_relaxed_gpu_u64(&words.reserved.0, 1);
+        let known = self.free_below - self.depth as u64;
+        let has_role = compare_exchange_acquire_gpu_u64(&words.ended.0.0, known, known | POLLED) == known;
+        let rung = load_relaxed_gpu_u64(&words.rung.0);
+        let end = first + 1;
+        let is_next = first == self.turn && known == first && end - self.ordered <= self.max_batch as u64;
+        if !has_role || !is_next {
+            if has_role {
+                store_release_gpu_u64(&words.ended.0.0, known);
+            }
+            self.settle(group, end)?;
+            self.fill(Place { first, end, rung }, transfer);
+            return self.wait(first);
+        }
+        self.write(first, transfer);
+        fence_acq_rel_sys();
+        self.ordered = rung;
+        let met = self.ring_for(end);
+        let seen = self.first_look(first);
+        self.go_on_ringing(end, met);
+        if seen {
+            store_release_gpu_u64(&self.words().ended.0.0, end);
+        } else {
+            self.go_on_polling(group, first)?;
+        }
+        self.free_below = end + self.depth as u64;
+        Ok(end)
     }
 }
 

@@ -13,8 +13,8 @@ use super::{Failure, POLLED, Queue};
 use crate::gin::GrowthLimit;
 use crate::ring::Status;
 use cuda_std::memory::{
-    Word, compare_exchange_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64,
-    load_relaxed_gpu_u64, load_relaxed_sys_u64, store_relaxed_gpu_u64, store_release_gpu_u64,
+    Word, compare_exchange_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_acquire_sys_u64, load_relaxed_gpu_u64,
+    load_relaxed_sys_u64, store_relaxed_gpu_u64, store_release_gpu_u64,
 };
 use cuda_std::{thread, warp};
 use efa_queue::{completion, rules};
@@ -164,6 +164,24 @@ impl Queue {
             store_release_gpu_u64(&words.ended.0.0, polled.watermark);
         }
         result.map_err(|_| Failure(group.share(stop)))
+    }
+
+    /// By a thread with the role, on a queue where this request alone is under way: whether it has ended well.
+    #[inline(always)]
+    pub(super) fn first_look(&self, number: u64) -> bool {
+        let first = load_acquire_sys_u64(self.completion(number));
+        let is_there = completion::phase(first) == rules::completion_phase(number, self.completion_entries);
+        let is_good = completion::status(first) == 0 && !completion::is_arrival(first);
+        is_there && is_good && completion::id(first) == number as u16
+    }
+
+    /// By the same, where it had not by then; gives the role back.
+    #[inline(always)]
+    pub(super) fn go_on_polling(&self, group: Group, number: u64) -> Result<(), Failure> {
+        match poll_for(*self, group, number) {
+            0 => Ok(()),
+            stop => Err(Failure(stop)),
+        }
     }
 
     /// Takes completions, each lane one; whether there were some.
@@ -324,6 +342,12 @@ enum Next {
     Poll,
     End,
     Fail,
+}
+
+/// [`Queue::go_on_polling`], out of line and on a copy: a failure or 0.
+#[inline(never)]
+fn poll_for(queue: Queue, group: Group, number: u64) -> u64 {
+    queue.poll(group, number, &|watermark| watermark > number).err().map_or(0, |failure| failure.0)
 }
 
 /// [`Queue::wait`], out of line and on a copy: the watermark, and a failure or 0.

@@ -154,6 +154,7 @@ impl<T: Plain> Sym<T> {
 /// | `count` | when all its transfers are at the target | nothing |
 /// | `own` | after its own completion at the sender | nothing |
 /// | `drain` | after the completion of all that its ring has sent to that PE | these have arrived; it says nothing of other rings |
+/// | `kernel` | path direct alone: as `count`, by the kernel that waits | nothing |
 /// | `sequence` | when it is its turn in the order of its ring's signalled puts to that PE | these have arrived; it says nothing of puts without a signal |
 ///
 /// A program that relies on the last column is wrong by the other rules.
