@@ -18,9 +18,10 @@
 use super::group::Group;
 use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
 use cuda_std::memory::{
-    WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu, fence_acq_rel_sys,
-    fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_relaxed_gpu_u64, store_mmio_relaxed_sys_u32,
-    store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64, store_release_gpu_u64,
+    Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu,
+    fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_relaxed_gpu_u64,
+    store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
+    store_release_gpu_u64,
 };
 use efa_queue::{request, rules};
 
@@ -131,12 +132,15 @@ impl Queue {
     /// One doorbell, for the requests up to this one; what stood where the next group begins.
     #[inline(always)]
     fn ring_for(&self, to: u64) -> u64 {
+        self.bell(to).ring(to)
+    }
+
+    /// What is stored for a doorbell up to this request.
+    #[inline(always)]
+    fn bell(&self, to: u64) -> Bell<'_> {
         // SAFETY: the doorbell is there as long as the queue.
-        store_mmio_relaxed_sys_u32(unsafe { &*self.doorbell }, rules::doorbell(to));
-        // This doorbell, before whoever sees what is stored behind it.
-        fence_acq_rel_gpu();
-        store_relaxed_gpu_u64(&self.words().rung.0, to);
-        exchange_relaxed_gpu_u64(self.of_slot(self.turns, to), turn_at(to))
+        let doorbell = unsafe { &*self.doorbell };
+        Bell { doorbell, rung: &self.words().rung.0, turn: self.of_slot(self.turns, to) }
     }
 
     /// All up to `to` has been rung for, and this stood there: rings for what has been written meanwhile, until nothing has.
@@ -159,8 +163,8 @@ impl Queue {
         self.turn = to;
     }
 
-    /// As [`post`](Queue::post) and [`wait`](Queue::wait) for each. A thread for itself, on a queue that nobody else uses at the moment, looks for
-    /// the completion while what follows a doorbell is under way.
+    /// As [`post`](Queue::post) and [`wait`](Queue::wait) for each. A thread for itself, on a queue that nobody else uses at the moment, asks for
+    /// slot and role at once, and looks in place.
     ///
     /// # Errors
     /// As theirs.
@@ -188,19 +192,41 @@ impl Queue {
             self.fill(Place { first, end, rung }, transfer);
             return self.wait(first);
         }
-        self.write(first, transfer);
+        // Before the fences: behind one, what a thread keeps in local memory has to come from afar.
+        let queue = *self;
+        let (bell, entry) = (queue.bell(end), queue.completion(first));
+        queue.write(first, transfer);
         fence_acq_rel_sys();
+        let met = bell.ring(end);
         self.ordered = rung;
-        let met = self.ring_for(end);
-        let seen = self.first_look(first);
+        // Behind the doorbell's own trips: a look without them comes before the completion, and the next one is a trip later (H200: 5.0 us in all).
         self.go_on_ringing(end, met);
-        if seen {
+        if queue.first_look(entry, first) {
             store_release_gpu_u64(&self.words().ended.0.0, end);
         } else {
             self.go_on_polling(group, first)?;
         }
         self.free_below = end + self.depth as u64;
         Ok(end)
+    }
+}
+
+/// See [`Queue::bell`].
+struct Bell<'a> {
+    doorbell: &'a Doorbell,
+    rung: &'a Word,
+    /// Where the next group begins.
+    turn: &'a Word,
+}
+
+impl Bell<'_> {
+    #[inline(always)]
+    fn ring(&self, to: u64) -> u64 {
+        store_mmio_relaxed_sys_u32(self.doorbell, rules::doorbell(to));
+        // This doorbell, before whoever sees what is stored behind it.
+        fence_acq_rel_gpu();
+        store_relaxed_gpu_u64(self.rung, to);
+        exchange_relaxed_gpu_u64(self.turn, turn_at(to))
     }
 }
 

@@ -168,8 +168,8 @@ impl Queue {
 
     /// By a thread with the role, on a queue where this request alone is under way: whether it has ended well.
     #[inline(always)]
-    pub(super) fn first_look(&self, number: u64) -> bool {
-        let first = load_acquire_sys_u64(self.completion(number));
+    pub(super) fn first_look(&self, entry: &Word, number: u64) -> bool {
+        let first = load_acquire_sys_u64(entry);
         let is_there = completion::phase(first) == rules::completion_phase(number, self.completion_entries);
         let is_good = completion::status(first) == 0 && !completion::is_arrival(first);
         is_there && is_good && completion::id(first) == number as u16
@@ -283,7 +283,7 @@ impl Queue {
     }
 
     #[inline(always)]
-    fn completion(&self, number: u64) -> &Word {
+    pub(super) fn completion(&self, number: u64) -> &Word {
         let index = rules::slot(number, self.completion_entries) * self.completion_words;
         // SAFETY: the queue has so many entries of so many words.
         unsafe { &*self.completions.add(index as usize) }
