@@ -65,7 +65,6 @@ pub(crate) struct Side<'a> {
     random: u64,
     /// What was wrong, and so the queue is served no more.
     wrong: &'a OnceLock<String>,
-    variant: u32,
 }
 
 impl<'a> Side<'a> {
@@ -75,11 +74,10 @@ impl<'a> Side<'a> {
         faults: &'a Faults,
         regions: Option<&'a Regions>,
     ) -> Side<'a> {
-        let variant = std::env::var("CARD").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         let begun = queue.options().counter;
         let random = if let Order::Any(seed, _) = order { seed } else { 0 };
         let held = Vec::new();
-        Side { queue, order, faults, regions, seen: begun, written: begun, good: begun, held, random, wrong, variant }
+        Side { queue, order, faults, regions, seen: begun, written: begun, good: begun, held, random, wrong }
     }
 
     /// Looks at the doorbell; whether there was something to do.
@@ -123,9 +121,7 @@ impl<'a> Side<'a> {
         }
         self.seen = to;
         self.count();
-        if self.variant & 2 == 0 {
-            self.check_batch();
-        }
+        self.check_batch();
     }
 
     /// Refuses requests that are written further ahead of the doorbell than a batch.
@@ -226,18 +222,6 @@ impl<'a> Side<'a> {
         let phase = rules::completion_phase(self.written, options.completions);
         let words = Sent { id: number & 0xffff, status, operation, pair: 7 }.words(phase);
         let entry = self.queue.completion(self.written);
-        if self.variant & 1 != 0 {
-            // SAFETY: aligned.
-            unsafe {
-                std::arch::x86_64::_mm_stream_si128(
-                    entry.as_ptr() as *mut _,
-                    std::arch::x86_64::_mm_set_epi64x(words[1] as i64, words[0] as i64),
-                );
-            }
-            self.written += 1;
-            self.good += u64::from(status == 0);
-            return;
-        }
         store_release_host_u64(&entry[1], words[1]);
         // Release: whoever acquires it sees the bytes of a read.
         store_release_host_u64(&entry[0], words[0]);
@@ -248,10 +232,6 @@ impl<'a> Side<'a> {
     /// What has ended well, where somebody counts. Release: as for a completion.
     #[inline]
     fn count(&self) {
-        if self.variant & 1 != 0 {
-            // SAFETY: x86.
-            unsafe { std::arch::x86_64::_mm_sfence() };
-        }
         store_release_host_u64(self.queue.counter(), self.good & rules::COUNTER_MASK);
     }
 

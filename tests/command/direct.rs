@@ -57,7 +57,11 @@ fn options_that_no_card_has_are_one_line() {
     }
     let line = "shmem -d emulated --np 2 --path rails -p tcp --rule kernel --cases p-latency";
     let done = run(ginlab(line)).expect(2);
-    assert!(done.complaint().contains("rule kernel: kernels read a card's queues by path direct alone"), "{}", done.stderr);
+    assert!(
+        done.complaint().contains("rule kernel: kernels read a card's queues by path direct alone"),
+        "{}",
+        done.stderr
+    );
     for (options, text) in [
         ("-p tcp", "path direct: provider tcp: kernels drive cards of efa-verbs"),
         ("-p efa-verbs/soft:fast --rule drain", "rule count or kernel, and one rail"),

@@ -1,7 +1,7 @@
 //! Waits on memory: for a signal's two planes to reach a sum. Every wait is bounded.
 
-use super::arrivals::{self, Arrivals};
 use super::World;
+use super::arrivals::{self, Arrivals};
 use super::report::{Call, Failure, NO_PE};
 use crate::ring::Status;
 use cuda_std::call::by_address;
