@@ -268,18 +268,21 @@ impl Queue {
     #[inline(never)]
     fn why_late(&self, watermark: u64) -> Failure {
         let under_way = load_relaxed_gpu_u64(&self.words().reserved.0).wrapping_sub(watermark);
-        let mut index = 0;
+        let (mut index, mut oldest) = (0, u64::MAX);
         while index < self.completion_entries as u64 {
             let entry = load_relaxed_sys_u64(self.completion(index));
             let offset = completion::id(entry).wrapping_sub(watermark as u16) as u64;
             let number = watermark + offset;
             // An entry is not zero: it says which queue it is of.
             if entry != 0 && offset < under_way && load_relaxed_gpu_u64(self.of_slot(self.done, number)) != number + 1 {
-                return Failure::of(Failure::OVERRUN, number);
+                oldest = oldest.min(offset);
             }
             index += 1;
         }
-        Failure::of(Failure::DEADLINE, watermark)
+        match oldest {
+            u64::MAX => Failure::of(Failure::DEADLINE, watermark),
+            offset => Failure::of(Failure::OVERRUN, watermark + offset),
+        }
     }
 
     #[inline(always)]

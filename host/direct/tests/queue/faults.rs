@@ -75,7 +75,8 @@ fn an_overrun_of_the_completion_queue_is_named() {
     let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
     let ran = run(&Case { options, ..one_queue() }, with(Faults { overrun: Some(20), ..Faults::default() }));
     let failure = ended(&ran, Status::FABRIC);
-    assert_eq!((failure.code(), failure.number()), (Failure::OVERRUN, 20), "{failure}");
+    // The oldest whose completion is found: those before it may be written over by then.
+    assert!(failure.code() == Failure::OVERRUN && failure.number() >= 20, "{failure}");
 }
 
 #[test]
