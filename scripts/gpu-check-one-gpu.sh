@@ -51,7 +51,8 @@ run() {
 
 # shellcheck source=scripts/gpu-check-nvshmem.sh
 source scripts/gpu-check-nvshmem.sh
-if wanted calls && [ $device = gpu ]; then
+set_=() add_=()
+if { wanted calls || wanted spread; } && [ $device = gpu ]; then
     # Both at once; the driver compiles the kernels meanwhile, which it does once for a machine.
     compile_nvshmem "$TMPDIR/nvshmem-set" "$OUT/nvcc-set.txt" &
     compile_nvshmem "$TMPDIR/nvshmem-add" "$OUT/nvcc-add.txt" -DSIGNALS_ADD &
@@ -60,11 +61,12 @@ if wanted calls || wanted spread; then
     run 60 compile shmem --np 2 --mps off -t 20 -n 1 -w 0 -r 1 -b 8 -e 8 --block $blocks --cases put-latency,message-ping-pong
 fi
 wait
-if wanted calls; then
-    set_=() add_=()
+if wanted calls || wanted spread; then
     export NVSHMEM_PERCENTAGE=50
     if [ -x "$TMPDIR/nvshmem-set" ]; then set_=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem-set" "$OUT/nvshmem-set.txt")"); else note "no NVSHMEM: $(tail -1 "$OUT/nvcc-set.txt" 2>/dev/null)"; fi
     if [ -x "$TMPDIR/nvshmem-add" ]; then add_=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem-add" "$OUT/nvshmem-add.txt")"); fi
+fi
+if wanted calls; then
     calls=(shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 5)
     most=2M
     [ $device = gpu ] || most=4K
@@ -83,10 +85,10 @@ if wanted calls; then
     [ $device = emulated ] || run 60 calls-8m "${calls[@]}" --scope thread,warp,block --block $blocks -b 8M -e 8M --volume 64M --cases put-latency,get-latency,put-signal-ping-pong "${add_[@]}"
 fi
 if wanted spread; then
-    # The same again, by new processes each time: where blocks and memory lie is the driver's choice.
-    for round in 1 2 3 4 5 6 7 8 9 10; do
-        run 20 "spread-$round" shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 3 --scope block --block 256 -b 8 -e 8 \
-            --cases signal-ping-pong,message-ping-pong,barrier-all,all-to-all,put-signal-ping-pong
+    # The same again, by new processes each time, NVSHMEM's too: where blocks and memory lie is the driver's choice.
+    for round in 1 2 3 4 5 6 7 8; do
+        run 20 "spread-$round" shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 3 --scope block --block 256,1024 -b 8 -e 8 \
+            --cases signal-ping-pong,atomic-latency,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all "${add_[@]}"
     done
 fi
 if wanted collectives; then

@@ -146,9 +146,10 @@ pub struct Args {
     /// Bytes that one launch may move; fewer turns above it
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size::parse)]
     pub volume: u64,
-    /// Up to this many bytes all-to-all goes by messages, and message-ping-pong is measured
-    #[arg(long, default_value = "32K", value_name = "SIZE", value_parser = size::parse)]
-    pub message_limit: u64,
+    /// Up to this many bytes all-to-all goes by messages, and message-ping-pong is measured (default: 32K; of an all-to-all by one thread of a
+    /// GPU through mapped memory 32)
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub message_limit: Option<u64>,
     /// How PEs are reached: auto, nvlink, rails, direct (the kernel drives the card: -p efa-verbs, efa-verbs/soft:p5)
     #[arg(long, default_value_t = Path::Auto, value_name = "PATH")]
     pub path: Path,
@@ -163,6 +164,13 @@ pub struct Args {
     pub per_node: bool,
     #[command(flatten)]
     pub world: WorldArgs,
+}
+
+impl Args {
+    /// Bytes.
+    pub fn longest_message(&self) -> u64 {
+        self.message_limit.unwrap_or(32 << 10)
+    }
 }
 
 /// One row.
@@ -193,7 +201,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             Case::BarrierAll => vec![0],
             Case::SignalOrder => vec![ORDER_BYTES],
             Case::DataOrder => vec![DATA_BYTES],
-            Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.message_limit).collect(),
+            Case::MessagePingPong => sizes.iter().copied().filter(|bytes| *bytes <= args.longest_message()).collect(),
             _ => sizes.clone(),
         };
         let grids = if case.has_grid() { &swept[..] } else { &[1] };
@@ -210,7 +218,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
             let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
             let iterations = if case.only_checks() { args.iterations } else { most };
             let warmup = args.warmup.min(iterations);
-            Tuple { case, scope, bytes, grid, block, iterations, warmup, by_messages: bytes <= args.message_limit }
+            Tuple { case, scope, bytes, grid, block, iterations, warmup, by_messages: bytes <= args.longest_message() }
         }));
     }
     Ok(each_once(tuples))

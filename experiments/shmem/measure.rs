@@ -14,7 +14,7 @@ use crate::values::name;
 use crate::world::{self, Scope};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
-use ginlab::cuda::{Buffer, Place};
+use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::gin::{Inbox, Program, Signal, Sym, World};
 use ginlab::measure::pattern;
 use ginlab::report::{Row, Status, each_once};
@@ -90,8 +90,8 @@ impl Shmem {
             word: world.alloc(ranks, 1)?,
             signal: world.signals(ranks, 2)?,
             exchanged: world.signals(ranks, world.n_pes())?,
-            pairs: Mail { inbox: world.inbox(ranks, args.message_limit)?, rounds: 0 },
-            all: Mail { inbox: world.inbox(ranks, args.message_limit)?, rounds: 0 },
+            pairs: Mail { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
+            all: Mail { inbox: world.inbox(ranks, args.longest_message())?, rounds: 0 },
             data: Data::open(tuples, &mut world, ranks)?,
             puts: 0,
             args: args.clone(),
@@ -320,10 +320,23 @@ impl Shmem {
     }
 }
 
+/// Above it one thread's all-to-all is faster by puts: it stores 8 bytes of a message for each 4 of the block, one after the other, where a put copies
+/// 16 at a time (4 KiB 90 us by messages where NVSHMEM takes 50; put with signal of 64 B 116 percent of NVSHMEM's speed, a message 67: one H200,
+/// data/2026-11-25-h200-one-gpu).
+const THREADS_MESSAGE: u64 = 32;
+
 /// Refuses grids that are not on the GPU at once, with those of the PEs that share it, or makes them as small as they must be where nobody has
 /// named them. The same on every rank.
 pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Bootstrap) -> Result<(), Failure> {
     let device = world.device();
+    let mapped = (0..world.n_pes()).all(|pe| world.is_mapped(pe));
+    if args.message_limit.is_none()
+        && ranks.all_gather_values(&(mapped && !matches!(device, Device::Emulated)), "paths")?.iter().all(|all| *all)
+    {
+        for tuple in tuples.iter_mut().filter(|tuple| tuple.scope == Scope::Thread) {
+            tuple.by_messages &= tuple.bytes <= THREADS_MESSAGE;
+        }
+    }
     let most = |tuple: &Tuple| match tuple.case {
         Case::SignalOrder => device.resident_blocks(&order::kernel(tuple), tuple.block),
         Case::DataOrder => device.resident_blocks(&data::kernel(tuple), tuple.block),

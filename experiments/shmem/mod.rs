@@ -71,7 +71,7 @@ impl Experiment for Shmem {
 
     async fn open(args: &Args, tuples: &mut Vec<Tuple>, ranks: &mut Bootstrap) -> Result<(Shmem, Header), Failure> {
         let pes = ranks.size() as u64;
-        let heap_bytes = Shmem::heap_bytes(tuples, pes, args.message_limit);
+        let heap_bytes = Shmem::heap_bytes(tuples, pes, args.longest_message());
         let world = World::open(ranks, &args.world.options(args.path, heap_bytes)?)?;
         measure::fit(args, tuples, &world, ranks)?;
         let mut header = world::header(&world, ranks);

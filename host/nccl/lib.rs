@@ -8,7 +8,7 @@ mod library;
 
 pub use library::VARIABLE;
 
-use ginlab_bootstrap::{Bootstrap, BootstrapError};
+use ginlab_bootstrap::{Bootstrap, BootstrapError, process_env};
 use ginlab_cuda::{Device, DeviceError, Stream};
 use library::{Comm, Functions, UniqueId};
 use std::ffi::{c_int, c_void};
@@ -124,6 +124,13 @@ fn bounded<T: 'static>(
     }
 }
 
+/// Two ranks of one GPU that NCCL takes for ranks of one node: by their GPU's address and their `NCCL_HOSTID`.
+fn on_one_gpu(places: &[&(Option<String>, Option<String>)]) -> Option<(usize, usize)> {
+    (0..places.len()).find_map(|second| {
+        places[..second].iter().position(|first| first == &places[second]).map(|first| (first, second))
+    })
+}
+
 impl Communicator {
     /// Loads NCCL and joins all ranks. Collective: when it is missing on one rank, every rank gets that as its answer.
     ///
@@ -145,18 +152,20 @@ impl Communicator {
             }
             Ok(functions)
         });
-        let mine = (made.as_ref().err().cloned(), device.pci_address(), id.0.map(|byte| byte as u8).to_vec());
+        // What NCCL takes for a node, where it is told.
+        let node = process_env("NCCL_HOSTID");
+        let mine = (made.as_ref().err().cloned(), (device.pci_address(), node), id.0.map(|byte| byte as u8).to_vec());
         let all = ranks.all_gather_values(&mine, "NCCL")?;
         if let Some(why) = all.iter().find_map(|(why, ..)| why.clone()) {
             return Err(NcclError::Missing(why));
         }
-        for (rank, (_, gpu, _)) in all.iter().enumerate() {
-            if let Some(other) = all[..rank].iter().position(|(_, other, _)| other == gpu && ranks.same_host()) {
-                let gpu = gpu.as_deref().unwrap_or("?");
-                return Err(NcclError::Missing(format!(
-                    "NCCL wants a GPU for each rank: {other} and {rank} have {gpu}"
-                )));
-            }
+        let places: Vec<_> = all.iter().map(|(_, place, _)| place).collect();
+        if let Some((first, second)) = on_one_gpu(&places).filter(|_| ranks.same_host()) {
+            let gpu = places[first].0.as_deref().unwrap_or("?");
+            return Err(NcclError::Missing(format!(
+                "NCCL wants a GPU for each rank of a node: {first} and {second} have {gpu}; it takes them for two nodes where each has an \
+                 NCCL_HOSTID of its own"
+            )));
         }
         for (byte, sent) in id.0.iter_mut().zip(&all[0].2) {
             *byte = *sent as _;
@@ -365,5 +374,21 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // Only after another error, which is the one to be told.
         let _ = self.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::on_one_gpu;
+
+    #[test]
+    fn ranks_of_one_gpu_are_refused_unless_they_are_nodes() {
+        let place = |gpu: &str, node: Option<&str>| (Some(gpu.to_owned()), node.map(str::to_owned));
+        let (a, b) = (place("0000:01", None), place("0000:02", None));
+        let (x, y) = (place("0000:01", Some("x")), place("0000:01", Some("y")));
+        assert_eq!(on_one_gpu(&[&a, &b]), None);
+        assert_eq!(on_one_gpu(&[&a, &b, &a]), Some((0, 2)));
+        assert_eq!(on_one_gpu(&[&x, &y]), None);
+        assert_eq!(on_one_gpu(&[&y, &x, &y]), Some((0, 2)));
     }
 }

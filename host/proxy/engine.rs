@@ -4,24 +4,28 @@
 //! so that both sides of a comparison post through the same code.
 
 mod ending;
+mod error;
+mod route;
 mod signalled;
 #[cfg(test)]
 mod tests;
 
 pub(super) use ending::DRAIN;
+pub use error::EngineError;
+use route::{Peers, Queued, Region, Route};
 pub use signalled::SignalRule;
 use signalled::{Signals, VALUES, Values};
 
 use super::stage::Stage;
 use super::trace::Watch;
 use super::tracker::Tracker;
-use ginlab_cuda::{DeviceError, Flush};
+use ginlab_cuda::Flush;
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::libfabric::BareLoop;
 use ginlab_fabric::{Access, Completion, FabricError, Post, Rail, RemoteRegion, Transfer};
 use ginlab_rails::strategy::{Scheduler, Strategy};
 use ginlab_rails::{self as rails, Counters, Lane, StallClock};
-use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
+use kernels::command::{Command, Opcode};
 use std::time::Duration;
 
 /// Pieces that may wait for a full provider before the engine takes no more commands.
@@ -29,87 +33,8 @@ const MOST_QUEUED: usize = 1024;
 /// Rails beyond those in use are polled once in so many polls.
 const IDLE_RAIL_POLLS: u32 = 64;
 
-/// Why the engine stopped.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EngineError {
-    /// The fabric's.
-    #[error("{0}")]
-    Fabric(#[from] FabricError),
-    /// A command names something that is not there; nothing of it was posted.
-    #[error("command refused: {0}")]
-    Refused(String),
-    /// Nothing moved for too long.
-    #[error("no progress for {waited:?}: {state}")]
-    Stalled {
-        /// How long.
-        waited: Duration,
-        /// What was outstanding where.
-        state: String,
-    },
-    /// Staging copies failed.
-    #[error("staging through pinned host memory: {0}")]
-    Staging(#[from] DeviceError),
-    /// What cards have written into GPU memory could not be flushed, so nothing may be told of it.
-    #[error("ordering the cards' writes into GPU memory: {0}")]
-    Flush(DeviceError),
-}
-
 /// An engine with what the peers need to know of its regions, by region and rail.
 pub type Opened<R> = (Engine<R>, Vec<Vec<RemoteRegion>>);
-
-/// One registered stretch of local memory, on every rail.
-struct Region<R: Rail> {
-    bytes: u64,
-    on_rail: Vec<R::Region>,
-    /// Where the kernel's bytes are, when the rails read a staging copy.
-    staged_from: Option<Stage>,
-}
-
-/// A piece on its way to a rail: small, since each put is copied through here.
-#[derive(Clone, Copy)]
-struct Queued {
-    ticket: u64,
-    local_offset: u64,
-    remote_offset: u64,
-    bytes: u64,
-    /// The peer's region, as its first entry in [`Peers`].
-    remote: u32,
-    peer: u16,
-    local_region: u16,
-    immediate: Option<u32>,
-    read: bool,
-}
-
-impl rails::Piece for Queued {
-    #[inline(always)]
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-/// Where a command that has been checked leads: our region, and the peer's as its first entry in [`Peers`].
-#[derive(Clone, Copy)]
-struct Route {
-    local: usize,
-    remote: usize,
-}
-
-/// What the peers have registered, by peer, region and rail in one flat table.
-#[derive(Default)]
-struct Peers {
-    table: Vec<RemoteRegion>,
-    peers: usize,
-    regions: usize,
-    rails: usize,
-}
-
-impl Peers {
-    /// The first of the entries of a peer's region, one for each rail; `None` where there is no such region.
-    #[inline]
-    fn first_entry(&self, peer: usize, region: usize) -> Option<usize> {
-        (peer < self.peers && region < self.regions).then_some((peer * self.regions + region) * self.rails)
-    }
-}
 
 /// See the module.
 pub struct Engine<R: Rail> {
@@ -282,39 +207,6 @@ impl<R: Rail> Engine<R> {
         }
         self.place(ticket, route, command);
         Ok(ticket)
-    }
-
-    /// The number of the local region, when the command's regions, ranges and peer exist.
-    #[inline]
-    fn check(&self, command: &Command) -> Result<Route, EngineError> {
-        let (local, local_offset, remote, remote_offset) = match command.opcode {
-            Opcode::Get => {
-                (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
-            }
-            // Its bytes stand in the command.
-            Opcode::PutValue => (0, 0, command.destination_region, command.destination_offset),
-            _ => (command.source_region, command.source_offset, command.destination_region, command.destination_offset),
-        };
-        let inside = |offset: u64, bytes: u64| offset.checked_add(command.bytes).is_some_and(|end| end <= bytes);
-        let local_fits = self.regions.get(local as usize).is_some_and(|region| inside(local_offset, region.bytes));
-        let entry = self.peers.first_entry(command.peer as usize, remote as usize);
-        let remote_region = entry.and_then(|entry| self.peers.table.get(entry));
-        let remote_fits = remote_region.is_some_and(|region| inside(remote_offset, region.bytes));
-        // Bytes that are read into the staging copy would never reach the device.
-        let read_into_copy = command.opcode == Opcode::Get
-            && self.stages
-            && self.regions.get(local as usize).is_some_and(|region| region.staged_from.is_some());
-        if let (Some(remote), true) = (entry, local_fits && remote_fits && self.signal_fits(command) && !read_into_copy)
-        {
-            return Ok(Route { local: local as usize, remote });
-        }
-        Err(EngineError::Refused(format!(
-            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, add at most \
-             {MOST_ADDED} and go to ranks that there is an account with; a get into a staged region is not possible",
-            self.regions.len(),
-            self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
-            self.peers.peers
-        )))
     }
 
     /// Posts what is queued, as far as the providers take it.

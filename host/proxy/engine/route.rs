@@ -1,0 +1,95 @@
+//! Where commands lead: our regions and the peers', and whether what a command names is there.
+
+use super::{Engine, EngineError, Stage};
+use ginlab_fabric::{Rail, RemoteRegion};
+use ginlab_rails as rails;
+use kernels::command::{Command, MOST_ADDED, Opcode, SIGNALS};
+
+/// One registered stretch of local memory, on every rail.
+pub(super) struct Region<R: Rail> {
+    pub(super) bytes: u64,
+    pub(super) on_rail: Vec<R::Region>,
+    /// Where the kernel's bytes are, when the rails read a staging copy.
+    pub(super) staged_from: Option<Stage>,
+}
+
+/// A piece on its way to a rail: small, since each put is copied through here.
+#[derive(Clone, Copy)]
+pub(super) struct Queued {
+    pub(super) ticket: u64,
+    pub(super) local_offset: u64,
+    pub(super) remote_offset: u64,
+    pub(super) bytes: u64,
+    /// The peer's region, as its first entry in [`Peers`].
+    pub(super) remote: u32,
+    pub(super) peer: u16,
+    pub(super) local_region: u16,
+    pub(super) immediate: Option<u32>,
+    pub(super) read: bool,
+}
+
+impl rails::Piece for Queued {
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Where a command that has been checked leads: our region, and the peer's as its first entry in [`Peers`].
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub(super) local: usize,
+    pub(super) remote: usize,
+}
+
+/// What the peers have registered, by peer, region and rail in one flat table.
+#[derive(Default)]
+pub(super) struct Peers {
+    pub(super) table: Vec<RemoteRegion>,
+    pub(super) peers: usize,
+    pub(super) regions: usize,
+    pub(super) rails: usize,
+}
+
+impl Peers {
+    /// The first of the entries of a peer's region, one for each rail; `None` where there is no such region.
+    #[inline]
+    pub(super) fn first_entry(&self, peer: usize, region: usize) -> Option<usize> {
+        (peer < self.peers && region < self.regions).then_some((peer * self.regions + region) * self.rails)
+    }
+}
+
+impl<R: Rail> Engine<R> {
+    /// The number of the local region, when the command's regions, ranges and peer exist.
+    #[inline]
+    pub(super) fn check(&self, command: &Command) -> Result<Route, EngineError> {
+        let (local, local_offset, remote, remote_offset) = match command.opcode {
+            Opcode::Get => {
+                (command.destination_region, command.destination_offset, command.source_region, command.source_offset)
+            }
+            // Its bytes stand in the command.
+            Opcode::PutValue => (0, 0, command.destination_region, command.destination_offset),
+            _ => (command.source_region, command.source_offset, command.destination_region, command.destination_offset),
+        };
+        let inside = |offset: u64, bytes: u64| offset.checked_add(command.bytes).is_some_and(|end| end <= bytes);
+        let local_fits = self.regions.get(local as usize).is_some_and(|region| inside(local_offset, region.bytes));
+        let entry = self.peers.first_entry(command.peer as usize, remote as usize);
+        let remote_region = entry.and_then(|entry| self.peers.table.get(entry));
+        let remote_fits = remote_region.is_some_and(|region| inside(remote_offset, region.bytes));
+        // Bytes that are read into the staging copy would never reach the device.
+        let read_into_copy = command.opcode == Opcode::Get
+            && self.stages
+            && self.regions.get(local as usize).is_some_and(|region| region.staged_from.is_some());
+        if let (Some(remote), true) = (entry, local_fits && remote_fits && self.signal_fits(command) && !read_into_copy)
+        {
+            return Ok(Route { local: local as usize, remote });
+        }
+        Err(EngineError::Refused(format!(
+            "{command:?}: this rank has {} regions of {:?} bytes and {} peers; signals are below {SIGNALS}, add at most \
+             {MOST_ADDED} and go to ranks that there is an account with; a get into a staged region is not possible",
+            self.regions.len(),
+            self.regions.iter().map(|region| region.bytes).collect::<Vec<_>>(),
+            self.peers.peers
+        )))
+    }
+}
