@@ -35,7 +35,7 @@ pub const IMBALANCE: Column = Column::measured(
 );
 /// How rails keep the order of a put and its signal.
 pub const RULE: Column =
-    Column::chosen("rule", "", "How a put and its signal are kept in order on rails: count, own, drain, sequence");
+    Column::chosen("rule", "", "How a put and its signal are kept in order on rails: count, own, drain, sequence, kernel");
 /// Proxy threads.
 pub const PROXIES: Column = Column::chosen("proxies", "", "Proxy threads of a rank, where rails are used");
 /// What of an operation crosses the wires, as nccl-tests counts.

@@ -10,10 +10,9 @@ use crate::values::{Pin, fault, seconds};
 use clap::ValueEnum;
 use ginlab::bootstrap::{self, Bootstrap};
 use ginlab::cuda::{self, Buffer, Choice, DeviceError};
-use ginlab::gin::{Fabric, GinError, Options, Path, World};
+use ginlab::gin::{Fabric, GinError, Options, Path, Rule, World};
 use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
-use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
 use ginlab::report::{Header, Key, Row};
 use ginlab::signals;
@@ -49,8 +48,9 @@ pub struct WorldArgs {
     /// How puts are laid over rails: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub strategy: Strategy,
-    /// How a put and its signal are kept in order on rails: count, own, drain, sequence
-    #[arg(long, default_value_t = Rule::Count, value_name = "RULE")]
+    /// How a put and its signal are kept in order on rails: count, own, drain, sequence; by path direct: count (a CPU thread reads what arrives)
+    /// or kernel (the kernel that waits does)
+    #[arg(long, default_value_t = Rule::default(), value_name = "RULE")]
     pub rule: Rule,
     /// Pin proxy threads: auto (one core each, near the GPU or the cards, where there are enough), off, or a list by rank and thread
     #[arg(long, value_name = "WHICH", default_value = "auto", num_args = 0..=1, default_missing_value = "auto")]

@@ -13,55 +13,89 @@ source scripts/gpu-check-program.sh
 if [ "${gpus:-0}" -ge 1 ]; then device=gpu; else device=emulated; note "no GPU: the emulated device"; fi
 
 if [ "$device" = gpu ]; then
-    grids=1,8,32,132 wide=132 long=() repeats=(--repeats 20)
+    grids=1,8,32,132 wide=132 long=(-n 1000) repeats=(--repeats 10) threads=8
 else
-    grids=1,2 wide=4 long=(-n 20) repeats=(--repeats 2)
+    grids=1,2 wide=4 long=(-n 20) repeats=(--repeats 2) threads=1
 fi
 
 if wanted latency; then
-    run 60 latency --mode quiet --grid 1 --block 1,8,32 --case direct,counter,ring "${long[@]}" "${repeats[@]}"
-    run 60 latency-grid --mode quiet --grid "$grids" --block 1 --case direct,ring "${long[@]}" "${repeats[@]}"
+    # Put and wait, beside the two trips of a flag and its answer.
+    run 60 latency --mode quiet --grid 1 --block 1,8,32 --case direct,counter,ring "${long[@]}" --repeats 20
+    run 60 latency-grid --mode quiet --grid "$grids" --block 1,32 --case direct,ring "${long[@]}" "${repeats[@]}"
 fi
 if wanted rate; then
-    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --case direct,ring "${long[@]}" "${repeats[@]}"
+    # 1, 8 and 32 requests behind a doorbell, one queue; the lanes of a warp share one.
+    run 60 rate --mode nbi --grid "$grids" --block 1,8,32 --case direct,ring -n 500 "${repeats[@]}"
+    run 30 rate-counter --mode nbi --grid 1 --block 1,8,32 --case direct,counter "${long[@]}" "${repeats[@]}"
     # What a card's own limit of requests that are not rung for takes.
-    run 30 rate-batch --mode nbi --grid 1,8 --block 1,8,32 --max-batch 16 --case direct "${long[@]}" "${repeats[@]}"
+    run 30 rate-batch --mode nbi --grid 1,8 --block 32 --max-batch 32 --case direct "${long[@]}" "${repeats[@]}"
 fi
-if wanted queues && [ "$device" = gpu ]; then
-    for threads in 1 2 4; do
-        run 45 "queues-$threads" --mode nbi --grid 8,32 --block 32 --queues 8 --threads $threads --case direct,counter,ring "${repeats[@]}"
-    done
-    run 30 queues-each --mode nbi,quiet --grid 8 --block 1,32 --queues 8 --threads 4 --case direct,counter "${repeats[@]}"
+if wanted queues; then
+    run 45 queues --mode nbi --grid 8 --block 1,8,32 --queues 1,2,4,8 --threads $threads --case direct,counter,ring "${long[@]}" "${repeats[@]}"
+    run 30 queues-wide --mode nbi --grid 32,128 --block 32 --queues 8 --threads $threads --case direct,ring -n 500 "${repeats[@]}"
+    run 30 queues-quiet --mode quiet --grid 8 --block 1,32 --queues 8 --threads $threads --case direct,counter "${long[@]}" "${repeats[@]}"
 fi
 
-# ends NAME CODE TEXT arguments: a run that must end with this code and these words, in time.
+# ends NAME CODE TEXT arguments: a run that must end with this code and these words, in time. A row of faults.csv: what, blocks, exit code,
+# seconds, and the last line.
 ends() {
-    local name=$1 code=$2 words=$3 text got
+    local name=$1 code=$2 words=$3 text got began
     shift 3
-    text=$(timeout -k 5 30 "$ginlab" direct -d "$device" --no-header --mode nbi -n 40 --repeats 1 "$@" 2>&1 >/dev/null)
-    got=$?
-    echo "$name: $got: $text" >>"$OUT/faults.txt"
+    began=${EPOCHREALTIME/./}
+    text=$(timeout -k 5 30 "$ginlab" direct -d "$device" --no-header --mode nbi -n 40 --repeats 1 --block 32 "$@" 2>&1 >/dev/null | tail -1)
+    got=${PIPESTATUS[0]}
+    row "$name" "$got" "$began" "$text"
     [[ $got == "$code" && $text == *"$words"* ]] && return
-    note "$name: code $got instead of $code, or not \"$words\": $text"
+    note "$name of $grid blocks: code $got instead of $code, or not \"$words\": $text"
+    status=1
+}
+row() { printf '%s,%s,%s,%d.%02d,"%s"\n' "$1" "$grid" "$2" $(((${EPOCHREALTIME/./} - $3) / 1000000)) $(((${EPOCHREALTIME/./} - $3) / 10000 % 100)) "${4//\"/}" >>"$OUT/faults.csv"; }
+
+# killed: of two PEs that put to each other one is killed; the other one ends by name.
+killed() {
+    local began text=$OUT/killed.txt job last below got line
+    timeout -k 5 40 "$ginlab" shmem --path direct -p efa-verbs/soft:fast -d "$device" --np 2 --cases put-signal-ping-pong -b 8 -e 8 -n 200000 -r 99 -t 5 \
+        --grid "$grid" --no-header --csv - >"$text" 2>&1 &
+    job=$!
+    sleep 6
+    last=$(pgrep -P "$(pgrep -P $job | head -1)" | tail -1)
+    below=$(pgrep -P "$last" | tail -1)
+    began=${EPOCHREALTIME/./}
+    kill -KILL "${below:-$last}" 2>/dev/null
+    wait $job
+    got=$?
+    line=$(grep -a ginlab: "$text" | tail -1)
+    row killed-peer $got "$began" "$line"
+    [[ $got == 1 && $line == *"rank 1"* ]] && return
+    note "killed-peer of $grid blocks: code $got: $line"
     status=1
 }
 if wanted faults; then
     start=$SECONDS
+    echo 'fault,blocks,exit,seconds,line' >"$OUT/faults.csv"
     for grid in 1 $wide; do
-        blocks="$grid of $grid blocks"
+        of=(--case direct --grid "$grid") each=(--grid "$grid" --queues "$grid")
         for fault in flushed:1 queue-pair-error:2 unsupported-operation:3 bad-address-handle:4 bad-local-key:5 bad-length:6 bad-remote-address:7 \
             remote-aborted:8 bad-remote-queue-pair:9 receiver-not-ready:10 remote-bad-length:11 remote-bad-status:12 unresponsive:13 \
             unknown-peer:14 unreachable:15 feature-mismatch:18; do
             name=${fault%:*} code=${fault#*:}
-            ends "$name-$grid" 1 "$blocks): fabric error: queue 0: request 30: $name ($code)" --case direct --grid "$grid" --block 32 --fault "$name@30"
+            ends "$name" 1 "of $grid blocks): fabric error: queue 0: request 30: $name ($code)" "${of[@]}" --fault "$name@30"
         done
-        ends "lost-$grid" 124 "request 30 and those behind it have not ended" --case direct --grid "$grid" --block 32 --fault lose@30 --timeout 1
-        ends "dead-$grid" 124 "request 30 and those behind it have not ended" --case direct --grid "$grid" --block 32 --fault dead@30 --timeout 1
-        ends "twice-$grid" 1 "which was not under way" --case direct --grid "$grid" --block 32 --fault twice@30
-        ends "counter-$grid" 1 "request 30: flushed (1)" --case counter --grid "$grid" --queues "$grid" --block 32 --fault flushed@30 --timeout 5
-        ends "vendor-$grid" 124 "nothing says why" --case vendor --grid "$grid" --queues "$grid" --block 32 --fault flushed@30 --timeout 1
+        ends completion-lost 124 'request 30 and those behind it have not ended' "${of[@]}" --fault lose@30 --timeout 1
+        ends card-dead 124 'request 30 and those behind it have not ended' "${of[@]}" --fault dead@30 --timeout 1
+        ends completion-twice 1 'which was not under way' "${of[@]}" --fault twice@30
+        ends overrun 1 'the completion queue was overrun: request 30' "${of[@]}" --fault overrun@30 --timeout 1
+        ends doorbell-back 1 'Back(' "${of[@]}" --fault back@30
+        ends batch-too-large 1 'is written, and the doorbell says' "${of[@]}" -n 4000 --fault batch@8
+        ends counter-failed 1 'request 30: flushed (1)' --case counter "${each[@]}" --fault flushed@30 --timeout 5
+        ends vendor 124 'nothing says why' --case vendor "${each[@]}" --fault flushed@30 --timeout 1
+        # Not faults: ids go round at 2^16, counters at 2^31.
+        ends ids-go-round 0 '' "${of[@]}" --begun 65000
+        ends counter-goes-round 0 '' --case direct,counter "${each[@]}" --begun $((2147483648 - 100))
+        ends counter-failed-there 1 "request 2147483660: unreachable (15)" --case counter "${each[@]}" --begun $((2147483648 - 10)) --fault unreachable@2147483660 --timeout 5
+        killed
     done
-    note "faults: $((SECONDS - start)) s, $(wc -l <"$OUT/faults.txt") ends"
+    note "faults: $((SECONDS - start)) s, $(($(wc -l <"$OUT/faults.csv") - 1)) ends"
 fi
 
 # over NAME LIMIT PROGRAM arguments: a program of two PEs.

@@ -73,6 +73,9 @@ pub struct Args {
     /// Requests that a card takes before it is rung
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub max_batch: u32,
+    /// Requests that a queue has had before the first one: ids go round at 2^16, counters at 2^31
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1 << 47))]
+    pub begun: u64,
     /// Bytes of a completion
     #[arg(long, default_value_t = 16, value_name = "BYTES")]
     pub entry_bytes: u32,
@@ -85,7 +88,9 @@ pub struct Args {
     /// Do not verify
     #[arg(long)]
     pub no_check: bool,
-    /// What the card does wrong in every launch: NAME@REQUEST, where the name is a status (as `unreachable`), lose, twice or dead
+    /// What goes wrong in every launch: NAME@REQUEST, where the name is a status (as `unreachable`), lose, twice, dead, overrun (of the
+    /// completion queue) or back (the kernel's doorbell goes back); batch@N: the card takes N requests that are not rung for, fewer than the kernel
+    /// was told
     #[arg(long, value_name = "LIST", value_parser = list::<FaultAt>)]
     pub fault: Option<List<FaultAt>>,
     /// Longest wait of a kernel in which nothing ends, in seconds
@@ -122,6 +127,9 @@ pub enum FaultAt {
     Lose(u64),
     Twice(u64),
     Dead(u64),
+    Overrun(u64),
+    Back(u64),
+    Batch(u32),
 }
 
 impl std::str::FromStr for FaultAt {
@@ -136,12 +144,18 @@ impl std::str::FromStr for FaultAt {
                 ("lose", _) => Some(FaultAt::Lose(at)),
                 ("twice", _) => Some(FaultAt::Twice(at)),
                 ("dead", _) => Some(FaultAt::Dead(at)),
+                ("overrun", _) => Some(FaultAt::Overrun(at)),
+                ("back", _) if at > 0 => Some(FaultAt::Back(at)),
+                ("batch", _) => u32::try_from(at).ok().filter(|at| *at > 0).map(FaultAt::Batch),
                 _ => None,
             }
         });
         parsed.ok_or_else(|| {
             let names: Vec<&str> = CardStatus::ALL.into_iter().skip(1).map(CardStatus::name).collect();
-            format!("{text:?}; NAME@REQUEST, where NAME is lose, twice, dead, {}", names.join(", "))
+            format!(
+                "{text:?}; NAME@REQUEST, where NAME is lose, twice, dead, overrun, back, batch, {}",
+                names.join(", ")
+            )
         })
     }
 }
@@ -177,7 +191,7 @@ impl Args {
             entry_bytes: self.entry_bytes,
             max_batch: self.max_batch,
             by_counter,
-            counter: 0,
+            counter: self.begun,
             timeout: self.timeout,
         }
     }
@@ -190,6 +204,12 @@ impl Args {
         }
     }
 
+    /// Behind which request the kernel rings back; 0: behind none.
+    pub fn back_at(&self) -> u64 {
+        let back = |fault: &FaultAt| if let FaultAt::Back(at) = fault { Some(*at) } else { None };
+        self.fault.iter().flatten().find_map(back).unwrap_or(0)
+    }
+
     /// What the card does wrong.
     pub fn faults(&self) -> Faults {
         let mut faults = Faults::default();
@@ -199,6 +219,10 @@ impl Args {
                 FaultAt::Lose(at) => faults.lose.push(at),
                 FaultAt::Twice(at) => faults.twice.push(at),
                 FaultAt::Dead(at) => faults.dead = Some(at),
+                FaultAt::Overrun(at) => faults.overrun = Some(at),
+                FaultAt::Batch(most) => faults.batch = Some(most),
+                // The kernel's.
+                FaultAt::Back(_) => {}
             }
         }
         faults

@@ -189,7 +189,7 @@ fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result
     let region = |buffer: &Buffer| (buffer.address(), bytes as u64);
     let regions = Regions(BTreeMap::from([(KEYS.0, region(&memory.source)), (KEYS.1, region(&memory.destination))]));
     let (card, table) = card(direct, tuple, case, Some(regions))?;
-    let args = DirectPutArgs { window: VERIFIED, fill: 1, ..put_args(tuple, memory, &table, VERIFIED, case) };
+    let args = DirectPutArgs { window: VERIFIED, fill: 1, ..put_args(direct, tuple, memory, &table, VERIFIED, case) };
     run_queues(direct, tuple, memory, &card, args)?;
     let mut found = vec![0u8; bytes];
     memory.destination.read(0, &mut found)?;
@@ -202,7 +202,15 @@ fn verify(direct: &Direct, tuple: &Tuple, memory: &Memory, case: Case) -> Result
     Ok((0..slots).filter(is_wrong).count() as u64)
 }
 
-fn put_args(tuple: &Tuple, memory: &Memory, table: &QueueTable, iterations: u32, case: Case) -> DirectPutArgs {
+fn put_args(
+    direct: &Direct,
+    tuple: &Tuple,
+    memory: &Memory,
+    table: &QueueTable,
+    iterations: u32,
+    case: Case,
+) -> DirectPutArgs {
+    let back_at = direct.args.back_at();
     DirectPutArgs {
         queues: table.pointer(),
         queue_count: tuple.queues,
@@ -214,6 +222,7 @@ fn put_args(tuple: &Tuple, memory: &Memory, table: &QueueTable, iterations: u32,
         fill: 0,
         seed: 1,
         counter_alone: u32::from(case == Case::Vendor),
+        back_at,
         to: To { handle: 1, pair: 2, key: 3 },
         local_key: KEYS.0,
         key: KEYS.1,
@@ -227,7 +236,7 @@ fn put_args(tuple: &Tuple, memory: &Memory, table: &QueueTable, iterations: u32,
 fn run(direct: &Direct, tuple: &Tuple, memory: &Memory, running: &Running, iterations: u32) -> Result<Sample, Failure> {
     match &running.card {
         Some((card, table)) => {
-            run_queues(direct, tuple, memory, card, put_args(tuple, memory, table, iterations, running.case))
+            run_queues(direct, tuple, memory, card, put_args(direct, tuple, memory, table, iterations, running.case))
         }
         None => run_ring(direct, tuple, memory, iterations),
     }
@@ -261,7 +270,9 @@ fn run_queues(
         Err(error) => Some(Err(error)),
     });
     let failures = failures.collect::<Result<Vec<(usize, QueueFailure)>, DeviceError>>()?;
-    let named: Vec<String> = failures.iter().map(|(index, failure)| format!("queue {index}: {failure}")).collect();
+    let mut named: Vec<String> = failures.iter().map(|(index, failure)| format!("queue {index}: {failure}")).collect();
+    let card_says = card.wrong().enumerate().filter_map(|(index, wrong)| Some((index, wrong?)));
+    named.extend(card_says.map(|(index, wrong)| format!("the card of queue {index}: {wrong}")));
     let text = format!(
         "the kernel ended early ({} B, {} x {}; {told} of {} blocks): {}: {}",
         tuple.bytes,

@@ -3,8 +3,8 @@
 use crate::memory::QueueMemory;
 use crate::serve::{Faults, Order, Regions, Side};
 use ginlab_topology::cores;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ pub struct Card {
     queues: Arc<Vec<QueueMemory>>,
     stop: Arc<AtomicBool>,
     rests: Arc<AtomicBool>,
+    /// Of each queue, once it is served no more: why.
+    wrong: Arc<Vec<OnceLock<String>>>,
     threads: Vec<JoinHandle<Vec<(usize, Found)>>>,
 }
 
@@ -72,11 +74,19 @@ impl Card {
         let queues = Arc::new(queues);
         let stop = Arc::new(AtomicBool::new(false));
         let rests = Arc::new(AtomicBool::new(false));
-        let mut card = Card { queues: queues.clone(), stop: stop.clone(), rests: rests.clone(), threads: Vec::new() };
+        let wrong: Arc<Vec<OnceLock<String>>> = Arc::new(queues.iter().map(|_| OnceLock::new()).collect());
+        let mut card = Card {
+            queues: queues.clone(),
+            stop: stop.clone(),
+            rests: rests.clone(),
+            wrong: wrong.clone(),
+            threads: Vec::new(),
+        };
         let options = Arc::new(options);
         for thread in 0..options.threads.max(1) {
             let (queues, stop, rests, options) = (queues.clone(), stop.clone(), rests.clone(), options.clone());
-            let serve = move || serve(thread, &queues, (&stop, &rests), &options);
+            let wrong = wrong.clone();
+            let serve = move || serve(thread, (&queues, &wrong), (&stop, &rests), &options);
             let spawned = std::thread::Builder::new().name(format!("card {thread}")).spawn(serve);
             card.threads.push(spawned.map_err(|error| CardError::Thread(error.to_string()))?);
         }
@@ -92,6 +102,11 @@ impl Card {
     /// Its queues.
     pub fn queues(&self) -> &[QueueMemory] {
         &self.queues
+    }
+
+    /// Why it serves a queue no more, of each queue.
+    pub fn wrong(&self) -> impl Iterator<Item = Option<&str>> {
+        self.wrong.iter().map(|wrong| wrong.get().map(String::as_str))
     }
 
     /// Ends it; what it has seen of each queue.
@@ -126,7 +141,7 @@ impl Drop for Card {
 /// One thread of the card.
 fn serve(
     thread: usize,
-    queues: &[QueueMemory],
+    (queues, wrong): (&[QueueMemory], &[OnceLock<String>]),
     (stop, rests): (&AtomicBool, &AtomicBool),
     options: &CardOptions,
 ) -> Vec<(usize, Found)> {
@@ -134,7 +149,7 @@ fn serve(
         // Where that is refused it runs anywhere.
         cores::pin(*core);
     }
-    let mine = queues.iter().enumerate().skip(thread).step_by(options.threads.max(1));
+    let mine = queues.iter().zip(wrong).enumerate().skip(thread).step_by(options.threads.max(1));
     let side = |(index, queue)| (index, Side::new(queue, options.order, &options.faults, options.regions.as_ref()));
     let mut sides: Vec<(usize, Side<'_>)> = mine.map(side).collect();
     let mut vain = 0;

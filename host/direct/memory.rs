@@ -3,7 +3,7 @@
 use cuda_std::memory::{Doorbell, Word};
 use efa_queue::{request, rules};
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
-use kernels::direct::{Failure, Queue, QueueWords};
+use kernels::direct::{Failure, NO_TURN, Queue, QueueWords, turn_at};
 use std::mem::offset_of;
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ impl QueueMemory {
             completions: completions.pointer(),
             counter: if options.by_counter { host_word(PAGE) } else { std::ptr::null() },
             words: mine.words(),
-            written: mine.written(),
+            turns: mine.turns(),
             done: mine.done(),
             abort: host_word(2 * PAGE),
             timeout_ns: options.timeout.as_nanos() as u64,
@@ -111,7 +111,10 @@ impl QueueMemory {
             max_batch: options.max_batch,
             completion_entries: options.completions,
             completion_words: options.entry_bytes / 8,
+            registers: 0,
             free_below: options.counter + u64::from(options.depth),
+            ordered: options.counter,
+            turn: NO_TURN,
         };
         Ok(QueueMemory { slots, completions, words, device: mine, queue, options })
     }
@@ -185,10 +188,12 @@ impl DeviceSide {
     pub fn new(device: &Device, depth: u32, begun: u64) -> Result<DeviceSide, DeviceError> {
         let depth = depth as usize;
         let memory = device.allocate(Place::Device, size_of::<QueueWords>() + 2 * depth * 8)?;
-        let (marks, ended) = (offset_of!(QueueWords, marks), offset_of!(QueueWords, ended));
-        for offset in [offset_of!(QueueWords, reserved), marks, marks + 8, ended] {
+        for offset in [offset_of!(QueueWords, reserved), offset_of!(QueueWords, rung), offset_of!(QueueWords, ended)] {
             memory.write(offset, &[begun])?;
         }
+        // Whoever writes the first request rings for it.
+        let first = rules::slot(begun, depth as u32) as usize;
+        memory.write(size_of::<QueueWords>() + first * 8, &[turn_at(begun)])?;
         Ok(DeviceSide { memory, depth })
     }
 
@@ -197,8 +202,8 @@ impl DeviceSide {
         self.memory.pointer()
     }
 
-    /// For [`Queue::written`].
-    pub fn written(&self) -> *const Word {
+    /// For [`Queue::turns`].
+    pub fn turns(&self) -> *const Word {
         (self.memory.address() + size_of::<QueueWords>() as u64) as *const Word
     }
 
@@ -221,7 +226,7 @@ impl DeviceSide {
     /// # Errors
     /// The driver's.
     pub fn rung(&self) -> Result<u64, DeviceError> {
-        self.word(offset_of!(QueueWords, marks) + 8)
+        self.word(offset_of!(QueueWords, rung))
     }
 
     fn word(&self, offset: usize) -> Result<u64, DeviceError> {

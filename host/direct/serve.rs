@@ -7,6 +7,7 @@ use efa_queue::completion::Sent;
 use efa_queue::request::{self, Body, Request};
 use efa_queue::{Local, Operation, Remote, Status, rules};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// In which order requests end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,10 @@ pub struct Faults {
     pub twice: Vec<u64>,
     /// From this one on the card does nothing any more.
     pub dead: Option<u64>,
+    /// With this one's completion the completion queue is a lap ahead of who reads it.
+    pub overrun: Option<u64>,
+    /// The card takes fewer requests that are not rung for than the kernel was told.
+    pub batch: Option<u32>,
 }
 
 /// Registered memory: by key, first byte and length.
@@ -59,15 +64,20 @@ pub(crate) struct Side<'a> {
     held: Vec<(u64, Status)>,
     random: u64,
     /// What was wrong, and so the queue is served no more.
-    wrong: Option<String>,
+    wrong: &'a OnceLock<String>,
 }
 
 impl<'a> Side<'a> {
-    pub fn new(queue: &'a QueueMemory, order: Order, faults: &'a Faults, regions: Option<&'a Regions>) -> Side<'a> {
+    pub fn new(
+        (queue, wrong): (&'a QueueMemory, &'a OnceLock<String>),
+        order: Order,
+        faults: &'a Faults,
+        regions: Option<&'a Regions>,
+    ) -> Side<'a> {
         let begun = queue.options().counter;
         let random = if let Order::Any(seed, _) = order { seed } else { 0 };
         let held = Vec::new();
-        Side { queue, order, faults, regions, seen: begun, written: begun, good: begun, held, random, wrong: None }
+        Side { queue, order, faults, regions, seen: begun, written: begun, good: begun, held, random, wrong }
     }
 
     /// Looks at the doorbell; whether there was something to do.
@@ -75,9 +85,11 @@ impl<'a> Side<'a> {
     pub fn turn(&mut self) -> bool {
         let bell = load_acquire_host_u32(self.queue.doorbell());
         let mut moved = false;
-        if bell as u16 != self.seen as u16 && self.wrong.is_none() {
+        if bell as u16 != self.seen as u16 && self.wrong.get().is_none() {
             self.rung(bell);
             moved = true;
+        } else if self.faults.batch.is_some() && self.wrong.get().is_none() {
+            self.check_batch();
         }
         moved | self.release()
     }
@@ -92,7 +104,7 @@ impl<'a> Side<'a> {
         let quick = self.order == Order::Posted && self.regions.is_none() && self.is_faultless();
         for number in self.seen..to {
             if self.faults.dead.is_some_and(|dead| number >= dead) {
-                self.wrong = Some(format!("dead from request {number} on, as it was told"));
+                let _ = self.wrong.set(format!("dead from request {number} on, as it was told"));
                 break;
             }
             // Behind the acquire of the doorbell: the request is there, or it was not stored before.
@@ -115,20 +127,21 @@ impl<'a> Side<'a> {
     /// Refuses requests that are written further ahead of the doorbell than a batch.
     fn check_batch(&mut self) {
         let options = self.queue.options();
-        let number = self.seen + u64::from(options.max_batch);
+        let most = self.faults.batch.unwrap_or(options.max_batch);
+        let number = self.seen + u64::from(most);
         // Acquire: whoever has written it has rung for what comes `max_batch` before it, and that is seen below.
         let first = load_acquire_host_u64(&self.queue.slot(number)[0]);
         let bell = load_acquire_host_u32(self.queue.doorbell());
         if rules::is_written(first, number, options.depth) && bell as u16 == self.seen as u16 {
-            self.refuse(format!(
-                "request {number} is written, and the doorbell says {bell}: batches of {}",
-                options.max_batch
-            ));
+            self.refuse(format!("request {number} is written, and the doorbell says {bell}: batches of {most}"));
         }
     }
 
     fn is_faultless(&self) -> bool {
-        self.faults.fail.is_empty() && self.faults.lose.is_empty() && self.faults.twice.is_empty()
+        self.faults.fail.is_empty()
+            && self.faults.lose.is_empty()
+            && self.faults.twice.is_empty()
+            && self.faults.overrun.is_none()
     }
 
     /// Does what a request says.
@@ -203,6 +216,9 @@ impl<'a> Side<'a> {
     fn complete(&mut self, number: u64, first: u64, status: u8) {
         let operation = Operation::of((first >> 16 & 0xf) as u8).unwrap_or(Operation::Write);
         let options = self.queue.options();
+        if self.faults.overrun == Some(number) {
+            self.written += u64::from(options.completions);
+        }
         let phase = rules::completion_phase(self.written, options.completions);
         let words = Sent { id: number & 0xffff, status, operation, pair: 7 }.words(phase);
         let entry = self.queue.completion(self.written);
@@ -222,11 +238,12 @@ impl<'a> Side<'a> {
     /// The queue pair is in error: the next request says so, and nothing more happens.
     fn refuse(&mut self, text: String) {
         self.complete(self.seen, 0, Status::QueuePair as u8);
-        self.wrong = Some(text);
+        // The first is what matters.
+        let _ = self.wrong.set(text);
     }
 
     /// What it has seen.
     pub fn found(self) -> Found {
-        Found { requests: self.seen - self.queue.options().counter, wrong: self.wrong }
+        Found { requests: self.seen - self.queue.options().counter, wrong: self.wrong.get().cloned() }
     }
 }

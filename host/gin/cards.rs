@@ -1,8 +1,8 @@
 //! Path `direct`: the PEs' queue pairs, which kernels drive themselves, and the thread that counts signals.
 //!
 //! A block's commands go to a queue pair of this PE's card; the peer's pair of the same number is where they arrive. Registration, address
-//! handles and their exchange stay with the CPU, and so does the count of what arrives: one thread reads the receive sides' completion queues
-//! and adds what immediates say to the signals, as a proxy does. It posts nothing.
+//! handles and their exchange stay with the CPU. What arrives is counted by one thread, which reads the receive sides' completion queues and adds
+//! what immediates say to the signals, as a proxy does, and posts nothing; or by the kernels that wait (rule `kernel`).
 //!
 //! Nothing holds a sender back that is ahead of that thread: a completion queue that it has not read for a whole lap loses signals, and the kernel
 //! that waits for them ends by its deadline. With [`ARRIVALS`] entries a pair that takes as many signals from all PEs within one delay of the thread.
@@ -20,7 +20,8 @@ use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::direct::{Channel, Failure, Peer, Queue};
+use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
+use kernels::gin::{Arrivals, Inlet};
 use kernels::ring::{Ring, TO_CARD};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,13 +53,18 @@ pub(super) struct Opening<'a> {
     pub abort: &'a Buffer,
     pub timeout_ns: u64,
     pub cores: &'a Cores,
-    pub words: SignalWords,
+    /// Kernels read what arrives themselves; otherwise a thread does.
+    pub by_kernel: bool,
+    /// The signals' words: in host memory for a thread, in device memory for kernels.
+    pub signals: &'a Buffer,
 }
 
 /// See the module. Fields are dropped in this order: nobody reads a queue that is gone, and no device reaches it.
 #[derive(Debug)]
 pub(super) struct Cards {
-    counting: Counting,
+    counting: Option<Counting>,
+    /// What kernels read instead: the description, and what it points to.
+    arrivals: Option<[Buffer; 3]>,
     _reached: Vec<Reached>,
     sides: Vec<DeviceSide>,
     rings: Buffer,
@@ -131,7 +137,7 @@ impl Cards {
                 completions: view.completions.slots.cast::<Word>(),
                 counter: std::ptr::null(),
                 words: side.words(),
-                written: side.written(),
+                turns: side.turns(),
                 done: side.done(),
                 abort: opening.abort.pointer(),
                 timeout_ns: opening.timeout_ns,
@@ -139,7 +145,10 @@ impl Cards {
                 max_batch: view.send.max_batch,
                 completion_entries: view.completions.entries,
                 completion_words: view.completions.entry_bytes / 8,
+                registers: pair.mappings().iter().any(|mapping| mapping.is_card).into(),
                 free_below: depth.into(),
+                ordered: 0,
+                turn: NO_TURN,
             };
             channels.push(Channel {
                 queue,
@@ -166,11 +175,19 @@ impl Cards {
         let rings = device.allocate(Place::Device, size_of_val(&list[..]))?;
         rings.write(0, &list)?;
         let core = opening.cores.cpus.first().copied();
-        let arrivals = pairs.iter().map(|pair| pair.view().arrivals).collect();
-        let counting = Counting::start(arrivals, opening.words, core, opening.cores.shared)?;
+        let queues: Vec<Completions> = pairs.iter().map(|pair| pair.view().arrivals).collect();
+        let (mut counting, mut arrivals) = (None, None);
+        if opening.by_kernel {
+            arrivals = Some(for_kernels(device, &queues, opening.signals)?);
+        } else {
+            // SAFETY: the world keeps the words longer than its cards.
+            let words = unsafe { SignalWords::at(opening.signals.pointer()) };
+            counting = Some(Counting::start(queues, words, core, opening.cores.shared)?);
+        }
         let tables = [peer_table, channel_table];
         Ok(Cards {
             counting,
+            arrivals,
             _reached: reached,
             sides,
             rings,
@@ -192,7 +209,15 @@ impl Cards {
         self.pairs.len() as u32
     }
 
+    /// For [`kernels::gin::World::arrivals`].
+    pub fn arrivals(&self) -> *const Arrivals {
+        self.arrivals.as_ref().map_or(std::ptr::null(), |[table, ..]| table.pointer())
+    }
+
     pub fn affinity(&self) -> String {
+        if self.counting.is_none() {
+            return "signals are read by kernels".into();
+        }
         let core = self.core.map_or_else(|| "not pinned".into(), |core| format!("core {core}"));
         format!("signals are counted on: {core}")
     }
@@ -238,11 +263,32 @@ fn not_looked_at(queue: &Completions) -> Option<Failure> {
 
 impl Drop for Cards {
     fn drop(&mut self) {
-        self.counting.end();
+        if let Some(counting) = &mut self.counting {
+            counting.end();
+        }
         for address in &self.peers {
             self.verbs.release(address);
         }
     }
+}
+
+/// What kernels need to read arrivals: their description, the inlets, and what was read of each with the role behind it.
+fn for_kernels(device: &Device, queues: &[Completions], signals: &Buffer) -> Result<[Buffer; 3], GinError> {
+    let words = device.allocate(Place::Device, (queues.len() + 1) * 8)?;
+    let inlet = |(number, queue): (usize, &Completions)| Inlet {
+        completions: queue.slots.cast::<Word>(),
+        read: words.pointer::<Word>().wrapping_add(number),
+        entries: queue.entries,
+        entry_words: queue.entry_bytes / 8,
+    };
+    let list: Vec<Inlet> = queues.iter().enumerate().map(inlet).collect();
+    let inlets = device.allocate(Place::Device, size_of_val(&list[..]))?;
+    inlets.write(0, &list)?;
+    let table = device.allocate(Place::Device, size_of::<Arrivals>())?;
+    let role = words.pointer::<Word>().wrapping_add(queues.len());
+    let count = queues.len() as u64;
+    table.write(0, &[Arrivals { inlets: inlets.pointer(), count, role, signals: signals.pointer() }])?;
+    Ok([table, inlets, words])
 }
 
 /// The thread that counts signals.
@@ -338,3 +384,6 @@ impl Drop for Counting {
 /// What a header says of it.
 pub(super) const NOTE: &str = "path direct: kernels write the card's requests and ring its doorbells themselves; one CPU thread reads what \
                                arrives and counts signals";
+/// The same where kernels read what arrives.
+pub(super) const NOTE_BY_KERNEL: &str = "path direct: kernels write the card's requests, ring its doorbells and read what arrives themselves; \
+                                         no CPU thread counts signals";

@@ -23,19 +23,20 @@ mod launch;
 mod life;
 mod objects;
 mod open;
+mod rule;
 mod series;
 
 pub use error::GinError;
 pub use ginlab_fabric::Fabric;
 pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};
 pub use launch::Running;
+pub use rule::Rule;
 pub use series::HostPut;
 
 use cards::Cards;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Choice, Device, OpenedMemory};
 use ginlab_fabric::libfabric::Level;
-use ginlab_proxy::signal_order::Rule;
 use ginlab_proxy::{Fault, ProxyError, ProxyGroup, Snapshot};
 use ginlab_rails::strategy::Strategy;
 use ginlab_sharing::{SAME_GPU, Sharing};
@@ -112,7 +113,7 @@ impl Default for Options {
             pin: Pin::Auto,
             rails: 1,
             strategy: Strategy::Auto { threshold: ginlab_rails::strategy::DEFAULT_AUTO_THRESHOLD },
-            rule: Rule::Count,
+            rule: Rule::default(),
             proxies: 1,
             ring_slots: ginlab_proxy::ring::DEFAULT_SLOTS,
             timeout: Duration::from_secs(30),

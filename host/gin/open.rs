@@ -2,7 +2,7 @@
 
 use super::cards::{self, Cards, Opening};
 use super::heap::{Space, for_rails};
-use super::{BARRIER_BYTES, GinError, Options, Path, World, mapping_name, mapping_names};
+use super::{BARRIER_BYTES, GinError, Options, Path, Rule, World, mapping_name, mapping_names};
 use ginlab_base::memory;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
@@ -10,7 +10,7 @@ use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::{Access, Chosen, Fabric};
 use ginlab_proxy::engine::SignalRule;
 use ginlab_proxy::ring::{RingPlace, RingTable};
-use ginlab_proxy::signal_order::{Rule, SignalWords, unpolled};
+use ginlab_proxy::signal_order::{self, SignalWords, unpolled};
 use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, choose_cores, choose_rails, device_timeout};
 use ginlab_sharing::{SAME_GPU, Sharing};
 use ginlab_topology::cores;
@@ -40,6 +40,14 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
 
     check_nodes(ranks, options)?;
     let by_card = options.path == Path::Direct;
+    let by_kernel = options.rule == Rule::Kernel;
+    let rule = match options.rule {
+        Rule::Proxies(rule) => rule,
+        Rule::Kernel if by_card => signal_order::Rule::Count,
+        Rule::Kernel => {
+            return Err(GinError::Usage("rule kernel: kernels read a card's queues by path direct alone".into()));
+        }
+    };
     let mut mapped = if by_card {
         check_direct(options)?;
         let heap = device.pinned_shared((bytes + cards::staging_bytes(options.proxies)) as usize)?;
@@ -59,11 +67,11 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         chosen = Some(rails);
     }
 
-    let far = device.allocate(Place::Host, SIGNALS as usize * 8)?;
+    let far = device.allocate(if by_kernel { Place::Device } else { Place::Host }, SIGNALS as usize * 8)?;
     let abort = device.allocate(Place::Host, 8)?;
     let timeout_ns = device_timeout(options.timeout).as_nanos() as u64;
     // By path direct there are a thread that counts signals and, over cards in software, one that is the card.
-    let threads = if by_card { 2 } else { options.proxies.max(1) };
+    let threads = if by_card { 2 - usize::from(by_kernel) } else { options.proxies.max(1) };
     let busy = ranks.local_size() * (threads + 1);
     let mut shares_core = busy > cores::allowed().len();
     let (mut group, mut queues) = (None, None);
@@ -71,7 +79,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         let pins = choose_cores(&options.pin, 1, busy, ranks, &device, chosen.domains())?;
         shares_core = pins.shared;
         notes.extend(chosen.notes().iter().cloned());
-        notes.push(cards::NOTE.into());
+        notes.push(if by_kernel { cards::NOTE_BY_KERNEL } else { cards::NOTE }.into());
         let opening = Opening {
             device: &device,
             card: chosen.domains().first().map_or("", |domain| &domain.name),
@@ -81,8 +89,8 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             abort: &abort,
             timeout_ns,
             cores: &pins,
-            // SAFETY: the world keeps the words longer than its cards.
-            words: unsafe { SignalWords::at(far.pointer()) },
+            by_kernel,
+            signals: &far,
         };
         queues = Some(Cards::open(ranks, opening)?);
     } else if let Some(chosen) = &mut chosen {
@@ -92,7 +100,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         started.map_err(|error| GinError::Usage(format!("starting threads that copy: {error}")))?;
         notes.extend(chosen.notes().iter().cloned());
         let signals = || SignalRule {
-            rule: options.rule,
+            rule,
             me,
             ranks: size,
             early: options.early_signals,
@@ -146,6 +154,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         peers: peers.pointer(),
         rings: table.map(RingTable::pointer).or(queues.as_ref().map(Cards::rings)).unwrap_or(std::ptr::null()),
         far: far.pointer(),
+        arrivals: queues.as_ref().map_or(std::ptr::null(), Cards::arrivals),
         team_pes: team_pes.pointer(),
         teams,
         barriers: barriers.pointer(),
@@ -219,9 +228,11 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
             options.fabric
         ));
     }
-    if options.rule != Rule::Count || options.rails != 1 {
+    let is_carried = matches!(options.rule, Rule::Kernel | Rule::Proxies(signal_order::Rule::Count));
+    if !is_carried || options.rails != 1 {
         return refused(
-            "a put is one request of one rail, and its signal arrives with it: rule count and one rail".into(),
+            "a put is one request of one rail, and its signal arrives with it: rule count or kernel, and one rail"
+                .into(),
         );
     }
     if options.fault.is_some() || options.early_signals {

@@ -7,8 +7,8 @@ use crate::block::{BlockResult, block_maximum};
 use crate::direct::{Queue, Transfer};
 use crate::pattern;
 use crate::ring::Status;
-use cuda_std::memory::{load_acquire_sys_u64, load_relaxed_gpu_u64};
-use cuda_std::{args, kernel, thread};
+use cuda_std::memory::{load_acquire_sys_u64, load_relaxed_gpu_u64, store_mmio_relaxed_sys_u32};
+use cuda_std::{args, kernel, thread, warp};
 use efa_queue::request::To;
 use efa_queue::{Local, Operation, rules};
 
@@ -35,6 +35,8 @@ pub struct DirectPutArgs {
     pub seed: u32,
     /// 1: wait for the card's counter alone, as vendors' device code does, up to a bound of one's own. Where a request fails, nothing says so.
     pub counter_alone: u32,
+    /// Not 0: behind this request the first thread of the grid rings with counts that go back.
+    pub back_at: u64,
     /// The peer.
     pub to: To,
     /// Key of the source.
@@ -66,9 +68,15 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
     // SAFETY: contract of the kernel.
     let mut queue = unsafe { Queue::of_block(args.queues, args.queue_count) };
     let first_slot = thread::index() as u64 * args.window as u64;
+    let lanes = warp::launched_mask();
+    // Each put with its wait is one call.
+    let waits_each = args.quiet_every == 1 && args.counter_alone == 0;
     let (mut stop, mut last, mut iteration) = (0, None, 0);
-    while iteration < args.iterations && stop == 0 {
-        let offset = (first_slot + (iteration % args.window) as u64) * args.stride as u64;
+    let (mut slot, mut since_quiet) = (0, 0);
+    // The lanes of a warp go together: whoever comes out of a wait later than the others would post, and ring, for itself.
+    while iteration < args.iterations && warp::all(lanes, stop == 0) {
+        let offset = (first_slot + slot as u64) * args.stride as u64;
+        slot = if slot + 1 == args.window { 0 } else { slot + 1 };
         if args.fill != 0 {
             // SAFETY: contract of the kernel: the slot is of the source.
             unsafe { fill(args.source + offset, args.bytes, slot_seed(args.seed, offset)) };
@@ -82,11 +90,19 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
             immediate: None,
         };
         iteration += 1;
-        match queue.post(&transfer) {
-            Ok(number) => last = Some(number),
+        since_quiet += 1;
+        let posted = if waits_each { queue.post_and_wait(&transfer) } else { queue.post(&transfer) };
+        match posted {
+            Ok(number) => {
+                last = (!waits_each).then_some(number);
+                if args.back_at != 0 && number >= args.back_at && thread::index() == 0 {
+                    ring_back(&queue);
+                }
+            }
             Err(failure) => stop = failure.status().0,
         }
-        if stop == 0 && args.quiet_every != 0 && iteration % args.quiet_every == 0 {
+        if stop == 0 && since_quiet == args.quiet_every && !waits_each {
+            since_quiet = 0;
             stop = quiet(&mut queue, &mut last, &args);
         }
     }
@@ -106,6 +122,17 @@ pub unsafe fn direct_put(args: DirectPutArgs) {
             (*result).stop = stop;
         }
     }
+}
+
+/// What no card takes: a count that is behind whatever the card has seen.
+#[inline(never)]
+fn ring_back(queue: &Queue) {
+    // SAFETY: the queue's words are there while the grid runs.
+    let (doorbell, rung) = unsafe { (&*queue.doorbell, &(*queue.words).rung.0) };
+    store_mmio_relaxed_sys_u32(
+        doorbell,
+        rules::doorbell(load_relaxed_gpu_u64(rung).wrapping_sub(queue.depth as u64 + 1)),
+    );
 }
 
 /// The seed of the payload at this offset.

@@ -34,6 +34,10 @@ fn what_goes_wrong_at_the_queue_is_named() {
     assert!(text.contains("which was not under way"), "{text}");
     let text = ended("--case direct --fault lose@70 --timeout 1", 124);
     assert!(text.contains("request 70 and those behind it have not ended within the deadline"), "{text}");
+    let text = ended("--case direct --fault overrun@70 --timeout 1", 1);
+    assert!(text.contains("the completion queue was overrun: request 70"), "{text}");
+    let text = ended("--case direct --fault back@70", 1);
+    assert!(text.contains("queue-pair-error (2)") && text.contains("Back("), "{text}");
     let text = ended("--case counter --queues 3 --fault flushed@9", 1);
     assert!(text.contains("request 9: flushed (1)"), "{text}");
     let text = ended("--case vendor --queues 3 --fault flushed@9 --timeout 1", 124);
@@ -45,15 +49,22 @@ fn options_that_no_card_has_are_one_line() {
     for (options, text) in [
         ("--depth 100", "a queue of 100 slots: a power of two"),
         ("--max-batch 4096", "batches of 4096: 1 to 4095"),
-        ("--fault wrong@1", "NAME@REQUEST, where NAME is lose, twice, dead, flushed"),
+        ("--fault wrong@1", "NAME@REQUEST, where NAME is lose, twice, dead, overrun, back, batch, flushed"),
         ("--queues 9 --grid 1,8", "more queues than blocks"),
     ] {
         let done = run(ginlab(&format!("direct -d emulated {options}"))).expect(2);
         assert!(done.complaint().contains(text), "{}", done.stderr);
     }
+    let line = "shmem -d emulated --np 2 --path rails -p tcp --rule kernel --cases p-latency";
+    let done = run(ginlab(line)).expect(2);
+    assert!(
+        done.complaint().contains("rule kernel: kernels read a card's queues by path direct alone"),
+        "{}",
+        done.stderr
+    );
     for (options, text) in [
         ("-p tcp", "path direct: provider tcp: kernels drive cards of efa-verbs"),
-        ("-p efa-verbs/soft:fast --rule drain", "rule count and one rail"),
+        ("-p efa-verbs/soft:fast --rule drain", "rule count or kernel, and one rail"),
     ] {
         let line = format!("shmem -d emulated --np 2 --path direct --cases p-latency {options}");
         let done = run(ginlab(&line)).expect(2);
@@ -64,9 +75,10 @@ fn options_that_no_card_has_are_one_line() {
 /// Cards that complete and deliver in any order, by a seed, over the same kernels as by rails.
 #[test]
 fn programs_are_right_over_the_cards_own_queues() {
-    for (seed, queues) in [(1, 1), (2, 3)] {
+    // Signals are counted by a thread of the CPU, or by the kernels that wait for them.
+    for (seed, queues, rule) in [(1, 1, "kernel"), (2, 3, "count"), (3, 2, "kernel")] {
         let cards = format!(
-            "--path direct -p efa-verbs/soft:fast,seed={seed},reorder=24 --proxies {queues} --no-header --csv -"
+            "--path direct --rule {rule} -p efa-verbs/soft:fast,seed={seed},reorder=24 --proxies {queues} --no-header --csv -"
         );
         let line = format!(
             "shmem -d emulated --np 2 {cards} -n 4 -w 1 -r 1 -b 8 -e 512 -f 64 --grid 2 --block 40 --volume 64K"

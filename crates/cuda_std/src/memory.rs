@@ -356,6 +356,23 @@ pub fn fetch_add_acq_rel_gpu_u64(word: &Word, value: u64) -> u64 {
     }
 }
 
+/// `atom.relaxed.gpu.exch.b64`: stores `new`; returns the value before. Fences of this thread before and behind it make it a release and an
+/// acquire.
+#[inline(always)]
+pub fn exchange_relaxed_gpu_u64(word: &Word, new: u64) -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: the reference is valid for an atomic read-modify-write.
+    unsafe {
+        written!(reg64, "atom.relaxed.gpu.global.exch.b64 {out}, [{address}], {value};", address = in(reg64) word.0.get(),
+                 value = in(reg64) new, options(nostack))
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        emulation::step();
+        word.0.swap(new, Ordering::Relaxed)
+    }
+}
+
 /// `red.release.gpu.max.u64`: raises the word to the value; all that this thread did before is visible to a thread of this
 /// GPU that acquires it (or a later value that another such raise has left).
 #[inline(always)]
@@ -381,6 +398,21 @@ pub fn fence_acq_rel_sys() {
     // SAFETY: a fence touches no memory of ours.
     unsafe {
         asm!("fence.acq_rel.sys;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        emulation::fenced();
+        fence(Ordering::AcqRel);
+    }
+}
+
+/// `fence.acq_rel.gpu`: as [`fence_acq_rel_sys`], for the threads of this GPU.
+#[inline(always)]
+pub fn fence_acq_rel_gpu() {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: a fence touches no memory of ours.
+    unsafe {
+        asm!("fence.acq_rel.gpu;", options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {

@@ -90,6 +90,7 @@ impl Place {
             peers: self.peers.as_ptr(),
             rings: self.rings.as_ptr(),
             far: self.far(),
+            arrivals: std::ptr::null(),
             team_pes: self.team_pes.as_ptr(),
             // Nobody asks for the others.
             teams: [all; TEAMS],

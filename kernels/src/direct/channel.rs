@@ -6,6 +6,7 @@
 //!
 //! A put's signal needs no rule: a card delivers an immediate when all bytes of its write have arrived, and a put is one write.
 
+use super::group::Group;
 use super::{Failure, Queue, Transfer};
 use crate::command::{Command, MAX_OFFSET, Opcode};
 use crate::ring::Status;
@@ -114,11 +115,11 @@ impl Channel {
     #[inline(always)]
     fn post_value(&mut self, transfer: &Transfer, command: &Command) -> Result<u64, Failure> {
         let value = command.source_offset & MAX_OFFSET | (command.immediate as u64) << 48;
-        let number = self.queue.reserve()?;
-        let address = self.staging + rules::slot(number, self.queue.depth) as u64 * 8;
+        let place = self.queue.reserve(Group::alone(), 1)?;
+        let address = self.staging + rules::slot(place.first, self.queue.depth) as u64 * 8;
         // SAFETY: one word for each slot; this request alone has it until it has ended.
         store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, value);
-        self.queue.fill(number, &Transfer { local: Local { address, ..transfer.local }, ..*transfer });
-        Ok(number)
+        self.queue.fill(place, &Transfer { local: Local { address, ..transfer.local }, ..*transfer });
+        Ok(place.first)
     }
 }

@@ -4,10 +4,9 @@
 //! device memory                                   the card, or host memory that both see
 //! -------------                                   --------------------------------------
 //! reserved     requests that have a slot          slots[depth]     requests of 64 bytes, each with its lap's phase
-//! bell         who rings                          doorbell         32 bits: the requests that are written
-//! marks        ordered, rung                      completions[..]  16 or 32 bytes each, with their lap's phase
-//! ended        watermark, failure; who polls      counter          31 bits: the requests that have ended well
-//! ahead, written[depth], done[depth]
+//! rung         requests that are rung for         doorbell         32 bits: the requests that are written
+//! ended        watermark, failure; who polls      completions[..]  16 or 32 bytes each, with their lap's phase
+//! ahead, turns[depth], done[depth]                counter          31 bits: the requests that have ended well
 //! ```
 //!
 //! - A request's number is its place in the order of all requests of the queue, from 0; its id is the low 16 bits. [`post`](Queue::post) gives it.
@@ -19,6 +18,7 @@
 //! The layout is `efa_queue`'s. How a request comes to the card stands in `post.rs`, how its end comes back in `wait.rs`.
 
 mod channel;
+mod group;
 mod post;
 mod wait;
 
@@ -37,10 +37,8 @@ use efa_queue::{Local, Operation, Status as CardStatus, rules};
 pub struct QueueWords {
     /// The number of the next request.
     pub reserved: CachePadded<Word>,
-    /// 0: nobody rings. Otherwise how many have asked for it since somebody has begun.
-    pub bell: CachePadded<Word>,
-    /// Requests whose doorbell is ordered before whatever is stored now; requests that have been rung for.
-    pub marks: CachePadded<WordPair>,
+    /// Requests that have been rung for, by doorbells behind which a system fence stands.
+    pub rung: CachePadded<Word>,
     /// The watermark, with its highest bit set while a thread polls for all; and the failure ([`Failure`]).
     pub ended: CachePadded<WordPair>,
     /// Requests above the watermark that have ended. Of whoever polls.
@@ -64,8 +62,8 @@ pub struct Queue {
     pub counter: *const Word,
     /// Device memory.
     pub words: *const QueueWords,
-    /// Device memory, one for each slot: one behind the last request of the group that begins there, once that is written.
-    pub written: *const Word,
+    /// Device memory, one for each slot: where the group that begins there and the doorbell before it meet ([`turn_at`], [`written_to`]).
+    pub turns: *const Word,
     /// Device memory, one for each slot: one more than the number of the last request there that has ended.
     pub done: *const Word,
     /// Host memory: not 0 ends every wait with that [`Status`].
@@ -80,8 +78,29 @@ pub struct Queue {
     pub completion_entries: u32,
     /// Words from one entry to the next: 2 or 4.
     pub completion_words: u32,
+    /// 1: the slots are a card's registers, and each word of a request is one store to them. 0: they are memory.
+    pub registers: u64,
     /// Requests below this have a slot, as far as the thread that holds this copy knows.
     pub free_below: u64,
+    /// Doorbells up to this count are ordered before what this thread stores now.
+    pub ordered: u64,
+    /// The request whose turn it is to be rung for, where this thread has rung last; otherwise [`NO_TURN`].
+    pub turn: u64,
+}
+
+/// Of a thread that has not rung last.
+pub const NO_TURN: u64 = u64::MAX;
+
+/// In [`Queue::turns`]: all before this request has been rung for, and who writes it rings.
+#[inline(always)]
+pub const fn turn_at(number: u64) -> u64 {
+    number << 1 | 1
+}
+
+/// In [`Queue::turns`]: the group that begins here is written up to this request, without it.
+#[inline(always)]
+const fn written_to(end: u64) -> u64 {
+    end << 1
 }
 
 // SAFETY: the pointers are to words that are shared by design and reached only through atomic operations.
@@ -137,6 +156,8 @@ impl Failure {
     pub const DEADLINE: u16 = 0x100;
     /// A completion of a request that is not under way.
     pub const COMPLETION: u16 = 0x101;
+    /// A completion of this request stands in the queue where nobody reads it: the queue was overrun.
+    pub const OVERRUN: u16 = 0x102;
     /// The host has ended it: the code's low bits are its [`Status`].
     pub const ABORT: u16 = 0x200;
 
@@ -183,6 +204,9 @@ impl fmt::Display for Failure {
                 write!(f, "request {number} and those behind it have not ended within the deadline")
             }
             (Failure::COMPLETION, _) => write!(f, "a completion of request {number}, which was not under way"),
+            (Failure::OVERRUN, _) => {
+                write!(f, "the completion queue was overrun: request {number} has ended there a lap ahead of who reads")
+            }
             (code, _) if code >= Failure::ABORT => write!(f, "{}", self.status().text()),
             (code, _) => write!(f, "request {number}: status {code}, which has no name"),
         }

@@ -3,25 +3,26 @@
 //! 1. *Reserve*: one add per warp, for all its lanes that post to this queue.
 //! 2. *Room*: a slot is free when the request that had it has ended; and never more than `max_batch` requests are written and not rung.
 //! 3. *Write*: each lane its request, 64 bytes.
-//! 4. *Ring*: the group says that it has written, and asks for the bell. Whoever has the bell rings for all that is written without a gap, by
-//!    one doorbell, and goes on until nobody has asked meanwhile. Nobody waits for a turn: a group whose turn has not come leaves, and the group
-//!    before it rings for both.
+//! 4. *Ring*: for each slot there is a word in device memory, where the group that begins there meets the doorbell before it. The group leaves
+//!    there that it is written, who rings leaves there that its turn has come, both by an exchange: so exactly one of them comes second, and
+//!    rings for the group. Nobody waits for a turn.
 //!
-//! **Order.** Before a doorbell stands one `fence.acq_rel.sys` of the thread that rings. It has acquired what others say they have written, and
-//! fences are cumulative: all requests, the payloads they speak of, and the doorbells before this one come before it, for whoever sees it (the
-//! CPU of a card in software; on a real card this rests on the same promise of PTX for `.mmio` stores, which nobody here has tried). A group that does
-//! not ring has no system fence at all.
+//! **Order.** A group has a `fence.acq_rel.sys` of its own between its requests (and the payloads they speak of) and its exchange. So nobody who sees
+//! that it is written, and rings for it, makes the card find a slot empty. A second one stands before each doorbell of requests that were acquired
+//! from others. Behind each doorbell stands a fence of the GPU: the next doorbell, of whoever has the turn then, comes behind it. (On a real
+//! card this rests on the same promise of PTX for `.mmio` stores, which nobody here has tried.)
 //!
-//! **The batch.** Requests must not reach the card before the doorbell of those before them, when there would be more than `max_batch` then.
-//! The fence before a doorbell orders the doorbell before it too, so `ordered` needs no fence of its own; who finds it too old fences for himself.
+//! **The batch.** Requests must not reach the card before the doorbell of those before them, when there would be more than `max_batch` then. A
+//! thread keeps up to which doorbell it has a system fence of its own, and has to look and fence for more only when that is not far enough.
 
-use super::{Failure, Queue, Transfer};
+use super::group::Group;
+use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
 use cuda_std::memory::{
-    compare_exchange_acq_rel_gpu_u64, fence_acq_rel_sys, fetch_add_acq_rel_gpu_u64, fetch_add_relaxed_gpu_u64,
-    load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_relaxed_gpu_u64, store_mmio_relaxed_sys_u32,
-    store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_release_gpu_u64,
+    Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu,
+    fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_relaxed_gpu_u64,
+    store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
+    store_release_gpu_u64,
 };
-use cuda_std::warp;
 use efa_queue::{request, rules};
 
 impl Queue {
@@ -32,72 +33,60 @@ impl Queue {
     /// The queue's first failure. It cannot be used again.
     #[inline(always)]
     pub fn post(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
-        let mut mask = warp::active_mask();
-        if mask.count_ones() > 1 {
-            mask = warp::match_any_u64(mask, self.words as u64);
-        }
-        if mask.count_ones() == 1 {
-            return self.post_alone(transfer);
-        }
-        self.post_together(mask, transfer)
-    }
-
-    /// One lane for itself.
-    #[inline(always)]
-    fn post_alone(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
-        let number = self.reserve()?;
-        self.fill(number, transfer);
-        Ok(number)
-    }
-
-    /// One slot, for which [`fill`](Queue::fill) must follow.
-    #[inline(always)]
-    pub(super) fn reserve(&mut self) -> Result<u64, Failure> {
-        let number = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, 1);
-        self.make_room(number + 1)?;
-        Ok(number)
-    }
-
-    /// Writes the request of a slot, and sees to it that it is rung for.
-    #[inline(always)]
-    pub(super) fn fill(&self, number: u64, transfer: &Transfer) {
-        self.write(number, transfer);
-        self.ring(number, number + 1);
-    }
-
-    /// The lanes of `mask`.
-    #[inline(always)]
-    fn post_together(&mut self, mask: u32, transfer: &Transfer) -> Result<u64, Failure> {
-        let leader = mask.trailing_zeros();
-        let rank = (mask & ((1u32 << warp::lane()) - 1)).count_ones();
-        let lanes = mask.count_ones();
-        let leads = warp::lane() == leader;
+        let group = Group::of(self);
         let (mut first, mut mine) = (0, 0);
-        while first < lanes {
-            let count = self.max_batch.min(lanes - first);
-            let (mut base, mut stop) = (0, 0);
-            if leads {
-                base = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, count as u64);
-                stop = self.make_room(base + count as u64).err().map_or(0, |failure| failure.0);
-            }
-            base = warp::broadcast_u64(mask, base, leader);
-            stop = warp::broadcast_u64(mask, stop, leader);
-            // What the leader has acquired, for all lanes; and the lanes' payloads before the leader's doorbell.
-            warp::synchronize(mask);
-            if stop != 0 {
-                return Err(Failure(stop));
-            }
-            if rank.wrapping_sub(first) < count {
-                mine = base + (rank - first) as u64;
+        while first < group.lanes {
+            let count = self.max_batch.min(group.lanes - first);
+            let place = self.reserve(group, count as u64)?;
+            if group.rank.wrapping_sub(first) < count {
+                mine = place.first + (group.rank - first) as u64;
                 self.write(mine, transfer);
             }
-            warp::synchronize(mask);
-            if leads {
-                self.ring(base, base + count as u64);
+            group.meet();
+            if group.leads() {
+                self.ring(place);
             }
+            // They go on together, so that their next requests have one doorbell too.
+            group.meet();
             first += count;
         }
         Ok(mine)
+    }
+
+    /// So many slots for these lanes, which must be written and rung for.
+    #[inline(always)]
+    pub(super) fn reserve(&mut self, group: Group, count: u64) -> Result<Place, Failure> {
+        let (mut first, mut rung) = (0, 0);
+        if group.leads() {
+            first = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, count);
+            rung = load_relaxed_gpu_u64(&self.words().rung.0);
+        }
+        let first = group.share(first);
+        let end = first + count;
+        self.settle(group, end)?;
+        // What the leader has acquired, for all lanes; and the lanes' payloads before the leader's doorbell.
+        group.meet();
+        Ok(Place { first, end, rung })
+    }
+
+    /// Returns when the requests below `end` have a slot and the card has room for them.
+    #[inline(always)]
+    fn settle(&mut self, group: Group, end: u64) -> Result<(), Failure> {
+        if group.any(group.leads() && (end > self.free_below || end - self.ordered > self.max_batch as u64)) {
+            let room = wait_for_room(*self, group, end);
+            if room.stop != 0 {
+                return Err(Failure(room.stop));
+            }
+            (self.free_below, self.ordered) = (room.free_below, room.ordered);
+        }
+        Ok(())
+    }
+
+    /// Writes the request of a place for one, and sees to it that it is rung for.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, place: Place, transfer: &Transfer) {
+        self.write(place.first, transfer);
+        self.ring(place);
     }
 
     /// The request's words, into its slot.
@@ -106,79 +95,187 @@ impl Queue {
         let words = transfer.request(number, self.depth);
         // SAFETY: the queue has so many slots of so many words.
         let slot = unsafe { self.slots.add(rules::slot(number, self.depth) as usize * request::WORDS) };
-        for (index, word) in words.into_iter().enumerate() {
-            // SAFETY: as above.
-            store_mmio_relaxed_sys_u64(unsafe { &*slot.add(index) }, word);
-        }
-    }
-
-    /// Returns when the requests below `end` have a slot and the card has room for them.
-    #[inline(always)]
-    fn make_room(&mut self, end: u64) -> Result<(), Failure> {
-        // Acquire: the doorbells that are ordered there come before what is stored now.
-        let (ordered, _) = load_acquire_gpu_v2_u64(&self.words().marks.0);
-        if end <= self.free_below && end - ordered <= self.max_batch as u64 {
-            return Ok(());
-        }
-        let (stop, free_below) = wait_for_room(*self, end);
-        self.free_below = free_below;
-        if stop == 0 { Ok(()) } else { Err(Failure(stop)) }
-    }
-
-    /// The requests from `base` to `end` are written, by this thread or, behind a barrier, its warp: sees to it that they are rung for.
-    #[inline(always)]
-    fn ring(&self, base: u64, end: u64) {
-        let words = self.words();
-        store_relaxed_gpu_u64(self.of_slot(self.written, base), end);
-        // Release: whoever has the bell and sees that it was asked for sees the store above, and the requests.
-        if fetch_add_acq_rel_gpu_u64(&words.bell.0, 1) != 0 {
+        if self.registers != 0 {
+            for (index, word) in words.into_iter().enumerate() {
+                // SAFETY: as above.
+                store_mmio_relaxed_sys_u64(unsafe { &*slot.add(index) }, word);
+            }
             return;
         }
-        let mut asked = 1;
-        let mut rung = load_relaxed_gpu_u64(&words.marks.0.1);
-        loop {
-            let mut to = rung;
-            // A word of an earlier lap is not above `to`.
-            loop {
-                let next = load_relaxed_gpu_u64(self.of_slot(self.written, to));
-                if next <= to {
-                    break;
-                }
-                to = next;
-            }
-            if to > rung {
-                fence_acq_rel_sys();
-                // SAFETY: the doorbell is there as long as the queue.
-                store_mmio_relaxed_sys_u32(unsafe { &*self.doorbell }, rules::doorbell(to));
-                // Behind the fence: the doorbell before this one is ordered.
-                store_release_gpu_u64(&words.marks.0.0, rung);
-                store_release_gpu_u64(&words.marks.0.1, to);
-                rung = to;
-            }
-            let now = compare_exchange_acq_rel_gpu_u64(&words.bell.0, asked, 0);
-            if now == asked {
-                return;
-            }
-            asked = now;
+        for index in (0..request::WORDS).step_by(2) {
+            // SAFETY: as above; slots begin on multiples of their size.
+            let pair = unsafe { &*slot.add(index).cast::<WordPair>() };
+            store_relaxed_sys_v2_u64(pair, words[index], words[index + 1]);
         }
     }
+
+    /// The requests of this place are written, by this thread or, behind a barrier, its warp: sees to it that they are rung for.
+    #[inline(always)]
+    fn ring(&mut self, place: Place) {
+        // The requests before whatever says that they are there; and the doorbells that `place` has seen before whatever is stored from now on.
+        fence_acq_rel_sys();
+        self.ordered = self.ordered.max(place.rung);
+        let mine = place.first == self.turn;
+        self.turn = NO_TURN;
+        if !mine {
+            // With the fences around it: the requests to whoever rings for them; or the doorbell before them, where it has come.
+            let turn = self.of_slot(self.turns, place.first);
+            if exchange_relaxed_gpu_u64(turn, written_to(place.end)) != turn_at(place.first) {
+                return;
+            }
+            fence_acq_rel_sys();
+        }
+        let met = self.ring_for(place.end);
+        self.go_on_ringing(place.end, met);
+    }
+
+    /// One doorbell, for the requests up to this one; what stood where the next group begins.
+    #[inline(always)]
+    fn ring_for(&self, to: u64) -> u64 {
+        self.bell(to).ring(to)
+    }
+
+    /// What is stored for a doorbell up to this request.
+    #[inline(always)]
+    fn bell(&self, to: u64) -> Bell<'_> {
+        // SAFETY: the doorbell is there as long as the queue.
+        let doorbell = unsafe { &*self.doorbell };
+        Bell { doorbell, rung: &self.words().rung.0, turn: self.of_slot(self.turns, to) }
+    }
+
+    /// All up to `to` has been rung for, and this stood there: rings for what has been written meanwhile, until nothing has.
+    #[inline(always)]
+    fn go_on_ringing(&mut self, mut to: u64, mut met: u64) {
+        while is_written(met, to) {
+            to = met >> 1;
+            // More that is written meanwhile goes with the same doorbell.
+            loop {
+                let next = load_relaxed_gpu_u64(self.of_slot(self.turns, to));
+                if !is_written(next, to) {
+                    break;
+                }
+                to = next >> 1;
+            }
+            // An acquire of those requests, and a release of them to the card.
+            fence_acq_rel_sys();
+            met = self.ring_for(to);
+        }
+        self.turn = to;
+    }
+
+    /// As [`post`](Queue::post) and [`wait`](Queue::wait) for each. A thread for itself, on a queue that nobody else uses at the moment, asks for
+    /// slot and role at once, and looks in place.
+    ///
+    /// # Errors
+    /// As theirs.
+    #[inline(always)]
+    pub fn post_and_wait(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
+        let group = Group::of(self);
+        // By the counter or with others there is nothing to gain.
+        if group.lanes > 1 || !self.counter.is_null() {
+            let number = self.post(transfer)?;
+            return self.wait(number);
+        }
+        let words = self.words();
+        // All trips to the cache at once.
+        let first = fetch_add_relaxed_gpu_u64(&words.reserved.0, 1);
+        let known = self.free_below - self.depth as u64;
+        let has_role = compare_exchange_acquire_gpu_u64(&words.ended.0.0, known, known | POLLED) == known;
+        let rung = load_relaxed_gpu_u64(&words.rung.0);
+        let end = first + 1;
+        let is_next = first == self.turn && known == first && end - self.ordered <= self.max_batch as u64;
+        if !has_role || !is_next {
+            if has_role {
+                store_release_gpu_u64(&words.ended.0.0, known);
+            }
+            self.settle(group, end)?;
+            self.fill(Place { first, end, rung }, transfer);
+            return self.wait(first);
+        }
+        // Before the fences: behind one, what a thread keeps in local memory has to come from afar.
+        let queue = *self;
+        let (bell, entry) = (queue.bell(end), queue.completion(first));
+        queue.write(first, transfer);
+        fence_acq_rel_sys();
+        let met = bell.ring(end);
+        self.ordered = rung;
+        // Behind the doorbell's own trips: a look without them comes before the completion, and the next one is a trip later (H200: 5.0 us in all).
+        self.go_on_ringing(end, met);
+        if queue.first_look(entry, first) {
+            store_release_gpu_u64(&self.words().ended.0.0, end);
+        } else {
+            self.go_on_polling(group, first)?;
+        }
+        self.free_below = end + self.depth as u64;
+        Ok(end)
+    }
+}
+
+/// See [`Queue::bell`].
+struct Bell<'a> {
+    doorbell: &'a Doorbell,
+    rung: &'a Word,
+    /// Where the next group begins.
+    turn: &'a Word,
+}
+
+impl Bell<'_> {
+    #[inline(always)]
+    fn ring(&self, to: u64) -> u64 {
+        store_mmio_relaxed_sys_u32(self.doorbell, rules::doorbell(to));
+        // This doorbell, before whoever sees what is stored behind it.
+        fence_acq_rel_gpu();
+        store_relaxed_gpu_u64(self.rung, to);
+        exchange_relaxed_gpu_u64(self.turn, turn_at(to))
+    }
+}
+
+/// Whether the group that begins at this request is written. A word of an earlier lap is not above it.
+#[inline(always)]
+const fn is_written(word: u64, first: u64) -> bool {
+    word & 1 == 0 && word >> 1 > first
+}
+
+/// Adjacent slots.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Place {
+    /// The first request.
+    pub first: u64,
+    /// One behind the last.
+    end: u64,
+    /// What had been rung for by then.
+    rung: u64,
 }
 
 /// Longest sleep of a thread that waits for room (nanoseconds): a full queue is a matter of rate, not of latency.
 const LONGEST_SLEEP: u32 = 256;
 
-/// There looks to be no room: returns a failure or 0, and below which number requests have a slot. Out of line: seldom, or a matter of rate.
+/// What has come of a wait for room.
+struct Room {
+    /// A failure, or 0.
+    stop: u64,
+    free_below: u64,
+    ordered: u64,
+}
+
+/// There looks to be no room. Out of line: seldom, or a matter of rate.
 #[inline(never)]
-fn wait_for_room(queue: Queue, end: u64) -> (u64, u64) {
+fn wait_for_room(queue: Queue, group: Group, end: u64) -> Room {
     let (max_batch, depth) = (queue.max_batch as u64, queue.depth as u64);
-    let has_room =
-        |watermark: u64| end <= watermark + depth && end <= load_acquire_gpu_u64(&queue.words().marks.0.1) + max_batch;
-    match queue.wait_until(LONGEST_SLEEP, has_room) {
+    let rung = || load_acquire_gpu_u64(&queue.words().rung.0);
+    let has_room = |watermark: u64| end <= watermark + depth && end <= rung() + max_batch;
+    let known = queue.free_below - depth;
+    let waited = match group.any(group.leads() && has_room(known)) {
+        true => Ok(known),
+        false => queue.wait_until(group, LONGEST_SLEEP, has_room),
+    };
+    match waited {
         Ok(watermark) => {
-            // The doorbell that was seen comes before the requests that this thread, or its warp, stores now.
+            let ordered = group.share(rung());
+            // The doorbells that were seen come before the requests that these lanes store now.
             fence_acq_rel_sys();
-            (0, watermark + depth)
+            Room { stop: 0, free_below: watermark + depth, ordered }
         }
-        Err(failure) => (failure.0, queue.free_below),
+        Err(failure) => Room { stop: failure.0, free_below: queue.free_below, ordered: queue.ordered },
     }
 }

@@ -23,6 +23,7 @@
 //! the same answer. In a group a command that could not be pushed is told by the next call that waits. Once a context has failed, its
 //! later calls fail too. The first failure of a launch leaves its call and PE in the [`Report`], which the host reads.
 
+mod arrivals;
 mod atomic;
 mod barrier;
 mod context;
@@ -39,6 +40,7 @@ mod signal;
 mod value;
 mod wait;
 
+pub use arrivals::{Arrivals, Inlet};
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
 pub use counts::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};
@@ -157,6 +159,7 @@ impl<T: Plain> Sym<T> {
 /// | `count` | when all its transfers are at the target | nothing |
 /// | `own` | after its own completion at the sender | nothing |
 /// | `drain` | after the completion of all that its ring has sent to that PE | these have arrived; it says nothing of other rings |
+/// | `kernel` | path direct alone: as `count`, by the kernel that waits | nothing |
 /// | `sequence` | when it is its turn in the order of its ring's signalled puts to that PE | these have arrived; it says nothing of puts without a signal |
 ///
 /// A program that relies on the last column is wrong by the other rules.
@@ -202,8 +205,10 @@ pub struct World {
     pub peers: *const Peer,
     /// Device memory.
     pub rings: *const Ring,
-    /// Host memory: the words of the signals to which proxies add.
+    /// Host memory: the words of the signals to which proxies add; or device memory, to which kernels add what they read of [`Arrivals`].
     pub far: *const Word,
+    /// Device memory: what waiting kernels read themselves; null: somebody else counts signals.
+    pub arrivals: *const Arrivals,
     /// Device memory: the PEs of each team, behind one another.
     pub team_pes: *const u32,
     /// The teams: world, node, rail.
@@ -300,6 +305,6 @@ impl World {
         let (signal, paths) = (Signal(fresh_u32(signal.0)), fresh_u32(self.paths));
         // SAFETY: as `near`; the host's memory has a word for each signal too.
         let far = (paths & World::BY_RAILS != 0).then(|| unsafe { &*self.far.add(signal.0 as usize) });
-        Planes { near: self.near(signal), far, mapped: paths & World::BY_MAPPING != 0 }
+        Planes { near: self.near(signal), far, mapped: paths & World::BY_MAPPING != 0, arrivals: self.arrivals }
     }
 }

@@ -1,6 +1,7 @@
 //! Waits on memory: for a signal's two planes to reach a sum. Every wait is bounded.
 
 use super::World;
+use super::arrivals::{self, Arrivals};
 use super::report::{Call, Failure, NO_PE};
 use crate::ring::Status;
 use cuda_std::call::by_address;
@@ -81,6 +82,8 @@ pub struct Planes<'a> {
     pub far: Option<&'a Word>,
     /// Whether other PEs add to the near one.
     pub mapped: bool,
+    /// Not null: waiting kernels read themselves what cards bring.
+    pub arrivals: *const Arrivals,
 }
 
 impl Planes<'_> {
@@ -89,6 +92,10 @@ impl Planes<'_> {
     /// Each word only grows, so the sum of two readings one after the other is no more than the signal's value at the second.
     #[inline(always)]
     pub fn sum(&self) -> u64 {
+        if !self.arrivals.is_null() {
+            // SAFETY: contract of the world: it is there while the grid runs.
+            arrivals::look(unsafe { &*self.arrivals });
+        }
         let near = load_acquire_sys_u64(self.near);
         near + self.far.map_or(0, load_acquire_sys_u64)
     }
@@ -105,6 +112,11 @@ impl Planes<'_> {
     /// What it had reached, and [`Status::DEADLINE`] or the reason in `abort`.
     #[inline(always)]
     pub fn wait(&self, wanted: Wanted, timeout_ns: u64, abort: &Word) -> Result<(), (Status, u64)> {
+        if !self.arrivals.is_null() {
+            // SAFETY: as above.
+            let stop = arrivals::wait(*self, unsafe { &*self.arrivals }, wanted, timeout_ns, abort);
+            return if stop == 0 { Ok(()) } else { Err((Status(stop), self.sum())) };
+        }
         // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1. Host memory is
         // looked at once and then with pauses.
         let looks = if self.far.is_some() { 1 } else { LOOKS };

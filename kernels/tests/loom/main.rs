@@ -11,6 +11,7 @@
 
 mod by_hand;
 mod completion;
+mod direct;
 mod push;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;

@@ -47,7 +47,7 @@ fn both_planes(fault: Option<Fault>) {
             }
         });
         let [first, second, near, far] = &*words;
-        let planes = Planes { near, far: Some(far), mapped: true };
+        let planes = Planes { near, far: Some(far), mapped: true, arrivals: std::ptr::null() };
         let abort = Word::new(0);
         planes.wait(Wanted::at_least(2), u64::MAX, &abort).expect("both have added");
         assert_eq!((load_relaxed_sys_u64(first), load_relaxed_sys_u64(second)), (77, 88), "bytes behind the signal");

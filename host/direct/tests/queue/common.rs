@@ -24,6 +24,7 @@ pub struct Case {
     pub quiet_every: u32,
     pub bytes: u32,
     pub queues: u32,
+    pub back_at: u64,
     pub options: QueueOptions,
 }
 
@@ -31,7 +32,7 @@ impl Default for Case {
     fn default() -> Self {
         let options =
             QueueOptions { depth: 16, completions: 32, max_batch: 5, timeout: PATIENCE, ..QueueOptions::default() };
-        Case { grid: 3, block: 40, iterations: 5, quiet_every: 0, bytes: 21, queues: 2, options }
+        Case { grid: 3, block: 40, iterations: 5, quiet_every: 0, bytes: 21, queues: 2, back_at: 0, options }
     }
 }
 
@@ -86,6 +87,7 @@ pub fn run_with(case: &Case, mut card: CardOptions, meanwhile: impl FnOnce(&[Que
         fill: 1,
         seed: 7,
         counter_alone: 0,
+        back_at: case.back_at,
         to: To { handle: 3, pair: 9, key: 11 },
         local_key: SOURCE,
         key: DESTINATION,

@@ -71,6 +71,22 @@ fn a_completion_that_comes_twice_is_named() {
 }
 
 #[test]
+fn an_overrun_of_the_completion_queue_is_named() {
+    let options = QueueOptions { timeout: Duration::from_millis(50), ..Case::default().options };
+    let ran = run(&Case { options, ..one_queue() }, with(Faults { overrun: Some(20), ..Faults::default() }));
+    let failure = ended(&ran, Status::FABRIC);
+    // The oldest whose completion is found: those before it may be written over by then.
+    assert!(failure.code() == Failure::OVERRUN && failure.number() >= 20, "{failure}");
+}
+
+#[test]
+fn a_kernel_that_rings_back_is_stopped() {
+    let ran = run(&Case { back_at: 9, ..one_queue() }, CardOptions::default());
+    assert_eq!(ended(&ran, Status::FABRIC).card(), Some(CardStatus::QueuePair));
+    assert!(ran.found[0].wrong.as_ref().is_some_and(|wrong| wrong.contains("Back(")), "{ran:?}");
+}
+
+#[test]
 fn the_host_ends_waits() {
     let ran = run_with(&one_queue(), with(Faults { dead: Some(0), ..Faults::default() }), |queues, _| {
         queues[0].abort(Status::ENDED.0).expect("the word");

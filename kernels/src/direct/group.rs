@@ -1,0 +1,100 @@
+//! Lanes of a warp that use one queue together.
+
+use super::Queue;
+use cuda_std::warp;
+
+/// See the module. All lanes of it call what shares something together.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    pub mask: u32,
+    /// The lane that acts for all.
+    pub leader: u32,
+    /// This lane's place among them.
+    pub rank: u32,
+    pub lanes: u32,
+}
+
+impl Group {
+    /// This lane by itself.
+    #[inline(always)]
+    pub fn alone() -> Group {
+        let lane = warp::lane();
+        Group { mask: 1 << lane, leader: lane, rank: 0, lanes: 1 }
+    }
+
+    /// The lanes that are here now with the same queue.
+    #[inline(always)]
+    #[track_caller]
+    pub fn of(queue: &Queue) -> Group {
+        let mut mask = warp::active_mask();
+        if mask.count_ones() > 1 {
+            mask = warp::match_any_u64(mask, queue.words as u64);
+        }
+        let below = mask & ((1u32 << warp::lane()) - 1);
+        Group { mask, leader: mask.trailing_zeros(), rank: below.count_ones(), lanes: mask.count_ones() }
+    }
+
+    #[inline(always)]
+    pub fn leads(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// The leader's value.
+    #[inline(always)]
+    #[track_caller]
+    pub fn share(&self, value: u64) -> u64 {
+        if self.lanes == 1 { value } else { warp::broadcast_u64(self.mask, value, self.leader) }
+    }
+
+    /// Whether one lane says yes.
+    #[inline(always)]
+    #[track_caller]
+    pub fn any(&self, yes: bool) -> bool {
+        if self.lanes == 1 { yes } else { warp::any(self.mask, yes) }
+    }
+
+    /// How many say yes before the first that does not.
+    #[inline(always)]
+    #[track_caller]
+    pub fn leading(&self, yes: bool) -> u32 {
+        if self.lanes == 1 {
+            return yes as u32;
+        }
+        let no = self.mask & !warp::ballot(self.mask, yes);
+        let below = if no == 0 { u32::MAX } else { (1 << no.trailing_zeros()) - 1 };
+        (self.mask & below).count_ones()
+    }
+
+    /// The value of the lane of this rank.
+    #[inline(always)]
+    #[track_caller]
+    pub fn of_rank(&self, rank: u32, value: u64) -> u64 {
+        if self.lanes == 1 {
+            return value;
+        }
+        let lane = warp::ballot(self.mask, self.rank == rank).trailing_zeros();
+        warp::broadcast_u64(self.mask, value, lane)
+    }
+
+    /// The largest value of all.
+    #[inline(always)]
+    #[track_caller]
+    pub fn latest(&self, value: u64) -> u64 {
+        // Most often the last lane's: lanes that have posted together.
+        let mut latest = self.of_rank(self.lanes - 1, value);
+        while self.any(value > latest) {
+            let larger = warp::ballot(self.mask, value > latest);
+            latest = warp::broadcast_u64(self.mask, value, larger.trailing_zeros());
+        }
+        latest
+    }
+
+    /// What each has done before is visible to all.
+    #[inline(always)]
+    #[track_caller]
+    pub fn meet(&self) {
+        if self.lanes > 1 {
+            warp::synchronize(self.mask);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Requests in a card's queue: what the card sees behind a doorbell.
+
+use super::explore;
+use cuda_std::memory::{Doorbell, Word, load_acquire_host_u32, load_acquire_host_u64, load_relaxed_host_u64};
+use cuda_std::thread::nanosleep;
+use efa_queue::request::{self, To};
+use efa_queue::{Local, Operation, rules};
+use kernels::direct::{NO_TURN, Queue, QueueWords, Transfer, turn_at};
+use loom::sync::Arc;
+use loom::thread;
+use std::array;
+
+const DEPTH: u32 = 4;
+
+/// A queue's memory: the card's, and the device's.
+struct Memory {
+    slots: [Word; DEPTH as usize * request::WORDS],
+    doorbell: Doorbell,
+    completions: [Word; DEPTH as usize * 2],
+    words: QueueWords,
+    turns: [Word; DEPTH as usize],
+    done: [Word; DEPTH as usize],
+    abort: Word,
+    max_batch: u32,
+}
+
+impl Memory {
+    fn new(max_batch: u32) -> Arc<Memory> {
+        let word = |_| Word::new(0);
+        Arc::new(Memory {
+            slots: array::from_fn(word),
+            doorbell: Doorbell::default(),
+            completions: array::from_fn(word),
+            words: QueueWords::default(),
+            turns: array::from_fn(|slot| Word::new(if slot == 0 { turn_at(0) } else { 0 })),
+            done: array::from_fn(word),
+            abort: Word::new(0),
+            max_batch,
+        })
+    }
+
+    /// The queue for one thread.
+    fn queue(&self) -> Queue {
+        Queue {
+            slots: self.slots.as_ptr(),
+            doorbell: &self.doorbell,
+            completions: self.completions.as_ptr(),
+            counter: std::ptr::null(),
+            words: &self.words,
+            turns: self.turns.as_ptr(),
+            done: self.done.as_ptr(),
+            abort: &self.abort,
+            timeout_ns: u64::MAX,
+            depth: DEPTH,
+            max_batch: self.max_batch,
+            completion_entries: DEPTH,
+            completion_words: 2,
+            registers: 1,
+            free_below: DEPTH.into(),
+            ordered: 0,
+            turn: NO_TURN,
+        }
+    }
+
+    /// The words of a slot.
+    fn slot(&self, number: u64) -> &[Word] {
+        let at = rules::slot(number, DEPTH) as usize * request::WORDS;
+        &self.slots[at..at + request::WORDS]
+    }
+}
+
+/// A request that names its sender in its last word.
+fn transfer(sender: u64) -> Transfer {
+    Transfer {
+        operation: Operation::Write,
+        to: To::default(),
+        local: Local { address: sender, length: 8, key: 1 },
+        address: 0,
+        key: 0,
+        immediate: None,
+    }
+}
+
+/// The card: takes so many requests, each whole behind its doorbell, and none too far ahead of it.
+fn serve(memory: &Memory, count: u64) -> Vec<u64> {
+    let (mut seen, mut senders) = (0, Vec::new());
+    while seen < count {
+        let bell = load_acquire_host_u32(&memory.doorbell);
+        let to = rules::rung(seen, 0, bell, DEPTH, DEPTH).expect("a doorbell that goes on");
+        for number in seen..to {
+            let words = memory.slot(number);
+            let first = load_relaxed_host_u64(&words[0]);
+            assert!(rules::is_written(first, number, DEPTH), "request {number} is not in its slot");
+            senders.push(load_relaxed_host_u64(&words[request::WORDS - 1]));
+        }
+        if to == seen {
+            nanosleep(0);
+        }
+        seen = to;
+        let ahead = seen + u64::from(memory.max_batch);
+        if ahead < count {
+            let first = load_acquire_host_u64(&memory.slot(ahead)[0]);
+            let bell = load_acquire_host_u32(&memory.doorbell);
+            assert!(
+                !rules::is_written(first, ahead, DEPTH) || u64::from(bell) > seen,
+                "request {ahead} is written, and the doorbell says {bell}"
+            );
+        }
+    }
+    senders
+}
+
+/// So many threads with so many requests each.
+fn posts(threads: u64, each: u64, max_batch: u32) {
+    explore(2, move || {
+        let memory = Memory::new(max_batch);
+        let posters: Vec<_> = (1..=threads)
+            .map(|sender| {
+                let memory = memory.clone();
+                thread::spawn(move || {
+                    let mut queue = memory.queue();
+                    for _ in 0..each {
+                        queue.post(&transfer(sender)).expect("posted");
+                    }
+                })
+            })
+            .collect();
+        let mut senders = serve(&memory, threads * each);
+        for poster in posters {
+            poster.join().expect("a poster");
+        }
+        senders.sort_unstable();
+        let all: Vec<u64> = (1..=threads).flat_map(|sender| (0..each).map(move |_| sender)).collect();
+        assert_eq!(senders, all);
+    });
+}
+
+#[test]
+fn every_request_is_whole_behind_its_doorbell() {
+    posts(2, 1, 3);
+}
+
+/// One request may be written and not rung for: the second of a thread waits for the doorbell of the first.
+#[test]
+fn a_batch_is_never_exceeded() {
+    posts(2, 1, 1);
+}
