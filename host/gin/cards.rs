@@ -214,6 +214,21 @@ impl Cards {
         self.arrivals.as_ref().map_or(std::ptr::null(), |[table, ..]| table.pointer())
     }
 
+    /// What has arrived for a signal and no kernel has read yet; 0 where a thread counts.
+    pub fn unread(&self, signal: u32) -> Result<u64, GinError> {
+        let Some([_, _, words]) = &self.arrivals else { return Ok(0) };
+        let mut sum = 0;
+        for (number, pair) in self.pairs.iter().enumerate() {
+            let mut read = [0u64];
+            words.read(number * 8, &mut read)?;
+            let mut reader = Reader { queue: pair.view().arrivals, read: read[0] };
+            while let Some(arrived) = reader.next() {
+                sum += arrived.filter(|(which, _)| *which == signal).map_or(0, |(_, add)| add);
+            }
+        }
+        Ok(sum)
+    }
+
     pub fn affinity(&self) -> String {
         if self.counting.is_none() {
             return "signals are read by kernels".into();

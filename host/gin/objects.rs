@@ -103,7 +103,8 @@ impl World {
         let (mut near, mut far) = ([0u64; 1], [0u64; 1]);
         self.heap.read(signal.0 as usize * 8, &mut near)?;
         self.far.read(signal.0 as usize * 8, &mut far)?;
-        Ok(near[0] + far[0])
+        let unread = self.cards.as_ref().map_or(Ok(0), |cards| cards.unread(signal.0))?;
+        Ok(near[0] + far[0] + unread)
     }
 
     /// Refuses what ranks do not agree on; every rank gets the same line.
