@@ -593,7 +593,7 @@ fn check(run: Check) -> (u64, u64) {
     let seed = run.puts ^ u64::from(run.scope) << 8;
     let spec = Spec { seed, longest: 1500, watch: !run.early, ..Spec::default() };
     let options = Options {
-        rule: run.rule,
+        rule: ginlab::gin::Rule::Proxies(run.rule),
         proxies: run.proxies,
         rails: 3,
         fabric: Fabric::Worst(spec),

@@ -9,7 +9,7 @@ use kernels::shmem::exchange::SHMEM_ALL_TO_ALL_PUTS_BLOCK;
 /// The worst rails, on which a put may be so late that its sender's next puts come first.
 pub fn late(seed: u64, rule: Rule) -> Options {
     let fabric = Fabric::Worst(Spec { seed, longest: 1024, ..Spec::default() });
-    Options { fabric, rule, ..emulated(Path::Rails) }
+    Options { fabric, rule: ginlab::gin::Rule::Proxies(rule), ..emulated(Path::Rails) }
 }
 
 /// Runs of each test: seeds from 1 on. `GINLAB_SEEDS=200` is a longer run.
