@@ -34,8 +34,11 @@ pub const IMBALANCE: Column = Column::measured(
     "By how many percent the busiest rail of a rank carries more than the mean of its rails; of all ranks the largest",
 );
 /// How rails keep the order of a put and its signal.
-pub const RULE: Column =
-    Column::chosen("rule", "", "How a put and its signal are kept in order on rails: count, own, drain, sequence, kernel");
+pub const RULE: Column = Column::chosen(
+    "rule",
+    "",
+    "How a put and its signal are kept in order on rails: count, own, drain, sequence, kernel",
+);
 /// Proxy threads.
 pub const PROXIES: Column = Column::chosen("proxies", "", "Proxy threads of a rank, where rails are used");
 /// What of an operation crosses the wires, as nccl-tests counts.

@@ -41,8 +41,8 @@ const SPILLED_BY_PROGRAMS: (u32, u32) = (528, 2048);
 /// function is called seldom.
 const SAVED: u32 = 192;
 
-/// The same of what waits for a card's queue: it has a copy of the queue, 19 words.
-const OF_CARDS: u32 = 256;
+/// The same of what waits for a card's queue: it has a copy of the queue, 24 words.
+const OF_CARDS: u32 = 320;
 
 /// The exchanges of a mixture of experts are many calls in one kernel, whose turns take microseconds: this many times as much.
 const OF_EXPERTS: u32 = 2;
