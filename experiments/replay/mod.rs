@@ -144,13 +144,10 @@ impl Experiment for Replay {
         for more in &cards[1..] {
             header.note(more.note());
         }
-        if let Some((_, trace)) = traces.first() {
-            if trace.lost > 0 {
-                header.note(format!(
-                    "{} puts have no arrival in the trace: what waited for them is not known",
-                    trace.lost
-                ));
-            }
+        if let Some((_, trace)) = traces.first()
+            && trace.lost > 0
+        {
+            header.note(format!("{} puts have no arrival in the trace: what waited for them is not known", trace.lost));
         }
         Ok((Replay { args: args.clone(), cards, traces }, header))
     }
