@@ -47,7 +47,7 @@ fn everything(card: &Card) -> Vec<Memory> {
             assert_eq!((wrong, came[size]), (0, 0xEE), "{size} B from {from} to {me}");
         }
         card.flush(round % 2);
-        assert_eq!(card.counter(1, 1), ((round + 1) / 2 * ranks) as u64);
+        assert_eq!(card.counter(1, 1), (round.div_ceil(2) * ranks) as u64);
         card.meeting.meet();
     }
     // Requests that are rung for together, more than there are slots; and a sum, which is a request for each.
