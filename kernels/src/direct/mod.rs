@@ -62,7 +62,7 @@ pub struct Queue {
     pub counter: *const Word,
     /// Device memory.
     pub words: *const QueueWords,
-    /// Device memory, one for each slot: where the group that begins there and the doorbell before it meet ([`turn_at`], `written_to`.
+    /// Device memory, one for each slot: where the group that begins there and the doorbell before it meet ([`turn_at`], `written_to`).
     pub turns: *const Word,
     /// Device memory, one for each slot: one more than the number of the last request there that has ended.
     pub done: *const Word,
