@@ -63,7 +63,7 @@ const DEPENDS: Column = Column::chosen(
     "What a put is taken to have waited for: `arrived`, all that was there before it; `paused`, what came while its context stood still",
 )
 .shown("depends", 8);
-const PUTS: Column = Column::follows("puts", "", "Puts and gets of the trace").shown("puts", 7);
+const PUTS: Column = Column::follows("recorded_puts", "", "Puts and gets of the trace").shown("puts", 7);
 const BYTES: Column = Column::follows("bytes", "B", "Their bytes");
 const RECORDED: Column = Column::measured(
     "recorded_us",

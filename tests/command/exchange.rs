@@ -122,7 +122,7 @@ fn ranks_that_do_not_fit_are_told_the_difference() {
 fn a_missing_rank_is_named() {
     let done = run(tcp_rank(0, free_port(), "secret", "-p tcp -t 1")).expect(124);
     let line = done.complaint();
-    assert!(line.starts_with("ginlab: timed out after 2 s waiting for rank 1 at \"start\" (arrived: 0)"), "{line}");
+    assert!(line.starts_with("ginlab: timed out after 8 s waiting for rank 1 at \"start\" (arrived: 0)"), "{line}");
     assert_eq!(done.stdout, "");
 }
 
@@ -131,7 +131,7 @@ fn a_port_where_nobody_listens_is_named() {
     let port = free_port();
     let done = run(tcp_rank(1, port, "secret", "-p tcp -t 1")).expect(124);
     let line = done.complaint();
-    let part = format!("timed out after 2 s connecting rank 1 to rank 0 at 127.0.0.1:{port}");
+    let part = format!("timed out after 8 s connecting rank 1 to rank 0 at 127.0.0.1:{port}");
     assert!(line.contains(&part) && line.contains("Connection refused"), "{line}");
 }
 
