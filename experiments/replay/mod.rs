@@ -63,7 +63,7 @@ const DEPENDS: Column = Column::chosen(
     "What a put is taken to have waited for: `arrived`, all that was there before it; `paused`, what came while its context stood still",
 )
 .shown("depends", 8);
-const PUTS: Column = Column::follows("recorded_puts", "", "Puts and gets of the trace").shown("puts", 7);
+const PUTS: Column = Column::follows("recorded_puts", "", "Puts and gets of the trace");
 const BYTES: Column = Column::follows("bytes", "B", "Their bytes");
 const RECORDED: Column = Column::measured(
     "recorded_us",
@@ -75,14 +75,13 @@ const GAPS: Column = Column::measured(
     "computing_us",
     "us",
     "Of the longest chain: what was between an arrival and the next put in the recording",
-)
-.shown("computing", 10);
+);
 const POSTING: Column = Column::measured("posting_us", "us", "Of it: a thread posts, or is busy with others");
 const SENDING: Column = Column::measured("sending_us", "us", "Of it: the sending card is busy with others");
-const WIRE: Column = Column::measured("wire_us", "us", "Of it: the wire carries the bytes").shown("wire", 9);
-const LATENCY: Column = Column::measured("latency_us", "us", "Of it: the way through the network").shown("latency", 9);
+const WIRE: Column = Column::measured("wire_us", "us", "Of it: the wire carries the bytes");
+const LATENCY: Column = Column::measured("latency_us", "us", "Of it: the way through the network");
 const RECEIVING: Column = Column::measured("receiving_us", "us", "Of it: the receiving card is busy with others");
-const BOUND: Column = Column::measured("bound", "", "What most of it is").shown("bound by", 22);
+const BOUND: Column = Column::measured("bound", "", "What most of it is").shown("bound by", 20);
 const BUSIEST: Column =
     Column::measured("busiest", "", "The card that carries bytes longest").shown("busiest card", 24);
 const BUSY: Column = Column::measured("busiest_pct", "%", "The share of the time in which it does").shown("busy %", 7);
