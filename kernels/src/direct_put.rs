@@ -133,7 +133,15 @@ fn ring_back(queue: &Queue) {
         doorbell,
         rules::doorbell(load_relaxed_gpu_u64(rung).wrapping_sub(queue.depth as u64 + 1)),
     );
+    // A doorbell that is rung over before the card looks is not seen.
+    let until = thread::global_timer_ns() + SEEN_NS;
+    while thread::global_timer_ns() < until {
+        thread::relax();
+    }
 }
+
+/// So long no doorbell of the same thread follows one that goes back, in nanoseconds.
+const SEEN_NS: u64 = 10_000_000;
 
 /// The seed of the payload at this offset.
 #[inline(always)]
