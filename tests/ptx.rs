@@ -743,8 +743,10 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
                 let source = folder.path().join(format!("{name}-{arch}.ptx"));
                 let digits = number(arch);
                 std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();
+                // At the fewest registers most is spilled; at more, on the GPU that is measured on.
                 let fewest = &REGISTERS_AND_SPILLED[REGISTERS_AND_SPILLED.len() - 1..];
-                for &limits in if is_program(name) { fewest } else { &REGISTERS_AND_SPILLED } {
+                let measured = arch == "sm_90" && !is_program(name);
+                for &limits in if measured { &REGISTERS_AND_SPILLED } else { fewest } {
                     let (ptxas, source) = (ptxas.clone(), source.clone());
                     scope.spawn(move || assembles(&ptxas, &source, arch, limits, (name, text)));
                 }
