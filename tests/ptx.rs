@@ -22,9 +22,11 @@ use ginlab::cuda::for_capability;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The release and LLVM of the compiler that gave the stored snapshot: Debian's rustc-web.
 const BLESSED: &str = "1.96.0, LLVM 22.1.8";
@@ -725,32 +727,39 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
     };
     let folder = tempfile::tempdir().unwrap();
     let number = |arch: &str| arch.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().unwrap();
-    // Each takes some seconds of a core: all at once.
-    std::thread::scope(|scope| {
-        for &(name, text) in kernels_ptx::PTX.modules {
-            let own = if name == "bulk" { "sm_90" } else { arch() };
-            for arch in ["sm_80", "sm_90", "sm_100"] {
-                // What programs share with other modules is assembled for every GPU there.
-                if is_program(name) && arch != "sm_90" && number(own) <= 90 {
-                    continue;
-                }
-                // PTX runs on its own target and on later ones.
-                if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
-                    eprintln!("{arch}: not for PTX of {own}");
-                    continue;
-                }
-                // As the host gives it to that GPU.
-                let source = folder.path().join(format!("{name}-{arch}.ptx"));
-                let digits = number(arch);
-                std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();
-                // At the fewest registers most is spilled; at more, on the GPU that is measured on.
-                let fewest = &REGISTERS_AND_SPILLED[REGISTERS_AND_SPILLED.len() - 1..];
-                let measured = arch == "sm_90" && !is_program(name);
-                for &limits in if measured { &REGISTERS_AND_SPILLED } else { fewest } {
-                    let (ptxas, source) = (ptxas.clone(), source.clone());
-                    scope.spawn(move || assembles(&ptxas, &source, arch, limits, (name, text)));
-                }
+    let mut jobs = Vec::new();
+    for &(name, text) in kernels_ptx::PTX.modules {
+        let own = if name == "bulk" { "sm_90" } else { arch() };
+        for arch in ["sm_80", "sm_90", "sm_100"] {
+            // What programs share with other modules is assembled for every GPU there.
+            if is_program(name) && arch != "sm_90" && number(own) <= 90 {
+                continue;
             }
+            // PTX runs on its own target and on later ones.
+            if number(arch) < number(own) || own.ends_with(['a', 'f']) && arch != own {
+                eprintln!("{arch}: not for PTX of {own}");
+                continue;
+            }
+            // As the host gives it to that GPU.
+            let source = folder.path().join(format!("{name}-{arch}.ptx"));
+            let digits = number(arch);
+            std::fs::write(&source, for_capability(text, (digits / 10, digits % 10)).as_bytes()).unwrap();
+            // At the fewest registers most is spilled; at more, on the GPU that is measured on.
+            let fewest = &REGISTERS_AND_SPILLED[REGISTERS_AND_SPILLED.len() - 1..];
+            let measured = arch == "sm_90" && !is_program(name);
+            let all = if measured { &REGISTERS_AND_SPILLED } else { fewest };
+            jobs.extend(all.iter().map(|limits| (source.clone(), arch, *limits, (name, text))));
+        }
+    }
+    // Each takes some seconds of a core: so many at once as there are, or tests beside this one wait for a core beyond their deadlines.
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some((source, arch, limits, module)) = jobs.get(next.fetch_add(1, Relaxed)) {
+                    assembles(&ptxas, source, arch, *limits, *module);
+                }
+            });
         }
     });
 }

@@ -266,7 +266,7 @@ struct Verdict {
 async fn join(port: u16) -> Result<(Session, Place), BootstrapError> {
     let mut visit = Session::connect(&format!("127.0.0.1:{port}"), "secret", TOO_LONG).await?;
     let hall: Hall = visit.hear("server").await?;
-    let offer = rail().0.offer(&[]).unwrap();
+    let offer = rail(TOO_LONG).0.offer(&[]).unwrap();
     visit.say("joining", &Joining { offer, write_bytes: hall.bytes.min(8) }).await?;
     let place = visit.hear("place").await?;
     Ok((visit, place))
@@ -282,10 +282,10 @@ async fn leave(mut visit: Session) {
 }
 
 /// A rail of our own, and some memory.
-fn rail() -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
+fn rail(patience: Duration) -> (Flow<LibfabricRail>, Region<LibfabricRail>) {
     let provider = choose_provider(Some("tcp")).unwrap().provider;
     let domain = select_domains(&provider, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
-    let flow = Flow::new(vec![LibfabricRail::open(&domain, &RailOptions::default()).unwrap()], Duration::from_secs(1));
+    let flow = Flow::new(vec![LibfabricRail::open(&domain, &RailOptions::default()).unwrap()], patience);
     let (device, _) = Device::open(Choice::Emulated, 0).unwrap();
     let region = flow.register(device.allocate(Where::Host, 4096).unwrap(), Access::ALL).unwrap();
     region.buffer().write(0, &[0xBAu8; 4096]).unwrap();
@@ -303,7 +303,8 @@ async fn driven<T>(flow: &Flow<LibfabricRail>, operation: impl Future<Output = T
 
 /// Writes to, or reads from, a region of the server's that may not be ours.
 async fn reach_for(place: &Place, region: RemoteRegion, at: u64, write: bool) -> Result<u64, FlowError> {
-    let (flow, memory) = rail();
+    // What is refused may be without an answer.
+    let (flow, memory) = rail(Duration::from_secs(1));
     let offer = Offer { regions: vec![vec![region]], ..place.offer.clone() };
     let target = Target::new(flow.add_peer(&offer)?, &offer, 0)?;
     let reached = match write {
@@ -340,7 +341,7 @@ async fn attack(port: u16) -> Vec<String> {
         }
     }
     // Immediates of others: the old one again, small numbers as peers once had, and guesses.
-    let (flow, memory) = rail();
+    let (flow, memory) = rail(TOO_LONG);
     let target = Target::new(flow.add_peer(&own.offer).unwrap(), &own.offer, 0).unwrap();
     let tags = [old.tag, 0].into_iter().chain(1..64).chain((0..400u32).map(|i| i.wrapping_mul(2_654_435_761)));
     for tag in tags.filter(|tag| *tag != own.tag) {
@@ -393,7 +394,10 @@ fn one_with_the_token_that_speaks_nonsense_is_alone_with_it() {
         // Words that are none, too large, too long, of another step, with numbers that do not fit.
         let mut hostile = visit().await;
         let _: Hall = hostile.hear("server").await.unwrap();
-        hostile.say("joining", &Joining { offer: rail().0.offer(&[]).unwrap(), write_bytes: u64::MAX }).await.unwrap();
+        hostile
+            .say("joining", &Joining { offer: rail(TOO_LONG).0.offer(&[]).unwrap(), write_bytes: u64::MAX })
+            .await
+            .unwrap();
         let refused = hostile.hear::<Place>("place").await.unwrap_err().to_string();
         assert!(refused.contains("does not fit into a place"), "{refused}");
         for (what, word) in [("joining", "\u{1b}[2J\u{1b}]0;owned\u{7}"), ("\u{1b}[31m", "")] {
