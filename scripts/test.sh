@@ -175,8 +175,6 @@ step 'tests'
 threads=$(($(nproc) * 2))
 # What each process that loads libfabric 1.17 would pay for (0.3 s; the script says for what).
 run=(scripts/hide-slow-libraries.sh "$target/hidden")
-# Its tcp provider clears 17 MB of buffers of 16 KiB at each end of a rail, for messages; a quarter of it by buffers of 4 KiB.
-export FI_OFI_RXM_BUFFER_SIZE=4096
 if cargo nextest --version >/dev/null 2>&1; then
     "${run[@]}" cargo nextest run --workspace "${features[@]}" --test-threads "$threads"
 else
