@@ -22,8 +22,8 @@ pub struct Found {
     pub heard: Option<u64>,
 }
 
-/// The numbers of one rank, each a number of the type.
-fn numbers(element: Element, rank: u64, run: u32) -> Vec<f32> {
+/// The first numbers of one rank, each a number of the type; no more than a period.
+fn numbers(element: Element, rank: u64, run: u32, count: u64) -> Vec<f32> {
     let seed = seed(rank as u32, run, 0);
     let number = |index| {
         let bits = mixed(seed, index);
@@ -31,7 +31,7 @@ fn numbers(element: Element, rank: u64, run: u32) -> Vec<f32> {
         let value = ((bits & 0xf_ffff) as f32 - 524_288.0) / (65_536u32 << (bits >> 20 & 7)) as f32;
         rounded(element, value)
     };
-    (0..PERIOD).map(number).collect()
+    (0..count.min(PERIOD)).map(number).collect()
 }
 
 fn rounded(element: Element, value: f32) -> f32 {
@@ -69,10 +69,11 @@ struct Sums {
 
 impl Sums {
     /// In every node from the first rank to the last, rounded where there are several nodes, and then of the nodes.
-    fn new(element: Element, ranks: u64, local: u64, run: u32) -> Sums {
-        let all: Vec<Vec<f32>> = (0..ranks).map(|rank| numbers(element, rank, run)).collect();
+    fn new(element: Element, Shape { ranks, bytes, .. }: Shape, local: u64, run: u32) -> Sums {
+        let count = (bytes / element.bytes()).min(PERIOD);
+        let all: Vec<Vec<f32>> = (0..ranks).map(|rank| numbers(element, rank, run, count)).collect();
         let (mut exact, mut about) = (Vec::new(), Vec::new());
-        for index in 0..PERIOD as usize {
+        for index in 0..count as usize {
             let of_node =
                 |node: &[Vec<f32>]| node.iter().map(|numbers| numbers[index]).reduce(|a, b| a + b).unwrap_or(0.0);
             let nodes = all.chunks(local as usize).map(|node| rounded(element, of_node(node)));
@@ -97,24 +98,27 @@ pub struct Pattern {
 impl Pattern {
     /// `local` ranks are a node, whose sums are made first; `run` names the numbers.
     pub fn new(element: Element, shape: Shape, local: u64, root: u64, run: u32) -> Pattern {
-        let sums = shape.operation.sums().then(|| Sums::new(element, shape.ranks, local, run));
+        let sums = shape.operation.sums().then(|| Sums::new(element, shape, local, run));
         Pattern { element, shape, root, run, sums }
     }
 
     /// What a rank gives.
     pub fn input(&self, rank: u64) -> Vec<u8> {
-        tiled(&encoded(self.element, &numbers(self.element, rank, self.run)), 0, self.shape.input())
+        self.given(rank, 0, self.shape.input())
+    }
+
+    /// Bytes that a rank gives, from its number `first` on.
+    fn given(&self, rank: u64, first: u64, bytes: u64) -> Vec<u8> {
+        let (element, size) = (self.element, self.element.bytes());
+        tiled(&encoded(element, &numbers(element, rank, self.run, first + bytes / size)), first * size, bytes)
     }
 
     /// Holds a rank's result against what it must be. `exactly`: sums were made in the order that the kernels promise; otherwise in any, and
     /// may be off by the number of ranks times the type's epsilon times the sum of magnitudes.
     pub fn check(&self, rank: u64, result: &[u8], exactly: bool) -> Found {
         let (shape, size) = (self.shape, self.element.bytes());
-        let from = |other: u64, first: u64, part: &[u8]| {
-            let expected =
-                tiled(&encoded(self.element, &numbers(self.element, other, self.run)), first * size, part.len() as u64);
-            differing(part, &expected, size)
-        };
+        let from =
+            |other: u64, first: u64, part: &[u8]| differing(part, &self.given(other, first, part.len() as u64), size);
         let (mut wrong, mut heard) = (0, 0);
         match shape.operation {
             Operation::AllToAll | Operation::AllGather => {
@@ -152,7 +156,7 @@ impl Pattern {
 /// `length` bytes of a period that repeats, from byte `first` on.
 fn tiled(period: &[u8], first: u64, length: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length as usize);
-    let mut at = (first % period.len() as u64) as usize;
+    let mut at = (first % period.len().max(1) as u64) as usize;
     while bytes.len() < length as usize {
         let more = (period.len() - at).min(length as usize - bytes.len());
         bytes.extend_from_slice(&period[at..at + more]);
@@ -211,7 +215,7 @@ mod tests {
     fn sums_are_held_to_their_order_or_to_a_bound() {
         for element in [Element::F32, Element::Bf16, Element::F16] {
             let pattern = pattern(Operation::AllReduce, element);
-            let inputs: Vec<Vec<f32>> = (0..3).map(|rank| numbers(element, rank, 7)).collect();
+            let inputs: Vec<Vec<f32>> = (0..3).map(|rank| numbers(element, rank, 7, PERIOD)).collect();
             let sum = |order: [usize; 3]| {
                 let sum = |at: usize| inputs[order[0]][at] + inputs[order[1]][at] + inputs[order[2]][at];
                 tiled(&encoded(element, &(0..PERIOD as usize).map(sum).collect::<Vec<_>>()), 0, pattern.shape.bytes)
