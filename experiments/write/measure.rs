@@ -15,10 +15,15 @@ use ginlab::flow::{Operation, Region, Target};
 use ginlab::measure::pattern;
 use ginlab::pairing::Pairing;
 use ginlab::report::Row;
+use std::cell::Cell;
 use std::time::Instant;
 
 /// Raised at a target when its writer is done with a repeat.
 const DONE: u32 = 1;
+/// Raised at a target now and then in a long repeat.
+const GOES_ON: u32 = 2;
+/// Writes, or bytes of them, between two looks at the clock.
+const LOOK_EVERY: (u64, u64) = (256, 1 << 20);
 /// Single writes that are timed.
 const SINGLES: u64 = 1000;
 
@@ -36,6 +41,8 @@ struct Round<'a> {
     targets: Vec<Target>,
     /// How many ranks write to us.
     writers: u64,
+    /// When the targets last heard from this rank.
+    told: Cell<Instant>,
 }
 
 /// A rank that writes.
@@ -56,7 +63,7 @@ impl Write {
         let mine = tuple.targets.of(rank, &self.pairing);
         let targets = mine.iter().map(|rank| self.job.connections[*rank].target(0)).collect::<Result<Vec<_>, _>>()?;
         let writers = (0..size).filter(|other| tuple.targets.of(*other, &self.pairing).contains(&rank)).count() as u64;
-        let round = Round { tuple, targets, writers };
+        let round = Round { tuple, targets, writers, told: Cell::new(Instant::now()) };
         self.job.flow.use_rails(tuple.rails, tuple.strategy);
 
         self.repeat(&round, ranks).await?;
@@ -127,11 +134,12 @@ impl Write {
     async fn repeat(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
         let Round { tuple, targets, .. } = round;
         ranks.barrier("start of a repeat")?;
+        round.told.set(Instant::now());
         let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len().max(1) };
         let turns = targets.chunks(at_once);
         let started = Instant::now();
         for targets in turns.clone() {
-            self.writes(tuple, targets).await?;
+            self.writes(round, tuple, targets).await?;
         }
         let elapsed = started.elapsed().as_secs_f64() * 1e6;
         self.end(targets, round, ranks).await?;
@@ -142,15 +150,20 @@ impl Write {
     }
 
     /// All writes of a repeat, a window of them in flight to each target.
-    async fn writes(&self, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
+    async fn writes(&self, round: &Round<'_>, tuple: &Tuple, targets: &[Target]) -> Result<(), Failure> {
         let flow = &self.job.flow;
+        let look_every = (LOOK_EVERY.1 / tuple.bytes.max(1)).clamp(1, LOOK_EVERY.0);
         // The oldest write makes room for the next one.
         let mut flight: Vec<Option<Operation<AnyRail>>> = Vec::new();
         flight.resize_with(tuple.window as usize * targets.len(), || None);
         let (mut place, mut offset) = (0, 0);
         let (stride, end) = (tuple.stride(), tuple.stride() * u64::from(tuple.buffers));
         let (mut hold, mut held) = (None, 0);
-        for _ in 0..tuple.writes {
+        for number in 0..tuple.writes {
+            if number % look_every == 0 && self.is_late(round) {
+                hold = None;
+                self.goes_on(round).await?;
+            }
             for target in targets {
                 if let Some(oldest) = flight[place].take() {
                     // What is held back would be waited for in vain.
@@ -182,11 +195,28 @@ impl Write {
 
     /// Tells the targets that this rank's writes are complete, and waits until its own writers are done.
     async fn end(&self, targets: &[Target], round: &Round<'_>, ranks: &mut Bootstrap) -> Result<(), Failure> {
-        for target in targets {
-            self.job.flow.write_with_immediate(&self.source, 0, target, 0, 0, DONE).await?;
-        }
+        self.tell(targets, DONE).await?;
         if round.writers > 0 {
             self.job.wait_signal(DONE, round.writers, ranks).await?;
+            self.job.flow.take_immediates(GOES_ON);
+        }
+        Ok(())
+    }
+
+    /// Nobody sees a write arrive: a target that hears nothing until its deadline takes this rank for one that hangs.
+    fn is_late(&self, round: &Round<'_>) -> bool {
+        round.told.get().elapsed() > self.job.timeout / 4
+    }
+
+    async fn goes_on(&self, round: &Round<'_>) -> Result<(), Failure> {
+        self.tell(&round.targets, GOES_ON).await?;
+        round.told.set(Instant::now());
+        Ok(())
+    }
+
+    async fn tell(&self, targets: &[Target], what: u32) -> Result<(), Failure> {
+        for target in targets {
+            self.job.flow.write_with_immediate(&self.source, 0, target, 0, 0, what).await?;
         }
         Ok(())
     }
@@ -217,9 +247,13 @@ impl Write {
     async fn singles(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         let Round { tuple, targets, .. } = round;
         ranks.barrier("start of the single writes")?;
+        round.told.set(Instant::now());
         let mut times = Vec::new();
         if let Some(target) = targets.first() {
             for _ in 0..SINGLES.min(tuple.writes) {
+                if self.is_late(round) {
+                    self.goes_on(round).await?;
+                }
                 let started = Instant::now();
                 self.job.flow.write_all(&self.source, 0, target, 0, tuple.bytes).await?;
                 times.push(started.elapsed().as_secs_f64() * 1e6);
@@ -250,9 +284,10 @@ impl Write {
             }
         }
         ranks.barrier("start of the verified pass")?;
+        round.told.set(Instant::now());
         for target in targets {
             let one = Tuple { writes: tuple.buffers.into(), ..**tuple };
-            self.writes(&one, std::slice::from_ref(target)).await?;
+            self.writes(round, &one, std::slice::from_ref(target)).await?;
         }
         self.end(targets, round, ranks).await?;
         let mut wrong = 0;

@@ -108,6 +108,12 @@ fn a_killed_target_is_named_within_the_deadline() {
     }
 }
 
+/// A target sees no write. It must not take a writer that goes on for one that hangs.
+#[test]
+fn a_repeat_may_take_longer_than_the_deadline() {
+    common::all_verified(&rows("write -p tcp -b 1M -e 1M -n 3000 --volume 1T -r 1 -t 2 --rails 1"));
+}
+
 #[test]
 fn modelled_cards_are_the_proxys() {
     let done = run(ginlab("write -d emulated -p model:p5")).expect(2);
