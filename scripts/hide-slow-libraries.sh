@@ -9,7 +9,7 @@
 # In a name space of mounts of its own: nothing on this machine is changed. Where none can be made the command runs all the same.
 set -euo pipefail
 
-library() { ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name {print $NF; exit}'; }
+library() { ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name && !found++ {print $NF}'; }
 
 inside() {
     local name path
