@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 mod kernel;
+mod order;
 mod queues;
 mod rank;
 mod sources;

@@ -10,7 +10,7 @@ use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
 use nccl_ginlab::testing::PRETEND;
 use std::sync::Arc;
 
-fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {
+pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {
     let with: Vec<(&str, &str)> = variables.iter().copied().chain([(PRETEND, "1")]).collect();
     let meeting: Arc<Meeting> = Meeting::of(count);
     std::thread::scope(|scope| {
