@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod again;
 mod kernel;
 mod order;
 mod queues;
 mod rank;
+mod soft;
 mod sources;
 mod turns;
 

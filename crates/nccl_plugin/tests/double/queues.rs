@@ -101,7 +101,7 @@ fn everything(card: &Card) -> Vec<Memory> {
     vec![source, target]
 }
 
-fn all_of(count: usize, variables: &[(&str, &str)]) {
+pub fn all_of(count: usize, variables: &[(&str, &str)]) {
     cards(count, variables, |mut card| {
         assert_eq!(card.contexts(Card::config()), OK);
         let memories = everything(&card);
