@@ -159,7 +159,7 @@ fn requests_that_are_none_end_the_communicator() {
     fn head(phase: bool, to: To) -> Head {
         Head { id: 0, phase, to, immediate: None, hints: 0 }
     }
-    let cases: [(&str, Make); 9] = [
+    let cases: [(&str, Make); 13] = [
         ("another lap", |_, phase| request::wide(request::write(&head(!phase, To::default()), LOCAL, 0, 1))),
         ("no request", |_, phase| [u64::from(phase) << 24; 16]),
         ("a send", |_, phase| request::wide(request::send(&head(phase, To::default()), LOCAL))),
@@ -181,6 +181,17 @@ fn requests_that_are_none_end_the_communicator() {
         ("no such signal", |_, phase| {
             let to = To { pair: 9, ..To::default() };
             request::wide(request::write(&head(phase, to), Local::default(), 0, 0))
+        }),
+        ("no such context's signal", |_, phase| {
+            let to = To { pair: 1, key: 4095, ..To::default() };
+            request::wide(request::write(&head(phase, to), Local::default(), 0, 0))
+        }),
+        ("a value past the end", |_, phase| request::write_inline_128(&head(phase, To::default()), [0; 10], 8, 60, 1)),
+        ("a get into no region", |_, phase| {
+            request::wide(request::read(&head(phase, To::default()), Local { key: 99, ..LOCAL }, 0, 1))
+        }),
+        ("a get past the end", |_, phase| {
+            request::wide(request::read(&head(phase, To::default()), Local { key: 1, ..LOCAL }, 60, 1))
         }),
     ];
     for (name, make) in cases {
