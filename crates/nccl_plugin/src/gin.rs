@@ -5,7 +5,7 @@
 
 use crate::abi::{DEVICE_EFA, DeviceHandle, GinConfig, GinProperties, NcclResult, Properties};
 use crate::coll::{Coll, RegionHandle};
-use crate::handles::{give, guarded, look, refuse, set, take};
+use crate::handles::{give, guarded, look, place, refuse, set, take};
 use crate::join::Joined;
 use crate::queues::{self, Block};
 use crate::setup;
@@ -54,9 +54,8 @@ pub(crate) unsafe extern "C" fn create_context(
                 ),
             ));
         }
-        if out.is_null() || device_handle.is_null() {
-            return Err(refuse(NcclResult::ARGUMENT, "no place for the answer was given"));
-        }
+        // SAFETY: NCCL's contract.
+        let (out, device_handle) = unsafe { (place(out)?, place(device_handle)?) };
         let (block, address) = queues::build(&joined.coll, config).map_err(|why| refuse(NcclResult::SYSTEM, why))?;
         let mut handle = Box::new(DeviceHandle {
             device_type: DEVICE_EFA,
@@ -67,11 +66,8 @@ pub(crate) unsafe extern "C" fn create_context(
         });
         let for_nccl = &raw mut *handle;
         let made = Queues { coll: joined.coll.clone(), block, handle };
-        // SAFETY: NCCL's contract; both are checked above.
-        unsafe {
-            device_handle.write(for_nccl);
-            out.write(give(made));
-        }
+        device_handle.write(for_nccl);
+        out.write(give(made));
         Ok(())
     })
 }
@@ -96,19 +92,33 @@ pub(crate) unsafe extern "C" fn register(
     out: *mut *mut c_void,
     device_handle: *mut *mut c_void,
 ) -> NcclResult {
+    // Before anything is registered.
+    // SAFETY: NCCL's contract.
+    let checked = guarded("regMrSym", || unsafe { place(device_handle) }.map(|_| ()));
+    if checked != NcclResult::SUCCESS {
+        return checked;
+    }
     // SAFETY: passed on.
     let result = unsafe { setup::register(coll, data, bytes, kind, flags, out) };
     if result != NcclResult::SUCCESS {
         return result;
     }
-    guarded("regMrSym", || {
+    let described = guarded("regMrSym", || {
         // SAFETY: NCCL's contract: of `connect`; `out` was written.
         let (joined, region): (&Joined, &RegionHandle) =
             unsafe { (look(coll, "communicator")?, look(*out, "registration")?) };
         let address = queues::describe(&joined.coll, region.number).map_err(|why| refuse(NcclResult::SYSTEM, why))?;
         // SAFETY: NCCL's contract.
         unsafe { set(device_handle, address as *mut c_void) }
-    })
+    });
+    if described != NcclResult::SUCCESS {
+        // SAFETY: of the registration above, which NCCL is not told of.
+        unsafe {
+            setup::deregister(coll, *out);
+            out.write(std::ptr::null_mut());
+        }
+    }
+    described
 }
 
 /// Never asked for: the properties offer no dma-bufs.

@@ -6,6 +6,7 @@
 use crate::abi::NcclResult;
 use crate::coll::{Coll, say};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -63,15 +64,34 @@ pub(crate) unsafe fn take<T>(handle: *mut c_void) -> Option<Box<T>> {
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle.cast()) })
 }
 
-/// Where an answer goes.
+/// Where an answer goes. Asked for before anything is made that only the answer names: without it nobody could give that back.
 ///
 /// # Safety
-/// It is null or valid for a write.
-pub(crate) unsafe fn set<T>(out: *mut T, value: T) -> Answer {
-    if out.is_null() {
-        return Err(refuse(NcclResult::ARGUMENT, "no place for the answer was given"));
-    }
+/// It is null or valid for a write, as long as the caller uses it.
+pub(crate) unsafe fn place<'a, T>(out: *mut T) -> Result<&'a mut MaybeUninit<T>, Refusal> {
     // SAFETY: the caller's contract.
-    unsafe { out.write(value) };
+    unsafe { out.cast::<MaybeUninit<T>>().as_mut() }
+        .ok_or_else(|| refuse(NcclResult::ARGUMENT, "no place for the answer was given"))
+}
+
+/// Gives an answer that is a value.
+///
+/// # Safety
+/// As [`place`].
+pub(crate) unsafe fn set<T>(out: *mut T, value: T) -> Answer {
+    // SAFETY: the caller's contract.
+    unsafe { place(out) }?.write(value);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_unwinds_into_nccl() {
+        assert_eq!(guarded("a call", || panic!("a mistake, on purpose")), NcclResult::INTERNAL);
+        assert_eq!(guarded("a call", || Err(refuse(NcclResult::SYSTEM, "why"))), NcclResult::SYSTEM);
+        assert_eq!(guarded("a call", || Ok(())), NcclResult::SUCCESS);
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::{NcclResult, SIGNAL_ADD, SIGNAL_INC};
 use crate::coll::{Coll, Operation, Place, Region, RegionHandle, Request, Signal, Source, What, now_ns};
-use crate::handles::{Answer, Context, Refusal, guarded, look, refuse, set};
+use crate::handles::{Answer, Context, Refusal, guarded, look, place, refuse, set};
 use crate::join::Joined;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -41,16 +41,15 @@ unsafe fn ask(context: &Context, number: c_int, rank: u32, parts: u32, what: Wha
     if peer >= coll.ranks {
         return Err(refuse(NcclResult::ARGUMENT, format!("rank {rank} of {}", coll.ranks)));
     }
-    if out.is_null() {
-        return Err(refuse(NcclResult::ARGUMENT, "no place for the request was given"));
-    }
+    // SAFETY: the caller's contract.
+    let out = unsafe { place(out) }?;
     let request = Request::of(parts);
     let operation =
         Operation { what, peer, context: number as u16, at_ns: now_ns(), request: request.clone(), carried: None };
     // The reason has been said when it happened.
     coll.ask(operation).map_err(|_| refuse(NcclResult::REMOTE, ""))?;
-    // SAFETY: the caller's contract.
-    unsafe { set(out, Arc::into_raw(request).cast_mut().cast()) }
+    out.write(Arc::into_raw(request).cast_mut().cast());
+    Ok(())
 }
 
 /// A put, a signal, or both.
@@ -305,14 +304,19 @@ pub(crate) unsafe extern "C" fn iflush(
     _rank: u32,
     out: *mut *mut c_void,
 ) -> NcclResult {
-    // SAFETY: NCCL's contract.
-    guarded("iflush", || unsafe { set(out, Arc::into_raw(Request::of(0)).cast_mut().cast()) })
+    guarded("iflush", || {
+        // SAFETY: NCCL's contract.
+        unsafe { place(out) }?.write(Arc::into_raw(Request::of(0)).cast_mut().cast());
+        Ok(())
+    })
 }
 
 pub(crate) unsafe extern "C" fn test(coll: *mut c_void, request: *mut c_void, done: *mut c_int) -> NcclResult {
     guarded("test", || {
         // SAFETY: NCCL's contract: of `connect`.
         let joined: &Joined = unsafe { look(coll, "communicator") }?;
+        // SAFETY: NCCL's contract.
+        let done = unsafe { place(done) }?;
         let pointer = request.cast::<Request>().cast_const();
         // SAFETY: NCCL's contract: of a put, a get or a flush, and not told as complete before.
         let ended = unsafe { pointer.as_ref() }.is_none_or(Request::is_done);
@@ -324,8 +328,8 @@ pub(crate) unsafe extern "C" fn test(coll: *mut c_void, request: *mut c_void, do
             // SAFETY: it came from `Arc::into_raw`, and NCCL does not use it again.
             drop(unsafe { Arc::from_raw(pointer) });
         }
-        // SAFETY: NCCL's contract.
-        unsafe { set(done, c_int::from(ended)) }
+        done.write(c_int::from(ended));
+        Ok(())
     })
 }
 

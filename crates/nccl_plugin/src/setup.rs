@@ -5,7 +5,7 @@ use crate::abi::{
     RmaConfig, RmaProperties, VirtualDevice,
 };
 use crate::coll::{Region, RegionHandle};
-use crate::handles::{Context, Refusal, give, guarded, look, refuse, set, take};
+use crate::handles::{Context, Refusal, give, guarded, look, place, refuse, set, take};
 use crate::join::{Joined, Listener, join};
 use crate::settings::Settings;
 use std::ffi::{c_int, c_void};
@@ -93,11 +93,12 @@ pub(crate) unsafe extern "C" fn listen(
     out: *mut *mut c_void,
 ) -> NcclResult {
     guarded("listen", || {
-        let listener = Listener::open(settings()?).map_err(|why| refuse(NcclResult::SYSTEM, why))?;
         // SAFETY: NCCL's contract: a handle has so many bytes.
-        unsafe { set(handle.cast::<[u8; HANDLE_BYTES]>(), listener.handle()) }?;
-        // SAFETY: NCCL's contract.
-        unsafe { set(out, give(listener)) }
+        let (handle, out) = unsafe { (place(handle.cast::<[u8; HANDLE_BYTES]>())?, place(out)?) };
+        let listener = Listener::open(settings()?).map_err(|why| refuse(NcclResult::SYSTEM, why))?;
+        handle.write(listener.handle());
+        out.write(give(listener));
+        Ok(())
     })
 }
 
@@ -113,6 +114,8 @@ pub(crate) unsafe extern "C" fn connect(
         if ranks < 1 || rank < 0 || rank >= ranks || handles.is_null() {
             return Err(refuse(NcclResult::ARGUMENT, format!("rank {rank} of {ranks}")));
         }
+        // SAFETY: NCCL's contract.
+        let out = unsafe { place(out) }?;
         // SAFETY: NCCL's contract: so many pointers to so many bytes; the listener is of `listen`.
         let (listener, handles) = unsafe {
             let listener: &Listener = look(listener, "listener")?;
@@ -123,8 +126,8 @@ pub(crate) unsafe extern "C" fn connect(
         let handles = handles.ok_or_else(|| refuse(NcclResult::ARGUMENT, "a rank has no handle"))?;
         let joined = join(&handles, rank as usize, listener)
             .map_err(|why| refuse(NcclResult::REMOTE, format!("rank {rank} of {ranks}: {why}")))?;
-        // SAFETY: NCCL's contract.
-        unsafe { set(out, give(joined)) }
+        out.write(give(joined));
+        Ok(())
     })
 }
 
@@ -137,7 +140,8 @@ pub(crate) unsafe extern "C" fn create_context(
         // SAFETY: NCCL's contract: of `connect`.
         let joined: &Joined = unsafe { look(coll, "communicator") }?;
         // SAFETY: NCCL's contract.
-        unsafe { set(out, give(Context { coll: joined.coll.clone() })) }
+        unsafe { place(out) }?.write(give(Context { coll: joined.coll.clone() }));
+        Ok(())
     })
 }
 
@@ -166,6 +170,8 @@ pub(crate) unsafe extern "C" fn register(
     guarded("regMrSym", || {
         // SAFETY: NCCL's contract: of `connect`.
         let joined: &Joined = unsafe { look(coll, "communicator") }?;
+        // SAFETY: NCCL's contract.
+        let out = unsafe { place(out) }?;
         let cuda = match kind {
             PTR_HOST => false,
             PTR_CUDA => true,
@@ -178,8 +184,8 @@ pub(crate) unsafe extern "C" fn register(
         };
         let never_reset = flags & MR_NEVER_RESET != 0;
         let number = joined.coll.register(Region { address: data as u64, bytes: bytes as u64, cuda, never_reset });
-        // SAFETY: NCCL's contract.
-        unsafe { set(out, give(RegionHandle { number })) }
+        out.write(give(RegionHandle { number }));
+        Ok(())
     })
 }
 

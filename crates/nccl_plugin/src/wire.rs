@@ -105,6 +105,8 @@ pub struct Header {
     pub at_ns: u64,
     /// All operations of the sender to this rank up to this one were complete before: what comes later lands behind them.
     pub behind: u64,
+    /// Those of the 64 after that one which were complete before too, by bit: one that took long has not held them up.
+    pub among: u64,
 }
 
 impl Header {
@@ -129,6 +131,7 @@ impl Header {
             self.get,
             self.at_ns,
             self.behind,
+            self.among,
         ];
         for (index, word) in words.iter().enumerate() {
             out[8 + index * 8..16 + index * 8].copy_from_slice(&word.to_le_bytes());
@@ -164,6 +167,7 @@ impl Header {
             get: word(7),
             at_ns: word(8),
             behind: word(9),
+            among: word(10),
         })
     }
 }
@@ -189,6 +193,7 @@ mod tests {
             get: 456,
             at_ns: 789,
             behind: 987,
+            among: 1 << 63 | 5,
         };
         assert_eq!(Header::decode(&header.encode()), Some(header));
         assert_eq!(Header::decode(&[0; HEADER]), None);

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
 
 use libfabric_sys as sys;
 
@@ -212,6 +213,10 @@ impl<'a> Entry<'a> {
 
 /// Asks libfabric; the error is its positive code.
 fn get_info(library: &'static sys::Library, flags: u64, hints: *const sys::fi_info) -> Result<InfoList, i64> {
+    // One thread at a time: ranks of one process ask together, and two in libfabric 1.20's EFA provider at once have crashed. There is nothing
+    // behind the lock that a panic could leave broken.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut list, none) = (ptr::null_mut(), ptr::null());
     // SAFETY: the hints are null or valid for the call, and the list is ours to free when the call succeeds.
     let code = unsafe { (library.fi_getinfo)(library.api(), none, none, flags, hints, &mut list) };

@@ -20,6 +20,7 @@ impl<R: Rail> Endpoint<R> {
         let Some(sending) = queue.front_mut() else { return Ok(0) };
         let Sending { operation, number, parts, next } = sending;
         let start = u64::from(*next) * room;
+        let (behind, among) = complete.summary();
         let mut header = Header {
             kind: Kind::Put,
             signals: false,
@@ -34,7 +35,8 @@ impl<R: Rail> Endpoint<R> {
             total: 0,
             get: 0,
             at_ns: operation.at_ns,
-            behind: complete.through,
+            behind,
+            among,
         };
         *next += 1;
         let last = *next == *parts;

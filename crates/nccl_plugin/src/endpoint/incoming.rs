@@ -1,9 +1,10 @@
 //! From slots that have been written to memory.
 
 use super::Endpoint;
-use super::outgoing::Through;
+use super::answering::Asked;
 use super::signals::{Counted, Waiting};
-use crate::coll::{Operation, Region, Request, Source, What, locked, now_ns};
+use super::through::Through;
+use crate::coll::{Region, locked, now_ns};
 use crate::copies::Queue;
 use crate::record::Entry;
 use crate::wire::{HEADER, Header, Kind, Layout};
@@ -64,6 +65,7 @@ pub(super) struct Incoming {
     pub copied: bool,
     pub last_mark: u64,
     pub counted: Counted,
+    pub asked: Asked,
 }
 
 impl Incoming {
@@ -78,6 +80,7 @@ impl Incoming {
             copied: false,
             last_mark: 0,
             counted: Counted::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -86,6 +89,7 @@ impl Incoming {
             && self.early.is_empty()
             && self.ended.is_empty()
             && self.marked.is_empty()
+            && self.asked.is_quiet()
             && self.counted.is_quiet()
             && self.from.iter().all(|from| from.strong.is_empty() && from.held.is_empty())
     }
@@ -185,6 +189,7 @@ impl<R: Rail> Endpoint<R> {
             self.take(arrival)?;
         }
         self.go_on_counting()?;
+        self.go_on_answering()?;
         let mark = self.mark_in()?;
         for ended in std::mem::take(&mut self.inc.ended) {
             self.inc.marked.push_back((mark, ended));
@@ -193,7 +198,13 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// The region that bytes go to or come from; `None` while it is not registered.
-    fn find(&self, arrival: &Arrival, number: u32, offset: u64, bytes: u64) -> Result<Option<Region>, String> {
+    pub(super) fn find(
+        &self,
+        arrival: &Arrival,
+        number: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Region>, String> {
         let what = || format!("{} B at {offset} of region {number}, from rank {}", bytes, arrival.from);
         match self.coll.region(number) {
             Some(region) if offset.checked_add(bytes).is_some_and(|end| end <= region.bytes) => Ok(Some(region)),
@@ -205,7 +216,7 @@ impl<R: Rail> Endpoint<R> {
 
     fn take(&mut self, arrival: Arrival) -> Result<(), String> {
         let Arrival { from, slot, header } = arrival;
-        if header.behind > self.inc.from[from].here.through {
+        if !self.inc.from[from].here.covers((header.behind, header.among)) {
             // What was complete there is in a slot here, and about to be seen.
             self.inc.from[from].held.push(arrival);
             return Ok(());
@@ -224,22 +235,8 @@ impl<R: Rail> Endpoint<R> {
             return Ok(());
         }
         if header.kind == Kind::Get {
-            let from_here =
-                region.map(|region| Source { address: region.address + header.at.offset, cuda: region.cuda });
-            let source = from_here.unwrap_or(Source { address: 0, cuda: false });
-            let what = What::Answer { from: source, bytes, to: header.then, get: header.get };
-            let request = Request::of(0);
-            self.enqueue(Operation {
-                what,
-                peer: from,
-                context: header.context,
-                at_ns: header.at_ns,
-                request,
-                carried: None,
-            });
-            self.operation_is_here(from, header.number)?;
-            self.inc.end(from, slot);
-            return Ok(());
+            self.asked(arrival, region)?;
+            return self.operation_is_here(from, header.number);
         }
         if let Some(region) = region {
             let (target, source) = (region.address + header.at.offset, self.body(&arrival));
@@ -300,10 +297,10 @@ impl<R: Rail> Endpoint<R> {
         let state = &mut self.inc.from[from];
         state.here.note(number);
         if !state.held.is_empty() {
-            let through = state.here.through;
-            let (go, stay) = state.held.drain(..).partition(|held| held.header.behind <= through);
-            state.held = stay;
-            let go: Vec<Arrival> = go;
+            let From { held, here, .. } = state;
+            let covered = |held: &Arrival| here.covers((held.header.behind, held.header.among));
+            let (go, stay): (Vec<Arrival>, _) = held.drain(..).partition(covered);
+            *held = stay;
             self.inc.arrivals.extend(go);
         }
         // One that waits is here itself: all before it must be.

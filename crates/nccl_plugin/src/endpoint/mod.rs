@@ -9,12 +9,14 @@
 //! the engine raises behind its bytes. Slots are handled as they come, so a weak signal of NCCL overtakes earlier puts where the rails let it; a
 //! strong one waits for all operations before its own.
 
+mod answering;
 mod checking;
 mod filling;
 mod incoming;
 mod outgoing;
 mod reading;
 mod signals;
+mod through;
 
 use crate::coll::{Coll, Operation, now_ns};
 use crate::copies::{Copies, Queue};

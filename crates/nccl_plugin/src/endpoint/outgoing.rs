@@ -1,6 +1,7 @@
 //! From operations to slots on the rails.
 
 use super::checking::Watched;
+use super::through::Through;
 use super::{Driven, Endpoint, LANDING, OUTGOING};
 use crate::coll::{Operation, Request, What, locked, now_ns};
 use crate::copies::Queue;
@@ -10,7 +11,7 @@ use crate::wire::{Layout, NAMES};
 use cuda_std::memory::load_acquire_host_u64;
 use ginlab_fabric::Rail;
 use kernels::command::{Command, Opcode, signal_immediate};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes that are taken for one peer before those that are ready are posted: the first of a long put shall not wait for its last.
@@ -55,29 +56,6 @@ pub(super) struct Peer {
     operations: u64,
     /// Those that are complete.
     pub complete: Through,
-}
-
-/// Which of some numbered operations have come to an end.
-#[derive(Default)]
-pub(super) struct Through {
-    /// All up to this one.
-    pub through: u64,
-    /// Those beyond it.
-    beyond: BTreeSet<u64>,
-}
-
-impl Through {
-    /// One more.
-    pub fn note(&mut self, number: u64) {
-        if number != self.through + 1 {
-            self.beyond.insert(number);
-            return;
-        }
-        self.through = number;
-        while self.beyond.remove(&(self.through + 1)) {
-            self.through += 1;
-        }
-    }
 }
 
 /// A get that has not been answered in full.

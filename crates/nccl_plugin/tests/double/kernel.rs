@@ -35,6 +35,7 @@ pub struct Card {
 #[derive(Clone, Copy, Debug)]
 pub enum By {
     Data,
+    Values,
     Counter(usize),
 }
 
@@ -117,7 +118,7 @@ impl Card {
     }
 
     /// Own memory, and a peer's.
-    fn window(&self, memory: &Memory, peer: usize) -> (MemoryHandle, MemoryPeer) {
+    pub fn window(&self, memory: &Memory, peer: usize) -> (MemoryHandle, MemoryPeer) {
         let window = self.windows.borrow()[&(memory.handle as u64)];
         // SAFETY: what the plugin has made: a pointer to a handle with its peers behind it.
         unsafe {
@@ -171,6 +172,7 @@ impl Card {
         let context = self.context(context);
         match by {
             By::Data => context.data,
+            By::Values => context.pvdata,
             By::Counter(index) => self.counter_handle(context.counter_handles, index).base,
         }
     }
@@ -229,12 +231,15 @@ impl Card {
         let handle = self.context(context);
         let mut posters = vec![handle.data, handle.pvdata];
         posters.extend((0..handle.counters as usize).map(|index| self.poster(context, By::Counter(index))));
-        for poster in posters {
-            let posted = self.posted.borrow().get(&poster.qp).copied().unwrap_or_default();
-            let counter = poster.local_cntr_value as *const AtomicU64;
-            // SAFETY: a counter of the plugin's.
-            until("completions", || rules::behind(posted, unsafe { (*counter).load(Ordering::Acquire) }) == 0);
-        }
+        posters.iter().for_each(|poster| self.wait(poster));
+    }
+
+    /// All that was posted to this queue is complete.
+    pub fn wait(&self, poster: &Poster) {
+        let posted = self.posted.borrow().get(&poster.qp).copied().unwrap_or_default();
+        let counter = poster.local_cntr_value as *const AtomicU64;
+        // SAFETY: a counter of the plugin's.
+        until("completions", || rules::behind(posted, unsafe { (*counter).load(Ordering::Acquire) }) == 0);
     }
 
     fn value(handle: &CounterHandle) -> u64 {

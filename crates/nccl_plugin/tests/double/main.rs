@@ -3,18 +3,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod again;
 mod kernel;
+mod order;
 mod queues;
 mod rank;
+mod refusals;
+mod soft;
 mod sources;
 mod turns;
 
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
 use nccl_ginlab::settings::{COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
 use nccl_ginlab::tables::{ncclRmaPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15, ncclRmaPlugin_v16};
-use nccl_ginlab::testing::{PRETEND, set_variables};
+use nccl_ginlab::testing::PRETEND;
 use rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -209,100 +213,6 @@ fn older_tables_lead_to_the_same() {
         requests.into_iter().for_each(|request| rank.wait(request));
         rank.leave(vec![source, target, signals]);
     });
-}
-
-#[test]
-fn what_nccl_should_not_ask_is_refused() {
-    ranks(1, &[], |rank| {
-        let (memory, gone) = (rank.register(64, PTR_HOST, 0), rank.register(64, PTR_HOST, 0));
-        let table = &ncclRmaPlugin_v16;
-        let mut request = null_mut();
-        // SAFETY: as NCCL would call them.
-        unsafe {
-            let put = |bytes: usize, to: u64, peer: u32, out: *mut *mut c_void| {
-                (table.iput)(rank.context, 0, 0, memory.handle, bytes, to, memory.handle, peer, 0, out)
-            };
-            assert_eq!(put(8, 57, 0, &mut request), NcclResult::ARGUMENT);
-            assert_eq!(put(8, u64::MAX, 0, &mut request), NcclResult::ARGUMENT);
-            assert_eq!(put(8, 0, 1, &mut request), NcclResult::ARGUMENT);
-            assert_eq!(put(8, 0, 0, null_mut()), NcclResult::ARGUMENT);
-            let signal = |offset: u64, operation: u32| {
-                let (context, at) = (rank.context, memory.handle);
-                (table.iput_signal)(
-                    context,
-                    0,
-                    0,
-                    null_mut(),
-                    0,
-                    0,
-                    null_mut(),
-                    0,
-                    offset,
-                    at,
-                    1,
-                    operation,
-                    false,
-                    0,
-                    &mut request,
-                )
-            };
-            let mut signal = signal;
-            assert_eq!(
-                (signal(4, SIGNAL_INC), signal(64, SIGNAL_INC), signal(0, 9)),
-                (NcclResult::ARGUMENT, NcclResult::ARGUMENT, NcclResult::ARGUMENT)
-            );
-            let none = null_mut();
-            assert_eq!(
-                (table.iput)(rank.context, 0, 0, none, 8, 0, memory.handle, 0, 0, &mut request),
-                NcclResult::ARGUMENT
-            );
-            assert_eq!(
-                (table.iget)(rank.context, 0, 60, memory.handle, 8, 0, memory.handle, 0, 0, &mut request),
-                NcclResult::ARGUMENT
-            );
-            assert_eq!(
-                (table.iput)(none, 0, 0, memory.handle, 8, 0, memory.handle, 0, 0, &mut request),
-                NcclResult::ARGUMENT
-            );
-            let mut handle = null_mut();
-            assert_eq!((table.reg_mr_sym)(rank.coll, none, 8, 4, 0, &mut handle), NcclResult::ARGUMENT);
-            assert_eq!((table.connect)(rank.plugin, null_mut(), 2, 2, none, &mut handle), NcclResult::ARGUMENT);
-            let mut strange = [1u8; 128];
-            let (mut listener, mut own) = (null_mut(), [0u8; 128]);
-            assert_eq!((table.listen)(rank.plugin, 0, own.as_mut_ptr().cast(), &mut listener), OK);
-            let mut pointers = [strange.as_mut_ptr().cast(), own.as_mut_ptr().cast()];
-            let joined = (table.connect)(rank.plugin, pointers.as_mut_ptr(), 2, 1, listener, &mut handle);
-            assert_eq!((joined, (table.close_listen)(listener)), (NcclResult::REMOTE, OK));
-            let mut error = true;
-            assert_eq!(((table.query_last_error)(rank.context, &mut error), error), (OK, false));
-        }
-        rank.leave(vec![memory, gone]);
-    });
-}
-
-#[test]
-fn variables_that_cannot_be_end_at_init() {
-    for variables in [[(RAILS, "null")], [(RAILS, "model:p3")], [(STRATEGY, "all")]] {
-        set_variables(&variables);
-        let mut plugin = null_mut();
-        // SAFETY: as NCCL calls it.
-        assert_eq!(unsafe { (ncclRmaPlugin_v16.init)(&mut plugin, 1, None) }, NcclResult::USAGE);
-    }
-}
-
-#[test]
-fn ranks_that_differ_or_are_missing_end_at_connect() {
-    let meeting = Meeting::of(2);
-    std::thread::scope(|scope| {
-        for (me, rule) in ["count", "own"].into_iter().enumerate() {
-            let meeting = &meeting;
-            scope.spawn(move || assert_eq!(Rank::join(meeting, me, &[(RULE, rule)]).err(), Some(NcclResult::REMOTE)));
-        }
-    });
-    let alone = Meeting::of(2);
-    // The other one has listened, and does not connect.
-    alone.come.fetch_add(1, Ordering::AcqRel);
-    assert_eq!(Rank::join(&alone, 0, &[(TIMEOUT, "1")]).err(), Some(NcclResult::REMOTE));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
 use nccl_ginlab::testing::PRETEND;
 use std::sync::Arc;
 
-fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {
+pub fn cards(count: usize, variables: &[(&str, &str)], program: impl Fn(Card) + Send + Sync) {
     let with: Vec<(&str, &str)> = variables.iter().copied().chain([(PRETEND, "1")]).collect();
     let meeting: Arc<Meeting> = Meeting::of(count);
     std::thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn everything(card: &Card) -> Vec<Memory> {
     vec![source, target]
 }
 
-fn all_of(count: usize, variables: &[(&str, &str)]) {
+pub fn all_of(count: usize, variables: &[(&str, &str)]) {
     cards(count, variables, |mut card| {
         assert_eq!(card.contexts(Card::config()), OK);
         let memories = everything(&card);
@@ -159,7 +159,7 @@ fn requests_that_are_none_end_the_communicator() {
     fn head(phase: bool, to: To) -> Head {
         Head { id: 0, phase, to, immediate: None, hints: 0 }
     }
-    let cases: [(&str, Make); 9] = [
+    let cases: [(&str, Make); 13] = [
         ("another lap", |_, phase| request::wide(request::write(&head(!phase, To::default()), LOCAL, 0, 1))),
         ("no request", |_, phase| [u64::from(phase) << 24; 16]),
         ("a send", |_, phase| request::wide(request::send(&head(phase, To::default()), LOCAL))),
@@ -181,6 +181,17 @@ fn requests_that_are_none_end_the_communicator() {
         ("no such signal", |_, phase| {
             let to = To { pair: 9, ..To::default() };
             request::wide(request::write(&head(phase, to), Local::default(), 0, 0))
+        }),
+        ("no such context's signal", |_, phase| {
+            let to = To { pair: 1, key: 4095, ..To::default() };
+            request::wide(request::write(&head(phase, to), Local::default(), 0, 0))
+        }),
+        ("a value past the end", |_, phase| request::write_inline_128(&head(phase, To::default()), [0; 10], 8, 60, 1)),
+        ("a get into no region", |_, phase| {
+            request::wide(request::read(&head(phase, To::default()), Local { key: 99, ..LOCAL }, 0, 1))
+        }),
+        ("a get past the end", |_, phase| {
+            request::wide(request::read(&head(phase, To::default()), Local { key: 1, ..LOCAL }, 60, 1))
         }),
     ];
     for (name, make) in cases {

@@ -56,6 +56,15 @@ pub struct Memory {
     pub handle: *mut c_void,
 }
 
+/// Of a test that has failed it stays: the plugin may still write it, and a crash would hide why.
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::mem::forget(std::mem::take(&mut self.words));
+        }
+    }
+}
+
 impl Memory {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes; the test reads them when they have arrived.

@@ -1,0 +1,72 @@
+//! Gets of other ranks: their bytes go back as an operation of our own.
+//!
+//! Who gets behind a put of its own that is complete wants the put's bytes, and those may still be on their way from a slot into the GPU's memory. So
+//! a get of such memory waits until what stands in that stream before it is there.
+
+use super::Endpoint;
+use super::incoming::Arrival;
+use crate::coll::{Operation, Region, Request, Source, What};
+use crate::copies::Queue;
+use ginlab_fabric::Rail;
+use std::collections::VecDeque;
+
+/// Gets that wait, by mark.
+#[derive(Default)]
+pub(super) struct Asked(VecDeque<(u64, Arrival)>);
+
+impl Asked {
+    pub fn is_quiet(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<R: Rail> Endpoint<R> {
+    /// Answers a get of a region, of none if it is for no bytes: now, or as soon as what has come before it is in memory.
+    pub(super) fn asked(&mut self, arrival: Arrival, region: Option<Region>) -> Result<(), String> {
+        let is_late = region.is_some_and(|region| region.cuda)
+            && (self.inc.copied || self.copies.passed(Queue::In)? < self.inc.last_mark);
+        if is_late {
+            let mark = self.mark_in()?;
+            self.inc.asked.0.push_back((mark, arrival));
+        } else {
+            self.answer(&arrival, region);
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, arrival: &Arrival, region: Option<Region>) {
+        let header = &arrival.header;
+        let from = region.map_or(Source { address: 0, cuda: false }, |region| Source {
+            address: region.address + header.at.offset,
+            cuda: region.cuda,
+        });
+        self.enqueue(Operation {
+            what: What::Answer { from, bytes: header.total, to: header.then, get: header.get },
+            peer: arrival.from,
+            context: header.context,
+            at_ns: header.at_ns,
+            request: Request::of(0),
+            carried: None,
+        });
+        self.inc.end(arrival.from, arrival.slot);
+    }
+
+    /// Gets that have waited.
+    pub(super) fn go_on_answering(&mut self) -> Result<(), String> {
+        if self.inc.asked.is_quiet() {
+            return Ok(());
+        }
+        let passed = self.copies.passed(Queue::In)?;
+        while self.inc.asked.0.front().is_some_and(|(mark, _)| *mark <= passed)
+            && let Some((_, arrival)) = self.inc.asked.0.pop_front()
+        {
+            // Its region may have been taken back meanwhile: that is an error, as it would have been before.
+            let at = arrival.header.at;
+            let region = self
+                .find(&arrival, at.region, at.offset, arrival.header.total)?
+                .ok_or_else(|| format!("a get of rank {}: region {} has gone", arrival.from, at.region))?;
+            self.answer(&arrival, Some(region));
+        }
+        Ok(())
+    }
+}

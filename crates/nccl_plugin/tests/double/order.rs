@@ -1,0 +1,119 @@
+//! What the completion of a put says to who posts after it: it has landed, and what is sent then lands behind it.
+//!
+//! Two puts to one place, the second posted when the first is complete: whoever lands last is what stands there in the end. That needs no luck
+//! of a reader who looks at the right moment.
+
+use crate::kernel::{By, Card};
+use crate::queues::cards;
+use crate::rank::{Memory, OK, until};
+use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY};
+
+/// Places, each written twice.
+const PLACES: u64 = 30;
+/// Longer than a slot of two ranks: its parts arrive one by one.
+const LONG: u64 = 300_000;
+const OLD: u64 = 0x0101_0101_0101_0101;
+const NEW: u64 = 0x0202_0202_0202_0202;
+
+/// Over the worst network: rank 0 is the one that sends.
+fn over_seeds(seeds: u64, program: impl Fn(&Card) -> Vec<Memory> + Send + Sync) {
+    for seed in 1..=seeds {
+        let rails = format!("worst:seed={seed},delay=500");
+        let rule = ["count", "own", "drain", "sequence"][seed as usize % 4];
+        let (count, strategy) = [("1", "single"), ("3", "split"), ("2", "round-robin")][seed as usize % 3];
+        let variables = [(RAILS, rails.as_str()), (RULE, rule), (COUNT, count), (STRATEGY, strategy)];
+        cards(2, &variables, |mut card| {
+            assert_eq!(card.contexts(Card::config()), OK);
+            let memories = program(&card);
+            assert!(!card.failed());
+            card.leave(memories);
+        });
+    }
+}
+
+/// Of all places whether the second value stands there; `place`: bytes from one to the next.
+fn check(words: &[u64], place: u64) {
+    for index in 0..PLACES {
+        let at = (index * place / 8) as usize;
+        let wrong = words[at..][..(place / 8) as usize].iter().filter(|word| **word != NEW).count();
+        assert_eq!(wrong, 0, "place {index} of {place} B: what was sent later has landed first");
+    }
+}
+
+#[test]
+fn what_is_complete_has_landed_before_what_is_sent_then() {
+    over_seeds(4, |card| {
+        let mut memories = Vec::new();
+        for bytes in [8, 4096, LONG] {
+            let (mut old, mut new) = (card.register(LONG as usize), card.register(LONG as usize));
+            let target = card.register((PLACES * bytes) as usize);
+            old.words.fill(OLD);
+            new.words.fill(NEW);
+            card.meeting.meet();
+            let before = card.signal(0, 0);
+            card.meeting.meet();
+            if card.me == 0 {
+                for index in 0..PLACES {
+                    for (source, by) in [(&old, By::Data), (&new, By::Counter(0))] {
+                        card.put(0, by, (source, 0), bytes as u32, (&target, index * bytes), 1, Some(0), true);
+                        card.wait(&card.poster(0, by));
+                    }
+                }
+            } else {
+                until("all puts", || card.signal(0, 0) == before + 2 * PLACES);
+                check(&target.words, bytes);
+            }
+            card.meeting.meet();
+            memories.extend([old, new, target]);
+        }
+        memories
+    });
+}
+
+/// A put that was posted before them and is not complete takes nothing from what the completion of a later one says.
+#[test]
+fn the_same_while_an_earlier_put_is_under_way() {
+    over_seeds(4, |card| {
+        let (long, target) = (card.register(8 * LONG as usize), card.register(8 * LONG as usize + 8 * PLACES as usize));
+        let at = |index: u64| 8 * LONG + 8 * index;
+        card.meeting.meet();
+        if card.me == 0 {
+            for index in 0..PLACES {
+                card.put(0, By::Data, (&long, 0), 8 * LONG as u32, (&target, 0), 1, None, true);
+                for value in [OLD, NEW] {
+                    card.put_value(0, value, (&target, at(index)), 1, Some(0));
+                    card.wait(&card.poster(0, By::Values));
+                }
+            }
+        } else {
+            until("all values", || card.signal(0, 0) == 2 * PLACES);
+            check(&target.words[LONG as usize..], 8);
+        }
+        card.meeting.meet();
+        card.flush(0);
+        vec![long, target]
+    });
+}
+
+/// A get that is posted when a put is complete brings what the put has brought, also while that waits for the bytes of longer ones on their way
+/// into the GPU.
+#[test]
+fn a_get_behind_a_complete_put_reads_its_bytes() {
+    over_seeds(4, |card| {
+        let (long, target, back) =
+            (card.register(8 * LONG as usize), card.register(8 * LONG as usize + 8), card.register(8));
+        card.meeting.meet();
+        if card.me == 0 {
+            for round in 1..=PLACES {
+                card.put(0, By::Data, (&long, 0), 8 * LONG as u32, (&target, 0), 1, None, true);
+                card.put_value(0, round, (&target, 8 * LONG), 1, None);
+                card.wait(&card.poster(0, By::Values));
+                card.get(0, (&target, 8 * LONG), 8, (&back, 0), 1);
+                card.flush(0);
+                assert_eq!(back.word(0), round, "a get that has overtaken a put");
+            }
+        }
+        card.meeting.meet();
+        vec![long, target, back]
+    });
+}
