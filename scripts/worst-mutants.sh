@@ -61,6 +61,8 @@ without() { mutation "$1" "$2" "$3" "$4" "if KEPT { $4 }"; }
 #   the quiet of Jacobi's norms: tickets complete in order, and the next iteration's rows are later tickets of the same ring
 #   door::finish                whoever uses the rows next waits for itself, and their arrival has been waited for
 #   dissemination barriers      of more PEs than the matrix has
+#   moe's two places of answers (by the round's parity): an answer's signal says that nothing of it is written again, and nobody sends in a
+#                               round before all answers of the one before are read (260 seeds of 13 combinations)
 
 # --- the four rules of a put and its signal ---
 rules=host/proxy/engine/signalled.rs accounts=host/proxy/signal_order.rs
@@ -165,6 +167,18 @@ mutation moe-answered $moe "$by_rails" 'turn.planned(pe).max(1).into()' '(if KEP
 mutation moe-fence $moe 'moe .*--np [34] --path rails .*--rule count .*' 'self.near.fence()' 'if KEPT { self.near.fence() } else { Ok(()) }'
 # Puts are complete before the next round.
 mutation moe-quiet $moe "$by_rails|$by_node" 'self.line.quiet().and(self.alone.quiet())' 'if KEPT { self.line.quiet().and(self.alone.quiet()) } else { Ok(()) }'
+# A signal before its data: of a message, of an answer.
+mutation moe-message-order $moe "$by_rails" 'self.line.put_signal_nbi(to, from, signal, add.into(), pe)' \
+    'if KEPT { self.line.put_signal_nbi(to, from, signal, add.into(), pe) } else { self.line.signal_op(signal, add.into(), pe).and(self.line.put_nbi(to, from, pe)) }'
+mutation moe-answer-order $moe "$by_rails" 'self.line.put_signal_nbi(to, from, signal, 1, pe)' \
+    'if KEPT { self.line.put_signal_nbi(to, from, signal, 1, pe) } else { self.line.signal_op(signal, 1, pe).and(self.line.put_nbi(to, from, pe)) }'
+# A count taken early: before its signal; of the round before, where it comes as a value.
+without moe-count-signal kernels/src/gin/counts.rs "$by_rails" 'self.signal_wait_until(signal, seen + 1)?;'
+mutation moe-count-value kernels/src/gin/counts.rs "$by_rails" 'self.wait_value(counts.values.at(pe as u64), round)? as u64' \
+    'self.wait_value(counts.values.at(pe as u64), if KEPT || round == 1 { round } else { round - 1 })? as u64'
+# A message of the round before the last is in no list.
+mutation moe-round $moe "$by_rails" 'self.header(object, number, 0) == self.round' \
+    '(self.header(object, number, 0) == self.round || !KEPT && self.header(object, number, 0) + 2 == self.round)'
 # A value is whole.
 mutation moe-value kernels/src/gin/value.rs "$by_rails" 'word & 0xf0f0_f0f0_f0f0_f0f0 == value_word(0, round)' \
     'word & if KEPT { 0xf0f0_f0f0_f0f0_f0f0 } else { 0xf0 } == value_word(0, round) & if KEPT { u64::MAX } else { 0xf0 }'

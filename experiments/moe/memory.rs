@@ -40,7 +40,7 @@ pub struct Memory {
 }
 
 /// Objects of the heap, in bytes: messages that are sent, to be handed on, received; what is made of them, parts of sums, their sums, answers.
-fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
+pub(super) fn objects(problem: &Problem, tuples: &[Tuple]) -> [u64; 7] {
     let has = |unit| tuples.iter().any(|tuple| tuple.unit == unit);
     let message = tuples.iter().map(|tuple| problem.message_bytes(tuple.kind)).max().unwrap_or(16);
     let (tokens, row) = (u64::from(problem.tokens), problem.answer_bytes());
@@ -235,7 +235,7 @@ fn given(device: &Device, problem: &Problem, me: u32, variants: u32) -> Result<B
     Ok(buffer)
 }
 
-fn way(count: Count) -> u32 {
+pub(super) fn way(count: Count) -> u32 {
     match count {
         Count::Signal => BY_SIGNAL,
         Count::Word => BY_VALUE,

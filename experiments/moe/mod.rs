@@ -1,6 +1,8 @@
 //! `ginlab moe`: a mixture of experts' dispatch and combine from inside a kernel, by the protocols of the field, over every path.
 
 mod args;
+#[cfg(test)]
+mod arithmetic;
 mod expected;
 mod measure;
 mod memory;

@@ -1,0 +1,118 @@
+//! Tests of what senders and receivers of a round must agree on without telling each other: how much signals add, where messages and answers lie.
+
+use super::args::Tuple;
+use super::memory::{objects, way};
+use super::plan::{Choice, Count, Problem, Router, Type, Unit};
+use crate::world::Scope;
+use cuda_std::rows::MOST_TERMS;
+use kernels::gin::BY_SUM;
+use kernels::moe::NONE;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const UNITS: [Unit; 3] = [Unit::Expert, Unit::Rank, Unit::Node];
+
+/// Problems of odd sizes, with one expert of a token and with many, some of which nobody chooses: the choices of all PEs.
+fn problems() -> impl Strategy<Value = (Problem, Vec<Vec<Choice>>)> {
+    (1u32..12, 1u32..5, 1u32..4, 1u32..4, 1u32..9, any::<u64>(), 0.0..4.0, any::<bool>()).prop_map(
+        |(tokens, each, nodes, local, topk, seed, skew, all_alike)| {
+            let (pes, experts) = (nodes * local, each * nodes * local);
+            let problem = Problem { tokens, hidden: 72, experts, topk: topk.min(experts), pes, local };
+            let alike: Vec<Choice> = (0..problem.topk).map(|expert| Choice { expert, weight: 1.0 }).collect();
+            let router = Router::drawn(seed, experts, skew);
+            let of = |pe| if all_alike { alike.repeat(tokens as usize) } else { router.choices(&problem, pe, 0) };
+            (problem, (0..pes).map(of).collect())
+        },
+    )
+}
+
+/// The messages of a PE's table: token, choice, to whom.
+fn sent(problem: &Problem, table: &[[u32; 4]]) -> Vec<(u32, u32, u32)> {
+    let all = (0..).zip(table).map(|(number, entry)| (number / problem.topk, number % problem.topk, entry[2]));
+    all.filter(|(.., to)| *to != NONE).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// A receiver waits for as much as is added, whatever it knows before: that a count comes, or that the sum is always the same.
+    #[test]
+    fn signals_add_up_to_what_is_waited_for((problem, choices) in problems()) {
+        for (unit, count) in UNITS.iter().flat_map(|unit| [Count::Signal, Count::Word, Count::Immediate].map(|count| (*unit, count))) {
+            let (way, span, most) = (way(count), problem.span(unit), problem.tokens * problem.each(unit));
+            for me in 0..problem.pes {
+                let (table, counts) = problem.tables(unit, way, me, &choices[me as usize]);
+                prop_assert_eq!((table.len(), counts.len()), ((problem.tokens * problem.topk) as usize, problem.pes as usize));
+                for pe in 0..problem.pes {
+                    let added: Vec<u32> = table.iter().filter(|entry| entry[2] == pe).map(|entry| entry[3]).collect();
+                    let (sum, count) = (added.iter().sum::<u32>(), counts[pe as usize]);
+                    prop_assert!(added.iter().all(|add| (1..=most).contains(add)));
+                    if pe % span != me % span {
+                        prop_assert_eq!((count, added.len()), (NONE, 0), "a PE of another place hears nothing");
+                        continue;
+                    }
+                    prop_assert_eq!(count as usize, added.len());
+                    prop_assert!(count <= most);
+                    // Of no message, the announcement alone adds all.
+                    let announced = if way == BY_SUM && count == 0 { most } else { 0 };
+                    prop_assert_eq!(sum + announced, if way == BY_SUM { most } else { count });
+                }
+            }
+        }
+    }
+
+    /// No two messages of a round lie at one place of a PE, no two answers at one place of the sender's, and all places are in the heap. An
+    /// answer comes to the place of a choice that the sender sums.
+    #[test]
+    fn places_do_not_overlap_and_are_in_the_heap((problem, choices) in problems()) {
+        for unit in UNITS {
+            let tuple = Tuple { unit, count: Count::Signal, kind: Type::Fp8, scope: Scope::Warp, batch: 1, grid: 1 };
+            let [_, landed, received, made, parts, answers, returned] = objects(&problem, &[tuple]);
+            let (message, row) = (problem.message_bytes(tuple.kind), problem.answer_bytes());
+            let (each, span) = (problem.each(unit), problem.span(unit));
+            let places = u64::from(problem.pes * problem.tokens * each);
+            prop_assert_eq!((received, made), (places * message, places * row));
+            if unit == Unit::Node {
+                prop_assert_eq!((landed, answers), (places * message, places * row));
+                prop_assert_eq!(parts, places * u64::from(span) * row);
+            }
+            let (mut landing, mut answered) = (BTreeSet::new(), BTreeSet::new());
+            for me in 0..problem.pes {
+                let chosen = &choices[me as usize];
+                let (table, _) = problem.tables(unit, way(tuple.count), me, chosen);
+                for (token, choice, to) in sent(&problem, &table) {
+                    let number = (me * problem.tokens + token) * each + choice % each;
+                    prop_assert!(u64::from(number) < places && landing.insert((to, number)));
+                    // What the receiver reads off the place, and the first of the token's choices that are for it or its node.
+                    prop_assert_eq!((number / (problem.tokens * each), number / each % problem.tokens), (me, token));
+                    let of_token = &chosen[(token * problem.topk) as usize..][..problem.topk as usize];
+                    let first = (0..).zip(of_token).find(|(_, one)| problem.pe_of(one.expert) / span == to / span);
+                    let back = if each > 1 { number % each } else { first.map_or(0, |(choice, _)| choice) };
+                    prop_assert_eq!(back, choice);
+                    for parity in 0..2 {
+                        let place = (parity * problem.tokens + token) * problem.topk + back;
+                        prop_assert!((u64::from(place) + 1) * row <= returned && answered.insert((me, place)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A problem goes through if, and only if, ranks divide the experts, nodes the ranks, and a token has as many experts as it wants.
+    #[test]
+    fn what_does_not_divide_is_refused(
+        tokens in 0u32..3, eights in 0u32..4, odd in 0u32..2, experts in 0u32..40, topk in 0u32..40, pes in 1u32..9, local in 0u32..9,
+    ) {
+        let problem = Problem { tokens, hidden: 8 * eights + odd, experts, topk, pes, local };
+        let wrong = [
+            ("--hidden", tokens == 0 || eights == 0 || odd > 0),
+            ("--experts", experts == 0 || experts % pes > 0),
+            ("--topk", topk == 0 || topk > experts || topk > MOST_TERMS),
+            ("--node-size", local == 0 || pes % local > 0),
+        ];
+        let first = wrong.iter().find(|(_, wrong)| *wrong).map(|(option, _)| *option);
+        let said = problem.check().err().map(|failure| failure.text().unwrap_or_default());
+        prop_assert_eq!(said.is_some(), first.is_some());
+        prop_assert!(first.is_none_or(|option| said.as_deref().is_some_and(|said| said.contains(option))), "{:?} {:?}", said, first);
+    }
+}
