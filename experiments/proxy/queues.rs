@@ -46,6 +46,7 @@ impl Queues {
             heap_bytes: payload.bytes() as u64,
             depth: DEPTH,
             arrivals: ARRIVALS,
+            counted_signals: 0,
             abort: &abort,
             timeout_ns: device_timeout(args.timeout).as_nanos() as u64,
         };

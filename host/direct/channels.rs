@@ -9,7 +9,7 @@ use efa_queue::completion;
 use efa_queue::request::To;
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
 use ginlab_cuda::{Buffer, Device, DeviceError, Place, Reached};
-use ginlab_fabric::verbs::{Completions, Pair, PairOptions, Region, Verbs};
+use ginlab_fabric::verbs::{Completions, Counted, Pair, PairOptions, Region, Verbs};
 use ginlab_fabric::{Access, FabricError, Memory};
 use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
 use kernels::ring::{Ring, TO_CARD};
@@ -46,6 +46,8 @@ pub struct ChannelOptions<'a> {
     pub depth: u32,
     /// What has arrived at one and nobody has read yet, at most.
     pub arrivals: u32,
+    /// The first signals, so many, have a queue pair each, on the first channel's card, where the card counts them.
+    pub counted_signals: u32,
     /// Not 0 there ends every wait of the kernels.
     pub abort: &'a Buffer,
     /// Longest wait of a kernel in which nothing ends.
@@ -64,16 +66,22 @@ pub struct Channels {
     _reached: Vec<Reached>,
     sides: Vec<DeviceSide>,
     rings: Buffer,
-    _tables: [Buffer; 2],
+    _tables: [Buffer; 3],
     pairs: Vec<Pair>,
+    /// Of signals that the card counts.
+    signals: Vec<Pair>,
     _regions: Vec<Region>,
     verbs: Vec<Verbs>,
     /// Addresses that a card keeps a handle of, each with the card's number.
     peers: Vec<(usize, Vec<u8>)>,
 }
 
-/// What other ranks must know of this one: of each channel the pair's address and the key of the heap; the heap.
-type Told = (Vec<(Vec<u8>, u32)>, u64);
+/// What other ranks must know of this one: of each channel the pair's address and the key of the heap; the heap; the addresses of counted
+/// signals' pairs.
+type Told = (Vec<(Vec<u8>, u32)>, u64, Vec<Vec<u8>>);
+
+/// Requests of a pair that is there to be written to: it posts none.
+const IDLE: u32 = 16;
 
 impl Channels {
     /// Opens them with all ranks.
@@ -116,20 +124,33 @@ impl Channels {
             verbs.pair(&options)
         };
         let pairs = card_of.iter().map(pair).collect::<Result<Vec<Pair>, _>>()?;
+        let signals = counting_pairs(&verbs[0], options.counted_signals)?;
         let told = |(pair, card): (&Pair, &usize)| (pair.address(), regions[*card].rkey);
-        let mine: Told = (pairs.iter().zip(&card_of).map(told).collect(), memory.address);
+        let mine: Told = (
+            pairs.iter().zip(&card_of).map(told).collect(),
+            memory.address,
+            signals.iter().map(Pair::address).collect(),
+        );
         let all: Vec<Told> = ranks.all_gather_values(&mine, "queue pairs and heaps")?;
 
         let mut peers = Vec::new();
         let mut table: Vec<Peer> = Vec::new();
         for (number, &card) in card_of.iter().enumerate() {
-            for (pairs, heap) in &all {
+            for (pairs, heap, _) in &all {
                 let Some((address, key)) = pairs.get(number) else {
-                    return Err(ChannelError::Refused("all ranks open as many queue pairs".into()));
+                    return Err(unlike("queue pairs"));
                 };
                 let to: To = verbs[card].handle(address)?;
                 peers.push((card, address.clone()));
                 table.push(Peer { to, key: *key, heap: *heap });
+            }
+        }
+        let mut counted: Vec<To> = Vec::new();
+        for signal in 0..signals.len() {
+            for (_, _, addresses) in &all {
+                let address = addresses.get(signal).ok_or_else(|| unlike("signals that cards count"))?;
+                counted.push(verbs[0].handle(address)?);
+                peers.push((0, address.clone()));
             }
         }
         // A card takes writes of those alone whose card it has a handle of.
@@ -137,8 +158,11 @@ impl Channels {
         let peer_table = device.allocate(Place::Device, size_of_val(&table[..]))?;
         peer_table.write(0, &table)?;
 
+        let counted_table = device.allocate(Place::Device, size_of_val(&counted[..]))?;
+        counted_table.write(0, &counted)?;
+
         let mut reached = Vec::new();
-        for mapping in pairs.iter().flat_map(Pair::mappings) {
+        for mapping in pairs.iter().chain(&signals).flat_map(Pair::mappings) {
             // SAFETY: the pair has it mapped, and is dropped behind this.
             reached.push(unsafe { device.reach(mapping.start, mapping.bytes, mapping.is_card) }?);
         }
@@ -148,7 +172,9 @@ impl Channels {
             channels.push(Channel {
                 queue: queue(pair, &side, options)?,
                 peers: peer_table.pointer::<Peer>().wrapping_add(number * all.len()),
+                counted: counted_table.pointer(),
                 pes: all.len() as u32,
+                counted_signals: options.counted_signals,
                 local_key: regions[*card].lkey,
                 heap: memory.address,
                 heap_bytes,
@@ -173,8 +199,9 @@ impl Channels {
             _reached: reached,
             sides,
             rings,
-            _tables: [peer_table, channel_table],
+            _tables: [peer_table, channel_table, counted_table],
             pairs,
+            signals,
             _regions: regions,
             verbs,
             peers,
@@ -196,6 +223,11 @@ impl Channels {
     /// Where what peers do arrives, of each.
     pub fn arrivals(&self) -> impl Iterator<Item = Completions> {
         self.pairs.iter().map(|pair| pair.view().arrivals)
+    }
+
+    /// The card's counters of the first signals.
+    pub fn counters(&self) -> impl Iterator<Item = *const u64> {
+        self.signals.iter().filter_map(|pair| pair.counter(Counted::RemoteWrites))
     }
 
     /// The first card.
@@ -234,6 +266,28 @@ impl Drop for Channels {
             self.verbs[*card].release(address);
         }
     }
+}
+
+/// What ranks must have alike.
+fn unlike(what: &str) -> ChannelError {
+    ChannelError::Refused(format!("all ranks open as many {what}"))
+}
+
+/// A pair for each signal that the card counts: what is written to it is that signal's.
+fn counting_pairs(card: &Verbs, signals: u32) -> Result<Vec<Pair>, ChannelError> {
+    if signals > 0 && !card.counters() {
+        let text = "has no completion counters, or this libefa does not know them (cards of p5en and p6, rdma-core 65)";
+        return Err(ChannelError::Refused(format!("{} {text}", card.name())));
+    }
+    let options = PairOptions {
+        depth: IDLE,
+        completions: IDLE,
+        arrivals: IDLE,
+        receives: 1,
+        unsolicited: true,
+        counted: &[Counted::RemoteWrites],
+    };
+    (0..signals).map(|_| Ok(card.pair(&options)?)).collect()
 }
 
 /// A pair's queue as kernels see it.

@@ -19,7 +19,7 @@ use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::gin::{Arrivals, Inlet};
+use kernels::gin::{Arrivals, Count, Inlet};
 use kernels::ring::Ring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +29,8 @@ use std::thread::JoinHandle;
 const DEPTH: u32 = 1024;
 /// Signals that have arrived at a pair and are not counted yet, at most.
 const ARRIVALS: u32 = 1 << 15;
+/// Signals that the card counts, by rule `counter`: each is a queue pair and a counter of each PE's card, of which there are some hundred.
+const COUNTED: u32 = 16;
 /// Looks in vain before the thread gives way, where others share its core.
 const VAIN_LOOKS: u32 = 1 << 6;
 
@@ -53,6 +55,8 @@ pub(super) struct Opening<'a> {
     pub cores: &'a Cores,
     /// Kernels read what arrives themselves; otherwise a thread does.
     pub by_kernel: bool,
+    /// The card counts the first signals.
+    pub counts: bool,
     /// The signals' words: in host memory for a thread, in device memory for kernels.
     pub signals: &'a Buffer,
 }
@@ -62,7 +66,7 @@ pub(super) struct Opening<'a> {
 pub(super) struct Cards {
     counting: Option<Counting>,
     /// What kernels read instead: the description, and what it points to.
-    arrivals: Option<[Buffer; 3]>,
+    arrivals: Option<[Buffer; 4]>,
     channels: Channels,
     core: Option<usize>,
 }
@@ -77,6 +81,7 @@ impl Cards {
             heap_bytes: opening.heap_bytes,
             depth: DEPTH,
             arrivals: ARRIVALS,
+            counted_signals: if opening.counts { COUNTED } else { 0 },
             abort: opening.abort,
             timeout_ns: opening.timeout_ns,
         };
@@ -86,7 +91,7 @@ impl Cards {
         let queues: Vec<Completions> = channels.arrivals().collect();
         let (mut counting, mut arrivals) = (None, None);
         if opening.by_kernel {
-            arrivals = Some(for_kernels(device, &queues, opening.signals)?);
+            arrivals = Some(for_kernels(device, &queues, &channels, opening.signals)?);
         } else {
             // SAFETY: the world keeps the words longer than its cards.
             let words = unsafe { SignalWords::at(opening.signals.pointer()) };
@@ -111,8 +116,16 @@ impl Cards {
 
     /// What has arrived for a signal and no kernel has read yet; 0 where a thread counts.
     pub fn unread(&self, signal: u32) -> Result<u64, GinError> {
-        let Some([_, _, words]) = &self.arrivals else { return Ok(0) };
+        let Some([_, _, words, _]) = &self.arrivals else { return Ok(0) };
         let mut sum = 0;
+        if let Some(counter) = self.channels.counters().nth(signal as usize) {
+            let mut read = [0u64];
+            // Behind the arrivals of each channel, and the role.
+            words.read((self.channels.count() as usize + 1 + signal as usize) * 8, &mut read)?;
+            // SAFETY: the card's word, which all parties use by atomic accesses; the pair outlives this.
+            let now = load_acquire_host_u64(unsafe { &*counter.cast::<Word>() });
+            sum += now.wrapping_sub(read[0]) & rules::COUNTER_MASK;
+        }
         for (number, queue) in self.channels.arrivals().enumerate() {
             let mut read = [0u64];
             words.read(number * 8, &mut read)?;
@@ -151,9 +164,16 @@ impl Cards {
     }
 }
 
-/// What kernels need to read arrivals: their description, the inlets, and what was read of each with the role behind it.
-fn for_kernels(device: &Device, queues: &[Completions], signals: &Buffer) -> Result<[Buffer; 3], GinError> {
-    let words = device.allocate(Place::Device, (queues.len() + 1) * 8)?;
+/// What kernels need to read arrivals: their description, the inlets, what was read of each, the role, and behind it what was read of each
+/// counter; the counters.
+fn for_kernels(
+    device: &Device,
+    queues: &[Completions],
+    channels: &Channels,
+    signals: &Buffer,
+) -> Result<[Buffer; 4], GinError> {
+    let counters: Vec<*const Word> = channels.counters().map(<*const u64>::cast).collect();
+    let words = device.allocate(Place::Device, (queues.len() + 1 + counters.len()) * 8)?;
     let inlet = |(number, queue): (usize, &Completions)| Inlet {
         completions: queue.slots.cast::<Word>(),
         read: words.pointer::<Word>().wrapping_add(number),
@@ -166,8 +186,26 @@ fn for_kernels(device: &Device, queues: &[Completions], signals: &Buffer) -> Res
     let table = device.allocate(Place::Device, size_of::<Arrivals>())?;
     let role = words.pointer::<Word>().wrapping_add(queues.len());
     let count = queues.len() as u64;
-    table.write(0, &[Arrivals { inlets: inlets.pointer(), count, role, signals: signals.pointer() }])?;
-    Ok([table, inlets, words])
+    let of_signal = |(signal, counter): (usize, &*const Word)| {
+        // SAFETY: as in `unread`. Before any PE writes: what it begins with is no signal.
+        let begins = load_acquire_host_u64(unsafe { &**counter });
+        let place = queues.len() + 1 + signal;
+        words.write(place * 8, &[begins & rules::COUNTER_MASK])?;
+        Ok(Count { counter: *counter, read: words.pointer::<Word>().wrapping_add(place) })
+    };
+    let list = counters.iter().enumerate().map(of_signal).collect::<Result<Vec<Count>, GinError>>()?;
+    let counts = device.allocate(Place::Device, size_of_val(&list[..]))?;
+    counts.write(0, &list)?;
+    let described = Arrivals {
+        inlets: inlets.pointer(),
+        count,
+        role,
+        signals: signals.pointer(),
+        counts: counts.pointer(),
+        counted: list.len() as u64,
+    };
+    table.write(0, &[described])?;
+    Ok([table, inlets, words, counts])
 }
 
 /// The thread that counts signals.
@@ -263,6 +301,13 @@ impl Drop for Counting {
 /// What a header says of it.
 pub(super) const NOTE: &str = "path direct: kernels write the card's requests and ring its doorbells themselves; one CPU thread reads what \
                                arrives and counts signals";
+/// What a header says besides where cards count.
+pub(super) fn note_of_counters() -> String {
+    format!(
+        "rule counter: what adds 1 to one of a PE's first {COUNTED} signals is counted by its card, and read by the kernel that waits; other signals are immediates"
+    )
+}
+
 /// The same where kernels read what arrives.
 pub(super) const NOTE_BY_KERNEL: &str = "path direct: kernels write the card's requests, ring its doorbells and read what arrives themselves; \
                                          no CPU thread counts signals";
