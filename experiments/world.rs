@@ -48,8 +48,8 @@ pub struct WorldArgs {
     /// How puts are laid over rails: single, split, round-robin, auto
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub strategy: Strategy,
-    /// How a put and its signal are kept in order on rails: count, own, drain, sequence; by path direct: count (a CPU thread reads what arrives)
-    /// or kernel (the kernel that waits does)
+    /// How a put and its signal are kept in order on rails: count, own, drain, sequence; by path direct: count (a CPU thread reads what arrives),
+    /// kernel (the kernel that waits does) or counter (so, and the card counts the first signals, on p5en and p6)
     #[arg(long, default_value_t = Rule::default(), value_name = "RULE")]
     pub rule: Rule,
     /// Pin proxy threads: auto (one core each, near the GPU or the cards, where there are enough), off, or a list by rank and thread

@@ -33,6 +33,7 @@ Examples:
   ginlab proxy --mode quiet,nbi,quiet-every=8 --grid 1,8,32 --block 256
   ginlab proxy --provider null -b 64 -e 64 -n 10000  ring and proxy alone, no network
   ginlab proxy --provider model:p5 -b 1M -e 64M      four modelled cards of a p5, on this machine
+  ginlab proxy -p efa-verbs/soft:p5 --cases cpu-write,put,direct   beside the same kernel that drives the cards itself
   ginlab proxy -p null -b 64 -e 64 --trace life      where each microsecond of a put goes
   ginlab proxy --csv run.csv --json run.json         rows and raw samples to files
   mpirun -np 2 ginlab proxy --provider efa           ranks from MPI (build with --features mpi)
@@ -61,6 +62,17 @@ pub struct Args {
     /// taken 5 s by then]
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: Option<u32>,
+    /// What is measured, in turns: cpu-write (CPU-initiated writes of the same buffers), put (by ring and proxy), direct (the same kernel
+    /// writes the cards' own queues; over efa-verbs)
+    #[arg(
+        long,
+        default_value = "cpu-write,put",
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub cases: Vec<Way>,
     /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K; nbi-batch=K: once at the end, and K puts of
     /// a block go out together, behind one fence
     #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST", value_parser = list::<Mode>)]
@@ -171,6 +183,17 @@ pub struct Args {
     pub why_fewer: Option<String>,
 }
 
+/// Who writes, by which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// The proxy threads themselves.
+    CpuWrite,
+    /// The kernel, by ring and proxy.
+    Put,
+    /// The kernel, by the cards' queues.
+    Direct,
+}
+
 /// Who puts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
@@ -230,7 +253,16 @@ impl Args {
         if self.end > kernels::command::MAX_OFFSET {
             return Err(usage("--end", format!("{} is beyond what a command can name, 2^48", size::human(self.end))));
         }
-        match self.fabric()? {
+        let fabric = self.fabric()?;
+        if self.measures(Way::Direct) && !matches!(fabric, Fabric::Verbs { .. }) {
+            let text =
+                "has no queues for a kernel: efa-verbs (EFA's cards) and efa-verbs/soft:p5 (cards in software) have";
+            return Err(usage("--cases", format!("direct: provider {fabric} {text}")));
+        }
+        if self.trace.is_some() && !self.measures(Way::Put) {
+            return Err(usage("--trace", "the life of a put by ring and proxy: with put among the --cases"));
+        }
+        match fabric {
             Fabric::Model { name, profile } => {
                 match self.rails().iter().find(|rails| **rails as f64 > profile.cards.value) {
                     Some(rails) => {
@@ -257,6 +289,11 @@ impl Args {
         self.provider = Some(Fabric::Null);
         self.why_null = Some(format!("provider null, by which puts end in the proxy and nothing is moved: {missing}"));
         Ok(())
+    }
+
+    /// Whether this way is measured.
+    pub fn measures(&self, way: Way) -> bool {
+        self.cases.contains(&way)
     }
 
     /// Whether the rails are libfabric's.
@@ -347,6 +384,7 @@ impl Args {
             text("strategies", joined(&mut self.strategy.iter().map(Strategy::to_string))),
             text("sizes", joined(&mut sizes.iter().map(u64::to_string))),
             text("rows", format!("{tuples:?}")),
+            text("cases", joined(&mut self.cases.iter().map(|way| values::name(*way)))),
             text("modes", joined(&mut self.mode.iter().map(Mode::to_string))),
             text("iterations", format!("{}+{}x{:?}", self.warmup, self.iterations, self.repeats)),
             text("window", format!("{:?}", self.window)),

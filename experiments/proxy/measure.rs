@@ -1,7 +1,7 @@
 //! One tuple: the kernel in every mode, the CPU-initiated writes and, on null rails, the bare round trip; interleaved,
 //! then verified, then gathered into rows on rank 0.
 
-use super::args::{Args, Scope, Tuple};
+use super::args::{Args, Scope, Tuple, Way};
 use super::layout::Layout;
 use super::mode::Mode;
 use super::rank::Rank;
@@ -53,7 +53,7 @@ pub fn measure(
     for proxy in rank.group.proxies() {
         proxy.configure(tuple.rails, tuple.strategy)?;
     }
-    let cases = cases(&shape);
+    let cases = cases(&shape, rank);
     let mut findings = vec![Findings::default(); cases.len()];
     let what = format!("{} B over {} rails, {} x {}", tuple.bytes, tuple.rails, tuple.grid, tuple.block);
     rank.move_bytes(args.moves());
@@ -100,10 +100,12 @@ pub fn measure(
         }
     }
     let Some(all) = ranks.gather_values(&findings, &what)? else { return Ok(Vec::new()) };
-    let rows = rows(&shape, rank, ranks, &cases, &all);
+    let mut rows = rows(&shape, rank, ranks, &cases, &all);
     for (index, found) in &lives {
         rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));
     }
+    let without = args.mode.iter().filter_map(|&mode| Some((mode, without_queues(rank, mode)?)));
+    rows.extend(without.map(|(mode, why)| skipped_row(args, tuple, rank, ranks, Case::Direct(mode), why)));
     Ok(rows)
 }
 
@@ -114,18 +116,32 @@ fn is_long(started: Instant, ranks: &mut Bootstrap, what: &str) -> Result<bool, 
 }
 
 /// The baseline and the floor first: the rows after them are divided by them.
-fn cases(shape: &Shape<'_>) -> Vec<Case> {
+fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     let mut cases = Vec::new();
-    if shape.args.is_null() && shape.tuple.grid == 1 && shape.args.scope == Scope::Block {
+    let (args, modes) = (shape.args, shape.args.mode.iter().copied());
+    if args.measures(Way::Put) && args.is_null() && shape.tuple.grid == 1 && args.scope == Scope::Block {
         cases.push(Case::PingPong);
     }
-    if shape.args.bare && !shape.args.is_null() && shape.tuple.rails == 1 && shape.args.proxy_threads == 1 {
+    if args.bare && !args.is_null() && shape.tuple.rails == 1 && args.proxy_threads == 1 {
         cases.push(Case::BareWrite);
     }
-    cases.push(Case::CpuWrite);
-    cases.extend(shape.args.cpu_batch.iter().flat_map(|list| list.iter()).map(|&batch| Case::CpuBatch(batch)));
-    cases.extend(shape.args.mode.iter().map(|&mode| Case::Put(mode)));
+    cases.extend(args.measures(Way::CpuWrite).then_some(Case::CpuWrite));
+    cases.extend(args.cpu_batch.iter().flat_map(|list| list.iter()).map(|&batch| Case::CpuBatch(batch)));
+    cases.extend(modes.clone().filter(|_| args.measures(Way::Put)).map(Case::Put));
+    let direct = |mode: &Mode| args.measures(Way::Direct) && without_queues(rank, *mode).is_none();
+    cases.extend(modes.filter(direct).map(Case::Direct));
     cases
+}
+
+/// Why a mode is not measured by the cards' queues, where they are asked for.
+fn without_queues(rank: &Rank, mode: Mode) -> Option<&str> {
+    match rank.queues.as_ref()? {
+        Err(why) => Some(why),
+        Ok(_) if matches!(mode, Mode::Batch(_)) => {
+            Some("batches go to a ring; lanes of a warp ring a card once: --scope thread")
+        }
+        Ok(_) => None,
+    }
 }
 
 fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {
@@ -161,9 +177,11 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case)
     let mut row = Row::new("proxy", case.name(), device, &rank.provider);
     row.ranks = ranks.size() as u32;
     row.rails = Some(tuple.rails as u32);
-    row.strategy = Some(tuple.strategy.to_string());
+    // A block's queue is one card's, and nobody lays its puts over several.
+    let by_card = matches!(case, Case::Direct(_));
+    row.strategy = (!by_card).then(|| tuple.strategy.to_string());
     row.mode = match case {
-        Case::Put(mode) => Some(mode.to_string()),
+        Case::Put(mode) | Case::Direct(mode) => Some(mode.to_string()),
         Case::CpuWrite | Case::BareWrite => Some("nbi".into()),
         Case::CpuBatch(batch) => Some(format!("quiet-every={batch}")),
         Case::PingPong => None,
@@ -172,21 +190,29 @@ fn blank(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case)
     row.size_bytes = Some(tuple.bytes);
     row.grid = Some(tuple.grid);
     row.block = Some(tuple.block);
-    row.set(&FILL, matches!(case, Case::Put(_)) && !args.no_fill || case == Case::PingPong);
-    row.set(&SCOPE, values::name(args.scope)).set(&PROXY_THREADS, args.proxy_threads);
-    row.set(&RING_SLOTS, args.ring_slots).set(&RING_MEMORY, values::name(args.ring_memory));
+    row.set(&FILL, case.of_kernel().is_some() && !args.no_fill || case == Case::PingPong);
+    row.set(&SCOPE, values::name(args.scope));
+    if !by_card {
+        row.set(&PROXY_THREADS, args.proxy_threads);
+        row.set(&RING_SLOTS, args.ring_slots).set(&RING_MEMORY, values::name(args.ring_memory));
+    }
     row.set(&COMPLETION, args.completion());
     mps::mark(&mut row, &rank.sharing);
     row
 }
 
 fn skipped(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, why: &str) -> Rows {
-    let modes = args.mode.iter().map(|&mode| {
-        let mut row = blank(args, tuple, rank, ranks, Case::Put(mode));
-        row.status = Status::Skipped(why.into());
-        (row, Vec::new())
-    });
-    modes.collect()
+    let of = |way: Way, case: fn(Mode) -> Case| {
+        args.mode.iter().filter(move |_| args.measures(way)).map(move |&mode| case(mode))
+    };
+    let cases = of(Way::Put, Case::Put).chain(of(Way::Direct, Case::Direct));
+    cases.map(|case| skipped_row(args, tuple, rank, ranks, case, why)).collect()
+}
+
+fn skipped_row(args: &Args, tuple: &Tuple, rank: &Rank, ranks: &Bootstrap, case: Case, why: &str) -> (Row, Vec<f64>) {
+    let mut row = blank(args, tuple, rank, ranks, case);
+    row.status = Status::Skipped(why.into());
+    (row, Vec::new())
 }
 
 fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: &[Vec<Findings>]) -> Rows {
@@ -202,7 +228,7 @@ fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: 
         let samples = slowest(&senders, |sender| &sender.times);
         let operations = if case == Case::PingPong { 1 } else { pairs * shape.layout.producers };
         row.iterations = Some(iterations);
-        if case == Case::Put(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
+        if case.of_kernel() == Some(Mode::Nbi) && !args.no_fill && args.scope == Scope::Block {
             row.set(&FILL_AHEAD, shape.layout.ahead);
         }
         row.set(&WINDOW, shape.layout.window).set(&AGAIN, of_ranks.iter().map(|found| found.again).sum::<u64>());
@@ -228,7 +254,7 @@ fn rows(shape: &Shape<'_>, rank: &Rank, ranks: &Bootstrap, cases: &[Case], all: 
             .then(|| rows.iter().find(|(row, _)| row.case == Case::PingPong.name()));
         let baseline = floor.flatten().or_else(|| rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()));
         let baseline = match case {
-            Case::Put(_) => baseline,
+            Case::Put(_) | Case::Direct(_) => baseline,
             Case::CpuBatch(_) => rows.iter().find(|(row, _)| row.case == Case::CpuWrite.name()),
             Case::CpuWrite => rows.iter().find(|(row, _)| row.case == Case::BareWrite.name()),
             Case::BareWrite | Case::PingPong => None,

@@ -9,6 +9,7 @@ mod layout;
 mod machine;
 mod measure;
 mod mode;
+mod queues;
 mod rank;
 mod run;
 mod trace;
@@ -45,7 +46,7 @@ const POST_RATE: Column =
     Column::measured("post_rate_mops", "Mops", "Puts posted, 10^6 per second, at the median posting time");
 
 /// Puts, and the writes they are compared with: a bare round trip is a time, and no rate.
-const WRITES: (&str, &[&str]) = ("case", &["put", "cpu-write", "bare-write"]);
+const WRITES: (&str, &[&str]) = ("case", &["put", "direct", "cpu-write", "bare-write"]);
 
 /// A rank with its rings and proxies.
 pub struct Proxy {
@@ -162,6 +163,12 @@ fn header(args: &Args, ranks: &Bootstrap, rank: &Rank) -> Header {
         .set(Key::Memory, rank.path.text());
     let plural = if ranks.size() == 1 { "" } else { "s" };
     mps::describe(&mut header, &rank.sharing);
+    if matches!(rank.queues, Some(Ok(_))) {
+        header.note(
+            "direct: the same kernel without ring and proxy, a queue on each rail's card; block b puts by the card of rail b modulo the \
+             rails, and a put is one request",
+        );
+    }
     header.notes(&rank.notes).note(format!("{} rank{plural} by the {} bootstrap", ranks.size(), ranks.kind()));
     header.note(
         "time_us is the time per put (per producer) until all puts of a repeat are complete, on the device's clock \

@@ -1,8 +1,9 @@
 //! What one rank holds for the whole run: device, memory, rings, proxy threads, and the connection to its peers.
 
-use super::args::Args;
+use super::args::{Args, Way};
 use super::layout::{PLACEHOLDER, memory_of};
 use super::machine::{MemoryPath, Needs, choose_rails, memory_path, pins};
+use super::queues::Queues;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
@@ -16,6 +17,8 @@ use std::time::Duration;
 /// See the module. Fields are dropped in this order: the proxies let go of the memory before it is freed.
 pub struct Rank {
     pub group: ProxyGroup,
+    /// Of the case `direct`: the cards' queues, or why there are none.
+    pub queues: Option<Result<Queues, String>>,
     /// Source of an initiator, destination of a target: what the kernel writes or the verification reads.
     pub payload: Buffer,
     _other: Buffer,
@@ -104,8 +107,15 @@ impl Rank {
         };
         // SAFETY: the Rank keeps the buffers behind its group.
         let group = unsafe { ProxyGroup::start::<Failure>(&device, &chosen, &regions, &options) }?;
+        let queues = if args.measures(Way::Direct) {
+            // SAFETY: as above.
+            Some(unsafe { Queues::open(args, ranks, (&device, &chosen), (&payload, path)) }?)
+        } else {
+            None
+        };
         let rank = Rank {
             group,
+            queues,
             payload,
             _other: other,
             tickets: device.allocate(Place::Device, to_usize(needs.slots * 8)?)?,
@@ -122,6 +132,14 @@ impl Rank {
         };
         rank.group.connect::<Failure>(ranks)?;
         Ok(rank)
+    }
+
+    /// Ends whatever kernels wait for.
+    pub fn stop(&self) {
+        self.group.stop();
+        if let Some(Ok(queues)) = &self.queues {
+            queues.stop();
+        }
     }
 
     /// Line rate of the cards of the first `rails` rails in bit/s, where it is known.

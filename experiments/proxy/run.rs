@@ -1,9 +1,10 @@
-//! Ways through the rails, each for so many puts: the kernel, CPU-initiated writes of the same buffers, the plainest loop, and
+//! Ways through the rails, each for so many puts: the kernel by ring and proxy or by the cards' queues, CPU-initiated writes of the same buffers, the plainest loop, and
 //! the bare round trip.
 
 use super::args::{Args, Scope, Tuple};
 use super::layout::{DESTINATION, Layout, SOURCE};
 use super::mode::Mode;
+use super::queues::Queues;
 use super::rank::Rank;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
@@ -12,7 +13,7 @@ use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::{ProxyError, Writes};
 use ginlab::signals;
 use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
-use kernels::put_kernel::{BlockResult, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
+use kernels::put_kernel::{BlockResult, PUT_BY_CARD_KERNEL, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,8 @@ use serde::{Deserialize, Serialize};
 pub enum Case {
     /// GPU-initiated puts.
     Put(Mode),
+    /// The same by the cards' own queues.
+    Direct(Mode),
     /// CPU-initiated writes of the same buffers over the same rails.
     CpuWrite,
     /// The same in batches: so many are posted, and all of them awaited before the next ones.
@@ -35,10 +38,16 @@ impl Case {
     pub fn name(self) -> &'static str {
         match self {
             Case::Put(_) => "put",
+            Case::Direct(_) => "direct",
             Case::CpuWrite | Case::CpuBatch(_) => "cpu-write",
             Case::BareWrite => "bare-write",
             Case::PingPong => "ping-pong",
         }
+    }
+
+    /// Whether a kernel puts, which writes the payload itself; and how it waits.
+    pub fn of_kernel(self) -> Option<Mode> {
+        if let Case::Put(mode) | Case::Direct(mode) = self { Some(mode) } else { None }
     }
 
     /// After how many CPU-initiated writes all are awaited; 0 for the end alone.
@@ -71,6 +80,7 @@ pub fn run(
 ) -> Result<Sample, Failure> {
     match case {
         Case::Put(mode) => run_kernel(shape, rank, ranks, mode, iterations),
+        Case::Direct(mode) => run_direct(shape, rank, ranks, mode, iterations),
         Case::CpuWrite | Case::CpuBatch(_) => {
             let time = cpu_write(shape, rank, iterations, case.quiet_every())?;
             Ok(Sample { done: time, posted: None })
@@ -132,6 +142,20 @@ pub fn run_kernel(
     }
 }
 
+/// The same launch, whose puts go to the cards' queues.
+fn run_direct(
+    shape: &Shape<'_>,
+    rank: &mut Rank,
+    ranks: &mut Bootstrap,
+    mode: Mode,
+    iterations: u64,
+) -> Result<Sample, Failure> {
+    let Some(Ok(queues)) = &rank.queues else { return Err(Failure::Run("no queues were opened".into())) };
+    let (rings, ring_count) = (queues.rings(), queues.count(shape.tuple.rails));
+    let args = PutArgs { rings, ring_count, ..put_args(shape, rank, ranks, mode, iterations) };
+    run_grid(shape, rank, ranks, &PUT_BY_CARD_KERNEL, args)
+}
+
 /// One launch of a kernel that leaves a [`BlockResult`] of each block.
 pub fn run_grid<A: Copy + Send + Sync + 'static>(
     shape: &Shape<'_>,
@@ -160,7 +184,7 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
     launch.wait(|| {
         let gone = if signals::interrupted() { Err(Failure::Interrupted) } else { Ok(ranks.check_peers()?) };
         if gone.is_err() {
-            rank.group.stop();
+            rank.stop();
         }
         gone
     })
@@ -169,7 +193,8 @@ fn watch(launch: Launch, rank: &Rank, ranks: &mut Bootstrap) -> Result<(), Failu
 /// Why a kernel ended early: its own reason, and the proxy's.
 fn ended_early(stop: Status, rank: &Rank, shape: &Shape<'_>) -> Failure {
     let failures: Vec<ProxyError> = rank.group.failures().collect();
-    let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).collect();
+    let card = rank.queues.iter().flatten().flat_map(Queues::failures).map(|said| format!("the card: {said}"));
+    let reasons: Vec<String> = failures.iter().map(ProxyError::to_string).chain(card).collect();
     let text = format!(
         "the kernel ended early ({} B, {} x {}): {}{}{}; {}",
         shape.tuple.bytes,

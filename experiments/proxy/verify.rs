@@ -23,7 +23,7 @@ pub fn is_timed(shape: &Shape<'_>, case: Case) -> bool {
 /// A pass of its own. Twice around the window: slots are reused, and what must be found is the second payload. Once for what the
 /// CPU puts, whose payload stays.
 pub fn verify(shape: &Shape<'_>, rank: &mut Rank, ranks: &mut Bootstrap, case: Case) -> Result<Option<u64>, Failure> {
-    let rounds = if matches!(case, Case::Put(_)) { 2 } else { 1 };
+    let rounds = if case.of_kernel().is_some() { 2 } else { 1 };
     Ok(verified(shape, rank, ranks, case, shape.layout.window * rounds)?.1)
 }
 
@@ -49,7 +49,7 @@ pub fn verified(
     let first = rank.next_iteration;
     let expected = Expected { layout: shape.layout, bytes: shape.tuple.bytes as usize, iterations, first };
     // Who does not write the payload itself puts what is in the source.
-    let prepared = !matches!(case, Case::Put(_)) || shape.args.no_fill;
+    let prepared = case.of_kernel().is_none() || shape.args.no_fill;
     if prepared && rank.target.is_some() {
         expected.fill(rank, ranks.rank() as u32)?;
     }

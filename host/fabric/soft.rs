@@ -30,6 +30,8 @@ const VERBS: &str = "efa-verbs/soft";
 const PROFILE: &str = "p5";
 /// Cards that are as fast as the machine.
 const FAST: &str = "fast";
+/// The profiles whose cards have completion counters: aws-ofi-nccl 1.21 switches them on for p5en, p6-b200 and p6-b300, and for no older one.
+const COUNT: [&str; 2] = ["p5en", "p6-b200"];
 /// Names a file to load in the place of the one beside the program.
 const VARIABLE: &str = "GINLAB_SOFT_EFA";
 /// Of a command that has been started again with the cards preloaded.
@@ -95,7 +97,7 @@ pub fn spec(provider: &str) -> Result<Spec, FabricError> {
     // A label may say that no bytes are moved.
     let words = description.replace("/unmoved", ",unmoved");
     let (first, rest) = words.split_once(',').unwrap_or((&words, ""));
-    let is_word = first.contains('=') || ["unmoved", "no-write", "trace"].contains(&first);
+    let is_word = first.contains('=') || ["unmoved", "no-write", "no-counters", "trace"].contains(&first);
     let (name, rest) = if first.is_empty() || is_word { (PROFILE, words.as_str()) } else { (first, rest) };
     let mut spec = Spec { name: name.to_owned(), ..Spec::default() };
     if name != FAST {
@@ -107,6 +109,7 @@ pub fn spec(provider: &str) -> Result<Spec, FabricError> {
         spec.figures = Some(profile.into());
         spec.depth = profile.queue_depth.value as u32;
         spec.writes = profile.rdma_write.value > 0.0;
+        spec.counters = COUNT.contains(&name);
         // Latencies decide the order.
         spec.reorder = 0;
     }
@@ -324,6 +327,11 @@ mod tests {
         assert_eq!(spec("efa-verbs/soft:p5,seed=3").unwrap().seed, 3);
         assert_eq!(spec("efa-verbs/soft").unwrap().name, "p5");
         assert!(!spec("soft-efa:p4d").unwrap().writes);
+        let counts = |name: &str| spec(&format!("soft-efa:{name}")).unwrap().counters;
+        assert_eq!(
+            ["p4d", "p5", "p5en", "p6-b200", "fast", "fast,no-counters"].map(counts),
+            [false, false, true, true, true, false]
+        );
         assert_eq!(spec("soft-efa:fast").unwrap(), Spec::default());
         let fast = spec("soft-efa:fast,cards=32,reorder=9").unwrap();
         assert_eq!((fast.cards, fast.reorder, fast.figures), (32, 9, None));

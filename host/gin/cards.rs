@@ -8,21 +8,19 @@
 //! that waits for them ends by its deadline. With [`ARRIVALS`] entries a pair that takes as many signals from all PEs within one delay of the thread.
 
 use super::GinError;
-use cuda_std::memory::{Doorbell, Word, load_acquire_host_u64};
-use efa_queue::request::To;
+use cuda_std::memory::{Word, load_acquire_host_u64};
 use efa_queue::{Completion, completion, rules};
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, Device, Place, Reached};
-use ginlab_direct::DeviceSide;
-use ginlab_fabric::verbs::{Completions, Pair, PairOptions, Region, Verbs};
-use ginlab_fabric::{Access, Memory};
+use ginlab_cuda::{Buffer, Device, Place};
+use ginlab_direct::{ChannelOptions, Channels};
+use ginlab_fabric::Memory;
+use ginlab_fabric::verbs::{Completions, Verbs};
 use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
 use ginlab_topology::cores;
 use kernels::command::signal_of;
-use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
-use kernels::gin::{Arrivals, Inlet};
-use kernels::ring::{Ring, TO_CARD};
+use kernels::gin::{Arrivals, Count, Inlet};
+use kernels::ring::Ring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,12 +29,14 @@ use std::thread::JoinHandle;
 const DEPTH: u32 = 1024;
 /// Signals that have arrived at a pair and are not counted yet, at most.
 const ARRIVALS: u32 = 1 << 15;
+/// Signals that the card counts, by rule `counter`: each is a queue pair and a counter of each PE's card, of which there are some hundred.
+const COUNTED: u32 = 16;
 /// Looks in vain before the thread gives way, where others share its core.
 const VAIN_LOOKS: u32 = 1 << 6;
 
 /// Bytes behind a heap that values are sent from, for so many queues.
 pub(super) fn staging_bytes(queues: usize) -> u64 {
-    queues as u64 * u64::from(DEPTH) * 8
+    ginlab_direct::staging_bytes(queues, DEPTH)
 }
 
 /// What is needed to open them.
@@ -55,158 +55,58 @@ pub(super) struct Opening<'a> {
     pub cores: &'a Cores,
     /// Kernels read what arrives themselves; otherwise a thread does.
     pub by_kernel: bool,
+    /// The card counts the first signals.
+    pub counts: bool,
     /// The signals' words: in host memory for a thread, in device memory for kernels.
     pub signals: &'a Buffer,
 }
 
-/// See the module. Fields are dropped in this order: nobody reads a queue that is gone, and no device reaches it.
+/// See the module. Fields are dropped in this order: nobody reads a queue that is gone.
 #[derive(Debug)]
 pub(super) struct Cards {
     counting: Option<Counting>,
     /// What kernels read instead: the description, and what it points to.
-    arrivals: Option<[Buffer; 3]>,
-    _reached: Vec<Reached>,
-    sides: Vec<DeviceSide>,
-    rings: Buffer,
-    _tables: [Buffer; 2],
-    pairs: Vec<Pair>,
-    _region: Region,
-    verbs: Verbs,
-    peers: Vec<Vec<u8>>,
+    arrivals: Option<[Buffer; 4]>,
+    channels: Channels,
     core: Option<usize>,
 }
 
-/// What other ranks must know of this one.
-type Told = (Vec<Vec<u8>>, u64, u32);
-
 impl Cards {
     pub fn open(ranks: &mut Bootstrap, opening: Opening<'_>) -> Result<Cards, GinError> {
-        let Opening { device, heap, queues, heap_bytes, .. } = opening;
-        let verbs = Verbs::open(opening.card)?;
-        if !verbs.writes() {
-            return Err(GinError::Usage(format!("path direct: {} has no RDMA write", verbs.name())));
-        }
-        let memory = Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: None };
-        // SAFETY: the world keeps the heap longer.
-        let region = unsafe { verbs.register(memory, Access::ALL) }?;
-        let options = PairOptions {
-            depth: DEPTH.min(verbs.max_depth()),
-            completions: DEPTH,
+        let Opening { device, heap, .. } = opening;
+        let options = ChannelOptions {
+            device,
+            cards: &vec![opening.card; opening.queues],
+            memory: Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: None },
+            heap_bytes: opening.heap_bytes,
+            depth: DEPTH,
             arrivals: ARRIVALS,
-            receives: 1,
-            unsolicited: true,
-            counted: &[],
-        };
-        let pairs = (0..queues).map(|_| verbs.pair(&options)).collect::<Result<Vec<Pair>, _>>()?;
-        let mine: Told = (pairs.iter().map(Pair::address).collect(), region.address, region.rkey);
-        let all: Vec<Told> = ranks.all_gather_values(&mine, "queue pairs and heaps")?;
-
-        let mut peers = Vec::new();
-        let mut table: Vec<Peer> = Vec::new();
-        for queue in 0..queues {
-            for (addresses, heap, key) in &all {
-                let address = &addresses[queue];
-                let to: To = verbs.handle(address)?;
-                peers.push(address.clone());
-                table.push(Peer { to, key: *key, heap: *heap });
-            }
-        }
-        // A card takes writes of those alone whose card it has a handle of.
-        ranks.barrier("address handles of all cards")?;
-        let peer_table = device.allocate(Place::Device, size_of_val(&table[..]))?;
-        peer_table.write(0, &table)?;
-
-        let mut reached = Vec::new();
-        for mapping in pairs.iter().flat_map(Pair::mappings) {
-            // SAFETY: the pair has it mapped, and is dropped behind this.
-            reached.push(unsafe { device.reach(mapping.start, mapping.bytes, mapping.is_card) }?);
-        }
-        let pes = all.len();
-        let (mut sides, mut channels) = (Vec::new(), Vec::new());
-        for (number, pair) in pairs.iter().enumerate() {
-            let view = pair.view();
-            if view.send.entry_bytes != 64 {
-                let bytes = view.send.entry_bytes;
-                return Err(GinError::Usage(format!("path direct: requests of {bytes} bytes; 64 are known here")));
-            }
-            let depth = view.send.entries;
-            let side = DeviceSide::new(device, depth, 0)?;
-            let queue = Queue {
-                slots: view.send.slots.cast::<Word>(),
-                doorbell: view.send.doorbell.cast::<Doorbell>(),
-                completions: view.completions.slots.cast::<Word>(),
-                counter: std::ptr::null(),
-                words: side.words(),
-                turns: side.turns(),
-                done: side.done(),
-                abort: opening.abort.pointer(),
-                timeout_ns: opening.timeout_ns,
-                depth,
-                max_batch: view.send.max_batch,
-                completion_entries: view.completions.entries,
-                completion_words: view.completions.entry_bytes / 8,
-                registers: pair.mappings().iter().any(|mapping| mapping.is_card).into(),
-                free_below: depth.into(),
-                ordered: 0,
-                turn: NO_TURN,
-            };
-            channels.push(Channel {
-                queue,
-                peers: peer_table.pointer::<Peer>().wrapping_add(number * pes),
-                pes: pes as u32,
-                local_key: region.lkey,
-                heap: heap.address(),
-                heap_bytes,
-                staging: heap.address() + heap_bytes + (number as u64) * u64::from(DEPTH) * 8,
-            });
-            sides.push(side);
-        }
-        let channel_table = device.allocate(Place::Device, size_of_val(&channels[..]))?;
-        channel_table.write(0, &channels)?;
-        let ring = |(number, channel): (usize, &Channel)| Ring {
-            device: channel_table.pointer::<Channel>().wrapping_add(number).cast(),
-            log2_capacity: channel.queue.depth.trailing_zeros(),
-            log2_slot_words: TO_CARD,
+            counted_signals: if opening.counts { COUNTED } else { 0 },
+            abort: opening.abort,
             timeout_ns: opening.timeout_ns,
-            free_below: channel.queue.depth.into(),
-            ..Ring::NONE
         };
-        let list: Vec<Ring> = channels.iter().enumerate().map(ring).collect();
-        let rings = device.allocate(Place::Device, size_of_val(&list[..]))?;
-        rings.write(0, &list)?;
+        // SAFETY: the world keeps the heap longer.
+        let channels = unsafe { Channels::open(ranks, &options) }?;
         let core = opening.cores.cpus.first().copied();
-        let queues: Vec<Completions> = pairs.iter().map(|pair| pair.view().arrivals).collect();
+        let queues: Vec<Completions> = channels.arrivals().collect();
         let (mut counting, mut arrivals) = (None, None);
         if opening.by_kernel {
-            arrivals = Some(for_kernels(device, &queues, opening.signals)?);
+            arrivals = Some(for_kernels(device, &queues, &channels, opening.signals)?);
         } else {
             // SAFETY: the world keeps the words longer than its cards.
             let words = unsafe { SignalWords::at(opening.signals.pointer()) };
             counting = Some(Counting::start(queues, words, core, opening.cores.shared)?);
         }
-        let tables = [peer_table, channel_table];
-        Ok(Cards {
-            counting,
-            arrivals,
-            _reached: reached,
-            sides,
-            rings,
-            _tables: tables,
-            pairs,
-            _region: region,
-            verbs,
-            peers,
-            core,
-        })
+        Ok(Cards { counting, arrivals, channels, core })
     }
 
     /// As kernels get them.
     pub fn rings(&self) -> *const Ring {
-        self.rings.pointer()
+        self.channels.rings()
     }
 
     pub fn count(&self) -> u32 {
-        self.pairs.len() as u32
+        self.channels.count()
     }
 
     /// For [`kernels::gin::World::arrivals`].
@@ -216,12 +116,20 @@ impl Cards {
 
     /// What has arrived for a signal and no kernel has read yet; 0 where a thread counts.
     pub fn unread(&self, signal: u32) -> Result<u64, GinError> {
-        let Some([_, _, words]) = &self.arrivals else { return Ok(0) };
+        let Some([_, _, words, _]) = &self.arrivals else { return Ok(0) };
         let mut sum = 0;
-        for (number, pair) in self.pairs.iter().enumerate() {
+        if let Some(counter) = self.channels.counters().nth(signal as usize) {
+            let mut read = [0u64];
+            // Behind the arrivals of each channel, and the role.
+            words.read((self.channels.count() as usize + 1 + signal as usize) * 8, &mut read)?;
+            // SAFETY: the card's word, which all parties use by atomic accesses; the pair outlives this.
+            let now = load_acquire_host_u64(unsafe { &*counter.cast::<Word>() });
+            sum += now.wrapping_sub(read[0]) & rules::COUNTER_MASK;
+        }
+        for (number, queue) in self.channels.arrivals().enumerate() {
             let mut read = [0u64];
             words.read(number * 8, &mut read)?;
-            let mut reader = Reader { queue: pair.view().arrivals, read: read[0] };
+            let mut reader = Reader { queue, read: read[0] };
             while let Some(arrived) = reader.next() {
                 sum += arrived.filter(|(which, _)| *which == signal).map_or(0, |(_, add)| add);
             }
@@ -238,58 +146,34 @@ impl Cards {
     }
 
     pub fn name(&self) -> String {
-        self.verbs.name().to_owned()
+        self.channels.card().map(Verbs::name).unwrap_or_default().to_owned()
     }
 
     pub fn line_rate(&self) -> Option<u64> {
-        self.verbs.link_bits_per_second()
+        self.channels.card().and_then(Verbs::link_bits_per_second)
     }
 
-    /// What went wrong first at each queue where something did: as a kernel has noted it; where none has looked, since it waited for a signal and not
-    /// for its own requests, as the card says.
+    /// What went wrong first at each queue where something did.
     pub fn failures(&self) -> Result<Vec<String>, GinError> {
-        let mut found = Vec::new();
-        for (number, (side, pair)) in self.sides.iter().zip(&self.pairs).enumerate() {
-            if let Some(failure) = side.failure()?.or_else(|| not_looked_at(&pair.view().completions)) {
-                found.push(format!("queue {number}: {failure}"));
-            }
-        }
-        Ok(found)
+        Ok(self.channels.failures()?)
     }
 
     /// Changes when a kernel has rung.
     pub fn pulse(&self) -> Result<u64, GinError> {
-        self.sides.iter().try_fold(0u64, |sum, side| Ok(sum.wrapping_add(side.rung()?)))
+        Ok(self.channels.pulse()?)
     }
 }
 
-/// A request that has ended badly, of whose completion nobody has taken notice. Its number is the low 16 bits, which are its id.
-fn not_looked_at(queue: &Completions) -> Option<Failure> {
-    let words = (queue.entry_bytes / 8) as usize;
-    (0..queue.entries as usize).find_map(|index| {
-        // SAFETY: so many entries of so many bytes, as the pair vouches for, which outlives this.
-        let entry = unsafe { &*queue.slots.cast::<Word>().add(index * words) };
-        // Acquire, as whoever reads what a card has stored; nothing behind it is read.
-        let first = load_acquire_host_u64(entry);
-        let status = completion::status(first);
-        (status != 0).then(|| Failure::of(status.into(), completion::id(first).into()))
-    })
-}
-
-impl Drop for Cards {
-    fn drop(&mut self) {
-        if let Some(counting) = &mut self.counting {
-            counting.end();
-        }
-        for address in &self.peers {
-            self.verbs.release(address);
-        }
-    }
-}
-
-/// What kernels need to read arrivals: their description, the inlets, and what was read of each with the role behind it.
-fn for_kernels(device: &Device, queues: &[Completions], signals: &Buffer) -> Result<[Buffer; 3], GinError> {
-    let words = device.allocate(Place::Device, (queues.len() + 1) * 8)?;
+/// What kernels need to read arrivals: their description, the inlets, what was read of each, the role, and behind it what was read of each
+/// counter; the counters.
+fn for_kernels(
+    device: &Device,
+    queues: &[Completions],
+    channels: &Channels,
+    signals: &Buffer,
+) -> Result<[Buffer; 4], GinError> {
+    let counters: Vec<*const Word> = channels.counters().map(<*const u64>::cast).collect();
+    let words = device.allocate(Place::Device, (queues.len() + 1 + counters.len()) * 8)?;
     let inlet = |(number, queue): (usize, &Completions)| Inlet {
         completions: queue.slots.cast::<Word>(),
         read: words.pointer::<Word>().wrapping_add(number),
@@ -302,8 +186,26 @@ fn for_kernels(device: &Device, queues: &[Completions], signals: &Buffer) -> Res
     let table = device.allocate(Place::Device, size_of::<Arrivals>())?;
     let role = words.pointer::<Word>().wrapping_add(queues.len());
     let count = queues.len() as u64;
-    table.write(0, &[Arrivals { inlets: inlets.pointer(), count, role, signals: signals.pointer() }])?;
-    Ok([table, inlets, words])
+    let of_signal = |(signal, counter): (usize, &*const Word)| {
+        // SAFETY: as in `unread`. Before any PE writes: what it begins with is no signal.
+        let begins = load_acquire_host_u64(unsafe { &**counter });
+        let place = queues.len() + 1 + signal;
+        words.write(place * 8, &[begins & rules::COUNTER_MASK])?;
+        Ok(Count { counter: *counter, read: words.pointer::<Word>().wrapping_add(place) })
+    };
+    let list = counters.iter().enumerate().map(of_signal).collect::<Result<Vec<Count>, GinError>>()?;
+    let counts = device.allocate(Place::Device, size_of_val(&list[..]))?;
+    counts.write(0, &list)?;
+    let described = Arrivals {
+        inlets: inlets.pointer(),
+        count,
+        role,
+        signals: signals.pointer(),
+        counts: counts.pointer(),
+        counted: list.len() as u64,
+    };
+    table.write(0, &[described])?;
+    Ok([table, inlets, words, counts])
 }
 
 /// The thread that counts signals.
@@ -399,6 +301,13 @@ impl Drop for Counting {
 /// What a header says of it.
 pub(super) const NOTE: &str = "path direct: kernels write the card's requests and ring its doorbells themselves; one CPU thread reads what \
                                arrives and counts signals";
+/// What a header says besides where cards count.
+pub(super) fn note_of_counters() -> String {
+    format!(
+        "rule counter: what adds 1 to one of a PE's first {COUNTED} signals is counted by its card, and read by the kernel that waits; other signals are immediates"
+    )
+}
+
 /// The same where kernels read what arrives.
 pub(super) const NOTE_BY_KERNEL: &str = "path direct: kernels write the card's requests, ring its doorbells and read what arrives themselves; \
                                          no CPU thread counts signals";

@@ -2,6 +2,7 @@
 
 use ginlab_bootstrap::{BootstrapError, Ending};
 use ginlab_cuda::DeviceError;
+use ginlab_direct::ChannelError;
 use ginlab_fabric::FabricError;
 use ginlab_proxy::{ChooseError, ProxyError};
 use kernels::gin::Call;
@@ -45,6 +46,17 @@ impl From<ChooseError> for GinError {
         match error {
             ChooseError::Ranks(error) => GinError::Ranks(error),
             ChooseError::Usage(text) => GinError::Usage(text),
+        }
+    }
+}
+
+impl From<ChannelError> for GinError {
+    fn from(error: ChannelError) -> GinError {
+        match error {
+            ChannelError::Refused(text) => GinError::Usage(format!("path direct: {text}")),
+            ChannelError::Ranks(error) => GinError::Ranks(error),
+            ChannelError::Device(error) => GinError::Device(error),
+            ChannelError::Fabric(error) => GinError::Fabric(error),
         }
     }
 }

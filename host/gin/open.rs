@@ -40,12 +40,13 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
 
     check_nodes(ranks, options)?;
     let by_card = options.path == Path::Direct;
-    let by_kernel = options.rule == Rule::Kernel;
+    let by_kernel = matches!(options.rule, Rule::Kernel | Rule::Counter);
     let rule = match options.rule {
         Rule::Proxies(rule) => rule,
-        Rule::Kernel if by_card => signal_order::Rule::Count,
-        Rule::Kernel => {
-            return Err(GinError::Usage("rule kernel: kernels read a card's queues by path direct alone".into()));
+        Rule::Kernel | Rule::Counter if by_card => signal_order::Rule::Count,
+        Rule::Kernel | Rule::Counter => {
+            let text = format!("rule {}: kernels read a card's queues by path direct alone", options.rule);
+            return Err(GinError::Usage(text));
         }
     };
     let mut mapped = if by_card {
@@ -80,6 +81,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
         shares_core = pins.shared;
         notes.extend(chosen.notes().iter().cloned());
         notes.push(if by_kernel { cards::NOTE_BY_KERNEL } else { cards::NOTE }.into());
+        notes.extend((options.rule == Rule::Counter).then(cards::note_of_counters));
         let opening = Opening {
             device: &device,
             card: chosen.domains().first().map_or("", |domain| &domain.name),
@@ -90,6 +92,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             timeout_ns,
             cores: &pins,
             by_kernel,
+            counts: options.rule == Rule::Counter,
             signals: &far,
         };
         queues = Some(Cards::open(ranks, opening)?);
@@ -228,10 +231,10 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
             options.fabric
         ));
     }
-    let is_carried = matches!(options.rule, Rule::Kernel | Rule::Proxies(signal_order::Rule::Count));
+    let is_carried = matches!(options.rule, Rule::Kernel | Rule::Counter | Rule::Proxies(signal_order::Rule::Count));
     if !is_carried || options.rails != 1 {
         return refused(
-            "a put is one request of one rail, and its signal arrives with it: rule count or kernel, and one rail"
+            "a put is one request of one rail, and its signal arrives with it: rule count, kernel or counter, and one rail"
                 .into(),
         );
     }

@@ -12,6 +12,9 @@ pub enum Rule {
     Proxies(signal_order::Rule),
     /// By path direct: the same immediate, read from the card's queue by the kernel that waits for it.
     Kernel,
+    /// By path direct: as `Kernel`, and what adds 1 to one of the first signals is counted by the card, in a counter of that signal's, which the
+    /// kernel that waits reads. Cards of p5en and p6.
+    Counter,
 }
 
 impl Default for Rule {
@@ -25,6 +28,7 @@ impl fmt::Display for Rule {
         match self {
             Rule::Proxies(rule) => rule.fmt(f),
             Rule::Kernel => f.write_str("kernel"),
+            Rule::Counter => f.write_str("counter"),
         }
     }
 }
@@ -33,9 +37,10 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rule, String> {
-        if text == "kernel" {
-            return Ok(Rule::Kernel);
+        match text {
+            "kernel" => Ok(Rule::Kernel),
+            "counter" => Ok(Rule::Counter),
+            _ => text.parse().map(Rule::Proxies).map_err(|error: String| format!("{error}, kernel, counter")),
         }
-        text.parse().map(Rule::Proxies).map_err(|error: String| format!("{error}, kernel"))
     }
 }

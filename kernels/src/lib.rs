@@ -63,9 +63,9 @@ pub mod moe;
 pub mod ping_pong;
 #[cfg(feature = "puts")]
 pub mod put_batch;
-#[cfg(feature = "puts")]
+#[cfg(any(feature = "puts", feature = "direct"))]
 pub mod put_kernel;
-#[cfg(feature = "puts")]
+#[cfg(any(feature = "puts", feature = "direct"))]
 pub mod put_trace;
 #[cfg(feature = "queue")]
 pub mod queue;

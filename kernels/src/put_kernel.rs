@@ -13,7 +13,9 @@ pub use channel::{Channel, Put};
 
 use crate::block::block_maximum;
 use crate::pattern;
-use crate::put_trace::{PutStamps, Trace, Tracer};
+#[cfg(feature = "puts")]
+use crate::put_trace::Tracer;
+use crate::put_trace::{PutStamps, Trace};
 use crate::ring::{Ring, Status};
 use core::ops::Range;
 use cuda_std::{args, kernel, thread};
@@ -83,6 +85,7 @@ pub struct TracedPutArgs {
 /// # Safety
 /// The pointers are valid for the whole grid's run: `rings` for `ring_count`, `source` for producers x window x stride
 /// bytes, `tickets` for producers x window words, `results` for one entry per block.
+#[cfg(feature = "puts")]
 #[kernel]
 pub unsafe fn put_kernel(args: PutArgs) {
     // SAFETY: contract of the kernel.
@@ -93,6 +96,7 @@ pub unsafe fn put_kernel(args: PutArgs) {
 ///
 /// # Safety
 /// As [`put_kernel`]; `stamps` is valid for `ring_count` x `entries`.
+#[cfg(feature = "puts")]
 #[kernel]
 pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
     let ring = (thread::block_idx_x() % args.put.ring_count) as u64;
@@ -100,6 +104,17 @@ pub unsafe fn put_traced_kernel(args: TracedPutArgs) {
     let stamps = unsafe { args.stamps.add((ring * args.entries) as usize) };
     // SAFETY: contract of the kernel.
     unsafe { put_grid(&args.put, &mut Tracer::new(stamps, args.every, args.entries)) };
+}
+
+/// As [`put_kernel`], in a module that knows cards: where a ring's other end is a card's queue, each put is a request in it.
+///
+/// # Safety
+/// As [`put_kernel`].
+#[cfg(feature = "direct")]
+#[kernel]
+pub unsafe fn put_by_card_kernel(args: PutArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { put_grid(&args, &mut ()) };
 }
 
 /// The grid's work, by every thread.

@@ -1,6 +1,6 @@
 //! `ginlab direct`, and programs over path direct: kernels that drive the card's queues themselves, over cards in software.
 
-use crate::common::{Job, Stream, all_verified, ginlab, rows, run};
+use crate::common::{Job, Stream, all_verified, ginlab, proxy, rows, run};
 use nix::sys::signal::{Signal, kill};
 
 #[test]
@@ -16,6 +16,50 @@ fn every_way_is_measured_and_verified() {
         assert_eq!((row.fabric.as_str(), row.device.as_str()), ("null", "emulated"));
         let moved = ["direct", "counter"].contains(&row.case.as_str());
         assert_eq!(row.wrong, moved.then_some(0), "{row:?}");
+    }
+}
+
+/// The same kernel by ring and proxy and by the cards' queues, beside the CPU, in one run over one fabric.
+#[test]
+fn the_three_ways_are_measured_in_turns_over_one_fabric() {
+    let cards = "efa-verbs/soft:fast,reorder=9,seed=3";
+    let cases = "--cases cpu-write,put,direct --mode quiet,nbi,quiet-every=3,nbi-batch=4";
+    // More puts than a window: slots are written again; and a row whose first timed pass is verified.
+    for (shape, per_case) in [
+        ("--rails 1,3 --grid 4 --block 3 -b 8 -e 5000 -f 500 -n 9 --window 4", 4),
+        ("--rails 2 --grid 3 --block 5 --scope thread -b 100 -e 100 -n 4 --window 4", 1),
+    ] {
+        // Batches are a block's.
+        let cases = if per_case == 1 { cases.replace(",nbi-batch=4", "") } else { cases.into() };
+        let line = format!("-p {cards} {cases} {shape} -w 1 -r 1 --csv -");
+        let found = rows(&run(proxy(&line)).expect(0).stdout);
+        let (skipped, done): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|row| row.status.to_string().starts_with("skipped"));
+        all_verified(&done);
+        let by = |case: &str, mode: &str| {
+            done.iter().filter(|row| row.case == case && row.mode.as_deref() == Some(mode)).count()
+        };
+        assert_eq!(by("cpu-write", "nbi"), per_case);
+        for mode in ["quiet", "nbi", "quiet-every=3"] {
+            assert_eq!((by("put", mode), by("direct", mode)), (per_case, per_case), "{mode}");
+        }
+        assert!(skipped.iter().all(|row| row.case == "direct" && row.mode.as_deref() == Some("nbi-batch=4")));
+        assert!(done.iter().all(|row| row.fabric == "efa-verbs/soft:fast"));
+        // As puts do, they stand beside what the CPU writes.
+        assert!(done.iter().filter(|row| row.case == "direct").all(|row| row.baseline_ratio.is_some()));
+    }
+    let done =
+        run(proxy("-p efa-verbs/soft:fast,fail=90/7 --cases direct --rails 1 -b 64 -e 64 -n 100 -r 1")).expect(1);
+    let text = done.complaint();
+    assert!(text.contains("the card: queue 0: request 89: bad-remote-address (7)"), "{text}");
+    for (line, text) in [
+        ("-p tcp --cases direct", "--cases: direct: provider tcp has no queues for a kernel: efa-verbs"),
+        ("-p null --cases put,direct", "--cases: direct: provider null has no queues for a kernel"),
+        ("-p efa-verbs/soft:fast --cases direct --trace x", "--trace: the life of a put by ring and proxy"),
+        ("--cases direct,ring", "--cases: \"ring\" is none of cpu-write, put, direct"),
+    ] {
+        let done = run(proxy(line)).expect(2);
+        assert!(done.complaint().contains(text), "{}", done.stderr);
     }
 }
 
@@ -64,7 +108,7 @@ fn options_that_no_card_has_are_one_line() {
     );
     for (options, text) in [
         ("-p tcp", "path direct: provider tcp: kernels drive cards of efa-verbs"),
-        ("-p efa-verbs/soft:fast --rule drain", "rule count or kernel, and one rail"),
+        ("-p efa-verbs/soft:fast --rule drain", "rule count, kernel or counter, and one rail"),
     ] {
         let line = format!("shmem -d emulated --np 2 --path direct --cases p-latency {options}");
         let done = run(ginlab(&line)).expect(2);
@@ -76,7 +120,7 @@ fn options_that_no_card_has_are_one_line() {
 #[test]
 fn programs_are_right_over_the_cards_own_queues() {
     // Signals are counted by a thread of the CPU, or by the kernels that wait for them.
-    for (seed, queues, rule) in [(1, 1, "kernel"), (2, 3, "count"), (3, 2, "kernel")] {
+    for (seed, queues, rule) in [(1, 1, "kernel"), (2, 3, "count"), (3, 2, "counter")] {
         let cards = format!(
             "--path direct --rule {rule} -p efa-verbs/soft:fast,seed={seed},reorder=24 --proxies {queues} --no-header --csv -"
         );
@@ -102,6 +146,30 @@ fn programs_are_right_over_the_cards_own_queues() {
         let found = rows(&run(ginlab(&line)).expect(0).stdout);
         all_verified(&found);
         assert_eq!(found.len(), 4);
+    }
+}
+
+/// Counters that go round at 2^31 while programs wait for them; cards that have none are asked, and refused by name.
+#[test]
+fn signals_are_counted_by_cards_that_can() {
+    let line = |cards: &str| {
+        format!(
+            "shmem -d emulated --np 2 --path direct --rule counter -p efa-verbs/soft:{cards} --cases signal-order,signal-ping-pong,put-signal-ping-pong \
+             -n 20 -w 1 -r 1 -b 8 -e 8 --grid 1 --block 33 --csv -"
+        )
+    };
+    for cards in ["fast,counted=2147483640,seed=5,reorder=20", "p5en", "p6-b200"] {
+        let done = run(ginlab(&line(cards))).expect(0);
+        assert!(
+            done.stderr.contains("rule counter: what adds 1 to one of a PE's first 16 signals is counted by its card")
+        );
+        let found = rows(&done.stdout);
+        assert!(found.len() == 3 && found.iter().all(|row| row.wrong.is_none_or(|wrong| wrong == 0)), "{found:#?}");
+    }
+    for cards in ["p5", "fast,no-counters"] {
+        let done = run(ginlab(&line(cards))).expect(2);
+        let text = done.complaint();
+        assert!(text.contains("has no completion counters") && text.contains("cards of p5en and p6"), "{text}");
     }
 }
 

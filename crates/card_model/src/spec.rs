@@ -49,6 +49,8 @@ pub struct Spec {
     pub reorder: u64,
     /// Whether they write into a peer's memory themselves; those of a p4d do not.
     pub writes: bool,
+    /// Whether they count what they complete, in memory that a device may map; those of a p4d and a p5 do not.
+    pub counters: bool,
     /// Whether reads and writes move their bytes.
     pub moves: bool,
     /// Requests that a queue takes.
@@ -80,6 +82,7 @@ impl Default for Spec {
             seed: 1,
             reorder: 3,
             writes: true,
+            counters: true,
             moves: true,
             depth: 4096,
             receives: 32768,
@@ -95,7 +98,7 @@ impl Default for Spec {
 }
 
 /// The keys that people write, for messages.
-const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
+const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, no-counters, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
                     fail=N/STATUS, dead=N, full=N, break=N, overrun=N, max-batch=N, counted=N, \
                     threads=1..16";
 
@@ -138,6 +141,7 @@ impl Spec {
             "host" => self.host = Some(number()?),
             "slow" => self.slow = value.parse().ok().filter(|factor: &f64| (1.0..=1e6).contains(factor))?,
             "no-write" if value.is_empty() => self.writes = false,
+            "no-counters" if value.is_empty() => self.counters = false,
             "unmoved" if value.is_empty() => self.moves = false,
             "trace" if value.is_empty() => self.trace = true,
             "lose" => self.faults.push(Fault::Lose(count()?)),
@@ -198,7 +202,13 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "name={} cards={} seed={} reorder={}", self.name, self.cards, self.seed, self.reorder)?;
         write!(f, " depth={} receives={} slow={}", self.depth, self.receives, self.slow)?;
-        for (said, word) in [(!self.writes, "no-write"), (!self.moves, "unmoved"), (self.trace, "trace")] {
+        let said = [
+            (!self.writes, "no-write"),
+            (!self.counters, "no-counters"),
+            (!self.moves, "unmoved"),
+            (self.trace, "trace"),
+        ];
+        for (said, word) in said {
             if said {
                 write!(f, " {word}")?;
             }
@@ -256,6 +266,7 @@ mod tests {
             seed: 7,
             reorder: 0,
             writes: false,
+            counters: false,
             moves: false,
             depth: 16,
             receives: 64,

@@ -4,11 +4,11 @@
 //! put into a table. A put is a write, a put with a signal a write with the signal as its immediate, a signal by itself a write of no bytes
 //! with it, a get a read. Their ticket is the request's number.
 //!
-//! A put's signal needs no rule: a card delivers an immediate when all bytes of its write have arrived, and a put is one write.
+//! A put's signal needs no rule: a card delivers an immediate, or counts a write, when all bytes of the write have arrived, and a put is one write.
 
 use super::group::Group;
 use super::{Failure, Queue, Transfer};
-use crate::command::{Command, MAX_OFFSET, Opcode};
+use crate::command::{Command, MAX_OFFSET, Opcode, signal_of};
 use crate::ring::Status;
 use crate::ring::producer::Words;
 use cuda_std::memory::{Word, store_relaxed_sys_u64};
@@ -35,8 +35,13 @@ pub struct Channel {
     pub queue: Queue,
     /// Device memory: one for each PE; this one is among them, for signals to itself.
     pub peers: *const Peer,
+    /// Device memory: where signals go that cards count, one for each PE for each such signal: a queue pair of that signal's, whose counter counts the
+    /// writes that arrive.
+    pub counted: *const To,
     /// PEs.
     pub pes: u32,
+    /// Signals below this are counted by cards where they add 1.
+    pub counted_signals: u32,
     /// The key of this PE's heap.
     pub local_key: u32,
     /// This PE's heap.
@@ -97,13 +102,22 @@ impl Channel {
         if !fits(own) || !fits(theirs) {
             return None;
         }
-        let immediate = match command.opcode {
+        let mut immediate = match command.opcode {
             Opcode::PutSignal | Opcode::Signal => Some(command.immediate),
             _ => None,
         };
+        let mut to = peer.to;
+        if let Some((signal, 1)) = immediate.and_then(signal_of)
+            && signal < self.counted_signals
+        {
+            // The write itself is what is counted, when its bytes are there. What adds more goes as an immediate: several writes have no order.
+            // SAFETY: one for each PE for each such signal.
+            to = unsafe { *self.counted.add((signal * self.pes + command.peer) as usize) };
+            immediate = None;
+        }
         Some(Transfer {
             operation: if is_read { Operation::Read } else { Operation::Write },
-            to: peer.to,
+            to,
             local: Local { address: self.heap + own, length: command.bytes as u32, key: self.local_key },
             address: peer.heap + theirs,
             key: peer.key,

@@ -1,8 +1,12 @@
-//! Immediates that waiting kernels read themselves, from the completion queues of the card's receive side: no CPU thread counts signals.
+//! What waiting kernels read themselves of signals: immediates in the completion queues of the card's receive side, and the card's counters of writes
+//! that have arrived. No CPU thread counts signals.
 //!
 //! One thread of those that wait reads for all, and adds what immediates say to the signals' words in device memory, where the others look. What
 //! nobody waits for stays in the queue until somebody does: a queue that is a lap behind loses signals, and who waits for them ends by the
 //! deadline.
+//!
+//! A counter is one signal's, so whoever waits for that signal reads it for itself, and adds what it has grown by: who has moved the mark up to
+//! which it was read adds. Counters have 31 bits; a mark is never half a turn behind.
 //!
 //! **Order.** The card stores an entry behind the bytes of its write; who reads acquires the entry, and gives it on by an add that is a
 //! release; the others acquire the word.
@@ -30,6 +34,16 @@ pub struct Inlet {
     pub entry_words: u32,
 }
 
+/// A signal that the card counts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    /// The card's counter.
+    pub counter: *const Word,
+    /// Device memory: up to where it has been read.
+    pub read: *const Word,
+}
+
 /// What waiting kernels read. In device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +56,10 @@ pub struct Arrivals {
     pub role: *const Word,
     /// Device memory: a word for each signal.
     pub signals: *const Word,
+    /// Device memory: of the first signals.
+    pub counts: *const Count,
+    /// How many.
+    pub counted: u64,
 }
 
 /// Arrivals of an inlet that are read before the signal is looked at again.
@@ -61,6 +79,7 @@ pub(super) fn wait(planes: Planes<'_>, arrivals: &Arrivals, wanted: Wanted, time
         if reads {
             arrivals.read();
         }
+        arrivals.count(planes.far);
         looks = looks.wrapping_add(1);
         if planes.mapped || looks.is_multiple_of(SELDOM) {
             own = load_acquire_sys_u64(planes.near);
@@ -87,7 +106,8 @@ pub(super) fn wait(planes: Planes<'_>, arrivals: &Arrivals, wanted: Wanted, time
 
 /// Reads what has arrived, unless somebody does.
 #[inline(never)]
-pub(super) fn look(arrivals: &Arrivals) {
+pub(super) fn look(arrivals: &Arrivals, signal: Option<&Word>) {
+    arrivals.count(signal);
     if arrivals.takes_role() {
         arrivals.read();
         arrivals.give_role_back();
@@ -106,6 +126,29 @@ impl Arrivals {
     fn give_role_back(&self) {
         // SAFETY: as above.
         store_release_gpu_u64(unsafe { &*self.role }, 0);
+    }
+
+    /// What the card has counted of a signal with this word, into the word.
+    #[inline(always)]
+    fn count(&self, signal: Option<&Word>) {
+        let Some(word) = signal else { return };
+        let number = (core::ptr::from_ref(word) as u64 - self.signals as u64) / size_of::<Word>() as u64;
+        if number >= self.counted {
+            return;
+        }
+        // SAFETY: contract of the world: what it points to is there while the grid runs; there are so many.
+        let (counter, read) = unsafe {
+            let count = *self.counts.add(number as usize);
+            (&*count.counter, &*count.read)
+        };
+        let seen = load_relaxed_gpu_u64(read);
+        // Acquire: the card has stored the bytes of what it counts before.
+        let now = load_acquire_sys_u64(counter) & rules::COUNTER_MASK;
+        let more = now.wrapping_sub(seen) & rules::COUNTER_MASK;
+        // Whoever has lost finds the word grown, or the mark moved, when it looks again.
+        if more != 0 && compare_exchange_acquire_gpu_u64(read, seen, now) == seen {
+            fetch_add_acq_rel_gpu_u64(word, more);
+        }
     }
 
     /// By the thread that has the role: what has arrived, into the signals.

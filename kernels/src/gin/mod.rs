@@ -40,7 +40,7 @@ mod signal;
 mod value;
 mod wait;
 
-pub use arrivals::{Arrivals, Inlet};
+pub use arrivals::{Arrivals, Count, Inlet};
 pub use barrier::{TEAMS, Team, TeamKind};
 pub use context::Context;
 pub use counts::{BY_SIGNAL, BY_SUM, BY_VALUE, Counts, Tally};

@@ -94,7 +94,7 @@ impl Planes<'_> {
     pub fn sum(&self) -> u64 {
         if !self.arrivals.is_null() {
             // SAFETY: contract of the world: it is there while the grid runs.
-            arrivals::look(unsafe { &*self.arrivals });
+            arrivals::look(unsafe { &*self.arrivals }, self.far);
         }
         let near = load_acquire_sys_u64(self.near);
         near + self.far.map_or(0, load_acquire_sys_u64)

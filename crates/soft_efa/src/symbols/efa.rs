@@ -24,10 +24,11 @@ pub unsafe extern "C" fn efadv_query_device(
 ) -> c_int {
     // SAFETY: one of ours.
     let spec = &unsafe { Context::of(context) }.machine.spec;
-    let mut caps = EFADV_DEVICE_ATTR_CAPS_RDMA_READ
-        | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY
-        | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID
-        | EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
+    let mut caps =
+        EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID;
+    if spec.counters {
+        caps |= EFADV_DEVICE_ATTR_CAPS_COMP_CNTR;
+    }
     if spec.writes {
         caps |= EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE | EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV;
     }
