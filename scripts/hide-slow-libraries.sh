@@ -21,14 +21,14 @@ inside() {
     exec "$@"
 }
 
-# make_stub NAME PREFIX: a function that fails for each of theirs that libfabric calls, by the version that it asks for.
+# make_stub NAME PREFIX: a function that fails for each of theirs, by its version: libfabric calls some, Debian 13's Open MPI others.
 make_stub() {
-    local wanted version
-    wanted=$(nm -D --undefined-only "$(library libfabric.so.1)" | awk -v prefix="^$2_" '$2 ~ prefix {print $2}')
-    [[ -n $wanted ]] || return
-    version=$(sed -n 's/.*@//p;q' <<<"$wanted")
+    local theirs version
+    theirs=$(nm -D --defined-only "$(library "$1")" | awk -v prefix="^$2_" '$3 ~ prefix {print $3}')
+    [[ -n $theirs ]] || return
+    version=$(sed -n 's/.*@//p;q' <<<"$theirs")
     printf '%s { *; };\n' "$version" >"$folder/$1.version"
-    sed 's/@.*//; s/$/(void) { return 1; }/; s/^/int /' <<<"$wanted" >"$folder/$1.c"
+    sed 's/@.*//; s/$/(void) { return 1; }/; s/^/int /' <<<"$theirs" >"$folder/$1.c"
     cc -shared -fPIC "-Wl,-soname,$1" ${version:+"-Wl,--version-script=$folder/$1.version"} -o "$folder/$1.part" "$folder/$1.c"
     mv "$folder/$1.part" "$folder/$1"
 }

@@ -86,7 +86,7 @@ export CARGO_INCREMENTAL=0
 cargo test --quiet --workspace "${features[@]}" --no-run
 # As `make demo` builds it: without PTX, so that no kernel toolchain is looked for, and without MPI. MPI is left out of the one package that asks
 # for it: left out everywhere, it changes the features of procedural macros, and half of all dependencies would be built again (54 s, 14 so).
-GINLAB_KERNEL_RUSTC=/nonexistent cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
+GINLAB_KERNEL_RUSTC=/nonexistent cargo test --quiet -p ginlab --no-default-features --features mpi --lib --example ranks --no-run
 cargo check --quiet -p ginlab-bootstrap
 
 step 'documentation'
