@@ -82,12 +82,13 @@ else
 fi
 # What the next edit would spare costs more here than it spares.
 export CARGO_INCREMENTAL=0
+# As `make demo` builds it: without PTX, so that no kernel toolchain is looked for, and without MPI. MPI is left out of the one package that asks
+# for it: left out everywhere, it changes the features of procedural macros, and half of all dependencies would be built again (54 s). The
+# tests' own build comes behind it: both leave libnccl_ginlab.so in one place, and who was first would be built again (33 s).
+GINLAB_KERNEL_RUSTC=/nonexistent cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
+cargo check --quiet -p ginlab-bootstrap
 # The same targets as the tests below have, the examples as programs.
 cargo test --quiet --workspace "${features[@]}" --no-run
-# As `make demo` builds it: without PTX, so that no kernel toolchain is looked for, and without MPI. MPI is left out of the one package that asks
-# for it: left out everywhere, it changes the features of procedural macros, and half of all dependencies would be built again (54 s, 14 so).
-GINLAB_KERNEL_RUSTC=/nonexistent cargo test --quiet -p ginlab --no-default-features --features mpi --lib --example ranks --no-run
-cargo check --quiet -p ginlab-bootstrap
 
 step 'documentation'
 # Its pages and its tests from the libraries that are built by now; `cargo doc` would have all dependencies checked once more.
