@@ -9,7 +9,7 @@ use efa_queue::completion;
 use efa_queue::request::To;
 use ginlab_bootstrap::{Bootstrap, BootstrapError};
 use ginlab_cuda::{Buffer, Device, DeviceError, Place, Reached};
-use ginlab_fabric::verbs::{Completions, Counted, Pair, PairOptions, Region, Verbs};
+use ginlab_fabric::verbs::{Completions, Counted, Mapping, Pair, PairOptions, Region, Verbs};
 use ginlab_fabric::{Access, FabricError, Memory};
 use kernels::direct::{Channel, Failure, NO_TURN, Peer, Queue};
 use kernels::ring::{Ring, TO_CARD};
@@ -161,9 +161,22 @@ impl Channels {
         let counted_table = device.allocate(Place::Device, size_of_val(&counted[..]))?;
         counted_table.write(0, &counted)?;
 
+        let mut mappings: Vec<Mapping> = pairs.iter().flat_map(Pair::mappings).collect();
+        // Kernels read the counters of signals' pairs, and nothing else of these.
+        let is_counter = |pair: &Pair, start: *mut u8| {
+            pair.counter(Counted::RemoteWrites).is_some_and(|at| at.addr() == start.addr())
+        };
+        mappings.extend(
+            signals
+                .iter()
+                .flat_map(|pair| pair.mappings().into_iter().filter(|mapping| is_counter(pair, mapping.start))),
+        );
+        // Doorbells of several pairs may have one page of the card.
+        mappings.sort_by_key(|mapping| mapping.start);
+        mappings.dedup_by_key(|mapping| mapping.start);
         let mut reached = Vec::new();
-        for mapping in pairs.iter().chain(&signals).flat_map(Pair::mappings) {
-            // SAFETY: the pair has it mapped, and is dropped behind this.
+        for mapping in mappings {
+            // SAFETY: its pair has it mapped, and is dropped behind this.
             reached.push(unsafe { device.reach(mapping.start, mapping.bytes, mapping.is_card) }?);
         }
         let (mut sides, mut channels) = (Vec::new(), Vec::new());

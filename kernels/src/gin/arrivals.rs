@@ -185,3 +185,62 @@ impl Arrivals {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Writes that a card counts, over the end of a counter.
+    const WRITES: u64 = 20_000;
+    /// Threads that wait for the signal.
+    const WAITERS: usize = 3;
+
+    /// However many threads read a counter while it grows, and goes round, each write is in the signal once.
+    #[test]
+    fn what_a_card_counts_is_added_once() {
+        let begins = rules::COUNTER_MASK - WRITES / 2;
+        let (counter, read, signals, role) =
+            (Word::default(), Word::default(), [Word::default(), Word::default()], Word::default());
+        store_release_gpu_u64(&counter, begins);
+        store_release_gpu_u64(&read, begins);
+        // The first signal is counted, the second one is not.
+        let counts = [Count { counter: &raw const counter, read: &raw const read }];
+        let arrivals = Arrivals {
+            inlets: core::ptr::null(),
+            count: 0,
+            role: &raw const role,
+            signals: signals.as_ptr(),
+            counts: counts.as_ptr(),
+            counted: 1,
+        };
+        struct Shared<'a>(&'a Arrivals);
+        // SAFETY: words, which all threads use by atomic accesses.
+        unsafe impl Sync for Shared<'_> {}
+        impl Shared<'_> {
+            fn look(&self, signal: &Word) {
+                look(self.0, Some(signal));
+            }
+        }
+        let shared = &Shared(&arrivals);
+        std::thread::scope(|scope| {
+            for _ in 0..WAITERS {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < WRITES {
+                        shared.look(&signals[0]);
+                        shared.look(&signals[1]);
+                        let now = load_acquire_sys_u64(&signals[0]);
+                        assert!(last <= now && now <= WRITES, "{last}, then {now}");
+                        last = now;
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for write in 1..=WRITES {
+                    store_release_gpu_u64(&counter, (begins + write) & rules::COUNTER_MASK);
+                }
+            });
+        });
+        assert_eq!(signals.each_ref().map(load_acquire_sys_u64), [WRITES, 0]);
+    }
+}
