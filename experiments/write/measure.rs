@@ -45,6 +45,15 @@ struct Round<'a> {
     told: Cell<Instant>,
 }
 
+impl Round<'_> {
+    /// All ranks begin together, and a target's patience with them.
+    fn begin(&self, ranks: &mut Bootstrap, what: &str) -> Result<(), Failure> {
+        ranks.barrier(what)?;
+        self.told.set(Instant::now());
+        Ok(())
+    }
+}
+
 /// A rank that writes.
 pub struct Write {
     pub args: Args,
@@ -133,8 +142,7 @@ impl Write {
     /// One repeat; microseconds per write and target where this rank writes, 0 elsewhere.
     async fn repeat(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<f64, Failure> {
         let Round { tuple, targets, .. } = round;
-        ranks.barrier("start of a repeat")?;
-        round.told.set(Instant::now());
+        round.begin(ranks, "start of a repeat")?;
         let at_once = if tuple.targets == Targets::Turn { 1 } else { targets.len().max(1) };
         let turns = targets.chunks(at_once);
         let started = Instant::now();
@@ -246,8 +254,7 @@ impl Write {
     /// Single writes to the first target, each from its post to its completion, in microseconds.
     async fn singles(&self, round: &Round<'_>, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         let Round { tuple, targets, .. } = round;
-        ranks.barrier("start of the single writes")?;
-        round.told.set(Instant::now());
+        round.begin(ranks, "start of the single writes")?;
         let mut times = Vec::new();
         if let Some(target) = targets.first() {
             for _ in 0..SINGLES.min(tuple.writes) {
@@ -283,8 +290,7 @@ impl Write {
                 self.destination.buffer().write(offset, &payload)?;
             }
         }
-        ranks.barrier("start of the verified pass")?;
-        round.told.set(Instant::now());
+        round.begin(ranks, "start of the verified pass")?;
         for target in targets {
             let one = Tuple { writes: tuple.buffers.into(), ..**tuple };
             self.writes(round, &one, std::slice::from_ref(target)).await?;
