@@ -3,8 +3,8 @@
 #
 # Puts beside ring and proxy and the floor, in turns; every fault at the queue in kernels of 1 and of 132 blocks; programs over path direct. All
 # cards are in software. Writes CSV and headers to $OUT (default: a new folder under /tmp). Bounded: each step has a limit of its own, all together
-# stay below four minutes. Without a GPU it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
-# Environment: STEPS (a list: latency, rate, queues, faults, programs).
+# stay below six minutes. Without a GPU it runs the same on the emulated device, in sizes that suit it: then it checks the script and no card.
+# Environment: STEPS (a list: latency, rate, queues, faults, cases, programs, rules).
 set -u
 cd "$(dirname "$0")/.." || exit
 program=direct
@@ -29,6 +29,7 @@ if wanted rate; then
     run 30 rate-counter --mode nbi --grid 1 --block 1,8,32 --case direct,counter "${long[@]}" "${repeats[@]}"
     # What a card's own limit of requests that are not rung for takes.
     run 30 rate-batch --mode nbi --grid 1,8 --block 32 --max-batch 32 --case direct "${long[@]}" "${repeats[@]}"
+    run 45 rate-unlimited --mode nbi --grid "$grids" --block 32 --max-batch 1024 --case direct -n 500 "${repeats[@]}"
 fi
 if wanted queues; then
     run 45 queues --mode nbi --grid 8 --block 1,8,32 --queues 1,2,4,8 --threads $threads --case direct,counter,ring "${long[@]}" "${repeats[@]}"
@@ -42,11 +43,12 @@ ends() {
     local name=$1 code=$2 words=$3 text got began
     shift 3
     began=${EPOCHREALTIME/./}
-    text=$(timeout -k 5 30 "$ginlab" direct -d "$device" --no-header --mode nbi -n 40 --repeats 1 --block 32 "$@" 2>&1 >/dev/null | tail -1)
-    got=${PIPESTATUS[0]}
+    timeout -k 5 30 "$ginlab" direct -d "$device" --no-header --mode nbi -n "${turns:-40}" --repeats 1 --block 32 "$@" >/dev/null 2>"$OUT/said.txt"
+    got=$?
+    text=$(tail -n 1 "$OUT/said.txt")
     row "$name" "$got" "$began" "$text"
     [[ $got == "$code" && $text == *"$words"* ]] && return
-    note "$name of $grid blocks: code $got instead of $code, or not \"$words\": $text"
+    note "$name of $grid blocks: code $got instead of $code, or not \"$words\": ${text:0:200}"
     status=1
 }
 row() { printf '%s,%s,%s,%d.%02d,"%s"\n' "$1" "$grid" "$2" $(((${EPOCHREALTIME/./} - $3) / 1000000)) $(((${EPOCHREALTIME/./} - $3) / 10000 % 100)) "${4//\"/}" >>"$OUT/faults.csv"; }
@@ -86,7 +88,7 @@ if wanted faults; then
         ends completion-twice 1 'which was not under way' "${of[@]}" --fault twice@30
         ends overrun 1 'the completion queue was overrun: request 30' "${of[@]}" --fault overrun@30 --timeout 1
         ends doorbell-back 1 'Back(' "${of[@]}" --fault back@30
-        ends batch-too-large 1 'is written, and the doorbell says' "${of[@]}" -n 4000 --fault batch@8
+        turns=4000 ends batch-too-large 1 'is written, and the doorbell says' "${of[@]}" --fault batch@8
         ends counter-failed 1 'request 30: flushed (1)' --case counter "${each[@]}" --fault flushed@30 --timeout 5
         ends vendor 124 'nothing says why' --case vendor "${each[@]}" --fault flushed@30 --timeout 1
         # Not faults: ids go round at 2^16, counters at 2^31.
@@ -107,6 +109,25 @@ over() {
     note "$name: $((SECONDS - start)) s"
     [ $ended -eq 0 ] || { note "$name ended with $ended: $(tail -1 "$OUT/$name.txt")"; status=1; }
 }
+if wanted cases; then
+    # The CPU's writes, ring and proxy, and the queues in turns, every byte checked; then small puts without a check, whose time is the way's own.
+    if [ "$device" = gpu ]; then small=(-n 200 -r 5); else small=(-n 5 -r 1); fi
+    over cases 60 proxy -p efa-verbs/soft:p5 --cases cpu-write,put,direct -b 64 -e 1M -f 16 "${small[@]}" --rails 1,4 --mode quiet,nbi --check -t 20
+    over cases-small 45 proxy -p efa-verbs/soft:fast --cases cpu-write,put,direct -b 64 -e 64 "${small[@]}" --rails 1 --grid 1,8 --block 32 \
+        --mode quiet,nbi --no-check -t 20
+fi
+if wanted rules; then
+    # Who reads what arrives: a CPU thread, the kernel, the card's counter (of a p5en).
+    if [ "$device" = gpu ]; then turns=(-n 300 -w 30 -r 3); else turns=(-n 5 -w 1 -r 1); fi
+    for rule in count kernel counter; do
+        over "rule-$rule" 45 shmem --path direct -p efa-verbs/soft:p5en --rule $rule "${turns[@]}" --block 128 -b 8 -e 4K -f 8 \
+            --cases signal-ping-pong,put-signal-ping-pong,barrier-all,all-to-all
+        over "rule-$rule-order" 45 shmem --path direct -p efa-verbs/soft:p5en,seed=5,reorder=32 --rule $rule --cases signal-order -n 200 -r 2 --grid 1 \
+            --block 64 --scope thread,warp,block
+        over "rule-$rule-collective" 45 collective --path direct -p efa-verbs/soft:p5en --rule $rule -b 8 -e 64K -f 16 -n 20 -w 3 -r 2 \
+            --launch stream --cases gin-all-to-all,gin-all-reduce
+    done
+fi
 if wanted programs; then
     if [ "$device" = gpu ]; then turns=(-n 300 -w 30 -r 3) cells=1024 iterations=100; else turns=(-n 5 -w 1 -r 1) cells=64 iterations=7; fi
     # shellcheck disable=SC2054  # one list of cases, with commas

@@ -1,7 +1,8 @@
 //! The memory of a queue.
 
 use cuda_std::memory::{Doorbell, Word};
-use efa_queue::{request, rules};
+use efa_queue::completion::Sent;
+use efa_queue::{Operation, request, rules};
 use ginlab_cuda::{Buffer, Device, DeviceError, Place};
 use kernels::direct::{Failure, NO_TURN, Queue, QueueWords, turn_at};
 use std::mem::offset_of;
@@ -95,6 +96,7 @@ impl QueueMemory {
         let words = device.allocate(Place::Host, 3 * PAGE)?;
         words.write(PAGE, &[options.counter & rules::COUNTER_MASK])?;
         words.write(0, &[u64::from(rules::doorbell(options.counter))])?;
+        lap_before(&completions, options)?;
         let mine = DeviceSide::new(device, options.depth, options.counter)?;
         let host_word = |offset: usize| (words.address() + offset as u64) as *const Word;
         let queue = Queue {
@@ -171,6 +173,18 @@ impl QueueMemory {
     pub fn failure(&self) -> Result<Option<Failure>, DeviceError> {
         self.device.failure()
     }
+}
+
+/// Writes the completions that a queue which goes on from its counter would have behind it. Memory that is zero has the phase of every second lap:
+/// whoever polls would take it for completions of id 0.
+fn lap_before(completions: &Buffer, options: QueueOptions) -> Result<(), DeviceError> {
+    for number in options.counter.saturating_sub(u64::from(options.completions))..options.counter {
+        let sent = Sent { id: number & 0xffff, status: 0, operation: Operation::Write, pair: 0 };
+        let words = sent.words(rules::completion_phase(number, options.completions));
+        let index = rules::slot(number, options.completions) as usize;
+        completions.write(index * options.entry_bytes as usize, &words)?;
+    }
+    Ok(())
 }
 
 /// What the device's threads share of a queue, in device memory.

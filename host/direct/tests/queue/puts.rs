@@ -26,6 +26,16 @@ fn a_counter_goes_round_at_its_end() {
     assert!(ran.is_whole(), "{ran:?}");
 }
 
+#[test]
+fn ids_go_round_at_their_end_where_a_queue_goes_on_in_any_lap() {
+    // The memory of completions is zero at first, which is the phase of every second lap.
+    for counter in [3, 64, 100, 65_500, (1 << 31) - 50] {
+        let options = QueueOptions { depth: 64, completions: 64, counter, ..Case::default().options };
+        let ran = run(&Case { options, grid: 2, ..Case::default() }, CardOptions::default());
+        assert!(ran.is_whole(), "{counter}: {ran:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
@@ -42,7 +52,7 @@ proptest! {
             entry_bytes: if wide { 32 } else { 16 },
             by_counter,
             // Ids go round at 16 bits.
-            counter: if by_counter { 65_530 } else { 0 },
+            counter: 65_530,
             ..Case::default().options
         };
         // Whoever waits by counters has a queue for himself.
