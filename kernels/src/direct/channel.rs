@@ -7,6 +7,7 @@
 //! A put's signal needs no rule: a card delivers an immediate, or counts a write, when all bytes of the write have arrived, and a put is one write.
 
 use super::group::Group;
+use super::post::Known;
 use super::{Failure, Queue, Transfer};
 use crate::command::{Command, MAX_OFFSET, Opcode, signal_of};
 use crate::ring::Status;
@@ -68,7 +69,7 @@ pub(crate) fn push(channel: *const Channel, words: Words, free_below: u64) -> (R
     let Some(command) = Command::decode(words) else { return (Err(Status::REFUSED), free_below) };
     let posted = match channel.transfer(&command) {
         Some(transfer) if command.opcode == Opcode::PutValue => channel.post_value(&transfer, &command),
-        Some(transfer) => channel.queue.post(&transfer),
+        Some(transfer) => channel.queue.post_from(&transfer, Known::Asked),
         None => return (Err(Status::REFUSED), free_below),
     };
     (posted.map_err(Failure::status), channel.queue.free_below)
@@ -129,7 +130,7 @@ impl Channel {
     #[inline(always)]
     fn post_value(&mut self, transfer: &Transfer, command: &Command) -> Result<u64, Failure> {
         let value = command.source_offset & MAX_OFFSET | (command.immediate as u64) << 48;
-        let place = self.queue.reserve(Group::alone(), 1)?;
+        let place = self.queue.reserve(Group::alone(), 1, Known::Asked)?;
         let address = self.staging + rules::slot(place.first, self.queue.depth) as u64 * 8;
         // SAFETY: one word for each slot; this request alone has it until it has ended.
         store_relaxed_sys_u64(unsafe { &*(address as *const Word) }, value);

@@ -18,8 +18,8 @@
 use super::group::Group;
 use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
 use cuda_std::memory::{
-    Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu,
-    fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_relaxed_gpu_u64,
+    Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64,
+    fence_acq_rel_gpu, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_relaxed_gpu_u64,
     store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
     store_release_gpu_u64,
 };
@@ -33,11 +33,17 @@ impl Queue {
     /// The queue's first failure. It cannot be used again.
     #[inline(always)]
     pub fn post(&mut self, transfer: &Transfer) -> Result<u64, Failure> {
+        self.post_from(transfer, Known::Kept)
+    }
+
+    /// As [`post`](Queue::post), by what is known of the queue.
+    #[inline(always)]
+    pub(super) fn post_from(&mut self, transfer: &Transfer, known: Known) -> Result<u64, Failure> {
         let group = Group::of(self);
         let (mut first, mut mine) = (0, 0);
         while first < group.lanes {
             let count = self.max_batch.min(group.lanes - first);
-            let place = self.reserve(group, count as u64)?;
+            let place = self.reserve(group, count as u64, known)?;
             if group.rank.wrapping_sub(first) < count {
                 mine = place.first + (group.rank - first) as u64;
                 self.write(mine, transfer);
@@ -55,11 +61,17 @@ impl Queue {
 
     /// So many slots for these lanes, which must be written and rung for.
     #[inline(always)]
-    pub(super) fn reserve(&mut self, group: Group, count: u64) -> Result<Place, Failure> {
+    pub(super) fn reserve(&mut self, group: Group, count: u64, known: Known) -> Result<Place, Failure> {
         let (mut first, mut rung) = (0, 0);
         if group.leads() {
             first = fetch_add_relaxed_gpu_u64(&self.words().reserved.0, count);
             rung = load_relaxed_gpu_u64(&self.words().rung.0);
+            if matches!(known, Known::Asked) {
+                // Behind the others, whose trips it shares. The card has had the doorbell of what has ended.
+                let watermark = load_acquire_gpu_v2_u64(&self.words().ended.0).0 & !POLLED;
+                self.free_below = self.free_below.max(watermark + self.depth as u64);
+                self.ordered = self.ordered.max(watermark);
+            }
         }
         let first = group.share(first);
         let end = first + count;
@@ -118,7 +130,8 @@ impl Queue {
         let mine = place.first == self.turn;
         self.turn = NO_TURN;
         if !mine {
-            // With the fences around it: the requests to whoever rings for them; or the doorbell before them, where it has come.
+            // With the fences around it: the requests to whoever rings for them; or the doorbell before them, where it has come. (The fence behind it
+            // cannot be less: the card may see this doorbell and not the one before, and then finds those requests by this thread's release alone.)
             let turn = self.of_slot(self.turns, place.first);
             if exchange_relaxed_gpu_u64(turn, written_to(place.end)) != turn_at(place.first) {
                 return;
@@ -209,6 +222,15 @@ impl Queue {
         self.free_below = end + self.depth as u64;
         Ok(end)
     }
+}
+
+/// What a caller knows of free slots and doorbells.
+#[derive(Clone, Copy)]
+pub(super) enum Known {
+    /// What it has kept since its last call.
+    Kept,
+    /// Nothing: the watermark is asked for together with the slot.
+    Asked,
 }
 
 /// See [`Queue::bell`].

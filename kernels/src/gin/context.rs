@@ -242,7 +242,7 @@ impl<S: Scope> Context<S> {
     pub(super) fn wait_for_tickets(&mut self, call: Call, pe: u32, detail: u64) {
         if self.world.ring_count != 0 && self.last > self.known && self.stop == 0 {
             // SAFETY: there are rings, as many as the host says, and all threads of a block have one world.
-            let waited = unsafe { Ring::wait_of_block(self.rings(), self.last - 1) };
+            let waited = unsafe { Ring::wait_of_block(self.rings(), self.last - 1, self.free_below) };
             match waited {
                 Ok(watermark) => self.known = watermark,
                 Err(stop) => self.fail(stop, Failure::of(call, pe, detail)),

@@ -48,14 +48,19 @@ impl Ring {
     /// # Errors
     /// As [`wait`](Ring::wait).
     #[inline(always)]
-    pub(crate) unsafe fn wait_of_block((rings, count): (*const Ring, u32), ticket: u64) -> Result<u64, Status> {
+    pub(crate) unsafe fn wait_of_block(
+        (rings, count): (*const Ring, u32),
+        ticket: u64,
+        free_below: u64,
+    ) -> Result<u64, Status> {
         #[inline(never)]
-        unsafe fn wait(rings: *const Ring, count: u32, ticket: u64) -> Result<u64, Status> {
+        unsafe fn wait(rings: *const Ring, count: u32, ticket: u64, free_below: u64) -> Result<u64, Status> {
             // SAFETY: the caller's contract.
-            unsafe { Ring::of_block(rings, count) }.wait(ticket)
+            let ring = unsafe { Ring::of_block(rings, count) };
+            Ring { free_below: ring.free_below.max(free_below), ..ring }.wait(ticket)
         }
         // SAFETY: the caller's contract.
-        unsafe { by_address(wait as unsafe fn(_, _, _) -> _)(rings, count, ticket) }
+        unsafe { by_address(wait as unsafe fn(_, _, _, _) -> _)(rings, count, ticket, free_below) }
     }
 
     /// As [`wait`](Ring::wait), for a study that wants to know more of it.
