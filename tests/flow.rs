@@ -190,7 +190,10 @@ fn a_dropped_future_keeps_its_buffer_until_the_completion() {
         })
         .await
         .expect("completed");
-        assert!(region.upgrade().is_none(), "and then it goes");
+        assert!(region.upgrade().is_some(), "peers reach it: it stays as long as the rails are open");
+        let mine = region.upgrade().expect("kept by the flow");
+        let buffer = flow.unregister(mine).expect("nothing is in flight on it");
+        assert!(region.upgrade().is_none() && Rc::strong_count(&buffer) == 1, "and then it goes");
         // A receive that nobody waits for is taken back.
         drop(b.flow.recv(0, &b.region, 0, 64));
         tokio::time::timeout(TIMEOUT, async {

@@ -196,7 +196,8 @@ impl<R: Messages> Flow<R> {
         self.0.borrow_mut().lanes.get_mut(rail).map(|lane| look(&mut lane.rail))
     }
 
-    /// Registers memory on every rail, for these uses: peers who hold its key can do nothing else with it.
+    /// Registers memory on every rail, for these uses: peers who hold its key can do nothing else with it. What peers reach stays registered as
+    /// long as the rails are open, or until [`unregister`](Flow::unregister).
     ///
     /// # Errors
     /// The provider's.
@@ -207,7 +208,11 @@ impl<R: Messages> Flow<R> {
         // SAFETY: the region keeps the buffer, registrations are dropped first, and operations keep the region.
         let regions = state.lanes.iter_mut().map(|lane| unsafe { lane.rail.register(memory, access) });
         let on_rail = regions.collect::<Result<_, _>>()?;
-        Ok(Rc::new(Registered { on_rail, buffer }))
+        let region = Rc::new(Registered { on_rail, buffer });
+        if access.allows(Access::REMOTE_WRITE) || access.allows(Access::REMOTE_READ) {
+            state.reached.push(region.clone());
+        }
+        Ok(region)
     }
 
     /// Closes the registrations of a region: the keys that peers hold are worth nothing from now on. The memory comes back, to
@@ -217,7 +222,15 @@ impl<R: Messages> Flow<R> {
     /// The region itself, while an operation of this flow is in flight on it, or there are other clones.
     pub fn unregister(&self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
         // Operations in flight hold a clone: no registration goes from under a posted transfer.
-        Rc::try_unwrap(region).map(|registered| registered.buffer)
+        let reached = &mut self.0.borrow_mut().reached;
+        let kept = reached.iter().position(|kept| Rc::ptr_eq(kept, &region)).map(|at| reached.swap_remove(at));
+        let is_kept = kept.is_some();
+        drop(kept);
+        Rc::try_unwrap(region).map(|registered| registered.buffer).inspect_err(|region| {
+            if is_kept {
+                reached.push(region.clone());
+            }
+        })
     }
 
     /// What peers need to reach these regions.

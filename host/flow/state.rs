@@ -53,9 +53,11 @@ const GONE: usize = usize::MAX;
 
 /// See [`Flow`](super::Flow).
 pub(super) struct State<R: Messages> {
-    // Dropped in this order: registrations, which operations hold, before rails.
+    // Dropped in this order: registrations, which operations hold, before rails; those that peers reach behind them. (libfabric 1.17's EFA provider ends
+    // the process when a peer writes to one that is closed, and goes on with a write that has begun: runs that were interrupted crashed.)
     pub operations: Slab<Operation<R>>,
     pub lanes: Vec<Lane<R, Piece>>,
+    pub reached: Vec<Region<R>>,
     /// Each rail's index of a peer, by peer and rail; [`GONE`] once it has left.
     peers: Vec<usize>,
     pub scheduler: Scheduler,
@@ -90,6 +92,7 @@ impl<R: Messages> State<R> {
             scheduler: Scheduler::new(Strategy::Single, rails.len()),
             longest: rails.iter().map(|rail| rail.limits().max_transfer_bytes).min().unwrap_or(u64::MAX),
             lanes: rails.into_iter().map(Lane::new).collect(),
+            reached: Vec::new(),
             completions: Vec::with_capacity(256),
             immediates: Immediates::default(),
             incoming_failures: (0, None),

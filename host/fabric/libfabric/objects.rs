@@ -1,6 +1,7 @@
 //! libfabric's objects, each closed when dropped, and the order in which a rail's objects are closed.
 
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
 
 use libfabric_sys as sys;
 use libfabric_sys::ops;
@@ -100,7 +101,8 @@ impl<T: Fid> Drop for Object<T> {
 ///
 /// Regions hold it too (by `Arc`), so that a region dropped after its rail still closes before the domain.
 pub(crate) struct Core {
-    pub endpoint: Endpoint,
+    /// Closed by its rail ([`close_endpoint`](Core::close_endpoint)), or with the last region where regions are bound to it.
+    pub(super) endpoint: Mutex<Option<Endpoint>>,
     pub addresses: AddressVector,
     pub queue: CompletionQueue,
     pub domain: Domain,
@@ -120,6 +122,19 @@ unsafe impl Send for Core {}
 unsafe impl Sync for Core {}
 
 impl Core {
+    /// The endpoint; null once it is closed.
+    pub fn endpoint(&self) -> *mut sys::fid_ep {
+        self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(ptr::null_mut(), Object::as_ptr)
+    }
+
+    /// The rail goes. Regions that are still there close behind the endpoint: libfabric 1.17's EFA provider ends the process when a peer's write
+    /// meets an endpoint whose registration is closed. Where regions are bound to the endpoint they come first.
+    pub fn close_endpoint(&self) {
+        if self.info.first().domain().mr_mode & sys::FI_MR_ENDPOINT == 0 {
+            drop(self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+
     /// Opens and enables everything for the first entry of `info`; `immediates`: see [`RailOptions`](super::RailOptions).
     pub fn open(rail: &str, info: InfoList, immediates: usize) -> Result<Self, FabricError> {
         let entry = info.first();
@@ -178,6 +193,7 @@ impl Core {
         // SAFETY: the endpoint is open and bound.
         check("fi_enable", unsafe { ops::fi_enable(endpoint.as_ptr()) })?;
         let contexts = Pool::new(outstanding, receives);
+        let endpoint = Mutex::new(Some(endpoint));
         Ok(Self { endpoint, addresses, queue, domain, _fabric: fabric, info, gpu_memory, contexts })
     }
 }

@@ -60,6 +60,12 @@ impl std::fmt::Debug for LibfabricRail {
     }
 }
 
+impl Drop for LibfabricRail {
+    fn drop(&mut self) {
+        self.core.close_endpoint();
+    }
+}
+
 impl LibfabricRail {
     /// Opens a rail on a domain that [`crate::discover`] found.
     pub fn open(domain: &Domain, options: &RailOptions) -> Result<Self, FabricError> {
@@ -94,7 +100,7 @@ impl LibfabricRail {
             cuda_memory: core.gpu_memory == GpuMemory::ByCard,
         };
         let mut rail = Self {
-            endpoint: core.endpoint.as_ptr(),
+            endpoint: core.endpoint(),
             queue: core.queue.as_ptr(),
             slots: free.len(),
             bare_outstanding: false,
@@ -216,7 +222,7 @@ fn choose_info(domain: &Domain, options: &RailOptions) -> Result<InfoList, Fabri
 fn max_transfer_bytes(core: &Core) -> u64 {
     let of_messages = core.info.first().endpoint().max_msg_size;
     let (mut of_rma, mut length) = (0usize, size_of::<usize>());
-    let (endpoint, value) = (core.endpoint.as_ptr(), (&raw mut of_rma).cast());
+    let (endpoint, value) = (core.endpoint(), (&raw mut of_rma).cast());
     // SAFETY: the endpoint is open; value and length are ours and of the option's type.
     let code = unsafe { ops::fi_getopt(endpoint, sys::FI_OPT_ENDPOINT, sys::FI_OPT_MAX_RMA_SIZE, value, &mut length) };
     let known = code == 0 && length == size_of::<usize>() && of_rma > 0;

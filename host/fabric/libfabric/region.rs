@@ -80,7 +80,7 @@ impl LibfabricRegion {
         };
         if info.domain().mr_mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: registration and endpoint are open and of one domain.
-            let mut code = unsafe { ops::fi_mr_bind(registration.as_ptr(), core.endpoint.fid(), 0) };
+            let mut code = unsafe { ops::fi_mr_bind(registration.as_ptr(), core.endpoint().cast(), 0) };
             if code == 0 {
                 // SAFETY: bound just now.
                 code = unsafe { ops::fi_mr_enable(registration.as_ptr()) };

@@ -116,7 +116,7 @@ pub(super) fn rail(receives: usize, script: Script) -> Option<LibfabricRail> {
     }
     Script::now(|now| *now = script);
     let core = Core {
-        endpoint,
+        endpoint: std::sync::Mutex::new(Some(endpoint)),
         addresses: object().0,
         queue,
         domain: object().0,

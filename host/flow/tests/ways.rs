@@ -381,7 +381,8 @@ fn end(b: Bench) -> Vec<String> {
     closed.take()
 }
 
-const WHOLE: [&str; 2] = ["region of rail 0", "rail 0"];
+/// The region is one that peers reach: it goes behind its rail.
+const WHOLE: [&str; 2] = ["rail 0", "region of rail 0"];
 
 #[test]
 fn an_idle_flow_closes_at_once_and_a_busy_one_waits() {
