@@ -413,7 +413,7 @@ fn a_proxy_that_vanishes_or_stalls_ends_every_call() {
     use ginlab::proxy::Fault;
     // Both faults beside each other: they wait for their deadlines.
     std::thread::scope(|scope| {
-        for (fault, why) in [(Fault::Vanish(1), "ended without a reason"), (Fault::Silent(1), "no progress")] {
+        for (fault, why) in [(Fault::Vanish(1), "gone without a reason"), (Fault::Silent(1), "no progress")] {
             scope.spawn(move || {
                 // The last one waits for a signal, and not for its put that is stuck: the proxy's reason comes before the deadline
                 // of that wait all the same.

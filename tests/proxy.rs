@@ -1147,7 +1147,7 @@ fn an_asked_stop_and_a_vanished_proxy_both_end_the_kernel() {
     let long = Grid { quiet_every: 1, iterations: 1_000_000, ..GRID };
     let world = World::alone(Options { fault: Some(Fault::Stop(50)), ..USUAL }, || vec![NullRail::new()]);
     assert_eq!(stops(&long.run(&[&world])), [Status::STOPPED.0; 4]);
-    assert_eq!(world.failure(), ProxyError::Gone.to_string());
+    assert_eq!(world.failure(), ProxyError::Stopped.to_string());
 
     // Without a word: the kernel's own deadline.
     let vanishing = Options { fault: Some(Fault::Vanish(10)), deadline: SHORT, ..USUAL };

@@ -16,6 +16,8 @@ use std::time::Instant;
 
 /// Threads of the norm's only block.
 const MEET_THREADS: u32 = 64;
+/// Looks at a word, before the streams are asked too.
+const LOOKS_ALONE: u32 = 1 << 16;
 /// What kernels and waits of a run are called in errors.
 pub const NAME: &str = "jacobi";
 
@@ -201,8 +203,22 @@ impl Session {
     pub fn known(&self, alone: bool, round: u32, ranks: &mut Bootstrap) -> Result<(), Failure> {
         let word = self.done.pointer::<cuda_std::memory::Word>().wrapping_add(usize::from(alone));
         // SAFETY: a word of pinned host memory, which the kernel stores to and this CPU only reads.
-        let seen = || cuda_std::memory::load_acquire_host_u64(unsafe { &*word });
-        Ok(self.world.wait_for(ranks, NAME, || Ok::<bool, GinError>(seen() >= u64::from(round)))?)
+        let seen = || cuda_std::memory::load_acquire_host_u64(unsafe { &*word }) >= u64::from(round);
+        // A kernel that was never started (no memory for its threads, say) stores no word: what its stream says is asked where the word takes long.
+        let (mut looks, mut events) = (0u32, Vec::new());
+        let is_known = || {
+            looks = looks.saturating_add(1);
+            if looks == LOOKS_ALONE {
+                for stream in [&self.main, &self.push, &self.side] {
+                    events.push(stream.event()?);
+                }
+            }
+            for event in &events {
+                event.is_complete()?;
+            }
+            Ok::<bool, GinError>(seen())
+        };
+        Ok(self.world.wait_for(ranks, NAME, is_known)?)
     }
 
     /// Sums of `count` iterations up to `last`.

@@ -119,17 +119,18 @@ impl Expected {
             let slots = total / stride;
             let threads = std::thread::available_parallelism().map_or(1, usize::from).min(slots).max(1);
             let per_thread = slots.div_ceil(threads);
-            std::thread::scope(|scope| {
-                for (index, share) in bytes[..total].chunks_mut(per_thread * stride).enumerate() {
+            let started = std::thread::scope(|scope| {
+                bytes[..total].chunks_mut(per_thread * stride).enumerate().try_for_each(|(index, share)| {
                     let visit = &visit;
-                    scope.spawn(move || {
+                    let each = move || {
                         for (offset, slot) in share.chunks_mut(stride).enumerate() {
                             visit((index * per_thread + offset) as u64, slot);
                         }
-                    });
-                }
+                    };
+                    std::thread::Builder::new().spawn_scoped(scope, each).map(drop)
+                })
             });
-            return Ok(());
+            return started.map_err(|error| Failure::Run(format!("starting a thread that checks bytes: {error}")));
         }
         let mut copy = vec![0u8; stride];
         for slot in 0..total / stride {

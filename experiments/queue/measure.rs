@@ -289,7 +289,7 @@ impl Bench<'_> {
         let stop = AtomicBool::new(false);
         let per_thread = case.consumers.len().div_ceil(self.consumer_threads());
         let cores = self.cores.as_slice();
-        let (launched, taken) = std::thread::scope(|scope| {
+        let (launched, taken) = std::thread::scope(|scope| -> Result<_, Failure> {
             let mut threads = Vec::new();
             for (index, consumers) in case.consumers.chunks_mut(per_thread).enumerate() {
                 let first = index * per_thread;
@@ -299,13 +299,20 @@ impl Bench<'_> {
                 let slots = self.tuple.slots as u64;
                 let duty = Duty { expected, slots, check, pause: self.args.pause, yields: cores.is_empty() };
                 let stop = &stop;
-                threads.push(scope.spawn(move || {
+                let serve = move || {
                     if let Some(core) = cores.get(index) {
                         // Refused (a container's mask, say): it runs where it may, and shares a core at worst.
                         let _ = ginlab::cores::pin(*core);
                     }
                     consume(consumers, &duty, stop)
-                }));
+                };
+                match std::thread::Builder::new().spawn_scoped(scope, serve) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        stop.store(true, Ordering::Relaxed);
+                        return Err(Failure::Run(format!("starting a consumer thread: {error}")));
+                    }
+                }
             }
             // SAFETY: the queues, the results and what is watched outlive the launch, which ends here.
             let launched = unsafe { self.device.launch(kernel, self.tuple.grid, self.tuple.block, args) };
@@ -320,8 +327,8 @@ impl Bench<'_> {
             });
             stop.store(true, Ordering::Relaxed);
             let taken: Vec<Option<Taken>> = threads.into_iter().map(|thread| thread.join().ok()).collect();
-            (launched, taken)
-        });
+            Ok((launched, taken))
+        })?;
         launched?;
         let mut sum = Taken::default();
         for taken in taken {

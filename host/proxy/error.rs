@@ -10,8 +10,11 @@ pub enum ProxyError {
     #[error("{0}")]
     Engine(#[from] EngineError),
     /// The thread has gone without saying why.
-    #[error("the proxy thread has ended without a reason (a bug, or a fault that was asked for)")]
+    #[error("the proxy thread has gone without a reason (a bug, or --fault proxy-vanish)")]
     Gone,
+    /// It was told to stop.
+    #[error("the proxy thread has stopped, as it was told to")]
+    Stopped,
     /// No answer in time.
     #[error("the proxy thread did not answer within {0:?}")]
     Silent(Duration),

@@ -306,7 +306,10 @@ impl<R: Rail> Server<'_, R> {
                 self.ring.ended = true;
                 true
             }
-            Some(Fault::Stop(after)) => commands >= after,
+            Some(Fault::Stop(after)) if commands >= after => {
+                self.shared.stop.store(true, Ordering::Relaxed);
+                true
+            }
             _ => false,
         }
     }

@@ -249,8 +249,8 @@ impl Proxy {
 
     /// The error that ended the thread's service, if one has.
     pub fn failure(&self) -> Option<ProxyError> {
-        let gone = || self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(ProxyError::Gone);
-        self.reported().or_else(gone)
+        let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        self.reported().or_else(|| has_ended.then(|| self.why_gone()))
     }
 
     /// Asks the thread to end: kernels that wait get a status. Does not wait.
@@ -297,7 +297,8 @@ impl Proxy {
     }
 
     fn why_gone(&self) -> ProxyError {
-        self.reported().unwrap_or(ProxyError::Gone)
+        let was_told = self.shared.stop.load(Ordering::Relaxed);
+        self.reported().unwrap_or(if was_told { ProxyError::Stopped } else { ProxyError::Gone })
     }
 }
 

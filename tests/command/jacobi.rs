@@ -129,7 +129,7 @@ fn a_proxy_that_goes_ends_every_exchange_and_is_named() {
     };
     let stopped = EXCHANGES.map(|exchange| job(exchange, "proxy-stop=60"));
     for done in stopped.map(Job::finish) {
-        ends(&done, &[1], "the proxy thread has ended");
+        ends(&done, &[1], "the proxy thread has stopped");
     }
     // Whoever looks first says it, by the kernel's deadline or by the proxy's.
     let silent = ["host-write", "resident"].map(|exchange| job(exchange, "rails-silent=60"));

@@ -35,8 +35,9 @@ fn without_the_library_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let (program, spaced) = (folder.path().join("ginlab"), folder.path().join("a b:c.so"));
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_ginlab"));
-    std::fs::copy(beside, &program).unwrap();
-    std::fs::copy(beside.with_file_name("deps").join("libsoft_efa.so"), &spaced).unwrap();
+    // By a process of its own: what another test starts meanwhile would keep this one's open file, and a program that is open cannot be run.
+    let copied = |from: &std::path::Path, to| Command::new("cp").args([from, to]).status().unwrap().success();
+    assert!(copied(beside, &program) && copied(&beside.with_file_name("deps").join("libsoft_efa.so"), &spaced));
     let alone = |library: Option<&str>| {
         let mut command = Command::new(&program);
         command.args("soft-efa -p soft-efa:fast -- cat /proc/self/maps".split(' ')).current_dir(&folder);

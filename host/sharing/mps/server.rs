@@ -97,6 +97,17 @@ impl Place {
 
     /// A folder of this run, and the lock that says that the run lives.
     fn folder(&self) -> io::Result<(PathBuf, Flock<File>)> {
+        // Another run that ends removes the base where it finds it empty.
+        let mut tries = 5;
+        loop {
+            match self.new_folder() {
+                Err(error) if error.kind() == ErrorKind::NotFound && tries > 0 => tries -= 1,
+                made => return made,
+            }
+        }
+    }
+
+    fn new_folder(&self) -> io::Result<(PathBuf, Flock<File>)> {
         match DirBuilder::new().mode(0o700).create(&self.base) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => check_own(&self.base)?,
@@ -177,8 +188,9 @@ impl Place {
                 }
             }
         }
-        // Where it cannot be removed the next run tries again.
+        // Where it cannot be removed the next run tries again. The folder above goes with the last run.
         let _ = fs::remove_dir_all(folder);
+        let _ = fs::remove_dir(&self.base);
     }
 
     fn quit(&self, folder: &Path) -> io::Result<()> {
