@@ -7,7 +7,7 @@ use crate::copies::{Copies, Queue};
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult, CUstream};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -120,10 +120,16 @@ enum Marks {
 
 impl Lane {
     fn new(word: Option<*mut AtomicU64>) -> Result<Lane, String> {
-        let mut stream: CUstream = null_mut();
-        // SAFETY: a local to write to; the context is current.
-        let result = unsafe { sys::cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
-        checked("cuStreamCreate", result)?;
+        let (mut stream, mut highest): (CUstream, c_int) = (null_mut(), 0);
+        // Of the highest priority: streams share the few queues that a process has at the GPU with others of their priority, and a copy behind a kernel
+        // that waits for that copy would never begin.
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: locals to write to; the context is current.
+        let result = unsafe {
+            checked("cuCtxGetStreamPriorityRange", sys::cuCtxGetStreamPriorityRange(null_mut(), &mut highest))?;
+            sys::cuStreamCreateWithPriority(&mut stream, flags, highest)
+        };
+        checked("cuStreamCreateWithPriority", result)?;
         let marks = match word {
             Some(word) => Marks::Word(word, Vec::with_capacity(BATCH)),
             None => Marks::Events(VecDeque::new(), Vec::new()),
@@ -238,7 +244,39 @@ impl CudaCopies {
         }
         // Lines of their own.
         let word = |index: usize| (!words.is_null()).then(|| words.cast::<AtomicU64>().wrapping_add(index * 16));
-        Ok(CudaCopies { context, into: Lane::new(word(0))?, out: Lane::new(word(1))?, words })
+        let mut copies = CudaCopies { context, into: Lane::new(word(0))?, out: Lane::new(word(1))?, words };
+        copies.warm_up()?;
+        Ok(copies)
+    }
+
+    /// Each kind of work once in each stream, before any kernel waits for it: what the driver makes at first use may have to wait until the GPU is idle.
+    fn warm_up(&mut self) -> Result<(), String> {
+        const BYTES: usize = 64 << 10;
+        let (mut device, mut host) = (0, null_mut());
+        // SAFETY: locals to write to; the context is current.
+        checked("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut device, BYTES) })?;
+        // SAFETY: as above.
+        let pinned = unsafe { sys::cuMemHostAlloc(&mut host, BYTES, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let each = |lane: &mut Lane| {
+            // SAFETY: both have so many bytes, which nobody else knows; the stream is of the current context.
+            unsafe {
+                checked("cuMemcpyHtoDAsync", sys::cuMemcpyHtoDAsync_v2(device, host, BYTES, lane.stream))?;
+                checked("cuMemcpyDtoHAsync", sys::cuMemcpyDtoHAsync_v2(host, device, BYTES, lane.stream))?;
+            }
+            lane.write(device, 0)?;
+            lane.mark()?;
+            // SAFETY: as above.
+            checked("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(lane.stream) })?;
+            lane.passed().map(drop)
+        };
+        let done =
+            checked("cuMemHostAlloc", pinned).and_then(|()| each(&mut self.into)).and_then(|()| each(&mut self.out));
+        // SAFETY: what was allocated above; the streams are through, or their work has failed.
+        unsafe {
+            let _ = sys::cuMemFree_v2(device);
+            let _ = sys::cuMemFreeHost(host);
+        }
+        done
     }
 }
 
