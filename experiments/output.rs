@@ -162,6 +162,9 @@ fn progress_bar(steps: u64) -> ProgressBar {
     {
         bar.set_style(style);
     }
-    bar.enable_steady_tick(Duration::from_millis(500));
+    // It has a thread of its own, which nobody needs where nothing is drawn, and ends the process where it cannot be started.
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(Duration::from_millis(500));
+    }
     bar
 }

@@ -153,7 +153,7 @@ FAULTS = {
     '"again" for ever': soft("full=60", (1, 124), r"rail|Cannot allocate|nothing has completed|no progress|left|deadline passed"),
     "rail dead": soft("dead=60", (124, 1), STALL + "|left"),
     "rail slow by 100": soft("slow=100", (0, 124), "", cards="p5"),
-    "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|left|stopped|gone"),
+    "proxy thread dead": proxy_fault("proxy-vanish", (1, 124), r"deadline|left|stopped|gone|peer [0-9]"),
     "proxy stopped": proxy_fault("proxy-stop", (1,), r"stopped"),
     "rails silent": proxy_fault("rails-silent", (124,), r"no progress|deadline|nothing has completed"),
     "peer killed": outside("kill", (1,), r"rank 1|peer|left|signal: 9", served=((0,), r"peer=.*left")),
@@ -245,7 +245,8 @@ def merge(folder, tables):
             for row in csv.DictReader(file):
                 cell = row["program"], row["fabric"], row["fault"]
                 ran = not row["status"].startswith(("not", "skipped"))
-                if cell in rows and (ran or rows[cell]["status"].startswith("not run")):
+                applies = cell in rows and not rows[cell]["status"].startswith("not applicable")
+                if applies and (ran or rows[cell]["status"].startswith("not run")):
                     rows[cell] = {name: value for name, value in row.items() if value}
     write(folder, list(rows.values()))
 
