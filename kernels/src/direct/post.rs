@@ -18,8 +18,8 @@
 use super::group::Group;
 use super::{Failure, NO_TURN, POLLED, Queue, Transfer, turn_at, written_to};
 use cuda_std::memory::{
-    Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64,
-    fence_acq_rel_gpu, fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_relaxed_gpu_u64,
+    Doorbell, Word, WordPair, compare_exchange_acquire_gpu_u64, exchange_relaxed_gpu_u64, fence_acq_rel_gpu,
+    fence_acq_rel_sys, fetch_add_relaxed_gpu_u64, load_acquire_gpu_u64, load_acquire_gpu_v2_u64, load_relaxed_gpu_u64,
     store_mmio_relaxed_sys_u32, store_mmio_relaxed_sys_u64, store_relaxed_gpu_u64, store_relaxed_sys_v2_u64,
     store_release_gpu_u64,
 };
