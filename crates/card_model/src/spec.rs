@@ -11,6 +11,8 @@ pub const MOST_THREADS: usize = 16;
 const CARDS: usize = 4;
 /// Requests of 64 bytes between two doorbells; no card's figure is published.
 const MAX_BATCH: u32 = 64;
+/// Bytes of a packet of a write, in the sense of [`Spec::cut`].
+const PACKET: u64 = 8192;
 /// Where the cards of a p5.48xlarge are on its PCI buses, four below each switch.
 const BUSES: [u8; 32] = [
     0x4f, 0x50, 0x51, 0x52, 0x60, 0x61, 0x62, 0x63, 0x71, 0x72, 0x73, 0x74, 0x82, 0x83, 0x84, 0x85, 0x93, 0x94, 0x95,
@@ -181,6 +183,13 @@ impl Spec {
     pub fn delay(&self, n: u64) -> u64 {
         if self.reorder == 0 { 0 } else { draw(self.seed, n) % (self.reorder + 1) }
     }
+
+    /// How many of a write's first bytes come behind its others, whole packets of it: 0 where requests keep their order, or there is one packet.
+    #[must_use]
+    pub fn cut(&self, n: u64, bytes: u64) -> u64 {
+        let packets = bytes.div_ceil(PACKET);
+        if self.reorder == 0 || packets < 2 { 0 } else { (1 + draw(self.seed, n) % (packets - 1)) * PACKET }
+    }
 }
 
 fn fields(figures: &mut Figures) -> [(&'static str, &mut f64); 9] {
@@ -280,6 +289,18 @@ mod tests {
         };
         for spec in [Spec::default(), all] {
             assert_eq!(Spec::parse(&spec.to_string()).as_ref(), Ok(&spec), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_write_of_several_packets_is_cut_between_two() {
+        let (spec, in_order) = (Spec { reorder: 1, ..Spec::default() }, Spec { reorder: 0, ..Spec::default() });
+        assert_eq!([0, 1, PACKET].map(|bytes| spec.cut(1, bytes)), [0; 3]);
+        for bytes in [PACKET + 1, 2 * PACKET, 1 << 20, (1 << 30) + 7] {
+            let cuts: std::collections::BTreeSet<u64> = (0..64).map(|n| spec.cut(n, bytes)).collect();
+            assert!(cuts.iter().all(|cut| cut.is_multiple_of(PACKET) && (1..bytes).contains(cut)), "{cuts:?}");
+            assert!(cuts.len() > 1 || bytes <= 2 * PACKET, "{cuts:?}");
+            assert_eq!(in_order.cut(1, bytes), 0);
         }
     }
 

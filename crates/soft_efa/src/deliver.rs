@@ -137,8 +137,11 @@ pub fn deliver(origin: &Origin, request: &Request, rnr_retry: u8) -> Outcome {
         arrival.wr_id = Some(receive.wr_id);
     }
     let moved = match hold {
-        // SAFETY: C leaves the bytes alone until the completion.
-        Some(_) if moves => unsafe { memory::copy(pid, pieces, &[(request.address, bytes)], out) }.map(|_| ()),
+        Some(_) if moves => {
+            let cut = context.machine.spec.cut(request.address ^ request.wr_id, bytes);
+            // SAFETY: C leaves the bytes alone until the completion.
+            unsafe { memory::copy_end_first(pid, pieces, (request.address, bytes), cut, out) }
+        }
         _ if peer.is_alive(|| is_alive(pid)) => Ok(()),
         _ => Err(Refused::Gone),
     };

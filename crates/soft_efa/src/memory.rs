@@ -193,6 +193,34 @@ pub unsafe fn copy(pid: i32, ours: Pieces<'_>, theirs: Pieces<'_>, out: bool) ->
     }
 }
 
+/// As [`copy`], with one stretch on the other side: what lies behind `cut` bytes of it first. A card promises no order of the bytes of a write.
+///
+/// # Safety
+/// As for [`copy`].
+pub unsafe fn copy_end_first(
+    pid: i32,
+    ours: Pieces<'_>,
+    (address, bytes): (u64, u64),
+    cut: u64,
+    out: bool,
+) -> Result<(), Refused> {
+    let cut = cut.min(bytes);
+    let (mut before, mut at) = (Vec::with_capacity(ours.len()), 0u64);
+    let mut behind = Vec::with_capacity(ours.len());
+    for &(start, length) in ours {
+        let here = length.min(cut.saturating_sub(at));
+        before.push((start, here));
+        behind.push((start + here, length - here));
+        at += length;
+    }
+    // SAFETY: the caller's contract, for parts of it.
+    unsafe {
+        copy(pid, &behind, &[(address + cut, bytes - cut)], out)?;
+        copy(pid, &before, &[(address, cut)], out)?;
+    }
+    Ok(())
+}
+
 /// One stretch from or to another process's memory.
 fn other_process(pid: i32, here: u64, there: u64, bytes: u64, out: bool) -> Result<u64, Refused> {
     let stretch = |address: u64| libc::iovec {
@@ -272,6 +300,28 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
     use super::*;
+
+    #[test]
+    fn the_end_of_a_write_comes_first() {
+        let whole: Vec<u8> = (0..40).collect();
+        for cut in [0, 1, 10, 19, 20, 50] {
+            // The target overlaps the source, so the order shows: the end first moves all bytes unspoilt where they are cut by the distance.
+            let mut bytes = whole.clone();
+            let start = bytes.as_mut_ptr().expose_provenance() as u64;
+            let ours = [(start, 5), (start + 5, 0), (start + 5, 15)];
+            // SAFETY: both are of `bytes`.
+            unsafe { copy_end_first(std::process::id() as i32, &ours, (start + 10, 20), cut, true) }.unwrap();
+            if cut == 10 {
+                assert_eq!(bytes[10..30], whole[..20]);
+            }
+            // Apart, any cut gives the same.
+            let mut there = [0u8; 20];
+            let to = there.as_mut_ptr().expose_provenance() as u64;
+            // SAFETY: as above.
+            unsafe { copy_end_first(std::process::id() as i32, &ours, (to, 20), cut, true) }.unwrap();
+            assert_eq!(there, bytes[..20]);
+        }
+    }
 
     #[test]
     fn a_key_opens_its_range_for_its_uses_until_it_is_taken_back() {
