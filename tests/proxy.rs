@@ -899,14 +899,22 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
         turn(&mut target);
         in_time(&sender);
     }
-    // The sender alone, until it waits for credits.
-    while !["0 waiting to be posted", "no credits are left"].iter().all(|said| sender.state().contains(said)) {
+    // The sender alone, until it waits for credits; or the provider takes no more (libfabric 2.1's tcp: 256 that the target has not answered).
+    const IN_VAIN: u32 = 20_000;
+    let (mut sent, mut same) = (0, 0);
+    let has_credits = |sender: &Engine<LibfabricRail>| {
+        !["0 waiting to be posted", "no credits are left"].iter().all(|said| sender.state().contains(said))
+    };
+    while same < IN_VAIN && has_credits(&sender) {
         submit(&mut sender, u64::MAX);
         turn(&mut sender);
         in_time(&sender);
+        let now = sender.counters().rail_transfers[0];
+        same = if now == sent { same + 1 } else { 0 };
+        sent = now;
     }
-    let sent = sender.counters().rail_transfers[0];
-    assert!(sent <= room as u64 && sent > room as u64 / 3, "{sent} sent, room for {room}");
+    let enough = if has_credits(&sender) { 100 } else { room as u64 / 3 };
+    assert!(sent <= room as u64 && sent > enough, "{sent} sent, room for {room}");
     while target.signals()[7] < SIGNALS || sender.in_flight() > 0 {
         submit(&mut sender, u64::MAX);
         turn(&mut sender);
