@@ -913,8 +913,10 @@ fn a_target_that_does_not_poll_is_sent_no_more_than_it_has_room_for() {
         same = if now == sent { same + 1 } else { 0 };
         sent = now;
     }
-    let enough = if has_credits(&sender) { 100 } else { room as u64 / 3 };
-    assert!(sent <= room as u64 && sent > enough, "{sent} sent, room for {room}");
+    // Then it has taken all that it has room for.
+    let taken = sender.rails().next().unwrap().limits().max_outstanding as u64;
+    let enough = if has_credits(&sender) { taken } else { room as u64 / 3 };
+    assert!(sent <= room as u64 && sent > enough, "{sent} sent, room for {room}, {taken} at a time");
     while target.signals()[7] < SIGNALS || sender.in_flight() > 0 {
         submit(&mut sender, u64::MAX);
         turn(&mut sender);

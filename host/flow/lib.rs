@@ -223,9 +223,8 @@ impl<R: Messages> Flow<R> {
     pub fn unregister(&self, region: Region<R>) -> Result<Rc<Buffer>, Region<R>> {
         // Operations in flight hold a clone: no registration goes from under a posted transfer.
         let reached = &mut self.0.borrow_mut().reached;
-        let kept = reached.iter().position(|kept| Rc::ptr_eq(kept, &region)).map(|at| reached.swap_remove(at));
-        let is_kept = kept.is_some();
-        drop(kept);
+        let at = reached.iter().position(|kept| Rc::ptr_eq(kept, &region));
+        let is_kept = at.map(|at| reached.swap_remove(at)).is_some();
         Rc::try_unwrap(region).map(|registered| registered.buffer).inspect_err(|region| {
             if is_kept {
                 reached.push(region.clone());

@@ -121,8 +121,8 @@ enum Marks {
 impl Lane {
     fn new(word: Option<*mut AtomicU64>) -> Result<Lane, String> {
         let (mut stream, mut highest): (CUstream, c_int) = (null_mut(), 0);
-        // Of the highest priority: streams share the few queues that a process has at the GPU with others of their priority, and a copy behind a kernel
-        // that waits for that copy would never begin.
+        // Of the highest priority, which shares no queue at the GPU with kernels of the usual one. It is not what mended the first copies: with it and
+        // without 3 of 26 runs hung on an H200 (data/2026-11-26-h200); `warm_up` did.
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: locals to write to; the context is current.
         let result = unsafe {

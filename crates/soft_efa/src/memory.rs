@@ -205,6 +205,10 @@ pub unsafe fn copy_end_first(
     out: bool,
 ) -> Result<(), Refused> {
     let cut = cut.min(bytes);
+    if cut == 0 {
+        // SAFETY: the caller's contract.
+        return unsafe { copy(pid, ours, &[(address, bytes)], out) }.map(drop);
+    }
     let (mut before, mut at) = (Vec::with_capacity(ours.len()), 0u64);
     let mut behind = Vec::with_capacity(ours.len());
     for &(start, length) in ours {
