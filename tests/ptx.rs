@@ -86,6 +86,11 @@ fn bulk() -> String {
     modules(&["bulk"])
 }
 
+/// The plugin's own module.
+fn mover() -> &'static str {
+    nccl_ginlab::mover::driver::PTX.unwrap().trim_end_matches('\0')
+}
+
 /// Whether a module is of programs over the device API.
 fn is_program(name: &str) -> bool {
     name != "bulk" && !MEASURED.contains(&name)
@@ -688,7 +693,9 @@ fn the_protocols_instructions_are_the_blessed_ones() {
     let mut text = String::new();
     // What programs share with other modules stands there.
     let of_programs = protocol(&programs()).into_iter().filter(|(name, _)| name.starts_with("collective"));
-    for (name, mut list) in protocol(&ptx()).into_iter().chain(protocol(&bulk())).chain(of_programs) {
+    // The kernel that copies for NCCL's; what it has besides is the device API's.
+    let mover = protocol(mover()).into_iter().filter(|(name, _)| name == "mover");
+    for (name, mut list) in protocol(&ptx()).into_iter().chain(protocol(&bulk())).chain(of_programs).chain(mover) {
         // How often the payload's loop is unrolled is the compiler's affair.
         list.retain(|mnemonic| !is_payload(mnemonic));
         if !list.is_empty() {
@@ -751,6 +758,11 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
             jobs.extend(all.iter().map(|limits| (source.clone(), arch, *limits, (name, text))));
         }
     }
+    // The plugin has its kernel run by 512 threads.
+    let source = folder.path().join("mover.ptx");
+    std::fs::write(&source, mover()).unwrap();
+    let measured = REGISTERS_AND_SPILLED[0];
+    jobs.extend(["sm_80", "sm_90", "sm_100"].map(|arch| (source.clone(), arch, measured, ("puts", mover()))));
     // Each takes some seconds of a core: so many at once as there are, or tests beside this one wait for a core beyond their deadlines.
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -13,7 +13,7 @@
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
 //! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`], [`ipc_wait`],
-//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`], [`moe`]; [`queue`]: the study of queues. A new one
+//!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`], [`moe`]; [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
 //! Kernels that are used together are a PTX module: an edit compiles the modules that have the file, side by side, and the driver
@@ -59,6 +59,8 @@ pub mod ipc_wait;
 pub mod jacobi;
 #[cfg(feature = "moe")]
 pub mod moe;
+#[cfg(feature = "mover")]
+pub mod mover;
 #[cfg(feature = "puts")]
 pub mod ping_pong;
 #[cfg(feature = "puts")]

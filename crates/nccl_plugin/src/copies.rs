@@ -1,7 +1,7 @@
-//! Copies to and from memory of a GPU, which the rails do not reach: through pinned host memory, by the GPU's copy engines.
+//! Copies to and from memory of a GPU, which the rails do not reach: through pinned host memory, by the GPU's copy engines or a kernel of ours.
 //!
-//! On streams of our own that do not wait for the legacy stream: a kernel that waits for these very bytes may be in that one. No kernel of
-//! ours is launched: where NCCL's kernels fill the GPU it would never begin.
+//! On streams of our own that do not wait for the legacy stream: a kernel that waits for these very bytes may be in that one. A kernel of ours
+//! ([`crate::mover`]) is not relied on: where NCCL's kernels fill the GPU it would never begin.
 
 /// Two queues: into the GPU's memory, and out of it. A trait, so that tests need no GPU.
 pub trait Copies {
@@ -47,14 +47,24 @@ pub trait Copies {
     /// The last mark of the queue that all copies before it have passed; 0 for none.
     fn passed(&mut self, queue: Queue) -> Result<u64, String>;
 
+    /// To be called again and again, also while nothing is asked for.
+    fn turn(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Waits for all that has been started. Each copy is short, and waits for no kernel.
     fn settle(&mut self);
 
     /// For people.
     fn name(&self) -> String;
+
+    /// What is under way, for messages; nothing where a name says it all.
+    fn state(&self) -> Option<String> {
+        None
+    }
 }
 
-/// Which queue.
+/// Which queue; by number, a block of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// Into the GPU's memory.

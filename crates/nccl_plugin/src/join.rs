@@ -5,6 +5,8 @@ use crate::coll::Coll;
 use crate::copies::{Copies, NoCopies};
 use crate::cuda::{Context, CudaCopies};
 use crate::endpoint::{Card, Driven, Endpoint};
+use crate::mover::ByKernel;
+use crate::mover::driver::OnGpu;
 use crate::pool::Seat;
 use crate::queues::Arena;
 use crate::settings::Settings;
@@ -138,15 +140,32 @@ impl TakesRails for Start {
     ) -> Self::Output {
         Box::new(move || {
             let Start { coll, chosen, context } = self;
-            let copies: Box<dyn Copies> = match (crate::testing::copies(coll.settings.pretend_gpu), context) {
+            let copies: Box<dyn Copies> = match (crate::testing::copies(coll.settings.pretend_gpu)?, context) {
                 (Some(copies), _) => copies,
-                (None, Some(context)) => Box::new(CudaCopies::open(context, coll.settings.stream_words)?),
+                (None, Some(context)) => by_cuda(context, &coll)?,
                 (None, None) => Box::new(NoCopies),
             };
             let rails = open().map_err(|error| error.to_string())?;
             let (endpoint, card) = Endpoint::open(coll, rails, &chosen, copies)?;
             Ok((Box::new(endpoint) as Box<dyn Driven>, card))
         })
+    }
+}
+
+/// Copies of a GPU's memory: by the kernel, too, where that can be and is wanted.
+fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
+    let engines = CudaCopies::open(context, coll.settings.stream_words)?;
+    if !coll.settings.by_kernel {
+        return Ok(Box::new(engines));
+    }
+    match OnGpu::open(context) {
+        Ok(kernel) => Ok(Box::new(ByKernel::new(engines, kernel))),
+        Err(why) => {
+            if coll.rank == 0 {
+                eprintln!("ginlab: no kernel copies, the copy engines do alone: {why}");
+            }
+            Ok(Box::new(engines))
+        }
     }
 }
 

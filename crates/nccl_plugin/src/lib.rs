@@ -13,6 +13,7 @@ mod endpoint;
 mod gin;
 mod handles;
 mod join;
+pub mod mover;
 mod pool;
 pub mod preload;
 mod puts;

@@ -20,6 +20,8 @@ pub const TIMEOUT: &str = "GINLAB_TIMEOUT";
 pub const THREADS: &str = "GINLAB_NCCL_THREADS";
 /// How single words get into a GPU's memory: `stream` (by the stream itself, where the device can) or `copy` (by its copy engine).
 pub const WORDS: &str = "GINLAB_NCCL_WORDS";
+/// Who copies between a GPU's memory and pinned memory: `kernel` (one of ours while copies follow each other) or `engine` (the copy engines alone).
+pub const COPIES: &str = "GINLAB_NCCL_COPIES";
 /// A fault to inject.
 pub const FAULT: &str = "GINLAB_NCCL_FAULT";
 /// A folder that each communicator of each rank leaves its record in.
@@ -86,6 +88,8 @@ pub struct Settings {
     pub trace: usize,
     /// See [`WORDS`].
     pub stream_words: bool,
+    /// See [`COPIES`].
+    pub by_kernel: bool,
     /// For tests without a GPU.
     pub pretend_gpu: bool,
 }
@@ -131,6 +135,11 @@ impl Settings {
                 None | Some("stream") => true,
                 Some("copy") => false,
                 Some(other) => return Err(format!("{WORDS}: {other:?} is none of copy, stream")),
+            },
+            by_kernel: match get(COPIES).as_deref() {
+                None | Some("kernel") => true,
+                Some("engine") => false,
+                Some(other) => return Err(format!("{COPIES}: {other:?} is none of engine, kernel")),
             },
             pretend_gpu: get(crate::testing::PRETEND).is_some(),
             trace: get(TRACE).map_or(Ok(0), |_| number(TRACE, 0, 1 << 24))? as usize,
@@ -194,6 +203,7 @@ mod tests {
             (FAULT, "slow:0"),
             (TRACE, "-1"),
             (WORDS, "both"),
+            (COPIES, "both"),
         ] {
             let said = read(&[(name, value)]).unwrap_err();
             assert!(

@@ -1,6 +1,10 @@
 //! For tests without a GPU: memory of the host that is reached as a GPU's is, by copies that happen later.
 
 use crate::copies::{Copies, Queue};
+use crate::mover::{ByKernel, Launch};
+use crate::settings::COPIES;
+use ginlab_cuda::{Buffer, Device, Place};
+use kernels::mover::{LANES, LOOK_WORDS, Lane, MOVER, MoverArgs};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
@@ -21,8 +25,57 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     VARIABLES.with_borrow(|variables| variables.get(name).cloned()).or_else(|| std::env::var(name).ok())
 }
 
-pub(crate) fn copies(pretend: bool) -> Option<Box<dyn Copies>> {
-    pretend.then(|| Box::<LateCopies>::default() as Box<dyn Copies>)
+/// By the kernel where that is asked for in words: on few cores its polling takes one from the ranks.
+pub(crate) fn copies(pretend: bool) -> Result<Option<Box<dyn Copies>>, String> {
+    if !pretend {
+        return Ok(None);
+    }
+    if variable(COPIES).as_deref() == Some("kernel") {
+        return Ok(Some(Box::new(ByKernel::new(LateCopies::default(), OnCpu::new()?))));
+    }
+    Ok(Some(Box::<LateCopies>::default()))
+}
+
+/// The kernel on the emulated device.
+pub(crate) struct OnCpu {
+    lanes: Buffer,
+    running: Option<ginlab_cuda::Launch>,
+    left_behind: bool,
+}
+
+impl OnCpu {
+    pub fn new() -> Result<OnCpu, String> {
+        let bytes = LANES as usize * size_of::<Lane>();
+        let lanes = Device::Emulated.allocate(Place::Host, bytes).map_err(|error| error.to_string())?;
+        Ok(OnCpu { lanes, running: None, left_behind: false })
+    }
+}
+
+impl Launch for OnCpu {
+    fn lanes(&self) -> *const Lane {
+        self.lanes.pointer()
+    }
+
+    unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String> {
+        // Dropping the one before waits for its end, as a stream does.
+        self.running = None;
+        // SAFETY: the caller's contract; the rings outlive the launch.
+        let launch = unsafe { Device::Emulated.launch(&MOVER, LANES, LOOK_WORDS, args) };
+        self.running = Some(launch.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn leave_behind(&mut self) {
+        self.left_behind = true;
+    }
+}
+
+impl Drop for OnCpu {
+    fn drop(&mut self) {
+        if !self.left_behind {
+            self.running = None;
+        }
+    }
 }
 
 /// A copy: target, source, bytes.
@@ -32,13 +85,13 @@ enum Step {
 }
 
 #[derive(Default)]
-struct Lane {
+struct Late {
     steps: VecDeque<Step>,
     made: u64,
     passed: u64,
 }
 
-impl Lane {
+impl Late {
     fn step(&mut self) {
         match self.steps.pop_front() {
             // SAFETY: the contracts of `put_in` and `take_out`.
@@ -54,8 +107,8 @@ impl Lane {
 /// One step of a queue each time somebody asks for it.
 #[derive(Default)]
 pub struct LateCopies {
-    into: Lane,
-    out: Lane,
+    into: Late,
+    out: Late,
 }
 
 impl Copies for LateCopies {

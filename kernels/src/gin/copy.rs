@@ -15,7 +15,7 @@ const MANY: u32 = 512;
 /// # Safety
 /// Both are valid for `bytes`, and do not overlap; nobody else writes either meanwhile.
 #[inline(always)]
-pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     // In place what is aligned: a call takes as long to save registers as some KiB take (H200: 0.2 us by a warp, 1 us by 1024 threads).
     // (Addresses are made where they are used: before a loop they would be kept in local memory, and each acquire makes it miss.)
     let (each, whole) = (fresh_u32(rank), to as u64 | from as u64 | bytes);

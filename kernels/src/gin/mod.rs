@@ -27,7 +27,7 @@ mod arrivals;
 mod atomic;
 mod barrier;
 mod context;
-mod copy;
+pub(crate) mod copy;
 mod counts;
 mod exchange;
 mod fold;

@@ -189,6 +189,7 @@ impl<R: Rail> Endpoint<R> {
     fn state(&self) -> String {
         let mut parts = self.out.state();
         parts.extend(self.inc.state());
+        parts.extend(self.copies.state());
         parts.push(self.engine.state());
         parts.join("; ")
     }
@@ -218,6 +219,7 @@ impl<R: Rail> Driven for Endpoint<R> {
             return Ok(false);
         }
         self.copies.bind()?;
+        self.copies.turn()?;
         let mut moved = self.accept()?;
         moved |= self.fill()?;
         moved |= self.copied_out()?;

@@ -14,7 +14,7 @@ mod sources;
 mod turns;
 
 use nccl_ginlab::abi::{NcclResult, PTR_CUDA, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
-use nccl_ginlab::settings::{COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
+use nccl_ginlab::settings::{COPIES, COUNT, FAULT, RAILS, RECORDS, RULE, STRATEGY, TIMEOUT, TRACE};
 use nccl_ginlab::tables::{ncclRmaPlugin_v13, ncclRmaPlugin_v14, ncclRmaPlugin_v15, ncclRmaPlugin_v16};
 use nccl_ginlab::testing::PRETEND;
 use rank::{Meeting, Memory, OK, Rank, SIGNALS, until};
@@ -151,6 +151,12 @@ fn all_of(count: usize, variables: &[(&str, &str)], kind: c_int, rounds: usize) 
 fn shared_memory() {
     all_of(2, &[], PTR_CUDA, 2);
     all_of(4, &[(COUNT, "2"), (STRATEGY, "split")], PTR_HOST, 1);
+}
+
+#[test]
+fn the_kernel_copies() {
+    all_of(2, &[(COPIES, "kernel")], PTR_CUDA, 2);
+    all_of(2, &[(COPIES, "kernel"), (RAILS, "worst:seed=3")], PTR_CUDA, 1);
 }
 
 #[test]

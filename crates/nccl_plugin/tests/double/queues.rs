@@ -6,7 +6,7 @@ use crate::{SIZES, STRIDE, byte};
 use efa_queue::request::{self, Head};
 use efa_queue::{Local, To};
 use nccl_ginlab::abi::{GinConfig, NcclResult};
-use nccl_ginlab::settings::{COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
+use nccl_ginlab::settings::{COPIES, COUNT, RAILS, RULE, STRATEGY, TIMEOUT};
 use nccl_ginlab::testing::PRETEND;
 use std::sync::Arc;
 
@@ -114,6 +114,12 @@ pub fn all_of(count: usize, variables: &[(&str, &str)]) {
 fn queues_over_shared_memory_and_modelled_cards() {
     all_of(2, &[]);
     all_of(4, &[(RAILS, "model:p5"), (COUNT, "2"), (STRATEGY, "split")]);
+}
+
+#[test]
+fn the_kernel_copies_for_queues() {
+    all_of(2, &[(COPIES, "kernel")]);
+    all_of(2, &[(COPIES, "kernel"), (RAILS, "worst:seed=3")]);
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! Starts the kernel by the CUDA driver.
+
+use super::Launch;
+use crate::cuda::{Context, checked};
+use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult, CUstream};
+use kernels::mover::{LANES, Lane, MoverArgs, SHARED};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// Threads of a block: as many loads under way as fill a multiprocessor's way to the host's memory.
+const THREADS: u32 = 512;
+/// The first launch may take so long: the GPU is idle when a communicator is connected, or a kernel of this program is in it.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// The kernel for the GPU; `None` in a build without PTX.
+#[cfg(feature = "ptx")]
+pub const PTX: Option<&str> = Some(concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover.ptx")), "\0"));
+/// The kernel for the GPU; `None` in a build without PTX.
+#[cfg(not(feature = "ptx"))]
+pub const PTX: Option<&str> = None;
+
+/// The kernel, loaded in a context, and its rings.
+pub struct OnGpu {
+    context: Context,
+    module: CUmodule,
+    function: CUfunction,
+    stream: CUstream,
+    lanes: *mut c_void,
+    left_behind: bool,
+}
+
+impl OnGpu {
+    /// In this context, which is the calling thread's.
+    ///
+    /// # Errors
+    /// In one line why there is none: a build without PTX, the driver's refusal, or a GPU that does not begin it now.
+    pub fn open(context: Context) -> Result<OnGpu, String> {
+        let ptx = PTX.ok_or("this plugin was built without PTX")?;
+        if !reaches_registered_memory() {
+            return Err("the GPU reaches pinned memory by other addresses than the host".into());
+        }
+        let mut kernel = OnGpu {
+            context,
+            module: null_mut(),
+            function: null_mut(),
+            stream: null_mut(),
+            lanes: null_mut(),
+            left_behind: false,
+        };
+        let bytes = LANES as usize * size_of::<Lane>();
+        let mut highest: c_int = 0;
+        // SAFETY: locals to write to; the context is current; the text ends with a 0; what was made goes with `kernel`.
+        unsafe {
+            checked("cuModuleLoadData", sys::cuModuleLoadData(&mut kernel.module, ptx.as_ptr().cast()))?;
+            checked(
+                "cuModuleGetFunction",
+                sys::cuModuleGetFunction(&mut kernel.function, kernel.module, c"mover".as_ptr()),
+            )?;
+            checked("cuCtxGetStreamPriorityRange", sys::cuCtxGetStreamPriorityRange(null_mut(), &mut highest))?;
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            checked("cuStreamCreateWithPriority", sys::cuStreamCreateWithPriority(&mut kernel.stream, flags, highest))?;
+            let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+            checked(&format!("cuMemHostAlloc of {bytes} B"), sys::cuMemHostAlloc(&mut kernel.lanes, bytes, flags))?;
+            std::ptr::write_bytes(kernel.lanes.cast::<u8>(), 0, bytes);
+        }
+        kernel.try_it()?;
+        Ok(kernel)
+    }
+
+    /// Once, with nothing to do, while no kernel waits for its copies: what the driver makes at the first launch may have to wait for an idle GPU.
+    fn try_it(&mut self) -> Result<(), String> {
+        let args = MoverArgs { lanes: self.lanes(), first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
+        // SAFETY: the rings are empty.
+        unsafe { self.launch(args) }?;
+        let until = Instant::now() + FIRST;
+        loop {
+            // SAFETY: a stream of the current context.
+            match unsafe { sys::cuStreamQuery(self.stream) } {
+                CUresult::CUDA_ERROR_NOT_READY if Instant::now() < until => std::thread::yield_now(),
+                CUresult::CUDA_ERROR_NOT_READY => {
+                    self.left_behind = true;
+                    return Err(format!("the GPU did not begin it within {FIRST:?}"));
+                }
+                other => return checked("the kernel that copies", other),
+            }
+        }
+    }
+}
+
+/// Whether memory that is registered with the driver has one address for the host and the device.
+fn reaches_registered_memory() -> bool {
+    let (mut device, mut can) = (0, 0);
+    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+    // SAFETY: locals to write to; a context is current.
+    unsafe {
+        sys::cuCtxGetDevice(&mut device) == CUresult::CUDA_SUCCESS
+            && sys::cuDeviceGetAttribute(&mut can, attribute, device) == CUresult::CUDA_SUCCESS
+            && can == 1
+    }
+}
+
+impl Launch for OnGpu {
+    fn lanes(&self) -> *const Lane {
+        self.lanes.cast()
+    }
+
+    unsafe fn launch(&mut self, mut args: MoverArgs) -> Result<(), String> {
+        let mut parameters = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: the driver copies the arguments now; the rest is the caller's contract.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                self.function,
+                LANES,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                SHARED,
+                self.stream,
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        checked("launching the kernel that copies", result)
+    }
+
+    fn leave_behind(&mut self) {
+        self.left_behind = true;
+    }
+}
+
+impl Drop for OnGpu {
+    fn drop(&mut self) {
+        if self.left_behind {
+            return;
+        }
+        let _ = self.context.with(|| {
+            // SAFETY: made by `open`, of which there may be a part; the kernel has gone. Errors help nobody now.
+            unsafe {
+                if !self.stream.is_null() {
+                    let _ = sys::cuStreamDestroy_v2(self.stream);
+                }
+                if !self.lanes.is_null() {
+                    let _ = sys::cuMemFreeHost(self.lanes);
+                }
+                if !self.module.is_null() {
+                    let _ = sys::cuModuleUnload(self.module);
+                }
+            }
+            Ok(())
+        });
+    }
+}

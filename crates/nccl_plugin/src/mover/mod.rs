@@ -1,0 +1,428 @@
+//! [`Copies`] by a kernel of ours while bytes come and go, and by the GPU's copy engines otherwise.
+//!
+//! A call of the driver costs the host 2 us for each copy, and the engine some microseconds more; the kernel takes it from a ring in pinned memory
+//! (`kernels::mover`). But it is never relied on: a GPU that is full of waiting kernels would not begin it. Then the copy engines go on.
+//!
+//! ```text
+//! Copies --asked twice within IDLE--> Draining --engines are through: launched--> Called --it has begun--> Kernel
+//!    ^                                                                      |                                 |
+//!    |                             Late <--not begun within BEGINS: engines go on    nothing asked for IDLE, or there for RESIDENT
+//!    |                                \--it has begun after all--> Draining                                  |
+//!    ^------------------------- both blocks have gone ------------------------------- Leaving <---------------+
+//! ```
+//!
+//! Nothing is with the engines while the kernel is launched: with eight ranks on an H200 copies that were under way then did not end before NCCL's
+//! kernels did (4 runs of 8).
+//!
+//! It goes soon when nothing is asked, and always after [`RESIDENT`]: whoever waits for the whole GPU (`cudaDeviceSynchronize`, `cudaFree`) waits
+//! no longer for it than that.
+
+pub mod driver;
+mod rings;
+#[cfg(test)]
+mod tests;
+
+use crate::copies::{Copies, Queue};
+use kernels::mover::{LANES, Lane, MoverArgs, Step};
+use rings::{QUEUES, Rings};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The kernel goes when nothing was asked for so long, and is called when something is asked twice within it.
+const IDLE: Duration = Duration::from_micros(200);
+/// A kernel that has not begun within this time is not waited for.
+const BEGINS: Duration = Duration::from_millis(1);
+/// The kernel goes when it was there for so long.
+const RESIDENT: Duration = Duration::from_millis(20);
+/// It goes by itself when the host has not said anything for so long: a process that is stopped keeps no GPU busy.
+const ALONE: Duration = Duration::from_secs(2);
+/// Who closes waits so long for the kernel to go.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// What starts the kernel, and has its rings.
+pub trait Launch {
+    /// [`LANES`] rings in pinned memory, all zero at first.
+    fn lanes(&self) -> *const Lane;
+
+    /// Starts it behind the one before.
+    ///
+    /// # Safety
+    /// What entries of the rings name stays valid until the blocks have gone.
+    unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String>;
+
+    /// The kernel has not gone: the rings stay where they are for good.
+    fn leave_behind(&mut self);
+}
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    step: Step,
+    /// A copy out of the GPU's memory.
+    out: bool,
+    /// Of a word: memory for copy engines.
+    scratch: *mut u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Copies,
+    /// Until the engines have passed these marks.
+    Draining([u64; LANES as usize]),
+    Called,
+    /// Called, and the engines go on.
+    Late,
+    Kernel,
+    Leaving,
+}
+
+/// Marks of a queue.
+#[derive(Default)]
+struct Marks {
+    made: u64,
+    passed: u64,
+    /// The engines' marks, and ours.
+    of_engine: VecDeque<(u64, u64)>,
+}
+
+/// See the module.
+pub struct ByKernel<C: Copies, L: Launch> {
+    engine: C,
+    kernel: L,
+    rings: Rings,
+    state: State,
+    /// What neither the engines nor the kernel may have yet.
+    waiting: [VecDeque<Asked>; LANES as usize],
+    marks: [Marks; LANES as usize],
+    /// The last kernel's.
+    number: u64,
+    /// When something was asked for last.
+    asked: Instant,
+    /// When the kernel was called, or has taken over.
+    began: Instant,
+    /// Kernels that have taken over.
+    kernels: u64,
+    /// Why no kernel is called any more.
+    refused: Option<String>,
+}
+
+impl<C: Copies, L: Launch> ByKernel<C, L> {
+    /// Over these engines.
+    pub fn new(engine: C, kernel: L) -> ByKernel<C, L> {
+        // SAFETY: the kernel's memory goes with it, or stays.
+        let rings = unsafe { Rings::at(kernel.lanes()) };
+        let now = Instant::now();
+        ByKernel {
+            engine,
+            kernel,
+            rings,
+            state: State::Copies,
+            waiting: Default::default(),
+            marks: Default::default(),
+            number: 0,
+            asked: now.checked_sub(IDLE).unwrap_or(now),
+            began: now,
+            kernels: 0,
+            refused: None,
+        }
+    }
+
+    /// # Safety
+    /// That of the call of [`Copies`] which asks.
+    unsafe fn ask(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
+        if !asked.step.fits() {
+            return Err(format!("an address has more than 48 bits: {:x?}", asked.step));
+        }
+        let now = Instant::now();
+        let is_near = now.duration_since(self.asked) < IDLE;
+        self.asked = now;
+        match self.state {
+            // SAFETY: the caller's contract.
+            State::Copies | State::Late => unsafe { self.by_engine(queue, asked)? },
+            State::Kernel if self.waiting[queue as usize].is_empty() && self.rings.has_room(queue) => {
+                self.rings.write(queue, asked.step);
+                // What stands behind a mark is shown with it, or at the next turn.
+                if matches!(asked.step, Step::Mark(_)) {
+                    self.rings.show(queue);
+                }
+            }
+            _ => self.waiting[queue as usize].push_back(asked),
+        }
+        if is_near && matches!(self.state, State::Copies) && self.refused.is_none() {
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Gives the engines nothing more, and waits for what they have.
+    fn drain(&mut self) -> Result<(), String> {
+        let mut ends = [0; LANES as usize];
+        for queue in QUEUES {
+            ends[queue as usize] = self.engine.mark(queue)?;
+            let marks = &mut self.marks[queue as usize];
+            marks.of_engine.push_back((ends[queue as usize], marks.made));
+        }
+        self.state = State::Draining(ends);
+        Ok(())
+    }
+
+    /// Launches the kernel, to read from these entries on.
+    fn call(&mut self, first: [u64; LANES as usize]) {
+        self.number += 1;
+        let timeout_ns = ALONE.as_nanos() as u64;
+        let args = MoverArgs { lanes: self.kernel.lanes(), first, number: self.number, timeout_ns };
+        // SAFETY: what `ask` was called with, which holds until a mark behind it is passed.
+        match unsafe { self.kernel.launch(args) } {
+            Ok(()) => {
+                self.state = State::Called;
+                self.began = Instant::now();
+            }
+            Err(why) => self.refused = Some(why),
+        }
+    }
+
+    /// Gives the engines what has waited.
+    fn back_to(&mut self, state: State) -> Result<(), String> {
+        self.state = state;
+        for queue in QUEUES {
+            while let Some(asked) = self.waiting[queue as usize].pop_front() {
+                // SAFETY: what `ask` was called with.
+                unsafe { self.by_engine(queue, asked)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`ask`](Self::ask).
+    unsafe fn by_engine(&mut self, queue: Queue, asked: Asked) -> Result<(), String> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match asked.step {
+                Step::Copy { to, from, bytes } if asked.out => {
+                    self.engine.take_out(to, from, bytes as usize, queue == Queue::In)
+                }
+                Step::Copy { to, from, bytes } => self.engine.put_in(to, from, bytes as usize),
+                Step::Word { to, value } => self.engine.put_word(to, asked.scratch, value),
+                Step::Mark(ours) => {
+                    let mark = self.engine.mark(queue)?;
+                    self.marks[queue as usize].of_engine.push_back((mark, ours));
+                    Ok(())
+                }
+                Step::End => Ok(()),
+            }
+        }
+    }
+
+    /// Gives the kernel what has waited.
+    fn give(&mut self) {
+        for queue in QUEUES {
+            while self.rings.has_room(queue)
+                && let Some(asked) = self.waiting[queue as usize].pop_front()
+            {
+                self.rings.write(queue, asked.step);
+            }
+            self.rings.show(queue);
+        }
+    }
+
+    fn take_over(&mut self) {
+        self.state = State::Kernel;
+        self.began = Instant::now();
+        self.kernels += 1;
+        self.give();
+    }
+
+    /// Sends it away, behind all that it has been given.
+    fn send_away(&mut self) {
+        let gone = self.rings.gone(self.number);
+        for queue in QUEUES {
+            if !gone[queue as usize] {
+                self.rings.write(queue, Step::End);
+            }
+            self.rings.show(queue);
+        }
+        self.state = State::Leaving;
+    }
+
+    fn go_on(&mut self) -> Result<(), String> {
+        match self.state {
+            State::Copies => {}
+            State::Draining(ends) => {
+                let mut through = true;
+                for queue in QUEUES {
+                    through &= self.engine.passed(queue)? >= ends[queue as usize];
+                }
+                if through && self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize] {
+                    self.take_over();
+                } else if through {
+                    self.call(self.rings.written);
+                    if self.refused.is_some() {
+                        self.back_to(State::Copies)?;
+                    }
+                }
+            }
+            State::Called => {
+                if self.rings.is_here(self.number) {
+                    self.take_over();
+                } else if self.began.elapsed() > BEGINS {
+                    self.back_to(State::Late)?;
+                }
+            }
+            State::Late => {
+                if self.rings.is_here(self.number) {
+                    self.drain()?;
+                }
+            }
+            State::Kernel => {
+                self.give();
+                let now = Instant::now();
+                let is_idle = self.waiting.iter().all(VecDeque::is_empty) && now.duration_since(self.asked) > IDLE;
+                // One that has gone by itself: this thread did not run for long.
+                let has_gone = self.rings.gone(self.number).contains(&true);
+                let has_room = QUEUES.iter().all(|queue| self.rings.has_room(*queue));
+                if has_gone || (has_room && (is_idle || now.duration_since(self.began) > RESIDENT)) {
+                    self.send_away();
+                }
+            }
+            State::Leaving => {
+                if self.rings.gone(self.number) != [true; LANES as usize] {
+                    return Ok(());
+                }
+                if self.rings.unread() != self.rings.written {
+                    // It has gone by itself while this thread wrote more. The next kernel reads on from there.
+                    self.call(self.rings.unread());
+                    match &self.refused {
+                        Some(why) => return Err(format!("copies are left that no kernel takes: {why}")),
+                        None => self.take_over(),
+                    }
+                    return Ok(());
+                }
+                self.back_to(State::Copies)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
+    fn bind(&mut self) -> Result<(), String> {
+        self.engine.bind()
+    }
+
+    unsafe fn pin(&mut self, address: u64, bytes: usize) -> Result<(), String> {
+        // SAFETY: the caller's contract.
+        unsafe { self.engine.pin(address, bytes) }
+    }
+
+    fn unpin(&mut self, address: u64) {
+        self.engine.unpin(address);
+    }
+
+    unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String> {
+        let step = Step::Copy { to: device, from: host, bytes: length(bytes)? };
+        // SAFETY: the caller's contract.
+        unsafe { self.ask(Queue::In, Asked { step, out: false, scratch: std::ptr::null_mut() }) }
+    }
+
+    unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
+        // SAFETY: the caller's contract.
+        unsafe { self.ask(Queue::In, Asked { step: Step::Word { to: device, value }, out: false, scratch }) }
+    }
+
+    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
+        let step = Step::Copy { to: host, from: device, bytes: length(bytes)? };
+        let queue = if behind_puts { Queue::In } else { Queue::Out };
+        // SAFETY: the caller's contract.
+        unsafe { self.ask(queue, Asked { step, out: true, scratch: std::ptr::null_mut() }) }
+    }
+
+    fn mark(&mut self, queue: Queue) -> Result<u64, String> {
+        let marks = &mut self.marks[queue as usize];
+        marks.made += 1;
+        let made = marks.made;
+        // SAFETY: a mark names no memory.
+        unsafe { self.ask(queue, Asked { step: Step::Mark(made), out: false, scratch: std::ptr::null_mut() })? };
+        Ok(made)
+    }
+
+    fn passed(&mut self, queue: Queue) -> Result<u64, String> {
+        if !self.marks[queue as usize].of_engine.is_empty() {
+            let passed = self.engine.passed(queue)?;
+            let marks = &mut self.marks[queue as usize];
+            while let Some((_, ours)) = marks.of_engine.front().filter(|(mark, _)| *mark <= passed) {
+                marks.passed = *ours;
+                marks.of_engine.pop_front();
+            }
+        }
+        let marks = &mut self.marks[queue as usize];
+        marks.passed = marks.passed.max(self.rings.passed(queue));
+        Ok(marks.passed)
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        self.engine.turn()?;
+        self.go_on()
+    }
+
+    /// Sends the kernel away first. One that does not go (that has not begun yet: the GPU is full) finds in its rings that it shall.
+    fn settle(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while !matches!(self.state, State::Copies) && Instant::now() < until {
+            let is_there = self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize];
+            match self.state {
+                State::Draining(_) if !is_there => drop(self.back_to(State::Copies)),
+                State::Called | State::Late | State::Draining(_) => self.send_away(),
+                State::Kernel if self.waiting.iter().all(VecDeque::is_empty) => self.send_away(),
+                _ => {}
+            }
+            if self.go_on().is_err() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.engine.settle();
+    }
+
+    fn name(&self) -> String {
+        let engine = self.engine.name();
+        match &self.refused {
+            Some(why) => format!("{engine}; no kernel copies: {why}"),
+            None => format!("{engine}; by a kernel where copies follow each other ({} times begun)", self.kernels),
+        }
+    }
+
+    fn state(&self) -> Option<String> {
+        let made = QUEUES.map(|queue| (self.marks[queue as usize].made, self.marks[queue as usize].of_engine.front()));
+        let passed = QUEUES.map(|queue| self.rings.passed(queue));
+        Some(format!(
+            "the kernel that copies: {:?}, number {}, here {}, gone {:?}; marks made (and the engine's next) {made:?}, passed {passed:?}; entries \
+             written {:?}, read {:?}, waiting {:?}",
+            self.state,
+            self.number,
+            self.rings.is_here(self.number),
+            self.rings.gone(self.number),
+            self.rings.written,
+            self.rings.unread(),
+            QUEUES.map(|queue| self.waiting[queue as usize].len()),
+        ))
+    }
+}
+
+impl<C: Copies, L: Launch> Drop for ByKernel<C, L> {
+    fn drop(&mut self) {
+        if self.bind().is_err() {
+            self.kernel.leave_behind();
+            return;
+        }
+        self.settle();
+        if !matches!(self.state, State::Copies) {
+            self.kernel.leave_behind();
+        }
+    }
+}
+
+/// Bytes of a copy, as an entry has them.
+fn length(bytes: usize) -> Result<u32, String> {
+    u32::try_from(bytes).map_err(|_| format!("{bytes} B in one copy: at most 4 GiB"))
+}

@@ -1,0 +1,207 @@
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use super::*;
+use crate::testing::{LateCopies, OnCpu};
+use ::kernels::mover::ENTRIES;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: usize = 512;
+
+/// Memory of a pretended GPU, and pinned memory.
+struct Memory {
+    device: Vec<u64>,
+    host: Vec<u64>,
+    scratch: Vec<u64>,
+}
+
+impl Memory {
+    fn new() -> Memory {
+        Memory { device: vec![0; WORDS], host: vec![0; WORDS], scratch: vec![0; 4 * ENTRIES as usize] }
+    }
+
+    fn device(&self, byte: usize) -> u64 {
+        self.device.as_ptr() as u64 + byte as u64
+    }
+
+    fn host(&self, byte: usize) -> u64 {
+        self.host.as_ptr() as u64 + byte as u64
+    }
+
+    /// For one word.
+    fn scratch(&self, number: u64) -> *mut u64 {
+        self.scratch.as_ptr().cast_mut().wrapping_add(number as usize % self.scratch.len())
+    }
+}
+
+fn until(copies: &mut impl Copies, what: &str, is: impl Fn(&mut dyn Copies) -> bool) {
+    let late = Instant::now() + Duration::from_secs(20);
+    while !is(copies) {
+        assert!(Instant::now() < late, "{what} has not come");
+        copies.turn().unwrap();
+    }
+}
+
+/// Asks for something until the kernel has taken over.
+fn called<L: Launch>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
+    let late = Instant::now() + Duration::from_secs(20);
+    while copies.kernels == 0 {
+        assert!(Instant::now() < late, "no kernel has taken over");
+        // SAFETY: both have so many bytes.
+        unsafe { copies.put_in(memory.device(0), memory.host(0), 8) }.unwrap();
+        copies.mark(Queue::In).unwrap();
+        copies.passed(Queue::In).unwrap();
+        copies.turn().unwrap();
+    }
+}
+
+/// Copies in and out and words, in their order, by engines, by the kernel and by the one again, whatever the moment it comes and goes.
+#[test]
+fn copies_are_in_order_whoever_makes_them() {
+    let mut memory = Memory::new();
+    memory.host.iter_mut().enumerate().for_each(|(index, word)| *word = index as u64);
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new().unwrap());
+    called(&mut copies, &memory);
+    for round in 1..2000u64 {
+        // A value, over it another one from the host's memory, and behind both a word that says so; out again in the same queue.
+        // SAFETY: all are inside the memory above, which lives until all has been passed.
+        unsafe {
+            copies.put_word(memory.device(800), memory.scratch(2 * round), !0).unwrap();
+            copies.put_in(memory.device(800), memory.host(8 * (round as usize % 90)), 8).unwrap();
+            copies.put_in(memory.device(1601), memory.host(1), 777).unwrap();
+            copies.put_word(memory.device(0), memory.scratch(2 * round + 1), round << 40 | round).unwrap();
+            copies.take_out(memory.host(3200), memory.device(800), 8, true).unwrap();
+        }
+        let mark = copies.mark(Queue::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+        // SAFETY: as above: nobody writes what is read.
+        unsafe {
+            let read = |address: u64| (address as *const u64).read_volatile();
+            assert_eq!(read(memory.device(800)), round % 90);
+            assert_eq!(read(memory.device(0)), round << 40 | round);
+            assert_eq!(read(memory.host(3200)), round % 90);
+            let bytes = |address: u64| std::slice::from_raw_parts(address as *const u8, 777);
+            assert_eq!(bytes(memory.device(1601)), bytes(memory.host(1)));
+            copies.take_out(memory.host(3208), memory.device(0), 8, false).unwrap();
+        }
+        let mark = copies.mark(Queue::Out).unwrap();
+        until(&mut copies, "a mark of the other queue", |copies| copies.passed(Queue::Out).unwrap() >= mark);
+        // SAFETY: as above.
+        assert_eq!(unsafe { (memory.host(3208) as *const u64).read_volatile() }, round << 40 | round);
+        if round.is_multiple_of(200) {
+            // It goes, and comes again.
+            copies.settle();
+            assert!(matches!(copies.state, State::Copies), "settled");
+            copies.kernels = 0;
+            called(&mut copies, &memory);
+        }
+    }
+}
+
+/// More than the rings have room for, at once.
+#[test]
+fn what_the_rings_have_no_room_for_waits() {
+    let memory = Memory::new();
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new().unwrap());
+    called(&mut copies, &memory);
+    let count = 3 * ENTRIES;
+    let mut mark = 0;
+    for number in 1..=count {
+        // SAFETY: inside the memory, which lives until all has been passed.
+        unsafe { copies.put_word(memory.device(8 * (number as usize % 500)), memory.scratch(number), number) }.unwrap();
+        mark = copies.mark(Queue::In).unwrap();
+    }
+    until(&mut copies, "the last mark", |copies| copies.passed(Queue::In).unwrap() == mark);
+    for number in count - 499..=count {
+        let at = memory.device(8 * (number as usize % 500)) as *const u64;
+        // SAFETY: nobody writes any more.
+        assert_eq!(unsafe { at.read_volatile() }, number);
+    }
+}
+
+/// A kernel that is launched and does not begin: as where others fill the GPU.
+struct Never {
+    of: OnCpu,
+    launches: u64,
+    left_behind: &'static AtomicU64,
+}
+
+impl Launch for Never {
+    fn lanes(&self) -> *const Lane {
+        self.of.lanes()
+    }
+
+    unsafe fn launch(&mut self, _: MoverArgs) -> Result<(), String> {
+        self.launches += 1;
+        Ok(())
+    }
+
+    fn leave_behind(&mut self) {
+        self.left_behind.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_begin_holds_nothing_up_and_keeps_its_rings() {
+    static LEFT: AtomicU64 = AtomicU64::new(0);
+    let memory = Memory::new();
+    let kernel = Never { of: OnCpu::new().unwrap(), launches: 0, left_behind: &LEFT };
+    let mut copies = ByKernel::new(LateCopies::default(), kernel);
+    for _ in 0..100 {
+        // SAFETY: both have so many bytes.
+        unsafe { copies.put_in(memory.device(0), memory.host(0), 64) }.unwrap();
+        let mark = copies.mark(Queue::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+    }
+    assert!(copies.kernel.launches == 1 && matches!(copies.state, State::Late));
+    drop(copies);
+    assert_eq!(LEFT.load(Ordering::Relaxed), 1);
+}
+
+/// Goes by itself at once, whatever it has been given.
+struct Hasty(OnCpu);
+
+impl Launch for Hasty {
+    fn lanes(&self) -> *const Lane {
+        self.0.lanes()
+    }
+
+    unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String> {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.launch(MoverArgs { timeout_ns: 1, ..args }) }
+    }
+
+    fn leave_behind(&mut self) {
+        self.0.leave_behind();
+    }
+}
+
+/// This thread was held up for longer than the kernel waits: what stands in the rings is the next one's.
+#[test]
+fn nothing_is_lost_when_the_kernel_goes_by_itself() {
+    let memory = Memory::new();
+    let mut copies = ByKernel::new(LateCopies::default(), Hasty(OnCpu::new().unwrap()));
+    called(&mut copies, &memory);
+    for number in 1..2000u64 {
+        // SAFETY: inside the memory, which lives until all has been passed.
+        unsafe { copies.put_word(memory.device(8), memory.scratch(number), number) }.unwrap();
+        let mark = copies.mark(Queue::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+        // SAFETY: nobody writes.
+        assert_eq!(unsafe { (memory.device(8) as *const u64).read_volatile() }, number);
+    }
+    assert!(copies.number > 1, "{}", copies.name());
+}
+
+/// Who waits for the whole GPU must not wait for the kernel.
+#[test]
+fn the_kernel_goes_when_nothing_is_asked() {
+    let memory = Memory::new();
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new().unwrap());
+    called(&mut copies, &memory);
+    let late = Instant::now() + Duration::from_secs(20);
+    while !matches!(copies.state, State::Copies) {
+        assert!(Instant::now() < late, "it has not gone");
+        copies.turn().unwrap();
+    }
+    assert_eq!(copies.rings.gone(copies.number), [true; 2]);
+}
