@@ -67,9 +67,21 @@ mine=(--cases put-signal-ping-pong,put-signal-bandwidth,all-to-all --grid 1 -b 8
 for turn in 1 2; do
     nccl 40 "pair.$turn" --np 2
     own 40 "own.$turn" --np 2 -p shared "${mine[@]}"
+    own 40 "own.4M.$turn" --np 2 -p shared --cases put-signal-ping-pong,put-signal-bandwidth --grid 1 -b 4M -e 4M -n 50 -r 3
 done
 # NCCL's kernels at a card's queues, beside the same.
 for turn in 1 2; do nccl 40 "queues.$turn" --np 2 --type queues; done
+# The copy engines alone, without the kernel that copies, in turns with it.
+for turn in 1 2 3; do
+    for kind in proxy queues; do
+        for copies in engine kernel; do GINLAB_NCCL_COPIES=$copies nccl 40 "copies.$copies.$kind.$turn" --np 2 --type "$kind"; done
+    done
+done
+for copies in engine kernel; do
+    for kind in proxy queues; do
+        GINLAB_NCCL_COPIES=$copies GIN_ITERATIONS=40 nccl 50 "copies.$copies.$kind.8" --np 8 --type "$kind"
+    done
+done
 nccl 40 queues.model --np 2 --type queues -p model:p5 --rails 4 --strategy split
 nccl 40 queues.tcp --np 2 --type queues -p tcp
 nccl 50 queues.soft --np 2 --type queues -p soft-efa:p5 --rails 4

@@ -66,6 +66,45 @@ struct Out {
 
 constexpr auto ACQUIRE = cuda::memory_order_acquire;
 
+// Waits with a deadline in the GPU's cycles. Before 2.32 NCCL has none: signals and counters are looked at here, and a flush, which comes behind
+// them, has no bound but that of whoever runs the program.
+template <typename Coop>
+__device__ ncclResult_t wait_signal(ncclGin const& gin, Coop coop, ncclGinSignal_t signal, uint64_t least, uint64_t deadline) {
+#if NCCL_VERSION_CODE >= 23200
+  return gin.waitSignal(coop, signal, least, 64, ACQUIRE, deadline);
+#else
+  const long long begun = clock64();
+  ncclResult_t result = ncclSuccess;
+  while (gin.readSignal(signal, 64, ACQUIRE) < least && result == ncclSuccess)
+    if ((uint64_t)(clock64() - begun) > deadline) result = ncclInternalError;
+  coop.sync();
+  return result;
+#endif
+}
+template <typename Coop>
+__device__ ncclResult_t wait_counter(ncclGin const& gin, Coop coop, ncclGinCounter_t counter, uint64_t least, uint64_t deadline) {
+#if NCCL_VERSION_CODE >= 23200
+  return gin.waitCounter(coop, counter, least, 56, ACQUIRE, deadline);
+#else
+  const long long begun = clock64();
+  ncclResult_t result = ncclSuccess;
+  while (gin.readCounter(counter, 56, ACQUIRE) < least && result == ncclSuccess)
+    if ((uint64_t)(clock64() - begun) > deadline) result = ncclInternalError;
+  coop.sync();
+  return result;
+#endif
+}
+template <typename Coop>
+__device__ ncclResult_t flush(ncclGin const& gin, Coop coop, uint64_t deadline) {
+#if NCCL_VERSION_CODE >= 23200
+  return gin.flush(coop, ACQUIRE, ncclGin_None{}, deadline);
+#else
+  (void)deadline;
+  gin.flush(coop, ACQUIRE);
+  return ncclSuccess;
+#endif
+}
+
 __device__ void meet(ncclDevComm const& comm, ncclGin const& gin, Out* out, uint64_t deadline) {
   ncclGinBarrierSession<ncclCoopCta> barrier{ncclCoopCta(), gin, ncclTeamTagWorld(), 0};
   TRY(barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel, ncclGinFenceLevel::None, deadline));
@@ -91,9 +130,9 @@ __global__ void put(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint32
     const uint64_t begun = now();
     for (int i = 1; i <= times && out->result == 0; i++) {
       gin.put(ncclTeamWorld(comm), peer, to, 0, from, 0, bytes, ncclGin_WeakSignalInc{0});
-      TRY(gin.waitSignal(ncclCoopThread(), 0, base + i, 64, ACQUIRE, deadline));
+      TRY(wait_signal(gin, ncclCoopThread(), 0, base + i, deadline));
     }
-    TRY(gin.flush(ncclCoopThread(), ACQUIRE, ncclGin_None{}, deadline));
+    TRY(flush(gin, ncclCoopThread(), deadline));
     out->ns = now() - begun;
   }
   __syncthreads();
@@ -114,8 +153,8 @@ __global__ void lanes(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint
   gin.put(ncclTeamWorld(comm), peer, to, lane * 4096, from, lane * 4096, 4096, ncclGin_WeakSignalInc{1}, ncclGin_WeakCounterInc{0});
   __syncwarp();
   if (lane == 0) {
-    TRY(gin.waitSignal(ncclCoopThread(), 1, base + 32, 64, ACQUIRE, deadline));
-    TRY(gin.waitCounter(ncclCoopThread(), 0, counted + 32, 56, ACQUIRE, deadline));
+    TRY(wait_signal(gin, ncclCoopThread(), 1, base + 32, deadline));
+    TRY(wait_counter(gin, ncclCoopThread(), 0, counted + 32, deadline));
     out->ns = now() - begun;
   }
   __syncwarp();
@@ -134,7 +173,7 @@ __global__ void value(ncclDevComm comm, ncclWindow_t to, uint64_t* got, int time
   for (int i = 1; i <= times && out->result == 0; i++) {
     const uint64_t mine = (uint64_t)i << 20 | (uint64_t)me << 8 | 0xa5, theirs = (uint64_t)i << 20 | (uint64_t)peer << 8 | 0xa5;
     if (me % 2 == 0) gin.putValue(ncclTeamWorld(comm), peer, to, 0, mine, ncclGin_WeakSignalInc{2});
-    TRY(gin.waitSignal(ncclCoopThread(), 2, base + i, 64, ACQUIRE, deadline));
+    TRY(wait_signal(gin, ncclCoopThread(), 2, base + i, deadline));
     if (*(volatile uint64_t*)got != theirs) out->wrong++;
     if (me % 2 == 1) gin.putValue(ncclTeamWorld(comm), peer, to, 0, mine, ncclGin_WeakSignalInc{2});
   }
@@ -155,9 +194,9 @@ __global__ void window(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uin
       // The same bytes wherever they go: two puts of one place may be under way at once, and are alike.
       for (int i = 0; i < times; i++)
         gin.put(ncclTeamWorld(comm), peer, to, 0, from, 0, bytes, ncclGin_WeakSignalAdd{3, 3});
-      TRY(gin.flush(ncclCoopThread(), ACQUIRE, ncclGin_None{}, deadline));
+      TRY(flush(gin, ncclCoopThread(), deadline));
     } else {
-      TRY(gin.waitSignal(ncclCoopThread(), 3, base + 3 * (uint64_t)times, 64, ACQUIRE, deadline));
+      TRY(wait_signal(gin, ncclCoopThread(), 3, base + 3 * (uint64_t)times, deadline));
     }
     out->ns = now() - begun;
   }
@@ -173,7 +212,7 @@ __global__ void get(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, uint32
   if (threadIdx.x == 0) {
     const uint64_t begun = now();
     gin.get(ncclTeamWorld(comm), peer, from, 0, to, 0, bytes);
-    TRY(gin.flush(ncclCoopThread(), ACQUIRE, ncclGin_None{}, deadline));
+    TRY(flush(gin, ncclCoopThread(), deadline));
     out->ns = now() - begun;
   }
   __syncthreads();
@@ -196,8 +235,8 @@ __global__ void all(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, const 
     if (i == 1) begun = now();
     for (int to_rank = threadIdx.x; to_rank < n; to_rank += blockDim.x)
       gin.put(ncclTeamWorld(comm), to_rank, to, me * bytes, from, to_rank * bytes, bytes, ncclGin_WeakSignalInc{4});
-    TRY(gin.waitSignal(ncclCoopCta(), 4, base + (uint64_t)i * n, 64, ACQUIRE, deadline));
-    TRY(gin.flush(ncclCoopCta(), ACQUIRE, ncclGin_None{}, deadline));
+    TRY(wait_signal(gin, ncclCoopCta(), 4, base + (uint64_t)i * n, deadline));
+    TRY(flush(gin, ncclCoopCta(), deadline));
     __syncthreads();
     if (out->result != 0) break;
   }

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Nothing is with the engines while the kernel is launched: with eight ranks on an H200 copies that were under way then did not end before NCCL's
-//! kernels did (4 runs of 8).
+//! kernels did (6 runs of 10).
 //!
 //! It goes soon when nothing is asked, and always after [`RESIDENT`]: whoever waits for the whole GPU (`cudaDeviceSynchronize`, `cudaFree`) waits
 //! no longer for it than that.
@@ -388,7 +388,7 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         let engine = self.engine.name();
         match &self.refused {
             Some(why) => format!("{engine}; no kernel copies: {why}"),
-            None => format!("{engine}; by a kernel where copies follow each other ({} times begun)", self.kernels),
+            None => format!("{engine}; by a kernel where copies follow each other"),
         }
     }
 
@@ -396,9 +396,10 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         let made = QUEUES.map(|queue| (self.marks[queue as usize].made, self.marks[queue as usize].of_engine.front()));
         let passed = QUEUES.map(|queue| self.rings.passed(queue));
         Some(format!(
-            "the kernel that copies: {:?}, number {}, here {}, gone {:?}; marks made (and the engine's next) {made:?}, passed {passed:?}; entries \
+            "the kernel that copies: {:?}, {} times so far, number {}, here {}, gone {:?}; marks made (and the engine's next) {made:?}, passed {passed:?}; entries \
              written {:?}, read {:?}, waiting {:?}",
             self.state,
+            self.kernels,
             self.number,
             self.rings.is_here(self.number),
             self.rings.gone(self.number),
