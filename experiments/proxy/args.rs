@@ -74,7 +74,7 @@ pub struct Args {
     )]
     pub cases: Vec<Way>,
     /// How the kernel waits: quiet (after every put), nbi (once at the end), quiet-every=K; nbi-batch=K: once at the end, and K puts of
-    /// a block go out together, behind one fence
+    /// a block go out together, behind one fence (direct: one doorbell)
     #[arg(short = 'm', long, default_value = "quiet,nbi", value_name = "LIST", value_parser = list::<Mode>)]
     pub mode: List<Mode>,
     /// Blocks of the grid, a list that is swept
@@ -258,6 +258,9 @@ impl Args {
             let text =
                 "has no queues for a kernel: efa-verbs (EFA's cards) and efa-verbs/soft:p5 (cards in software) have";
             return Err(usage("--cases", format!("direct: provider {fabric} {text}")));
+        }
+        if self.scope == Scope::Thread && self.mode.iter().any(|mode| matches!(mode, Mode::Batch(_))) {
+            return Err(usage("--mode", "nbi-batch=K: puts of a block are batched; leave --scope at block"));
         }
         if self.trace.is_some() && !self.measures(Way::Put) {
             return Err(usage("--trace", "the life of a put by ring and proxy: with put among the --cases"));

@@ -104,8 +104,9 @@ pub fn measure(
     for (index, found) in &lives {
         rows.get(*index).into_iter().for_each(|(row, _)| traces.add(row, found));
     }
-    let without = args.mode.iter().filter_map(|&mode| Some((mode, without_queues(rank, mode)?)));
-    rows.extend(without.map(|(mode, why)| skipped_row(args, tuple, rank, ranks, Case::Direct(mode), why)));
+    if let Some(why) = without_queues(rank) {
+        rows.extend(args.mode.iter().map(|&mode| skipped_row(args, tuple, rank, ranks, Case::Direct(mode), why)));
+    }
     Ok(rows)
 }
 
@@ -128,20 +129,13 @@ fn cases(shape: &Shape<'_>, rank: &Rank) -> Vec<Case> {
     cases.extend(args.measures(Way::CpuWrite).then_some(Case::CpuWrite));
     cases.extend(args.cpu_batch.iter().flat_map(|list| list.iter()).map(|&batch| Case::CpuBatch(batch)));
     cases.extend(modes.clone().filter(|_| args.measures(Way::Put)).map(Case::Put));
-    let direct = |mode: &Mode| args.measures(Way::Direct) && without_queues(rank, *mode).is_none();
-    cases.extend(modes.filter(direct).map(Case::Direct));
+    cases.extend(modes.filter(|_| args.measures(Way::Direct) && without_queues(rank).is_none()).map(Case::Direct));
     cases
 }
 
-/// Why a mode is not measured by the cards' queues, where they are asked for.
-fn without_queues(rank: &Rank, mode: Mode) -> Option<&str> {
-    match rank.queues.as_ref()? {
-        Err(why) => Some(why),
-        Ok(_) if matches!(mode, Mode::Batch(_)) => {
-            Some("batches go to a ring; lanes of a warp ring a card once: --scope thread")
-        }
-        Ok(_) => None,
-    }
+/// Why nothing is measured by the cards' queues, where they are asked for.
+fn without_queues(rank: &Rank) -> Option<&str> {
+    rank.queues.as_ref()?.as_ref().err().map(String::as_str)
 }
 
 fn counters(rank: &Rank) -> Result<(u64, Vec<u64>), Failure> {

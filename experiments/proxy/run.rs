@@ -12,7 +12,7 @@ use ginlab::cuda::{Kernel, Launch};
 use ginlab::measure::ping_pong::{Flag, round_trip};
 use ginlab::proxy::{ProxyError, Writes};
 use ginlab::signals;
-use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_KERNEL};
+use kernels::put_batch::{BatchedPutArgs, PUT_BATCHED_BY_CARD_KERNEL, PUT_BATCHED_KERNEL};
 use kernels::put_kernel::{BlockResult, PUT_BY_CARD_KERNEL, PUT_KERNEL, PutArgs, SCOPE_BLOCK, SCOPE_THREAD};
 use kernels::ring::Status;
 use serde::{Deserialize, Serialize};
@@ -132,13 +132,10 @@ pub fn run_kernel(
     mode: Mode,
     iterations: u64,
 ) -> Result<Sample, Failure> {
-    let args = put_args(shape, rank, ranks, mode, iterations);
+    let put = put_args(shape, rank, ranks, mode, iterations);
     match mode {
-        Mode::Batch(_) if args.scope != SCOPE_BLOCK => {
-            Err(Failure::Usage("--mode nbi-batch=K: puts of a block are batched; leave --scope at block".into()))
-        }
-        Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_KERNEL, BatchedPutArgs { put: args, batch }),
-        _ => run_grid(shape, rank, ranks, &PUT_KERNEL, args),
+        Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_KERNEL, BatchedPutArgs { put, batch }),
+        _ => run_grid(shape, rank, ranks, &PUT_KERNEL, put),
     }
 }
 
@@ -152,8 +149,11 @@ fn run_direct(
 ) -> Result<Sample, Failure> {
     let Some(Ok(queues)) = &rank.queues else { return Err(Failure::Run("no queues were opened".into())) };
     let (rings, ring_count) = (queues.rings(), queues.count(shape.tuple.rails));
-    let args = PutArgs { rings, ring_count, ..put_args(shape, rank, ranks, mode, iterations) };
-    run_grid(shape, rank, ranks, &PUT_BY_CARD_KERNEL, args)
+    let put = PutArgs { rings, ring_count, ..put_args(shape, rank, ranks, mode, iterations) };
+    match mode {
+        Mode::Batch(batch) => run_grid(shape, rank, ranks, &PUT_BATCHED_BY_CARD_KERNEL, BatchedPutArgs { put, batch }),
+        _ => run_grid(shape, rank, ranks, &PUT_BY_CARD_KERNEL, put),
+    }
 }
 
 /// One launch of a kernel that leaves a [`BlockResult`] of each block.

@@ -63,7 +63,7 @@ pub mod moe;
 pub mod mover;
 #[cfg(feature = "puts")]
 pub mod ping_pong;
-#[cfg(feature = "puts")]
+#[cfg(any(feature = "puts", feature = "direct"))]
 pub mod put_batch;
 #[cfg(any(feature = "puts", feature = "direct"))]
 pub mod put_kernel;

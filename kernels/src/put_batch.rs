@@ -1,5 +1,5 @@
 //! The put kernel with batches: a block writes the payloads of several puts, and lanes of its first warp put them together, behind one
-//! fence.
+//! fence; to a card's own queue, behind one doorbell.
 
 use crate::batch;
 use crate::block::block_maximum;
@@ -9,7 +9,7 @@ use crate::ring::Ring;
 use crate::ring::producer::Behind;
 use cuda_std::{args, kernel, thread};
 
-/// Arguments of [`put_batched_kernel`].
+/// Arguments of the batched kernels.
 #[args]
 pub struct BatchedPutArgs {
     /// As for the put kernel, of whole blocks; `quiet_every` and `ahead` are not looked at.
@@ -22,8 +22,31 @@ pub struct BatchedPutArgs {
 ///
 /// # Safety
 /// As for the put kernel.
+#[cfg(feature = "puts")]
 #[kernel]
 pub unsafe fn put_batched_kernel(args: BatchedPutArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { put_batches(&args) };
+}
+
+/// As [`put_batched_kernel`], in a module that knows cards: where a ring's other end is a card's queue, lanes that put together write adjacent
+/// requests and ring once.
+///
+/// # Safety
+/// As for the put kernel.
+#[cfg(feature = "direct")]
+#[kernel]
+pub unsafe fn put_batched_by_card_kernel(args: BatchedPutArgs) {
+    // SAFETY: contract of the kernel.
+    unsafe { put_batches(&args) };
+}
+
+/// The grid's work, by every thread.
+///
+/// # Safety
+/// As for the put kernel.
+#[inline(always)]
+unsafe fn put_batches(args: &BatchedPutArgs) {
     let put = &args.put;
     let me = thread::thread_idx_x();
     // A pointer and no reference: all threads of the block have it, and only the first one writes.

@@ -39,6 +39,7 @@ fn bad_input_is_one_line_that_names_the_option() {
         ("--mode fast", "none of quiet, nbi, quiet-every=K"),
         ("--mode quiet-every=0", "from 1 on"),
         ("--mode nbi-batch=33", "from 1 to 32"),
+        ("--mode nbi,nbi-batch=4 --scope thread", "--mode: nbi-batch=K: puts of a block are batched"),
         ("--strategy stripe", "round-robin"),
         ("--ring-slots 3", "a power of two from 1"),
         ("--ring-slots 0", "power of two"),

@@ -4,7 +4,6 @@
 //! waits for that.
 
 use crate::command::{Command, Opcode};
-use crate::direct;
 use crate::ring::{Observe, Ring, Status};
 
 /// A put: which bytes of which region go where.
@@ -59,10 +58,8 @@ impl Channel {
     #[inline(always)]
     fn post(&mut self, command: &Command, observe: &mut impl Observe) -> Result<u64, Status> {
         let ticket = if self.ring.is_to_card() {
-            // Whoever rings fences, for the payload too. Nobody observes it: a life of its own has no stages of a ring.
-            let (posted, known) = direct::push(self.ring.device.cast(), command.encode(), self.ring.free_below);
-            self.ring.free_below = known;
-            posted?
+            // Nobody observes it: a life of its own has no stages of a ring.
+            self.ring.post_to_card(command.encode())?
         } else {
             self.ring.push_observed(command, observe)?
         };

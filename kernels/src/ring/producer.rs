@@ -53,13 +53,28 @@ impl Ring {
         self.push_words(Behind::Payload, command.encode(), observe)
     }
 
-    /// As [`push_words`](Ring::push_words), out of line, and on a copy of the ring that comes back with what it knows of free slots.
+    /// Where the other end is a card's queue: posts what a command's words say. Lanes of a warp that come together ring once.
+    ///
+    /// # Errors
+    /// The queue's first failure.
+    #[inline(always)]
+    pub(crate) fn post_to_card(&mut self, words: Words) -> Result<u64, Status> {
+        // Whoever rings fences, for the payload too.
+        let (posted, free_below) = direct::push(self.device.cast(), words, self.free_below);
+        self.free_below = free_below;
+        posted
+    }
+
+    /// As [`push_words`](Ring::push_words), out of line, and on a copy of the ring that comes back with what it knows of free slots; or to a card.
     /// For kernels that push in several places: a ring behind a pointer would live in memory.
     #[inline(always)]
     pub(crate) fn push_apart(&mut self, behind: Behind, words: Words) -> Result<u64, Status> {
         #[inline(never)]
         fn push_copy(mut ring: Ring, words: Words, behind: Behind) -> (Result<u64, Status>, u64) {
             (ring.push_words(behind, words, &mut ()), ring.free_below)
+        }
+        if self.is_to_card() {
+            return self.post_to_card(words);
         }
         // The compiler would hand over the ring itself in place of a copy that nobody changes, and with it the whole context would
         // lie in local memory, where each acquire makes its fields miss.
