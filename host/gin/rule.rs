@@ -17,6 +17,11 @@ pub enum Rule {
     Counter,
 }
 
+/// Why words that carry their round are no rule of signals. Not as a second write behind its put: a card keeps no order of writes, so it may be there
+/// first. Not as a counter: there is no remote add, so of two adds that are under way one is lost, or undone by the other.
+const NO_WORDS: &str = "rule words: a word that carries its round tells of itself alone, not of a put, and nobody can add to it, so it is no signal: \
+                        kernels send one by p_round and wait_value (moe --count word does); signals by path direct: count, kernel, counter";
+
 impl Default for Rule {
     fn default() -> Self {
         Rule::Proxies(signal_order::Rule::Count)
@@ -40,7 +45,24 @@ impl FromStr for Rule {
         match text {
             "kernel" => Ok(Rule::Kernel),
             "counter" => Ok(Rule::Counter),
+            "words" => Err(NO_WORDS.to_owned()),
             _ => text.parse().map(Rule::Proxies).map_err(|error: String| format!("{error}, kernel, counter")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_go_both_ways_and_words_are_refused_by_what_to_use() {
+        for text in ["count", "own", "drain", "sequence", "kernel", "counter"] {
+            assert_eq!(text.parse::<Rule>().map(|rule| rule.to_string()), Ok(text.to_owned()));
+        }
+        let refused = |text: &str| text.parse::<Rule>().expect_err(text);
+        let words = refused("words");
+        assert!(words.contains("p_round and wait_value (moe --count word does)") && !words.contains('\n'), "{words}");
+        assert!(refused("word").ends_with("none of count, own, drain, sequence, kernel, counter"));
     }
 }

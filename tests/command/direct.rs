@@ -110,6 +110,11 @@ fn options_that_no_card_has_are_one_line() {
     for (options, text) in [
         ("-p tcp", "path direct: provider tcp: kernels drive cards of efa-verbs"),
         ("-p efa-verbs/soft:fast --rule drain", "rule count, kernel or counter, and one rail"),
+        (
+            "-p efa-verbs/soft:fast --rule words",
+            "--rule: rule words: a word that carries its round tells of itself alone",
+        ),
+        ("-p efa-verbs/soft:fast --rule words", "by p_round and wait_value (moe --count word does)"),
     ] {
         let line = format!("shmem -d emulated --np 2 --path direct --cases p-latency {options}");
         let done = run(ginlab(&line)).expect(2);
