@@ -50,7 +50,8 @@ impl MemoryPath {
             MemoryPath::Host => "host memory (the emulated device has no other)",
             MemoryPath::Pinned => "pinned host memory, written by the GPU over PCIe, registered with the fabric",
             MemoryPath::Device => {
-                "GPU memory, registered with the card (FI_HMEM), which moves its bytes: the provider may make no CUDA call"
+                "GPU memory, registered with the card, which moves its bytes (libfabric: FI_HMEM, and the provider may make no CUDA call; verbs: \
+                 by dma-buf or peer memory)"
             }
             MemoryPath::Modelled => {
                 "GPU memory; the modelled cards read it themselves (GPUDirect RDMA), and its bytes are copied through the host \

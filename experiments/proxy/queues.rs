@@ -1,13 +1,13 @@
 //! Case `direct`: the same kernel, whose puts become requests in the cards' own queues, without ring and proxy.
 
 use super::args::Args;
+use super::layout::memory_of;
 use super::machine::MemoryPath;
 use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::direct::{ChannelError, ChannelOptions, Channels};
 use ginlab::fabric::Chosen;
-use ginlab::fabric::Memory;
 use ginlab::proxy::device_timeout;
 use kernels::ring::{Ring, Status};
 
@@ -33,16 +33,17 @@ impl Queues {
         (device, chosen): (&Device, &Chosen),
         (payload, path): (&Buffer, MemoryPath),
     ) -> Result<Result<Queues, String>, Failure> {
-        let in_host = matches!(path, MemoryPath::Host | MemoryPath::Pinned);
-        if ranks.all_gather_values(&in_host, "payloads that cards' queues reach")?.contains(&false) {
-            return Ok(Err("the payload is in GPU memory, which efa-verbs does not register: --mem pinned".into()));
+        // A staged payload is copied by a proxy, and none has a part in this case.
+        let is_reached = !path.is_staged();
+        if ranks.all_gather_values(&is_reached, "payloads that cards' queues reach")?.contains(&false) {
+            return Ok(Err("the payload is in GPU memory that the card does not register, for the reason in the header: --mem pinned".into()));
         }
         let abort = device.allocate(Place::Host, 8)?;
         let cards: Vec<&str> = chosen.domains().iter().take(args.most_rails()).map(|card| card.name.as_str()).collect();
         let options = ChannelOptions {
             device,
             cards: &cards,
-            memory: Memory { address: payload.address(), bytes: payload.bytes(), cuda_device: None },
+            memory: memory_of(payload, device, path == MemoryPath::Device),
             heap_bytes: payload.bytes() as u64,
             depth: DEPTH,
             arrivals: ARRIVALS,

@@ -1,6 +1,6 @@
 //! Memory of a device: where it is, copies in and out, and when it is freed.
 
-use super::{Device, DeviceError, Place, Plain, emulated};
+use super::{Device, DeviceError, DmaBuf, Place, Plain, dma_buf, emulated};
 use ginlab_base::memory_file::MemoryFile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,13 +58,13 @@ impl Buffer {
         if self.place == Place::Device { self.device.cuda_ordinal() } else { None }
     }
 
-    /// Exports memory of a CUDA device as a dma-buf, by which a card can register it. Address and length are multiples of a page.
+    /// Exports memory of a CUDA device as a dma-buf, by which a card can register it.
     ///
     /// # Errors
     /// It is no such memory, or the driver exports none.
-    pub fn dma_buf(&self) -> Result<std::os::fd::OwnedFd, DeviceError> {
+    pub fn dma_buf(&self) -> Result<DmaBuf, DeviceError> {
         match &self.device {
-            Device::Gpu(gpu) if self.place == Place::Device => gpu.dma_buf(self.address, self.bytes),
+            Device::Gpu(gpu) if self.place == Place::Device => dma_buf::export(&gpu.context, self.address, self.bytes),
             _ => Err(DeviceError::Refused("only memory of a CUDA device is exported as a dma-buf".into())),
         }
     }

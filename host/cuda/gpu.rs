@@ -8,7 +8,6 @@ use super::{DeviceError, Kernel, Place, Plain};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUevent_flags};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use std::ffi::c_void;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -251,25 +250,6 @@ impl Gpu {
         // SAFETY: this attribute is an unsigned int, read during the call.
         let status = unsafe { sys::cuPointerSetAttribute((&raw const yes).cast(), attribute, address) };
         status.result().map_err(failed("cuPointerSetAttribute SYNC_MEMOPS"))
-    }
-
-    /// Exports memory of this device as a dma-buf, by which a card can register it.
-    pub(super) fn dma_buf(&self, address: u64, bytes: usize) -> Result<OwnedFd, DeviceError> {
-        self.bind()?;
-        // An older driver does not even have the call.
-        let offered = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
-        if offered.map_err(failed("cuDeviceGetAttribute DMA_BUF_SUPPORTED"))? != 1 {
-            return Err(DeviceError::Refused(
-                "the NVIDIA driver exports no dma-buf (it takes the open kernel modules)".into(),
-            ));
-        }
-        let mut file: std::ffi::c_int = -1;
-        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        // SAFETY: for this type the place is an int, and the memory is there.
-        let status = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut file).cast(), address, bytes, kind, 0) };
-        status.result().map_err(failed(format!("cuMemGetHandleForAddressRange of {bytes} bytes")))?;
-        // SAFETY: a new descriptor, and nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
     pub(super) fn copy_in<T: Copy>(&self, address: u64, values: &[T]) -> Result<(), DeviceError> {

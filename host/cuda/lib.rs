@@ -8,6 +8,7 @@
 mod buffer;
 mod card_writes;
 mod copies;
+mod dma_buf;
 mod driver;
 mod emulated;
 mod emulated_stream;
@@ -25,6 +26,7 @@ mod wait;
 pub use buffer::{Buffer, keep_buffers};
 pub use card_writes::{CardWrites, Flush};
 pub use copies::{Copies, CopyQueue};
+pub use dma_buf::{DmaBuf, dma_buf};
 pub use driver::driver_version;
 pub use features::{VisibleGpu, visible_gpus};
 pub use gdr::gdrcopy_version;

@@ -4,10 +4,10 @@
 //! or the card registers the address, which the kernel resolves by a peer-memory module (efa_nv_peermem). Where neither works there is no
 //! GPUDirect on this card, whatever a provider claims.
 
-use ginlab_cuda::Buffer;
+use ginlab_cuda::{Buffer, DmaBuf};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 /// `IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ`: what EFA's provider tries with.
 const ACCESS: c_int = 1 | 4;
@@ -111,9 +111,10 @@ pub fn register(card: &str, memory: &Buffer) -> Result<&'static str, String> {
         if domain.is_null() {
             return Err(format!("a protection domain of {card}: {}", std::io::Error::last_os_error()));
         }
-        let by_dma_buf = |file: &OwnedFd| {
-            // SAFETY: the domain is there, and the file is a dma-buf of this length.
-            let made = unsafe { (verbs.reg_dmabuf_mr)(domain, 0, bytes, address, file.as_raw_fd(), ACCESS) };
+        let by_dma_buf = |exported: &DmaBuf| {
+            let (file, offset) = (exported.file.as_raw_fd(), exported.offset);
+            // SAFETY: the domain is there, and the file is a dma-buf that has these bytes.
+            let made = unsafe { (verbs.reg_dmabuf_mr)(domain, offset, bytes, address, file, ACCESS) };
             taken(&verbs, made)
         };
         let by_address = || {
@@ -123,7 +124,7 @@ pub fn register(card: &str, memory: &Buffer) -> Result<&'static str, String> {
             };
             taken(&verbs, made)
         };
-        let outcome = match exported.map_err(|error| error.to_string()).and_then(|file| by_dma_buf(&file)) {
+        let outcome = match exported.map_err(|error| error.to_string()).and_then(|exported| by_dma_buf(&exported)) {
             Ok(()) => Ok("by dma-buf"),
             Err(dma_buf) => by_address().map(|()| "by peer memory").map_err(|peer| {
                 format!(

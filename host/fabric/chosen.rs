@@ -6,10 +6,10 @@ use crate::libfabric::{BareLoop, IMMEDIATES, LibfabricRail, LibfabricRegion, Rai
 use crate::model::{Model, PREFIX};
 use crate::null::{NullCounts, NullRail};
 use crate::same_host::{Movers, SameHostRail};
-use crate::verbs::VerbsRail;
+use crate::verbs::{Verbs, VerbsRail};
 use crate::wanted::{Fabric, NULL, SHARED};
 use crate::worst::{Spec, Who, WorstRail};
-use crate::{FabricError, Memory, Rail, card, mistake};
+use crate::{Access, FabricError, Memory, Rail, card, mistake};
 use ginlab_cuda::Place;
 use ginlab_topology::pci::PciAddress;
 use std::sync::Arc;
@@ -247,15 +247,18 @@ impl Chosen {
     /// # Errors
     /// Why the memory has to be staged, or be the host's.
     pub unsafe fn prove_gpu(&mut self, memory: Memory) -> Result<(), String> {
-        let Kind::Libfabric { domains, .. } = &self.kind else {
-            let is_verbs = matches!(self.kind, Kind::Verbs { .. });
-            let why =
-                if is_verbs { "rails of verbs register memory of the host alone" } else { "these rails have no cards" };
-            return Err(why.to_owned());
+        let (Kind::Libfabric { domains, .. } | Kind::Verbs { domains, .. }) = &self.kind else {
+            return Err("these rails have no cards".to_owned());
         };
         let Some(domain) = domains.first() else { return Err("there is no rail".to_owned()) };
-        // SAFETY: the caller's contract.
-        let reaches = unsafe { LibfabricRail::prove_gpu(domain, &self.options, memory) };
+        let reaches = match &self.kind {
+            Kind::Verbs { .. } => Verbs::open(&domain.name).and_then(|card| {
+                // SAFETY: the caller's contract; the region ends in this expression.
+                unsafe { card.register(memory, Access::ALL) }.map(drop)
+            }),
+            // SAFETY: the caller's contract.
+            _ => unsafe { LibfabricRail::prove_gpu(domain, &self.options, memory) },
+        };
         self.options.cuda_memory = reaches.is_ok();
         reaches.map_err(|error| error.to_string())
     }

@@ -7,6 +7,25 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// The files, by the loader's own rules: rdma-core's packages and AWS's installer put both where it looks.
 const FILES: [&str; 2] = ["libibverbs.so.1", "libefa.so.1"];
 
+/// `ibv_reg_mr_iova2`.
+pub type RegMrIova2 = unsafe extern "C" fn(
+    domain: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr;
+
+/// `ibv_reg_dmabuf_mr`.
+pub type RegDmabufMr = unsafe extern "C" fn(
+    domain: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr;
+
 /// The functions, by their names. They stay loaded.
 ///
 /// # Safety
@@ -25,13 +44,7 @@ pub struct Library {
         unsafe extern "C" fn(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int,
     pub ibv_alloc_pd: unsafe extern "C" fn(context: *mut ibv_context) -> *mut ibv_pd,
     pub ibv_dealloc_pd: unsafe extern "C" fn(domain: *mut ibv_pd) -> c_int,
-    pub ibv_reg_mr_iova2: unsafe extern "C" fn(
-        domain: *mut ibv_pd,
-        address: *mut c_void,
-        length: usize,
-        iova: u64,
-        access: c_uint,
-    ) -> *mut ibv_mr,
+    pub ibv_reg_mr_iova2: RegMrIova2,
     pub ibv_dereg_mr: unsafe extern "C" fn(registration: *mut ibv_mr) -> c_int,
     pub ibv_create_ah: unsafe extern "C" fn(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah,
     pub ibv_destroy_ah: unsafe extern "C" fn(handle: *mut ibv_ah) -> c_int,
@@ -61,16 +74,7 @@ pub struct Library {
     ) -> c_int,
     pub efadv_query_cq: unsafe extern "C" fn(queue: *mut ibv_cq, attributes: *mut efadv_cq_attr, bytes: u32) -> c_int,
     /// Memory of a device that a dma-buf stands for; since 34.
-    pub ibv_reg_dmabuf_mr: Option<
-        unsafe extern "C" fn(
-            domain: *mut ibv_pd,
-            offset: u64,
-            length: usize,
-            iova: u64,
-            fd: c_int,
-            access: c_int,
-        ) -> *mut ibv_mr,
-    >,
+    pub ibv_reg_dmabuf_mr: Option<RegDmabufMr>,
     /// Completion counters, where there are any; since 65.
     pub counters: Option<Counters>,
 }

@@ -3,8 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 use efa_queue::{completion, rules};
+use ginlab_fabric::discover::Reach;
+use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::verbs::{Counted, PairOptions, Verbs, VerbsRail, cards};
-use ginlab_fabric::{Access, Completion, FabricError, Memory, Post, Rail, RemoteRegion, Transfer, soft};
+use ginlab_fabric::{
+    Access, Completion, Fabric, FabricError, Memory, Post, Rail, RankPlace, RemoteRegion, Transfer, soft,
+};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -155,6 +159,28 @@ fn what_a_card_refuses_has_its_name() {
     assert!(unsafe { here.write(&region, &transfer(0, 8, remote, 1)) }.is_err());
     assert!(here.remove_peer(0).is_err() && here.add_peer(&[0; 7]).is_err());
     assert!(VerbsRail::open("rdmap1s0", 64, None).unwrap_err().to_string().contains("there are rdmap79s0, rdmap80s0"));
+}
+
+/// A CPU does not reach it, whatever its driver exports: nothing is asked of the driver or of the card.
+#[test]
+fn cards_in_software_refuse_memory_of_a_gpu_by_name() {
+    let mut rail = open(0);
+    let bytes = [0u8; 64];
+    let memory = Memory { address: bytes.as_ptr().expose_provenance() as u64, bytes: 64, cuda_device: Some(0) };
+    // SAFETY: refused.
+    let error = unsafe { rail.register(memory, Access::ALL) }.unwrap_err().to_string();
+    assert!(
+        error.contains("registering 64 B of CUDA device 0 failed: cards in software move bytes by the CPU"),
+        "{error}"
+    );
+    assert!(error.contains("register no dma-buf: stage through pinned") && !error.contains('\n'), "{error}");
+    assert!(!rail.limits().cuda_memory);
+    let place = RankPlace::alone(0, Reach::SameHost);
+    let fabric = Fabric::named(Some("efa-verbs/soft:fast,seed=5,reorder=9,cards=2"), &[]).unwrap();
+    let mut chosen = fabric.choose(1, &place, RailOptions::default()).unwrap();
+    // SAFETY: refused.
+    let error = unsafe { chosen.prove_gpu(memory) }.unwrap_err();
+    assert!(error.contains("cards in software move bytes by the CPU"), "{error}");
 }
 
 /// What a kernel does: words into the ring, a count into the doorbell, the phase of the completion, the counter at the other side.

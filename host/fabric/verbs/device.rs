@@ -1,9 +1,9 @@
-//! An open card: its protection domain, registered memory, and handles of peers.
+//! An open card: its protection domain, and handles of peers.
 
 use super::cards::{List, PREFIX, label, line_rate, name};
 use super::errors;
 use super::pair::{Pair, PairOptions};
-use crate::{Access, FabricError, Memory, mistake};
+use crate::{FabricError, mistake};
 use efa_queue::To;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -175,45 +175,6 @@ impl Verbs {
         Pair::open(self, options)
     }
 
-    /// Registers memory of the host for these uses.
-    ///
-    /// # Safety
-    /// The memory must stay valid and in place until the region is dropped.
-    ///
-    /// # Errors
-    /// Memory of a GPU, which is not registered here; an empty stretch; what the card says.
-    pub unsafe fn register(&self, memory: Memory, access: Access) -> Result<Region, FabricError> {
-        let what = format!("ibv_reg_mr_iova2 of {} B", memory.bytes);
-        if memory.cuda_device.is_some() {
-            let text = "rails of verbs register memory of the host alone: stage through pinned host memory";
-            return Err(mistake(&self.0.rail, what, text));
-        }
-        if memory.bytes == 0 || memory.address == 0 || memory.address.checked_add(memory.bytes as u64).is_none() {
-            return Err(mistake(&self.0.rail, what, "the stretch is empty or wraps around"));
-        }
-        let mut flags = 0;
-        for (wanted, flag) in [
-            (Access::SINK, sys::IBV_ACCESS_LOCAL_WRITE),
-            // What peers write, the card writes.
-            (Access::REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_LOCAL_WRITE),
-            (Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ),
-        ] {
-            if access.allows(wanted) {
-                flags |= flag;
-            }
-        }
-        let start = std::ptr::with_exposed_provenance_mut(memory.address as usize);
-        // SAFETY: the domain is there; the caller vouches for the memory.
-        let made =
-            unsafe { (self.0.library.ibv_reg_mr_iova2)(self.0.domain, start, memory.bytes, memory.address, flags) };
-        if made.is_null() {
-            return Err(errors::call(&self.0.rail, what, None));
-        }
-        // SAFETY: made just now.
-        let (lkey, rkey) = unsafe { ((*made).lkey, (*made).rkey) };
-        Ok(Region { made, verbs: self.clone(), address: memory.address, bytes: memory.bytes as u64, lkey, rkey })
-    }
-
     /// Whom a request goes to that goes to this address; the card keeps a handle of the peer's card until [`Verbs::release`].
     ///
     /// # Errors
@@ -281,31 +242,4 @@ fn split(address: &[u8]) -> Option<([u8; 16], u16, u32)> {
     let (number, rest) = rest.split_first_chunk()?;
     let key = u32::from_le_bytes(rest.try_into().ok()?);
     Some((*gid, u16::try_from(u32::from_le_bytes(*number)).ok()?, key))
-}
-
-/// Registered memory. It keeps its card open.
-#[derive(Debug)]
-pub struct Region {
-    made: *mut sys::ibv_mr,
-    pub(super) verbs: Verbs,
-    /// First byte, as peers and requests name it.
-    pub address: u64,
-    /// Length.
-    pub bytes: u64,
-    /// For requests of this side: 24 bits.
-    pub lkey: u32,
-    /// For peers.
-    pub rkey: u32,
-}
-
-// SAFETY: a registration is not bound to a thread.
-unsafe impl Send for Region {}
-// SAFETY: what is read of it never changes.
-unsafe impl Sync for Region {}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: made by `register`; nothing that uses it is under way, by the contract there.
-        unsafe { (self.verbs.0.library.ibv_dereg_mr)(self.made) };
-    }
 }

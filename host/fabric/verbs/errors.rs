@@ -38,10 +38,13 @@ pub(super) fn call(rail: &str, operation: impl Into<String>, code: Option<i32>) 
         nix::libc::EFAULT => "this is no memory that the card can pin",
         _ => "",
     };
-    let text = error.to_string();
-    // The number stands behind it anyway.
-    let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+    let text = words(&error);
     FabricError { rail: rail.to_owned(), operation: operation.into(), code, text, hint: hint.to_owned() }
+}
+
+/// An error of the system without its number, which stands behind it anyway.
+pub(super) fn words(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// libibverbs or libefa is not there, or not new enough.

@@ -9,9 +9,11 @@ mod errors;
 mod pair;
 mod queues;
 mod rail;
+mod region;
 
 pub(crate) use cards::label;
 pub use cards::{PREFIX, cards, is_asked};
-pub use device::{Region, Verbs};
+pub use device::Verbs;
 pub use pair::{Completions, Counted, Mapping, Pair, PairOptions, PairView, Ring};
 pub use rail::VerbsRail;
+pub use region::Region;

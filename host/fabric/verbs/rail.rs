@@ -1,9 +1,10 @@
 //! The rail of verbs: requests written straight into the card's ring, as libfabric does from 2.3 on.
 
-use super::device::{Region, Verbs};
+use super::device::Verbs;
 use super::errors;
 use super::pair::{Pair, PairOptions};
 use super::queues::{Poster, Reader};
+use super::region::Region;
 use crate::{
     Access, Completion, FabricError, Memory, Message, Messages, Post, Rail, RailLimits, RemoteRegion, Transfer, mistake,
 };
@@ -84,7 +85,7 @@ impl VerbsRail {
             max_outstanding: depth,
             immediate_bytes: 4,
             link_bits_per_second: verbs.link_bits_per_second(),
-            cuda_memory: false,
+            cuda_memory: verbs.takes_gpu_memory(),
         };
         Ok(VerbsRail {
             poster: Poster::new(view.send),
@@ -209,7 +210,11 @@ impl Rail for VerbsRail {
 
     unsafe fn register(&mut self, memory: Memory, access: Access) -> Result<Region, FabricError> {
         // SAFETY: the caller's contract.
-        unsafe { self.verbs.register(memory, access) }
+        let region = unsafe { self.verbs.register(memory, access) };
+        if region.is_err() && memory.cuda_device.is_some() {
+            self.limits.cuda_memory = false;
+        }
+        region
     }
 
     fn remote(&self, region: &Region) -> RemoteRegion {
