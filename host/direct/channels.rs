@@ -38,7 +38,8 @@ pub struct ChannelOptions<'a> {
     pub device: &'a Device,
     /// The card of each, by name.
     pub cards: &'a [&'a str],
-    /// What is registered: in host memory, and behind the heap [`staging_bytes`], where values are put.
+    /// What is registered: memory of the host, or of a GPU whose cards' writes its kernels see in order; and behind the heap [`staging_bytes`], where
+    /// values are put.
     pub memory: Memory,
     /// The heap, whose bytes commands name by offset: the first ones of the memory.
     pub heap_bytes: u64,
@@ -241,6 +242,11 @@ impl Channels {
     /// The card's counters of the first signals.
     pub fn counters(&self) -> impl Iterator<Item = *const u64> {
         self.signals.iter().filter_map(|pair| pair.counter(Counted::RemoteWrites))
+    }
+
+    /// Where what peers do arrives at the pairs of signals that the card counts: plain writes leave nothing there, and nobody reads it.
+    pub fn arrivals_of_counted(&self) -> impl Iterator<Item = Completions> {
+        self.signals.iter().map(|pair| pair.view().arrivals)
     }
 
     /// The first card.

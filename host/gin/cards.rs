@@ -8,12 +8,12 @@
 //! that waits for them ends by its deadline. With [`ARRIVALS`] entries a pair that takes as many signals from all PEs within one delay of the thread.
 
 use super::GinError;
+use super::heap::for_rails;
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use efa_queue::{Completion, completion, rules};
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Place};
 use ginlab_direct::{ChannelOptions, Channels};
-use ginlab_fabric::Memory;
 use ginlab_fabric::verbs::{Completions, Verbs};
 use ginlab_proxy::Cores;
 use ginlab_proxy::signal_order::SignalWords;
@@ -44,7 +44,7 @@ pub(super) struct Opening<'a> {
     pub device: &'a Device,
     /// The card's name.
     pub card: &'a str,
-    /// In host memory, with [`staging_bytes`] behind it.
+    /// In memory of the GPU or pinned memory of the host, with [`staging_bytes`] behind it.
     pub heap: &'a Buffer,
     /// Without these.
     pub heap_bytes: u64,
@@ -59,6 +59,25 @@ pub(super) struct Opening<'a> {
     pub counts: bool,
     /// The signals' words: in host memory for a thread, in device memory for kernels.
     pub signals: &'a Buffer,
+}
+
+/// Signals that have arrived at a PE's cards and that none of its kernels has read yet (rules `kernel` and `counter`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// By counters of the card: how often 1 was added, to each of the signals that it counts.
+    pub counted: Vec<u64>,
+    /// By immediates, in the order of their arrival: which signal, and what is added to it.
+    pub immediates: Vec<(u32, u64)>,
+    /// Immediates at the queue pairs of counted signals. Plain writes alone belong there, and no kernel looks: 0.
+    pub misplaced: u64,
+}
+
+impl Unread {
+    /// What both ways add to a signal.
+    pub(super) fn of(&self, signal: u32) -> u64 {
+        let counted = self.counted.get(signal as usize).copied().unwrap_or(0);
+        counted + self.immediates.iter().filter(|(which, _)| *which == signal).map(|(_, add)| add).sum::<u64>()
+    }
 }
 
 /// See the module. Fields are dropped in this order: nobody reads a queue that is gone.
@@ -77,7 +96,7 @@ impl Cards {
         let options = ChannelOptions {
             device,
             cards: &vec![opening.card; opening.queues],
-            memory: Memory { address: heap.address(), bytes: heap.bytes(), cuda_device: None },
+            memory: for_rails(heap),
             heap_bytes: opening.heap_bytes,
             depth: DEPTH,
             arrivals: ARRIVALS,
@@ -114,27 +133,33 @@ impl Cards {
         self.arrivals.as_ref().map_or(std::ptr::null(), |[table, ..]| table.pointer())
     }
 
-    /// What has arrived for a signal and no kernel has read yet; 0 where a thread counts.
-    pub fn unread(&self, signal: u32) -> Result<u64, GinError> {
-        let Some([_, _, words, _]) = &self.arrivals else { return Ok(0) };
-        let mut sum = 0;
-        if let Some(counter) = self.channels.counters().nth(signal as usize) {
+    /// What has arrived and no kernel has read yet; nothing where a thread counts.
+    pub fn unread(&self) -> Result<Unread, GinError> {
+        let mut unread = Unread::default();
+        let Some([_, _, words, _]) = &self.arrivals else { return Ok(unread) };
+        for (signal, counter) in self.channels.counters().enumerate() {
             let mut read = [0u64];
             // Behind the arrivals of each channel, and the role.
-            words.read((self.channels.count() as usize + 1 + signal as usize) * 8, &mut read)?;
+            words.read((self.channels.count() as usize + 1 + signal) * 8, &mut read)?;
             // SAFETY: the card's word, which all parties use by atomic accesses; the pair outlives this.
             let now = load_acquire_host_u64(unsafe { &*counter.cast::<Word>() });
-            sum += now.wrapping_sub(read[0]) & rules::COUNTER_MASK;
+            unread.counted.push(now.wrapping_sub(read[0]) & rules::COUNTER_MASK);
         }
         for (number, queue) in self.channels.arrivals().enumerate() {
             let mut read = [0u64];
             words.read(number * 8, &mut read)?;
             let mut reader = Reader { queue, read: read[0] };
             while let Some(arrived) = reader.next() {
-                sum += arrived.filter(|(which, _)| *which == signal).map_or(0, |(_, add)| add);
+                unread.immediates.extend(arrived);
             }
         }
-        Ok(sum)
+        for queue in self.channels.arrivals_of_counted() {
+            let mut reader = Reader { queue, read: 0 };
+            while reader.next().is_some() {
+                unread.misplaced += 1;
+            }
+        }
+        Ok(unread)
     }
 
     pub fn affinity(&self) -> String {

@@ -21,11 +21,13 @@ mod error;
 mod heap;
 mod launch;
 mod life;
+mod mapped;
 mod objects;
 mod open;
 mod rule;
 mod series;
 
+pub use cards::Unread;
 pub use error::GinError;
 pub use ginlab_fabric::Fabric;
 pub use kernels::gin::{Inbox, Plain, Program, Signal, Sym};

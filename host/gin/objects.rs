@@ -1,5 +1,6 @@
 //! What programs have in the symmetric heap: objects, signals and inboxes, and how the CPU reads and writes them.
 
+use super::cards::{Cards, Unread};
 use super::heap::clear;
 use super::{GinError, Inbox, Plain, Signal, Sym, World};
 use ginlab_bootstrap::Bootstrap;
@@ -103,8 +104,15 @@ impl World {
         let (mut near, mut far) = ([0u64; 1], [0u64; 1]);
         self.heap.read(signal.0 as usize * 8, &mut near)?;
         self.far.read(signal.0 as usize * 8, &mut far)?;
-        let unread = self.cards.as_ref().map_or(Ok(0), |cards| cards.unread(signal.0))?;
-        Ok(near[0] + far[0] + unread)
+        Ok(near[0] + far[0] + self.unread()?.of(signal.0))
+    }
+
+    /// By path direct, where kernels read what arrives: what no kernel of this PE has read yet, and by which way it has come. For studies and tests.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn unread(&self) -> Result<Unread, GinError> {
+        self.cards.as_ref().map_or(Ok(Unread::default()), Cards::unread)
     }
 
     /// Refuses what ranks do not agree on; every rank gets the same line.

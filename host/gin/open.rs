@@ -2,10 +2,11 @@
 
 use super::cards::{self, Cards, Opening};
 use super::heap::{Space, for_rails};
+use super::mapped::{by_cards, map, reachable};
 use super::{BARRIER_BYTES, GinError, Options, Path, Rule, World, mapping_name, mapping_names};
 use ginlab_base::memory;
 use ginlab_bootstrap::Bootstrap;
-use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, Flush, OpenedMemory, PeerHandle, Place};
+use ginlab_cuda::{Buffer, Device, Flush, OpenedMemory, Place};
 use ginlab_fabric::libfabric::RailOptions;
 use ginlab_fabric::{Access, Chosen, Fabric};
 use ginlab_proxy::engine::SignalRule;
@@ -15,16 +16,6 @@ use ginlab_proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup, choose_cores, c
 use ginlab_sharing::{SAME_GPU, Sharing};
 use ginlab_topology::cores;
 use kernels::gin::{Peer, RESERVED_BYTES, Report, SENT_WORDS, SIGNALS, Team};
-
-/// A heap and the other ranks' heaps, where they could be mapped.
-struct Mapped {
-    heap: Buffer,
-    /// Where it is, as [`World::memory`] says it.
-    place: &'static str,
-    opened: Vec<Option<OpenedMemory>>,
-    /// Whether another rank has this heap mapped.
-    by_others: bool,
-}
 
 pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, GinError> {
     let mut notes = Vec::new();
@@ -49,24 +40,23 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
             return Err(GinError::Usage(text));
         }
     };
-    let mut mapped = if by_card {
-        check_direct(options)?;
-        let heap = device.pinned_shared((bytes + cards::staging_bytes(options.proxies)) as usize)?;
-        Mapped { heap, place: "pinned", opened: (0..ranks.size()).map(|_| None).collect(), by_others: false }
-    } else {
-        map(ranks, &device, bytes, options, &mut notes)?
-    };
     let (me, size) = (ranks.rank(), ranks.size());
-    let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
-    let someone_needs_rails = ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true);
-    let mut chosen = None;
-    if someone_needs_rails {
-        let mut rails = choose(ranks, &device, options)?;
-        if !by_card {
+    let (mapped, mut chosen) = if by_card {
+        check_direct(options)?;
+        let mut chosen = if size > 1 { Some(choose(ranks, &device, options)?) } else { None };
+        let bytes = (bytes + cards::staging_bytes(options.proxies)) as usize;
+        (by_cards(ranks, &device, bytes, chosen.as_mut(), &mut notes)?, chosen)
+    } else {
+        let mut mapped = map(ranks, &device, bytes, options, &mut notes)?;
+        let missing = (0..size).any(|rank| rank != me && mapped.opened[rank].is_none());
+        let mut chosen = None;
+        if ranks.all_gather_values(&missing, "ranks that need rails")?.contains(&true) {
+            let mut rails = choose(ranks, &device, options)?;
             mapped = reachable(ranks, &device, bytes, mapped, &mut rails, &mut notes)?;
+            chosen = Some(rails);
         }
-        chosen = Some(rails);
-    }
+        (mapped, chosen)
+    };
 
     let far = device.allocate(if by_kernel { Place::Device } else { Place::Host }, SIGNALS as usize * 8)?;
     let abort = device.allocate(Place::Host, 8)?;
@@ -245,7 +235,7 @@ fn check_direct(options: &Options) -> Result<(), GinError> {
 }
 
 /// The node of a rank, where one machine stands for several.
-fn node_of(options: &Options, rank: usize) -> usize {
+pub(super) fn node_of(options: &Options, rank: usize) -> usize {
     options.node_size.map_or(0, |size| rank / size.max(1))
 }
 
@@ -271,95 +261,9 @@ fn check_memory(ranks: &Bootstrap, bytes: u64) -> Result<(), GinError> {
     }
 }
 
-/// Allocates the heap in device memory, and maps those of the ranks on this machine.
-fn map(
-    ranks: &mut Bootstrap,
-    device: &Device,
-    bytes: u64,
-    options: &Options,
-    notes: &mut Vec<String>,
-) -> Result<Mapped, GinError> {
-    let path = options.path;
-    let mut shared = device.peer_memory(bytes)?;
-    let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
-    // From here on until nobody has it mapped: also when opening the world fails.
-    shared.lend(offered.is_some());
-    let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
-    // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
-    let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
-    let (me, size) = (ranks.rank(), ranks.size());
-    here.retain(|rank| node_of(options, *rank) == node_of(options, me));
-    let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
-    let mut refused = None;
-    for rank in (0..size).filter(|rank| *rank != me) {
-        let handle = handles[rank].as_ref().filter(|_| here.contains(&rank));
-        match handle.map(|handle| OpenedMemory::open(device, handle)) {
-            Some(Ok(memory)) => opened[rank] = Some(memory),
-            Some(Err(DeviceError::Missing(why))) => refused = refused.or(Some((rank, why))),
-            Some(Err(error)) => return Err(error.into()),
-            None if path == Path::NvLink => refused = refused.or(Some((rank, "it is on another machine".into()))),
-            None => {}
-        }
-    }
-    if let Some((rank, why)) = refused {
-        if path == Path::NvLink {
-            return Err(GinError::Usage(format!(
-                "path nvlink: PE {me} cannot map the heap of PE {rank}: {why}; try path auto, which takes rails there"
-            )));
-        }
-        notes.push(format!("PE {rank} is reached by rails: {why}"));
-    }
-    let maps: Vec<bool> = opened.iter().map(Option::is_some).collect();
-    let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "who maps whom")?;
-    let by_others = all.iter().any(|maps| maps.get(me) == Some(&true));
-    shared.lend(by_others);
-    Ok(Mapped { heap: shared, place: "device", opened, by_others })
-}
-
 fn choose(ranks: &mut Bootstrap, device: &Device, options: &Options) -> Result<Chosen, GinError> {
     let how = RailOptions { level: options.level, immediates: Some(unpolled(ranks.size())), ..RailOptions::default() };
     Ok(choose_rails(&options.fabric, options.rails, how, ranks, device)?)
-}
-
-/// The heap where the rails reach it: as it is, or in host memory, which then nobody maps.
-fn reachable(
-    ranks: &mut Bootstrap,
-    device: &Device,
-    bytes: u64,
-    mut mapped: Mapped,
-    rails: &mut Chosen,
-    notes: &mut Vec<String>,
-) -> Result<Mapped, GinError> {
-    let is_gpu = matches!(device, Device::Gpu(_));
-    let mut why = None;
-    if is_gpu {
-        // SAFETY: the heap outlives the call.
-        why = unsafe { rails.prove_gpu(for_rails(&mapped.heap)) }.err();
-        if let (None, CardWrites::Unordered(reason)) = (&why, device.card_writes()) {
-            why = Some(reason);
-        }
-    }
-    // The first reason counts, and every rank says the same.
-    let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "rails that reach the heap")?;
-    let Some(why) = reasons.into_iter().flatten().next() else {
-        if is_gpu {
-            notes.push(device.card_writes().note());
-        }
-        return Ok(mapped);
-    };
-    mapped.opened.iter_mut().for_each(|opened| *opened = None);
-    ranks.barrier("heaps unmapped")?;
-    // Nobody has it mapped any more.
-    mapped.heap.lend(false);
-    drop(mapped);
-    notes.push(format!("the heap is in pinned host memory, and all PEs are reached by rails: {why}"));
-    let heap = if rails.shares_memory() {
-        device.pinned_shared(bytes as usize)?
-    } else {
-        device.allocate(Place::Host, bytes as usize)?
-    };
-    let opened = (0..ranks.size()).map(|_| None).collect();
-    Ok(Mapped { heap, place: "pinned", opened, by_others: false })
 }
 
 /// World, node and rail, with the PEs of each behind one another.

@@ -1,0 +1,146 @@
+//! Where a heap is, and who has it mapped.
+
+use super::heap::for_rails;
+use super::open::node_of;
+use super::{GinError, Options, Path};
+use ginlab_bootstrap::Bootstrap;
+use ginlab_cuda::{Buffer, CardWrites, Device, DeviceError, OpenedMemory, PeerHandle, Place};
+use ginlab_fabric::Chosen;
+
+/// A heap and the other ranks' heaps, where they could be mapped.
+pub(super) struct Mapped {
+    pub heap: Buffer,
+    /// Where it is, as [`World::memory`] says it.
+    pub place: &'static str,
+    pub opened: Vec<Option<OpenedMemory>>,
+    /// Whether another rank has this heap mapped.
+    pub by_others: bool,
+}
+
+/// Allocates the heap in device memory, and maps those of the ranks on this machine.
+pub(super) fn map(
+    ranks: &mut Bootstrap,
+    device: &Device,
+    bytes: u64,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Mapped, GinError> {
+    let path = options.path;
+    let mut shared = device.peer_memory(bytes)?;
+    let offered = if path == Path::Rails { None } else { Some(shared.handle()?) };
+    // From here on until nobody has it mapped: also when opening the world fails.
+    shared.lend(offered.is_some());
+    let handles: Vec<Option<PeerHandle>> = ranks.all_gather_values(&offered, "handles of heaps")?;
+    // A network namespace counts as a host, as everywhere; who asks for mappings gets them across namespaces too.
+    let mut here = if path == Path::NvLink { ranks.on_this_machine() } else { ranks.on_this_host() };
+    let (me, size) = (ranks.rank(), ranks.size());
+    here.retain(|rank| node_of(options, *rank) == node_of(options, me));
+    let mut opened: Vec<Option<OpenedMemory>> = (0..size).map(|_| None).collect();
+    let mut refused = None;
+    for rank in (0..size).filter(|rank| *rank != me) {
+        let handle = handles[rank].as_ref().filter(|_| here.contains(&rank));
+        match handle.map(|handle| OpenedMemory::open(device, handle)) {
+            Some(Ok(memory)) => opened[rank] = Some(memory),
+            Some(Err(DeviceError::Missing(why))) => refused = refused.or(Some((rank, why))),
+            Some(Err(error)) => return Err(error.into()),
+            None if path == Path::NvLink => refused = refused.or(Some((rank, "it is on another machine".into()))),
+            None => {}
+        }
+    }
+    if let Some((rank, why)) = refused {
+        if path == Path::NvLink {
+            return Err(GinError::Usage(format!(
+                "path nvlink: PE {me} cannot map the heap of PE {rank}: {why}; try path auto, which takes rails there"
+            )));
+        }
+        notes.push(format!("PE {rank} is reached by rails: {why}"));
+    }
+    let maps: Vec<bool> = opened.iter().map(Option::is_some).collect();
+    let all: Vec<Vec<bool>> = ranks.all_gather_values(&maps, "who maps whom")?;
+    let by_others = all.iter().any(|maps| maps.get(me) == Some(&true));
+    shared.lend(by_others);
+    Ok(Mapped { heap: shared, place: "device", opened, by_others })
+}
+
+/// The heap where the rails reach it: as it is, or in host memory, which then nobody maps.
+pub(super) fn reachable(
+    ranks: &mut Bootstrap,
+    device: &Device,
+    bytes: u64,
+    mut mapped: Mapped,
+    rails: &mut Chosen,
+    notes: &mut Vec<String>,
+) -> Result<Mapped, GinError> {
+    let is_gpu = matches!(device, Device::Gpu(_));
+    let mut why = None;
+    if is_gpu {
+        // SAFETY: the heap outlives the call.
+        why = unsafe { rails.prove_gpu(for_rails(&mapped.heap)) }.err();
+        if let (None, CardWrites::Unordered(reason)) = (&why, device.card_writes()) {
+            why = Some(reason);
+        }
+    }
+    // The first reason counts, and every rank says the same.
+    let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "rails that reach the heap")?;
+    let Some(why) = reasons.into_iter().flatten().next() else {
+        if is_gpu {
+            notes.push(device.card_writes().note());
+        }
+        return Ok(mapped);
+    };
+    mapped.opened.iter_mut().for_each(|opened| *opened = None);
+    ranks.barrier("heaps unmapped")?;
+    // Nobody has it mapped any more.
+    mapped.heap.lend(false);
+    drop(mapped);
+    notes.push(format!("the heap is in pinned host memory, and all PEs are reached by rails: {why}"));
+    let heap = if rails.shares_memory() {
+        device.pinned_shared(bytes as usize)?
+    } else {
+        device.allocate(Place::Host, bytes as usize)?
+    };
+    let opened = (0..ranks.size()).map(|_| None).collect();
+    Ok(Mapped { heap, place: "pinned", opened, by_others: false })
+}
+
+/// The heap of path direct: memory of the GPU where all ranks' cards register it, and the GPU orders their writes by itself, since nobody but its
+/// kernels looks at what arrives; otherwise pinned host memory.
+pub(super) fn by_cards(
+    ranks: &mut Bootstrap,
+    device: &Device,
+    bytes: usize,
+    rails: Option<&mut Chosen>,
+    notes: &mut Vec<String>,
+) -> Result<Mapped, GinError> {
+    // A PE that is alone has no card.
+    let rails = rails.filter(|_| matches!(device, Device::Gpu(_)));
+    let mut in_gpu = rails.is_some();
+    let mut why = None;
+    if let Some(rails) = rails {
+        why = match device.card_writes() {
+            CardWrites::Ordered => {
+                let probe = device.allocate(Place::Device, PROBE_BYTES)?;
+                // SAFETY: the buffer outlives the call.
+                unsafe { rails.prove_gpu(for_rails(&probe)) }.err()
+            }
+            _ => Some(
+                "this GPU does not order the writes of cards by itself, and no proxy is there to flush them".into(),
+            ),
+        };
+    }
+    // As in `reachable`: the first reason counts, and every rank says the same.
+    let reasons: Vec<Option<String>> = ranks.all_gather_values(&why, "cards that reach the heap")?;
+    if let Some(why) = reasons.into_iter().flatten().next() {
+        in_gpu = false;
+        notes.push(format!("the heap is in pinned host memory: {why}"));
+    }
+    if in_gpu {
+        notes.push(device.card_writes().note());
+    }
+    let heap = if in_gpu { device.allocate(Place::Device, bytes)? } else { device.pinned_shared(bytes)? };
+    let opened = (0..ranks.size()).map(|_| None).collect();
+    Ok(Mapped { heap, place: if in_gpu { "device" } else { "pinned" }, opened, by_others: false })
+}
+
+/// What is registered to see whether a card registers memory of this GPU at all: a large page.
+const PROBE_BYTES: usize = 2 << 20;

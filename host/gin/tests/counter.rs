@@ -1,0 +1,115 @@
+//! Rule `counter` over cards in software: what the card counts, and what arrives as immediates. A program of its own: cards are loaded once for a process.
+
+#![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
+
+use cuda_std::Kernel;
+use ginlab_bootstrap::{Bootstrap, Options as Meeting};
+use ginlab_cuda::Choice;
+use ginlab_fabric::soft;
+use ginlab_gin::{Fabric, Options, Path, Program, Rule, Signal, Sym, Unread, World};
+use kernels::gin::{Context, Thread};
+use kernels::ring::Status;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+const AMPLE: Duration = Duration::from_secs(30);
+/// Signals that the card counts; and so many more.
+const COUNTED: u32 = 16;
+const SIGNALS: u32 = COUNTED + 2;
+/// Puts with a signal that the card counts, behind one that adds to each signal.
+const PUTS: u64 = 5;
+const PUT_TO: u32 = 3;
+
+#[derive(Clone, Copy)]
+struct Args {
+    from: Sym<u64>,
+    to: Sym<u64>,
+    first: Signal,
+}
+
+/// PE 0 signals PE 1, by one thread. Nobody waits for a signal, so what arrives stays where the card has left it.
+unsafe fn signals(program: Program<Args>) {
+    let Program { world, args } = program;
+    let mut line = world.context(Thread);
+    if world.my_pe() == 0 {
+        // A failure is in the world's report, which the launch returns.
+        let _ = signal_all(&mut line, args);
+    }
+}
+
+fn signal_all(line: &mut Context<Thread>, args: Args) -> Result<(), Status> {
+    for signal in 0..SIGNALS {
+        line.signal_op(args.first.at(signal), 1, 1)?;
+    }
+    // More than 1 is an immediate, of whichever signal; so is a put's.
+    line.signal_op(args.first.at(4), 2, 1)?;
+    line.put_signal(args.to.at(0), args.from.at(0), args.first.at(5), 3, 1)?;
+    line.put_signal(args.to.at(1), args.from.at(1), args.first.at(COUNTED), 1, 1)?;
+    for put in 2..2 + PUTS {
+        line.put_signal(args.to.at(put), args.from.at(put), args.first.at(PUT_TO), 1, 1)?;
+    }
+    line.quiet()
+}
+
+/// What has arrived at a PE behind the kernels: by which way, and each signal's sum, and the words that were put.
+fn pe(mut ranks: Bootstrap, rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
+    let options = Options {
+        device: Choice::Emulated,
+        heap_bytes: 1 << 16,
+        path: Path::Direct,
+        fabric: Fabric::named(Some("efa-verbs/soft:p5en"), &[]).unwrap(),
+        rule,
+        timeout: AMPLE,
+        ..Options::default()
+    };
+    let mut world = World::open(&mut ranks, &options).unwrap();
+    let (from, to) = (world.alloc::<u64>(&mut ranks, 2 + PUTS).unwrap(), world.alloc(&mut ranks, 2 + PUTS).unwrap());
+    let first = world.signals(&mut ranks, SIGNALS).unwrap();
+    world.write(from, &(100..102 + PUTS).collect::<Vec<_>>()).unwrap();
+    let kernel = Kernel::new("signals", signals as unsafe fn(Program<Args>));
+    // SAFETY: the arguments are of this world.
+    unsafe { world.launch(&mut ranks, &kernel, 1, 1, Args { from, to, first }) }.unwrap();
+    world.barrier(&mut ranks).unwrap();
+    let wanted = if world.my_pe() == 1 { u64::from(SIGNALS) + 2 + 3 + 1 + PUTS } else { 0 };
+    let sums = |world: &World| (0..SIGNALS).map(|signal| world.signal(first.at(signal)).unwrap()).collect::<Vec<_>>();
+    let started = Instant::now();
+    while sums(&world).iter().sum::<u64>() < wanted {
+        assert!(started.elapsed() < AMPLE, "{:?}", sums(&world));
+        std::thread::yield_now();
+    }
+    let found = (world.unread().unwrap(), sums(&world), world.read(to).unwrap());
+    world.close(&mut ranks).unwrap();
+    found
+}
+
+/// What arrives at PE 1 of two, each a thread; at PE 0 nothing does.
+fn arrived(rule: Rule) -> (Unread, Vec<u64>, Vec<u64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let meeting = || Meeting { timeout: AMPLE, ..Meeting::default() };
+    std::thread::scope(|scope| {
+        let second = scope.spawn(move || pe(Bootstrap::join(&[address], 1, 2, "a test", meeting()).unwrap(), rule));
+        let (unread, ..) = pe(Bootstrap::serve(listener, 2, "a test", meeting()).unwrap(), rule);
+        assert!(unread.immediates.is_empty() && unread.counted.iter().all(|count| *count == 0), "{unread:?}");
+        second.join().unwrap()
+    })
+}
+
+#[test]
+fn what_adds_1_to_a_counted_signal_is_a_write_that_the_card_counts_and_no_immediate() {
+    soft::load("efa-verbs/soft:p5en").unwrap();
+    let (mut by_counter, sums, words) = arrived(Rule::Counter);
+    let mut counts = vec![1; COUNTED as usize];
+    counts[PUT_TO as usize] += PUTS;
+    assert_eq!((by_counter.counted, by_counter.misplaced), (counts, 0));
+    // The receive queues have these and nothing else: signals behind the counted ones, and what adds more than 1.
+    by_counter.immediates.sort_unstable();
+    assert_eq!(by_counter.immediates, [(4, 2), (5, 3), (COUNTED, 1), (COUNTED, 1), (COUNTED + 1, 1)]);
+
+    // By rule kernel the same program's signals are immediates, all of them: the queue shows the difference.
+    let (by_kernel, same_sums, same_words) = arrived(Rule::Kernel);
+    assert!(by_kernel.counted.is_empty(), "{by_kernel:?}");
+    assert_eq!(by_kernel.immediates.len() as u64, u64::from(SIGNALS) + 3 + PUTS);
+    assert_eq!((&sums, &words), (&same_sums, &same_words));
+    assert_eq!(words, (100..102 + PUTS).collect::<Vec<_>>());
+}
