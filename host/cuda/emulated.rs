@@ -8,6 +8,7 @@ use nix::sys::mman::{MmapAdvise, madvise};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 /// Page alignment: registrations are by pages.
@@ -57,6 +58,14 @@ pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError>
 const WORTH_SAYING: u64 = 256 << 20;
 static SAID: Once = Once::new();
 
+/// Grids that run.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a grid of this process runs: on the processors that it is given.
+pub(super) fn is_running() -> bool {
+    RUNNING.load(Ordering::Relaxed) > 0
+}
+
 /// Runs a grid, for which there must be memory.
 pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + Sync) -> Result<(), DeviceError> {
     let grid = Grid::new(blocks, threads).resident(resident);
@@ -69,7 +78,10 @@ pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + S
             );
         });
     }
-    grid.run(body).map_err(|error| DeviceError::Emulated(error.to_string()))
+    RUNNING.fetch_add(1, Ordering::Relaxed);
+    let ended = grid.run(body).map_err(|error| DeviceError::Emulated(error.to_string()));
+    RUNNING.fetch_sub(1, Ordering::Relaxed);
+    ended
 }
 
 /// Refuses a grid whose threads would take more memory than there is.
