@@ -11,6 +11,10 @@ use ginlab::fabric::{Fabric, RankPlace};
 use ginlab::flow::Flow;
 use std::time::Duration;
 
+/// Whose a message may be that nobody here sends. Receives are posted for anybody, and what comes with a message does not tell who has sent it.
+pub const STRANGER: &str =
+    "it is a stranger's, who knows this rail's address and is no part of this job, or one was lost";
+
 /// What to open.
 #[derive(Clone, Debug)]
 pub struct Wanted {

@@ -41,18 +41,22 @@ fn run(args: &Args) -> Result<(), Failure> {
     let program = async {
         if let Some(address) = &args.listen {
             let entrance = Entrance::listen(address, &token, rail.timeout).await?;
-            return server::serve(entrance, &rail, args.clients, true).await;
+            return server::serve(entrance, &rail, args.clients, None).await;
         }
         if let Some(address) = &args.connect {
             return client::run(args, &plan, address, &token, &rail).await;
         }
         let entrance = Entrance::listen("127.0.0.1:0", &token, rail.timeout).await?;
         let address = entrance.address()?.to_string();
+        let cause = server::Cause::default();
         let server = {
-            let rail = Wanted { rank: 0, ..rail.clone() };
-            tokio::task::spawn_local(async move { server::serve(entrance, &rail, Some(1), false).await })
+            let (rail, cause) = (Wanted { rank: 0, ..rail.clone() }, cause.clone());
+            tokio::task::spawn_local(async move { server::serve(entrance, &rail, Some(1), Some(cause)).await })
         };
-        client::run(args, &plan, &address, &token, &rail).await?;
+        if let Err(failure) = client::run(args, &plan, &address, &token, &rail).await {
+            // One thread: what the server has said of its end came before the client's.
+            return Err(cause.take().unwrap_or(failure));
+        }
         server.await.map_err(|error| Failure::Run(format!("the server's task ended: {error}")))?
     };
     in_event_loop(program)

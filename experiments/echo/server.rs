@@ -7,19 +7,29 @@ use crate::events;
 use crate::rails::Wanted;
 use crate::visitors;
 use ginlab::bootstrap::session::{Entrance, Session, bounded};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// Clients at a time: each has rails and memory of its own here.
 const MOST_CLIENTS: usize = 64;
 
-/// Serves until so many clients have come and gone, or until Ctrl-C. What becomes of them is told on stdout when `tell`.
-pub async fn serve(entrance: Entrance, rail: &Wanted, clients: Option<u64>, tell: bool) -> Result<(), Failure> {
-    if tell {
+/// Why clients have been left, the last one of them, for one who serves only himself.
+pub type Cause = Rc<RefCell<Option<Failure>>>;
+
+/// Serves until so many clients have come and gone, or until Ctrl-C. What becomes of them is told on stdout, unless there is a place for it.
+pub async fn serve(
+    entrance: Entrance,
+    rail: &Wanted,
+    clients: Option<u64>,
+    cause: Option<Cause>,
+) -> Result<(), Failure> {
+    if cause.is_none() {
         events::print("listening", &[("address", entrance.address()?.to_string())]);
     }
     let visitor = |visit| {
-        let rail = rail.clone();
+        let (rail, cause) = (rail.clone(), cause.clone());
         async move {
-            client(visit, &rail, tell).await;
+            client(visit, &rail, cause).await;
             true
         }
     };
@@ -28,11 +38,11 @@ pub async fn serve(entrance: Entrance, rail: &Wanted, clients: Option<u64>, tell
 }
 
 /// One client, from its coming to its leaving. Its failure is its own: the server goes on.
-async fn client(visit: Session, rail: &Wanted, tell: bool) {
+async fn client(visit: Session, rail: &Wanted, cause: Option<Cause>) {
     let (member, from) = (visit.member(), visit.from());
     let who = [("host", member.host.clone()), ("pid", member.pid.to_string()), ("from", from.to_string())];
     let event = |what: &str, more: &[(&str, String)]| {
-        if tell {
+        if cause.is_none() {
             events::print(what, &[&who[..], more].concat());
         }
     };
@@ -41,7 +51,10 @@ async fn client(visit: Session, rail: &Wanted, tell: bool) {
         Ok(messages) => event("left", &[("messages", messages.to_string())]),
         // It is the server that ends, not the client.
         Err(Failure::Interrupted) => {}
-        Err(failure) => event("died", &[("why", failure.text().unwrap_or_default())]),
+        Err(failure) => match &cause {
+            Some(cause) => *cause.borrow_mut() = Some(failure),
+            None => event("died", &[("why", failure.text().unwrap_or_default())]),
+        },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::Plan;
 use crate::error::Failure;
-use crate::rails::{Rails, Wanted};
+use crate::rails::{Rails, STRANGER, Wanted};
 use crate::runner::drive;
 use crate::visitors::HINDSIGHT;
 use ginlab::bootstrap::session::{Ended, Session, bounded};
@@ -83,7 +83,9 @@ impl Opened {
         let length = echo.await?;
         sent.await?;
         if length != bytes {
-            return Err(Failure::Run(format!("an echo of {length} B came for a message of {bytes} B by the fabric")));
+            return Err(Failure::Run(format!(
+                "an echo of {length} B came for a message of {bytes} B by the fabric: {STRANGER}"
+            )));
         }
         Ok(())
     }
@@ -97,6 +99,12 @@ impl Opened {
         for number in 0..total {
             let Some(message) = next.take() else { break };
             let bytes = message.await?;
+            // What is echoed counts as the client's: one of somebody else would be the client's last one's end.
+            if let Some(&expected) = plan.sizes.get((number / plan.messages) as usize).filter(|size| **size != bytes) {
+                return Err(Failure::Run(format!(
+                    "a message of {bytes} B came by the fabric where the client sends {expected} B: {STRANGER}"
+                )));
+            }
             next = (number + 1 < total).then(|| room(number + 1));
             flow.send(0, peer, region, number % 2 * slot, bytes).await?;
         }

@@ -4,6 +4,7 @@ use crate::columns::{ACK, AGAIN, COMPLETION, RAIL_BYTES, WINDOW};
 use crate::error::Failure;
 use crate::job::{Job, JobArgs, USUAL_RAILS, rails_text};
 use crate::program::Program;
+use crate::rails::STRANGER;
 use crate::runner::{Experiment, Plan, Rows, drive, percentiles, program, slowest, timed};
 use crate::values::{self, List, counts, sizes, usage};
 use ginlab::bootstrap::Bootstrap;
@@ -256,7 +257,11 @@ impl Sendrecv {
         if bytes == tuple.bytes {
             return Ok(());
         }
-        Err(Failure::Run(format!("a message of {bytes} B from rank {} instead of {} B", self.other, tuple.bytes)))
+        let Tuple { bytes: expected, .. } = tuple;
+        Err(Failure::Run(format!(
+            "a message of {bytes} B came where rank {} sends {expected} B: {STRANGER}",
+            self.other
+        )))
     }
 
     async fn stream_out(&self, tuple: &Tuple, messages: u64) -> Result<(), Failure> {

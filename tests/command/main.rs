@@ -42,6 +42,7 @@ mod shmem;
 mod soak;
 mod soft_efa;
 mod soft_efa2;
+mod stranger;
 mod trace;
 mod worst;
 mod write;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Whether the installed libfabric has the EFA provider, which hides where it finds no card; says so where it has not.
-fn has_provider() -> bool {
+pub fn has_provider() -> bool {
     let has = run(ginlab("efa -p soft-efa:fast,cards=1 --csv -")).code == 0;
     if !has {
         skip("this libfabric has no EFA provider");

@@ -49,6 +49,9 @@ pub(crate) fn refused(
 /// Of EFA's words for status 14.
 const UNKNOWN_PEER: &str = "No valid address handle at remote side";
 
+/// FI_ETRUNC.
+const TRUNCATED: c_int = 265;
+
 /// What can be done about a libfabric that is not there.
 const REMEDY: &str = "get it by `apt-get install libfabric1` (Debian, Ubuntu) or AWS's EFA installer, or name its file by \
                       GINLAB_LIBFABRIC=path; without it there are the rails of `ginlab proxy -p null` and, modelled, `-p model:p5`";
@@ -134,6 +137,11 @@ fn hint(doing: Doing, code: c_int, locked_memory: Option<u64>) -> String {
         (Doing::Transferring, sys::FI_EACCES | sys::FI_EKEYREJECTED | sys::FI_EFAULT) => {
             "the peer refused the key or the address range: has it dropped the region?".to_owned()
         }
+        (Doing::Transferring, TRUNCATED) => {
+            "a message is longer than the room for it: it is a stranger's, who knows this rail's address and is no part of this job, or \
+             both sides do not agree"
+                .to_owned()
+        }
         _ => String::new(),
     }
 }
@@ -156,6 +164,7 @@ mod tests {
         assert!(hint(Doing::Transferring, sys::FI_ECONNREFUSED, None).contains("security group"));
         assert!(hint(Doing::Transferring, sys::FI_EACCES, None).contains("dropped the region"));
         assert!(hint(Doing::Opening, sys::FI_ENODATA, None).contains("FI_RMA"));
+        assert!(hint(Doing::Transferring, TRUNCATED, None).contains("a stranger's"));
         assert_eq!(hint(Doing::Transferring, sys::FI_EINVAL, None), "");
         let words = "Transport endpoint is not connected: No valid address handle at remote side (required for RDMA operations) [14]";
         let unknown = refused("efa", Doing::Transferring, "fi_write of 8 B to peer 0", sys::FI_ENOTCONN, words);

@@ -1,0 +1,215 @@
+//! A stranger on the rails of a run: he has no token, and aims at the endpoints of its ranks while they work. Every byte is right in the end, no key
+//! that he guesses reaches memory, and no process ends, hangs or grows. What a stranger can do all the same is in SECURITY.md.
+
+mod attack;
+mod endpoints;
+
+use std::process::Command;
+
+use crate::common::server::Server;
+use crate::common::{Done, Job, all_verified, clean, ginlab, rows};
+use crate::soft_efa::has_provider;
+use ginlab::fabric::soft;
+use nix::sys::signal::Signal;
+
+/// Not a test: the stranger himself.
+#[test]
+#[ignore = "started by the other tests, and by scripts/hostile.sh"]
+fn stranger() {
+    if let Ok(aim) = std::env::var(attack::AIM) {
+        attack::strike(&aim);
+    }
+}
+
+/// Programs whose ranks move bytes over rails, by the way they are started; `{n}`: how much they do. What they receive by messages they receive from
+/// anybody.
+const BY_PROXY: [&str; 2] = [
+    "proxy -d emulated --np 2 -b 64K -e 64K -n {n}0 -r 2 --rails 1 --mode quiet --check",
+    "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 2 --rails 1 --mode nbi --check",
+];
+const BY_GIN: [&str; 5] = [
+    "shmem -d emulated --np 2 --path rails --cases put-signal-ping-pong,all-to-all -b 4K -e 4K -n {n}0 -r 2 --block 40",
+    "collective -d emulated --np 2 --path rails --cases gin-all-reduce,gin-broadcast -b 64K -e 64K -n {n} -r 2",
+    "jacobi -d emulated --np 2 --path rails --exchange row,block --nx 32 --ny 16 -n {n} -r 3",
+    "jacobi -d emulated --np 2 --path rails --exchange resident --nx 32 --ny 16 -n {n} -r 3",
+    "moe -d emulated --np 2 --path rails --tokens 8 --hidden 256 --experts 8 --topk 2 --unit rank --count signal,immediate -n {n} -r 2",
+];
+const BY_CPU: [&str; 2] = [
+    "write --np 2 -b 64K -e 64K -n {n}000 -r 2 --volume 4G --rails 1",
+    "all2all --np 3 -b 64K -e 64K -n {n}0 --rails 1",
+];
+const BY_MESSAGES: [&str; 2] =
+    ["sendrecv --np 2 -b 4K -e 4K -n {n}000 -r 2 --volume 4G --rails 1", "echo -b 4K -e 4K -n {n}000"];
+
+/// A process of the run may hold so much: alone, these runs hold up to 210 MiB.
+const MOST_KIB: u64 = 512 << 10;
+
+/// Over which fabric a run goes, whence the stranger comes, and by which ways.
+#[derive(Clone, Copy)]
+struct Scene {
+    provider: &'static str,
+    his: &'static str,
+    ways: &'static str,
+}
+
+const TCP: Scene = Scene { provider: "tcp", his: "tcp", ways: "garbage,replay,flood,keys,immediates" };
+/// His card is another machine's: the ranks' cards have no handle of it, and refuse it whatever it names.
+const ANOTHER_MACHINE: Scene =
+    Scene { provider: "soft-efa:fast,cards=1", his: "efa-verbs/soft:fast,cards=1,host=2", ways: "keys,immediates" };
+/// He uses the ranks' own card, which they know.
+const SAME_CARD: Scene = Scene { provider: "soft-efa:fast,cards=1", his: "efa-verbs/soft:fast,cards=1", ways: "keys" };
+
+fn aimed(scene: Scene, pids: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    clean(&mut command);
+    command.args(["--exact", "stranger::stranger", "--ignored", "--nocapture"]);
+    command.env(attack::ROUNDS, "40").env(attack::AIM, format!("{pids} {} {}", scene.ways, scene.his));
+    if scene.his != "tcp" {
+        command.envs(soft::environment(scene.his).unwrap());
+    }
+    command
+}
+
+/// A number of what the stranger has said last.
+fn told(said: &Done, name: &str) -> u64 {
+    let last = said.stdout.lines().rfind(|line| line.contains("stranger: round="));
+    let word = last.and_then(|line| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')));
+    word.map_or(0, |number| number.parse().unwrap())
+}
+
+/// Runs it while the stranger strikes, with more and more to do until he has struck some rounds; what both have said.
+#[track_caller]
+fn meet(scene: Scene, line: &str) -> (Done, Done) {
+    for scale in ["4", "16", "64", "256", "1024", "4096"] {
+        let mut command = ginlab(&format!("{} --csv - -p {}", line.replace("{n}", scale), scene.provider));
+        command.env("FI_EFA_RX_SIZE", "1024");
+        let job = Job::start(command);
+        let stranger = Job::start(aimed(scene, &job.pid().to_string()));
+        let (done, said) = (job.finish(), stranger.finish().expect(0));
+        let (rounds, posted) = (told(&said, "round"), told(&said, "posted"));
+        if done.code != 0 || rounds > 2 && (posted > 0 || !scene.ways.contains("keys")) {
+            return (done, said);
+        }
+    }
+    panic!("{line}: he was too slow each time");
+}
+
+/// Nothing of his has reached memory, and no process has grown.
+#[track_caller]
+fn is_in_vain(said: &Done) {
+    assert_eq!(told(said, "reached"), 0, "{}", said.stdout);
+    let held = said.stdout.lines().filter_map(|line| line.rsplit_once("resident=")?.1.parse::<u64>().ok()).max();
+    assert!(held.unwrap_or_default() < MOST_KIB, "{}", said.stdout);
+}
+
+#[track_caller]
+fn all_verify(scene: Scene, lines: &[&str]) {
+    for line in lines {
+        let (done, said) = meet(scene, line);
+        let done = done.expect(0);
+        let rows = rows(&done.stdout);
+        match line.starts_with("echo") {
+            // Its rows have no bandwidth, but the same verdict.
+            true => assert!(rows.iter().all(|row| row.status.to_string() == "ok" && row.wrong == Some(0)), "{rows:?}"),
+            false => all_verified(&rows),
+        }
+        is_in_vain(&said);
+    }
+}
+
+#[test]
+fn over_tcp_it_changes_nothing_of_proxies() {
+    all_verify(TCP, &BY_PROXY);
+}
+
+#[test]
+fn over_tcp_it_changes_nothing_of_programs_on_gin() {
+    all_verify(TCP, &BY_GIN);
+}
+
+#[test]
+fn over_tcp_it_changes_nothing_of_programs_of_the_cpu() {
+    all_verify(TCP, &BY_CPU);
+}
+
+#[test]
+fn from_another_machines_card_it_changes_nothing_of_proxies() {
+    if has_provider() {
+        all_verify(ANOTHER_MACHINE, &BY_PROXY);
+    }
+}
+
+#[test]
+fn from_another_machines_card_it_changes_nothing_of_programs_on_gin() {
+    if has_provider() {
+        all_verify(ANOTHER_MACHINE, &BY_GIN);
+    }
+}
+
+#[test]
+fn from_another_machines_card_it_changes_nothing_of_programs_of_the_cpu() {
+    if has_provider() {
+        all_verify(ANOTHER_MACHINE, &BY_CPU);
+        all_verify(ANOTHER_MACHINE, &BY_MESSAGES);
+    }
+}
+
+#[test]
+fn by_the_ranks_own_card_no_key_that_is_none_reaches_anything() {
+    if has_provider() {
+        all_verify(SAME_CARD, &[BY_PROXY[0], BY_GIN[0], BY_GIN[3], BY_CPU[0], BY_MESSAGES[0]]);
+    }
+}
+
+/// Receives are posted for anybody: a stranger's message takes the room of a rank's. Programs without messages do not see it; those with them end, and
+/// say that it may be a stranger's.
+#[test]
+fn a_strangers_messages_are_told_from_those_of_ranks() {
+    let scene = Scene { ways: "messages", ..TCP };
+    for line in [BY_PROXY[0], BY_GIN[0], BY_CPU[0]] {
+        let (done, said) = meet(scene, line);
+        all_verified(&rows(&done.expect(0).stdout));
+        is_in_vain(&said);
+    }
+    // Garbage behind the right beginning of a connection may be a message too.
+    for (scene, line) in [scene, TCP].into_iter().flat_map(|scene| BY_MESSAGES.map(|line| (scene, line))) {
+        let (done, said) = meet(scene, line);
+        if done.code != 0 {
+            assert!(done.code == 1 && done.stderr.contains("a stranger's"), "{}: {}", done.code, done.stderr);
+        }
+        is_in_vain(&said);
+    }
+}
+
+fn serves(scene: Scene) {
+    for writes in ["2000", "20000", "200000", "1000000"] {
+        let mut server = Server::start(&format!("-p {} --peers 2 --bytes 64K", scene.provider));
+        // Another network than one of cards in software is the server's to say.
+        let cards = if scene.provider == "tcp" { String::new() } else { format!("-p {}", scene.provider) };
+        let peer = Job::start(server.join(&format!("-b 4K -n {writes} --csv - {cards}")));
+        let pids = format!("{},{}", server.0.pid(), peer.pid());
+        server.until("writing");
+        let stranger = Job::start(aimed(scene, &pids));
+        let (done, said) = (peer.finish().expect(0), stranger.finish().expect(0));
+        all_verified(&rows(&done.stdout));
+        server.0.signal(Signal::SIGINT);
+        server.finish().expect(130);
+        is_in_vain(&said);
+        if told(&said, "round") > 2 && told(&said, "posted") > 0 {
+            return;
+        }
+    }
+    panic!("he was too slow each time");
+}
+
+#[test]
+fn over_tcp_it_changes_nothing_of_a_server_and_its_peer() {
+    serves(TCP);
+}
+
+#[test]
+fn from_another_machines_card_it_changes_nothing_of_a_server_and_its_peer() {
+    if has_provider() {
+        serves(ANOTHER_MACHINE);
+    }
+}

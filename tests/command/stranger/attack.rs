@@ -1,0 +1,336 @@
+//! What a stranger does to the rails of ranks: he has no token, and knows where their endpoints are and what their process has mapped.
+//! On a machine of one user that is easy to find out; elsewhere he would have to guess it. He is a process of his own, started by the tests
+//! beside this file and by `scripts/hostile.sh`, and strikes round after round until the run that he aims at has gone.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use ginlab::fabric::any::{AnyRail, AnyRegion};
+use ginlab::fabric::discover::{Domain, Reach, choose_provider, select_domains};
+use ginlab::fabric::libfabric::{LibfabricRail, RailOptions};
+use ginlab::fabric::verbs::{self, VerbsRail};
+use ginlab::fabric::{Access, Completion, Memory, Message, Messages, Post, Rail, RemoteRegion, Transfer, soft};
+use nix::unistd::Pid;
+
+use super::endpoints::{self, Endpoint};
+use crate::common::TOO_LONG;
+
+/// `PID[,PID...] WAYS PROVIDER`: whom he aims at (until the last of them has gone), by which ways, and over which fabric. Ways: garbage, replay and flood
+/// at ports; keys, immediates and messages by a rail of his own.
+pub const AIM: &str = "GINLAB_TEST_STRANGER";
+/// After so many rounds he leaves [default: never].
+pub const ROUNDS: &str = "GINLAB_TEST_STRANGER_ROUNDS";
+/// Milliseconds that he rests after each round [default: 0]: on one machine he takes time of its cores as well.
+pub const REST: &str = "GINLAB_TEST_STRANGER_RESTS";
+
+/// Requests to one endpoint by one rail.
+const REQUESTS: usize = 64;
+/// Bytes of his own memory.
+const BYTES: usize = 1 << 20;
+/// What does not answer is left alone after this time: a refused request may have no answer.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// A backlog that is full keeps a connection waiting for minutes.
+const CONNECTING: Duration = Duration::from_millis(50);
+/// An answer that comes within this time is heard.
+const ANSWERING: Duration = Duration::from_millis(5);
+/// Connections that say nothing, kept open.
+const CROWD: usize = 50;
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        ((self.next() >> 16) % end.max(1) as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn noise(&mut self, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|_| (self.next() >> 24) as u8).collect()
+    }
+}
+
+/// What has come of his requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Handed to the fabric.
+    pub posted: u64,
+    /// Failed, as they should.
+    pub refused: u64,
+    /// Writes and reads of memory that went well, by keys that he has guessed.
+    pub reached: u64,
+    /// Immediates without bytes, and messages, that the other side's fabric has taken.
+    pub taken: u64,
+    /// Connections with garbage, or with nothing.
+    pub connections: u64,
+}
+
+/// The kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Read,
+    Immediate,
+    Message,
+}
+
+/// His own rail and memory.
+struct Own {
+    // Dropped before the rail.
+    region: AnyRegion,
+    rail: AnyRail,
+    _memory: Box<[u8]>,
+}
+
+impl Own {
+    fn open(domain: &Domain) -> Option<Own> {
+        let options = |messages| RailOptions { messages, ..RailOptions::default() };
+        let of_libfabric = |with| LibfabricRail::open(domain, &options(with)).ok().map(AnyRail::Libfabric);
+        let mut rail = match verbs::is_asked(&domain.provider) {
+            true => AnyRail::Verbs(VerbsRail::open(&domain.name, REQUESTS, None).ok()?),
+            false => [true, false].into_iter().find_map(of_libfabric)?,
+        };
+        let mut memory = vec![0xBA; BYTES].into_boxed_slice();
+        let address = memory.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: the memory is on the heap and dropped behind the region (field order).
+        let region = unsafe { rail.register(Memory { address, bytes: BYTES, cuda_device: None }, Access::ALL) }.ok()?;
+        Some(Own { region, rail, _memory: memory })
+    }
+
+    /// Requests of these kinds to one endpoint, and what came of them.
+    fn strike(&mut self, at: &Endpoint, kinds: &[Kind], random: &mut Random, tally: &mut Tally) {
+        let Ok(peer) = self.rail.address().and_then(|own| self.rail.add_peer(&at.address(&own))) else { return };
+        let (mut sent, mut open, began) = (Vec::new(), 0, Instant::now());
+        // A provider that still connects takes nothing.
+        while began.elapsed() < PATIENCE && (sent.len() < REQUESTS || open > 0) {
+            let (number, kind) = (sent.len() as u64, random.pick(kinds));
+            if sent.len() < REQUESTS && self.post(peer, kind, number, at, random) {
+                sent.push((number, kind));
+                open += 1;
+                tally.posted += 1;
+            }
+            if !self.poll(&mut sent, &mut open, tally) {
+                return;
+            }
+        }
+    }
+
+    fn post(&mut self, peer: usize, kind: Kind, token: u64, at: &Endpoint, random: &mut Random) -> bool {
+        if kind == Kind::Message {
+            let message = Message { offset: 0, bytes: random.pick(&[0, 1, 8, 64, 4096, 8192]), token };
+            // SAFETY: the memory stays, and nobody changes it.
+            return matches!(unsafe { self.rail.send(&self.region, peer, &message) }, Ok(Post::Accepted));
+        }
+        // Over tcp keys have 64 random bits. A card's have 32, of which 14 are random (crates/soft_efa/src/memory.rs): who may ask the card as often
+        // as he likes finds one. So that no test depends on luck, these name places of the card's table that nobody has used.
+        let key = match (&at.place, random.below(2)) {
+            (endpoints::Place::Pair(..), _) => {
+                ((4096 + random.below((1 << 18) - 4096)) << 14 | random.below(1 << 14)) as u64
+            }
+            (endpoints::Place::Port(_), 0) => random.next(),
+            (endpoints::Place::Port(_), _) => random.below(1 << 12) as u64,
+        };
+        let bytes = if kind == Kind::Immediate { 0 } else { random.pick(&[1, 8, 64, 4096, BYTES as u64]) };
+        // Addresses of its process, offsets into regions, and anything.
+        let base = match random.below(3) {
+            0 => at.mapped.get(random.below(at.mapped.len())).copied().unwrap_or_default(),
+            1 => 0,
+            _ => random.next(),
+        };
+        let transfer = Transfer {
+            local_offset: 0,
+            peer,
+            remote: RemoteRegion { key, base, bytes: u64::MAX },
+            remote_offset: random.pick(&[0, 0, 64, 4096, 1 << 20, 1 << 40]),
+            bytes,
+            immediate: (kind == Kind::Immediate || kind == Kind::Write && random.below(2) == 0)
+                .then(|| random.next() as u32 >> random.pick(&[0, 0, 8, 16, 24])),
+            token,
+            more: false,
+        };
+        // SAFETY: his own memory stays; the other side's is what this is about.
+        let posted = unsafe {
+            match kind {
+                Kind::Read => self.rail.read(&self.region, &transfer),
+                _ => self.rail.write(&self.region, &transfer),
+            }
+        };
+        matches!(posted, Ok(Post::Accepted))
+    }
+
+    /// Whether the rail can still be used.
+    fn poll(&mut self, sent: &mut [(u64, Kind)], open: &mut usize, tally: &mut Tally) -> bool {
+        let mut completions = Vec::new();
+        let is_well = self.rail.poll(&mut completions).is_ok();
+        for completion in completions {
+            let kind = |token: u64| sent.iter().find(|(of, _)| *of == token).map(|(_, kind)| *kind);
+            match completion {
+                Completion::Done { token } => {
+                    *open = open.saturating_sub(1);
+                    match kind(token) {
+                        Some(Kind::Write | Kind::Read) => tally.reached += 1,
+                        _ => tally.taken += 1,
+                    }
+                }
+                Completion::Failed { token: Some(_), .. } => {
+                    *open = open.saturating_sub(1);
+                    tally.refused += 1;
+                }
+                _ => {}
+            }
+        }
+        is_well
+    }
+}
+
+fn connect(port: u16) -> Option<TcpStream> {
+    let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), CONNECTING).ok()?;
+    stream.set_write_timeout(Some(CONNECTING)).ok()?;
+    stream.set_read_timeout(Some(ANSWERING)).ok()?;
+    Some(stream)
+}
+
+/// How a connection of the tcp provider begins: recorded from a rail of his own that connects to him.
+fn greeting(domain: &Domain) -> Option<Vec<u8>> {
+    let mut own = Own::open(domain)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    listener.set_nonblocking(true).ok()?;
+    let here = Endpoint {
+        pid: Pid::this(),
+        place: endpoints::Place::Port(listener.local_addr().ok()?.port()),
+        mapped: Vec::new(),
+    };
+    let address = here.address(&own.rail.address().ok()?);
+    let peer = own.rail.add_peer(&address).ok()?;
+    let began = Instant::now();
+    let mut stream = loop {
+        own.post(peer, Kind::Write, 0, &here, &mut Random(1));
+        let _ = own.rail.poll(&mut Vec::new());
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) if began.elapsed() > TOO_LONG => return None,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    stream.set_nonblocking(true).ok()?;
+    let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
+    // It waits for an answer behind its first words.
+    while began.elapsed() < TOO_LONG && said.is_empty() {
+        let _ = own.rail.poll(&mut Vec::new());
+        if let Ok(count) = stream.read(&mut chunk) {
+            said.extend(&chunk[..count]);
+        }
+    }
+    Some(said)
+}
+
+/// Bytes to a port that are nobody's language, half of one, or too many.
+fn garbage(port: u16, random: &mut Random, tally: &mut Tally) {
+    let noise = random.noise(3000);
+    for bytes in [&noise[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 2000], &[0xff; 2000], b""] {
+        if let Some(mut stream) = connect(port) {
+            let _ = stream.write_all(bytes);
+            tally.connections += 1;
+        }
+    }
+}
+
+/// A connection as the provider makes one, and behind it words of another language; or one that begins in the right way and is spoilt.
+fn replay(port: u16, greeting: &[u8], random: &mut Random, tally: &mut Tally) {
+    for _ in 0..4 {
+        let Some(mut stream) = connect(port) else { continue };
+        let mut first = greeting.to_vec();
+        if random.below(2) == 0 && !first.is_empty() {
+            let at = random.below(first.len());
+            first[at] = random.next() as u8;
+        }
+        let _ = stream.write_all(&first);
+        let _ = stream.read(&mut [0; 4096]);
+        // Headers of messages begin with version, operation and flags: small numbers meet more of their reader than large ones.
+        let most = random.pick(&[2, 8, 0x100]);
+        let words: Vec<u8> = (0..random.pick(&[16, 64, 3000])).map(|_| random.below(most) as u8).collect();
+        let _ = stream.write_all(&words);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read(&mut [0; 4096]);
+        tally.connections += 1;
+    }
+}
+
+/// Strikes until whom he aims at has gone, and says after each round what came of it.
+pub fn strike(aim: &str) {
+    let mut words = aim.splitn(3, ' ');
+    let (pids, ways, provider) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+    let targets: Vec<Pid> = pids.split(',').map(|pid| Pid::from_raw(pid.parse().unwrap())).collect();
+    let last = *targets.last().unwrap();
+    // The environment of one who aims at cards in software has brought them.
+    let name = match provider {
+        "tcp" => provider,
+        cards => {
+            soft::load_preloaded(cards).unwrap();
+            if verbs::is_asked(cards) { cards } else { "efa" }
+        }
+    };
+    let has = |way: &str| ways.split(',').any(|named| named == way);
+    let chosen = choose_provider(Some(name)).unwrap().provider;
+    let domain = select_domains(&chosen, 1, Reach::SameHost, &[], None, 0, 1).unwrap().domains.remove(0);
+    let mut kinds = Vec::new();
+    for (way, of) in
+        [("keys", &[Kind::Write, Kind::Read][..]), ("immediates", &[Kind::Immediate]), ("messages", &[Kind::Message])]
+    {
+        if has(way) {
+            kinds.extend(of);
+        }
+    }
+    let first = (has("replay") && name == "tcp").then(|| greeting(&domain).unwrap());
+    let (mut random, mut tally, mut round, mut crowd) = (Random(0x5eed), Tally::default(), 0u64, Vec::new());
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    let (rounds, rest) = (number(ROUNDS).unwrap_or(u64::MAX), number(REST).map(Duration::from_millis));
+    let began = Instant::now();
+    // Whoever has started him ends him, or he ends by himself.
+    while endpoints::is_there(last) && round < rounds && began.elapsed() < 2 * TOO_LONG {
+        let aims: Vec<Endpoint> = targets.iter().flat_map(|target| endpoints::of(*target, name)).collect();
+        for at in &aims {
+            if let endpoints::Place::Port(port) = at.place {
+                if has("garbage") {
+                    garbage(port, &mut random, &mut tally);
+                }
+                if let Some(first) = &first {
+                    replay(port, first, &mut random, &mut tally);
+                }
+                if has("flood") {
+                    crowd.extend(connect(port));
+                    crowd.drain(..crowd.len().saturating_sub(CROWD));
+                }
+            }
+            if !kinds.is_empty()
+                && let Some(mut own) = Own::open(&domain)
+            {
+                own.strike(at, &kinds, &mut random, &mut tally);
+            }
+        }
+        if aims.is_empty() {
+            std::thread::yield_now();
+            continue;
+        }
+        round += 1;
+        let Tally { posted, refused, reached, taken, connections } = tally;
+        let most = aims.iter().map(|at| endpoints::resident(at.pid)).max().unwrap_or_default();
+        println!(
+            "stranger: round={round} endpoints={} posted={posted} refused={refused} reached={reached} taken={taken} \
+             connections={connections} resident={most}",
+            aims.len()
+        );
+        rest.into_iter().for_each(std::thread::sleep);
+    }
+}
