@@ -4,6 +4,7 @@
 #
 #   scripts/hostile.sh FOLDER [PROGRAM...]     hostile.csv in FOLDER; PROGRAM: a name of the table below [default: all of them]
 #   TURNS=5 REST=20 CORES=0-5 HIS=6,7
+#   GINLAB=target/release/ginlab STRANGER=target/release/deps/command-...     builds that are there [default: made first]
 #
 # He runs on this machine too, where he takes time of its cores, which a stranger elsewhere does not: so ranks and stranger have cores of their own
 # (CORES, HIS), and he rests REST ms after each round. Without idle cores for both the ratio says more about the machine than about ginlab; the
@@ -37,9 +38,16 @@ names=("$@")
 for name in "${names[@]}"; do
     [[ -n ${PROGRAMS[$name]:-} ]] || { echo "hostile.sh: $name is none of ${!PROGRAMS[*]}" >&2; exit 2; }
 done
-cargo build --release "${kernel_features[@]}" 2>"$out/build.log" || { tail "$out/build.log" >&2; exit 1; }
-stranger=$(cargo test --release "${kernel_features[@]}" --test command --no-run --message-format=json 2>>"$out/build.log" |
-    sed -n 's/.*"executable":"\([^"]*command-[0-9a-f]*\)".*/\1/p' | tail -n 1) || { tail "$out/build.log" >&2; exit 1; }
+ginlab=${GINLAB:-} stranger=${STRANGER:-}
+if [[ -z $ginlab ]]; then
+    cargo build --release "${kernel_features[@]}" 2>"$out/build.log" || { tail "$out/build.log" >&2; exit 1; }
+    ginlab=target/release/ginlab
+fi
+if [[ -z $stranger ]]; then
+    stranger=$(cargo test --release "${kernel_features[@]}" --test command --no-run --message-format=json 2>>"$out/build.log" |
+        sed -n 's/.*"executable":"\([^"]*command-[0-9a-f]*\)".*/\1/p' | tail -n 1) || { tail "$out/build.log" >&2; exit 1; }
+fi
+library=$(find "$(dirname "$ginlab")" "$(dirname "$ginlab")/deps" -maxdepth 1 -name libsoft_efa.so | head -n 1)
 # He says how many rounds it were; messages are left out, since programs that receive some end by them.
 aim() {
     GINLAB_TEST_STRANGER="$1 $2 $3" GINLAB_TEST_STRANGER_RESTS=${REST:-20} taskset -c "${HIS:-0-$(($(nproc) - 1))}" \
@@ -60,13 +68,13 @@ for name in "${names[@]}"; do
             provider=tcp his=tcp ways=garbage,replay,flood,keys,immediates cards=()
             if [[ $fabric == soft-efa ]]; then
                 provider=soft-efa:fast,cards=1 his=efa-verbs/soft:fast,cards=1,host=2 ways=keys,immediates
-                spec=$(target/release/ginlab soft-efa -p "$his" -- env | sed -n 's/^SOFT_EFA=//p')
-                cards=(env "SOFT_EFA=$spec" "LD_PRELOAD=$PWD/target/release/libsoft_efa.so" FI_EFA_ENABLE_SHM_TRANSFER=0)
+                spec=$("$ginlab" soft-efa -p "$his" -- env | sed -n 's/^SOFT_EFA=//p')
+                cards=(env "SOFT_EFA=$spec" "LD_PRELOAD=$(realpath "$library")" FI_EFA_ENABLE_SHM_TRANSFER=0)
             fi
             for with in no yes; do
                 read -r load _ </proc/loadavg
                 # shellcheck disable=SC2086 # words
-                FI_EFA_RX_SIZE=1024 taskset -c "${CORES:-0-$(($(nproc) - 1))}" target/release/ginlab ${PROGRAMS[$name]} -p "$provider" \
+                FI_EFA_RX_SIZE=1024 taskset -c "${CORES:-0-$(($(nproc) - 1))}" "$ginlab" ${PROGRAMS[$name]} -p "$provider" \
                     --csv "$out/row.csv" >"$out/run.log" 2>&1 &
                 run=$! told=,,,
                 # taskset becomes the program: its number is the run's.

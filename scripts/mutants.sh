@@ -2,9 +2,10 @@
 # Mutation tests: breaks the code in many small ways, one at a time, and lists what no test notices (scripts/mutants.md says
 # why each of those may stay).
 #
-#   scripts/mutants.sh                        every file below: an hour or two on two idle cores
+#   scripts/mutants.sh                        every file below: hours on two idle cores
 #   scripts/mutants.sh --shard 0/8            an eighth of the mutants of every package
-#   scripts/mutants.sh host/proxy/engine.rs   these files only
+#   scripts/mutants.sh --sample 20            20 mutants of every package and what shares their names, the same ones for the same SEED [1]
+#   scripts/mutants.sh host/proxy/engine.rs   these files only (with a sample: so many of theirs in each package)
 #   scripts/mutants.sh --list                 what would be broken
 #
 # Other options go to `cargo mutants`. Results: target/mutants/PACKAGE/mutants.out (MUTANTS_OUT names another folder than
@@ -18,14 +19,20 @@ VERSION=27.1.0
 # The files that are broken, by package.
 declare -A BROKEN=(
     [ginlab-rails]='host/rails/strategy.rs host/rails/lane.rs host/rails/stall.rs host/rails/ending.rs'
-    [ginlab-proxy]='host/proxy/tracker.rs host/proxy/engine.rs host/proxy/engine/ending.rs host/proxy/engine/signalled.rs host/proxy/stage.rs'
+    [ginlab-proxy]='host/proxy/tracker.rs host/proxy/engine.rs host/proxy/engine/ending.rs host/proxy/engine/signalled.rs host/proxy/stage.rs
+        host/proxy/signal_order.rs host/proxy/signal_order/credits.rs'
     [ginlab-flow]='host/flow/state.rs host/flow/state/posting.rs host/flow/state/ending.rs'
     [ginlab-bootstrap]='host/bootstrap/frame.rs host/bootstrap/handshake.rs host/bootstrap/seal.rs'
-    [ginlab-fabric]='host/fabric/printed.rs'
+    [ginlab-fabric]='host/fabric/printed.rs host/fabric/wanted.rs host/fabric/select.rs host/fabric/libfabric/errors.rs host/fabric/libfabric/complete.rs
+        host/fabric/worst/law.rs host/fabric/worst/claims.rs'
+    [ginlab-gin]='host/gin/heap.rs host/gin/life.rs'
+    [soft_efa]='crates/soft_efa/src/memory.rs crates/soft_efa/src/queue.rs crates/soft_efa/src/handles.rs crates/soft_efa/src/deliver.rs
+        crates/soft_efa/src/flight.rs crates/soft_efa/src/late.rs'
     [experiments]='experiments/all2all/pairs.rs'
     [ginlab-topology]='host/topology/pci/printed.rs'
 )
-PACKAGES=(ginlab-rails ginlab-proxy ginlab-flow ginlab-bootstrap ginlab-fabric ginlab-topology experiments)
+all=$(tr -s ' \n' ' ' <<<"${BROKEN[*]}")
+PACKAGES=(ginlab-rails ginlab-proxy ginlab-flow ginlab-bootstrap ginlab-fabric ginlab-gin soft_efa ginlab-topology experiments)
 
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 if [[ $(cargo mutants --version 2>/dev/null) != "cargo-mutants $VERSION" ]]; then
@@ -39,14 +46,23 @@ fi
 
 options=()
 files=()
+sample=0
 while (($#)); do
     case $1 in
     *.rs)
-        if [[ " ${BROKEN[*]} " != *" $1 "* ]]; then
-            printf 'mutants.sh: %s is not among the files that it breaks: %s\n' "$1" "${BROKEN[*]}" >&2
+        if [[ " $all " != *" $1 "* ]]; then
+            printf 'mutants.sh: %s is not among the files that it breaks: %s\n' "$1" "$all" >&2
             exit 2
         fi
         files+=("$1")
+        ;;
+    --sample)
+        if [[ ! ${2:-} =~ ^[1-9][0-9]*$ ]]; then
+            echo 'mutants.sh: --sample COUNT, from 1 on' >&2
+            exit 2
+        fi
+        sample=$2
+        shift
         ;;
     *) options+=("$1") ;;
     esac
@@ -69,6 +85,14 @@ minimum_test_timeout = 15.0
 timeout_multiplier = 2.0
 TOML
 
+# So many of the mutants on stdin, as options that choose them; the same ones for the same seed and package.
+draw() {
+    python3 -c 'import random, re, sys
+names = sorted(line.strip() for line in sys.stdin if line.strip())
+for name in random.Random(f"{sys.argv[1]} {sys.argv[2]}").sample(names, min(int(sys.argv[3]), len(names))):
+    print("--re", "^" + re.escape(name) + "$", sep="\n")' "${SEED:-1}" "$1" "$sample"
+}
+
 # Dependencies are compiled once for all packages.
 export CARGO_TARGET_DIR=$out/target
 folders=()
@@ -80,6 +104,15 @@ for package in "${PACKAGES[@]}"; do
     if ((${#chosen[@]} == 0)); then continue; fi
     mkdir -p "$out/$package"
     code=0
+    if ((sample)); then
+        # By their whole names, which no other mutant has.
+        mapfile -t drawn < <(cargo mutants --config "$out/mutants.toml" --package "$package" --list "${chosen[@]}" | draw "$package")
+        if ((${#drawn[@]} == 0)); then
+            printf 'mutants.sh: %s has no mutants to draw from\n' "$package" >&2
+            exit 1
+        fi
+        chosen+=("${drawn[@]}")
+    fi
     nice cargo mutants --config "$out/mutants.toml" --package "$package" --output "$out/$package" "${chosen[@]}" "${options[@]}" || code=$?
     # 2: some were missed, 3: some ran into the timeout. Anything else is no result.
     if ((code != 0 && code != 2 && code != 3)); then exit "$code"; fi
