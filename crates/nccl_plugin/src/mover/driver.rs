@@ -13,12 +13,11 @@ const THREADS: u32 = 512;
 /// The first launch may take so long: the GPU is idle when a communicator is connected, or a kernel of this program is in it.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The kernel for the GPU; `None` in a build without PTX.
-#[cfg(feature = "ptx")]
-pub const PTX: Option<&str> = Some(concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover.ptx")), "\0"));
-/// The kernel for the GPU; `None` in a build without PTX.
-#[cfg(not(feature = "ptx"))]
-pub const PTX: Option<&str> = None;
+/// As the driver wants it, with a 0 at its end.
+const TEXT: &str = concat!(include_str!(concat!(env!("OUT_DIR"), "/kernels_mover.ptx")), "\0");
+
+/// The kernel for the GPU; `None` in a build without the kernels' compiler.
+pub const PTX: Option<&str> = if TEXT.len() > 1 { Some(TEXT) } else { None };
 
 /// The kernel, loaded in a context, and its rings.
 pub struct OnGpu {
@@ -36,7 +35,7 @@ impl OnGpu {
     /// # Errors
     /// In one line why there is none: a build without PTX, the driver's refusal, or a GPU that does not begin it now.
     pub fn open(context: Context) -> Result<OnGpu, String> {
-        let ptx = PTX.ok_or("this plugin was built without PTX")?;
+        let ptx = PTX.ok_or("this plugin was built without the kernels' compiler")?;
         if !reaches_registered_memory() {
             return Err("the GPU reaches pinned memory by other addresses than the host".into());
         }
