@@ -47,7 +47,7 @@ if [[ -z $stranger ]]; then
     stranger=$(cargo test --release "${kernel_features[@]}" --test command --no-run --message-format=json 2>>"$out/build.log" |
         sed -n 's/.*"executable":"\([^"]*command-[0-9a-f]*\)".*/\1/p' | tail -n 1) || { tail "$out/build.log" >&2; exit 1; }
 fi
-library=$(find "$(dirname "$ginlab")" "$(dirname "$ginlab")/deps" -maxdepth 1 -name libsoft_efa.so | head -n 1)
+library=$(find "$(dirname "$ginlab")" -maxdepth 2 -name libsoft_efa.so | head -n 1)
 # He says how many rounds it were; messages are left out, since programs that receive some end by them.
 aim() {
     GINLAB_TEST_STRANGER="$1 $2 $3" GINLAB_TEST_STRANGER_RESTS=${REST:-20} taskset -c "${HIS:-0-$(($(nproc) - 1))}" \

@@ -1,4 +1,4 @@
-//! [`Copies`] by a kernel of ours while bytes come and go, and by the GPU's copy engines otherwise.
+//! `Copies` by a kernel of ours while bytes come and go, and by the GPU's copy engines otherwise.
 //!
 //! A call of the driver costs the host 2 us for each copy, and the engine some microseconds more; the kernel takes it from a ring in pinned memory
 //! (`kernels::mover`). But it is never relied on: a GPU that is full of waiting kernels would not begin it. Then the copy engines go on.
@@ -14,7 +14,7 @@
 //! Nothing is with the engines while the kernel is launched: with eight ranks on an H200 copies that were under way then did not end before NCCL's
 //! kernels did (6 runs of 10).
 //!
-//! It goes soon when nothing is asked, and always after [`RESIDENT`]: whoever waits for the whole GPU (`cudaDeviceSynchronize`, `cudaFree`) waits
+//! It goes soon when nothing is asked, and always after 20 ms: whoever waits for the whole GPU (`cudaDeviceSynchronize`, `cudaFree`) waits
 //! no longer for it than that.
 
 pub mod driver;
