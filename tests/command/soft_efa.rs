@@ -18,7 +18,7 @@ pub fn has_provider() -> bool {
 }
 
 /// Whether the machine's own libfabric is 2.x, which lists each card in two fabrics and has cards write themselves.
-fn is_two() -> bool {
+pub fn is_two() -> bool {
     run(ginlab("--version")).expect(0).stdout.contains("libfabric   2.")
 }
 

@@ -7,8 +7,8 @@ mod endpoints;
 use std::process::Command;
 
 use crate::common::server::Server;
-use crate::common::{Done, Job, all_verified, clean, ginlab, rows};
-use crate::soft_efa::has_provider;
+use crate::common::{Done, Job, all_verified, clean, ginlab, rows, skip};
+use crate::soft_efa::{has_provider, is_two};
 use ginlab::fabric::soft;
 use nix::sys::signal::Signal;
 
@@ -117,19 +117,34 @@ fn all_verify(scene: Scene, lines: &[&str]) {
     }
 }
 
+/// Whether libfabric's tcp provider endures him: 2.1's ends its process (SIGSEGV) while he speaks at its port, whatever ginlab does.
+fn tcp_endures_him() -> bool {
+    let endures = !is_two();
+    if !endures {
+        skip("libfabric 2.x's tcp provider crashes when a stranger speaks at its port (SECURITY.md)");
+    }
+    endures
+}
+
 #[test]
 fn over_tcp_it_changes_nothing_of_proxies() {
-    all_verify(TCP, &BY_PROXY);
+    if tcp_endures_him() {
+        all_verify(TCP, &BY_PROXY);
+    }
 }
 
 #[test]
 fn over_tcp_it_changes_nothing_of_programs_on_gin() {
-    all_verify(TCP, &BY_GIN);
+    if tcp_endures_him() {
+        all_verify(TCP, &BY_GIN);
+    }
 }
 
 #[test]
 fn over_tcp_it_changes_nothing_of_programs_of_the_cpu() {
-    all_verify(TCP, &BY_CPU);
+    if tcp_endures_him() {
+        all_verify(TCP, &BY_CPU);
+    }
 }
 
 #[test]
@@ -165,6 +180,9 @@ fn by_the_ranks_own_card_no_key_that_is_none_reaches_anything() {
 /// say that it may be a stranger's.
 #[test]
 fn a_strangers_messages_are_told_from_those_of_ranks() {
+    if !tcp_endures_him() {
+        return;
+    }
     let scene = Scene { ways: "messages", ..TCP };
     for line in [BY_PROXY[0], BY_GIN[0], BY_CPU[0]] {
         let (done, said) = meet(scene, line);
@@ -204,7 +222,9 @@ fn serves(scene: Scene) {
 
 #[test]
 fn over_tcp_it_changes_nothing_of_a_server_and_its_peer() {
-    serves(TCP);
+    if tcp_endures_him() {
+        serves(TCP);
+    }
 }
 
 #[test]
