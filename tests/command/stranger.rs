@@ -77,7 +77,7 @@ fn told(said: &Done, name: &str) -> u64 {
     word.map_or(0, |number| number.parse().unwrap())
 }
 
-/// Runs it while the stranger strikes, with more and more to do until he has struck some rounds; what both have said.
+/// Runs it while the stranger strikes, with more and more to do until he has struck at least one round, by all his ways; what both have said.
 #[track_caller]
 fn meet(scene: Scene, line: &str) -> (Done, Done) {
     for scale in ["4", "16", "64", "256", "1024", "4096"] {
@@ -87,7 +87,7 @@ fn meet(scene: Scene, line: &str) -> (Done, Done) {
         let stranger = Job::start(aimed(scene, &job.pid().to_string()));
         let (done, said) = (job.finish(), stranger.finish().expect(0));
         let (rounds, posted) = (told(&said, "round"), told(&said, "posted"));
-        if done.code != 0 || rounds > 2 && (posted > 0 || !scene.ways.contains("keys")) {
+        if done.code != 0 || rounds > 0 && (posted > 0 || !scene.ways.contains("keys")) {
             return (done, said);
         }
     }
@@ -213,7 +213,7 @@ fn serves(scene: Scene) {
         server.0.signal(Signal::SIGINT);
         server.finish().expect(130);
         is_in_vain(&said);
-        if told(&said, "round") > 2 && told(&said, "posted") > 0 {
+        if told(&said, "round") > 0 && told(&said, "posted") > 0 {
             return;
         }
     }
