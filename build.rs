@@ -1,6 +1,6 @@
 //! Compiles the kernels to PTX; a table of the modules goes to `ptx.rs` in `OUT_DIR`.
 
-use cuda_builder::{CudaBuilder, Toolchain};
+use cuda_builder::{CudaBuilder, Toolchain, release_in};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -84,14 +84,11 @@ fn modules() -> Result<Vec<&'static str>, String> {
 
 /// The compiler that kernels/rustc-version names, or the one that was asked for instead.
 fn kernel_compiler() -> Result<Toolchain, String> {
-    let file = "kernels/rustc-version";
-    println!("cargo::rerun-if-changed={file}");
-    let release = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    let toolchain = Toolchain::find(release.trim()).map_err(|error| error.to_string())?;
+    let release = release_in(Path::new("kernels/rustc-version")).map_err(|error| error.to_string())?;
+    let toolchain = Toolchain::find(&release).map_err(|error| error.to_string())?;
     if !toolchain.is_the_projects {
         println!(
-            "cargo::warning=GINLAB_KERNEL_RUSTC: the kernels are compiled by {toolchain}, the project's compiler is {}; results say so",
-            release.trim()
+            "cargo::warning=GINLAB_KERNEL_RUSTC: the kernels are compiled by {toolchain}, the project's compiler is {release}; results say so"
         );
     }
     Ok(toolchain)

@@ -91,6 +91,8 @@ times = {}
 for row in csv.DictReader(open(sys.argv[1])):
     times.setdefault((row["program"], row["fabric"]), {"no": [], "yes": []})[row["stranger"]].append(float(row["time_us_p50"]))
 for (program, fabric), of in sorted(times.items()):
+    if not all(of.values()):
+        continue
     alone, met = (statistics.median(of[which]) for which in ("no", "yes"))
     print(f"{program:<12} {fabric:<9} alone {alone:10.2f} us, with a stranger {met:10.2f} us: {100 * (met / alone - 1):+.1f} %")
 PY

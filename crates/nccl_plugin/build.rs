@@ -3,7 +3,7 @@
 //! Without a feature of its own: cargo keeps one library of this name, and with another set of features it, and all tests that load it, would be
 //! built again.
 
-use cuda_builder::{CudaBuilder, Toolchain};
+use cuda_builder::{CudaBuilder, Toolchain, release_in};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -22,15 +22,14 @@ fn main() -> ExitCode {
 }
 
 fn ptx() -> Result<(), String> {
-    let file = format!("{TOP}/kernels/rustc-version");
-    println!("cargo::rerun-if-changed={file}");
+    let kernels = Path::new(TOP).join("kernels");
+    let release = release_in(&kernels.join("rustc-version")).map_err(|error| error.to_string())?;
     println!("cargo::rerun-if-env-changed=GINLAB_KERNEL_RUSTC");
-    let release = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
     let made = Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("kernels_mover.ptx");
-    let Ok(toolchain) = Toolchain::find(release.trim()) else {
+    let Ok(toolchain) = Toolchain::find(&release) else {
         return std::fs::write(&made, "").map_err(|error| format!("{}: {error}", made.display()));
     };
-    let builder = CudaBuilder::new(format!("{TOP}/kernels"), toolchain).feature("mover");
+    let builder = CudaBuilder::new(kernels, toolchain).feature("mover");
     let builder = ["efa_queue", "cuda_std", "cuda_std_macros", "payload_pattern"]
         .iter()
         .fold(builder, |builder, name| builder.watch(format!("{TOP}/crates/{name}")));

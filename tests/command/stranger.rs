@@ -3,6 +3,8 @@
 
 mod attack;
 mod endpoints;
+#[path = "../random/mod.rs"]
+mod random;
 
 use std::process::Command;
 

@@ -16,6 +16,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod parsers;
+#[path = "../random/mod.rs"]
+mod random;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
@@ -25,6 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parsers::{PARSERS, Parser, Samples};
+use random::Random;
 
 /// Inputs of each parser in the short test, divided by its slowness.
 const INPUTS: u64 = 300_000;
@@ -74,22 +77,7 @@ fn explained(bytes: usize) -> isize {
     (1 << 20) + 512 * bytes as isize
 }
 
-/// xorshift64*: fast, and the same everywhere.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    /// Below `end`, which is not 0.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
     fn range(&mut self, length: usize, most: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
         start..(start + self.below(most + 1)).min(length)
@@ -104,7 +92,7 @@ fn spoil(input: &mut Vec<u8>, other: &[u8], words: &[&str], random: &mut Random)
         match random.below(10) {
             0 if at < input.len() => input[at] ^= 1 << random.below(8),
             1 if at < input.len() => input[at] = STRANGE[random.below(STRANGE.len())],
-            2 if at < input.len() => input[at] = random.next() as u8,
+            2 if at < input.len() => input[at] = (random.next() >> 16) as u8,
             3 => drop(input.drain(random.range(input.len(), 16))),
             4 => drop(input.drain(random.range(input.len(), 512))),
             5 => input.truncate(at),

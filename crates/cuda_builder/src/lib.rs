@@ -30,6 +30,16 @@ use std::path::{Path, PathBuf};
 /// The target's name, to rustc and in the output path.
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
+/// The compiler's release that a file names, for a build script: cargo watches the file.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn release_in(file: &Path) -> Result<String, Error> {
+    println!("cargo::rerun-if-changed={}", file.display());
+    let text = fs::read_to_string(file).map_err(|error| Error::Io(file.into(), error))?;
+    Ok(text.trim().to_owned())
+}
+
 /// Builds one kernel crate.
 #[derive(Debug)]
 pub struct CudaBuilder {

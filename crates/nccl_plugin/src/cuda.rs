@@ -92,16 +92,41 @@ impl Context {
     }
 }
 
-/// Whether the device of the current context lets streams write words.
-fn streams_write() -> bool {
+/// Whether the device of the current context has this attribute.
+pub(crate) fn device_has(attribute: sys::CUdevice_attribute) -> bool {
     let (mut device, mut can) = (0, 0);
-    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
     // SAFETY: locals to write to; a context is current.
     unsafe {
         sys::cuCtxGetDevice(&mut device) == CUresult::CUDA_SUCCESS
             && sys::cuDeviceGetAttribute(&mut can, attribute, device) == CUresult::CUDA_SUCCESS
             && can == 1
     }
+}
+
+/// A stream that does not wait for the legacy one, in the current context.
+///
+/// Of the highest priority, which shares no queue at the GPU with kernels of the usual one. It is not what mended the first copies: with it and
+/// without 3 of 26 runs hung on an H200 (data/2026-11-26-h200); `warm_up` did.
+pub(crate) fn urgent_stream() -> Result<CUstream, String> {
+    let (mut stream, mut highest): (CUstream, c_int) = (null_mut(), 0);
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: locals to write to; the context is current.
+    let result = unsafe {
+        checked("cuCtxGetStreamPriorityRange", sys::cuCtxGetStreamPriorityRange(null_mut(), &mut highest))?;
+        sys::cuStreamCreateWithPriority(&mut stream, flags, highest)
+    };
+    checked("cuStreamCreateWithPriority", result).map(|()| stream)
+}
+
+/// Pinned memory of the host, all zero, which all contexts of the process and their devices reach; the current context allocates it.
+pub(crate) fn pinned_zeros(bytes: usize) -> Result<*mut c_void, String> {
+    let mut host = null_mut();
+    let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+    // SAFETY: a local to write to.
+    checked(&format!("cuMemHostAlloc of {bytes} B"), unsafe { sys::cuMemHostAlloc(&mut host, bytes, flags) })?;
+    // SAFETY: so many bytes are there.
+    unsafe { std::ptr::write_bytes(host.cast::<u8>(), 0, bytes) };
+    Ok(host)
 }
 
 /// A stream with the marks in it.
@@ -120,16 +145,7 @@ enum Marks {
 
 impl Lane {
     fn new(word: Option<*mut AtomicU64>) -> Result<Lane, String> {
-        let (mut stream, mut highest): (CUstream, c_int) = (null_mut(), 0);
-        // Of the highest priority, which shares no queue at the GPU with kernels of the usual one. It is not what mended the first copies: with it and
-        // without 3 of 26 runs hung on an H200 (data/2026-11-26-h200); `warm_up` did.
-        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: locals to write to; the context is current.
-        let result = unsafe {
-            checked("cuCtxGetStreamPriorityRange", sys::cuCtxGetStreamPriorityRange(null_mut(), &mut highest))?;
-            sys::cuStreamCreateWithPriority(&mut stream, flags, highest)
-        };
-        checked("cuStreamCreateWithPriority", result)?;
+        let stream = urgent_stream()?;
         let marks = match word {
             Some(word) => Marks::Word(word, Vec::with_capacity(BATCH)),
             None => Marks::Events(VecDeque::new(), Vec::new()),
@@ -234,14 +250,8 @@ impl CudaCopies {
         // SAFETY: a context that NCCL keeps longer than its communicators.
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.0) })?;
         BOUND.set(context.0 as usize);
-        let mut words = null_mut();
-        if by_stream && streams_write() {
-            let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-            // SAFETY: a local to write to.
-            checked("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut words, 256, flags) })?;
-            // SAFETY: so many bytes are there.
-            unsafe { std::ptr::write_bytes(words.cast::<u8>(), 0, 256) };
-        }
+        let writes = device_has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+        let words = if by_stream && writes { pinned_zeros(256)? } else { null_mut() };
         // Lines of their own.
         let word = |index: usize| (!words.is_null()).then(|| words.cast::<AtomicU64>().wrapping_add(index * 16));
         let mut copies = CudaCopies { context, into: Lane::new(word(0))?, out: Lane::new(word(1))?, words };

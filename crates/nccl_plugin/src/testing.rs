@@ -38,16 +38,16 @@ pub(crate) fn copies(pretend: bool) -> Result<Option<Box<dyn Copies>>, String> {
 
 /// The kernel on the emulated device.
 pub(crate) struct OnCpu {
-    lanes: Buffer,
+    /// Dropped before the rings: that waits for its end.
     running: Option<ginlab_cuda::Launch>,
-    left_behind: bool,
+    lanes: Buffer,
 }
 
 impl OnCpu {
     pub fn new() -> Result<OnCpu, String> {
         let bytes = LANES as usize * size_of::<Lane>();
         let lanes = Device::Emulated.allocate(Place::Host, bytes).map_err(|error| error.to_string())?;
-        Ok(OnCpu { lanes, running: None, left_behind: false })
+        Ok(OnCpu { running: None, lanes })
     }
 }
 
@@ -65,17 +65,8 @@ impl Launch for OnCpu {
         Ok(())
     }
 
-    fn leave_behind(&mut self) {
-        self.left_behind = true;
-    }
-}
-
-impl Drop for OnCpu {
-    fn drop(&mut self) {
-        if !self.left_behind {
-            self.running = None;
-        }
-    }
+    /// It ends by itself, and is waited for.
+    fn leave_behind(&mut self) {}
 }
 
 /// A copy: target, source, bytes.

@@ -14,6 +14,7 @@ use ginlab::fabric::{Access, Completion, Memory, Message, Messages, Post, Rail, 
 use nix::unistd::Pid;
 
 use super::endpoints::{self, Endpoint};
+use super::random::Random;
 use crate::common::TOO_LONG;
 
 /// `PID[,PID...] WAYS PROVIDER`: whom he aims at (until the last of them has gone), by which ways, and over which fabric. Ways: garbage, replay and flood
@@ -37,21 +38,7 @@ const ANSWERING: Duration = Duration::from_millis(5);
 /// Connections that say nothing, kept open.
 const CROWD: usize = 50;
 
-/// xorshift64*.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        ((self.next() >> 16) % end.max(1) as u64) as usize
-    }
-
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }

@@ -1,10 +1,10 @@
 //! Starts the kernel by the CUDA driver.
 
 use super::Launch;
-use crate::cuda::{Context, checked};
+use crate::cuda::{Context, checked, device_has, pinned_zeros, urgent_stream};
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult, CUstream};
 use kernels::mover::{LANES, Lane, MoverArgs, SHARED};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -35,8 +35,9 @@ impl OnGpu {
     /// # Errors
     /// In one line why there is none: a build without PTX, the driver's refusal, or a GPU that does not begin it now.
     pub fn open(context: Context) -> Result<OnGpu, String> {
-        let ptx = PTX.ok_or("this plugin was built without the kernels' compiler")?;
-        if !reaches_registered_memory() {
+        let ptx = PTX.ok_or("this plugin was built without the kernels' compiler (where that is: cargo clean -p nccl_plugin, and build it again)")?;
+        // What `pin` registers has one address for the host and the device.
+        if !device_has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) {
             return Err("the GPU reaches pinned memory by other addresses than the host".into());
         }
         let mut kernel = OnGpu {
@@ -47,22 +48,17 @@ impl OnGpu {
             lanes: null_mut(),
             left_behind: false,
         };
-        let bytes = LANES as usize * size_of::<Lane>();
-        let mut highest: c_int = 0;
-        // SAFETY: locals to write to; the context is current; the text ends with a 0; what was made goes with `kernel`.
+        // SAFETY: locals to write to; the context is current; the text ends with a 0.
         unsafe {
             checked("cuModuleLoadData", sys::cuModuleLoadData(&mut kernel.module, ptx.as_ptr().cast()))?;
             checked(
                 "cuModuleGetFunction",
                 sys::cuModuleGetFunction(&mut kernel.function, kernel.module, c"mover".as_ptr()),
             )?;
-            checked("cuCtxGetStreamPriorityRange", sys::cuCtxGetStreamPriorityRange(null_mut(), &mut highest))?;
-            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            checked("cuStreamCreateWithPriority", sys::cuStreamCreateWithPriority(&mut kernel.stream, flags, highest))?;
-            let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-            checked(&format!("cuMemHostAlloc of {bytes} B"), sys::cuMemHostAlloc(&mut kernel.lanes, bytes, flags))?;
-            std::ptr::write_bytes(kernel.lanes.cast::<u8>(), 0, bytes);
         }
+        // Each goes with `kernel`, also when the next one fails.
+        kernel.stream = urgent_stream()?;
+        kernel.lanes = pinned_zeros(LANES as usize * size_of::<Lane>())?;
         kernel.try_it()?;
         Ok(kernel)
     }
@@ -84,18 +80,6 @@ impl OnGpu {
                 other => return checked("the kernel that copies", other),
             }
         }
-    }
-}
-
-/// Whether memory that is registered with the driver has one address for the host and the device.
-fn reaches_registered_memory() -> bool {
-    let (mut device, mut can) = (0, 0);
-    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
-    // SAFETY: locals to write to; a context is current.
-    unsafe {
-        sys::cuCtxGetDevice(&mut device) == CUresult::CUDA_SUCCESS
-            && sys::cuDeviceGetAttribute(&mut can, attribute, device) == CUresult::CUDA_SUCCESS
-            && can == 1
     }
 }
 

@@ -17,6 +17,7 @@
 //! It goes soon when nothing is asked, and always after 20 ms: whoever waits for the whole GPU (`cudaDeviceSynchronize`, `cudaFree`) waits
 //! no longer for it than that.
 
+mod calls;
 pub mod driver;
 mod rings;
 #[cfg(test)]
@@ -166,6 +167,11 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         Ok(())
     }
 
+    /// Whether a kernel has been called and has not gone.
+    fn is_called(&self) -> bool {
+        self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize]
+    }
+
     /// Launches the kernel, to read from these entries on.
     fn call(&mut self, first: [u64; LANES as usize]) {
         self.number += 1;
@@ -253,13 +259,17 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                 for queue in QUEUES {
                     through &= self.engine.passed(queue)? >= ends[queue as usize];
                 }
-                if through && self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize] {
+                if !through {
+                    return Ok(());
+                }
+                if self.is_called() {
+                    // It has begun late.
                     self.take_over();
-                } else if through {
-                    self.call(self.rings.written);
-                    if self.refused.is_some() {
-                        self.back_to(State::Copies)?;
-                    }
+                    return Ok(());
+                }
+                self.call(self.rings.written);
+                if self.refused.is_some() {
+                    self.back_to(State::Copies)?;
                 }
             }
             State::Called => {
@@ -286,7 +296,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                 }
             }
             State::Leaving => {
-                if self.rings.gone(self.number) != [true; LANES as usize] {
+                if self.is_called() {
                     return Ok(());
                 }
                 if self.rings.unread() != self.rings.written {
@@ -303,127 +313,4 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         }
         Ok(())
     }
-}
-
-impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
-    fn bind(&mut self) -> Result<(), String> {
-        self.engine.bind()
-    }
-
-    unsafe fn pin(&mut self, address: u64, bytes: usize) -> Result<(), String> {
-        // SAFETY: the caller's contract.
-        unsafe { self.engine.pin(address, bytes) }
-    }
-
-    fn unpin(&mut self, address: u64) {
-        self.engine.unpin(address);
-    }
-
-    unsafe fn put_in(&mut self, device: u64, host: u64, bytes: usize) -> Result<(), String> {
-        let step = Step::Copy { to: device, from: host, bytes: length(bytes)? };
-        // SAFETY: the caller's contract.
-        unsafe { self.ask(Queue::In, Asked { step, out: false, scratch: std::ptr::null_mut() }) }
-    }
-
-    unsafe fn put_word(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
-        // SAFETY: the caller's contract.
-        unsafe { self.ask(Queue::In, Asked { step: Step::Word { to: device, value }, out: false, scratch }) }
-    }
-
-    unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
-        let step = Step::Copy { to: host, from: device, bytes: length(bytes)? };
-        let queue = if behind_puts { Queue::In } else { Queue::Out };
-        // SAFETY: the caller's contract.
-        unsafe { self.ask(queue, Asked { step, out: true, scratch: std::ptr::null_mut() }) }
-    }
-
-    fn mark(&mut self, queue: Queue) -> Result<u64, String> {
-        let marks = &mut self.marks[queue as usize];
-        marks.made += 1;
-        let made = marks.made;
-        // SAFETY: a mark names no memory.
-        unsafe { self.ask(queue, Asked { step: Step::Mark(made), out: false, scratch: std::ptr::null_mut() })? };
-        Ok(made)
-    }
-
-    fn passed(&mut self, queue: Queue) -> Result<u64, String> {
-        if !self.marks[queue as usize].of_engine.is_empty() {
-            let passed = self.engine.passed(queue)?;
-            let marks = &mut self.marks[queue as usize];
-            while let Some((_, ours)) = marks.of_engine.front().filter(|(mark, _)| *mark <= passed) {
-                marks.passed = *ours;
-                marks.of_engine.pop_front();
-            }
-        }
-        let marks = &mut self.marks[queue as usize];
-        marks.passed = marks.passed.max(self.rings.passed(queue));
-        Ok(marks.passed)
-    }
-
-    fn turn(&mut self) -> Result<(), String> {
-        self.engine.turn()?;
-        self.go_on()
-    }
-
-    /// Sends the kernel away first. One that does not go (that has not begun yet: the GPU is full) finds in its rings that it shall.
-    fn settle(&mut self) {
-        let until = Instant::now() + PATIENCE;
-        while !matches!(self.state, State::Copies) && Instant::now() < until {
-            let is_there = self.number > 0 && self.rings.gone(self.number) != [true; LANES as usize];
-            match self.state {
-                State::Draining(_) if !is_there => drop(self.back_to(State::Copies)),
-                State::Called | State::Late | State::Draining(_) => self.send_away(),
-                State::Kernel if self.waiting.iter().all(VecDeque::is_empty) => self.send_away(),
-                _ => {}
-            }
-            if self.go_on().is_err() {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        self.engine.settle();
-    }
-
-    fn name(&self) -> String {
-        let engine = self.engine.name();
-        match &self.refused {
-            Some(why) => format!("{engine}; no kernel copies: {why}"),
-            None => format!("{engine}; by a kernel where copies follow each other"),
-        }
-    }
-
-    fn state(&self) -> Option<String> {
-        let made = QUEUES.map(|queue| (self.marks[queue as usize].made, self.marks[queue as usize].of_engine.front()));
-        let passed = QUEUES.map(|queue| self.rings.passed(queue));
-        Some(format!(
-            "the kernel that copies: {:?}, {} times so far, number {}, here {}, gone {:?}; marks made (and the engine's next) {made:?}, passed {passed:?}; entries \
-             written {:?}, read {:?}, waiting {:?}",
-            self.state,
-            self.kernels,
-            self.number,
-            self.rings.is_here(self.number),
-            self.rings.gone(self.number),
-            self.rings.written,
-            self.rings.unread(),
-            QUEUES.map(|queue| self.waiting[queue as usize].len()),
-        ))
-    }
-}
-
-impl<C: Copies, L: Launch> Drop for ByKernel<C, L> {
-    fn drop(&mut self) {
-        if self.bind().is_err() {
-            self.kernel.leave_behind();
-            return;
-        }
-        self.settle();
-        if !matches!(self.state, State::Copies) {
-            self.kernel.leave_behind();
-        }
-    }
-}
-
-/// Bytes of a copy, as an entry has them.
-fn length(bytes: usize) -> Result<u32, String> {
-    u32::try_from(bytes).map_err(|_| format!("{bytes} B in one copy: at most 4 GiB"))
 }

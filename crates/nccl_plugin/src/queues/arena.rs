@@ -2,9 +2,8 @@
 //!
 //! Not before: who frees memory may have to wait for kernels, and a kernel of another context may wait for us.
 
-use crate::cuda::{Context, checked};
+use crate::cuda::{Context, checked, pinned_zeros};
 use cudarc::driver::sys;
-use std::ptr::null_mut;
 
 /// Small pieces of the device's memory come out of stretches of so many bytes.
 const STRETCH: usize = 256 << 10;
@@ -123,15 +122,12 @@ impl Arena {
                 Ok(Pinned { host, device: host })
             }
             From::Gpu(context) => {
-                let (mut host, mut device) = (null_mut(), 0);
-                let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-                context.with(|| {
-                    // SAFETY: locals to write to; the context is current.
-                    unsafe {
-                        checked(&format!("cuMemHostAlloc of {bytes} B"), sys::cuMemHostAlloc(&mut host, bytes, flags))?;
-                        std::ptr::write_bytes(host.cast::<u8>(), 0, bytes);
-                        checked("cuMemHostGetDevicePointer", sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0))
-                    }
+                let mut device = 0;
+                let host = context.with(|| {
+                    let host = pinned_zeros(bytes)?;
+                    // SAFETY: a local to write to; the context is current.
+                    let found = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0) };
+                    checked("cuMemHostGetDevicePointer", found).map(|()| host)
                 })?;
                 self.pieces.push(Piece::Pinned(host));
                 Ok(Pinned { host: host as u64, device })

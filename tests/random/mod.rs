@@ -1,0 +1,18 @@
+//! Random numbers of tests, the same everywhere.
+
+/// xorshift64*; not 0 at first.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `end`; 0 of nothing.
+    pub fn below(&mut self, end: usize) -> usize {
+        ((self.next() >> 16) % end.max(1) as u64) as usize
+    }
+}
