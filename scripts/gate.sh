@@ -29,7 +29,7 @@ if [[ -n ${STEPS:-} ]]; then read -ra steps <<<"$STEPS"; fi
 # Many threads on a few cores would take minutes.
 grids='--grid 1 --block 32'
 if [[ $device == gpu ]]; then grids='--grid 32,132 --block 32,256'; fi
-if ((gpus >= 2)) && [[ -z ${STEPS:-} ]]; then steps+=(ipc); fi
+if ((gpus >= 2)) && [[ -z ${STEPS:-} ]]; then steps+=(ipc collective); fi
 turns='--block 32,256 -n 500 -w 50 -r 5'
 field='--nx 1024 -n 500 -r 5'
 if [[ $device == emulated ]]; then
@@ -48,6 +48,7 @@ arguments() { # arguments STEP
     jacobi-rails) echo "jacobi -d $device --np 2 --path rails -p model:p5 --exchange block,row,resident $field --no-check" ;;
     jacobi-mapped) echo "jacobi -d $device --np 2 --path nvlink --exchange block,row,resident $field --no-check" ;;
     ipc) echo ipc -b 64K -e 1G -f 128 --grid 8,128 -o write -r 5 ;;
+    collective) echo collective --path nvlink --cases gin-all-to-all,gin-all-gather,gin-all-reduce --launch graph -b 8 -e 64M -f 64 -n 50 -r 5 --no-check ;;
     esac
 }
 

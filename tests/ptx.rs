@@ -16,6 +16,7 @@
 mod flow;
 #[path = "ptx/order.rs"]
 mod order;
+mod passed;
 mod skips;
 
 use ginlab::cuda::for_capability;
@@ -37,7 +38,7 @@ const REGISTERS_AND_SPILLED: [(u32, u32, u32); 2] = [(128, 24, 64), (64, 560, 20
 
 /// The bytes that a function of a program's module may spill at the fewest registers: of the loops that move and add bytes, and of what lies
 /// around them. At more registers they spill less; to have that assembled too takes a minute of a core.
-const SPILLED_BY_PROGRAMS: (u32, u32) = (528, 2048);
+const SPILLED_BY_PROGRAMS: (u32, u32) = (608, 2048);
 
 /// What a function may store besides in a module that has calls by address (`cuda_std::call::by_address`), of its callers' registers: such a
 /// function is called seldom.
@@ -272,41 +273,45 @@ const RULES: [Rule; 10] = [
 
 #[test]
 fn the_rules_hold() {
-    for (name, rule) in RULES {
-        eprintln!("rule: {name}");
-        rule(&protocol(&ptx()));
-    }
+    passed::once("the_rules_hold", &[], || {
+        for (name, rule) in RULES {
+            eprintln!("rule: {name}");
+            rule(&protocol(&ptx()));
+        }
+    });
 }
 
 #[test]
 fn the_rules_catch_what_they_are_for() {
-    for (right, wrong) in [
-        ("fence.acq_rel.sys", "fence.acq_rel.gpu"),
-        ("fence.acq_rel.sys", "membar.sys"),
-        ("fence.acq_rel.sys;", ""),
-        ("atom.relaxed.gpu.global.add.u64", "atom.global.add.u64"),
-        ("atom.relaxed.gpu.global.add.u64", "atom.acq_rel.sys.global.add.u64"),
-        ("atom.acquire.gpu.global.cas.b64", "atom.global.cas.b64"),
-        ("st.relaxed.sys.global.v2.u64", "st.release.sys.global.v2.u64"),
-        ("st.relaxed.sys.global.v2.u64", "st.global.v2.u64"),
-        ("st.release.gpu.global.u64", "st.relaxed.gpu.global.u64"),
-        ("ld.acquire.sys.global.v2.u64", "ld.volatile.global.v2.u64"),
-        ("ld.acquire.sys.global.v2.u64", "ld.relaxed.sys.global.v2.u64"),
-        ("ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64"),
-        ("bar.warp.sync", "mov.warp.sync"),
-        ("atom.relaxed.gpu.global.cas.b64", "atom.relaxed.sys.global.cas.b64"),
-        ("match.any.sync.b64", "mov.b64"),
-        ("bar.red.or.pred", "barrier.red.or.pred"),
-        ("nanosleep.u32", "mov.u32"),
-        ("bar.sync", "bar.sync 0; bar.sync"),
-        ("%globaltimer", "%clock64"),
-        ("st.v2.b64", "st.b64"),
-    ] {
-        assert!(ptx().contains(right), "{right}");
-        let spoilt = protocol(&ptx().replace(right, wrong));
-        let caught = RULES.iter().any(|(_, rule)| std::panic::catch_unwind(|| rule(&spoilt)).is_err());
-        assert!(caught, "{wrong} instead of {right} goes unnoticed");
-    }
+    passed::once("the_rules_catch_what_they_are_for", &[], || {
+        for (right, wrong) in [
+            ("fence.acq_rel.sys", "fence.acq_rel.gpu"),
+            ("fence.acq_rel.sys", "membar.sys"),
+            ("fence.acq_rel.sys;", ""),
+            ("atom.relaxed.gpu.global.add.u64", "atom.global.add.u64"),
+            ("atom.relaxed.gpu.global.add.u64", "atom.acq_rel.sys.global.add.u64"),
+            ("atom.acquire.gpu.global.cas.b64", "atom.global.cas.b64"),
+            ("st.relaxed.sys.global.v2.u64", "st.release.sys.global.v2.u64"),
+            ("st.relaxed.sys.global.v2.u64", "st.global.v2.u64"),
+            ("st.release.gpu.global.u64", "st.relaxed.gpu.global.u64"),
+            ("ld.acquire.sys.global.v2.u64", "ld.volatile.global.v2.u64"),
+            ("ld.acquire.sys.global.v2.u64", "ld.relaxed.sys.global.v2.u64"),
+            ("ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64"),
+            ("bar.warp.sync", "mov.warp.sync"),
+            ("atom.relaxed.gpu.global.cas.b64", "atom.relaxed.sys.global.cas.b64"),
+            ("match.any.sync.b64", "mov.b64"),
+            ("bar.red.or.pred", "barrier.red.or.pred"),
+            ("nanosleep.u32", "mov.u32"),
+            ("bar.sync", "bar.sync 0; bar.sync"),
+            ("%globaltimer", "%clock64"),
+            ("st.v2.b64", "st.b64"),
+        ] {
+            assert!(ptx().contains(right), "{right}");
+            let spoilt = protocol(&ptx().replace(right, wrong));
+            let caught = RULES.iter().any(|(_, rule)| std::panic::catch_unwind(|| rule(&spoilt)).is_err());
+            assert!(caught, "{wrong} instead of {right} goes unnoticed");
+        }
+    });
 }
 
 #[test]
@@ -566,40 +571,46 @@ fn bulk_stores_are_fenced_and_waited_for(functions: &Protocol) {
 
 #[test]
 fn between_gpus_the_rules_hold_in_both_modules() {
-    the_accesses_between_gpus_are_wide_and_unrolled(&functions(&ptx()));
-    bulk_stores_are_fenced_and_waited_for(&functions(&bulk()));
-    nothing_is_weaker_than_its_name(&protocol(&bulk()));
-    nothing_is_weaker_than_its_name(&protocol(&programs()));
-    a_blocks_barriers_are(&protocol(&programs()));
+    passed::once("between_gpus_the_rules_hold_in_both_modules", &[], || {
+        the_accesses_between_gpus_are_wide_and_unrolled(&functions(&ptx()));
+        bulk_stores_are_fenced_and_waited_for(&functions(&bulk()));
+        nothing_is_weaker_than_its_name(&protocol(&bulk()));
+        nothing_is_weaker_than_its_name(&protocol(&programs()));
+        a_blocks_barriers_are(&protocol(&programs()));
+    });
 }
 
 #[test]
 fn between_gpus_the_rules_catch_what_they_are_for() {
-    for (right, wrong) in
-        [("st.global.v4.b32", "st.global.v2.b32"), ("ld.global.v4.b32", "ld.global.b32"), ("st.global.b32", "st.b32")]
-    {
-        let spoilt = functions(&ptx().replace(right, wrong));
-        let caught = std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&spoilt));
-        assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
-    }
-    // Other kernels have such stores too.
-    let text = ptx();
-    let (before, copy) = text.split_at(text.find(".entry ipc_copy_16").unwrap());
-    let one_less = functions(&format!("{before}{}", copy.replacen("st.global.v4.b32", "mov.b32", 1)));
-    assert!(std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&one_less)).is_err());
-    for right in [
-        "fence.proxy.async.shared::cta;",
-        "fence.proxy.async.global;",
-        "cp.async.bulk.wait_group.read",
-        "cp.async.bulk.wait_group 0",
-        "fence.acq_rel.sys;",
-        "st.release.sys.global.u64",
-    ] {
-        assert!(bulk().contains(right), "{right}");
-        let spoilt = functions(&bulk().replace(right, "mov.b32 "));
-        let caught = std::panic::catch_unwind(|| bulk_stores_are_fenced_and_waited_for(&spoilt));
-        assert!(caught.is_err(), "without {right} nothing is noticed");
-    }
+    passed::once("between_gpus_the_rules_catch_what_they_are_for", &[], || {
+        for (right, wrong) in [
+            ("st.global.v4.b32", "st.global.v2.b32"),
+            ("ld.global.v4.b32", "ld.global.b32"),
+            ("st.global.b32", "st.b32"),
+        ] {
+            let spoilt = functions(&ptx().replace(right, wrong));
+            let caught = std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&spoilt));
+            assert!(caught.is_err(), "{wrong} instead of {right} goes unnoticed");
+        }
+        // Other kernels have such stores too.
+        let text = ptx();
+        let (before, copy) = text.split_at(text.find(".entry ipc_copy_16").unwrap());
+        let one_less = functions(&format!("{before}{}", copy.replacen("st.global.v4.b32", "mov.b32", 1)));
+        assert!(std::panic::catch_unwind(|| the_accesses_between_gpus_are_wide_and_unrolled(&one_less)).is_err());
+        for right in [
+            "fence.proxy.async.shared::cta;",
+            "fence.proxy.async.global;",
+            "cp.async.bulk.wait_group.read",
+            "cp.async.bulk.wait_group 0",
+            "fence.acq_rel.sys;",
+            "st.release.sys.global.u64",
+        ] {
+            assert!(bulk().contains(right), "{right}");
+            let spoilt = functions(&bulk().replace(right, "mov.b32 "));
+            let caught = std::panic::catch_unwind(|| bulk_stores_are_fenced_and_waited_for(&spoilt));
+            assert!(caught.is_err(), "without {right} nothing is noticed");
+        }
+    });
 }
 
 #[test]
@@ -643,18 +654,20 @@ fn early_kernels_wait_before_they_touch_anything(functions: &Protocol) {
 
 #[test]
 fn programs_on_later_gpus_wait_for_the_grids_before() {
-    let programs = programs();
-    let later = for_capability(&programs, (9, 0));
-    early_kernels_wait_before_they_touch_anything(&functions(&later));
-    let without = later.replace("griddepcontrol.wait", "mov.b32");
-    let late = later
-        .replace("griddepcontrol.wait", "st.b64")
-        .replace("griddepcontrol.launch_dependents", "griddepcontrol.wait");
-    for spoilt in [functions(&without), functions(&late), functions(&programs)] {
-        let caught = std::panic::catch_unwind(|| early_kernels_wait_before_they_touch_anything(&spoilt));
-        assert!(caught.is_err(), "a kernel that does not wait goes unnoticed");
-    }
-    assert!(!protocol(&later).is_empty() && target(&later) == "sm_90");
+    passed::once("programs_on_later_gpus_wait_for_the_grids_before", &[], || {
+        let programs = programs();
+        let later = for_capability(&programs, (9, 0));
+        early_kernels_wait_before_they_touch_anything(&functions(&later));
+        let without = later.replace("griddepcontrol.wait", "mov.b32");
+        let late = later
+            .replace("griddepcontrol.wait", "st.b64")
+            .replace("griddepcontrol.launch_dependents", "griddepcontrol.wait");
+        for spoilt in [functions(&without), functions(&late), functions(&programs)] {
+            let caught = std::panic::catch_unwind(|| early_kernels_wait_before_they_touch_anything(&spoilt));
+            assert!(caught.is_err(), "a kernel that does not wait goes unnoticed");
+        }
+        assert!(!protocol(&later).is_empty() && target(&later) == "sm_90");
+    });
 }
 
 // --- the snapshot ----------------------------------------------------------------------------------------------------
@@ -758,7 +771,7 @@ fn ptxas_takes_it_for_every_gpu_within_its_registers() {
             jobs.extend(all.iter().map(|limits| (source.clone(), arch, *limits, (name, text))));
         }
     }
-    // The plugin has its kernel run by 512 threads.
+    // The plugin has its kernel run by blocks of 256 threads, many of them: registers are what it takes from other kernels.
     let source = folder.path().join("mover.ptx");
     std::fs::write(&source, mover()).unwrap();
     let measured = REGISTERS_AND_SPILLED[0];
@@ -786,6 +799,24 @@ fn told_before(ptxas: &Path, source: &Path, told: &[String]) -> Result<String, P
     std::fs::create_dir_all(&folder).unwrap();
     let kept = folder.join(format!("{:016x}.txt", hasher.finish()));
     std::fs::read_to_string(&kept).map_err(|_| kept)
+}
+
+/// Another text, or the same for another GPU or other limits, is assembled: what is kept says nothing of it.
+#[test]
+fn what_ptxas_has_said_is_of_these_very_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("a module.ptx");
+    let kept_for = |text: &str, told: &str| {
+        std::fs::write(&source, text).unwrap();
+        // Any file is a program that has a size and a date.
+        told_before(Path::new(file!()), &source, &[told.to_owned()])
+    };
+    let text = format!("// of process {}", std::process::id());
+    let kept = kept_for(&text, "-arch=sm_90").unwrap_err();
+    std::fs::write(&kept, "said").unwrap();
+    assert_eq!(kept_for(&text, "-arch=sm_90").unwrap(), "said");
+    assert!(kept_for(&text.replace('f', "F"), "-arch=sm_90").is_err() && kept_for(&text, "-arch=sm_80").is_err());
+    std::fs::remove_file(kept).unwrap();
 }
 
 /// ptxas takes a module for this GPU, and each of its functions keeps to the limits.

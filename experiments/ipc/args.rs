@@ -46,7 +46,8 @@ pub struct Args {
     /// Bytes of one store or load of a thread: 4, 8, 16
     #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width)]
     pub width: Vec<u32>,
-    /// How kernels store: plain, bulk (TMA, compute capability 9.0)
+    /// How kernels store: plain (a fixed part for each thread), parts (of 32 KiB, which warps take one after another; write alone), bulk (TMA,
+    /// compute capability 9.0)
     #[arg(
         long,
         default_value = "plain",
@@ -139,6 +140,7 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Store {
     Plain,
+    Parts,
     Bulk,
 }
 

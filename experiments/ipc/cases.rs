@@ -7,6 +7,7 @@ use ginlab::cuda::{Device, DeviceError, ForeignModule, Function, Kernel};
 use kernels::ipc::IpcArgs;
 use kernels::ipc_bulk::{IPC_BULK_COPY, IPC_BULK_WRITE};
 use kernels::ipc_kernel::*;
+use kernels::ipc_parts::IPC_PARTS_WRITE;
 
 /// The case that the others are divided by.
 pub const COPY_ENGINE: &str = "copy-engine";
@@ -92,6 +93,11 @@ pub fn cases(
             cases.push(ours(operation.name(), width, "plain", function));
         }
     }
+    let loops = operation == Operation::Write;
+    if loops && plan.args.store.contains(&Store::Parts) {
+        let function = device.function(&IPC_PARTS_WRITE, tuple.block)?;
+        cases.push(ours("parts-write", 16, "parts", function));
+    }
     if let Some((name, kernel)) = bulk(operation).filter(|_| plan.args.store.contains(&Store::Bulk)) {
         match device.function(kernel, tuple.block) {
             Ok(function) => cases.push(ours(name, BULK.0, BULK.1, function)),
@@ -99,7 +105,6 @@ pub fn cases(
             Err(error) => return Err(error.into()),
         }
     }
-    let loops = operation == Operation::Write;
     let baseline =
         |name, width, baseline, function| Case { baseline, received: false, ..ours(name, width, "plain", function) };
     if loops {

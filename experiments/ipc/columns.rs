@@ -7,7 +7,7 @@ pub const OPERATION: Column =
 pub const PAIR: Column =
     Column::chosen("pair", "", "From which rank to which: `0>1`; several at once: `0<>1`, `all`").shown("pair", 5);
 pub const DIRECTION: Column = Column::chosen("direction", "", "What goes on at once: `one`, `both`, `all`");
-pub const STORE: Column = Column::chosen("store", "", "How a kernel stores: `plain`, `bulk`");
+pub const STORE: Column = Column::chosen("store", "", "How a kernel stores: `plain`, `parts`, `bulk`");
 pub const WIDTH: Column =
     Column::chosen("width_bytes", "B", "Bytes of one store or load of a thread").shown("width", 5);
 pub const LAUNCH: Column = Column::chosen(

@@ -67,6 +67,7 @@ impl Bench<'_> {
             sums: std::ptr::null_mut(),
             counter: self.rank.counter(None),
             flag: std::ptr::null(),
+            taken: std::ptr::null(),
         };
         let (grid, block) = self.helpers();
         // SAFETY: the memory is as long as the tuple's bytes; barriers keep the others away from it.

@@ -21,6 +21,7 @@ use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::gin::{GinError, Program, World};
 use ginlab::report::Row;
 use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeArgs};
+use std::collections::BTreeSet;
 
 /// What lies in destinations before.
 const POISON: u8 = 0xA5;
@@ -158,9 +159,12 @@ impl Moe {
 
     fn row(&self, tuple: &Tuple) -> Row {
         let Problem { tokens, hidden, experts, topk, pes, .. } = self.problem;
-        let far = (0..pes).find(|pe| *pe != self.world.my_pe() && !self.world.is_mapped(*pe));
-        let near = (0..pes).find(|pe| *pe != self.world.my_pe() && self.world.is_mapped(*pe));
-        let ways: Vec<&str> = [near, far].into_iter().flatten().map(|pe| self.world.path_to(pe)).collect();
+        let others = (0..pes).filter(|pe| *pe != self.world.my_pe());
+        // The mapped ones first; each way once.
+        let ways: BTreeSet<(bool, &str)> =
+            others.map(|pe| (!self.world.is_mapped(pe), self.world.path_to(pe))).collect();
+        let by_rails = ways.iter().any(|(far, _)| *far);
+        let ways: Vec<&str> = ways.into_iter().map(|(_, way)| way).collect();
         let mut row = Row::new("moe", name(tuple.unit), self.world.device().name(), ways.join("+"));
         row.ranks = pes;
         row.memory = Some(self.world.memory().into());
@@ -168,7 +172,7 @@ impl Moe {
         row.size_bytes = Some(self.problem.message_bytes(tuple.kind));
         (row.grid, row.block) = (Some(tuple.grid), Some(self.args.block));
         row.iterations = Some(1);
-        if far.is_some() {
+        if by_rails {
             self.args.world.name_rails(&mut row);
             row.set(&PROXIES, self.args.world.proxies as u64);
         }

@@ -29,6 +29,8 @@ pub struct IpcArgs {
     pub counter: *const Word,
     /// The receiver's flag, in its memory: raised to the number of the launch, from 1. Null for none.
     pub flag: *const Word,
+    /// Device memory, for `ipc_parts_write` alone: the number of the next part.
+    pub taken: *const Word,
 }
 
 /// An odd constant: the step from one word of the pattern to the next.

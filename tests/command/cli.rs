@@ -184,7 +184,7 @@ fn every_shape_of_the_grid_is_verified() {
         ("-p tcp --rails 1 --window 1 --bare --no-check", 4),
         ("-p tcp --np 4 --rails 2", 3),
         ("-p null --grid 1,2 --block 3 --mode quiet,nbi,quiet-every=3 --proxy-threads 2", 9),
-        ("-p null --np 3 --scope thread --ring-slots 2 --no-fill", 3),
+        ("-p null --np 3 --scope thread --ring-slots 2 --no-fill --block 33", 3),
     ] {
         let done = run(proxy(&format!("-n 7 -w 1 -r 1 -b 4097 -e 4097 {args} --csv -"))).expect(0);
         let rows = rows(&done.stdout);

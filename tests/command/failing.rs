@@ -2,7 +2,7 @@
 //! on the emulated device, which ends a grid with a line of its own when a thread leaves while others of its block meet: no failure may
 //! do that.
 
-use crate::common::{Done, Job, Stream, ginlab};
+use crate::common::{Done, Job, Stream, beside_each_other, ginlab, run};
 use nix::sys::signal::{Signal, kill};
 
 /// A fault of each rank's proxy behind so many commands, and the codes that a run may end with.
@@ -86,20 +86,14 @@ fn ends(args: &str, codes: &[i32], done: &Done) {
 }
 
 fn all_end(jobs: &[(Case, &Fault, &str)]) {
-    for together in jobs.chunks(AT_ONCE) {
-        let started = together.iter().map(|(case, fault, scope)| {
-            let Fault { name, timeout, codes } = fault;
-            let scope = if case.has_scopes { format!("--scope {scope}") } else { String::new() };
-            let args = format!("{} {scope} -t {timeout} --fault {name}={}", case.args, case.commands);
-            let codes =
-                if case.may_end_well && *name != "rails-silent" { [&[0], *codes].concat() } else { codes.to_vec() };
-            eprintln!("{args}");
-            (Job::start(ginlab(&args)), args, codes)
-        });
-        for (job, args, codes) in started.collect::<Vec<_>>() {
-            ends(&args, &codes, &job.finish());
-        }
-    }
+    beside_each_other(AT_ONCE, jobs, |(case, fault, scope)| {
+        let Fault { name, timeout, codes } = fault;
+        let scope = if case.has_scopes { format!("--scope {scope}") } else { String::new() };
+        let args = format!("{} {scope} -t {timeout} --fault {name}={}", case.args, case.commands);
+        let codes = if case.may_end_well && *name != "rails-silent" { [&[0], *codes].concat() } else { codes.to_vec() };
+        eprintln!("{args}");
+        ends(&args, &codes, &run(ginlab(&args)));
+    });
 }
 
 /// Each case with one of the faults, and by one of the scopes.
@@ -140,14 +134,11 @@ fn every_exchange_over_mapped_memory_ends_at_its_deadline() {
     let shmem =
         calls.map(|call| format!("shmem {rows} -n 50 -w 1 -r 9 -b 8 -e 1M -f 2 --grid 2 --block 40 --cases {call}"));
     let all: Vec<String> = jacobi.into_iter().chain(collectives).chain(shmem).collect();
-    for together in all.chunks(AT_ONCE) {
-        let mut started: Vec<Job> = together.iter().map(|args| Job::start(ginlab(args))).collect();
-        for job in &mut started {
-            job.until(Stream::Stdout, ",emulated,");
-            kill(job.rank(1), Signal::SIGSTOP).unwrap();
-        }
-        for (args, job) in together.iter().zip(started) {
-            ends(args, &[124], &job.finish());
-        }
-    }
+    // Each waits for its deadline, and the host four times as long for its kernel, with one rank that is stopped.
+    beside_each_other(2 * AT_ONCE, &all, |args| {
+        let mut job = Job::start(ginlab(args));
+        job.until(Stream::Stdout, ",emulated,");
+        kill(job.rank(1), Signal::SIGSTOP).unwrap();
+        ends(args, &[124], &job.finish());
+    });
 }

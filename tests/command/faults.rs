@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Done, Job, Stream, free_port, ginlab, proxy, rows, rows_of, run, until_listening};
+use crate::common::{
+    Done, Job, Stream, beside_each_other, free_port, ginlab, proxy, rows, rows_of, run, until_listening,
+};
 use nix::sys::signal::{Signal, kill, killpg};
 
 /// Longer than any of these tests wait for its fault: the signal must come mid-run.
@@ -36,9 +38,11 @@ fn intact(folder: &Path) {
     assert_eq!(document["rows"].as_array().unwrap().len(), rows.len());
 }
 
-/// Puts in one long kernel, in which the fault comes: the CPU's own writes before it are not the ring's commands.
+/// Puts in one long kernel, in which the fault comes: the CPU's own writes before it are not the ring's commands. Few threads, where nothing else is
+/// asked for: each put has all of a block meet, and turns of 256 threads are what the emulated device takes its time for.
 fn faulty(args: &str) -> Command {
-    proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --mode nbi {args}"))
+    let block = if args.contains("--block") { "" } else { "--block 33" };
+    proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --mode nbi {block} {args}"))
 }
 
 /// The fault ended the kernel, with this reason, and the message says where the ring stood.
@@ -73,10 +77,10 @@ fn a_proxy_that_vanishes_is_a_deadline() {
 /// The proxy's diagnosis reaches the user, not only that the kernel's time is up.
 #[test]
 fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
-    for args in
-        ["-p null --mode quiet", "-p null --mode nbi", "-p tcp --rails 2 --mode quiet", "-p model:p5 --mode quiet"]
-    {
-        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 {args} -t 1 --fault rails-silent=1000"));
+    let all =
+        ["-p null --mode quiet", "-p null --mode nbi", "-p tcp --rails 2 --mode quiet", "-p model:p5 --mode quiet"];
+    beside_each_other(2, &all, |args| {
+        let command = proxy(&format!("-b 64 -e 64 -n 20000 -r 1 --block 33 {args} -t 1 --fault rails-silent=1000"));
         let done = run(command).expect(124);
         ended_early(&done, "fabric error: no progress for ");
         let line = done.complaint();
@@ -86,19 +90,20 @@ fn rails_that_go_silent_are_a_stall_with_rails_and_queues() {
             assert!(line.contains(part), "{args}: {part:?} is not in: {line}");
         }
         assert!(rows_stay_whole(&done));
-    }
+    });
 }
 
 #[test]
 fn a_proxy_that_stops_says_so() {
-    for args in ["-p null", "-p tcp", "-p null --ring-slots 2", "-p null --grid 4 --block 3 --scope thread"] {
+    let all = ["-p null", "-p tcp", "-p null --ring-slots 2", "-p null --grid 4 --block 3 --scope thread"];
+    beside_each_other(2, &all, |args| {
         let done = run(faulty(&format!("{args} --fault proxy-stop=1000"))).expect(1);
         let line = done.complaint();
         for part in ["the kernel ended early (64 B, ", "proxy stopped", " tickets given, "] {
             assert!(line.contains(part), "{args}: {line}");
         }
         assert!(rows_stay_whole(&done));
-    }
+    });
 }
 
 /// Only the heading of a table may stand before the first row.

@@ -111,6 +111,20 @@ fn a_sweep_of_grids_marks_one_knee_per_case() {
 }
 
 #[test]
+fn parts_that_warps_take_are_all_written_by_every_launch() {
+    // Parts of 32 KiB: none, one, one and a piece, many for few warps; a warp of 8 lanes behind whole ones; three launches and more.
+    for sizes in ["-b 15 -e 15", "-b 32K -e 32K", "-b 33000 -e 33000", "-b 1M -e 1M"] {
+        for block in ["8", "40", "64"] {
+            let rows = measured(&format!(
+                "{sizes} -g 1,3 --block {block} --store parts --launch stream,graph --direction one,both"
+            ));
+            let parts: Vec<&Row> = rows.iter().filter(|row| row.case == "parts-write").collect();
+            assert!(parts.len() >= 8 && parts.iter().all(|row| row.wrong == Some(0)), "{sizes} {block}: {parts:?}");
+        }
+    }
+}
+
+#[test]
 fn bulk_stores_are_skipped_with_the_reason() {
     let done = ipc("-b 4K -e 4K -g 1 --store plain,bulk -o write,copy,read --csv -").expect(0);
     let found = rows(&done.stdout);
@@ -140,7 +154,7 @@ fn what_cannot_be_is_one_line_and_code_2() {
     for (args, words) in [
         ("--operation erase", "none of write, copy, read"),
         ("--width 3", "none of 4, 8, 16"),
-        ("--store tape", "none of plain, bulk"),
+        ("--store tape", "none of plain, parts, bulk"),
         ("--launch rocket", "none of stream, graph"),
         ("--direction up", "none of one, both"),
         ("--pairs some", "none of first, matrix, all"),

@@ -16,6 +16,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod parsers;
+#[path = "../passed/mod.rs"]
+mod passed;
 #[path = "../random/mod.rs"]
 mod random;
 
@@ -222,7 +224,10 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn spoilt_inputs_neither_panic_nor_take_memory() {
-    fuzz(20_261_121, |parser| INPUTS / parser.slowness);
+    let samples: Vec<_> = PARSERS.iter().map(samples).collect();
+    passed::once("spoilt_inputs", format!("{samples:?}").as_bytes(), || {
+        fuzz(20_261_121, |parser| INPUTS / parser.slowness);
+    });
 }
 
 #[test]

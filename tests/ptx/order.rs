@@ -88,55 +88,63 @@ fn modules() -> impl Iterator<Item = &'static str> {
 
 #[test]
 fn a_signal_comes_behind_its_bytes() {
-    let all: Vec<Function> = modules().flat_map(functions).collect();
-    let faults: Vec<String> = all.iter().flat_map(Function::faults).collect();
-    assert!(faults.is_empty(), "{faults:#?}");
-    // Each scope in each family of kernels is among those that were looked at.
-    let names: Vec<(&str, Scope)> =
-        all.iter().filter(|one| one.any(ADD)).map(|one| (one.name.as_str(), one.scope)).collect();
-    for (part, scopes) in [
-        ("shmem_put_signal_", &[Scope::Thread, Scope::Warp, Scope::Block][..]),
-        ("shmem_barrier_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-        ("signal_check_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-        ("data_check::", &[Scope::Thread, Scope::Warp, Scope::Block]),
-        ("collective_messages_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-        ("collective_puts_", &[Scope::Thread, Scope::Warp, Scope::Block]),
-        ("jacobi::exchange::Route::put", &[Scope::Block]),
-        ("jacobi::door::send", &[Scope::Block]),
-        ("jacobi_meet", &[Scope::Block]),
-    ] {
-        let found = |scope: &Scope| names.iter().any(|(name, of)| name.contains(part) && of == scope);
-        assert!(scopes.iter().all(found), "{part} {scopes:?}: {names:?}");
-    }
+    super::passed::once("a_signal_comes_behind_its_bytes", &[], || {
+        let all: Vec<Function> = modules().flat_map(functions).collect();
+        let faults: Vec<String> = all.iter().flat_map(Function::faults).collect();
+        assert!(faults.is_empty(), "{faults:#?}");
+        // Each scope in each family of kernels is among those that were looked at.
+        let names: Vec<(&str, Scope)> =
+            all.iter().filter(|one| one.any(ADD)).map(|one| (one.name.as_str(), one.scope)).collect();
+        for (part, scopes) in [
+            ("shmem_put_signal_", &[Scope::Thread, Scope::Warp, Scope::Block][..]),
+            ("shmem_barrier_", &[Scope::Thread, Scope::Warp, Scope::Block]),
+            ("signal_check_", &[Scope::Thread, Scope::Warp, Scope::Block]),
+            ("data_check::", &[Scope::Thread, Scope::Warp, Scope::Block]),
+            ("collective_messages_", &[Scope::Thread, Scope::Warp, Scope::Block]),
+            ("collective_puts_", &[Scope::Thread, Scope::Warp, Scope::Block]),
+            ("jacobi::exchange::Route::put", &[Scope::Block]),
+            ("jacobi::door::send", &[Scope::Block]),
+            ("jacobi_meet", &[Scope::Block]),
+        ] {
+            let found = |scope: &Scope| names.iter().any(|(name, of)| name.contains(part) && of == scope);
+            assert!(scopes.iter().all(found), "{part} {scopes:?}: {names:?}");
+        }
+    });
 }
 
 /// Each barrier and each fence that the rule finds is needed: without it, or with a narrower one, the rule fails.
 #[test]
 fn the_rule_of_signals_catches_what_it_is_for() {
-    let (mut spoilt, mut unneeded) = ([0; 3], Vec::new());
-    for function in modules().flat_map(functions).filter(|function| function.any(ADD)) {
-        for guard in function.guards() {
-            let is_fence = function.is(guard, FENCE);
-            let others = if is_fence { &["mov.b32", "fence.acq_rel.gpu"][..] } else { &["mov.b32"] };
-            for other in others {
-                if function.with(guard, other).faults().is_empty() {
-                    unneeded.push(format!("{}: {other} in place of {}", function.name, function.mnemonics[guard]));
+    super::passed::once("the_rule_of_signals_catches_what_it_is_for", &[], || {
+        let (mut spoilt, mut unneeded) = ([0; 3], Vec::new());
+        for function in modules().flat_map(functions).filter(|function| function.any(ADD)) {
+            for guard in function.guards() {
+                let is_fence = function.is(guard, FENCE);
+                let others = if is_fence { &["mov.b32", "fence.acq_rel.gpu"][..] } else { &["mov.b32"] };
+                for other in others {
+                    if function.with(guard, other).faults().is_empty() {
+                        unneeded.push(format!("{}: {other} in place of {}", function.name, function.mnemonics[guard]));
+                    }
                 }
+                spoilt[usize::from(is_fence)] += 1;
             }
-            spoilt[usize::from(is_fence)] += 1;
+            let add = (0..function.statements.len()).find(|at| function.is(*at, ADD)).unwrap();
+            assert!(!function.with(add, NARROW_ADD).faults().is_empty(), "{}: {NARROW_ADD}", function.name);
+            spoilt[2] += 1;
         }
-        let add = (0..function.statements.len()).find(|at| function.is(*at, ADD)).unwrap();
-        assert!(!function.with(add, NARROW_ADD).faults().is_empty(), "{}: {NARROW_ADD}", function.name);
-        spoilt[2] += 1;
-    }
-    // Jacobi's block has met right before, to agree on whether to go on. Where a mixture of experts signals that rows are handed on, all blocks have met: each
-    // meeting fences before and behind, and so does what the rows were put by.
-    unneeded.retain(|what| !what.starts_with("moe_"));
-    assert_eq!(unneeded, ["jacobi_meet: mov.b32 in place of bar.sync"], "another barrier or fence stands for these");
-    let [barriers, fences, adds] = spoilt;
-    // That there is something to spoil. (A message has no add of its own over mapped memory.)
-    assert!(barriers >= 20 && fences >= 30 && adds >= 25, "{spoilt:?}");
-    eprintln!("{barriers} barriers, {fences} fences and {adds} functions' adds, each spoilt and found");
+        // Jacobi's block has met right before, to agree on whether to go on. Where a mixture of experts signals that rows are handed on, all blocks have met: each
+        // meeting fences before and behind, and so does what the rows were put by.
+        unneeded.retain(|what| !what.starts_with("moe_"));
+        assert_eq!(
+            unneeded,
+            ["jacobi_meet: mov.b32 in place of bar.sync"],
+            "another barrier or fence stands for these"
+        );
+        let [barriers, fences, adds] = spoilt;
+        // That there is something to spoil. (A message has no add of its own over mapped memory.)
+        assert!(barriers >= 20 && fences >= 30 && adds >= 25, "{spoilt:?}");
+        eprintln!("{barriers} barriers, {fences} fences and {adds} functions' adds, each spoilt and found");
+    });
 }
 
 /// `quiet` behind a put by stores: barrier, fence, and then it returns.

@@ -64,7 +64,7 @@ pub trait Copies {
     }
 }
 
-/// Which queue; by number, a block of the kernel.
+/// Which queue; by number, a lane of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// Into the GPU's memory.

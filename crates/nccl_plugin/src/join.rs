@@ -140,11 +140,12 @@ impl TakesRails for Start {
     ) -> Self::Output {
         Box::new(move || {
             let Start { coll, chosen, context } = self;
-            let copies: Box<dyn Copies> = match (crate::testing::copies(coll.settings.pretend_gpu)?, context) {
-                (Some(copies), _) => copies,
-                (None, Some(context)) => by_cuda(context, &coll)?,
-                (None, None) => Box::new(NoCopies),
-            };
+            let copies: Box<dyn Copies> =
+                match (crate::testing::copies(coll.settings.pretend_gpu, coll.settings.by_kernel)?, context) {
+                    (Some(copies), _) => copies,
+                    (None, Some(context)) => by_cuda(context, &coll)?,
+                    (None, None) => Box::new(NoCopies),
+                };
             let rails = open().map_err(|error| error.to_string())?;
             let (endpoint, card) = Endpoint::open(coll, rails, &chosen, copies)?;
             Ok((Box::new(endpoint) as Box<dyn Driven>, card))
@@ -155,10 +156,8 @@ impl TakesRails for Start {
 /// Copies of a GPU's memory: by the kernel, too, where that can be and is wanted.
 fn by_cuda(context: Context, coll: &Coll) -> Result<Box<dyn Copies>, String> {
     let engines = CudaCopies::open(context, coll.settings.stream_words)?;
-    if !coll.settings.by_kernel {
-        return Ok(Box::new(engines));
-    }
-    match OnGpu::open(context) {
+    let Some(blocks) = coll.settings.by_kernel else { return Ok(Box::new(engines)) };
+    match OnGpu::open(context, blocks) {
         Ok(kernel) => Ok(Box::new(ByKernel::new(engines, kernel))),
         Err(why) => {
             if coll.rank == 0 {

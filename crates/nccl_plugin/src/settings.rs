@@ -1,8 +1,10 @@
 //! What the plugin is told, by variables: NCCL gives it no words of its own. `ginlab nccl` sets them from its options.
 
+use crate::mover::BLOCKS;
 use ginlab_fabric::{Fabric, soft};
 use ginlab_proxy::signal_order::Rule;
 use ginlab_rails::strategy::Strategy;
+use kernels::mover::MOST_BLOCKS;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,7 +22,8 @@ pub const TIMEOUT: &str = "GINLAB_TIMEOUT";
 pub const THREADS: &str = "GINLAB_NCCL_THREADS";
 /// How single words get into a GPU's memory: `stream` (by the stream itself, where the device can) or `copy` (by its copy engine).
 pub const WORDS: &str = "GINLAB_NCCL_WORDS";
-/// Who copies between a GPU's memory and pinned memory: `kernel` (one of ours while copies follow each other) or `engine` (the copy engines alone).
+/// Who copies between a GPU's memory and pinned memory: `kernel` (one of ours while copies follow each other; `kernel:N`, with N blocks for each
+/// way) or `engine` (the copy engines alone).
 pub const COPIES: &str = "GINLAB_NCCL_COPIES";
 /// A fault to inject.
 pub const FAULT: &str = "GINLAB_NCCL_FAULT";
@@ -65,6 +68,24 @@ impl std::str::FromStr for Fault {
     }
 }
 
+/// Reads [`COPIES`].
+fn by_kernel(text: &str) -> Result<Option<u32>, String> {
+    let blocks = match text {
+        "engine" => return Ok(None),
+        "kernel" => Some(BLOCKS),
+        // Digits alone: the number as people write it.
+        _ => text
+            .strip_prefix("kernel:")
+            .filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()) && !number.starts_with('0'))
+            .and_then(|number| number.parse().ok())
+            .filter(|number| (1..=MOST_BLOCKS).contains(number)),
+    };
+    let none = || {
+        format!("{COPIES}: {text:?} is none of engine, kernel, kernel:N (N blocks for each way, 1 to {MOST_BLOCKS})")
+    };
+    blocks.map(Some).ok_or_else(none)
+}
+
 /// All of them.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -88,8 +109,8 @@ pub struct Settings {
     pub trace: usize,
     /// See [`WORDS`].
     pub stream_words: bool,
-    /// See [`COPIES`].
-    pub by_kernel: bool,
+    /// See [`COPIES`]: blocks for each way; `None`: the copy engines alone.
+    pub by_kernel: Option<u32>,
     /// For tests without a GPU.
     pub pretend_gpu: bool,
 }
@@ -136,11 +157,7 @@ impl Settings {
                 Some("copy") => false,
                 Some(other) => return Err(format!("{WORDS}: {other:?} is none of copy, stream")),
             },
-            by_kernel: match get(COPIES).as_deref() {
-                None | Some("kernel") => true,
-                Some("engine") => false,
-                Some(other) => return Err(format!("{COPIES}: {other:?} is none of engine, kernel")),
-            },
+            by_kernel: get(COPIES).map_or(Ok(Some(BLOCKS)), |text| by_kernel(&text))?,
             pretend_gpu: get(crate::testing::PRETEND).is_some(),
             trace: get(TRACE).map_or(Ok(0), |_| number(TRACE, 0, 1 << 24))? as usize,
         })
@@ -178,6 +195,9 @@ mod tests {
             (TRACE, "100"),
         ])
         .unwrap();
+        let copies = |text| read(&[(COPIES, text)]).unwrap().by_kernel;
+        assert_eq!((none.by_kernel, copies("kernel")), (Some(BLOCKS), Some(BLOCKS)));
+        assert_eq!((copies("engine"), copies("kernel:1"), copies("kernel:32")), (None, Some(1), Some(32)));
         assert_eq!((all.rails, all.strategy, all.rule), (4, Strategy::Split, Rule::Own));
         assert_eq!(
             (all.timeout, all.threads, all.fault, all.trace),
@@ -204,6 +224,13 @@ mod tests {
             (TRACE, "-1"),
             (WORDS, "both"),
             (COPIES, "both"),
+            (COPIES, "kernel:"),
+            (COPIES, "kernel:0"),
+            (COPIES, "kernel:+4"),
+            (COPIES, "kernel:04"),
+            (COPIES, "kernel:33"),
+            (COPIES, "kernel:4 "),
+            (COPIES, "engine:4"),
         ] {
             let said = read(&[(name, value)]).unwrap_err();
             assert!(

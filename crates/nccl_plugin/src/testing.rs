@@ -4,7 +4,7 @@ use crate::copies::{Copies, Queue};
 use crate::mover::{ByKernel, Launch};
 use crate::settings::COPIES;
 use ginlab_cuda::{Buffer, Device, Place};
-use kernels::mover::{LANES, LOOK_WORDS, Lane, MOVER, MoverArgs};
+use kernels::mover::{Jobs, LANES, LOOK_WORDS, Lane, MOVER, MoverArgs};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
@@ -26,12 +26,12 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 }
 
 /// By the kernel where that is asked for in words: on few cores its polling takes one from the ranks.
-pub(crate) fn copies(pretend: bool) -> Result<Option<Box<dyn Copies>>, String> {
+pub(crate) fn copies(pretend: bool, by_kernel: Option<u32>) -> Result<Option<Box<dyn Copies>>, String> {
     if !pretend {
         return Ok(None);
     }
-    if variable(COPIES).as_deref() == Some("kernel") {
-        return Ok(Some(Box::new(ByKernel::new(LateCopies::default(), OnCpu::new()?))));
+    if let (Some(_), Some(blocks)) = (variable(COPIES), by_kernel) {
+        return Ok(Some(Box::new(ByKernel::new(LateCopies::default(), OnCpu::new(blocks)?))));
     }
     Ok(Some(Box::<LateCopies>::default()))
 }
@@ -41,13 +41,23 @@ pub(crate) struct OnCpu {
     /// Dropped before the rings: that waits for its end.
     running: Option<ginlab_cuda::Launch>,
     lanes: Buffer,
+    jobs: Buffer,
+    /// For each lane.
+    blocks: u32,
 }
 
 impl OnCpu {
-    pub fn new() -> Result<OnCpu, String> {
-        let bytes = LANES as usize * size_of::<Lane>();
-        let lanes = Device::Emulated.allocate(Place::Host, bytes).map_err(|error| error.to_string())?;
-        Ok(OnCpu { running: None, lanes })
+    pub fn new(blocks: u32) -> Result<OnCpu, String> {
+        let zeros = |place, bytes| Device::Emulated.allocate(place, bytes).map_err(|error| error.to_string());
+        let lanes = zeros(Place::Host, LANES as usize * size_of::<Lane>())?;
+        let jobs = zeros(Place::Device, LANES as usize * size_of::<Jobs>())?;
+        Ok(OnCpu { running: None, lanes, jobs, blocks })
+    }
+
+    /// Whether all blocks of the last kernel have ended.
+    #[cfg(test)]
+    pub fn has_ended(&mut self) -> bool {
+        self.running.as_mut().is_none_or(|running| running.is_done().expect("a grid on the CPU"))
     }
 }
 
@@ -56,11 +66,15 @@ impl Launch for OnCpu {
         self.lanes.pointer()
     }
 
+    fn jobs(&self) -> *const Jobs {
+        self.jobs.pointer()
+    }
+
     unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String> {
         // Dropping the one before waits for its end, as a stream does.
         self.running = None;
-        // SAFETY: the caller's contract; the rings outlive the launch.
-        let launch = unsafe { Device::Emulated.launch(&MOVER, LANES, LOOK_WORDS, args) };
+        // SAFETY: the caller's contract; rings and jobs outlive the launch.
+        let launch = unsafe { Device::Emulated.launch(&MOVER, LANES * self.blocks, LOOK_WORDS, args) };
         self.running = Some(launch.map_err(|error| error.to_string())?);
         Ok(())
     }

@@ -16,8 +16,9 @@ struct IpcArgs {
   uint32_t* sums;
   unsigned long long* counter;
   unsigned long long* flag;
+  unsigned long long* taken;
 };
-static_assert(sizeof(IpcArgs) == 56, "as IpcArgs of kernels/src/ipc.rs");
+static_assert(sizeof(IpcArgs) == 64, "as IpcArgs of kernels/src/ipc.rs");
 
 constexpr uint32_t kStep = 0x9E3779B9;
 constexpr int kUnroll = 8;

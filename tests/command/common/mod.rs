@@ -12,6 +12,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -278,6 +279,20 @@ pub fn tcp_rank(rank: usize, port: u16, token: &str, args: &str) -> Command {
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("GINLAB_TOKEN", token);
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
     command
+}
+
+/// Does it with each of these, so many at a time: what waits for a deadline leaves the processors to others.
+pub fn beside_each_other<T: Sync>(at_once: usize, all: &[T], one: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(item) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    one(item);
+                }
+            });
+        }
+    });
 }
 
 /// Runs both at once.

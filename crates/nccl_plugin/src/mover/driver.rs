@@ -2,14 +2,14 @@
 
 use super::Launch;
 use crate::cuda::{Context, checked, device_has, pinned_zeros, urgent_stream};
-use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult, CUstream};
-use kernels::mover::{LANES, Lane, MoverArgs, SHARED};
+use cudarc::driver::sys::{self, CUdeviceptr, CUfunction, CUmodule, CUresult, CUstream};
+use kernels::mover::{Jobs, LANES, Lane, MoverArgs, SHARED};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// Threads of a block: as many loads under way as fill a multiprocessor's way to the host's memory.
-const THREADS: u32 = 512;
+/// Threads of a block: more read no faster over the bus (H200: 256 as 1024), and take a multiprocessor's registers from NCCL's kernels.
+const THREADS: u32 = 256;
 /// The first launch may take so long: the GPU is idle when a communicator is connected, or a kernel of this program is in it.
 const FIRST: Duration = Duration::from_secs(1);
 
@@ -26,15 +26,18 @@ pub struct OnGpu {
     function: CUfunction,
     stream: CUstream,
     lanes: *mut c_void,
+    jobs: CUdeviceptr,
+    /// For each lane.
+    blocks: u32,
     left_behind: bool,
 }
 
 impl OnGpu {
-    /// In this context, which is the calling thread's.
+    /// In this context, which is the calling thread's, with so many blocks for each lane.
     ///
     /// # Errors
     /// In one line why there is none: a build without PTX, the driver's refusal, or a GPU that does not begin it now.
-    pub fn open(context: Context) -> Result<OnGpu, String> {
+    pub fn open(context: Context, blocks: u32) -> Result<OnGpu, String> {
         let ptx = PTX.ok_or("this plugin was built without the kernels' compiler (where that is: cargo clean -p nccl_plugin, and build it again)")?;
         // What `pin` registers has one address for the host and the device.
         if !device_has(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) {
@@ -46,6 +49,8 @@ impl OnGpu {
             function: null_mut(),
             stream: null_mut(),
             lanes: null_mut(),
+            jobs: 0,
+            blocks,
             left_behind: false,
         };
         // SAFETY: locals to write to; the context is current; the text ends with a 0.
@@ -59,13 +64,20 @@ impl OnGpu {
         // Each goes with `kernel`, also when the next one fails.
         kernel.stream = urgent_stream()?;
         kernel.lanes = pinned_zeros(LANES as usize * size_of::<Lane>())?;
+        let bytes = LANES as usize * size_of::<Jobs>();
+        // SAFETY: a local to write to, and then so many bytes that nobody knows yet. In the kernel's stream: the legacy one would wait for kernels.
+        unsafe {
+            checked(&format!("cuMemAlloc of {bytes} B"), sys::cuMemAlloc_v2(&mut kernel.jobs, bytes))?;
+            checked("cuMemsetD8Async", sys::cuMemsetD8Async(kernel.jobs, 0, bytes, kernel.stream))?;
+        }
         kernel.try_it()?;
         Ok(kernel)
     }
 
     /// Once, with nothing to do, while no kernel waits for its copies: what the driver makes at the first launch may have to wait for an idle GPU.
     fn try_it(&mut self) -> Result<(), String> {
-        let args = MoverArgs { lanes: self.lanes(), first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
+        let (lanes, jobs) = (self.lanes(), self.jobs());
+        let args = MoverArgs { lanes, jobs, first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
         // SAFETY: the rings are empty.
         unsafe { self.launch(args) }?;
         let until = Instant::now() + FIRST;
@@ -88,13 +100,17 @@ impl Launch for OnGpu {
         self.lanes.cast()
     }
 
+    fn jobs(&self) -> *const Jobs {
+        self.jobs as *const Jobs
+    }
+
     unsafe fn launch(&mut self, mut args: MoverArgs) -> Result<(), String> {
         let mut parameters = [(&raw mut args).cast::<c_void>()];
         // SAFETY: the driver copies the arguments now; the rest is the caller's contract.
         let result = unsafe {
             sys::cuLaunchKernel(
                 self.function,
-                LANES,
+                LANES * self.blocks,
                 1,
                 1,
                 THREADS,
@@ -127,6 +143,9 @@ impl Drop for OnGpu {
                 }
                 if !self.lanes.is_null() {
                     let _ = sys::cuMemFreeHost(self.lanes);
+                }
+                if self.jobs != 0 {
+                    let _ = sys::cuMemFree_v2(self.jobs);
                 }
                 if !self.module.is_null() {
                     let _ = sys::cuModuleUnload(self.module);

@@ -8,7 +8,7 @@
 //!    ^                                                                      |                                 |
 //!    |                             Late <--not begun within BEGINS: engines go on    nothing asked for IDLE, or there for RESIDENT
 //!    |                                \--it has begun after all--> Draining                                  |
-//!    ^------------------------- both blocks have gone ------------------------------- Leaving <---------------+
+//!    ^------------------------- both lanes have gone ------------------------------- Leaving <---------------+
 //! ```
 //!
 //! Nothing is with the engines while the kernel is launched: with eight ranks on an H200 copies that were under way then did not end before NCCL's
@@ -24,11 +24,14 @@ mod rings;
 mod tests;
 
 use crate::copies::{Copies, Queue};
-use kernels::mover::{LANES, Lane, MoverArgs, Step};
+use kernels::mover::{Jobs, LANES, Lane, MoverArgs, Step};
 use rings::{QUEUES, Rings};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// Blocks of the kernel for each lane, unless `GINLAB_NCCL_COPIES` says another number. One alone reads 10 to 12 GB/s over the bus. With eight ranks
+/// on one GPU these are 128 small ones, which an H200 has room for beside NCCL's; where it has not, those that have begun copy without the others.
+pub const BLOCKS: u32 = 8;
 /// The kernel goes when nothing was asked for so long, and is called when something is asked twice within it.
 const IDLE: Duration = Duration::from_micros(200);
 /// A kernel that has not begun within this time is not waited for.
@@ -44,6 +47,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub trait Launch {
     /// [`LANES`] rings in pinned memory, all zero at first.
     fn lanes(&self) -> *const Lane;
+
+    /// [`LANES`] of them in the GPU's memory, all zero at first.
+    fn jobs(&self) -> *const Jobs;
 
     /// Starts it behind the one before.
     ///
@@ -176,7 +182,8 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
     fn call(&mut self, first: [u64; LANES as usize]) {
         self.number += 1;
         let timeout_ns = ALONE.as_nanos() as u64;
-        let args = MoverArgs { lanes: self.kernel.lanes(), first, number: self.number, timeout_ns };
+        let (lanes, jobs) = (self.kernel.lanes(), self.kernel.jobs());
+        let args = MoverArgs { lanes, jobs, first, number: self.number, timeout_ns };
         // SAFETY: what `ask` was called with, which holds until a mark behind it is passed.
         match unsafe { self.kernel.launch(args) } {
             Ok(()) => {

@@ -45,7 +45,7 @@ impl Rings {
         let mut number = self.written[queue as usize];
         for step in hidden.iter().rev() {
             number -= 1;
-            let words = step.encode(number);
+            let words = step.encode(number, ENTRIES);
             for (word, value) in self.lane(queue).entries[(number % ENTRIES) as usize].iter().zip(words) {
                 // Release: who sees the word sees the bytes that it tells of.
                 store_release_host_u64(word, value);
@@ -60,12 +60,12 @@ impl Rings {
         load_acquire_host_u64(&self.lane(queue).passed.0)
     }
 
-    /// Whether both blocks of the kernel of this number have begun.
+    /// Whether both lanes' first blocks of the kernel of this number have begun. Without the others they do all themselves.
     pub fn is_here(&self, number: u64) -> bool {
         QUEUES.iter().all(|queue| load_acquire_host_u64(&self.lane(*queue).here.0) == number)
     }
 
-    /// Which of its blocks have ended.
+    /// Which lanes of it have ended.
     pub fn gone(&self, number: u64) -> [bool; LANES as usize] {
         QUEUES.map(|queue| load_acquire_host_u64(&self.lane(queue).gone.0) == number)
     }

@@ -1,11 +1,15 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
+mod blocks;
+
 use super::*;
 use crate::testing::{LateCopies, OnCpu};
 use ::kernels::mover::ENTRIES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORDS: usize = 512;
+/// Of the kernel, for each lane.
+const BLOCKS_HERE: u32 = 3;
 
 /// Memory of a pretended GPU, and pinned memory.
 struct Memory {
@@ -59,7 +63,7 @@ fn called<L: Launch>(copies: &mut ByKernel<LateCopies, L>, memory: &Memory) {
 fn copies_are_in_order_whoever_makes_them() {
     let mut memory = Memory::new();
     memory.host.iter_mut().enumerate().for_each(|(index, word)| *word = index as u64);
-    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new().unwrap());
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     for round in 1..2000u64 {
         // A value, over it another one from the host's memory, and behind both a word that says so; out again in the same queue.
@@ -101,7 +105,7 @@ fn copies_are_in_order_whoever_makes_them() {
 #[test]
 fn what_the_rings_have_no_room_for_waits() {
     let memory = Memory::new();
-    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new().unwrap());
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     let count = 3 * ENTRIES;
     let mut mark = 0;
@@ -130,6 +134,10 @@ impl Launch for Never {
         self.of.lanes()
     }
 
+    fn jobs(&self) -> *const Jobs {
+        self.of.jobs()
+    }
+
     unsafe fn launch(&mut self, _: MoverArgs) -> Result<(), String> {
         self.launches += 1;
         Ok(())
@@ -144,7 +152,7 @@ impl Launch for Never {
 fn a_kernel_that_does_not_begin_holds_nothing_up_and_keeps_its_rings() {
     static LEFT: AtomicU64 = AtomicU64::new(0);
     let memory = Memory::new();
-    let kernel = Never { of: OnCpu::new().unwrap(), launches: 0, left_behind: &LEFT };
+    let kernel = Never { of: OnCpu::new(BLOCKS_HERE).unwrap(), launches: 0, left_behind: &LEFT };
     let mut copies = ByKernel::new(LateCopies::default(), kernel);
     for _ in 0..100 {
         // SAFETY: both have so many bytes.
@@ -165,6 +173,10 @@ impl Launch for Hasty {
         self.0.lanes()
     }
 
+    fn jobs(&self) -> *const Jobs {
+        self.0.jobs()
+    }
+
     unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String> {
         // SAFETY: the caller's contract.
         unsafe { self.0.launch(MoverArgs { timeout_ns: 1, ..args }) }
@@ -179,7 +191,7 @@ impl Launch for Hasty {
 #[test]
 fn nothing_is_lost_when_the_kernel_goes_by_itself() {
     let memory = Memory::new();
-    let mut copies = ByKernel::new(LateCopies::default(), Hasty(OnCpu::new().unwrap()));
+    let mut copies = ByKernel::new(LateCopies::default(), Hasty(OnCpu::new(BLOCKS_HERE).unwrap()));
     called(&mut copies, &memory);
     for number in 1..2000u64 {
         // SAFETY: inside the memory, which lives until all has been passed.
@@ -196,7 +208,7 @@ fn nothing_is_lost_when_the_kernel_goes_by_itself() {
 #[test]
 fn the_kernel_goes_when_nothing_is_asked() {
     let memory = Memory::new();
-    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new().unwrap());
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
     called(&mut copies, &memory);
     let late = Instant::now() + Duration::from_secs(20);
     while !matches!(copies.state, State::Copies) {

@@ -155,8 +155,8 @@ fn shared_memory() {
 
 #[test]
 fn the_kernel_copies() {
-    all_of(2, &[(COPIES, "kernel")], PTR_CUDA, 2);
-    all_of(2, &[(COPIES, "kernel"), (RAILS, "worst:seed=3")], PTR_CUDA, 1);
+    all_of(2, &[(COPIES, "kernel:1")], PTR_CUDA, 2);
+    all_of(2, &[(COPIES, "kernel:3"), (RAILS, "worst:seed=3")], PTR_CUDA, 1);
 }
 
 #[test]

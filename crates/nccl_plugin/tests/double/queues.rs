@@ -118,8 +118,8 @@ fn queues_over_shared_memory_and_modelled_cards() {
 
 #[test]
 fn the_kernel_copies_for_queues() {
-    all_of(2, &[(COPIES, "kernel")]);
-    all_of(2, &[(COPIES, "kernel"), (RAILS, "worst:seed=3")]);
+    all_of(2, &[(COPIES, "kernel:1")]);
+    all_of(2, &[(COPIES, "kernel:3"), (RAILS, "worst:seed=3")]);
 }
 
 #[test]

@@ -1,0 +1,303 @@
+//! The kernel alone, by its rings: long copies by several blocks.
+
+use super::*;
+use ::kernels::mover::{JOBS, LONG, MOST_BLOCKS};
+use cuda_std::emulation::{set_seed, set_workers};
+use cuda_std::memory::{Word, load_acquire_host_u64};
+
+/// A time that no test waits for.
+const LONG_TIME: Duration = Duration::from_secs(30);
+const LONG_BYTES: usize = LONG as usize + 1;
+
+/// A kernel that runs, and its rings.
+struct Running {
+    kernel: OnCpu,
+    rings: Rings,
+    number: u64,
+    marks: [u64; LANES as usize],
+}
+
+impl Running {
+    fn new(blocks: u32, timeout: Duration) -> Running {
+        let kernel = OnCpu::new(blocks).unwrap();
+        // SAFETY: the kernel's memory is as old.
+        let rings = unsafe { Rings::at(kernel.lanes()) };
+        let mut running = Running { kernel, rings, number: 0, marks: [0; LANES as usize] };
+        running.launch(timeout);
+        running
+    }
+
+    fn launch(&mut self, timeout: Duration) {
+        self.number += 1;
+        let (lanes, jobs, first) = (self.kernel.lanes(), self.kernel.jobs(), self.rings.unread());
+        let args = MoverArgs { lanes, jobs, first, number: self.number, timeout_ns: timeout.as_nanos() as u64 };
+        // SAFETY: each test keeps what it names until it has waited.
+        unsafe { self.kernel.launch(args) }.unwrap();
+    }
+
+    fn ask(&mut self, queue: Queue, step: Step) {
+        until("room in a ring", || self.rings.has_room(queue));
+        self.rings.write(queue, step);
+        self.rings.show(queue);
+    }
+
+    fn copy(&mut self, queue: Queue, to: u64, from: u64, bytes: usize) {
+        self.ask(queue, Step::Copy { to, from, bytes: bytes as u32 });
+    }
+
+    fn mark(&mut self, queue: Queue) -> u64 {
+        self.marks[queue as usize] += 1;
+        let mark = self.marks[queue as usize];
+        self.ask(queue, Step::Mark(mark));
+        mark
+    }
+
+    /// Asks for a mark, and waits for it: no mark before may come behind it.
+    fn settle(&mut self, queue: Queue) {
+        let mark = self.mark(queue);
+        let mut last = 0;
+        until("a mark", || {
+            let passed = self.rings.passed(queue);
+            assert!(last <= passed && passed <= mark, "{last}, then {passed} of {mark}");
+            last = passed;
+            passed == mark
+        });
+    }
+
+    /// The first job that the first block of a lane has given the others.
+    fn first_job(&self, queue: Queue) -> Option<Step> {
+        // SAFETY: jobs begin with the words of their entries.
+        let words = unsafe { &*self.kernel.jobs().add(queue as usize).cast::<[Word; 4]>() };
+        Step::decode(words.each_ref().map(load_acquire_host_u64), 0, JOBS)
+    }
+
+    /// Copies until the lane's other blocks are there.
+    fn wait_for_others(&mut self, queue: Queue) {
+        let (from, to) = (noise(LONG_BYTES), vec![0u8; LONG_BYTES]);
+        until("the other blocks", || {
+            self.copy(queue, to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES);
+            self.settle(queue);
+            self.first_job(queue).is_some()
+        });
+    }
+
+    fn end(&mut self) {
+        for queue in QUEUES {
+            self.ask(queue, Step::End);
+        }
+        self.has_gone();
+    }
+
+    fn has_gone(&mut self) {
+        until("the lanes' end", || self.rings.gone(self.number) == [true; LANES as usize]);
+        until("all blocks' end", || self.kernel.has_ended());
+        assert_eq!(self.rings.unread(), self.rings.written);
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let late = Instant::now() + LONG_TIME;
+    while !is() {
+        assert!(Instant::now() < late, "{what} has not come");
+        std::thread::yield_now();
+    }
+}
+
+/// Numbers that are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut random = Random(bytes as u64);
+    (0..bytes).map(|_| random.below(255) as u8 + 1).collect()
+}
+
+/// Every byte and no other, of any length and alignment, by any number of blocks; and one kernel after another with the same memory.
+#[test]
+fn long_copies_are_whole() {
+    const ROOM: usize = 300 << 10;
+    let from = noise(ROOM);
+    for blocks in [1, 2, 3, 8, MOST_BLOCKS] {
+        let mut running = Running::new(blocks, LONG_TIME);
+        for (index, bytes) in [LONG_BYTES, 2 * LONG_BYTES - 1, 99_991, 128 << 10, 262_143].into_iter().enumerate() {
+            for (shift, skew) in [(0, 0), (16, 32), (8, 0), (3, 0), (5, 12)] {
+                let to = vec![0u8; ROOM];
+                let queue = QUEUES[index % 2];
+                running.copy(queue, to.as_ptr() as u64 + shift, from.as_ptr() as u64 + skew, bytes);
+                running.settle(queue);
+                let (shift, skew) = (shift as usize, skew as usize);
+                // Only now the compiler may know of the bytes.
+                let to = std::hint::black_box(to);
+                assert!(to[shift..shift + bytes] == from[skew..skew + bytes], "{bytes} B by {blocks} blocks");
+                assert!(to[..shift].iter().chain(&to[shift + bytes..]).all(|byte| *byte == 0));
+            }
+            if index == 2 {
+                running.end();
+                running.launch(LONG_TIME);
+            }
+        }
+        running.end();
+        for queue in QUEUES {
+            let first = running.first_job(queue);
+            let shared = matches!(first, Some(Step::Copy { .. }));
+            assert!(shared == (blocks > 1), "{blocks} blocks: {first:?}");
+        }
+    }
+}
+
+/// Who sees a word sees what long copies before it wrote, and a mark comes behind the word.
+#[test]
+fn a_word_is_behind_long_copies_and_a_mark_behind_it() {
+    const ROOM: usize = 4 * LONG_BYTES;
+    set_workers(2);
+    let mut running = Running::new(4, LONG_TIME);
+    let word = Box::new(Word::new(0));
+    for round in 1..60u64 {
+        let (from, to) = (vec![round as u8; ROOM], vec![0u8; ROOM]);
+        for part in 0..4 {
+            let at = (part * LONG_BYTES) as u64;
+            running.copy(Queue::In, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, LONG_BYTES);
+            if round.is_multiple_of(2) {
+                // A mark by the block that arrives last.
+                running.mark(Queue::In);
+            }
+        }
+        running.ask(Queue::In, Step::Word { to: &raw const *word as u64, value: round });
+        let mark = running.mark(Queue::In);
+        until("the word", || {
+            let passed = running.rings.passed(Queue::In);
+            let here = load_acquire_host_u64(&word);
+            assert!(passed < mark || load_acquire_host_u64(&word) == round, "a mark before its word");
+            here == round
+        });
+        assert!(std::hint::black_box(to).iter().all(|byte| *byte == round as u8), "a word before its bytes");
+        running.settle(Queue::In);
+    }
+    running.end();
+}
+
+/// Copies of all lengths that read and write what others write, words and marks, in any order: as if one were behind another.
+#[test]
+fn steps_that_touch_the_same_bytes_are_in_order() {
+    const ROOM: usize = 256 << 10;
+    let zeros = || vec![0u64; ROOM / 8];
+    for seed in 0..6 {
+        set_seed(Some(seed));
+        set_workers(1 + seed as usize % 2);
+        let mut random = Random(seed);
+        let mut running = Running::new(2 + seed as u32 % 4, LONG_TIME);
+        let (mut expected, memory) = (noise(ROOM), zeros());
+        // SAFETY: so many bytes, which the kernel does not know yet.
+        unsafe { std::ptr::copy_nonoverlapping(expected.as_ptr(), memory.as_ptr().cast_mut().cast::<u8>(), ROOM) };
+        let base = memory.as_ptr() as u64;
+        for round in 0..300u64 {
+            match random.below(8) {
+                0 => {
+                    let at = random.below(ROOM / 8) * 8;
+                    expected[at..at + 8].copy_from_slice(&round.to_le_bytes());
+                    running.ask(Queue::In, Step::Word { to: base + at as u64, value: round });
+                }
+                1 | 2 => drop(running.mark(Queue::In)),
+                kind => {
+                    let bytes = if kind < 6 { LONG_BYTES + random.below(1 << 14) } else { 1 + random.below(9000) };
+                    let (to, from) = (random.below(ROOM / 2 - bytes), random.below(ROOM / 2 - bytes));
+                    // Not within one another, as a copy's contract says.
+                    let (to, from) = if random.below(2) == 0 { (to, ROOM / 2 + from) } else { (ROOM / 2 + to, from) };
+                    expected.copy_within(from..from + bytes, to);
+                    running.copy(Queue::In, base + to as u64, base + from as u64, bytes);
+                }
+            }
+            if round % 100 == 99 {
+                running.settle(Queue::In);
+                // SAFETY: so many bytes, and nothing is under way.
+                let came = unsafe { std::slice::from_raw_parts(base as *const u8, ROOM) };
+                assert!(came == expected, "seed {seed}, round {round}");
+            }
+        }
+        running.end();
+    }
+}
+
+/// More long copies than the ring of jobs and more steps than the host's have room for, both ways at once.
+#[test]
+fn rings_wrap_around_both_ways() {
+    let mut running = Running::new(3, LONG_TIME);
+    let (mut there, here) = (noise(LONG_BYTES), [vec![0u8; 4 * LONG_BYTES], vec![0u8; 4 * LONG_BYTES]]);
+    let word = Word::new(0);
+    for step in 0..3 * ENTRIES {
+        for queue in QUEUES {
+            if step.is_multiple_of(ENTRIES / JOBS) {
+                let at = (step / (ENTRIES / JOBS)) as usize % 4 * LONG_BYTES;
+                running.copy(
+                    queue,
+                    here[queue as usize].as_ptr() as u64 + at as u64,
+                    there.as_ptr() as u64,
+                    LONG_BYTES,
+                );
+            } else if queue == Queue::In && step % 3 == 1 {
+                running.ask(queue, Step::Word { to: &raw const word as u64, value: step });
+            } else {
+                running.mark(queue);
+            }
+        }
+    }
+    for queue in QUEUES {
+        running.settle(queue);
+        let came = std::hint::black_box(&here[queue as usize]);
+        assert!(came.chunks(LONG_BYTES).all(|part| part == there));
+    }
+    there.clear();
+    running.end();
+}
+
+/// What was asked for before the end is done, and then no block is left.
+#[test]
+fn the_end_is_behind_all_and_of_all_blocks() {
+    const PART: usize = 1 << 20;
+    set_workers(3);
+    let from = noise(8 * PART);
+    for blocks in [1, 2, 5] {
+        for copies in [0, 1, 8] {
+            let to = vec![0u8; 8 * PART];
+            let mut running = Running::new(blocks, LONG_TIME);
+            if blocks > 1 && copies > 0 {
+                running.wait_for_others(Queue::Out);
+            }
+            for part in 0..copies {
+                let at = (part * PART) as u64;
+                running.copy(Queue::Out, to.as_ptr() as u64 + at, from.as_ptr() as u64 + at, PART);
+            }
+            running.ask(Queue::Out, Step::End);
+            until("the lane's end", || running.rings.gone(1)[Queue::Out as usize]);
+            // At once, and not when the kernel has ended.
+            let (came, end) = (std::hint::black_box(&to), copies * PART);
+            assert!(came[..end].iter().rev().take(PART).all(|byte| *byte != 0), "{blocks} blocks, {copies} copies");
+            assert!(came[..end] == from[..end] && came[end..].iter().all(|byte| *byte == 0));
+            running.ask(Queue::In, Step::End);
+            running.has_gone();
+        }
+    }
+}
+
+/// Its deadline ends all blocks, also those that have had jobs, and a lane whose other one goes on.
+#[test]
+fn the_deadline_ends_all_blocks() {
+    let (from, to) = (noise(LONG_BYTES), vec![0u8; LONG_BYTES]);
+    for copies in [0, 1, 20] {
+        let mut running = Running::new(4, Duration::from_millis(30));
+        if copies > 1 {
+            running.wait_for_others(Queue::In);
+        }
+        for _ in 0..copies {
+            running.copy(Queue::In, to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES);
+        }
+        running.has_gone();
+        assert!(copies == 0 || std::hint::black_box(&to) == &from);
+    }
+}
