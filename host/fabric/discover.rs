@@ -206,3 +206,17 @@ pub fn select_domains(
     let place = |address: &PciAddress| Some(Place { path: address.tree_path()?, numa_node: address.numa_node() });
     super::select::select(domains, &request, &place)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bridges_and_the_loopback_stay_on_the_machine() {
+        for (interface, leaves) in
+            [("lo", false), ("docker0", false), ("virbr0", false), ("eth0", true), ("ens5", true)]
+        {
+            assert_eq!(leaves_the_machine(interface), leaves, "{interface}");
+        }
+    }
+}

@@ -208,6 +208,13 @@ mod tests {
         Transfer { local_offset, peer, remote, remote_offset, bytes, immediate, token, more }
     }
 
+    #[test]
+    fn peers_are_numbered_from_0() {
+        let mut rail = NullRail::new();
+        let numbers: Vec<usize> = (0..3).map(|_| rail.add_peer(&[]).expect("a peer")).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+    }
+
     proptest! {
         #[test]
         fn the_checksum_knows_the_transfers_and_not_their_order(

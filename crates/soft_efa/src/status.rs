@@ -55,3 +55,39 @@ pub fn verbs_status(status: u32) -> c_uint {
         _ => IBV_WC_GENERAL_ERR,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ibv_wc_status_str;
+    use std::ffi::CStr;
+
+    /// What a user reads of each number that a card reports, from the card's number to words.
+    #[test]
+    fn every_status_has_its_words() {
+        for (status, words) in [
+            (OK, "success"),
+            (FLUSHED, "flushed"),
+            (INTERNAL, "local queue pair operation error"),
+            (UNSUPPORTED, "local queue pair operation error"),
+            (INVALID_HANDLE, "local queue pair operation error"),
+            (INVALID_LKEY, "local protection error"),
+            (BAD_LENGTH, "local length error"),
+            (REMOTE_BAD_ADDRESS, "remote access error"),
+            (8, "remote abort"),
+            (REMOTE_BAD_NUMBER, "no such queue pair"),
+            (REMOTE_NOT_READY, "receiver not ready"),
+            (REMOTE_BAD_LENGTH, "remote invalid request"),
+            (FEATURE_MISMATCH, "remote invalid request"),
+            (REMOTE_BAD_STATUS, "bad response"),
+            (UNRESPONSIVE, "response timeout"),
+            (UNREACHABLE, "response timeout"),
+            (UNKNOWN_PEER, "remote operation error"),
+            (99, "unknown"),
+        ] {
+            // SAFETY: it returns a text of the program.
+            let said = unsafe { CStr::from_ptr(ibv_wc_status_str(verbs_status(status))) };
+            assert_eq!(said.to_str(), Ok(words), "{status}");
+        }
+    }
+}

@@ -23,6 +23,18 @@ fn cards(description: &str) -> Vec<*mut ibv_context> {
     machine.devices().iter().map(|device| Context::open(machine, device, CALLS).unwrap()).collect()
 }
 
+/// Card 0 alone is slower by the factor: its rates less, its way longer.
+#[test]
+fn a_slow_card_has_slower_figures() {
+    let machine =
+        Machine::new("cards=2 slow=4 line_rate_gbps=100 peak_share=1 rate_per_rail_mops=2 one_way_us=10 mtu_bytes=1")
+            .unwrap();
+    let [slow, usual] = [0, 1].map(|card| machine.figures(card).unwrap());
+    assert_eq!((slow.line_rate_gbps, slow.rate_per_rail_mops, slow.one_way_us), (25.0, 0.5, 40.0));
+    assert_eq!((usual.line_rate_gbps, usual.rate_per_rail_mops, usual.one_way_us), (100.0, 2.0, 10.0));
+    assert!(Machine::new(FAST).unwrap().figures(0).is_none());
+}
+
 /// A queue pair with all that it needs.
 struct Side {
     domain: *mut ibv_pd,

@@ -59,3 +59,22 @@ pub(super) fn missing(why: &str) -> FabricError {
             .to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_refuses_has_its_hint() {
+        for (code, begins) in
+            [(nix::libc::ENOMEM, "registered memory"), (nix::libc::EFAULT, "this is no memory"), (nix::libc::EPERM, "")]
+        {
+            // As the calls return it, of either sign.
+            for code in [code, -code] {
+                let error = call("rail", "ibv_reg_mr", Some(code));
+                assert!(error.code == code.abs() && error.hint.starts_with(begins), "{error:?}");
+                assert_eq!(error.hint.is_empty(), begins.is_empty(), "{error:?}");
+            }
+        }
+    }
+}
