@@ -14,11 +14,17 @@ use ginlab::gin::{Fabric, GinError, Options, Path, Rule, World};
 use ginlab::nccl::{Communicator, NcclError};
 use ginlab::proxy::Fault;
 use ginlab::rails::strategy::Strategy;
-use ginlab::report::{Header, Key, Row};
+use ginlab::report::{Header, Key, Row, each_once};
 use ginlab::signals;
 use ginlab::versions::Versions;
 use kernels::signal_check::{SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
 use std::time::Duration;
+
+/// How other PEs are reached, as rows say it: by mappings, by rails, or by several, joined by `+`.
+pub fn ways(world: &World) -> String {
+    let others = (0..world.n_pes()).filter(|pe| *pe != world.my_pe());
+    each_once(others.map(|pe| world.path_to(pe))).join("+")
+}
 
 /// Who calls, by the number that kernels take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -298,7 +298,7 @@ impl Collectives {
     }
 
     fn our_row(&self, tuple: &Tuple, shape: &Shape, prepared: Option<&Prepared>) -> Row {
-        let mut row = self.row(tuple, shape, "gin", &self.ours.path());
+        let mut row = self.row(tuple, shape, "gin", &world::ways(&self.ours.world));
         row.mode = Some(values::name(tuple.mode));
         row.set(&SCOPE, values::name(tuple.scope));
         if tuple.launch != Launch::Persistent {

@@ -13,7 +13,6 @@ use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
-use ginlab::report::each_once;
 use kernels::collective::{
     BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts, slice_bytes, words,
 };
@@ -132,12 +131,6 @@ impl Ours {
             args: args.clone(),
             world,
         })
-    }
-
-    /// How other ranks are reached, as rows say it: by mappings, by rails, or by both.
-    pub fn path(&self) -> String {
-        let paths = (0..self.world.n_pes()).map(|pe| self.world.path_to(pe));
-        each_once(paths.filter(|path| *path != "self")).join("+")
     }
 
     /// Input and output; nothing where an operation has no form in place.

@@ -93,8 +93,8 @@ pub fn cases(
             cases.push(ours(operation.name(), width, "plain", function));
         }
     }
-    let loops = operation == Operation::Write;
-    if loops && plan.args.store.contains(&Store::Parts) {
+    let writes = operation == Operation::Write;
+    if writes && plan.args.store.contains(&Store::Parts) {
         let function = device.function(&IPC_PARTS_WRITE, tuple.block)?;
         cases.push(ours("parts-write", 16, "parts", function));
     }
@@ -107,7 +107,7 @@ pub fn cases(
     }
     let baseline =
         |name, width, baseline, function| Case { baseline, received: false, ..ours(name, width, "plain", function) };
-    if loops {
+    if writes {
         cases.push(baseline("int-loop", 4, engine, device.function(&IPC_INT_LOOP, tuple.block)?));
     }
     if let Some(cuda) = cuda {
@@ -118,7 +118,7 @@ pub fn cases(
             let against = Some((operation.name(), Some(width)));
             cases.push(baseline("cuda-c++", width, against, twin(kernel(operation, width).name())?));
         }
-        if loops {
+        if writes {
             cases.push(baseline("cuda-c++-int-loop", 4, Some(("int-loop", Some(4))), twin(IPC_INT_LOOP.name())?));
         }
     }

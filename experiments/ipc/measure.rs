@@ -5,7 +5,6 @@ use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::rows::{Measured, Outcome};
 use crate::error::Failure;
-use cuda_std::memory::Word;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, Launch, Place, Stream, wait_for};
 use ginlab::signals;
@@ -28,9 +27,6 @@ pub struct Bench<'a> {
     pub cuda: Option<&'a ForeignModule>,
 }
 
-/// Bytes from one flow's number to the next: a line of its own.
-const TAKEN_APART: usize = 128;
-
 /// What is set up once for a tuple. Dropped before the streams, whose work is done by then.
 pub struct Setup {
     pub cases: Vec<Case>,
@@ -40,8 +36,6 @@ pub struct Setup {
     graphs: Vec<Vec<Graph>>,
     /// One sum per thread and flow of ours.
     pub sums: Option<Buffer>,
-    /// One word per flow of ours: the number of the next part.
-    taken: Buffer,
     /// The gate's words and their number; none where nobody else works.
     gate: Option<(Buffer, u32)>,
     gate_function: Function<GateArgs>,
@@ -98,13 +92,11 @@ impl Bench<'_> {
             Operation::Read => Some(device.allocate(Place::Device, self.threads() * mine.len() * 4)?),
             _ => None,
         };
-        // At least one word: there may be no flow of ours.
-        let taken = device.allocate(Place::Device, (mine.len() + 1) * TAKEN_APART)?;
-        taken.write(0, &vec![0u8; (mine.len() + 1) * TAKEN_APART])?;
+        // Launches of other sizes have taken other numbers of parts.
+        mine.iter().try_for_each(|(_, flow)| self.rank.reset_taken(flow.to))?;
         let mut setup = Setup {
             cases,
             mine,
-            taken,
             graphs: Vec::new(),
             sums,
             gate,
@@ -164,7 +156,7 @@ impl Bench<'_> {
             sums: sums.unwrap_or_default() as *mut u32,
             counter: self.rank.counter(Some(flow.to)),
             flag: if signals { self.rank.flag(flow) } else { std::ptr::null() },
-            taken: (setup.taken.address() + (index * TAKEN_APART) as u64) as *const Word,
+            taken: self.rank.taken(flow.to),
         }
     }
 

@@ -148,8 +148,8 @@ fn scenes(pairs: Pairs, ranks: usize, directions: &[Direction]) -> Vec<Scene> {
     let every = || iproduct!(0..ranks, 0..ranks).map(|(from, to)| Flow { from, to });
     let mut scenes = Vec::new();
     if pairs == Pairs::All {
-        // Each rank begins with the next one: the streams of a rank are not equally fast where their blocks share multiprocessors, and by order of
-        // the targets the fast streams of several ranks went to the same GPU (four H200: 1136 GB/s by 64 blocks, 1425 by 44).
+        // Each rank begins with the next one: where the streams of a rank are not equally fast, those of all ranks do not favour one GPU. Four H200: 1198
+        // GB/s by 64 blocks, 1143 by the order of targets; what else keeps it below the 1423 of 44 blocks is not known.
         let flows =
             iproduct!(0..ranks, 1..ranks).map(|(from, step)| Flow { from, to: (from + step) % ranks }).collect();
         return vec![Scene { flows, direction: "all" }];

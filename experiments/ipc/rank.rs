@@ -132,7 +132,7 @@ impl Rank {
             card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
         }
         let cards: Vec<Card> = ranks.all_gather_values(&card, "who reaches whom")?;
-        let words = device.allocate(Place::Device, ((2 + ranks.size() as u64) * APART) as usize)?;
+        let words = device.allocate(Place::Device, ((2 + 2 * ranks.size() as u64) * APART) as usize)?;
         let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
         Ok(Rank {
             me,
@@ -262,6 +262,16 @@ impl Rank {
         self.words.write(counter_offset(to) as usize, &[0u64])
     }
 
+    /// Device memory, beside a flow's counter: the number of its next part (`kernels::ipc_parts`).
+    pub fn taken(&self, to: usize) -> *const Word {
+        (self.words.address() + counter_offset(Some(to)) + APART) as *const Word
+    }
+
+    /// Sets the number of a flow's next part to 0.
+    pub fn reset_taken(&self, to: usize) -> Result<(), DeviceError> {
+        self.words.write((counter_offset(Some(to)) + APART) as usize, &[0u64])
+    }
+
     /// The wrong bytes counted.
     pub fn counted(&self) -> Result<u64, DeviceError> {
         self.word(counter_offset(None))
@@ -275,7 +285,7 @@ impl Rank {
 }
 
 fn counter_offset(to: Option<usize>) -> u64 {
-    to.map_or(1, |to| 2 + to as u64) * APART
+    to.map_or(1, |to| 2 + 2 * to as u64) * APART
 }
 
 /// What lies between our GPU and another rank's.

@@ -14,14 +14,13 @@ use crate::error::Failure;
 use crate::mps;
 use crate::runner::{Rows, added, percentile};
 use crate::values::name;
-use crate::world::Scope;
+use crate::world::{Scope, ways};
 use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::fabric::model::{PREFIX, Profile};
 use ginlab::gin::{GinError, Program, World};
 use ginlab::report::Row;
 use kernels::moe::{MOE_BLOCK, MOE_THREAD, MOE_WARP, MoeArgs};
-use std::collections::BTreeSet;
 
 /// What lies in destinations before.
 const POISON: u8 = 0xA5;
@@ -159,20 +158,14 @@ impl Moe {
 
     fn row(&self, tuple: &Tuple) -> Row {
         let Problem { tokens, hidden, experts, topk, pes, .. } = self.problem;
-        let others = (0..pes).filter(|pe| *pe != self.world.my_pe());
-        // The mapped ones first; each way once.
-        let ways: BTreeSet<(bool, &str)> =
-            others.map(|pe| (!self.world.is_mapped(pe), self.world.path_to(pe))).collect();
-        let by_rails = ways.iter().any(|(far, _)| *far);
-        let ways: Vec<&str> = ways.into_iter().map(|(_, way)| way).collect();
-        let mut row = Row::new("moe", name(tuple.unit), self.world.device().name(), ways.join("+"));
+        let mut row = Row::new("moe", name(tuple.unit), self.world.device().name(), ways(&self.world));
         row.ranks = pes;
         row.memory = Some(self.world.memory().into());
         mps::mark(&mut row, self.world.sharing());
         row.size_bytes = Some(self.problem.message_bytes(tuple.kind));
         (row.grid, row.block) = (Some(tuple.grid), Some(self.args.block));
         row.iterations = Some(1);
-        if by_rails {
+        if (0..pes).any(|pe| !self.world.is_mapped(pe)) {
             self.args.world.name_rails(&mut row);
             row.set(&PROXIES, self.args.world.proxies as u64);
         }

@@ -4,6 +4,9 @@
 //! is without an end: the ring's timeout ends the grid, [`PATIENCE`] ends the proxy.
 #![cfg(not(loom))]
 
+#[path = "../../tests/random/mod.rs"]
+mod random;
+
 use cuda_std::memory::WordPair;
 use cuda_std::{emulation, thread};
 use kernels::command::{Command, MAX_OFFSET, MAX_PEER, MAX_REGION, Opcode, PARITY};
@@ -11,6 +14,7 @@ use kernels::put_kernel::{Channel, Put};
 use kernels::ring::consumer::Consumer;
 use kernels::ring::{DeviceWords, HostWords, LOG2_COMMAND_WORDS, Ring, Status};
 use proptest::prelude::*;
+use random::Random;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -115,16 +119,6 @@ fn dawdle(duration: Duration) {
     let end = Instant::now() + duration;
     while Instant::now() < end {
         std::thread::yield_now();
-    }
-}
-
-/// Pseudo-random numbers, the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
     }
 }
 
