@@ -165,7 +165,8 @@ impl Ours {
         let by_words = mapped && shape.operation != Operation::Broadcast;
         let kernels = |by_messages: bool| match (by_messages, by_words, mapped) {
             (true, true, _) => {
-                [words::COLLECTIVE_WORDS_THREAD, words::COLLECTIVE_WORDS_WARP, words::COLLECTIVE_WORDS_BLOCK]
+                let by_block = if pes == 2 { words::COLLECTIVE_WORDS_PAIR } else { words::COLLECTIVE_WORDS_BLOCK };
+                [words::COLLECTIVE_WORDS_THREAD, words::COLLECTIVE_WORDS_WARP, by_block]
             }
             (true, false, _) => [
                 messages::COLLECTIVE_MESSAGES_THREAD,

@@ -58,8 +58,11 @@ impl World {
     /// Room on every PE for messages of up to `bytes` from every PE.
     ///
     /// # Errors
-    /// As [`alloc`](World::alloc) and [`signals`](World::signals).
+    /// As [`alloc`](World::alloc) and [`signals`](World::signals); [`GinError::Usage`] for more than [`Inbox::MOST`].
     pub fn inbox(&mut self, ranks: &mut Bootstrap, bytes: u64) -> Result<Inbox, GinError> {
+        if bytes > Inbox::MOST {
+            return Err(GinError::Usage(format!("messages of {bytes} bytes; at most {}", Inbox::MOST)));
+        }
         let capacity = bytes.next_multiple_of(8).max(8);
         let pes = self.n_pes();
         let room = self.alloc::<u8>(ranks, Inbox::bytes(capacity, pes))?;

@@ -9,7 +9,7 @@ use cuda_std::{grid, kernel, thread};
 /// The turns of one block. What stands before the wait for the grids before needs nothing of them, and is done while they still run. Behind
 /// it each way has a loop of its own: what it needs in each turn is worked out for it alone.
 #[inline(always)]
-fn turns<S: Scope>(program: &Program<CollectiveArgs>) {
+fn turns<S: Scope, const PAIR: bool>(program: &Program<CollectiveArgs>) {
     let Some(scope) = S::first_of_block() else { return };
     let (world, args) = (&program.world, &program.args);
     let block = thread::block_idx_x();
@@ -44,25 +44,31 @@ fn turns<S: Scope>(program: &Program<CollectiveArgs>) {
     let sizes = (world.pes, bytes, trips);
     match (sums, parts.is_whole()) {
         // Chunks of two trips are whole: the host takes no others.
-        _ if two_trips => {
+        _ if !PAIR && two_trips => {
             let whole = exchange.plan(&Parts { from: to + mine, from_step: 0, to, to_step: chunk, bytes });
             each_turn(args, sizes, scope, |round| {
                 // SAFETY: as above.
                 unsafe {
-                    exchange.folded::<true>(round, &plan, &fold)?;
-                    exchange.all_to_all::<true>(round + 1, &whole)
+                    exchange.folded::<true, PAIR>(round, &plan, &fold)?;
+                    exchange.all_to_all::<true, PAIR>(round + 1, &whole)
                 }
             });
         }
-        // SAFETY: as above.
-        (false, true) => each_turn(args, sizes, scope, |round| unsafe { exchange.all_to_all::<true>(round, &plan) }),
-        // SAFETY: as above.
-        (false, false) => each_turn(args, sizes, scope, |round| unsafe { exchange.all_to_all::<false>(round, &plan) }),
-        // SAFETY: as above.
-        (true, true) => each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<true>(round, &plan, &fold) }),
+        (false, true) => {
+            // SAFETY: as above.
+            each_turn(args, sizes, scope, |round| unsafe { exchange.all_to_all::<true, PAIR>(round, &plan) })
+        }
+        (false, false) => {
+            // SAFETY: as above.
+            each_turn(args, sizes, scope, |round| unsafe { exchange.all_to_all::<false, PAIR>(round, &plan) })
+        }
+        (true, true) => {
+            // SAFETY: as above.
+            each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<true, PAIR>(round, &plan, &fold) })
+        }
         (true, false) => {
             // SAFETY: as above.
-            each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<false>(round, &plan, &fold) })
+            each_turn(args, sizes, scope, |round| unsafe { exchange.folded::<false, PAIR>(round, &plan, &fold) })
         }
     }
 }
@@ -113,7 +119,7 @@ fn each_turn<S: Scope>(
 /// The arguments are of the world's heap, the same on all PEs but for addresses and flags; `state` and `times` have room for every block.
 #[kernel(resident)]
 pub unsafe fn collective_words_thread(program: Program<CollectiveArgs>) {
-    turns::<Thread>(&program);
+    turns::<Thread, false>(&program);
 }
 
 /// By words of one warp of each block; all heaps are mapped.
@@ -122,7 +128,7 @@ pub unsafe fn collective_words_thread(program: Program<CollectiveArgs>) {
 /// As [`collective_words_thread`].
 #[kernel(resident)]
 pub unsafe fn collective_words_warp(program: Program<CollectiveArgs>) {
-    turns::<Warp>(&program);
+    turns::<Warp, false>(&program);
 }
 
 /// By words of each block; all heaps are mapped.
@@ -131,5 +137,14 @@ pub unsafe fn collective_words_warp(program: Program<CollectiveArgs>) {
 /// As [`collective_words_thread`].
 #[kernel(resident)]
 pub unsafe fn collective_words_block(program: Program<CollectiveArgs>) {
-    turns::<Block>(&program);
+    turns::<Block, false>(&program);
+}
+
+/// By words of each block, of two PEs; all heaps are mapped. It takes no two trips.
+///
+/// # Safety
+/// As [`collective_words_thread`].
+#[kernel(resident)]
+pub unsafe fn collective_words_pair(program: Program<CollectiveArgs>) {
+    turns::<Block, true>(&program);
 }

@@ -94,7 +94,7 @@ impl<S: Scope> Context<S> {
         self.agreed()
     }
 
-    /// As `meet`, where all heaps are mapped: the first threads tell one PE each, at once, and the first of them waits. Each fences for itself,
+    /// As `meet`, where all heaps are mapped: the first threads tell one PE each, at once, and the first warp waits. Each fences for itself,
     /// behind the barrier of the scope, so each of the signals stands for what all threads did before.
     #[inline(always)]
     fn meet_mapped(&mut self, kind: TeamKind, team: &Team) {
@@ -104,7 +104,7 @@ impl<S: Scope> Context<S> {
         // SAFETY: one word for each team.
         let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
         // Before the fence, which takes longer than this trip to memory: behind it the wait would begin a trip later.
-        let passed = if step == 0 { load_relaxed_gpu_u64(word) + 1 } else { 0 };
+        let passed = if self.scope.is_of_first_warp() { load_relaxed_gpu_u64(word) + 1 } else { 0 };
         self.unfenced = false;
         if step < others.max(1) {
             fence_acq_rel_sys();
@@ -117,9 +117,11 @@ impl<S: Scope> Context<S> {
                 step += lanes;
             }
         }
-        if self.scope.leads() && others > 0 {
+        if others > 0 {
             self.wait_signal(Call::Barrier, NO_PE, flat, passed * others as u64);
-            store_relaxed_gpu_u64(word, passed);
+            if self.scope.leads() {
+                store_relaxed_gpu_u64(word, passed);
+            }
         }
     }
 

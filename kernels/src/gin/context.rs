@@ -255,14 +255,16 @@ impl<S: Scope> Context<S> {
     /// Where the PE's heap is mapped; 0: it is reached by rails.
     #[inline(always)]
     pub(super) fn heap_of(&mut self, pe: u32) -> u64 {
+        // Whom a loop talks to is found first.
+        if self.peer.0 == pe {
+            return self.peer.1;
+        }
         if pe == self.world.me {
             // Without a look at the table: a wait between two signals must not forget the other PE.
             return self.world.heap as u64;
         }
-        if self.peer.0 != pe {
-            // SAFETY: one entry for each PE.
-            self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
-        }
+        // SAFETY: one entry for each PE.
+        self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
         self.peer.1
     }
 

@@ -15,12 +15,15 @@ mod words;
 use super::fold::Fold;
 use super::{Inbox, Scope, World};
 use crate::ring::Status;
+use core::array::from_fn;
 use cuda_std::vector::{fresh_u32, fresh_u64};
+use cuda_std::warp;
 use words::{Wait, at, read, write};
 
-/// Chunks of a thread whose accesses are under way at once, where all are whole and aligned. What is not is for few bytes: one by one. (A
+/// What a thread has under way at once: chunks of the one other PE, or the chunk of so many PEs. What is not whole and aligned is for few bytes. (A
 /// launched kernel of few bytes also waits for its own instructions: less text is less time.)
-const UNDER_WAY: usize = 2;
+const OF_ONE: usize = 2;
+const OF_MANY: usize = 4;
 
 /// What each PE gives and gets, as offsets in the heap, which are the same on every PE.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +68,8 @@ pub struct Exchange<'a, S> {
     pes: u32,
     rank: u32,
     lanes: u32,
+    /// This lane's number among those of its warp.
+    of_warp: u32,
     /// The inbox here, and what this PE sends by in the next PE's.
     here: u64,
     next: u64,
@@ -94,6 +99,7 @@ impl World {
             pes: self.pes,
             rank: fresh_u32(scope.rank()),
             lanes: fresh_u32(scope.size()),
+            of_warp: if S::ALONE { 0 } else { scope.rank() % warp::SIZE },
             here: fresh_u64(self.heap as u64 + inbox.offset),
             next: fresh_u64(heap + mine),
             sender,
@@ -120,7 +126,7 @@ impl<S: Scope> Exchange<'_, S> {
     }
 
     /// Part `i` of what PE `k` gives becomes part `k` of what PE `i` gets. Rounds of an inbox count up from 1; every PE calls it with the same
-    /// round and the same bytes. `WHOLE`: [`Parts::is_whole`].
+    /// round and the same bytes. `WHOLE`: [`Parts::is_whole`]. `PAIR`: there are two PEs, and a kernel for them alone has less text.
     ///
     /// # Safety
     /// All heaps are mapped. The plan's parts lie inside objects of the heap that nobody else uses, are whole where it is said, and `bytes` are
@@ -130,11 +136,13 @@ impl<S: Scope> Exchange<'_, S> {
     /// [`Status::DEADLINE`] or the reason the host gave, when a PE's bytes do not come; the same for all threads of the scope.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn all_to_all<const WHOLE: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
+    pub unsafe fn all_to_all<const WHOLE: bool, const PAIR: bool>(
+        &self,
+        round: u32,
+        plan: &Plan,
+    ) -> Result<(), Status> {
         // SAFETY: the caller's contract.
-        let done = unsafe {
-            if WHOLE { self.gathered::<UNDER_WAY, WHOLE>(round, plan) } else { self.gathered::<1, WHOLE>(round, plan) }
-        };
+        let done = unsafe { self.gathered::<WHOLE, PAIR>(round, plan) };
         self.ended(done)
     }
 
@@ -148,15 +156,14 @@ impl<S: Scope> Exchange<'_, S> {
     /// As there.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn folded<const WHOLE: bool>(&self, round: u32, plan: &Plan, fold: &impl Fold) -> Result<(), Status> {
+    pub unsafe fn folded<const WHOLE: bool, const PAIR: bool>(
+        &self,
+        round: u32,
+        plan: &Plan,
+        fold: &impl Fold,
+    ) -> Result<(), Status> {
         // SAFETY: the caller's contract.
-        let done = unsafe {
-            if WHOLE {
-                self.summed::<UNDER_WAY, WHOLE>(round, plan, fold)
-            } else {
-                self.summed::<1, WHOLE>(round, plan, fold)
-            }
-        };
+        let done = unsafe { self.summed::<WHOLE, PAIR>(round, plan, fold) };
         self.ended(done)
     }
 
@@ -172,96 +179,132 @@ impl<S: Scope> Exchange<'_, S> {
 
     /// This thread's part of an [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
-    unsafe fn gathered<const N: usize, const WHOLE: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
+    unsafe fn gathered<const WHOLE: bool, const PAIR: bool>(&self, round: u32, plan: &Plan) -> Result<(), Status> {
         // SAFETY: the caller's contract.
-        unsafe { self.send::<N, WHOLE>(round, plan) };
+        unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
+        let (chunks, lanes) = (plan.chunks, self.lanes);
         let own = plan.source + self.me as u64 * plan.from_step as u64;
         let own_to = plan.target + self.me as u64 * plan.to_step as u64;
         if own != own_to {
             let mut chunk = self.rank;
-            while chunk < plan.chunks {
+            while chunk < chunks {
                 let left = plan.bytes - chunk * 8;
                 // SAFETY: below `bytes` of both.
                 unsafe { write::<WHOLE>(at(own_to, chunk), read::<WHOLE>(at(own, chunk), left), left) };
                 // Not unrolled: it hides behind the trip.
-                chunk = fresh_u32(chunk + self.lanes);
+                chunk = fresh_u32(chunk + lanes);
             }
         }
+        let put = |pe: u32, chunk: u32, value: u64| {
+            if chunk < chunks {
+                let target = plan.target + pe as u64 * plan.to_step as u64;
+                // SAFETY: no more is written than there is; this thread alone writes this chunk.
+                unsafe { write::<WHOLE>(at(target, chunk), value, plan.bytes - chunk * 8) };
+            }
+        };
         let mut wait = Wait::new(self.world.timeout_ns);
         let words = self.here + ((round & 1) * self.half) as u64;
         let mut first = self.rank;
-        while first < plan.chunks {
-            // The words of the next PE are under way while those of one are looked at.
-            let mut pe = self.before(self.me);
-            // SAFETY: the caller's contract.
-            let mut next = unsafe { self.load::<N>(words, pe, first, plan.chunks) };
-            for step in 1..self.pes {
-                let (sender, now) = (pe, next);
-                if step + 1 < self.pes {
-                    pe = self.before(pe);
-                    // SAFETY: as above.
-                    next = unsafe { self.load::<N>(words, pe, first, plan.chunks) };
+        if PAIR {
+            let other = 1 - self.me;
+            while self.goes_on(first, chunks) {
+                let places = from_fn(|row| self.place(words, other, first + row as u32 * lanes, chunks));
+                // SAFETY: an inbox has words for each chunk of the capacity.
+                let values: [u64; OF_ONE] = unsafe { self.settled(places, round, &mut wait) }?;
+                for (row, &value) in values.iter().enumerate() {
+                    put(other, first + row as u32 * lanes, value);
                 }
+                first += OF_ONE as u32 * lanes;
+            }
+            return Ok(());
+        }
+        while self.goes_on(first, chunks) {
+            let (mut pe, mut left) = (self.me, self.pes - 1);
+            while left > 0 {
+                let begin = pe;
+                let places = from_fn(|number| {
+                    pe = self.before(pe);
+                    if number as u32 >= left { 0 } else { self.place(words, pe, first, chunks) }
+                });
                 // SAFETY: as above.
-                let values = unsafe { self.settled(words, sender, round, (first, plan.chunks), now, &mut wait) }?;
-                let target = plan.target + sender as u64 * plan.to_step as u64;
-                for (index, &value) in values.iter().enumerate() {
-                    let chunk = first + index as u32 * self.lanes;
-                    if chunk < plan.chunks {
-                        // SAFETY: no more is written than there is; this thread alone writes this chunk.
-                        unsafe { write::<WHOLE>(at(target, chunk), value, plan.bytes - chunk * 8) };
+                let values: [u64; OF_MANY] = unsafe { self.settled(places, round, &mut wait) }?;
+                pe = begin;
+                for (number, &value) in values.iter().enumerate() {
+                    if (number as u32) < left {
+                        pe = self.before(pe);
+                        put(pe, first, value);
                     }
                 }
+                left = left.saturating_sub(OF_MANY as u32);
             }
-            first += N as u32 * self.lanes;
+            first += lanes;
         }
         Ok(())
     }
 
     /// This thread's part of a [`folded`](Exchange::folded).
     #[inline(always)]
-    unsafe fn summed<const N: usize, const WHOLE: bool>(
+    unsafe fn summed<const WHOLE: bool, const PAIR: bool>(
         &self,
         round: u32,
         plan: &Plan,
         fold: &impl Fold,
     ) -> Result<(), Status> {
         // SAFETY: the caller's contract.
-        unsafe { self.send::<N, WHOLE>(round, plan) };
+        unsafe { self.send::<OF_ONE, WHOLE>(round, plan) };
+        let (chunks, lanes) = (plan.chunks, self.lanes);
         let own = plan.source + self.me as u64 * plan.from_step as u64;
+        let put = |chunk: u32, sum| {
+            if chunk < chunks {
+                // SAFETY: no more is written than there is; this thread alone has read this chunk of what this PE gives.
+                unsafe { write::<WHOLE>(at(plan.target, chunk), fold.last(sum), plan.bytes - chunk * 8) };
+            }
+        };
         let mut wait = Wait::new(self.world.timeout_ns);
         let words = self.here + ((round & 1) * self.half) as u64;
         let mut first = self.rank;
-        while first < plan.chunks {
+        if PAIR {
+            let other = 1 - self.me;
+            while self.goes_on(first, chunks) {
+                // SAFETY: the caller's contract.
+                let mine: [u64; OF_ONE] =
+                    from_fn(|row| unsafe { self.mine::<WHOLE>(own, first + row as u32 * lanes, plan) });
+                let places = from_fn(|row| self.place(words, other, first + row as u32 * lanes, chunks));
+                // SAFETY: an inbox has words for each chunk of the capacity.
+                let values: [u64; OF_ONE] = unsafe { self.settled(places, round, &mut wait) }?;
+                for (row, (&mine, &theirs)) in mine.iter().zip(&values).enumerate() {
+                    let (zero, one) = if self.me == 0 { (mine, theirs) } else { (theirs, mine) };
+                    put(first + row as u32 * lanes, fold.next(fold.first(zero), one));
+                }
+                first += OF_ONE as u32 * lanes;
+            }
+            return Ok(());
+        }
+        while self.goes_on(first, chunks) {
             // SAFETY: the caller's contract.
-            let found = |pe: u32| unsafe {
-                if pe == self.me {
-                    self.own_words::<N, WHOLE>(own, round, first, plan)
-                } else {
-                    self.load::<N>(words, pe, first, plan.chunks)
-                }
-            };
-            let mut next = found(0);
-            let mut sums = [fold.first(0); N];
-            for pe in 0..self.pes {
-                let now = next;
-                if pe + 1 < self.pes {
-                    next = found(pe + 1);
-                }
+            let mine = unsafe { self.mine::<WHOLE>(own, first, plan) };
+            let mut sum = fold.first(0);
+            let mut base = 0;
+            while base < self.pes {
+                let places = from_fn(|number| {
+                    let pe = base + number as u32;
+                    if pe >= self.pes || pe == self.me { 0 } else { self.place(words, pe, first, chunks) }
+                });
                 // SAFETY: as above.
-                let values = unsafe { self.settled(words, pe, round, (first, plan.chunks), now, &mut wait) }?;
-                for (sum, &value) in sums.iter_mut().zip(&values) {
-                    *sum = if pe == 0 { fold.first(value) } else { fold.next(*sum, value) };
+                let values: [u64; OF_MANY] = unsafe { self.settled(places, round, &mut wait) }?;
+                for (number, &value) in values.iter().enumerate() {
+                    let pe = base + number as u32;
+                    let value = if pe == self.me { mine } else { value };
+                    if pe == 0 {
+                        sum = fold.first(value);
+                    } else if pe < self.pes {
+                        sum = fold.next(sum, value);
+                    }
                 }
+                base += OF_MANY as u32;
             }
-            for (index, &sum) in sums.iter().enumerate() {
-                let chunk = first + index as u32 * self.lanes;
-                if chunk < plan.chunks {
-                    // SAFETY: no more is written than there is; this thread alone has read this chunk of what this PE gives.
-                    unsafe { write::<WHOLE>(at(plan.target, chunk), fold.last(sum), plan.bytes - chunk * 8) };
-                }
-            }
-            first += N as u32 * self.lanes;
+            put(first, sum);
+            first += lanes;
         }
         Ok(())
     }

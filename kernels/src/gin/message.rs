@@ -11,14 +11,16 @@
 //! Over rails the same calls are a put with a signal into the inbox, as one of its [rounds](Context::put_round_nbi).
 
 use super::report::{Call, Failure, NO_PE};
+use super::rows::Rows;
 use super::wait::Limit;
 use super::{Context, Plain, Scope, Signal, Sym, Wanted};
 use crate::ring::Status;
-use cuda_std::memory::{WordPair, load_relaxed_sys_v2_u64, store_relaxed_sys_v2_u64};
-use cuda_std::vector::{fresh_u32, load_words};
+use cuda_std::memory::{WordPair, store_relaxed_sys_v2_u64};
+use cuda_std::vector::fresh_u32;
 
-/// Pairs that one thread looks for at a time.
+/// Rows under way at once, of many lanes and of one, whose trips overlap with nobody's.
 const UNDER_WAY: usize = 4;
+const ALONE_UNDER_WAY: usize = 8;
 
 /// Room on every PE for messages of every PE. The host allocates it.
 #[repr(C)]
@@ -26,7 +28,7 @@ const UNDER_WAY: usize = 4;
 pub struct Inbox {
     /// First byte in the heap, a multiple of 16.
     pub offset: u64,
-    /// Bytes of a message at most, a multiple of 8.
+    /// Bytes of a message at most, a multiple of 8, and at most [`Inbox::MOST`].
     pub capacity: u64,
     /// As many signals as PEs, for messages over rails: one for each pair that a PE is of.
     pub signals: Signal,
@@ -35,6 +37,9 @@ pub struct Inbox {
 impl Inbox {
     /// Messages of one sender that have room at a time.
     pub const ROUNDS: u64 = 2;
+
+    /// The longest message: its chunks are counted in 32 bits.
+    pub const MOST: u64 = 1 << 32;
 
     /// Bytes of an inbox for messages of so many bytes from so many PEs.
     pub const fn bytes(capacity: u64, pes: u32) -> u64 {
@@ -69,6 +74,12 @@ pub(super) fn tagged(half: u32, round: u32) -> u64 {
 #[inline(always)]
 pub(super) fn is_of((low, high): (u64, u64), round: u32) -> bool {
     (low >> 32) as u32 == round && (high >> 32) as u32 == round
+}
+
+/// The round in one of several pairs that is not of this round; nothing where all are.
+#[inline(always)]
+pub(super) fn missing(pairs: &[(u64, u64)], round: u32) -> Option<u64> {
+    pairs.iter().fold(None, |found, &pair| if is_of(pair, round) { found } else { Some(pair.0 >> 32) })
 }
 
 /// The chunk that its words carry.
@@ -110,36 +121,33 @@ impl<S: Scope> Context<S> {
     /// So many bytes can be read at `source`; the words at `slot` have room for them.
     #[inline(always)]
     unsafe fn store_words(&self, source: *const u8, slot: u64, bytes: u64, round: u32) {
-        let (lanes, chunks) = (self.scope.size() as u64, bytes.div_ceil(8));
-        // SAFETY: the slot has 16 bytes for each chunk, and begins on a multiple of 16.
-        let pair = |chunk: u64| unsafe { &*(slot as *const WordPair).add(chunk as usize) };
-        let mut first = self.scope.rank() as u64;
+        let store = |chunk: u32, value: u64| {
+            // SAFETY: the slot has 16 bytes for each chunk, and begins on a multiple of 16.
+            let pair = unsafe { &*(slot as *const WordPair).add(chunk as usize) };
+            store_relaxed_sys_v2_u64(pair, tagged(value as u32, round), tagged((value >> 32) as u32, round));
+        };
+        let mut rows = Rows::of(&self.scope, bytes);
         if (source as u64 | bytes).is_multiple_of(8) {
-            // Several loads before the first store: their trips overlap.
-            while first < chunks {
-                let mut held = [[0; 2]; UNDER_WAY];
-                for (index, held) in held.iter_mut().enumerate() {
-                    let chunk = first + index as u64 * lanes;
-                    if chunk < chunks {
-                        // SAFETY: below `bytes`, whole and aligned.
-                        *held = unsafe { load_words(source.add(chunk as usize * 8).cast()) };
-                    }
+            // SAFETY: the chunk is below `bytes`, whole and aligned.
+            let load = |chunk: u32| unsafe { source.cast::<u64>().add(chunk as usize).read() };
+            while rows.are_left() {
+                // Few bytes first: they have no time for questions.
+                if !rows.are_full(2) {
+                    rows.copy::<1, false>(load, store);
+                } else if S::ALONE && rows.are_full(ALONE_UNDER_WAY) {
+                    rows.copy::<ALONE_UNDER_WAY, true>(load, store);
+                } else if !S::ALONE && rows.are_full(UNDER_WAY) {
+                    rows.copy::<UNDER_WAY, true>(load, store);
+                } else {
+                    rows.copy::<2, true>(load, store);
                 }
-                for (index, &[low, high]) in held.iter().enumerate() {
-                    let chunk = first + index as u64 * lanes;
-                    if chunk < chunks {
-                        store_relaxed_sys_v2_u64(pair(chunk), tagged(low, round), tagged(high, round));
-                    }
-                }
-                first += UNDER_WAY as u64 * lanes;
             }
             return;
         }
-        while first < chunks {
-            // SAFETY: the chunk begins inside the object, and no more is read than it has.
-            let value = unsafe { read_chunk(source.add(first as usize * 8), bytes - first * 8) };
-            store_relaxed_sys_v2_u64(pair(first), tagged(value as u32, round), tagged((value >> 32) as u32, round));
-            first += lanes;
+        // SAFETY: the chunk begins inside the object, and no more is read than it has.
+        let load = |chunk: u32| unsafe { read_chunk(source.add(chunk as usize * 8), bytes - chunk as u64 * 8) };
+        while rows.are_left() {
+            rows.copy::<1, false>(load, store);
         }
     }
 
@@ -200,46 +208,35 @@ impl<S: Scope> Context<S> {
     /// The slot has room for so many bytes, and so has the target, which nobody else uses.
     #[inline(always)]
     unsafe fn take_words(&mut self, slot: *const WordPair, target: *mut u8, bytes: u64, round: u32, pe: u32) {
-        let lanes = self.scope.size() as u64;
-        let chunks = bytes.div_ceil(8);
-        let mut first = self.scope.rank() as u64;
+        let mut rows = Rows::of(&self.scope, bytes);
+        let (words, abort) = ((slot, round), self.world.abort);
         let mut limit = Limit::new(self.world.timeout_ns);
-        while first < chunks {
-            // Several loads before the first is looked at: their trips overlap.
-            let mut held = [(0u64, 0u64); UNDER_WAY];
-            for (index, held) in held.iter_mut().enumerate() {
-                let chunk = first + index as u64 * lanes;
-                if chunk < chunks {
-                    // SAFETY: the caller's contract.
-                    *held = load_relaxed_sys_v2_u64(unsafe { &*slot.add(chunk as usize) });
-                }
-            }
-            for (index, &held) in held.iter().enumerate() {
-                let chunk = first + index as u64 * lanes;
-                if chunk >= chunks {
-                    break;
-                }
-                let mut words = held;
-                while !is_of(words, round) {
-                    // SAFETY: the host's word is there while the grid runs.
-                    if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
-                        let failure = Failure {
-                            call: Call::Receive,
-                            pe,
-                            detail: bytes,
-                            seen: words.0 >> 32,
-                            wanted: round as u64,
-                        };
-                        return self.fail(stop, failure);
+        let whole = (target as u64 | bytes).is_multiple_of(8);
+        while rows.are_left() {
+            let end = (&mut limit, abort);
+            // SAFETY: the caller's contract; the host's word is there while the grid runs; no more is written than the target has.
+            let taken = unsafe {
+                if whole {
+                    let write = |chunk: u32, value| target.cast::<u64>().add(chunk as usize).write(value);
+                    if !rows.are_full(2) {
+                        rows.take::<1, false>(words, end, write)
+                    } else if S::ALONE && rows.are_full(ALONE_UNDER_WAY) {
+                        rows.take::<ALONE_UNDER_WAY, true>(words, end, write)
+                    } else if !S::ALONE && rows.are_full(UNDER_WAY) {
+                        rows.take::<UNDER_WAY, true>(words, end, write)
+                    } else {
+                        rows.take::<2, true>(words, end, write)
                     }
-                    cuda_std::thread::relax();
-                    // SAFETY: as above.
-                    words = load_relaxed_sys_v2_u64(unsafe { &*slot.add(chunk as usize) });
+                } else {
+                    let left = |chunk: u32| bytes - chunk as u64 * 8;
+                    let write = |chunk: u32, value| write_chunk(target.add(chunk as usize * 8), value, left(chunk));
+                    rows.take::<1, false>(words, end, write)
                 }
-                // SAFETY: as above; no more is written than the target has.
-                unsafe { write_chunk(target.add(chunk as usize * 8), joined(words), bytes - chunk * 8) };
+            };
+            if let Err((stop, seen)) = taken {
+                let failure = Failure { call: Call::Receive, pe, detail: bytes, seen, wanted: round as u64 };
+                return self.fail(stop, failure);
             }
-            first += UNDER_WAY as u64 * lanes;
         }
     }
 

@@ -35,6 +35,7 @@ mod grid;
 mod message;
 mod report;
 mod round;
+mod rows;
 mod scope;
 mod signal;
 mod value;

@@ -7,6 +7,9 @@ pub trait Scope: Copy {
     /// Whether it is one thread, whose calls need nobody else.
     const ALONE: bool;
 
+    /// Whether it is the lanes of one warp.
+    const IS_WARP: bool;
+
     /// The block's first one of this kind: its first thread, its first warp, or the whole block. Nothing for threads that are not of it.
     fn first_of_block() -> Option<Self>;
 
@@ -33,6 +36,12 @@ pub trait Scope: Copy {
     fn leads(&self) -> bool {
         self.rank() == 0
     }
+
+    /// Whether this thread is of the warp that has the one which [`leads`](Scope::leads).
+    #[inline(always)]
+    fn is_of_first_warp(&self) -> bool {
+        self.rank() < warp::SIZE
+    }
 }
 
 /// One thread.
@@ -41,6 +50,7 @@ pub struct Thread;
 
 impl Scope for Thread {
     const ALONE: bool = true;
+    const IS_WARP: bool = false;
 
     #[inline(always)]
     fn first_of_block() -> Option<Thread> {
@@ -88,6 +98,7 @@ impl Warp {
 
 impl Scope for Warp {
     const ALONE: bool = false;
+    const IS_WARP: bool = true;
 
     #[inline(always)]
     fn first_of_block() -> Option<Warp> {
@@ -139,6 +150,7 @@ pub struct Block;
 
 impl Scope for Block {
     const ALONE: bool = false;
+    const IS_WARP: bool = false;
 
     #[inline(always)]
     fn first_of_block() -> Option<Block> {

@@ -182,10 +182,14 @@ impl<S: Scope> Context<S> {
     /// One thread waits; failures are kept until the scope agrees.
     #[inline(always)]
     pub(super) fn wait_wanted(&mut self, call: Call, pe: u32, signal: Signal, wanted: Wanted) {
-        if !self.scope.leads() || self.failed() {
+        if !self.scope.is_of_first_warp() || self.failed() {
             return;
         }
         let world = self.world;
+        // All lanes of the warp look at first: alone, one would take turns with the others, which wait for it.
+        if world.planes(signal).is_met_soon(wanted) || !self.scope.leads() {
+            return;
+        }
         // SAFETY: the host's word is there while the grid runs.
         let waited = world.planes(signal).wait(wanted, world.timeout_ns, unsafe { &*world.abort });
         if let Err((stop, sum)) = waited {

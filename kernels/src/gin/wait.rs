@@ -100,7 +100,25 @@ impl Planes<'_> {
         near + self.far.map_or(0, load_acquire_sys_u64)
     }
 
-    /// Waits until the signal's sum is what is wanted.
+    /// Whether the signal's sum becomes what is wanted in the next few looks; as [`wait`](Planes::wait), which then need not be called.
+    #[inline(always)]
+    pub fn is_met_soon(&self, wanted: Wanted) -> bool {
+        if !self.arrivals.is_null() {
+            return false;
+        }
+        // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1. Host memory is
+        // looked at once and then with pauses.
+        let looks = if self.far.is_some() { 1 } else { LOOKS };
+        for _ in 0..looks {
+            if wanted.is_met(self.sum()) {
+                return true;
+            }
+            thread::relax();
+        }
+        false
+    }
+
+    /// Waits until the signal's sum is what is wanted, in vain so far.
     ///
     /// Whoever adds does so behind its bytes: a PE that has this heap mapped by a system fence and an atomic, a proxy by a
     /// release, after a flush where the device does not order what cards write into its memory. The acquire of the word that completes the
@@ -116,15 +134,6 @@ impl Planes<'_> {
             // SAFETY: as above.
             let stop = arrivals::wait(*self, unsafe { &*self.arrivals }, wanted, timeout_ns, abort);
             return if stop == 0 { Ok(()) } else { Err((Status(stop), self.sum())) };
-        }
-        // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1. Host memory is
-        // looked at once and then with pauses.
-        let looks = if self.far.is_some() { 1 } else { LOOKS };
-        for _ in 0..looks {
-            if wanted.is_met(self.sum()) {
-                return Ok(());
-            }
-            thread::relax();
         }
         let wait_long = by_address(wait_long as fn(&_, Option<&_>, _, _, _, &_) -> _);
         let stop = wait_long(self.near, self.far, self.mapped, wanted, timeout_ns, abort);

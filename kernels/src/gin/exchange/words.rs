@@ -1,7 +1,7 @@
 //! The words of an exchange: how a thread sends its chunks, and takes those that have come.
 
 use super::{Exchange, Plan};
-use crate::gin::message::{is_of, joined, read_chunk, tagged, write_chunk};
+use crate::gin::message::{is_of, joined, missing, read_chunk, tagged, write_chunk};
 use crate::gin::report::{Call, Failure, note};
 use crate::gin::wait::{LOOKS, Limit};
 use crate::gin::{Scope, World};
@@ -110,80 +110,57 @@ impl<S: Scope> Exchange<'_, S> {
         }
     }
 
-    /// The words of a PE's message that this thread takes next, as they are now.
+    /// Whether this warp has chunks left, of which this lane's next one is `first`: all its lanes go on together, as in rows of messages.
+    #[inline(always)]
+    pub(super) fn goes_on(&self, first: u32, chunks: u32) -> bool {
+        first - self.of_warp < chunks
+    }
+
+    /// Where the words of a chunk of a PE's message lie, or of its last chunk where it has no such one.
+    #[inline(always)]
+    pub(super) fn place(&self, words: u64, pe: u32, chunk: u32, chunks: u32) -> u64 {
+        words + pe as u64 * self.sender as u64 + chunk.min(chunks - 1) as u64 * 16
+    }
+
+    /// This PE's own chunk, or 0 where it has no such one.
     ///
     /// # Safety
     /// As for [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
-    pub(super) unsafe fn load<const N: usize>(&self, words: u64, pe: u32, first: u32, chunks: u32) -> [(u64, u64); N] {
-        let words = words + pe as u64 * self.sender as u64;
-        let mut held = [(0, 0); N];
-        for (index, held) in held.iter_mut().enumerate() {
-            let chunk = first + index as u32 * self.lanes;
-            if chunk < chunks {
-                // SAFETY: an inbox has words for each chunk of the capacity.
-                *held = load_relaxed_sys_v2_u64(unsafe { pair(words, chunk) });
-            }
-        }
-        held
+    pub(super) unsafe fn mine<const WHOLE: bool>(&self, own: u64, chunk: u32, plan: &Plan) -> u64 {
+        // SAFETY: the caller's contract; no more is read than there is.
+        if chunk < plan.chunks { unsafe { read::<WHOLE>(at(own, chunk), plan.bytes - chunk * 8) } } else { 0 }
     }
 
-    /// As [`load`](Exchange::load), of this PE's own: words that are there already.
+    /// What the words at these places say once they are all of this round; 0: no place. Each look is at all of them: they come at about one
+    /// time, and looks one after the other would each be a trip to memory behind the first.
     ///
     /// # Safety
-    /// As for [`all_to_all`](Exchange::all_to_all).
-    #[inline(always)]
-    pub(super) unsafe fn own_words<const N: usize, const WHOLE: bool>(
-        &self,
-        own: u64,
-        round: u32,
-        first: u32,
-        plan: &Plan,
-    ) -> [(u64, u64); N] {
-        let mut held = [(0, 0); N];
-        for (index, held) in held.iter_mut().enumerate() {
-            let chunk = first + index as u32 * self.lanes;
-            if chunk < plan.chunks {
-                // SAFETY: the caller's contract; no more is read than there is.
-                let value = unsafe { read::<WHOLE>(at(own, chunk), plan.bytes - chunk * 8) };
-                *held = (tagged(value as u32, round), tagged((value >> 32) as u32, round));
-            }
-        }
-        held
-    }
-
-    /// What the words say once they are of this round; they were loaded before.
-    ///
-    /// # Safety
-    /// As for [`all_to_all`](Exchange::all_to_all).
+    /// The places are of this PE's inbox.
     #[inline(always)]
     pub(super) unsafe fn settled<const N: usize>(
         &self,
-        words: u64,
-        pe: u32,
+        places: [u64; N],
         round: u32,
-        (first, chunks): (u32, u32),
-        group: [(u64, u64); N],
         wait: &mut Wait,
     ) -> Result<[u64; N], Status> {
-        let mut values = [0; N];
-        for (index, (value, held)) in values.iter_mut().zip(&group).enumerate() {
-            let chunk = first + index as u32 * self.lanes;
-            if chunk >= chunks {
-                break;
+        let mut found = [(0, 0); N];
+        loop {
+            for (found, &place) in found.iter_mut().zip(&places) {
+                *found = match place {
+                    0 => (tagged(0, round), tagged(0, round)),
+                    // SAFETY: the caller's contract.
+                    _ => load_relaxed_sys_v2_u64(unsafe { pair(place, 0) }),
+                };
             }
-            let mut found = *held;
-            while !is_of(found, round) {
-                wait.looks += 1;
-                if wait.looks.is_multiple_of(LOOKS) {
-                    wait.ask(self.world, pe, found.0 >> 32, round)?;
-                }
-                cuda_std::thread::relax();
-                // SAFETY: an inbox has words for each chunk of the capacity.
-                found = load_relaxed_sys_v2_u64(unsafe { pair(words + pe as u64 * self.sender as u64, chunk) });
+            let Some(seen) = missing(&found, round) else { return Ok(found.map(joined)) };
+            wait.looks += 1;
+            if wait.looks.is_multiple_of(LOOKS) {
+                let late = places.iter().zip(&found).find(|(_, pair)| !is_of(**pair, round));
+                let pe = late.map_or(0, |(place, _)| (place - self.here) / self.sender as u64);
+                wait.ask(self.world, pe as u32, seen, round)?;
             }
-            *value = joined(found);
+            cuda_std::thread::relax();
         }
-        Ok(values)
     }
 }
