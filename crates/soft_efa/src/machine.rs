@@ -229,3 +229,17 @@ fn set(name: &str, value: Option<&std::ffi::OsStr>) {
         None => unsafe { std::env::remove_var(name) },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_its_boot_and_its_network() {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        assert_eq!(host(), host());
+        // The network's number is not 0: the same boot in another namespace is another machine.
+        assert_ne!(host(), number_of(&boot));
+        assert!(host() > u64::from(u16::MAX), "no number that somebody would give");
+    }
+}

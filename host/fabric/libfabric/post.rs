@@ -216,3 +216,17 @@ pub(super) fn operation(kind: Kind, bytes: u64, peer: usize) -> String {
         _ => format!("fi_write of {bytes} B to peer {peer}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Errors and stalls name what was under way by these words.
+    #[test]
+    fn an_operation_is_named_with_its_bytes_and_its_peer() {
+        assert_eq!(operation(Kind::Write, 4096, 1), "fi_write of 4096 B to peer 1");
+        assert_eq!(operation(Kind::Read, 8, 2), "fi_read of 8 B from peer 2");
+        assert_eq!(operation(Kind::Send, 0, 3), "fi_send of 0 B to peer 3");
+        assert_eq!(operation(Kind::Receive, 64, 0), "fi_recv of up to 64 B");
+    }
+}
