@@ -7,8 +7,9 @@
 //!
 //! **Who writes where, when.** A thread sends the chunks of 8 bytes whose numbers are its own, and takes the chunks of the same numbers from
 //! every PE. So a chunk of round `r + 2`, which overwrites that of round `r`, is sent by a thread that has taken the chunk of round `r + 1` from
-//! this PE; the thread that sent that one had taken the chunk of round `r` before. No barrier is needed between rounds, as long as all PEs call
-//! with scopes of one size. One stands at the end of each exchange all the same, for whoever reads what it brought.
+//! this PE; the thread that sent that one had taken the chunk of round `r` before. For these no barrier is needed between rounds, as long as all PEs
+//! call with scopes of one size. One stands at the end of each exchange, for whoever reads what it brought, and for lanes
+//! without a chunk, which have looked at another's: before it that one sends nothing of the next round.
 
 mod words;
 
