@@ -103,6 +103,7 @@ impl<S: Scope> Context<S> {
         let mut step = self.scope.rank();
         // SAFETY: one word for each team.
         let word: &Word = unsafe { &*self.world.barriers.add(kind as usize) };
+        // (A lane that reads it behind what the first one stores below waits for a sum that is not there yet: it looks in vain, and goes.)
         // Before the fence, which takes longer than this trip to memory: behind it the wait would begin a trip later.
         let passed = if self.scope.is_of_first_warp() { load_relaxed_gpu_u64(word) + 1 } else { 0 };
         self.unfenced = false;

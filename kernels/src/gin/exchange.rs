@@ -269,7 +269,7 @@ impl<S: Scope> Exchange<'_, S> {
             while self.goes_on(first, chunks) {
                 // SAFETY: the caller's contract.
                 let mine: [u64; OF_ONE] =
-                    from_fn(|row| unsafe { self.mine::<WHOLE>(own, first + row as u32 * lanes, plan) });
+                    from_fn(|row| unsafe { self.given::<WHOLE>(own, first + row as u32 * lanes, plan) });
                 let places = from_fn(|row| self.place(words, other, first + row as u32 * lanes, chunks));
                 // SAFETY: an inbox has words for each chunk of the capacity.
                 let values: [u64; OF_ONE] = unsafe { self.settled(places, round, &mut wait) }?;
@@ -283,7 +283,7 @@ impl<S: Scope> Exchange<'_, S> {
         }
         while self.goes_on(first, chunks) {
             // SAFETY: the caller's contract.
-            let mine = unsafe { self.mine::<WHOLE>(own, first, plan) };
+            let mine = unsafe { self.given::<WHOLE>(own, first, plan) };
             let mut sum = fold.first(0);
             let mut base = 0;
             while base < self.pes {

@@ -1,6 +1,6 @@
 //! Messages of all PEs made into one value: sums.
 
-use super::message::{read_chunk, write_chunk};
+use super::message::{is_of, joined, read_chunk, write_chunk};
 use super::report::{Call, Failure};
 use super::wait::Limit;
 use super::{Context, Inbox, Scope, Sym};
@@ -25,21 +25,21 @@ pub trait Fold {
 impl<S: Scope> Context<S> {
     /// What a pair holds once both its words are of this round; it was loaded before. Nothing when that does not come, which is noted.
     #[inline(always)]
-    fn settled(&mut self, pair: &WordPair, held: (u64, u64), round: u32, (pe, bytes): (u32, u64)) -> Option<u64> {
-        let (mut low, mut high) = held;
+    fn settled(&mut self, pair: &WordPair, mut held: (u64, u64), round: u32, (pe, bytes): (u32, u64)) -> Option<u64> {
         // Of each pair: what has come before is progress.
         let mut limit = Limit::new(self.world.timeout_ns);
-        while (low >> 32) as u32 != round || (high >> 32) as u32 != round {
+        while !is_of(held, round) {
             // SAFETY: the host's word is there while the grid runs.
             if let Err(stop) = limit.look(unsafe { &*self.world.abort }) {
-                let failure = Failure { call: Call::Receive, pe, detail: bytes, seen: low >> 32, wanted: round as u64 };
+                let failure =
+                    Failure { call: Call::Receive, pe, detail: bytes, seen: held.0 >> 32, wanted: round as u64 };
                 self.fail(stop, failure);
                 return None;
             }
             cuda_std::thread::relax();
-            (low, high) = load_relaxed_sys_v2_u64(pair);
+            held = load_relaxed_sys_v2_u64(pair);
         }
-        Some(low & 0xffff_ffff | high << 32)
+        Some(joined(held))
     }
 
     /// Receives every other PE's message of this round, each as long as `own`, and makes one of all: 8 bytes at a time, in the order of PEs,

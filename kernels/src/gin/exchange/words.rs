@@ -34,14 +34,20 @@ pub(super) fn at(base: u64, chunk: u32) -> u64 {
     base + chunk as u64 * 8
 }
 
+/// Where the words of chunk number `chunk` lie behind `base`.
+#[inline(always)]
+fn words_at(base: u64, chunk: u32) -> u64 {
+    base + chunk as u64 * 16
+}
+
 /// The words of a chunk.
 ///
 /// # Safety
-/// An inbox has words there, on a multiple of 16.
+/// An inbox has words at this place, a multiple of 16.
 #[inline(always)]
-unsafe fn pair<'a>(base: u64, chunk: u32) -> &'a WordPair {
+unsafe fn pair<'a>(place: u64) -> &'a WordPair {
     // SAFETY: the caller's contract.
-    unsafe { &*((base + chunk as u64 * 16) as *const WordPair) }
+    unsafe { &*(place as *const WordPair) }
 }
 
 /// What ends a wait.
@@ -88,16 +94,14 @@ impl<S: Scope> Exchange<'_, S> {
                 let mut held = [0; N];
                 for (index, held) in held.iter_mut().enumerate() {
                     let chunk = first + index as u32 * self.lanes;
-                    if chunk < plan.chunks {
-                        // SAFETY: the caller's contract; no more is read than there is.
-                        *held = unsafe { read::<WHOLE>(at(source, chunk), plan.bytes - chunk * 8) };
-                    }
+                    // SAFETY: the caller's contract.
+                    *held = unsafe { self.given::<WHOLE>(source, chunk, plan) };
                 }
                 for (index, &held) in held.iter().enumerate() {
                     let chunk = first + index as u32 * self.lanes;
                     if chunk < plan.chunks {
                         // SAFETY: an inbox has words for each chunk of the capacity.
-                        let pair = unsafe { pair(words, chunk) };
+                        let pair = unsafe { pair(words_at(words, chunk)) };
                         store_relaxed_sys_v2_u64(pair, tagged(held as u32, round), tagged((held >> 32) as u32, round));
                     }
                 }
@@ -110,7 +114,7 @@ impl<S: Scope> Exchange<'_, S> {
         }
     }
 
-    /// Whether this warp has chunks left, of which this lane's next one is `first`: all its lanes go on together, as in rows of messages.
+    /// Whether this warp has chunks left, of which this lane's next one is `first`: all its lanes go on together, those of a block too.
     #[inline(always)]
     pub(super) fn goes_on(&self, first: u32, chunks: u32) -> bool {
         first - self.of_warp < chunks
@@ -119,17 +123,17 @@ impl<S: Scope> Exchange<'_, S> {
     /// Where the words of a chunk of a PE's message lie, or of its last chunk where it has no such one.
     #[inline(always)]
     pub(super) fn place(&self, words: u64, pe: u32, chunk: u32, chunks: u32) -> u64 {
-        words + pe as u64 * self.sender as u64 + chunk.min(chunks - 1) as u64 * 16
+        words_at(words + pe as u64 * self.sender as u64, chunk.min(chunks - 1))
     }
 
-    /// This PE's own chunk, or 0 where it has no such one.
+    /// A chunk of what this PE gives, or 0 where there is no such one.
     ///
     /// # Safety
     /// As for [`all_to_all`](Exchange::all_to_all).
     #[inline(always)]
-    pub(super) unsafe fn mine<const WHOLE: bool>(&self, own: u64, chunk: u32, plan: &Plan) -> u64 {
+    pub(super) unsafe fn given<const WHOLE: bool>(&self, source: u64, chunk: u32, plan: &Plan) -> u64 {
         // SAFETY: the caller's contract; no more is read than there is.
-        if chunk < plan.chunks { unsafe { read::<WHOLE>(at(own, chunk), plan.bytes - chunk * 8) } } else { 0 }
+        if chunk < plan.chunks { unsafe { read::<WHOLE>(at(source, chunk), plan.bytes - chunk * 8) } } else { 0 }
     }
 
     /// What the words at these places say once they are all of this round; 0: no place. Each look is at all of them: they come at about one
@@ -150,7 +154,7 @@ impl<S: Scope> Exchange<'_, S> {
                 *found = match place {
                     0 => (tagged(0, round), tagged(0, round)),
                     // SAFETY: the caller's contract.
-                    _ => load_relaxed_sys_v2_u64(unsafe { pair(place, 0) }),
+                    _ => load_relaxed_sys_v2_u64(unsafe { pair(place) }),
                 };
             }
             let Some(seen) = missing(&found, round) else { return Ok(found.map(joined)) };
