@@ -170,6 +170,13 @@ pub struct Args {
     /// Up to this many bytes that a rank sends to all others go by messages [default: 1M, over rails and emulated 64K]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: Option<u64>,
+    /// Within a node, chunks of this many bytes and more are stored at the PE that sums them; shorter ones it loads [default: of an all-reduce 4M,
+    /// between two PEs 8M, of a reduce-scatter among three and more 128M]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub stores_from: Option<u64>,
+    /// So many bytes of a chunk are stored at the PE that sums them, then summed [default: 64M, of a reduce-scatter 16M]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub piece: Option<u64>,
     /// The root of broadcasts
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub root: u32,

@@ -307,7 +307,12 @@ impl Collectives {
         }
         if let Some(prepared) = prepared {
             (row.grid, row.block) = (Some(prepared.grid), Some(prepared.block));
-            row.set(&PROTOCOL, if prepared.by_messages { "messages" } else { "puts" });
+            let protocol = match (prepared.by_messages, prepared.by_stores) {
+                (true, _) => "messages",
+                (_, true) => "stores",
+                _ => "puts",
+            };
+            row.set(&PROTOCOL, protocol);
         }
         row.set(&PACKET, (tuple.packet > 0).then_some(tuple.packet));
         if self.ours.local < self.ours.world.n_pes() {

@@ -50,8 +50,11 @@ const OVERLAP: Column = Column::chosen(
     "",
     "Whether a grid comes onto the GPU while the one before still runs, and waits there for its end: `yes`, `no`",
 );
-const PROTOCOL: Column =
-    Column::follows("protocol", "", "How our kernels move bytes: `messages` (tagged words, one trip) or `puts`");
+const PROTOCOL: Column = Column::follows(
+    "protocol",
+    "",
+    "How our kernels move bytes: `messages` (tagged words, one trip), `puts` or `stores` (puts to who sums)",
+);
 const NODES: Column =
     Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");
 const ALGBW: Column = Column::measured("algbw_gbytes_s", "GB/s", "The size over the time, as nccl-tests has it");
@@ -146,7 +149,10 @@ impl Experiment for Collectives {
                 "options".to_owned(),
                 format!("{} x {} + {} check {}", args.repeats, args.iterations, args.warmup, !args.no_check),
             ),
-            ("root and messages".to_owned(), format!("{} {:?} {:?}", args.root, args.message_limit, args.block)),
+            (
+                "root, messages and stores".to_owned(),
+                format!("{} {:?} {:?} {:?}", args.root, args.message_limit, args.stores_from, args.block),
+            ),
         ];
         let root = args.root as usize;
         let ranks = args.world.ranks(fingerprint, move |ranks| match ranks {

@@ -3,8 +3,8 @@
 use super::args::{Args, Launch, Mode, Route, Tuple};
 use super::shape::{Operation, Place, Shape};
 use super::thresholds::{
-    BLOCKS_OF_RAILS, FEW, FEW_BLOCKS, FEW_BLOCKS_OF_MANY, LEAN_THREADS, NARROW, SLICE, SLICE_OF_RAILS, WIDE, each,
-    limit, messages_fit, most, overlap_fits, parts, scratch, two_trips,
+    BLOCKS_OF_RAILS, FEW, FEW_BLOCKS, FEW_BLOCKS_OF_MANY, LEAN_THREADS, NARROW, SLICE, SLICE_OF_RAILS, WIDE, by_stores,
+    each, limit, messages_fit, most, overlap_fits, parts, scratch, two_trips,
 };
 use crate::error::Failure;
 use crate::values::usage;
@@ -14,7 +14,8 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
 use kernels::collective::{
-    BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts, slice_bytes, words,
+    BLOCKING, BY_STORES, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts,
+    slice_bytes, words,
 };
 use kernels::gin::USER_SIGNALS;
 use std::time::Instant;
@@ -46,6 +47,7 @@ pub struct Prepared {
     pub grid: u32,
     pub block: u32,
     pub by_messages: bool,
+    pub by_stores: bool,
     /// Whether its grid may begin while the one before still runs.
     pub early: bool,
     pub from: Sym<u8>,
@@ -70,7 +72,8 @@ pub fn heap_bytes(args: &Args, tuples: &[Tuple], ranks: &Bootstrap) -> u64 {
         2 * u64::from(count) * Inbox::bytes(part, ranks as u32)
     });
     // Not more nodes than ranks.
-    let scratch = if several { scratch(tuples, ranks, ranks) } else { 0 };
+    let several = if several { scratch(args, tuples, ranks, ranks) } else { 0 };
+    let scratch = several.max(scratch(args, tuples, ranks, 1));
     input + output + inbox.into_iter().max().unwrap_or(0) + scratch + (1 << 16)
 }
 
@@ -105,7 +108,7 @@ impl Ours {
             return Err(usage("--grid", text));
         }
         let nodes = pes / u64::from(local);
-        let scratch = if nodes > 1 { scratch(tuples, pes, nodes) } else { 0 };
+        let scratch = scratch(args, tuples, pes, nodes);
         let device = world.device().clone();
         let inbox = u64::from(parts) * Inbox::bytes(part, world.n_pes());
         let room = world.alloc::<u8>(ranks, 2 * inbox)?;
@@ -195,7 +198,8 @@ impl Ours {
         // Words count their steps in 32 bits.
         let fits = fits && shape.chunk <= u64::from(u32::MAX);
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
-        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages {
+        let by_stores = if mapped && !by_messages { by_stores(&self.args, shape) } else { None };
+        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages || by_stores.is_some() {
             self.threads.min(NARROW)
         } else {
             self.threads
@@ -221,8 +225,12 @@ impl Ours {
         self.world.device().check_grid(grid, block)?;
         self.world.device().check_resident(&kernel, grid, block)?;
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
-        let whole = if by_messages { message } else { shape.chunk };
-        let trips = flag(by_messages && two_trips, TWO_TRIPS);
+        let whole = match (by_messages, by_stores) {
+            (true, _) => message,
+            (false, Some(piece)) => piece,
+            _ => shape.chunk,
+        };
+        let ways = flag(by_messages && two_trips, TWO_TRIPS) | flag(by_stores.is_some(), BY_STORES);
         let mute = self.args.mute == Some(self.world.my_pe());
         // Whole chunks where there are no more blocks than others to send to.
         let (others, run) =
@@ -231,7 +239,7 @@ impl Ours {
         let args = CollectiveArgs {
             operation: shape.operation as u32,
             element: tuple.element as u32,
-            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(mute, MUTE) | flag(gathered, GATHERED) | trips,
+            flags: flag(tuple.mode == Mode::Blocking, BLOCKING) | flag(mute, MUTE) | flag(gathered, GATHERED) | ways,
             local: self.local,
             root: self.args.root,
             warmup: 0,
@@ -255,7 +263,18 @@ impl Ours {
         let device = self.world.device();
         let early = tuple.overlap && tuple.launch != Launch::Persistent;
         let early = early && overlap_fits(grid, device.resident_blocks(&kernel, block)?, device.sharers());
-        Ok(Ok(Prepared { kernel, function, grid, block, by_messages, early, from, to, args }))
+        Ok(Ok(Prepared {
+            kernel,
+            function,
+            grid,
+            block,
+            by_messages,
+            by_stores: by_stores.is_some(),
+            early,
+            from,
+            to,
+            args,
+        }))
     }
 
     /// Blocks for puts within a node of GPUs, as the table of the page has it.

@@ -41,6 +41,30 @@ pub fn two_trips(shape: &Shape) -> bool {
         && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
 }
 
+/// Chunks from which what another PE sums within a node is stored at that PE: of an all-reduce between two and among more, and of a reduce-scatter,
+/// whose sums are then a step of their own, in which the links rest.
+const STORED_BY_TWO: u64 = 8 << 20;
+const STORED: u64 = 4 << 20;
+const STORED_TO_SCATTER: u64 = 128 << 20;
+/// Bytes of a chunk that are stored at once, and then summed. A piece more is a wait more; but chunks of 128 MiB in one piece take 6 % longer than two of
+/// 64 MiB (four H200). A reduce-scatter has the sums of a piece behind the stores of the next.
+const PIECE: u64 = 64 << 20;
+const PIECE_TO_SCATTER: u64 = 16 << 20;
+
+/// Where sums within a node, by puts, are of what is stored at who sums: bytes of a chunk at once.
+pub fn by_stores(args: &Args, shape: &Shape) -> Option<u64> {
+    let (from, piece) = match (shape.operation, shape.ranks) {
+        (Operation::AllReduce, 2) => (STORED_BY_TWO, PIECE),
+        (Operation::AllReduce, _) => (STORED, PIECE),
+        // Not measured between two below 256 MiB, where loads are fast.
+        (Operation::ReduceScatter, 2) => (u64::MAX, PIECE_TO_SCATTER),
+        (Operation::ReduceScatter, _) => (STORED_TO_SCATTER, PIECE_TO_SCATTER),
+        _ => return None,
+    };
+    (shape.chunk >= args.stores_from.unwrap_or(from))
+        .then(|| args.piece.unwrap_or(piece).clamp(16, shape.chunk.max(16)))
+}
+
 /// Whether a message that so many blocks send has room: each has an inbox of its own, for one slice.
 pub fn messages_fit(message: u64, parts: u32, inboxes: u32, capacity: u64) -> bool {
     parts <= inboxes && slice_bytes(message, parts) <= capacity
@@ -58,11 +82,13 @@ pub fn most(tuples: &[Tuple], ranks: u64, what: impl Fn(&Shape) -> u64) -> u64 {
     tuples.iter().map(|tuple| what(&tuple.shape(ranks))).max().unwrap_or(0)
 }
 
-/// What the tuples need between their steps, among so many nodes: two chunks for each node, or what is gathered.
-pub fn scratch(tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
+/// What the tuples need between their steps, among so many nodes: two chunks for each node, what others sum, or what is gathered.
+pub fn scratch(args: &Args, tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
     let needs = tuples.iter().map(|tuple| {
         let shape = tuple.shape(ranks);
-        if shape.operation.sums() {
+        if nodes == 1 {
+            by_stores(args, &shape).map_or(0, |_| ranks * shape.chunk)
+        } else if shape.operation.sums() {
             2 * nodes * shape.chunk
         } else if tuple.route == Route::Gathered {
             shape.bytes

@@ -337,3 +337,19 @@ unsafe fn bare_writes(rail: &mut LibfabricRail, region: &LibfabricRegion, run: &
     // SAFETY: passed on.
     unsafe { rail.bare_writes(region, run) }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::select::Reach;
+
+    #[test]
+    fn null_rails_alone_count_what_they_are_given() {
+        let chosen =
+            |fabric: Fabric| fabric.choose(2, &RankPlace::alone(0, Reach::SameHost), RailOptions::default()).unwrap();
+        assert!(chosen(Fabric::Null).counts().is_some());
+        assert!(chosen(Fabric::Shared).counts().is_none());
+    }
+}

@@ -281,4 +281,16 @@ mod tests {
         assert_eq!(hidden[0].as_deref(), Some("the same device in the fabric efa"));
         assert_eq!(hidden[1], None);
     }
+
+    #[test]
+    fn of_two_ways_to_one_card_the_one_that_takes_rails_is_shown() {
+        let path = Path::new("../../tests/fixtures/p5/fi_info.yaml");
+        let mut listing = Listing::from_dump(path).unwrap();
+        let mut without = listing.domains[0].clone();
+        assert!(without.takes_rails());
+        without.domain.immediate_bytes = 0;
+        listing.domains.insert(0, without);
+        let hidden = listing.hidden();
+        assert_eq!((hidden[0].as_deref(), hidden[1].as_deref()), (Some("the same again"), None));
+    }
 }

@@ -67,6 +67,33 @@ fn every_operation_and_type_within_a_node() {
 }
 
 #[test]
+fn an_all_reduce_stores_what_others_sum() {
+    // Chunks of one length, and 3 ranks whose last chunk is shorter than the slices before it.
+    // In one piece, in two, and in many.
+    for (ranks, sizes, piece, lines) in
+        [(4, "-b 16K -e 16K", "4K", 8), (3, "-b 20000 -e 20000", "4000", 8), (3, "-b 10K -e 20K", "600", 8)]
+    {
+        let rows = rows_of(&format!(
+            "--np {ranks} --path nvlink --cases gin-all-reduce,gin-reduce-scatter --type f32,bf16 --place out-of-place,in-place \
+             --launch stream,persistent {sizes} --message-limit 0 --stores-from 1 --piece {piece}"
+        ));
+        assert_eq!(rows.len(), 2 * lines);
+        sound(&rows);
+        for row in &rows {
+            assert_eq!(text(row, "protocol"), "stores");
+            assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
+        }
+    }
+    // Below the limit they are loaded; other operations have nothing to store.
+    let rows = rows_of(
+        "--np 2 --path nvlink --cases gin-all-reduce,gin-all-gather --launch stream -b 4K -e 8K -f 2 --message-limit 0 --stores-from 4K",
+    );
+    let stored = |row: &&Row| text(row, "protocol") == "stores";
+    assert_eq!(rows.iter().filter(stored).map(|row| row.size_bytes).collect::<Vec<_>>(), [Some(8192)]);
+    sound(&rows);
+}
+
+#[test]
 fn launches_scopes_modes_and_packets() {
     let args = format!("--np 2 --path nvlink --cases {ALL} --packet 1000 -b 16K -e 16K");
     let mut rows = rows_of(&format!("{args} --launch stream,graph,persistent"));

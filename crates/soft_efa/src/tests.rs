@@ -35,6 +35,16 @@ fn a_slow_card_has_slower_figures() {
     assert!(Machine::new(FAST).unwrap().figures(0).is_none());
 }
 
+/// No file descriptor of another's, such as the standard output, is taken for the card's.
+#[test]
+fn a_card_has_no_file_of_a_driver() {
+    for context in cards(FAST) {
+        // SAFETY: an open context.
+        let context = unsafe { &*context };
+        assert_eq!((context.cmd_fd, context.async_fd, context.num_comp_vectors), (-1, -1, 1));
+    }
+}
+
 /// A queue pair with all that it needs.
 struct Side {
     domain: *mut ibv_pd,

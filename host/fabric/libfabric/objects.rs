@@ -197,3 +197,21 @@ impl Core {
         Ok(Self { endpoint, addresses, queue, domain, _fabric: fabric, info, gpu_memory, contexts })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_opens_nothing_is_an_error_with_its_reason() {
+        let of = |code: i32| {
+            let opened = AddressVector::open("efa:rdmap0s6", Doing::Opening, "fi_av_open", |_| code);
+            opened.map(|_| ()).map_err(|error| error.to_string()).expect_err("nothing was made")
+        };
+        let (nothing, no_memory) = (of(0), of(-sys::FI_ENOMEM));
+        assert!(
+            nothing.contains("Input/output error") && no_memory.contains("Cannot allocate memory"),
+            "{nothing} {no_memory}"
+        );
+    }
+}

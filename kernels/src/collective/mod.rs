@@ -5,7 +5,7 @@
 //! words (few bytes)      everyone exchanges tagged words with everyone, where all heaps are mapped; sums are made of what arrives, in the
 //!                        order of PEs
 //! messages (few bytes)   the same by `send` and `receive`, where a PE is reached by rails; broadcasts
-//! puts (many bytes)      ready?  >  scatter  >  sums inside the node  >  sums to their owners  >  sums of nodes  >
+//! puts (many bytes)      ready?  >  scatter  >  what others sum, to them  >  sums inside the node  >  sums to their owners  >  sums of nodes  >
 //!                        own chunk to the other nodes  >  to the own node  >  what came, to the own node  >  arrived?
 //! ```
 //!
@@ -65,6 +65,10 @@ pub const TWO_TRIPS: u32 = 4;
 /// that place, which sends it as one.
 pub const GATHERED: u32 = 8;
 
+/// In [`CollectiveArgs::flags`]: where sums are made within a node every PE stores each chunk at the PE that sums it, which else loads it, piece by
+/// piece of a slice for each block. Stores leave more of a link to the bytes than loads do, whose requests travel too.
+pub const BY_STORES: u32 = 16;
+
 /// Signals of a block: ready, sums, other nodes' chunks, this node's.
 pub const SIGNALS_OF_BLOCK: u32 = 4;
 
@@ -92,7 +96,7 @@ pub struct CollectiveArgs {
     pub operation: u32,
     /// [`F32`], ...
     pub element: u32,
-    /// [`BLOCKING`], [`MUTE`], [`TWO_TRIPS`], [`GATHERED`].
+    /// [`BLOCKING`], [`MUTE`], [`TWO_TRIPS`], [`GATHERED`], [`BY_STORES`].
     pub flags: u32,
     /// PEs of a node: their numbers are neighbours, and all nodes have as many. 1: no heap is mapped.
     pub local: u32,
@@ -106,7 +110,7 @@ pub struct CollectiveArgs {
     pub chunk: u64,
     /// Bytes of all chunks.
     pub bytes: u64,
-    /// What is cut into slices: a chunk, or all bytes where these go to everyone by words or messages.
+    /// What is cut into slices: a chunk, or a piece of it, or all bytes where these go to everyone by words or messages.
     pub whole: u64,
     /// Bytes from one slice to the next: [`slice_bytes`]. The host divides.
     pub slice: u64,
@@ -121,7 +125,7 @@ pub struct CollectiveArgs {
     /// A chunk for reduce-scatter, otherwise all. May be `from` in place: all-gather's own chunk of it is `from`, reduce-scatter's is the own
     /// chunk of `from`.
     pub to: Sym<u8>,
-    /// Two chunks for each node, where there are several; where an all-to-all gathers, a chunk for each PE.
+    /// Two chunks for each node, where there are several; where an all-to-all gathers, or [`BY_STORES`], a chunk for each PE.
     pub scratch: Sym<u8>,
     /// The first block's inbox; those of the others follow. Of broadcasts, the other one: in a round of an inbox everyone sends, and there the
     /// root alone.

@@ -65,13 +65,18 @@ pub(super) struct Spread {
     pub offset: u64,
     pub stride: u64,
     pub count: u32,
+    /// The one of them that lies elsewhere in its heap, and where; no such number where all are as above.
+    pub apart: (u32, u64),
 }
+
+/// Of a spread without one.
+pub(super) const NONE_APART: (u32, u64) = (u32::MAX, 0);
 
 impl Spread {
     /// Stretches of this PE's own heap.
     #[inline(always)]
     pub fn own(world: &World, offset: u64, stride: u64, count: u32) -> Spread {
-        Spread { first: world.me, step: 0, offset, stride, count }
+        Spread { first: world.me, step: 0, offset, stride, count, apart: NONE_APART }
     }
 
     #[inline(always)]
@@ -79,6 +84,17 @@ impl Spread {
         // SAFETY: one entry for each PE; the PEs of a node have their heaps mapped.
         let heap = unsafe { (*world.peers.add((self.first + number * self.step) as usize)).heap };
         heap + self.offset + number as u64 * self.stride
+    }
+
+    /// Of a source, which may be apart.
+    #[inline(always)]
+    fn source(&self, world: &World, number: u32) -> u64 {
+        let address = self.address(world, number);
+        if number == self.apart.0 {
+            address - self.offset - number as u64 * self.stride + self.apart.1
+        } else {
+            address
+        }
     }
 }
 
@@ -97,7 +113,8 @@ pub(super) unsafe fn sum(
     bytes: u64,
     (rank, threads): (u32, u32),
 ) {
-    let aligned = (sources.offset | sources.stride | targets.offset | targets.stride).is_multiple_of(16);
+    let aligned =
+        (sources.offset | sources.apart.1 | sources.stride | targets.offset | targets.stride).is_multiple_of(16);
     let vectors = if aligned { bytes / 16 } else { 0 };
     // SAFETY: the caller's contract.
     unsafe {
@@ -112,7 +129,7 @@ pub(super) unsafe fn sum(
     let mut at = vectors * 16 + rank as u64 * size;
     while at < bytes {
         let load = |number: u32| {
-            let address = sources.address(world, number) + at;
+            let address = sources.source(world, number) + at;
             // SAFETY: below `bytes`, and aligned for a number.
             unsafe { if size == 4 { *(address as *const u32) } else { *(address as *const u16) as u32 } }
         };
@@ -174,15 +191,9 @@ unsafe fn by_four<const ELEMENT: u32>(
     rank: u64,
     threads: u64,
 ) {
-    let load = |index: u64| {
-        let mut loaded = [[0u32; 4]; 4];
-        for (number, loaded) in loaded.iter_mut().enumerate() {
-            let start = sources.address(world, number as u32);
-            // SAFETY: the caller's contract; below `count`.
-            *loaded = unsafe { load_words((start + index * 16) as *const u32) };
-        }
-        loaded
-    };
+    let starts = [0, 1, 2, 3].map(|number| sources.source(world, number));
+    // SAFETY: the caller's contract; below `count`.
+    let load = |index: u64| starts.map(|start| unsafe { load_words((start + index * 16) as *const u32) });
     let store = |index: u64, loaded: [[u32; 4]; 4]| {
         let mut sums = [0u32; 4];
         for (place, sum) in sums.iter_mut().enumerate() {
@@ -220,7 +231,7 @@ unsafe fn round<const ELEMENT: u32, const N: usize>(
     step: u64,
 ) {
     let load = |number: u32| {
-        let start = sources.address(world, number);
+        let start = sources.source(world, number);
         let mut loaded = [[0u32; 4]; N];
         for (vector, loaded) in loaded.iter_mut().enumerate() {
             // SAFETY: the caller's contract.

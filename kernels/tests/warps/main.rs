@@ -174,6 +174,7 @@ impl Play {
                 let Some(words) = consumer.pop() else { continue };
                 consumer.acquire();
                 self.take(&mut account, number, ticket, words);
+                assert!(consumer.unpublished() <= rings[number].capacity(), "more slots are kept than there are");
                 // In batches of three: slots come back late.
                 if ticket % 3 == 2 || consumer.unpublished() == rings[number].capacity() {
                     consumer.publish_tail();

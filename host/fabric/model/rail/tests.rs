@@ -12,6 +12,10 @@ type Opened = (Model, ModelRail<NullRail>, Rc<<NullRail as Rail>::Region>, Remot
 fn card(depth: f64) -> Opened {
     let mut profile = Profile::named("p5").expect("known");
     profile.queue_depth.value = depth;
+    opened(profile)
+}
+
+fn opened(profile: Profile) -> Opened {
     let model = Model::new("p5", profile, 1, 3);
     let mut rail = model.rails([NullRail::new()]).remove(0);
     rail.insert_peers(&[Vec::new()]).expect("a peer");
@@ -74,6 +78,17 @@ fn completions_come_once_out_of_order_and_never_early() {
     let mut late = Vec::new();
     opened.1.poll(&mut late).expect("polled");
     assert!(late.is_empty());
+}
+
+#[test]
+fn what_a_post_takes_of_its_processor_comes_before_the_wire() {
+    let mut profile = Profile::named("p5").expect("known");
+    profile.post_us.value = 300.0;
+    let mut opened = opened(profile);
+    let started = Instant::now();
+    assert_eq!(write(&mut opened, 64, 0), Post::Accepted);
+    complete(&mut opened.1, 1);
+    assert!(started.elapsed() >= Duration::from_micros(315), "{:?}", started.elapsed());
 }
 
 #[test]

@@ -36,6 +36,15 @@ fn nodes<const COUNT: usize>(spec: &str, bytes: usize) -> [Node; COUNT] {
     all
 }
 
+/// By the byte a reader knows which run it was.
+#[test]
+fn each_seed_has_rubbish_of_its_own() {
+    let of = |seed| node(&Spec { seed, ..Spec::default() }, 0, 64).rail.poison();
+    let all: std::collections::BTreeSet<_> = (0..32).map(of).collect();
+    assert!(all.len() == 32 && !all.contains(&None) && !all.contains(&Some(0)));
+    assert_eq!(node(&Spec { poison: false, ..Spec::default() }, 0, 64).rail.poison(), None);
+}
+
 fn put(to: &Node, peer: usize, from: u64, at: u64, bytes: u64, token: u64) -> Transfer {
     Transfer {
         local_offset: from,
