@@ -120,6 +120,9 @@ fn load_cards(matches: &clap::ArgMatches) -> Result<(), Failure> {
 
 fn run(ptx: &'static Ptx) -> Result<(), Failure> {
     ginlab::cuda::set_ptx(ptx);
+    if ginlab::given_up::tidied() {
+        return Ok(());
+    }
     if let Some(tried) = ginlab::mps::tried() {
         return tried.map_err(Failure::Run);
     }
@@ -127,7 +130,10 @@ fn run(ptx: &'static Ptx) -> Result<(), Failure> {
     let matches = cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;
     load_cards(&matches)?;
-    signals::install().map_err(|error| Failure::Run(error.to_string()))?;
+    let rank = ginlab::bootstrap::process_env("GINLAB_RANK").map(|rank| format!("rank {rank}, ")).unwrap_or_default();
+    signals::install()
+        .and_then(|()| ginlab::given_up::install(&format!("{rank}process {}", std::process::id())))
+        .map_err(|error| Failure::Run(error.to_string()))?;
     cli.color.choose();
     if cli.version {
         // A closed pipe is noted by the writer itself.

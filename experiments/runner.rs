@@ -332,7 +332,9 @@ fn with_cause(failure: Failure, ranks: &mut Bootstrap) -> Failure {
             Err(error @ (BootstrapError::Left { .. } | BootstrapError::Aborted { .. }))
                 if !text.contains(&error.to_string()) =>
             {
-                return Failure::of(error.ending(), format!("{error}: {text}"));
+                // Both may have failed for the same reason.
+                let told = error.to_string();
+                return Failure::of(error.ending(), if told.contains(text) { told } else { format!("{told}: {text}") });
             }
             _ => return failure,
         }
@@ -415,7 +417,9 @@ mod tests {
 
     #[test]
     fn a_stall_that_a_peer_tells_is_a_stall_whoever_was_first() {
-        let failures = [None, Some(Failure::Timeout("mine".into())), Some(Failure::Run("a rail has failed".into()))];
+        let same = Failure::Timeout("nothing has completed for 3s".into());
+        let failures =
+            [None, Some(Failure::Timeout("mine".into())), Some(Failure::Run("a rail has failed".into())), Some(same)];
         for first in [0, 1] {
             for own in &failures {
                 let failure = other(first, own.clone());
@@ -423,6 +427,7 @@ mod tests {
                 assert!(matches!(failure, Failure::Timeout(_)), "{first} {own:?}: {failure:?}");
                 let told = format!("rank {first} stopped the job: nothing has completed for 3s");
                 assert!(text.starts_with(&told), "{text}");
+                assert_eq!(text.matches("nothing has completed").count(), 1, "{text}");
             }
         }
     }

@@ -9,7 +9,7 @@
 //! ([`doctor`]), and the rows that every
 //! experiment prints ([`report`]). It knows nothing of the command line; the experiments compose it.
 
-pub use ginlab_base::{left_behind, memory, pairing, signals, text};
+pub use ginlab_base::{given_up, left_behind, memory, pairing, signals, text};
 pub use ginlab_bootstrap as bootstrap;
 pub use ginlab_cuda as cuda;
 pub use ginlab_direct as direct;

@@ -12,7 +12,7 @@ use ginlab::fabric::worst::Spec;
 use ginlab::gin::{Fabric, GinError, Inbox, Options, Path, Program, Signal, Sym, World};
 use ginlab::proxy::signal_order::Rule;
 use ginlab::rails::strategy::Strategy;
-use kernels::gin::{Block, Context, Scope, TeamKind, Thread, Warp};
+use kernels::gin::{Block, Context, Patience, Scope, TeamKind, Thread, Warp};
 use kernels::ring::Status;
 use kernels::signal_check::{SIGNAL_CHECK_BLOCK, SIGNAL_CHECK_THREAD, SIGNAL_CHECK_WARP, SignalCheck, producers};
 use std::net::TcpListener;
@@ -109,6 +109,10 @@ unsafe fn moves(program: Program<Moves>) {
         let Program { world, args } = program;
         let next = (world.my_pe() + 1) % world.n_pes();
         let half = args.from.len() / 2;
+        for pe in 0..=world.n_pes() {
+            let reached = pe == world.my_pe() || world.ring_count == 0;
+            assert_eq!(line.is_mapped(pe), reached && pe < world.n_pes(), "PE {pe}");
+        }
         line.put_nbi(args.to.slice(0, half), args.from.slice(0, half), next)?;
         line.put(args.to.slice(half, half), args.from.slice(half, half), next)?;
         line.quiet()?;
@@ -147,6 +151,26 @@ fn puts_gets_and_signals_move_what_they_say_on_both_paths() {
             });
         }
     }
+}
+
+/// A put of a batch that has room for more, which is waited for, and nothing behind it.
+unsafe fn one_of_a_batch(program: Program<Moves>) {
+    let Program { world, args } = program;
+    let mut line = world.context(Block).batched(8);
+    line.put(args.to, args.from, (world.my_pe() + 1) % world.n_pes()).unwrap();
+}
+
+#[test]
+fn a_put_of_a_batch_is_published_before_it_is_waited_for() {
+    let arrived = pes(2, &emulated(Path::Rails), |world, ranks| {
+        let [from, to, back] = [(); 3].map(|()| world.alloc::<u32>(ranks, 64).unwrap());
+        world.write(from, &[7; 64]).unwrap();
+        let args = Moves { from, to, back, arrived: world.signals(ranks, 1).unwrap(), scope: 2 };
+        launch(world, ranks, one_of_a_batch, (1, 32), args).unwrap();
+        ranks.barrier("both have put, and over rails a put has arrived").unwrap();
+        world.read(to).unwrap()
+    });
+    assert_eq!(arrived, [[7; 64]; 2]);
 }
 
 #[derive(Clone, Copy)]
@@ -443,6 +467,7 @@ fn a_wait_for_nobody_ends_at_its_deadline() {
                 let text = failing(call, &Options { timeout: Duration::from_millis(50), ..options });
                 let said = "signal_wait_until of signal 0, which had reached 0 of 9: deadline passed";
                 assert!(text.contains(said), "{text}");
+                assert_eq!(text.contains("ring 0: "), options.path == Path::Rails, "{text}");
             });
         }
     });
@@ -481,6 +506,57 @@ fn a_call_that_fails_ends_the_waits_of_other_blocks() {
             let text = launch(world, ranks, one_fails_the_other_waits, (2, 1), args).unwrap_err().to_string();
             assert!(text.contains("put of 512 B with PE 2"), "{text}");
             assert_eq!(Status(status.into_inner()), Status::ENDED, "and not at its deadline");
+        }
+    });
+}
+
+/// As above, by a spin of the kernel's own on a word that nobody stores.
+unsafe fn one_fails_the_other_spins(program: Program<Ended>) {
+    let Program { world, args } = program;
+    if cuda_std::thread::block_idx_x() == 0 {
+        let mut line = world.context(Thread);
+        let _ = line.put_nbi(args.words, args.words, 2);
+        return;
+    }
+    let mut patience = Patience::default();
+    let stop = loop {
+        if let Err(stop) = patience.look(&world) {
+            break stop;
+        }
+        cuda_std::thread::relax();
+    };
+    // SAFETY: the test's word, which outlives the grid.
+    unsafe { &*args.status }.store(stop.0, Ordering::Relaxed);
+}
+
+#[test]
+fn a_call_that_fails_ends_a_spin_of_another_block() {
+    pes(1, &emulated(Path::NvLink), |world, ranks| {
+        let (words, signal) = (world.alloc::<u64>(ranks, 64).unwrap(), world.signals(ranks, 1).unwrap());
+        let status = AtomicU64::new(0);
+        let args = Ended { words, signal, status: &raw const status };
+        launch(world, ranks, one_fails_the_other_spins, (2, 1), args).unwrap_err();
+        assert_eq!(Status(status.into_inner()), Status::ENDED, "and not at its deadline");
+    });
+}
+
+/// Of a block of two warps the first one alone, each of its lanes.
+unsafe fn first_warps(program: Program<Ended>) {
+    if Warp::first_of_block().is_some() {
+        // SAFETY: the test's word, which outlives the grid.
+        unsafe { &*program.args.status }.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_first_warp_of_a_block_has_its_own_lanes_alone() {
+    pes(1, &emulated(Path::NvLink), |world, ranks| {
+        let (words, signal) = (world.alloc::<u64>(ranks, 1).unwrap(), world.signals(ranks, 1).unwrap());
+        for (block, lanes) in [(1, 1), (32, 32), (33, 32), (70, 32)] {
+            let status = AtomicU64::new(0);
+            let args = Ended { words, signal, status: &raw const status };
+            launch(world, ranks, first_warps, (1, block), args).unwrap();
+            assert_eq!(status.into_inner(), lanes, "block of {block}");
         }
     });
 }

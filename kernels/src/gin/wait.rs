@@ -100,16 +100,18 @@ impl Planes<'_> {
         near + self.far.map_or(0, load_acquire_sys_u64)
     }
 
-    /// Whether the signal's sum becomes what is wanted in the next few looks; as [`wait`](Planes::wait), which then need not be called.
+    /// Whether all of the signal is in memory of this device: a look is no trip over the bus.
+    #[inline(always)]
+    pub fn is_near(&self) -> bool {
+        self.arrivals.is_null() && self.far.is_none()
+    }
+
+    /// Whether the sum of a signal that [is near](Planes::is_near) becomes what is wanted in the next few looks; as [`wait`](Planes::wait), which then
+    /// need not be called.
     #[inline(always)]
     pub fn is_met_soon(&self, wanted: Wanted) -> bool {
-        if !self.arrivals.is_null() {
-            return false;
-        }
-        // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1. Host memory is
-        // looked at once and then with pauses.
-        let looks = if self.far.is_some() { 1 } else { LOOKS };
-        for _ in 0..looks {
+        // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1.
+        for _ in 0..LOOKS {
             if wanted.is_met(self.sum()) {
                 return true;
             }
