@@ -146,6 +146,8 @@ def on_gpu(inject, codes, words):
 
 STALL = r"nothing has completed|no progress|deadline|timed out|has not (come|been heard|returned)|waited|within|stands still"
 FAULTS = {
+    # From the first one on, which is of the program's own memory.
+    "registration refused": soft("refuse=1", (1, 3), r"rail|card|memory|left"),
     # With libfabric 1.17 the receipt of the peer completes a write. What is lost is missed when the rail is closed, or never.
     "lost completion": soft("lose=60", (1, 124), STALL + "|rank 1|fi_close|left", old=(0,)),
     **{f"error completion {status}": soft(f"fail=60/{status}", (1, 124), r"rail|soft|efa|rank|peer|card|left", also=(0,) if status in TRIED_AGAIN else ()) for status in STATUSES},

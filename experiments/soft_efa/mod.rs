@@ -17,7 +17,7 @@ Examples:
   ginlab soft-efa -p soft-efa:p4d,seed=7 -- ./program   any program that loads libfabric
 
 The description of the cards: a profile (p4d, p5, p5en, p6-b200) or fast, then words, separated by commas: cards=1..32, seed=N,
-reorder=POLLS, depth=N, receives=N, no-write, unmoved, slow=FACTOR, lose=N, fail=N/STATUS, dead=N, full=N.";
+reorder=POLLS, depth=N, receives=N, no-write, unmoved, slow=FACTOR, lose=N, fail=N/STATUS, dead=N, full=N, refuse=N.";
 
 /// Options of `ginlab soft-efa`.
 #[derive(clap::Args, Debug)]

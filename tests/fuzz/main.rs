@@ -12,6 +12,9 @@
 //! ```
 //!
 //! The parsers and their samples are in `parsers.rs`. A failure prints the input.
+//!
+//! No `cargo-fuzz`: it asks for a nightly compiler. No `bolero`: on a stable one it draws from a generator too, and here each input also bounds the
+//! memory that it may take.
 
 #![allow(clippy::unwrap_used)]
 

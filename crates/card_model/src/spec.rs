@@ -19,7 +19,7 @@ const BUSES: [u8; 32] = [
     0x96, 0xa4, 0xa5, 0xa6, 0xa7, 0xb5, 0xb6, 0xb7, 0xb8, 0xc6, 0xc7, 0xc8, 0xc9,
 ];
 
-/// What goes wrong, and at which work request of the process, counted from 1 over all its cards.
+/// What goes wrong, and at which work request of the process (or registration), counted from 1 over all its cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The bytes of this request arrive, its completion never does.
@@ -32,6 +32,8 @@ pub enum Fault {
     Full(u64),
     /// This request finds its queue pair in error, as one that was misused: of a queue that the program writes itself.
     Break(u64),
+    /// From this registration of the process on, counted from 1 over all its cards, memory is refused as what is beyond `ulimit -l`.
+    Refuse(u64),
     /// With this completion the card is a lap ahead of who reads: of a completion queue that the program reads itself.
     Overrun(u64),
 }
@@ -101,7 +103,7 @@ impl Default for Spec {
 
 /// The keys that people write, for messages.
 const KEYS: &str = "cards=1..32, seed=N, reorder=N, depth=N, receives=N, host=N, no-write, no-counters, unmoved, trace, slow=FACTOR, lose=N, fail=N or \
-                    fail=N/STATUS, dead=N, full=N, break=N, overrun=N, max-batch=N, counted=N, \
+                    fail=N/STATUS, dead=N, full=N, refuse=N, break=N, overrun=N, max-batch=N, counted=N, \
                     threads=1..16";
 
 /// EFA's status for a key or range that the peer refuses.
@@ -148,6 +150,7 @@ impl Spec {
             "trace" if value.is_empty() => self.trace = true,
             "lose" => self.faults.push(Fault::Lose(count()?)),
             "dead" => self.faults.push(Fault::Dead(count()?)),
+            "refuse" => self.faults.push(Fault::Refuse(count()?)),
             "break" => self.faults.push(Fault::Break(count()?)),
             "overrun" => self.faults.push(Fault::Overrun(count()?)),
             "max-batch" => self.max_batch = count().filter(|most| *most <= 32767)? as u32,
@@ -240,6 +243,7 @@ impl fmt::Display for Spec {
                 Fault::Fail(at, status) => write!(f, " fail={at}/{status}")?,
                 Fault::Dead(at) => write!(f, " dead={at}")?,
                 Fault::Full(at) => write!(f, " full={at}")?,
+                Fault::Refuse(at) => write!(f, " refuse={at}")?,
                 Fault::Break(at) => write!(f, " break={at}")?,
                 Fault::Overrun(at) => write!(f, " overrun={at}")?,
             }

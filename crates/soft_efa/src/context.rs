@@ -315,6 +315,9 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     if !memory::is_there(start) || !memory::is_there(start + (length as u64 - 1)) {
         return refuse(libc::EFAULT);
     }
+    if context.machine.refuses_memory() {
+        return refuse(libc::ENOMEM);
+    }
     let index = {
         let mut free = locked(&context.free_keys);
         match free.1.pop() {

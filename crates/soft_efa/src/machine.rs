@@ -23,8 +23,9 @@ pub struct Machine {
     pub spec: Spec,
     /// Whether reads and writes move their bytes now.
     pub moves: AtomicBool,
-    /// Requests that were posted, on all its cards.
+    /// Requests that were posted, and registrations that were asked for, on all its cards.
     pub posted: AtomicU64,
+    registered: AtomicU64,
     /// How long its cards have waited for this machine.
     pub late: Vec<Late>,
     /// Which machine this is, among those that peers are on.
@@ -97,7 +98,8 @@ impl Machine {
         // SAFETY: sets an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
         let late = (0..spec.cards).map(|_| Late::default()).collect();
-        Ok(Machine { spec, moves, posted: AtomicU64::new(0), late, host, devices, folder: Mutex::new(None) })
+        let [posted, registered] = [0, 0].map(AtomicU64::new);
+        Ok(Machine { spec, moves, posted, registered, late, host, devices, folder: Mutex::new(None) })
     }
 
     /// Its cards.
@@ -120,6 +122,12 @@ impl Machine {
     pub fn is_full(&self) -> bool {
         let first = self.posted.load(Ordering::Relaxed) + 1;
         self.spec.faults.iter().any(|fault| matches!(fault, Fault::Full(at) if first >= *at))
+    }
+
+    /// Whether the registration that is asked for now is refused, as the description has it.
+    pub fn refuses_memory(&self) -> bool {
+        let number = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
+        self.spec.faults.iter().any(|fault| matches!(fault, Fault::Refuse(at) if number >= *at))
     }
 
     /// Whether the next request finds its queue pair in error, as the description has it: then it counts as posted.

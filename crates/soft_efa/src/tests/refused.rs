@@ -208,6 +208,21 @@ fn keys_and_handles_are_of_one_protection_domain() {
 }
 
 #[test]
+fn registrations_are_refused_from_the_one_that_is_named_on() {
+    let context = cards("name=fast cards=1 refuse=2")[0];
+    let memory = [0u8; 64];
+    // SAFETY: an open context; the memory outlives its registrations, which nobody uses.
+    let codes = unsafe {
+        let domain = ibv_alloc_pd(context);
+        [(); 3].map(|()| {
+            let made = ibv_reg_mr(domain, memory.as_ptr().cast_mut().cast(), 64, EVERYTHING as i32);
+            if made.is_null() { std::io::Error::last_os_error().raw_os_error() } else { None }
+        })
+    };
+    assert_eq!(codes, [None, Some(libc::ENOMEM), Some(libc::ENOMEM)]);
+}
+
+#[test]
 fn what_is_no_memory_of_the_process_is_not_registered() {
     let two = Two::open(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV);
     // SAFETY: see `Side::open`; nothing is read or written.
