@@ -14,6 +14,12 @@ pub fn keep_buffers() {
     KEEP.store(true, Ordering::Release);
 }
 
+/// Ends that for buffers that are dropped from now on; whether it was so. For a process that runs one program behind the other: those of the program
+/// before have all been dropped, and stay; who was left behind knows no others.
+pub fn free_buffers_again() -> bool {
+    KEEP.swap(false, Ordering::AcqRel)
+}
+
 /// Memory of a device; freed when dropped.
 #[derive(Debug)]
 pub struct Buffer {
@@ -159,6 +165,20 @@ impl Drop for Buffer {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn buffers_are_kept_until_the_next_program() {
+        let allocate = || Device::Emulated.allocate(Place::Device, 4 << 20).unwrap();
+        assert!(!free_buffers_again());
+        keep_buffers();
+        let buffer = allocate();
+        buffer.write(0, &[7u8]).unwrap();
+        let address = buffer.address() as *const u8;
+        drop(buffer);
+        // SAFETY: kept.
+        assert_eq!(unsafe { address.read_volatile() }, 7);
+        assert!(free_buffers_again() && !free_buffers_again());
+    }
 
     #[test]
     fn lent_memory_outlives_its_buffer() {

@@ -23,7 +23,7 @@ mod ptx;
 mod stream;
 mod wait;
 
-pub use buffer::{Buffer, keep_buffers};
+pub use buffer::{Buffer, free_buffers_again, keep_buffers};
 pub use card_writes::{CardWrites, Flush};
 pub use copies::{Copies, CopyQueue};
 pub use dma_buf::{DmaBuf, dma_buf};
