@@ -151,7 +151,10 @@ impl Experiment for Collectives {
             ),
             (
                 "root, messages and stores".to_owned(),
-                format!("{} {:?} {:?} {:?}", args.root, args.message_limit, args.stores_from, args.block),
+                format!(
+                    "{} {:?} {:?} {:?} {:?}",
+                    args.root, args.message_limit, args.stores_from, args.piece, args.block
+                ),
             ),
         ];
         let root = args.root as usize;

@@ -225,11 +225,7 @@ impl Ours {
         self.world.device().check_grid(grid, block)?;
         self.world.device().check_resident(&kernel, grid, block)?;
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
-        let whole = match (by_messages, by_stores) {
-            (true, _) => message,
-            (false, Some(piece)) => piece,
-            _ => shape.chunk,
-        };
+        let whole = if by_messages { message } else { by_stores.unwrap_or(shape.chunk) };
         let ways = flag(by_messages && two_trips, TWO_TRIPS) | flag(by_stores.is_some(), BY_STORES);
         let mute = self.args.mute == Some(self.world.my_pe());
         // Whole chunks where there are no more blocks than others to send to.

@@ -17,7 +17,7 @@ use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::getppid;
 
-use crate::left_behind;
+use crate::left_behind::{self, has_ended};
 
 /// The first argument of the program that tidies up.
 const TIDY: &str = "tidy-up-behind";
@@ -144,26 +144,20 @@ pub fn tidied() -> bool {
     // SAFETY: nothing else of this process uses its standard output, which is the end of a pipe.
     drop(unsafe { OwnedFd::from_raw_fd(1) });
     let end = Instant::now() + ENDED;
-    while all.iter().any(|process| lives(*process)) && Instant::now() < end {
+    while !all.iter().all(|process| has_ended(*process)) && Instant::now() < end {
         std::thread::sleep(LOOK_EVERY);
     }
     left_behind::remove_of(&all);
     true
 }
 
-/// The children of all threads of a process, this one among them.
+/// The children of all threads of a process, but for this one.
 fn children(process: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let numbers =
         lists.flat_map(|list| list.split_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<u32>>());
     numbers.filter(|number| *number != process::id()).collect()
-}
-
-/// Whether a process has memory and files: one that has ended, and whose parent has not looked at it, has none.
-fn lives(process: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    text.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
 #[cfg(test)]
@@ -211,14 +205,14 @@ mod tests {
     #[test]
     fn a_process_lives_until_it_has_ended_and_is_known_to_its_parent() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a process");
-        assert!(lives(child.id()) && children(process::id()).contains(&child.id()));
+        assert!(!has_ended(child.id()) && children(process::id()).contains(&child.id()));
         drop(child.stdin.take());
         let end = Instant::now() + Duration::from_secs(20);
-        while lives(child.id()) && Instant::now() < end {
+        while !has_ended(child.id()) && Instant::now() < end {
             std::thread::yield_now();
         }
-        assert!(!lives(child.id()), "ended, and not waited for");
+        assert!(has_ended(child.id()), "ended, and not waited for");
         child.wait().expect("its end");
-        assert!(!lives(child.id()) && lives(process::id()) && !lives(u32::MAX));
+        assert!(has_ended(child.id()) && !has_ended(process::id()) && has_ended(u32::MAX));
     }
 }

@@ -5,7 +5,7 @@
 //! - Cards in software have a folder of the user, in which each file is locked by those who use it (`crates/soft_efa/src/share.rs`).
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::Ipv6Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -21,6 +21,16 @@ pub fn remove_of(processes: &[u32]) {
     let folder = Path::new(FOLDER);
     remove_in(folder, processes);
     remove_unlocked(&folder.join(format!("soft-efa-{}", Uid::effective())));
+}
+
+/// Whether a process of this machine has ended; one that nobody has waited for has, too.
+#[must_use]
+pub fn has_ended(process: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{process}/stat")) {
+        // The state stands behind the name, which is in parentheses.
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 /// Removes files that nobody has locked, and the folder with its last file.

@@ -5,6 +5,7 @@
 
 use super::Who;
 use crossbeam_utils::Backoff;
+use ginlab_base::left_behind::has_ended;
 use ginlab_base::memory_file::{FileName, MemoryFile};
 use std::io;
 use std::num::NonZeroUsize;
@@ -228,15 +229,6 @@ fn load(entry: &Entry) -> Option<Claim> {
 
 fn store(entry: &Entry, words: [u64; 8]) {
     entry.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
-}
-
-/// Whether a process of this machine has ended; one that nobody has waited for has, too.
-fn has_ended(pid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The state stands behind the name, which is in parentheses.
-        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl Planes<'_> {
         false
     }
 
-    /// Waits until the signal's sum is what is wanted, in vain so far.
+    /// Waits until the signal's sum is what is wanted.
     ///
     /// Whoever adds does so behind its bytes: a PE that has this heap mapped by a system fence and an atomic, a proxy by a
     /// release, after a flush where the device does not order what cards write into its memory. The acquire of the word that completes the
@@ -143,7 +143,7 @@ impl Planes<'_> {
     }
 }
 
-/// The first looks were in vain. 0, or the reason to stop. Out of line: there is one such loop for all calls of a kernel.
+/// Behind the first looks, where there were some. 0, or the reason to stop. Out of line: there is one such loop for all calls of a kernel.
 #[inline(never)]
 fn wait_long(near: &Word, far: Option<&Word>, mapped: bool, wanted: Wanted, timeout_ns: u64, abort: &Word) -> u64 {
     let mut own = 0;
