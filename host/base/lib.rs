@@ -2,6 +2,7 @@
 //! leave behind, who measures with whom.
 
 pub mod given_up;
+pub mod giving_way;
 pub mod left_behind;
 pub mod memory;
 pub mod memory_file;

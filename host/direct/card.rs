@@ -2,6 +2,7 @@
 
 use crate::memory::QueueMemory;
 use crate::serve::{Faults, Order, Regions, Side};
+use ginlab_base::giving_way::GivingWay;
 use ginlab_topology::cores;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -152,7 +153,7 @@ fn serve(
     let mine = queues.iter().zip(wrong).enumerate().skip(thread).step_by(options.threads.max(1));
     let side = |(index, queue)| (index, Side::new(queue, options.order, &options.faults, options.regions.as_ref()));
     let mut sides: Vec<(usize, Side<'_>)> = mine.map(side).collect();
-    let mut vain = 0;
+    let (mut vain, mut giving) = (0, GivingWay::default());
     // Nothing is ordered by it: who raises it joins this thread.
     while !stop.load(Ordering::Relaxed) {
         let mut moved = false;
@@ -160,12 +161,15 @@ fn serve(
             moved |= side.turn();
         }
         vain = if moved { 0 } else { vain + 1 };
+        if moved {
+            giving.moved();
+        }
         if !moved && rests.load(Ordering::Relaxed) {
             std::thread::sleep(REST);
         }
         if options.yields && vain >= VAIN_TURNS {
             vain = 0;
-            std::thread::yield_now();
+            giving.turn();
         }
     }
     sides.into_iter().map(|(index, side)| (index, side.found())).collect()

@@ -11,6 +11,7 @@ use super::GinError;
 use super::heap::for_rails;
 use cuda_std::memory::{Word, load_acquire_host_u64};
 use efa_queue::{Completion, completion, rules};
+use ginlab_base::giving_way::GivingWay;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Place};
 use ginlab_direct::{ChannelOptions, Channels};
@@ -285,7 +286,7 @@ impl Counting {
                 // Where that is refused it runs anywhere.
                 cores::pin(core);
             }
-            let mut vain = 0u32;
+            let (mut vain, mut giving) = (0u32, GivingWay::default());
             // Nothing is ordered by it: who raises it joins this thread.
             while !stopped.load(Ordering::Relaxed) {
                 let mut moved = false;
@@ -298,8 +299,10 @@ impl Counting {
                     }
                 }
                 vain = if moved { 0 } else { vain.wrapping_add(1) };
-                if shared && vain >= VAIN_LOOKS {
-                    std::thread::yield_now();
+                if moved {
+                    giving.moved();
+                } else if shared && vain >= VAIN_LOOKS {
+                    giving.turn();
                 }
             }
         };

@@ -2,6 +2,7 @@
 
 use super::life::Life;
 use super::{GinError, Plain, Signal, Sym, World};
+use ginlab_base::giving_way::GivingWay;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Event, Stream};
 use ginlab_proxy::ProxyGroup;
@@ -29,7 +30,7 @@ pub struct HostPut<T> {
 }
 
 impl World {
-    /// Waits, without sleeping, until `done` says so: an event of a stream, a word that a kernel writes. Looks meanwhile for failures of
+    /// Waits, awake where threads have cores of their own, until `done` says so: an event of a stream, a word that a kernel writes. Looks meanwhile for failures of
     /// the series' kernels, for peers and proxies that have gone, and for Ctrl-C, which end the kernels' waits.
     ///
     /// # Errors
@@ -42,11 +43,11 @@ impl World {
         mut done: impl FnMut() -> Result<bool, GinError>,
     ) -> Result<(), GinError> {
         let mut life = Life::new();
-        let (mut looked, mut looks) = (Instant::now(), 0u32);
+        let (mut looked, mut looks, mut giving) = (Instant::now(), 0u32, GivingWay::default());
         while !done()? {
             looks = looks.wrapping_add(1);
             if self.shares_core {
-                std::thread::yield_now();
+                giving.turn();
             } else if !looks.is_multiple_of(LOOKS) {
                 std::hint::spin_loop();
                 continue;

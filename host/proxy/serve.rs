@@ -4,6 +4,7 @@ use super::engine::{Engine, EngineError, Opened};
 use super::trace::{Sampling, Times, Trace, Watch};
 use super::{Offer, Order, ProxyError, Snapshot, ThreadState, Writes};
 use crate::ring::answer_flag;
+use ginlab_base::giving_way::GivingWay;
 use ginlab_cuda::Flush;
 use ginlab_fabric::{FabricError, Rail, RemoteRegion};
 use ginlab_rails::strategy::Strategy;
@@ -146,7 +147,7 @@ struct Server<'a, R: Rail> {
 impl<R: Rail> Server<'_, R> {
     /// Serves until told to stop.
     fn run(&mut self, orders: &Receiver<Order>) -> Result<(), Halt> {
-        let mut empty = 0;
+        let (mut empty, mut giving) = (0, GivingWay::default());
         let mut since_check = 0;
         loop {
             let busy = match self.trace.take() {
@@ -158,6 +159,9 @@ impl<R: Rail> Server<'_, R> {
                 }
             };
             empty = if busy { 0 } else { empty + 1 };
+            if busy {
+                giving.moved();
+            }
             since_check += 1;
             let give_way = self.yields && empty >= EMPTY_POLLS_BEFORE_YIELD;
             if since_check >= POLLS_PER_ORDER_CHECK || give_way || self.shared.urgent.load(Ordering::Relaxed) {
@@ -165,6 +169,7 @@ impl<R: Rail> Server<'_, R> {
                 // The order was sent before this was set.
                 if self.shared.urgent.swap(false, Ordering::Acquire) {
                     empty = 0;
+                    giving.moved();
                 }
                 self.engine.check_stall()?;
                 match orders.try_recv() {
@@ -178,7 +183,7 @@ impl<R: Rail> Server<'_, R> {
             }
             if give_way {
                 empty = 0;
-                std::thread::yield_now();
+                giving.turn();
             }
         }
     }
@@ -378,16 +383,17 @@ impl<R: Rail> Orders for Server<'_, R> {
     }
 
     fn answer_flags(&mut self, words: &HostWords) -> Result<(), Halt> {
-        let (mut answered, mut empty) = (0, 0);
+        let (mut answered, mut empty, mut giving) = (0, 0, GivingWay::default());
         while self.shared.answering.load(Ordering::Relaxed) && !self.shared.stop.load(Ordering::Relaxed) {
             if answer_flag(words, &mut answered) {
                 empty = 0;
+                giving.moved();
                 continue;
             }
             empty += 1;
             if self.yields && empty == EMPTY_POLLS_BEFORE_YIELD {
                 empty = 0;
-                std::thread::yield_now();
+                giving.turn();
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use std::{io, thread};
 
 /// A grid that runs.
@@ -22,6 +23,10 @@ struct Work<'a> {
 /// Turns in which lanes of a worker only spun, before it offers its core to others. A turn is some 50 ns, an offer that nobody takes
 /// some 300.
 const TURNS_BEFORE_YIELD: u32 = 4;
+/// Offers one behind the other that nothing came of: whom they wait for is not about to answer, and an offer takes the system's time.
+const AWAKE: u32 = 512;
+/// How long a worker sleeps then between two turns.
+const REST: Duration = Duration::from_micros(50);
 /// A pass is one of spinning lanes if there are more than so many of them for each other lane: of thousands that wait for their own
 /// puts, some go on in each pass.
 const MANY: u32 = 8;
@@ -43,7 +48,7 @@ impl Work<'_> {
     }
 
     fn run_blocks(&self, most: u32, blocks: &mut Vec<Running>, stacks: &mut Stacks) -> io::Result<()> {
-        let (mut idle, mut at) = (0, 0);
+        let (mut idle, mut at, mut given) = (0, 0, 0);
         let mut left = true;
         loop {
             while left && blocks.len() < most as usize {
@@ -72,9 +77,16 @@ impl Work<'_> {
                 at = 0;
             }
             idle = if pass.spun > MANY * (pass.lanes - pass.spun) { pass.spun.saturating_add(idle) } else { 0 };
-            if idle >= TURNS_BEFORE_YIELD {
+            if idle == 0 {
+                given = 0;
+            } else if idle >= TURNS_BEFORE_YIELD {
                 // Whom they wait for may want this core: a proxy, another rank.
-                thread::yield_now();
+                if given < AWAKE {
+                    given += 1;
+                    thread::yield_now();
+                } else {
+                    thread::sleep(REST);
+                }
             }
         }
     }
