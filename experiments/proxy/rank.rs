@@ -8,6 +8,7 @@ use crate::error::Failure;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::fabric::null::{Counted, NullCounts};
+use ginlab::fabric::same_host::Stores;
 use ginlab::fabric::{Access, Chosen, Memory};
 use ginlab::proxy::{Bytes, GroupOptions, GroupRegion, ProxyGroup};
 use ginlab::sharing::Sharing;
@@ -72,7 +73,7 @@ impl Rank {
         let other = device.allocate(Place::Host, PLACEHOLDER as usize)?;
         let pins = pins(args, ranks, &device, chosen.domains(), &mut notes)?;
         if initiates {
-            let started = chosen.start_movers(pins.spare / (ranks.local_size() / 2).max(1));
+            let started = chosen.start_movers(pins.spare / (ranks.local_size() / 2).max(1), Stores::Cached);
             started.map_err(|error| Failure::Run(format!("starting threads that copy: {error}")))?;
         }
         notes.extend(chosen.notes().iter().cloned());

@@ -5,7 +5,7 @@ use crate::discover::{self, Domain, Reach};
 use crate::libfabric::{BareLoop, IMMEDIATES, LibfabricRail, LibfabricRegion, RailOptions};
 use crate::model::{Model, PREFIX};
 use crate::null::{NullCounts, NullRail};
-use crate::same_host::{Movers, SameHostRail};
+use crate::same_host::{Movers, SameHostRail, Stores};
 use crate::verbs::{Verbs, VerbsRail};
 use crate::wanted::{Fabric, NULL, SHARED};
 use crate::worst::{Spec, Who, WorstRail};
@@ -189,18 +189,19 @@ impl Chosen {
         }
     }
 
-    /// Starts threads that copy the bytes of modelled cards, at most so many; without any, whoever posts copies. Other rails need none.
+    /// Starts threads that copy the bytes of modelled cards, at most so many, and store them so; without any, whoever posts copies. Other rails
+    /// need none.
     ///
     /// # Errors
     /// The system's.
-    pub fn start_movers(&mut self, threads: usize) -> std::io::Result<()> {
+    pub fn start_movers(&mut self, threads: usize, stores: Stores) -> std::io::Result<()> {
         let (Kind::Model { movers, .. } | Kind::Shared { movers }) = &mut self.kind else { return Ok(()) };
         let threads = threads.min(MOST_MOVERS);
         if threads == 0 {
             self.notes.push("no core is left for copying: the proxies copy the bytes themselves".into());
             return Ok(());
         }
-        *movers = Some(Arc::new(Movers::start(threads)?));
+        *movers = Some(Arc::new(Movers::start(threads, stores)?));
         self.notes.push(format!("{threads} threads copy the bytes of each rank that puts"));
         Ok(())
     }

@@ -8,6 +8,7 @@ use ginlab_base::memory;
 use ginlab_bootstrap::Bootstrap;
 use ginlab_cuda::{Buffer, Device, Flush, OpenedMemory, Place};
 use ginlab_fabric::libfabric::RailOptions;
+use ginlab_fabric::same_host::Stores;
 use ginlab_fabric::{Access, Chosen, Fabric};
 use ginlab_proxy::engine::SignalRule;
 use ginlab_proxy::ring::{RingPlace, RingTable};
@@ -89,7 +90,7 @@ pub(super) fn open(ranks: &mut Bootstrap, options: &Options) -> Result<World, Gi
     } else if let Some(chosen) = &mut chosen {
         let pins = choose_cores(&options.pin, options.proxies.max(1), busy, ranks, &device, chosen.domains())?;
         shares_core = pins.shared;
-        let started = chosen.start_movers(pins.spare / ranks.local_size());
+        let started = chosen.start_movers(pins.spare / ranks.local_size(), Stores::Cached);
         started.map_err(|error| GinError::Usage(format!("starting threads that copy: {error}")))?;
         notes.extend(chosen.notes().iter().cloned());
         let signals = || SignalRule {

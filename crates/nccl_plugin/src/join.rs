@@ -15,6 +15,7 @@ use ginlab_bootstrap::{Bootstrap, Options, random_token};
 use ginlab_cuda::Device;
 use ginlab_fabric::chosen::BareWrites;
 use ginlab_fabric::libfabric::RailOptions;
+use ginlab_fabric::same_host::Stores;
 use ginlab_fabric::{Chosen, FabricError, Rail, TakesRails};
 use ginlab_proxy::choose_rails;
 use ginlab_proxy::signal_order::unpolled;
@@ -202,7 +203,7 @@ pub fn join(handles: &[[u8; HANDLE_BYTES]], rank: usize, listener: &Listener) ->
     // Of cards whose bytes we move ourselves: where cores are left beside a thread of ours and NCCL's two for each rank.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let movers = (cores / (4 * ranks.on_this_machine().len().max(1))).min(MOST_MOVERS);
-    chosen.start_movers(movers).map_err(|error| format!("starting threads that copy: {error}"))?;
+    chosen.start_movers(movers, Stores::Streamed).map_err(|error| format!("starting threads that copy: {error}"))?;
     let seat = Seat::take(rank, settings.threads)?;
     let key = KEYS.fetch_add(1, Ordering::Relaxed);
     let start = Start { coll: coll.clone(), chosen: chosen.clone(), context };

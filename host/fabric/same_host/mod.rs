@@ -9,9 +9,11 @@
 pub(super) mod inbox;
 mod movers;
 pub(super) mod peers;
+mod stores;
 
 pub use movers::Movers;
 pub use peers::SameHostRegion;
+pub use stores::Stores;
 
 use super::{Access, Completion, FabricError, Memory, Post, Rail, RailLimits, RemoteRegion, Transfer};
 use crossbeam_utils::Backoff;

@@ -1,6 +1,7 @@
 //! Threads that copy: the engines of the modelled cards. A large write is cut into chunks, and a chunk of the destination
 //! always goes to the same thread, in whose cache it still is when its slot is written again.
 
+use super::Stores;
 use crossbeam_utils::CachePadded;
 use crossbeam_utils::sync::{Parker, Unparker};
 use ginlab_base::memory_file::MemoryFile;
@@ -66,11 +67,11 @@ impl std::fmt::Debug for Movers {
 }
 
 impl Movers {
-    /// Starts so many threads, at least one.
+    /// Starts so many threads, at least one, which store so.
     ///
     /// # Errors
     /// The system's.
-    pub fn start(threads: usize) -> io::Result<Movers> {
+    pub fn start(threads: usize, stores: Stores) -> io::Result<Movers> {
         let mut movers = Movers { lanes: Vec::new(), threads: Vec::new() };
         for number in 0..threads.max(1) {
             let parker = Parker::new();
@@ -81,8 +82,9 @@ impl Movers {
                 thread: parker.unparker().clone(),
             });
             let of_thread = lane.clone();
-            let thread =
-                std::thread::Builder::new().name(format!("mover {number}")).spawn(move || of_thread.serve(&parker))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("mover {number}"))
+                .spawn(move || of_thread.serve(&parker, stores))?;
             movers.lanes.push(lane);
             movers.threads.push(thread);
         }
@@ -129,7 +131,7 @@ impl Lane {
         self.thread.unpark();
     }
 
-    fn serve(&self, parker: &Parker) {
+    fn serve(&self, parker: &Parker, stores: Stores) {
         let mut since = Instant::now();
         loop {
             if self.count.load(Ordering::Acquire) > 0 {
@@ -140,7 +142,7 @@ impl Lane {
                 if let Some(Chunk { source, target, bytes, job, .. }) = chunk {
                     // SAFETY: the contract of `copy`; the two are different memory, or a put onto itself, which is undefined
                     // on a card too and stays within both.
-                    unsafe { std::ptr::copy(source, target, bytes) };
+                    unsafe { stores.copy(source, target, bytes) };
                     job.0.fetch_sub(1, Ordering::Release);
                 }
                 since = Instant::now();

@@ -72,7 +72,7 @@ fn write(node: &mut Node, t: &Transfer) -> Result<Post, FabricError> {
 /// Every size around the chunks and the threshold, by the poster and by movers: the bytes, and no neighbour.
 #[test]
 fn bytes_arrive_whole_and_nowhere_else() {
-    for movers in [None, Some(Arc::new(Movers::start(3).unwrap()))] {
+    for movers in [None, Some(Arc::new(Movers::start(3, Stores::Streamed).unwrap()))] {
         let (mut a, mut b) = pair(movers);
         let sizes = [1, 7, 64, 4096, 8192, 8193, 70_001, 131_072, 131_073, 500_000, BYTES as u64 - 100];
         for (token, size) in sizes.into_iter().enumerate() {
@@ -103,7 +103,7 @@ fn bytes_arrive_whole_and_nowhere_else() {
 /// Large writes whose bytes movers copy: who polls the immediate finds them.
 #[test]
 fn an_immediate_comes_behind_bytes_that_movers_copy() {
-    let (mut a, mut b) = pair(Some(Arc::new(Movers::start(2).unwrap())));
+    let (mut a, mut b) = pair(Some(Arc::new(Movers::start(2, Stores::Cached).unwrap())));
     for round in 1..20u32 {
         bytes(&a).fill(round as u8);
         let with = Transfer { immediate: Some(round), ..transfer(&b, 0, BYTES as u64 - 64, u64::from(round)) };
@@ -203,7 +203,7 @@ proptest! {
     /// Many writes under way at once, in any order of sizes: each byte from the write that stands there, each token once.
     #[test]
     fn writes_side_by_side_do_not_mix(sizes in prop::collection::vec(1u64..200_000, 1..5), threads in 1usize..4) {
-        let (mut a, b) = pair(Some(Arc::new(Movers::start(threads).unwrap())));
+        let (mut a, b) = pair(Some(Arc::new(Movers::start(threads, Stores::Streamed).unwrap())));
         bytes(&a).iter_mut().enumerate().for_each(|(i, byte)| *byte = (i as u64).wrapping_mul(0x9e37_79b9).to_le_bytes()[2]);
         let mut at = 0;
         for (token, size) in sizes.iter().enumerate() {

@@ -152,8 +152,8 @@ impl Outgoing {
         change(state);
         if state.gone && state.returned {
             *state = Slot::default();
-            // The next one to be used: its bytes are in the caches.
-            of.free.push_front(slot);
+            // The last one to be used: of a slot that was sent just now a core's cache has lines still, which a GPU that writes it waits for.
+            of.free.push_back(slot);
         }
     }
 
