@@ -206,6 +206,12 @@ impl Chosen {
         Ok(())
     }
 
+    /// Whether threads copy the bytes of modelled cards.
+    #[must_use]
+    pub fn has_movers(&self) -> bool {
+        matches!(&self.kind, Kind::Model { movers: Some(_), .. } | Kind::Shared { movers: Some(_) })
+    }
+
     /// Line rate of the cards of the first `rails` rails together in bits per second, where it is known.
     #[must_use]
     pub fn line_rate(&self, rails: usize) -> Option<u64> {

@@ -6,7 +6,7 @@ pub enum Stores {
     /// As `memmove` does. What is written again soon is still in the cache of the thread's core.
     Cached,
     /// Past the caches. A GPU that reads what lies changed in a core's own cache waits for that core: 4 MiB that two threads had just copied went
-    /// to the GPU at 25 to 44 GB/s, and at 44 to 51 where they had stored past their caches (H100; experiments/nccl/caches.cu).
+    /// to the GPU at 18 to 29 GB/s, and at 51 where they had stored past their caches (H100; experiments/nccl/caches.cu).
     Streamed,
 }
 

@@ -132,7 +132,7 @@ impl<R: Rail> Endpoint<R> {
         engine.set_signals(rule).map_err(|error| text(&error))?;
         engine.configure(coll.settings.rails, coll.settings.strategy);
         let addresses = engine.rails().map(Rail::address).collect::<Result<_, _>>().map_err(|error| text(&error))?;
-        let (out, inc) = (Outgoing::new(layout), Incoming::new(layout));
+        let (out, inc) = (Outgoing::new(layout, chosen.has_movers()), Incoming::new(layout));
         let clock = StallClock::new(timeout);
         let fresh = Vec::new();
         let watches = matches!(coll.settings.fabric, Fabric::Worst(_));

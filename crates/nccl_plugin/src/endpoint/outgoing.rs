@@ -81,10 +81,13 @@ pub(super) struct Outgoing {
     pub last_get: u64,
     /// Slots for this rank itself.
     pub own: Vec<usize>,
+    /// Whether a slot that is free again is used last. Of one that threads have copied just now their cores' caches have lines still, which a GPU that
+    /// writes it waits for. Where the thread that posts copies itself it is used next: its bytes are in the cache of that one core.
+    rotates: bool,
 }
 
 impl Outgoing {
-    pub fn new(layout: Layout) -> Outgoing {
+    pub fn new(layout: Layout, rotates: bool) -> Outgoing {
         let peer = || Peer {
             queue: VecDeque::new(),
             free: (0..layout.slots).collect(),
@@ -102,6 +105,7 @@ impl Outgoing {
             gets: HashMap::new(),
             last_get: 0,
             own: Vec::new(),
+            rotates,
         }
     }
 
@@ -152,8 +156,11 @@ impl Outgoing {
         change(state);
         if state.gone && state.returned {
             *state = Slot::default();
-            // The last one to be used: of a slot that was sent just now a core's cache has lines still, which a GPU that writes it waits for.
-            of.free.push_back(slot);
+            if self.rotates {
+                of.free.push_back(slot);
+            } else {
+                of.free.push_front(slot);
+            }
         }
     }
 

@@ -32,8 +32,10 @@ use std::time::{Duration, Instant};
 /// Blocks of the kernel for each lane, unless `GINLAB_NCCL_COPIES` says another number. One alone reads 10 to 12 GB/s over the bus. With eight ranks
 /// on one GPU these are 128 small ones, which an H200 has room for beside NCCL's; where it has not, those that have begun copy without the others.
 pub const BLOCKS: u32 = 8;
-/// The kernel goes when nothing was asked for so long, and is called when something is asked twice within it.
-const IDLE: Duration = Duration::from_micros(200);
+/// The kernel goes when nothing was asked for so long, and is called when something is asked twice within it. Longer than a slow round of an
+/// exchange: where it was 200 us, the kernel went in each round that took longer, which the calls of the next one then made as long again (eight
+/// ranks on one H100 with 16 cores, 1 KiB to each: 110 or 750 us for a whole run).
+const IDLE: Duration = Duration::from_millis(2);
 /// A kernel that has not begun within this time is not waited for.
 const BEGINS: Duration = Duration::from_millis(1);
 /// The kernel goes when it was there for so long.
