@@ -177,7 +177,7 @@ step 'tests'
 # Many tests wait for a deadline or for a peer: three for each core (220 s on two cores; 252 by two, 210 by four).
 threads=$(($(nproc) * 3))
 # Files that tests make lie in memory where there is some: one part in twenty of the time went to the disk's file system.
-if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1) > 2048)); then
+if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail -n 1 || true) + 0 > 2048)); then
     memory=$(mktemp -d -p /dev/shm ginlab-test-XXXXXX)
     export TMPDIR=$memory
 fi

@@ -160,9 +160,11 @@ fn serve(
         for (_, side) in &mut sides {
             moved |= side.turn();
         }
-        vain = if moved { 0 } else { vain + 1 };
         if moved {
+            vain = 0;
             giving.moved();
+        } else {
+            vain += 1;
         }
         if !moved && rests.load(Ordering::Relaxed) {
             std::thread::sleep(REST);

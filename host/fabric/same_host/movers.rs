@@ -1,5 +1,5 @@
 //! Threads that copy: the engines of the modelled cards. A large write is cut into chunks, and a chunk of the destination
-//! always goes to the same thread, in whose cache it still is when its slot is written again.
+//! always goes to the same thread, in whose cache it still is when its slot is written again, unless it is stored past it ([`Stores`]).
 
 use super::Stores;
 use crossbeam_utils::CachePadded;
