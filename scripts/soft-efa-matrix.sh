@@ -3,6 +3,7 @@
 # each libfabric that is here; every byte verified.
 #
 #   scripts/soft-efa-matrix.sh GINLAB FOLDER     the binary; a line per run (matrix.txt) and the log go to FOLDER
+#   LAB_RAILS=4 ...                              between nodes by so many rails alone
 #
 # libfabric is the machine's own (or $GINLAB_LIBFABRIC) and, where scripts/check-libfabric2.sh has unpacked it, that of Debian 13, by its own
 # loader; and 2.5, where scripts/check-rdma-core65.sh has unpacked it. 2.x has two fabrics, efa and efa-direct; messages are refused on the second
@@ -178,7 +179,7 @@ lists() { # PLACE
 
 programs() { # PLACE
     local place=$1 rails
-    for rails in 1 4; do
+    for rails in $([[ $place == lab ]] && echo "${LAB_RAILS:-1 4}" || echo 1 4); do
         pair "$place" "$rails" write write -b 8 -e 1M -f 131 -n 100 -r 3
         pair "$place" "$rails" sendrecv sendrecv -b 0 -e 9000 -f 90 -n 100 -r 3 --window 7
         pair "$place" "$rails" all2all all2all -b 8 -e 1M -f 131 -n 10

@@ -1,6 +1,6 @@
 //! The CSV files of earlier runs, with their headers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -141,16 +141,27 @@ impl Runs {
             let mut files = Vec::new();
             list(path, &mut files)?;
             files.sort();
+            let mut foreign = BTreeMap::<_, Vec<ChartError>>::new();
             for file in files {
                 // Without the folder, runs of two folders would have one name.
                 let within = file.strip_prefix(path).unwrap_or(&file);
                 let folder = path.file_name().map(Path::new).unwrap_or(path);
                 match Run::read(&file, &folder.join(within).display().to_string()) {
                     Ok(run) => found.runs.push(Run { within: within.into(), ..run }),
-                    Err(error @ ChartError::Foreign { .. }) => found.left_out.push(error.to_string()),
+                    Err(error @ ChartError::Foreign { .. }) => {
+                        foreign.entry(file.parent().map(Path::to_path_buf)).or_default().push(error);
+                    }
                     Err(error) => return Err(error),
                 }
             }
+            // One line for each folder: a folder of another tool's results may have hundreds.
+            found.left_out.extend(foreign.into_values().filter_map(|errors| {
+                let first = errors.first()?;
+                Some(match errors.len() - 1 {
+                    0 => first.to_string(),
+                    more => format!("{first}; {more} more in its folder"),
+                })
+            }));
         }
         // A file that was named and is in a folder as well is one file.
         let mut seen = BTreeSet::new();

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 mod common;
+#[path = "../passed/mod.rs"]
+mod passed;
 
 mod affinity;
 mod all2all;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Done, ginlab, run};
+use crate::passed;
 use scraper::{ElementRef, Html, Selector};
 
 const COLUMNS: &str =
@@ -84,9 +85,25 @@ fn assert_sound(source: &str, html: &Html) {
     }
 }
 
+/// A test of what the command makes of data/. Of the same files the same command makes the same page.
+fn of_data(name: &str, test: impl FnOnce(&Path)) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let mut files = vec![PathBuf::from(env!("CARGO_BIN_EXE_ginlab"))];
+    csv_files(&data, &mut files);
+    files.sort();
+    let inputs = files.iter().flat_map(|file| {
+        let bytes = std::fs::read(file).unwrap();
+        [file.as_os_str().as_encoded_bytes(), &bytes.len().to_le_bytes(), &bytes].concat()
+    });
+    passed::once(name, &inputs.collect::<Vec<u8>>(), || test(&data));
+}
+
 #[test]
 fn the_results_of_this_repository_become_a_page() {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    of_data("the_results_become_a_page", become_a_page);
+}
+
+fn become_a_page(data: &Path) {
     let work = tempfile::tempdir().unwrap();
     let args = format!("{} -o page.html --svg pictures", data.display());
     let done = run(report(work.path(), &args)).expect(0);
@@ -100,7 +117,7 @@ fn the_results_of_this_repository_become_a_page() {
     }
     // Every row of every file is in a table.
     let mut files = Vec::new();
-    csv_files(&data, &mut files);
+    csv_files(data, &mut files);
     let rows = files.iter().map(|file| csv::Reader::from_path(file).unwrap().records().count()).sum::<usize>();
     assert_eq!(all(&html, "article").len(), files.len());
     assert_eq!(all(&html, "article tbody tr").len(), rows);
@@ -120,7 +137,10 @@ fn the_results_of_this_repository_become_a_page() {
 
 #[test]
 fn the_newest_results_begin_with_headlines() {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    of_data("the_newest_results_begin_with_headlines", begin_with_headlines);
+}
+
+fn begin_with_headlines(data: &Path) {
     let work = tempfile::tempdir().unwrap();
     let done = run(report(work.path(), &format!("--newest {} -o page.html", data.display()))).expect(0);
     assert!(done.stderr.contains("# left out: files each of whose points newer ones have: "), "{}", done.stderr);

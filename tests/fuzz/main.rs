@@ -227,10 +227,13 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn spoilt_inputs_neither_panic_nor_take_memory() {
-    let samples: Vec<_> = PARSERS.iter().map(samples).collect();
-    passed::once("spoilt_inputs", format!("{samples:?}").as_bytes(), || {
-        fuzz(20_261_121, |parser| INPUTS / parser.slowness);
-    });
+    const SEED: u64 = 20_261_121;
+    let is_made = |parser: &Parser| matches!(parser.samples, Samples::Made(_));
+    let part = |made: bool| move |parser: &Parser| if is_made(parser) == made { INPUTS / parser.slowness } else { 0 };
+    // Handshakes have other keys each time.
+    fuzz(SEED, part(true));
+    let fixed: Vec<_> = PARSERS.iter().filter(|parser| !is_made(parser)).map(samples).collect();
+    passed::once("spoilt_inputs", format!("{fixed:?}").as_bytes(), || fuzz(SEED, part(false)));
 }
 
 #[test]

@@ -49,10 +49,13 @@ pub fn ginlab(args: &str) -> Command {
     command
 }
 
-/// Takes launchers out of the environment; what says where libfabric is stays.
+/// Variables that stay: where libfabric is, and how large its buffers are (scripts/test.sh).
+const OURS: [&str; 2] = ["GINLAB_LIBFABRIC", "FI_OFI_RXM_BUFFER_SIZE"];
+
+/// Takes launchers out of the environment.
 pub fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        if name != "GINLAB_LIBFABRIC"
+        if OURS.iter().all(|ours| name != *ours)
             && name.to_str().is_some_and(|name| FOREIGN.iter().any(|foreign| name.starts_with(foreign)))
         {
             command.env_remove(name);

@@ -89,8 +89,12 @@ pub fn set_seed(seed: Option<u64>) {
 }
 
 fn default_workers() -> usize {
+    // Asked once, not with each launch: the answer is read from files of control groups.
+    static OF_MACHINE: OnceLock<usize> = OnceLock::new();
     match WORKERS.load(Ordering::Relaxed) {
-        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1)),
+        0 => *OF_MACHINE.get_or_init(|| {
+            std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1))
+        }),
         workers => workers,
     }
 }
