@@ -181,7 +181,7 @@ if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail 
 fi
 # An endpoint of libfabric over tcp has 80 MB of bounce buffers otherwise, and fills them with zeros (one part in seven of the processors' time);
 # two ends with different ones do not connect.
-export FI_OFI_RXM_BUFFER_SIZE=4096
+export FI_OFI_RXM_BUFFER_SIZE=1024
 # What each process that loads libfabric 1.17 would pay for (0.3 s; the script says for what).
 run=(scripts/hide-slow-libraries.sh "$target/hidden")
 if cargo nextest --version >/dev/null 2>&1; then
