@@ -15,8 +15,9 @@ pub type Order = Box<dyn FnOnce(&mut Table) + Send>;
 const PATIENT_TURNS: u32 = 64;
 /// Turns between two looks at orders.
 const ORDERS_EVERY: u32 = 32;
-/// A thread that has had nothing to do for so long sleeps between its looks.
+/// A thread that has had nothing to do for so long sleeps between its looks; on a machine of few cores others want its core sooner.
 const IDLE: Duration = Duration::from_millis(200);
+const IDLE_OF_FEW_CORES: Duration = Duration::from_millis(1);
 /// How long.
 const NAP: Duration = Duration::from_micros(20);
 /// What is under way when a communicator is closed may take so long.
@@ -178,6 +179,8 @@ fn serve(orders: &Receiver<Order>) {
     let mut table = Table::default();
     let (mut turns, mut empty) = (0u32, 0u32);
     let mut idle_since: Option<Instant> = None;
+    let has_few_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 4);
+    let idle = if has_few_cores { IDLE_OF_FEW_CORES } else { IDLE };
     loop {
         let moved = table.turn();
         turns = turns.wrapping_add(1);
@@ -202,7 +205,7 @@ fn serve(orders: &Receiver<Order>) {
             Err(TryRecvError::Empty) => {}
         }
         let since = *idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < IDLE {
+        if since.elapsed() < idle {
             std::thread::yield_now();
             continue;
         }
