@@ -41,7 +41,7 @@ if [ -z "${LIBFABRIC2_ROOT:-}" ]; then
     LIBFABRIC2_ROOT=$kept
 fi
 
-# Absolute: the test runs in its crate's folder.
+# Absolute, and an error where it is not.
 LIBFABRIC_INCLUDE_DIR=$(cd "$LIBFABRIC2_ROOT/usr/include" && pwd)
 VERBS_INCLUDE_DIR=$LIBFABRIC_INCLUDE_DIR
 export LIBFABRIC_INCLUDE_DIR VERBS_INCLUDE_DIR

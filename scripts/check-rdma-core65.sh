@@ -37,7 +37,7 @@ headers() {
 }
 
 if headers; then
-    # Absolute: the test runs in its crate's folder.
+    # Absolute, and an error where it is not.
     VERBS_INCLUDE_DIR=$(cd "$target/rdma-core65/usr/include" && pwd)
     export VERBS_INCLUDE_DIR
     scripts/check-headers.sh "$@" >"$scratch/result" 2>&1 || {

@@ -85,8 +85,7 @@ fi
 # What the next edit would spare costs more here than it spares.
 export CARGO_INCREMENTAL=0
 # As `make demo` builds it: without PTX, and without MPI. MPI is left out of the one package that asks for it: left out everywhere, it changes the
-# features of procedural macros, and half of all dependencies would be built again (54 s). The tests' own build comes behind it: both leave
-# libnccl_ginlab.so in one place, and who was first would be built again (33 s).
+# features of procedural macros, and half of all dependencies would be built again (54 s).
 cargo test --quiet --workspace --no-default-features --features mpi --lib --example ranks --no-run
 cargo check --quiet -p ginlab-bootstrap
 # The same targets as the tests below have, the examples as programs.

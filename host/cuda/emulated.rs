@@ -57,6 +57,8 @@ pub(super) fn native<A>(kernel: &Kernel<A>) -> Result<unsafe fn(A), DeviceError>
 /// Memory of a grid's threads that is said before it is taken, once.
 const WORTH_SAYING: u64 = 256 << 20;
 static SAID: Once = Once::new();
+/// Memory of a grid's threads that is taken without a look at how much there is. The look reads files of control groups.
+const UNASKED: u64 = 16 << 20;
 
 /// Grids that run.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -69,9 +71,10 @@ pub(super) fn is_running() -> bool {
 /// Runs a grid, for which there must be memory.
 pub(super) fn run(blocks: u32, threads: u32, resident: bool, body: impl Fn() + Sync) -> Result<(), DeviceError> {
     let grid = Grid::new(blocks, threads).resident(resident);
-    // Of a smaller one nobody asks: the answer is read from files of control groups, which takes longer than a small grid.
-    if grid.bytes() >= WORTH_SAYING {
+    if grid.bytes() >= UNASKED {
         check_memory(&grid, memory::available())?;
+    }
+    if grid.bytes() >= WORTH_SAYING {
         SAID.call_once(|| {
             eprintln!(
                 "# note: the threads of {blocks} x {threads} take up to {} of memory on the emulated device",
