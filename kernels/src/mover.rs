@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! host     bytes in pinned memory, then an entry: four words, each with the lap in its top 16 bits
-//! kernel   block 0 or 1: all words of an entry have the lap -> fence -> copy, word or mark, in the ring's order
+//! kernel   block 0 or 1: all words of an entry have the lap (acquire) -> copy, word or mark, in the ring's order
 //!          the lane's other blocks: their parts of long copies (`crew`)
 //! ```
 //!
@@ -13,18 +13,22 @@
 
 mod crew;
 mod look;
+mod quick;
 mod steps;
 
 pub use crew::{JOBS, Jobs, LONG, MOST_BLOCKS};
 pub use look::{LOOK, LOOK_WORDS, SHARED};
+pub use quick::{QUICK, QUICKS, Quick};
+#[cfg(not(target_arch = "nvptx64"))]
+pub use quick::{collect, tag};
 pub use steps::{ENTRIES, ENTRY_WORDS, Entries, Step};
 
 use crate::gin::copy::copy;
 use crate::ring::CachePadded;
 use crew::Crew;
 use cuda_std::memory::{Word, fence_acq_rel_gpu, fence_acq_rel_sys, store_relaxed_sys_u64};
-use cuda_std::{args, kernel, thread};
-use look::Look;
+use cuda_std::{args, kernel, thread, warp};
+use look::{Found, Look};
 
 /// Rings. Block `n` of the kernel is of lane `n` modulo this.
 pub const LANES: u32 = 2;
@@ -37,6 +41,8 @@ pub struct Lane {
     pub entries: Entries<{ ENTRIES as usize }>,
     /// The kernel's number, when its first block has begun.
     pub here: CachePadded<Word>,
+    /// Where short copies out come to.
+    pub quick: [Quick; QUICKS],
     /// Entries that have been read: the host may write over them.
     pub taken: CachePadded<Word>,
     /// The last mark that has been passed.
@@ -84,19 +90,37 @@ pub unsafe fn mover(args: MoverArgs) {
     }
     let mut crew = Crew::begin(jobs, workers, args.number, me);
     let mut number = if block == 0 { args.first[0] } else { args.first[1] };
-    let mut since = thread::global_timer_ns();
     // Something was written that no fence is behind.
     let mut open = false;
     loop {
-        look.take::<true, { ENTRIES as usize }>(&lane.entries, number, me);
-        if me == 0 {
-            look.set_over(thread::global_timer_ns().wrapping_sub(since) > args.timeout_ns);
+        if me < warp::SIZE {
+            let until = thread::global_timer_ns().saturating_add(args.timeout_ns);
+            let mut found = Found { any: look.wait(&lane.entries, number, me, until), done: 0, open };
+            // What is short need not wait for the other warps.
+            while found.any
+                && found.done < LOOK as u32
+                && !crew.is_busy()
+                && let Some(step) = look.step(found.done, number + u64::from(found.done), ENTRIES)
+                // SAFETY: contract of the kernel.
+                && unsafe { short(lane, step, &mut found.open, me) }
+            {
+                found.done += 1;
+            }
+            if me == 0 {
+                look.tell(found);
+            }
         }
         thread::sync_threads();
-        let mut seen = 0;
+        let Found { any, done, open: is_open } = look.told();
+        if !any {
+            leave(lane, crew, me, number, args.number);
+            return;
+        }
+        let mut seen = done;
+        open = is_open;
         while seen < LOOK as u32 {
             let Some(step) = look.step(seen, number + u64::from(seen), ENTRIES) else { break };
-            if seen > 0 {
+            if seen > done {
                 // What is asked for next may read or write what the step before it wrote.
                 thread::sync_threads();
             }
@@ -111,50 +135,74 @@ pub unsafe fn mover(args: MoverArgs) {
                     }
                     open = true;
                 }
-                Step::Word { to, value } => {
-                    crew.settle();
-                    if me == 0 {
-                        // Behind what this and, before the barrier, the other threads wrote, and the other blocks, for whom this one has waited with
-                        // acquire: for kernels of this GPU, who wait for the word.
-                        if open {
-                            fence_acq_rel_gpu();
-                        }
-                        // SAFETY: contract of the kernel.
-                        store_relaxed_sys_u64(unsafe { &*(to as *const Word) }, value);
-                    }
-                    open = true;
-                }
-                // Who writes it fences. What comes next here is not behind that fence: `open` stays.
-                Step::Mark(_) if crew.is_busy() => crew.give(step),
-                Step::Mark(mark) => {
-                    if me == 0 {
-                        // For the host, who acquires the mark: as with a word.
-                        if open {
-                            fence_acq_rel_sys();
-                        }
-                        store_relaxed_sys_u64(&lane.passed.0, mark);
-                    }
-                    open = false;
-                }
                 Step::End => {
                     leave(lane, crew, me, number + u64::from(seen), args.number);
                     return;
                 }
+                // Who writes it fences. What comes next here is not behind that fence: `open` stays.
+                Step::Mark(_) if crew.is_busy() => crew.give(step),
+                step => {
+                    if matches!(step, Step::Word { .. }) {
+                        crew.settle();
+                    }
+                    if me < warp::SIZE {
+                        // SAFETY: contract of the kernel.
+                        unsafe { short(lane, step, &mut open, me) };
+                    }
+                    open = step.leaves_open(open);
+                }
             }
         }
-        if seen > 0 {
-            number += u64::from(seen);
-            since = thread::global_timer_ns();
-            if me == 0 {
-                store_relaxed_sys_u64(&lane.taken.0, number);
-            }
-        } else if look.is_over() {
-            leave(lane, crew, me, number, args.number);
-            return;
+        number += u64::from(seen);
+        if me == 0 {
+            store_relaxed_sys_u64(&lane.taken.0, number);
         }
         // Before the words in shared memory are written over; and the last step is behind it.
         thread::sync_threads();
     }
+}
+
+/// A step that one warp does, behind all that the block has done before a barrier; `false` where it is none. Its lanes call it together.
+///
+/// # Safety
+/// That of the kernel.
+#[inline(always)]
+unsafe fn short(ring: &Lane, step: Step, open: &mut bool, lane: u32) -> bool {
+    match step {
+        Step::Take { to, from, bytes, tag } => {
+            // SAFETY: the contract.
+            unsafe { quick::take(to as *const Word, from as *const u8, bytes, tag, lane) };
+        }
+        Step::Count { to, value } => {
+            if lane == 0 {
+                // SAFETY: the contract.
+                store_relaxed_sys_u64(unsafe { &*(to as *const Word) }, value);
+            }
+        }
+        Step::Word { to, value } => {
+            if lane == 0 {
+                // Behind what this and, before the barrier, the other threads wrote, and the other blocks, for whom this one has waited with
+                // acquire: for kernels of this GPU, who wait for the word.
+                if *open {
+                    fence_acq_rel_gpu();
+                }
+                // SAFETY: the contract.
+                store_relaxed_sys_u64(unsafe { &*(to as *const Word) }, value);
+            }
+        }
+        Step::Mark(mark) => {
+            if lane == 0 {
+                // For the host, who acquires the mark: as with a word.
+                if *open {
+                    fence_acq_rel_sys();
+                }
+                store_relaxed_sys_u64(&ring.passed.0, mark);
+            }
+        }
+        Step::Copy { .. } | Step::End => return false,
+    }
+    *open = step.leaves_open(*open);
+    true
 }
 
 /// The block's last words, behind all that it and the lane's others have done.

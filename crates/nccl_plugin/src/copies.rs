@@ -35,6 +35,15 @@ pub trait Copies {
         }
     }
 
+    /// As [`put_word`](Copies::put_word), of a number that counts what needs no order here: who acquires it need not see the copies before it.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn put_count(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
+        // SAFETY: the caller's contract.
+        unsafe { self.put_word(device, scratch, value) }
+    }
+
     /// Starts a copy out of the GPU's memory; `behind_puts`: in the order of [`put_in`](Copies::put_in), otherwise in a queue of its own.
     ///
     /// # Safety

@@ -353,6 +353,11 @@ impl Copies for CudaCopies {
         }
     }
 
+    /// Words that no mark follows.
+    fn turn(&mut self) -> Result<(), String> {
+        self.into.flush()
+    }
+
     fn settle(&mut self) {
         for lane in [&mut self.into, &mut self.out] {
             let _ = lane.flush();

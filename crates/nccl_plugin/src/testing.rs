@@ -138,6 +138,13 @@ impl Copies for LateCopies {
         Ok(())
     }
 
+    /// What nobody marks comes as well.
+    fn turn(&mut self) -> Result<(), String> {
+        self.into.step();
+        self.out.step();
+        Ok(())
+    }
+
     fn mark(&mut self, queue: Queue) -> Result<u64, String> {
         let lane = match queue {
             Queue::In => &mut self.into,

@@ -196,8 +196,8 @@ impl<'a> Crew<'a> {
                 (self.kept, self.kept_number) = ((to, from, bytes), self.given);
             }
             if self.me == 0 {
-                // Release, with the entry's words below, for the fence of the others' `Look::take`: the host's bytes, which a fence of this block's
-                // look has acquired, and what this block and, by `wait`, the others wrote before.
+                // Release, with the entry's words below, for the fence of the others' `Look::take`: the host's bytes, which this block's look
+                // has acquired, and what this block and, by `wait`, the others wrote before.
                 fence_acq_rel_gpu();
             }
         }
@@ -259,7 +259,7 @@ pub(super) unsafe fn work(
         if idle && me < LOOK_WORDS {
             thread::nanosleep(SLEEP_NS);
         }
-        look.take::<false, { JOBS as usize }>(&jobs.entries, number, me);
+        look.take(&jobs.entries, number, me);
         thread::sync_threads();
         let mut seen = 0;
         while seen < LOOK as u32 {
@@ -283,7 +283,8 @@ pub(super) unsafe fn work(
                         pass(jobs, lane, job, workers, mark);
                     }
                 }
-                Step::Word { .. } | Step::End => {
+                // No other step is given.
+                _ => {
                     arrive(jobs, job, me);
                     return;
                 }

@@ -18,6 +18,8 @@ const COPY: u64 = 1;
 const WORD: u64 = 2;
 const MARK: u64 = 3;
 const END: u64 = 4;
+const TAKE: u64 = 5;
+const COUNT: u64 = 6;
 
 /// What an entry asks for. Addresses and marks have 48 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,25 @@ pub enum Step {
         from: u64,
         /// How many.
         bytes: u32,
+    },
+    /// A few bytes to pinned memory of the host, at most [`QUICK`](super::QUICK): each word of 8 has 4 of them and, above, this tag. Nothing waits
+    /// behind it: the host knows each word by its tag.
+    Take {
+        /// Where the words go, a multiple of 8.
+        to: u64,
+        /// Where the bytes are.
+        from: u64,
+        /// How many.
+        bytes: u32,
+        /// Not the one that stands there.
+        tag: u32,
+    },
+    /// A word of 8 bytes, as soon as it is read: nothing before it is visible to who acquires the word.
+    Count {
+        /// Where it goes, a multiple of 8.
+        to: u64,
+        /// What it becomes.
+        value: u64,
     },
     /// A word of 8 bytes, behind all steps before it.
     Word {
@@ -61,9 +82,20 @@ impl Step {
     pub fn fits(self) -> bool {
         match self {
             Step::Copy { to, from, .. } => to | from <= MASK,
-            Step::Word { to, .. } => to <= MASK,
+            Step::Take { to, from, .. } => to | from <= MASK,
+            Step::Word { to, .. } | Step::Count { to, .. } => to <= MASK,
             Step::Mark(mark) => mark <= MASK,
             Step::End => true,
+        }
+    }
+
+    /// Whether something has been written that no fence is behind, once this short step is done; `open`: whether it was so before.
+    #[inline(always)]
+    pub(super) fn leaves_open(self, open: bool) -> bool {
+        match self {
+            Step::Word { .. } => true,
+            Step::Mark(_) => false,
+            _ => open,
         }
     }
 
@@ -72,7 +104,9 @@ impl Step {
     pub fn encode(self, number: u64, entries: u64) -> [u64; ENTRY_WORDS] {
         let words = match self {
             Step::Copy { to, from, bytes } => [from, to, COPY << 32 | u64::from(bytes), 0],
+            Step::Take { to, from, bytes, tag } => [from, to, TAKE << 32 | u64::from(bytes), u64::from(tag)],
             Step::Word { to, value } => [value & MASK, to, WORD << 32, value >> BITS],
+            Step::Count { to, value } => [value & MASK, to, COUNT << 32, value >> BITS],
             Step::Mark(mark) => [mark, 0, MARK << 32, 0],
             Step::End => [0, 0, END << 32, 0],
         };
@@ -92,7 +126,9 @@ impl Step {
         let [first, second, third, fourth] = words;
         Some(match third << 16 >> 48 {
             COPY => Step::Copy { to: second & MASK, from: first & MASK, bytes: third as u32 },
+            TAKE => Step::Take { to: second & MASK, from: first & MASK, bytes: third as u32, tag: fourth as u32 },
             WORD => Step::Word { to: second & MASK, value: first & MASK | fourth << BITS },
+            COUNT => Step::Count { to: second & MASK, value: first & MASK | fourth << BITS },
             MARK => Step::Mark(first & MASK),
             _ => Step::End,
         })
@@ -112,7 +148,10 @@ mod tests {
                 from,
                 bytes
             }),
+            (address.clone(), address.clone(), any::<u32>(), any::<u32>())
+                .prop_map(|(to, from, bytes, tag)| Step::Take { to, from, bytes, tag }),
             (address.clone(), any::<u64>()).prop_map(|(to, value)| Step::Word { to, value }),
+            (address.clone(), any::<u64>()).prop_map(|(to, value)| Step::Count { to, value }),
             address.prop_map(Step::Mark),
             Just(Step::End),
         ]

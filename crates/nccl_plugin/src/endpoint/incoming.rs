@@ -328,9 +328,11 @@ impl<R: Rail> Endpoint<R> {
             let Ended { from, slot, note, answer } = ended;
             if let Some((get, bytes)) = answer
                 && let Some(wanted) = self.out.answered(get, bytes)
-                && let Some(entry) = wanted.complete()
             {
-                locked(&self.coll.counts).note(entry);
+                if let Some(entry) = wanted.complete() {
+                    locked(&self.coll.counts).note(entry);
+                }
+                self.readers.note(true);
             }
             if let Some(Note { header, reached }) = note {
                 if now == 0 {

@@ -240,6 +240,7 @@ impl<R: Rail> Driven for Endpoint<R> {
         moved |= self.copied_in()?;
         moved |= self.complete()?;
         moved |= self.watched()?;
+        self.tell_counters()?;
         if moved {
             self.clock.moved();
         }

@@ -354,6 +354,7 @@ impl<R: Rail> Endpoint<R> {
         }
         if let Some(request) = part.request {
             request.part_is_done();
+            self.readers.note(false);
         }
     }
 }

@@ -15,19 +15,40 @@ pub(super) struct Readers {
     /// Of the communicator's list.
     version: u32,
     blocks: Vec<Arc<Block>>,
-    /// Queues of all blocks, and how many requests have been read.
-    queues: Vec<(Queue, u64)>,
+    /// Queues of all blocks.
+    queues: Vec<Reader>,
+    /// Something may have been counted that kernels have not been told.
+    counted: bool,
+    /// Bytes of a get have come, which kernels shall see that see it counted.
+    got: bool,
+}
+
+/// One queue.
+#[derive(Clone, Copy)]
+struct Reader {
+    queue: Queue,
+    /// Requests that have been read.
+    seen: u64,
+    /// What kernels have been told of its counter.
+    told: u64,
 }
 
 impl Readers {
     /// Queues that were there before go on where they are.
     fn renew(&mut self, blocks: Vec<Arc<Block>>) {
         let before = std::mem::take(&mut self.queues);
-        let seen = |queue: &Queue| {
-            before.iter().find(|(known, _)| known.doorbell == queue.doorbell).map_or(0, |(_, seen)| *seen)
+        let reader = |queue: &Queue| {
+            let known = before.iter().find(|known| known.queue.doorbell == queue.doorbell);
+            known.copied().unwrap_or(Reader { queue: *queue, seen: 0, told: 0 })
         };
-        self.queues = blocks.iter().flat_map(|block| block.queues.iter()).map(|queue| (*queue, seen(queue))).collect();
+        self.queues = blocks.iter().flat_map(|block| block.queues.iter()).map(reader).collect();
         self.blocks = blocks;
+    }
+
+    /// A request is complete, `got`: a get.
+    pub fn note(&mut self, got: bool) {
+        self.counted = true;
+        self.got |= got;
     }
 }
 
@@ -39,7 +60,7 @@ impl<R: Rail> Endpoint<R> {
         }
         let mut now = 0;
         for index in 0..self.readers.queues.len() {
-            let (queue, seen) = self.readers.queues[index];
+            let Reader { queue, seen, .. } = self.readers.queues[index];
             // SAFETY: a word of the communicator's arena. Acquire: the requests behind it were written before (the kernels' fence.acq_rel.sys).
             let doorbell = unsafe { (*(queue.doorbell as *const AtomicU32)).load(Ordering::Acquire) };
             if doorbell as u16 == seen as u16 {
@@ -58,7 +79,32 @@ impl<R: Rail> Endpoint<R> {
                     .map_err(|why| format!("request {number} of queue {index} (context {}): {why}", queue.context))?;
                 into.push(operation);
             }
-            self.readers.queues[index].1 = rung;
+            self.readers.queues[index].seen = rung;
+        }
+        Ok(())
+    }
+
+    /// Lets the counters in the GPU's memory follow.
+    pub(super) fn tell_counters(&mut self) -> Result<(), String> {
+        if !std::mem::take(&mut self.readers.counted) {
+            return Ok(());
+        }
+        let got = std::mem::take(&mut self.readers.got);
+        for reader in &mut self.readers.queues {
+            let value = reader.queue.counter.value();
+            let Some(mirror) = reader.queue.mirror.filter(|_| reader.told != value) else { continue };
+            reader.told = value;
+            let scratch = mirror.scratch as *mut u64;
+            // SAFETY: words of the communicator's arena, at multiples of 8. A copy that finds a later number in the scratch word is right as well:
+            // both are counts. Behind a get its bytes come first.
+            unsafe {
+                if got {
+                    self.copies.put_word(mirror.device, scratch, value)
+                } else {
+                    self.copies.put_count(mirror.device, scratch, value)
+                }
+            }
+            .map_err(|why| format!("writing a counter: {why}"))?;
         }
         Ok(())
     }

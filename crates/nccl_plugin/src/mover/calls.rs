@@ -32,6 +32,11 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         unsafe { self.ask(Queue::In, Asked { step: Step::Word { to: device, value }, out: false, scratch }) }
     }
 
+    unsafe fn put_count(&mut self, device: u64, scratch: *mut u64, value: u64) -> Result<(), String> {
+        // SAFETY: the caller's contract.
+        unsafe { self.ask(Queue::In, Asked { step: Step::Count { to: device, value }, out: false, scratch }) }
+    }
+
     unsafe fn take_out(&mut self, host: u64, device: u64, bytes: usize, behind_puts: bool) -> Result<(), String> {
         let step = Step::Copy { to: host, from: device, bytes: length(bytes)? };
         let queue = if behind_puts { Queue::In } else { Queue::Out };
@@ -49,17 +54,22 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
     }
 
     fn passed(&mut self, queue: Queue) -> Result<u64, String> {
-        if !self.marks[queue as usize].of_engine.is_empty() {
+        let kernel = self.rings.passed(queue);
+        let marks = &mut self.marks[queue as usize];
+        marks.passed = match queue {
+            Queue::In => marks.passed.max(kernel),
+            Queue::Out => self.quicks.passed(&self.rings, kernel, marks.passed),
+        };
+        // The engines have nothing before the kernel has gone: short copies have come then, and the line above has seen it.
+        if !marks.of_engine.is_empty() {
             let passed = self.engine.passed(queue)?;
             let marks = &mut self.marks[queue as usize];
             while let Some((_, ours)) = marks.of_engine.front().filter(|(mark, _)| *mark <= passed) {
-                marks.passed = *ours;
+                marks.passed = marks.passed.max(*ours);
                 marks.of_engine.pop_front();
             }
         }
-        let marks = &mut self.marks[queue as usize];
-        marks.passed = marks.passed.max(self.rings.passed(queue));
-        Ok(marks.passed)
+        Ok(self.marks[queue as usize].passed)
     }
 
     fn turn(&mut self) -> Result<(), String> {
@@ -98,12 +108,13 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
         let passed = QUEUES.map(|queue| self.rings.passed(queue));
         Some(format!(
             "the kernel that copies: {:?}, {} times so far, number {}, here {}, gone {:?}; marks made (and the engine's next) {made:?}, \
-             passed {passed:?}; entries written {:?}, read {:?}, waiting {:?}",
+             passed {passed:?}, short copies under way {}; entries written {:?}, read {:?}, waiting {:?}",
             self.state,
             self.kernels,
             self.number,
             self.rings.is_here(self.number),
             self.rings.gone(self.number),
+            self.quicks.len(),
             self.rings.written,
             self.rings.unread(),
             QUEUES.map(|queue| self.waiting[queue as usize].len()),

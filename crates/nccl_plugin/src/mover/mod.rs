@@ -19,12 +19,14 @@
 
 mod calls;
 pub mod driver;
+mod quick;
 mod rings;
 #[cfg(test)]
 mod tests;
 
 use crate::copies::{Copies, Queue};
 use kernels::mover::{Jobs, LANES, Lane, MoverArgs, Step};
+use quick::Quicks;
 use rings::{QUEUES, Rings};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -103,6 +105,7 @@ pub struct ByKernel<C: Copies, L: Launch> {
     /// What neither the engines nor the kernel may have yet.
     waiting: [VecDeque<Asked>; LANES as usize],
     marks: [Marks; LANES as usize],
+    quicks: Quicks,
     /// The last kernel's.
     number: u64,
     /// When something was asked for last.
@@ -128,6 +131,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
             state: State::Copies,
             waiting: Default::default(),
             marks: Default::default(),
+            quicks: Quicks::default(),
             number: 0,
             asked: now.checked_sub(IDLE).unwrap_or(now),
             began: now,
@@ -149,7 +153,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
             // SAFETY: the caller's contract.
             State::Copies | State::Late => unsafe { self.by_engine(queue, asked)? },
             State::Kernel if self.waiting[queue as usize].is_empty() && self.rings.has_room(queue) => {
-                self.rings.write(queue, asked.step);
+                self.write(queue, asked);
                 // What stands behind a mark is shown with it, or at the next turn.
                 if matches!(asked.step, Step::Mark(_)) {
                     self.rings.show(queue);
@@ -218,13 +222,14 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                     self.engine.take_out(to, from, bytes as usize, queue == Queue::In)
                 }
                 Step::Copy { to, from, bytes } => self.engine.put_in(to, from, bytes as usize),
-                Step::Word { to, value } => self.engine.put_word(to, asked.scratch, value),
+                Step::Word { to, value } | Step::Count { to, value } => self.engine.put_word(to, asked.scratch, value),
                 Step::Mark(ours) => {
                     let mark = self.engine.mark(queue)?;
                     self.marks[queue as usize].of_engine.push_back((mark, ours));
                     Ok(())
                 }
-                Step::End => Ok(()),
+                // Made for the kernel alone.
+                Step::Take { .. } | Step::End => Ok(()),
             }
         }
     }
@@ -235,9 +240,20 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
             while self.rings.has_room(queue)
                 && let Some(asked) = self.waiting[queue as usize].pop_front()
             {
-                self.rings.write(queue, asked.step);
+                self.write(queue, asked);
             }
             self.rings.show(queue);
+        }
+    }
+
+    /// Writes it into the ring, for the kernel.
+    fn write(&mut self, queue: Queue, asked: Asked) {
+        let step = match queue {
+            Queue::In => Some(asked.step),
+            Queue::Out => self.quicks.step(&self.rings, asked.step),
+        };
+        if let Some(step) = step {
+            self.rings.write(queue, step);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The host's half of the rings that the kernel reads (`kernels::mover`).
 
 use crate::copies::Queue;
-use cuda_std::memory::{load_acquire_host_u64, store_release_host_u64};
-use kernels::mover::{ENTRIES, LANES, LOOK, Lane, Step};
+use cuda_std::memory::{Word, load_acquire_host_u64, store_release_host_u64};
+use kernels::mover::{ENTRIES, LANES, LOOK, Lane, QUICK, QUICKS, Step};
 
 /// All of them.
 pub const QUEUES: [Queue; LANES as usize] = [Queue::In, Queue::Out];
@@ -53,6 +53,11 @@ impl Rings {
         }
         self.hidden[queue as usize] = hidden;
         self.hidden[queue as usize].clear();
+    }
+
+    /// Where the short copy of this number comes to.
+    pub fn quick(&self, number: u64) -> &[Word; QUICK / 4] {
+        &self.lane(Queue::Out).quick[(number % QUICKS as u64) as usize].0
     }
 
     /// The last mark that the kernel has passed. Acquire: who sees it sees the bytes that were copied out before.

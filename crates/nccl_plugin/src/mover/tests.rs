@@ -101,6 +101,51 @@ fn copies_are_in_order_whoever_makes_them() {
     }
 }
 
+/// Short copies out, whose bytes come with their tag, and long ones, which a mark follows, in any mixture: a mark is passed when all before it are
+/// there, and not when the ones behind it are.
+#[test]
+fn short_and_long_copies_out_pass_their_marks_in_order() {
+    let mut memory = Memory::new();
+    memory.device.iter_mut().enumerate().for_each(|(index, word)| *word = 0x0101_0101_0101_0101 * (index as u64 % 251));
+    let mut copies = ByKernel::new(LateCopies::default(), OnCpu::new(BLOCKS_HERE).unwrap());
+    called(&mut copies, &memory);
+    memory.device[0] = 0;
+    // More than there is room for at once; now and then two before a mark, a mark behind nothing, and the kernel gone meanwhile.
+    let lengths = [1usize, 8, 3, 128, 129, 64, 1000, 7, 2, 300, 127];
+    let mut asked = VecDeque::new();
+    for round in 0..600usize {
+        let (length, from) = (lengths[round % lengths.len()], round * 13 % 2000);
+        let to = round % 3 * 1100;
+        let mark = {
+            // SAFETY: both are inside the memory, which lives until all has been passed; nobody else uses the place until then (below).
+            unsafe { copies.take_out(memory.host(to), memory.device(from), length, false) }.unwrap();
+            if round % 5 == 0 {
+                // SAFETY: as above.
+                unsafe { copies.take_out(memory.host(3400), memory.device(9), 5, false) }.unwrap();
+            }
+            copies.mark(Queue::Out).unwrap()
+        };
+        let mark = if round % 7 == 0 { copies.mark(Queue::Out).unwrap() } else { mark };
+        asked.push_back((mark, to, from, length));
+        while asked.len() > 2 || (round % 90 == 89 && !asked.is_empty()) {
+            let (mark, to, from, length) = asked.pop_front().unwrap();
+            until(&mut copies, "a mark", |copies| copies.passed(Queue::Out).unwrap() >= mark);
+            // SAFETY: inside the memory; the copy is through, and the next one to this place is not asked for yet.
+            let (came, there) = unsafe {
+                let bytes = |address: u64| std::slice::from_raw_parts(address as *const u8, length);
+                (bytes(memory.host(to)), bytes(memory.device(from)))
+            };
+            assert_eq!(came, there, "round {round}: {length} B");
+        }
+        if round % 180 == 179 {
+            copies.settle();
+            copies.kernels = 0;
+            memory.device[0] = memory.host[0];
+            called(&mut copies, &memory);
+        }
+    }
+}
+
 /// More than the rings have room for, at once.
 #[test]
 fn what_the_rings_have_no_room_for_waits() {

@@ -1,7 +1,7 @@
 //! How a block is made: its numbers, its places in memory, and what the kernels read there.
 
 use super::layout::{ContextHandle, CounterHandle, Image, Pair, Poster, RequestPlaces, WorkQueue};
-use super::{Arena, Block, CONTEXT_BITS, Pinned, Queue, SLOT, key};
+use super::{Arena, Block, CONTEXT_BITS, Mirror, Pinned, Queue, SLOT, key};
 use crate::abi::GinConfig;
 use crate::coll::{Coll, Counter, Region, locked};
 use efa_queue::request::INLINE_128;
@@ -22,6 +22,7 @@ const PAIR: usize = 256;
 /// From one queue's line to the next: its doorbell, and half a line behind it its counter, which others write.
 const LINE: usize = 128;
 const COUNTER_IN_LINE: usize = 64;
+const SCRATCH_IN_LINE: usize = COUNTER_IN_LINE + 8;
 const HANDLE: usize = size_of::<ContextHandle>();
 const COUNTER_HANDLE: usize = size_of::<CounterHandle>();
 
@@ -152,6 +153,8 @@ struct Making {
     rings: Pinned,
     /// Their doorbells and counters.
     lines: Pinned,
+    /// Words of the counters, where kernels read them in the GPU's memory.
+    counters: Option<u64>,
     /// Words of the signals, and their region.
     signals: u64,
     region: u32,
@@ -163,6 +166,8 @@ impl Making {
     fn allocate(coll: &Coll, arena: &mut Arena, shape: Shape) -> Result<Making, String> {
         let (rings, lines) = (arena.pinned(shape.queues() * shape.ring())?, arena.pinned(shape.queues() * LINE)?);
         let signals = arena.device(shape.signal_bytes())?;
+        // By the copy engines each count would be a call of the driver.
+        let counters = coll.settings.by_kernel.map(|_| arena.device(shape.queues() * 8)).transpose()?;
         let region = coll.register(Region {
             address: signals,
             bytes: shape.signal_bytes() as u64,
@@ -174,7 +179,7 @@ impl Making {
         }
         let places = Places::of(&shape);
         let image = Image { address: arena.device(places.bytes)?, bytes: vec![0; places.bytes] };
-        Ok(Making { shape, places, rings, lines, signals, region, rank: coll.rank, image })
+        Ok(Making { shape, places, rings, lines, counters, signals, region, rank: coll.rank, image })
     }
 
     fn address(&self, at: usize) -> u64 {
@@ -191,10 +196,12 @@ impl Making {
         let line = self.lines.host + (index * LINE) as u64;
         // SAFETY: a word of the arena's, which goes with the communicator; requests go with the endpoint, which holds that.
         let counter = unsafe { Counter::at(line + COUNTER_IN_LINE as u64) };
+        let scratch = line + SCRATCH_IN_LINE as u64;
         Queue {
             slots: self.rings.host + (index * self.shape.ring()) as u64,
             doorbell: line,
             counter,
+            mirror: self.counters.map(|counters| Mirror { device: counters + index as u64 * 8, scratch }),
             depth: self.shape.depth,
             context: (index / self.shape.each()) as u16,
         }
@@ -250,7 +257,10 @@ impl Making {
             target_address_handles: self.address(places.target_ranks),
             target_remote_qpns: self.address(places.target_pairs),
             target_qkey: self.address(places.keys + context * shape.targets() * 4),
-            local_cntr_value: self.lines.device + (index * LINE + COUNTER_IN_LINE) as u64,
+            local_cntr_value: match self.counters {
+                Some(counters) => counters + index as u64 * 8,
+                None => self.lines.device + (index * LINE + COUNTER_IN_LINE) as u64,
+            },
             sq_size: shape.depth,
             ..Poster::default()
         }

@@ -34,10 +34,22 @@ pub struct Queue {
     pub doorbell: u64,
     /// What is counted at a request's end.
     pub counter: Counter,
+    /// The same in the GPU's memory, where kernels read that.
+    pub mirror: Option<Mirror>,
     /// Slots.
     pub depth: u32,
     /// NCCL's context.
     pub context: u16,
+}
+
+/// A counter in the GPU's memory, which follows the one that is counted. Before each request NCCL's kernels look whether the queue has room: over the
+/// bus that takes 1.3 us, in the GPU's own memory 0.2 (H200).
+#[derive(Clone, Copy, Debug)]
+pub struct Mirror {
+    /// For the GPU.
+    pub device: u64,
+    /// A word of pinned memory, for copy engines.
+    pub scratch: u64,
 }
 
 /// See the module.
