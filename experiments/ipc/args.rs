@@ -16,7 +16,7 @@ Examples:
   ginlab ipc -b 1G -e 1G --grid auto                    where more blocks do not help any more
   ginlab ipc -b 64K -e 1M -f 2 --launch stream,graph --grid 16,64
   ginlab ipc --np 4 --pairs matrix -b 1G -e 1G --grid 128
-  ginlab ipc --np 4 --pairs all -b 256M -e 256M --grid 32
+  ginlab ipc --np 4 --pairs all -b 256M -e 256M --grid 32 --store plain,together
   ginlab ipc --direction one,both -b 1G -e 1G --grid 128";
 
 /// Options of `ginlab ipc`.
@@ -46,8 +46,8 @@ pub struct Args {
     /// Bytes of one store or load of a thread: 4, 8, 16
     #[arg(long, default_value = "16", value_name = "LIST", value_delimiter = ',', value_parser = width)]
     pub width: Vec<u32>,
-    /// How kernels store: plain (a fixed part for each thread), parts (of 32 KiB, which warps take one after another; write alone), bulk (TMA,
-    /// compute capability 9.0)
+    /// How kernels store: plain (a fixed part for each thread), parts (of 32 KiB, which warps take one after another; write alone), together (one
+    /// launch for all targets of a rank, of the grid's blocks for each; write alone), bulk (TMA, compute capability 9.0)
     #[arg(
         long,
         default_value = "plain",
@@ -141,6 +141,7 @@ impl Operation {
 pub enum Store {
     Plain,
     Parts,
+    Together,
     Bulk,
 }
 

@@ -8,9 +8,19 @@ use kernels::ipc::IpcArgs;
 use kernels::ipc_bulk::{IPC_BULK_COPY, IPC_BULK_WRITE};
 use kernels::ipc_kernel::*;
 use kernels::ipc_parts::IPC_PARTS_WRITE;
+use kernels::ipc_together::{IPC_TOGETHER_WRITE, TogetherArgs};
 
 /// The case that the others are divided by.
 pub const COPY_ENGINE: &str = "copy-engine";
+
+/// What moves them.
+pub enum By {
+    CopyEngine,
+    /// A kernel for each flow.
+    Each(Function<IpcArgs>),
+    /// One for all flows of a rank.
+    Together(Function<TogetherArgs>),
+}
 
 /// One way to move the bytes.
 pub struct Case {
@@ -19,8 +29,7 @@ pub struct Case {
     pub store: Option<&'static str>,
     /// The case it is divided by, with its width where that has one.
     pub baseline: Option<(&'static str, Option<u32>)>,
-    /// None: the copy engine.
-    pub function: Option<Function<IpcArgs>>,
+    pub by: By,
     /// Whether the time is also taken where the bytes arrive.
     pub received: bool,
 }
@@ -34,12 +43,12 @@ pub type Missing = (&'static str, String);
 impl Case {
     /// Whether it takes the bytes from memory, instead of writing a pattern that it knows.
     pub fn has_source(&self, operation: Operation) -> bool {
-        self.function.is_none() || operation != Operation::Write
+        matches!(self.by, By::CopyEngine) || operation != Operation::Write
     }
 
     /// Whether it leaves the bytes in memory; a kernel that reads leaves sums.
     pub fn has_destination(&self, operation: Operation) -> bool {
-        self.function.is_none() || operation != Operation::Read
+        matches!(self.by, By::CopyEngine) || operation != Operation::Read
     }
 }
 
@@ -76,16 +85,17 @@ pub fn cases(
     let operation = tuple.operation;
     let engine = Some((COPY_ENGINE, None));
     let mut cases =
-        vec![Case { name: COPY_ENGINE, width: None, store: None, baseline: None, function: None, received: false }];
+        vec![Case { name: COPY_ENGINE, width: None, store: None, baseline: None, by: By::CopyEngine, received: false }];
     let mut missing = None;
-    let ours = |name, width, store, function| Case {
+    let with = |name, width, store, by| Case {
         name,
         width: Some(width),
         store: Some(store),
         baseline: engine,
-        function: Some(function),
+        by,
         received: operation != Operation::Read,
     };
+    let ours = |name, width, store, function| with(name, width, store, By::Each(function));
     let plain = plan.args.store.contains(&Store::Plain);
     if plain {
         for &width in &plan.args.width {
@@ -97,6 +107,10 @@ pub fn cases(
     if writes && plan.args.store.contains(&Store::Parts) {
         let function = device.function(&IPC_PARTS_WRITE, tuple.block)?;
         cases.push(ours("parts-write", 16, "parts", function));
+    }
+    if writes && plan.args.store.contains(&Store::Together) {
+        let function = device.function(&IPC_TOGETHER_WRITE, tuple.block)?;
+        cases.push(with("together-write", 16, "together", By::Together(function)));
     }
     if let Some((name, kernel)) = bulk(operation).filter(|_| plan.args.store.contains(&Store::Bulk)) {
         match device.function(kernel, tuple.block) {

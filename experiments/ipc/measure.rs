@@ -1,6 +1,6 @@
 //! Runs the cases of one tuple in turn, and has them seen by the receiver and verified.
 
-use super::cases::{Case, Missing, cases};
+use super::cases::{By, Case, Missing, cases};
 use super::plan::{self, Flow, Operation, Plan, Scene, Tuple};
 use super::rank::Rank;
 use super::rows::{Measured, Outcome};
@@ -10,6 +10,7 @@ use ginlab::cuda::{Buffer, DeviceError, Event, ForeignModule, Function, Graph, L
 use ginlab::signals;
 use kernels::ipc::IpcArgs;
 use kernels::ipc_kernel::{IPC_CHECK, IPC_FILL};
+use kernels::ipc_together::TogetherArgs;
 use kernels::ipc_wait::{GateArgs, IPC_GATE};
 use kernels::ring::Status;
 use std::collections::BTreeSet;
@@ -36,12 +37,21 @@ pub struct Setup {
     graphs: Vec<Vec<Graph>>,
     /// One sum per thread and flow of ours.
     pub sums: Option<Buffer>,
+    /// What a launch for all flows of ours reads: without signals, and with them.
+    together: Option<[Buffer; 2]>,
     /// The gate's words and their number; none where nobody else works.
     gate: Option<(Buffer, u32)>,
     gate_function: Function<GateArgs>,
     pub fill: Function<IpcArgs>,
     pub check: Function<IpcArgs>,
     pub iterations: u32,
+}
+
+impl Setup {
+    /// Streams that a case has work on: one for each flow of ours, or one for all.
+    fn streams(&self, case: usize) -> usize {
+        if matches!(self.cases[case].by, By::Together(_)) { self.mine.len().min(1) } else { self.mine.len() }
+    }
 }
 
 impl Bench<'_> {
@@ -93,18 +103,31 @@ impl Bench<'_> {
             _ => None,
         };
         // Launches of other sizes have taken other numbers of parts.
-        mine.iter().try_for_each(|(_, flow)| self.rank.reset_taken(flow.to))?;
+        mine.iter().try_for_each(|(_, flow)| self.rank.reset_taken(Some(flow.to)))?;
+        self.rank.reset_taken(None)?;
         let mut setup = Setup {
             cases,
             mine,
             graphs: Vec::new(),
             sums,
+            together: None,
             gate,
             gate_function: device.function(&IPC_GATE, 1)?,
             fill: device.function(&IPC_FILL, self.helpers().1)?,
             check: device.function(&IPC_CHECK, self.helpers().1)?,
             iterations: self.plan.iterations(self.tuple.bytes),
         };
+        let together = setup.cases.iter().position(|case| matches!(case.by, By::Together(_)));
+        if let Some(case) = together.filter(|_| !setup.mine.is_empty()) {
+            let table = |signals| {
+                let flows: Vec<_> =
+                    (0..setup.mine.len()).map(|index| self.args(&setup, case, index, signals)).collect();
+                let table = device.allocate(Place::Device, size_of_val(flows.as_slice()))?;
+                table.write(0, &flows).map(|()| table)
+            };
+            setup.together = Some([table(false)?, table(true)?]);
+            device.check_grid(self.tuple.grid.saturating_mul(setup.mine.len() as u32), self.tuple.block)?;
+        }
         if self.tuple.launch == plan::Launch::Graph {
             for case in 0..setup.cases.len() {
                 let graph = |index: usize| {
@@ -112,7 +135,7 @@ impl Bench<'_> {
                         (0..setup.iterations).try_for_each(|_| self.append(&setup, case, index, stream, false))
                     })
                 };
-                let graphs = (0..setup.mine.len()).map(graph).collect::<Result<Vec<_>, _>>()?;
+                let graphs = (0..setup.streams(case)).map(graph).collect::<Result<Vec<_>, _>>()?;
                 setup.graphs.push(graphs);
             }
         }
@@ -156,7 +179,7 @@ impl Bench<'_> {
             sums: sums.unwrap_or_default() as *mut u32,
             counter: self.rank.counter(Some(flow.to)),
             flag: if signals { self.rank.flag(flow) } else { std::ptr::null() },
-            taken: self.rank.taken(flow.to),
+            taken: self.rank.taken(Some(flow.to)),
         }
     }
 
@@ -170,12 +193,20 @@ impl Bench<'_> {
         signals: bool,
     ) -> Result<(), DeviceError> {
         let args = self.args(setup, case, index, signals);
-        match &setup.cases[case].function {
+        let Tuple { grid, block, .. } = self.tuple;
+        match (&setup.cases[case].by, &setup.together) {
             // SAFETY: the memories are as long as the tuple's bytes, and are kept until the streams' work is done; a slot
             // and its counter have one writer at a time.
-            Some(function) => unsafe { stream.launch(function, self.tuple.grid, self.tuple.block, args) },
+            (By::Each(function), _) => unsafe { stream.launch(function, grid, block, args) },
+            (By::Together(function), Some(tables)) => {
+                let count = setup.mine.len() as u32;
+                let flows = tables[usize::from(signals)].pointer();
+                let args = TogetherArgs { flows, count, taken: self.rank.taken(None) };
+                // SAFETY: as above; the table has as many, and is kept as long.
+                unsafe { stream.launch(function, grid * count, block, args) }
+            }
             // SAFETY: as above.
-            None => unsafe { stream.copy(args.destination as u64, args.source as u64, args.bytes) },
+            _ => unsafe { stream.copy(args.destination as u64, args.source as u64, args.bytes) },
         }
     }
 
@@ -192,7 +223,7 @@ impl Bench<'_> {
         if setup.mine.is_empty() {
             return Ok(Vec::new());
         }
-        let streams = &self.rank.streams[..setup.mine.len()];
+        let streams = &self.rank.streams[..setup.streams(case)];
         if let Some((words, count)) = &setup.gate {
             let args = GateArgs {
                 words: words.pointer(),
@@ -233,10 +264,11 @@ impl Bench<'_> {
         if setup.gate.is_some() {
             self.check_stop(setup.cases[case].name)?;
         }
-        let sample = |(end, (number, _)): (&Event, &(usize, Flow))| {
+        let sample = |(index, (number, _)): (usize, &(usize, Flow))| {
+            let end = &ends[index.min(ends.len() - 1)];
             Ok((case, *number, end.since_us(&start)? / launches, posted))
         };
-        ends.iter().zip(&setup.mine).map(sample).collect()
+        setup.mine.iter().enumerate().map(sample).collect()
     }
 
     /// Waits for events, and looks after the other ranks meanwhile. Whatever ends it early also ends the waits of our kernels.

@@ -132,7 +132,7 @@ impl Rank {
             card.links.push(link(&device, nvml.as_deref(), &handles[me], handle));
         }
         let cards: Vec<Card> = ranks.all_gather_values(&card, "who reaches whom")?;
-        let words = device.allocate(Place::Device, ((2 + 2 * ranks.size() as u64) * APART) as usize)?;
+        let words = device.allocate(Place::Device, ((3 + 2 * ranks.size() as u64) * APART) as usize)?;
         let streams = || (0..slots).map(|_| Stream::new(&device)).collect::<Result<Vec<_>, _>>();
         Ok(Rank {
             me,
@@ -262,14 +262,19 @@ impl Rank {
         self.words.write(counter_offset(to) as usize, &[0u64])
     }
 
-    /// Device memory, beside a flow's counter: the number of its next part (`kernels::ipc_parts`).
-    pub fn taken(&self, to: usize) -> *const Word {
-        (self.words.address() + counter_offset(Some(to)) + APART) as *const Word
+    /// Device memory: the number of the next part of a flow, or of all (`None`; `kernels::ipc_parts`).
+    pub fn taken(&self, to: Option<usize>) -> *const Word {
+        (self.words.address() + self.taken_offset(to)) as *const Word
     }
 
-    /// Sets the number of a flow's next part to 0.
-    pub fn reset_taken(&self, to: usize) -> Result<(), DeviceError> {
-        self.words.write((counter_offset(Some(to)) + APART) as usize, &[0u64])
+    /// Sets it to 0.
+    pub fn reset_taken(&self, to: Option<usize>) -> Result<(), DeviceError> {
+        self.words.write(self.taken_offset(to) as usize, &[0u64])
+    }
+
+    fn taken_offset(&self, to: Option<usize>) -> u64 {
+        // Behind the counters; those of the flows are beside theirs.
+        to.map_or(2 + 2 * self.ranks as u64, |to| 3 + 2 * to as u64) * APART
     }
 
     /// The wrong bytes counted.

@@ -1,6 +1,6 @@
 //! From what all ranks have found to rows.
 
-use super::cases::{BULK, Case, Missing};
+use super::cases::{BULK, By, Case, Missing};
 use super::columns::{DIRECTION, KNEE, LAUNCH, ONE_WAY, OPERATION, PAIR, RECEIVED, STORE, WIDTH};
 use super::plan::{Flow, Plan, Scene, Tuple};
 use super::rank::Rank;
@@ -111,7 +111,7 @@ impl Writer<'_> {
         let flows: Vec<usize> = view.map_or((0..scene.flows.len()).collect(), |flow| vec![flow]);
         let pair = view.map_or_else(|| scene.pair(), |flow| scene.flows[flow].to_string());
         let mut row = self.blank(case.name, pair, scene.flows[flows[0]]);
-        fill_variables(&mut row, &tuple, case.width, case.store, case.function.is_some());
+        fill_variables(&mut row, &tuple, case.width, case.store, !matches!(case.by, By::CopyEngine));
         row.iterations = Some(measured.iterations.into());
         // All together are done when the last one is.
         let parts: Vec<_> = flows.iter().map(|flow| measured.samples(number, *flow)).collect();

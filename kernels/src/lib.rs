@@ -12,7 +12,7 @@
 //! - [`batch`]: many small puts behind one fence;
 //! - [`pattern`]: the payload that the kernels write and the host checks;
 //! - [`ipc`]: what the kernels that write into another GPU's memory share;
-//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`], [`ipc_parts`], [`ipc_wait`],
+//! - the kernels, one file each: [`put_kernel`], [`put_batch`], [`ping_pong`], [`direct_put`], [`ipc_kernel`], [`ipc_parts`], [`ipc_together`], [`ipc_wait`],
 //!   [`ipc_bulk`], and over [`gin`] [`ring_shift`], [`signal_check`], [`data_check`], [`shmem`]; programs over it: [`collective`], [`jacobi`], [`moe`]; [`queue`]: the study of queues; [`mover`]: copies for NCCL's kernels. A new one
 //!   is a file and its name in a list below (docs/add-a-kernel.md).
 //!
@@ -55,6 +55,8 @@ pub mod ipc_bulk;
 pub mod ipc_kernel;
 #[cfg(feature = "ipc")]
 pub mod ipc_parts;
+#[cfg(feature = "ipc")]
+pub mod ipc_together;
 #[cfg(feature = "ipc")]
 pub mod ipc_wait;
 #[cfg(feature = "jacobi")]

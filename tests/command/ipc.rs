@@ -125,6 +125,21 @@ fn parts_that_warps_take_are_all_written_by_every_launch() {
 }
 
 #[test]
+fn one_launch_writes_to_all_targets() {
+    // None, one and some vectors, and bytes behind them; one target, three, and more than a thread keeps at once.
+    for (pairs, np) in [("first --direction one,both", 2), ("all", 4), ("all", 11)] {
+        let sizes = if np > 4 { "-b 4099 -e 4099" } else { "-b 15 -e 33000 -f 47" };
+        let rows = measured(&format!(
+            "--pairs {pairs} --np {np} {sizes} -g 1,3 --block 32 --store plain,together --launch stream,graph"
+        ));
+        let of = |case: &str| rows.iter().filter(|row| row.case == case).collect::<Vec<_>>();
+        let (together, plain) = (of("together-write"), of("write"));
+        assert!(together.len() >= 4 && together.len() == plain.len(), "{pairs}: {together:?}");
+        assert!(together.iter().all(|row| row.wrong == Some(0)), "{pairs}: {together:?}");
+    }
+}
+
+#[test]
 fn bulk_stores_are_skipped_with_the_reason() {
     let done = ipc("-b 4K -e 4K -g 1 --store plain,bulk -o write,copy,read --csv -").expect(0);
     let found = rows(&done.stdout);
@@ -154,7 +169,7 @@ fn what_cannot_be_is_one_line_and_code_2() {
     for (args, words) in [
         ("--operation erase", "none of write, copy, read"),
         ("--width 3", "none of 4, 8, 16"),
-        ("--store tape", "none of plain, parts, bulk"),
+        ("--store tape", "none of plain, parts, together, bulk"),
         ("--launch rocket", "none of stream, graph"),
         ("--direction up", "none of one, both"),
         ("--pairs some", "none of first, matrix, all"),
