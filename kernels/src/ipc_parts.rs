@@ -52,7 +52,7 @@ pub(crate) unsafe fn each_part(taken: *const Word, vectors: u64, mut part_of: im
 /// Writes the pattern, 16 bytes a store.
 ///
 /// # Safety
-/// As `ipc_write_16`; `taken` as [`each_part`] wants it.
+/// As `ipc_write_16`; `taken` is device memory that began as 0 and that launches of this many parts and warps alone have used, one behind another.
 #[kernel]
 pub unsafe fn ipc_parts_write(args: IpcArgs) {
     let write = |first: u64, end: u64, lane: u64, lanes: u64| {

@@ -1,5 +1,6 @@
 //! One rank as NCCL 2.32.3 drives it, by the table of v16.
 
+use ginlab_base::giving_way::GivingWay;
 use nccl_ginlab::abi::{NcclResult, Properties, RmaConfig, RmaProperties, SIGNAL_ADD, SIGNAL_INC};
 use nccl_ginlab::tables::ncclRmaPlugin_v16;
 use nccl_ginlab::testing::set_variables;
@@ -35,9 +36,10 @@ impl Meeting {
 
 pub fn until(what: &str, mut there: impl FnMut() -> bool) {
     let late = Instant::now() + PATIENCE;
+    let mut way = GivingWay::default();
     while !there() {
         assert!(Instant::now() < late, "waited for {what}");
-        std::thread::yield_now();
+        way.turn();
     }
 }
 
