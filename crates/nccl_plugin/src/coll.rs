@@ -50,7 +50,7 @@ pub struct Request {
     counter: Option<Counter>,
 }
 
-/// A counter of requests that are complete, in memory of the host that kernels read.
+/// A counter of requests that are complete, in pinned memory of the host. Kernels read it there, or what follows it in the GPU's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter(*const AtomicU64);
 

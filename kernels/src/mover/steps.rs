@@ -45,7 +45,7 @@ pub enum Step {
         /// Not the one that stands there.
         tag: u32,
     },
-    /// A word of 8 bytes, as soon as it is read: nothing before it is visible to who acquires the word.
+    /// A word of 8 bytes, at once: who acquires it need not see what the steps before it have written.
     Count {
         /// Where it goes, a multiple of 8.
         to: u64,
@@ -81,8 +81,7 @@ impl Step {
     /// Whether its numbers fit into an entry.
     pub fn fits(self) -> bool {
         match self {
-            Step::Copy { to, from, .. } => to | from <= MASK,
-            Step::Take { to, from, .. } => to | from <= MASK,
+            Step::Copy { to, from, .. } | Step::Take { to, from, .. } => to | from <= MASK,
             Step::Word { to, .. } | Step::Count { to, .. } => to <= MASK,
             Step::Mark(mark) => mark <= MASK,
             Step::End => true,
