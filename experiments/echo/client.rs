@@ -88,7 +88,7 @@ async fn measure(
         let since = || Micros::from(began.elapsed()).0;
         let by_socket_now = async |socket: &mut Socket| socket.round_trip(&message, &mut echo).await.map(|()| since());
         let by_fabric_now = async { opened.round_trip(peer, bytes).await.map(|()| since()) };
-        let (socket_us, fabric_us) = side::both(socket, by_socket_now, by_fabric_now).await?;
+        let (socket_us, fabric_us) = side::both(socket, opened, by_socket_now, by_fabric_now).await?;
         wrong_socket += pattern::check(&echo, seed) as u64;
         opened.arrived(&mut echo)?;
         wrong_fabric += pattern::check(&echo, seed) as u64;

@@ -83,7 +83,7 @@ async fn echo(mut visit: Session, rail: &Wanted) -> Result<u64, Failure> {
     let peer = opened.peer(&theirs)?;
     visit.say("fabric address", &opened.card()?).await?;
     let mut socket = Socket::new(visit, rail.timeout)?;
-    side::both(&mut socket, async |socket| socket.echo(&plan).await, opened.echo(peer, &plan)).await?;
+    side::both(&mut socket, &opened, async |socket| socket.echo(&plan).await, opened.echo(peer, &plan)).await?;
     // The last echo may still be under way to the client, who closes when it has it.
     let _ = bounded(rail.timeout, socket.until_closed()).await;
     Ok(2 * plan.total())

@@ -158,9 +158,11 @@ impl Socket {
 }
 
 /// Messages by both ways at the same time. The socket tells of the peer's end at once, which the fabric may not: it is watched
-/// also when its own part is done.
+/// also when its own part is done. A side whose messages by the fabric stand still sends none by the socket either: a timeout of the socket says
+/// what the fabric has in flight.
 pub async fn both<A, B>(
     socket: &mut Socket,
+    opened: &Opened,
     by_socket: impl AsyncFnOnce(&mut Socket) -> Result<A, Failure>,
     by_fabric: impl Future<Output = Result<B, Failure>>,
 ) -> Result<(A, B), Failure> {
@@ -170,12 +172,17 @@ pub async fn both<A, B>(
         let mut by_socket = pin!(by_socket(socket));
         loop {
             tokio::select! {
-                first = &mut by_socket => break first?,
+                first = &mut by_socket => match first {
+                    Err(Failure::Timeout(text)) if second.is_none() => {
+                        return Err(Failure::Timeout(format!("{text}; by the fabric: {}", opened.rails.flow.state())));
+                    }
+                    first => break first?,
+                },
                 done = &mut by_fabric, if second.is_none() => match done {
                     Ok(done) => second = Some(done),
                     // The socket may know why, a moment later.
                     Err(failure) => match bounded(HINDSIGHT, by_socket).await {
-                        Ok(Err(cause)) => return Err(cause),
+                        Ok(Err(cause)) if !matches!(cause, Failure::Timeout(_)) => return Err(cause),
                         _ => return Err(failure),
                     },
                 },

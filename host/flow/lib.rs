@@ -186,6 +186,11 @@ impl<R: Messages> Flow<R> {
         self.0.borrow_mut().most_polls = polls.max(1);
     }
 
+    /// What is in flight and waited for, in one line.
+    pub fn state(&self) -> String {
+        self.0.borrow().describe()
+    }
+
     /// Number of rails.
     pub fn rails(&self) -> usize {
         self.0.borrow().lanes.len()

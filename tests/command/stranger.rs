@@ -179,7 +179,8 @@ fn by_the_ranks_own_card_no_key_that_is_none_reaches_anything() {
 }
 
 /// Receives are posted for anybody: a stranger's message takes the room of a rank's. Programs without messages do not see it; those with them end, and
-/// say that it may be a stranger's.
+/// say that it may be a stranger's: at once, or by their timeout where his message never ends. (libfabric 1.17's tcp reads one of more bytes than its
+/// buffers have from him, behind the receive that it has taken; once he has gone, that receive is never complete.)
 #[test]
 fn a_strangers_messages_are_told_from_those_of_ranks() {
     if !tcp_endures_him() {
@@ -195,7 +196,12 @@ fn a_strangers_messages_are_told_from_those_of_ranks() {
     for (scene, line) in [scene, TCP].into_iter().flat_map(|scene| BY_MESSAGES.map(|line| (scene, line))) {
         let (done, said) = meet(scene, line);
         if done.code != 0 {
-            assert!(done.code == 1 && done.stderr.contains("a stranger's"), "{}: {}", done.code, done.stderr);
+            assert!(
+                matches!(done.code, 1 | 124) && done.stderr.contains("a stranger's"),
+                "{}: {}",
+                done.code,
+                done.stderr
+            );
         }
         is_in_vain(&said);
     }

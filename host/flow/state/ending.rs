@@ -48,6 +48,10 @@ impl<R: Messages> State<R> {
         if count > NAMED {
             parts.push(format!("and {} more", count - NAMED));
         }
+        // A send that nothing completes: the peer's receive may be one that a stranger's message has taken, and this one waits for room there.
+        if self.in_flight_operations().any(|operation| matches!(operation.kind, Kind::Send | Kind::Receive)) {
+            parts.push("a receive takes the first message that comes, here and at the peer, also a stranger's".into());
+        }
         parts.extend(self.immediates.describe(NAMED));
         if self.immediates.waits() > NAMED {
             parts.push(format!("and {} more waits", self.immediates.waits() - NAMED));

@@ -264,7 +264,8 @@ fn messages_name_what_is_in_flight() {
     let four = "a write of 32768 B to peer 0 (2 pieces left), a read of 1 B from peer 0, a send of 2 B to peer 0, a receive \
                 into 3 B";
     let rail = "rail rail 0 with 0 posts that it has not taken";
-    assert_eq!(b.flow.0.borrow().describe(), format!("{four}, {rail}"));
+    let whose = "a receive takes the first message that comes, here and at the peer, also a stranger's";
+    assert_eq!(b.flow.state(), format!("{four}, {whose}, {rail}"));
     let mut waits: Vec<_> = (0..4).map(|value| b.flow.wait_immediate(value, 1)).collect();
     assert!(waits.iter_mut().all(|wait| look(wait, &Arc::default()).is_pending()));
     assert!(b.flow.0.borrow().describe().ends_with(&format!("a wait for immediate 3 (0 of 1 arrived), {rail}")));
@@ -274,7 +275,7 @@ fn messages_name_what_is_in_flight() {
     b.rails[0].borrow_mut().full = true;
     let more = (b.write(1), b.write(1));
     let text = b.flow.0.borrow().describe();
-    assert!(text.starts_with(&format!("{four}, and 2 more, a wait for immediate 0 ")), "{text}");
+    assert!(text.starts_with(&format!("{four}, and 2 more, {whose}, a wait for immediate 0 ")), "{text}");
     assert!(
         text.ends_with("(0 of 1 arrived), and 2 more waits, rail rail 0 with 2 posts that it has not taken"),
         "{text}"
