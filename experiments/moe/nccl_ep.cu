@@ -2,7 +2,7 @@
 //
 //   nccl_ep [ranks] [tokens] [hidden] [topk] [experts] [rounds]
 //
-// A process for each rank and GPU. Tokens are bf16 (this release of NCCL EP casts nothing). Experts change nothing, so each output is its token times
+// A process for each rank, and a GPU while there are enough. Tokens are bf16 (this release of NCCL EP casts nothing). Experts change nothing, so each output is its token times
 // the sum of its weights, which is checked. Times by CUDA events: of each round the slowest rank, of those the median. All rounds of a launch are
 // queued behind a kernel that takes some milliseconds, so that no event waits for the CPU. Every wait is bounded: the library's by timeout_ns, the
 // whole by alarm().
@@ -233,7 +233,9 @@ int main(int count, char** given) {
             pid_t child = fork();
             if (child == 0) {
                 alarm(40);
-                CUDA(cudaSetDevice(rank));
+                int gpus = 0;
+                CUDA(cudaGetDeviceCount(&gpus));
+                CUDA(cudaSetDevice(rank % gpus));
                 if (rank == 0) {
                     NCCL(ncclGetUniqueId(&shared->id));
                     __sync_synchronize();

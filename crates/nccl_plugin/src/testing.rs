@@ -70,11 +70,12 @@ impl Launch for OnCpu {
         self.jobs.pointer()
     }
 
-    unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String> {
+    unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
         // Dropping the one before waits for its end, as a stream does.
         self.running = None;
+        let blocks = if crew { self.blocks } else { 1 };
         // SAFETY: the caller's contract; rings and jobs outlive the launch.
-        let launch = unsafe { Device::Emulated.launch(&MOVER, LANES * self.blocks, LOOK_WORDS, args) };
+        let launch = unsafe { Device::Emulated.launch(&MOVER, LANES * blocks, 2 * LOOK_WORDS, args) };
         self.running = Some(launch.map_err(|error| error.to_string())?);
         Ok(())
     }

@@ -1,14 +1,15 @@
 //! NCCL's signals: 64-bit words in memory of a GPU (or of the host), to which only this rank's plugin adds.
 //!
 //! Words that nobody resets are counted here, and their new value follows the bytes in the stream that copies in. Others are read first, in
-//! the same stream, one after another: a user's own words, which a kernel may set back to 0.
+//! the same stream: a user's own words, which a kernel may set back to 0. All that wait are read together, and a word to which several add is
+//! read and written once: one by one, each waited for a look, a copy and a mark (5.9 us on an H200, and NCCL EP sends 128 to 256 at once).
 
 use super::Endpoint;
 use crate::coll::{Place, Region};
 use crate::copies::Queue;
 use crate::wire::Header;
 use ginlab_fabric::Rail;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A signal whose bytes are in memory, or on their way in the stream.
@@ -26,9 +27,10 @@ pub(super) struct Counted {
     values: HashMap<Place, u64>,
     /// Signals in the host's memory, which wait for the GPU's bytes before them.
     behind: VecDeque<(u64, Waiting)>,
-    /// Signals whose words are read first; the first one's read is behind the mark.
+    /// Signals whose words are read first.
     read: VecDeque<Waiting>,
-    reading: Option<u64>,
+    /// So many of them are being read, by copies before this mark.
+    reading: Option<(u64, usize)>,
 }
 
 impl Counted {
@@ -64,7 +66,7 @@ impl<R: Rail> Endpoint<R> {
         let value = self.inc.counted.values.entry(header.then).or_insert(0);
         *value = value.wrapping_add(header.add);
         let value = *value;
-        self.write_word(region, from, slot, &header, value)?;
+        self.write_word(region, &waiting, value)?;
         self.inc.end_all(from, slot, header, value);
         Ok(())
     }
@@ -88,15 +90,9 @@ impl<R: Rail> Endpoint<R> {
     }
 
     /// Lets the new value follow what is in the stream. It stands in the slot's header until it is copied.
-    fn write_word(
-        &mut self,
-        region: Region,
-        from: usize,
-        slot: usize,
-        header: &Header,
-        value: u64,
-    ) -> Result<(), String> {
-        let scratch = self.head(from, slot).wrapping_add(Header::SCRATCH).cast::<u64>();
+    fn write_word(&mut self, region: Region, waiting: &Waiting, value: u64) -> Result<(), String> {
+        let Waiting { from, header, .. } = waiting;
+        let scratch = self.scratch(waiting);
         // SAFETY: a word inside the region at a multiple of 8 (`iputSignal` has checked it), and a field of a slot that is ours and is given
         // back behind a mark behind this.
         unsafe { self.copies.put_word(region.address + header.then.offset, scratch, value) }
@@ -118,35 +114,58 @@ impl<R: Rail> Endpoint<R> {
                 self.count_in_host_memory(region, waiting);
             }
         }
-        while let Some(&waiting) = self.inc.counted.read.front() {
-            let Waiting { from, slot, header } = waiting;
-            let Some(region) = self.coll.region(header.then.region) else {
-                self.inc.counted.reading = None;
-                self.inc.counted.read.pop_front();
-                self.inc.end_all(from, slot, header, 0);
-                continue;
-            };
-            let scratch = self.head(from, slot).wrapping_add(Header::SCRATCH).cast::<u64>();
-            match self.inc.counted.reading {
-                None => {
-                    // SAFETY: a word inside the region, and a field of a slot that is ours.
-                    unsafe { self.copies.take_out(scratch as u64, region.address + header.then.offset, 8, true) }
-                        .map_err(|why| format!("reading a signal for rank {from}: {why}"))?;
-                    self.inc.copied = true;
-                    self.inc.counted.reading = Some(self.mark_in()?);
-                    return Ok(());
-                }
-                Some(mark) if mark <= passed => {
-                    // SAFETY: the copy into it is through.
-                    let value = unsafe { scratch.read() }.wrapping_add(header.add);
-                    self.inc.counted.reading = None;
-                    self.inc.counted.read.pop_front();
-                    self.write_word(region, from, slot, &header, value)?;
-                    self.inc.end_all(from, slot, header, value);
-                }
-                Some(_) => return Ok(()),
+        if let Some((mark, count)) = self.inc.counted.reading {
+            if mark > passed {
+                return Ok(());
+            }
+            self.inc.counted.reading = None;
+            let read: Vec<Waiting> = self.inc.counted.read.drain(..count).collect();
+            self.add_to_words(&read)?;
+        }
+        self.read_words()
+    }
+
+    /// Starts to read the words of all signals that wait for it, each word once.
+    fn read_words(&mut self) -> Result<(), String> {
+        let (mut words, count) = (HashSet::new(), self.inc.counted.read.len());
+        for at in 0..count {
+            let waiting = self.inc.counted.read[at];
+            let Some(region) = self.coll.region(waiting.header.then.region) else { continue };
+            if words.insert(waiting.header.then) {
+                let (scratch, word) = (self.scratch(&waiting), region.address + waiting.header.then.offset);
+                // SAFETY: a word inside the region, and a field of a slot that is ours.
+                unsafe { self.copies.take_out(scratch as u64, word, 8, true) }
+                    .map_err(|why| format!("reading a signal for rank {}: {why}", waiting.from))?;
+                self.inc.copied = true;
             }
         }
+        if count > 0 {
+            self.inc.counted.reading = Some((self.mark_in()?, count));
+        }
         Ok(())
+    }
+
+    /// Adds to words that have been read. The bytes of all these signals were put into the stream before the words were read.
+    fn add_to_words(&mut self, read: &[Waiting]) -> Result<(), String> {
+        let last: HashMap<Place, usize> = read.iter().enumerate().map(|(at, of)| (of.header.then, at)).collect();
+        let mut values = HashMap::new();
+        for (at, waiting) in read.iter().enumerate() {
+            let Some(region) = self.region_of(waiting) else { continue };
+            let Waiting { from, slot, header } = *waiting;
+            // SAFETY: the copy into it is through: the first of a word's signals here is the one whose field `read_words` has taken.
+            let value = values.entry(header.then).or_insert_with(|| unsafe { self.scratch(waiting).read() });
+            *value = value.wrapping_add(header.add);
+            let value = *value;
+            if last.get(&header.then) == Some(&at) {
+                self.write_word(region, waiting, value)?;
+            }
+            self.inc.end_all(from, slot, header, value);
+        }
+        Ok(())
+    }
+
+    /// A word of pinned memory: a field of the signal's slot.
+    fn scratch(&self, waiting: &Waiting) -> *mut u64 {
+        self.head(waiting.from, waiting.slot).wrapping_add(Header::SCRATCH).cast()
     }
 }

@@ -27,7 +27,7 @@ pub struct OnGpu {
     stream: CUstream,
     lanes: *mut c_void,
     jobs: CUdeviceptr,
-    /// For each lane.
+    /// For each lane, where long copies are shared.
     blocks: u32,
     left_behind: bool,
 }
@@ -79,7 +79,7 @@ impl OnGpu {
         let (lanes, jobs) = (self.lanes(), self.jobs());
         let args = MoverArgs { lanes, jobs, first: [0; LANES as usize], number: u64::MAX, timeout_ns: 0 };
         // SAFETY: the rings are empty.
-        unsafe { self.launch(args) }?;
+        unsafe { self.launch(args, true) }?;
         let until = Instant::now() + FIRST;
         loop {
             // SAFETY: a stream of the current context.
@@ -104,13 +104,14 @@ impl Launch for OnGpu {
         self.jobs as *const Jobs
     }
 
-    unsafe fn launch(&mut self, mut args: MoverArgs) -> Result<(), String> {
+    unsafe fn launch(&mut self, mut args: MoverArgs, crew: bool) -> Result<(), String> {
+        let blocks = if crew { self.blocks } else { 1 };
         let mut parameters = [(&raw mut args).cast::<c_void>()];
         // SAFETY: the driver copies the arguments now; the rest is the caller's contract.
         let result = unsafe {
             sys::cuLaunchKernel(
                 self.function,
-                LANES * self.blocks,
+                LANES * blocks,
                 1,
                 1,
                 THREADS,

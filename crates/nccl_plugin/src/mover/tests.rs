@@ -183,7 +183,7 @@ impl Launch for Never {
         self.of.jobs()
     }
 
-    unsafe fn launch(&mut self, _: MoverArgs) -> Result<(), String> {
+    unsafe fn launch(&mut self, _: MoverArgs, _: bool) -> Result<(), String> {
         self.launches += 1;
         Ok(())
     }
@@ -222,9 +222,9 @@ impl Launch for Hasty {
         self.0.jobs()
     }
 
-    unsafe fn launch(&mut self, args: MoverArgs) -> Result<(), String> {
+    unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
         // SAFETY: the caller's contract.
-        unsafe { self.0.launch(MoverArgs { timeout_ns: 1, ..args }) }
+        unsafe { self.0.launch(MoverArgs { timeout_ns: 1, ..args }, crew) }
     }
 
     fn leave_behind(&mut self) {
@@ -247,6 +247,51 @@ fn nothing_is_lost_when_the_kernel_goes_by_itself() {
         assert_eq!(unsafe { (memory.device(8) as *const u64).read_volatile() }, number);
     }
     assert!(copies.number > 1, "{}", copies.name());
+}
+
+/// How many blocks it has been launched with.
+struct Told(OnCpu, Vec<bool>);
+
+impl Launch for Told {
+    fn lanes(&self) -> *const Lane {
+        self.0.lanes()
+    }
+
+    fn jobs(&self) -> *const Jobs {
+        self.0.jobs()
+    }
+
+    unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
+        self.1.push(crew);
+        // SAFETY: the caller's contract.
+        unsafe { self.0.launch(args, crew) }
+    }
+
+    fn leave_behind(&mut self) {
+        self.0.leave_behind();
+    }
+}
+
+/// A kernel of many blocks keeps others out that want nearly all multiprocessors.
+#[test]
+fn only_long_copies_call_for_more_blocks() {
+    const LONG_BYTES: usize = LONG as usize + 8;
+    let memory = Memory::new();
+    let (from, to) = (vec![7u8; LONG_BYTES], vec![0u8; LONG_BYTES]);
+    let mut copies = ByKernel::new(LateCopies::default(), Told(OnCpu::new(BLOCKS_HERE).unwrap(), Vec::new()));
+    called(&mut copies, &memory);
+    assert!(copies.kernel.1.iter().all(|crew| !crew), "{:?}", copies.kernel.1);
+    let short = copies.kernel.1.len();
+    let late = Instant::now() + Duration::from_secs(20);
+    while !copies.kernel.1[short..].contains(&true) {
+        assert!(Instant::now() < late, "no kernel for long copies");
+        // SAFETY: both have so many bytes, and live until the mark is passed.
+        unsafe { copies.put_in(to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES) }.unwrap();
+        let mark = copies.mark(Queue::In).unwrap();
+        until(&mut copies, "a mark", |copies| copies.passed(Queue::In).unwrap() >= mark);
+    }
+    copies.settle();
+    assert!(std::hint::black_box(&to) == &from);
 }
 
 /// Who waits for the whole GPU must not wait for the kernel.

@@ -102,17 +102,18 @@ fn everything(rank: &Rank, kind: c_int, rounds: usize) -> Vec<Memory> {
             assert_eq!(wrong, 0, "small puts from {from} to {me}");
         }
         requests.into_iter().for_each(|request| rank.wait(request));
-        // A user's own words, which it sets back.
+        // A user's own words, two for each rank, which it sets back.
         let requests: Vec<_> = (0..ranks)
             .flat_map(|to| {
-                [2u64, 1]
-                    .map(|add| rank.put((&source, 0), 0, (&target, 0), to, Some((&own, me as u64 * 8, add, false))))
+                [(0, 2u64), (8, 1), (0, 1), (0, 4), (8, 1)].map(|(first, add)| {
+                    rank.put((&source, 0), 0, (&target, 0), to, Some((&own, (first + me as u64) * 8, add, false)))
+                })
             })
             .collect();
-        (0..ranks).for_each(|from| until("a user's signal", || own.word(from) == 3));
+        (0..ranks).for_each(|from| until("a user's signal", || (own.word(from), own.word(8 + from)) == (7, 2)));
         requests.into_iter().for_each(|request| rank.wait(request));
         rank.meeting.meet();
-        for from in 0..ranks {
+        for from in (0..ranks).chain(8..8 + ranks) {
             // SAFETY: nobody adds between the two meetings.
             unsafe { AtomicU64::from_ptr(own.words.as_ptr().add(from).cast_mut()) }.store(0, Ordering::Release);
         }
