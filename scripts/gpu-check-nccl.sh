@@ -4,7 +4,8 @@
 # Writes to $OUT (default: a new folder under /tmp): NAME.csv (what gin.cu printed, or ginlab's rows), NAME.txt (what was said, with ginlab's
 # table). Bounded: each step has a limit of its own; all together take about four minutes. Without a GPU it says so and ends.
 # Environment: NCCL_HOME (a folder with include/ and lib/; default: the wheel nvidia-nccl-cu13 of python3), GIN (gin.cu, compiled), SEEDS (of
-# the worst network; 20), STEPS (a list; default all), LEFT (seconds that it may take; what does not fit is not run, and said).
+# the worst network; 20), STEPS (a list; default all), LEFT (seconds that it may take; what does not fit is not run, and said), NCCL_EP_HOME (the
+# folder ep of the wheel nccl4py 0.3.1: NCCL EP, a program that is not ours, is timed too, since its kernels want nearly all of a GPU).
 set -u
 cd "$(dirname "$0")/.." || exit
 ginlab=${1:-target/release/ginlab}
@@ -82,6 +83,37 @@ for copies in engine kernel; do
         GINLAB_NCCL_COPIES=$copies GIN_ITERATIONS=40 nccl 50 "copies.$copies.$kind.8" --np 8 --type "$kind"
     done
 done
+# NCCL EP: by type 2, two ranks with so few experts that the blocks of both fit on one GPU.
+ep() {
+    local limit=60 name=$1 start=$SECONDS right
+    shift
+    fits "$limit" "$name" || return 0
+    LD_LIBRARY_PATH=$OUT/ep:$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} NCCL_HOME=$home timeout -k 5 "$limit" "$ginlab" nccl --nccl "$home/lib" \
+        --hostnames "$@" -- "$OUT/nccl_ep" 2 50 7168 8 32 20 2>"$OUT/$name.txt" | head -c 4000 >"$OUT/$name.csv"
+    header "$name" "ginlab nccl --hostnames $* -- ./nccl_ep 2 50 7168 8 32 20"
+    right=$(grep -c '^[a-z]*,2,50,.*,0$' "$OUT/$name.csv")
+    note "$name: $((SECONDS - start)) s, $right of 2 layouts right: $(awk -F, 'NR > 1 { printf "%s %s %s us ", $1, $9, $10 }' "$OUT/$name.csv" | head -c 200)"
+    [ "$right" = 2 ] || status=1
+}
+if wanted ep; then
+    if [ -z "${NCCL_EP_HOME:-}" ]; then
+        note "ep: not run: no NCCL_EP_HOME"
+    else
+        mkdir -p "$OUT/ep"
+        for link in libnccl_ep.so libnccl_ep.so.0; do ln -sf "$(realpath "$NCCL_EP_HOME")/lib/libnccl_ep.so" "$OUT/ep/$link"; done
+        if timeout 120 nvcc -O2 -std=c++17 -arch=native -I"$NCCL_EP_HOME/include" -I"$home/include" -o "$OUT/nccl_ep" experiments/moe/nccl_ep.cu \
+            -L"$OUT/ep" -lnccl_ep -L"$home/lib" -l:libnccl.so.2 -lcuda >"$OUT/nvcc-ep.txt" 2>&1; then
+            for turn in 1 2; do
+                for copies in engine kernel; do GINLAB_NCCL_COPIES=$copies ep "ep.$copies.$turn"; done
+            done
+            ep ep.model -p model:p5 --rails 4
+            ep ep.worst -p worst:seed=7 --rails 2
+        else
+            note "nccl_ep.cu was not compiled: $OUT/nvcc-ep.txt"
+            status=1
+        fi
+    fi
+fi
 nccl 40 queues.model --np 2 --type queues -p model:p5 --rails 4 --strategy split
 nccl 40 queues.tcp --np 2 --type queues -p tcp
 nccl 50 queues.soft --np 2 --type queues -p soft-efa:p5 --rails 4

@@ -10,7 +10,7 @@ use cuda_std::vector::{opaque_u32, store_words};
 use cuda_std::{kernel, thread, warp};
 
 /// Vectors of 16 bytes of a part: 32 KiB. One multiprocessor stores that in 0.65 us on an H200, about as long as an atomic operation takes.
-pub const PART: u64 = 2048;
+const PART: u64 = 2048;
 
 /// What takes numbers: the warps of a launch.
 #[inline(always)]
@@ -18,7 +18,8 @@ fn warps() -> u64 {
     u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x().div_ceil(warp::SIZE))
 }
 
-/// Calls `part` with the first vector of each part that this warp takes, the one behind its last, and the lane and their number.
+/// Calls `part_of` with the first vector of each part (of `PART` vectors) that this warp takes, the one behind its last, and the lane and their
+/// number.
 ///
 /// Each launch takes as many numbers as it has parts and warps: every part, and for each warp one that says there are none left. So the numbers of
 /// a launch begin where those of the launch before end, and nobody has to set `taken` back. Relaxed is enough: a number carries nothing
@@ -27,7 +28,11 @@ fn warps() -> u64 {
 /// # Safety
 /// `taken` is device memory that began as 0 and that launches of this many parts and warps alone have used, one behind another.
 #[inline(always)]
-pub(crate) unsafe fn each_part(taken: *const Word, vectors: u64, mut part_of: impl FnMut(u64, u64, u64, u64)) {
+pub(crate) unsafe fn each_part<const PART: u64>(
+    taken: *const Word,
+    vectors: u64,
+    mut part_of: impl FnMut(u64, u64, u64, u64),
+) {
     let (mask, lane) = (warp::launched_mask(), u64::from(warp::lane()));
     let lanes = u64::from(mask.count_ones());
     let parts = vectors.div_ceil(PART);
@@ -76,7 +81,7 @@ pub unsafe fn ipc_parts_write(args: IpcArgs) {
         }
     };
     // SAFETY: contract of the kernel.
-    unsafe { each_part(args.taken, args.bytes / 16, write) };
+    unsafe { each_part::<PART>(args.taken, args.bytes / 16, write) };
     each_byte_behind(args.bytes, 16, |offset| {
         // SAFETY: contract of the kernel.
         unsafe { args.destination.add(offset as usize).write(byte(args.seed, offset)) }
