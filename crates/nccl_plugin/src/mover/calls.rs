@@ -84,7 +84,7 @@ impl<C: Copies, L: Launch> Copies for ByKernel<C, L> {
             match self.state {
                 State::Draining(_) if !self.is_called() => drop(self.back_to(State::Copies)),
                 State::Called | State::Late | State::Draining(_) => self.send_away(),
-                State::Kernel if self.waiting.iter().all(VecDeque::is_empty) => self.send_away(),
+                State::Kernel if self.waiting.iter().all(VecDeque::is_empty) && self.has_room() => self.send_away(),
                 _ => {}
             }
             if self.go_on().is_err() {

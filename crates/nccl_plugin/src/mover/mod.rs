@@ -161,7 +161,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         if matches!(asked.step, Step::Copy { bytes, .. } if bytes > LONG) {
             self.long = Some(now);
             // The next one has more blocks.
-            if matches!(self.state, State::Kernel) && !self.crew {
+            if matches!(self.state, State::Kernel) && !self.crew && self.has_room() {
                 self.send_away();
             }
         }
@@ -281,6 +281,11 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
         self.give();
     }
 
+    /// Whether each ring has room for its last entry.
+    fn has_room(&self) -> bool {
+        QUEUES.iter().all(|queue| self.rings.has_room(*queue))
+    }
+
     /// Sends it away, behind all that it has been given.
     fn send_away(&mut self) {
         let gone = self.rings.gone(self.number);
@@ -332,8 +337,7 @@ impl<C: Copies, L: Launch> ByKernel<C, L> {
                 let is_idle = self.waiting.iter().all(VecDeque::is_empty) && now.duration_since(self.asked) > IDLE;
                 // One that has gone by itself: this thread did not run for long.
                 let has_gone = self.rings.gone(self.number).contains(&true);
-                let has_room = QUEUES.iter().all(|queue| self.rings.has_room(*queue));
-                if has_gone || (has_room && (is_idle || now.duration_since(self.began) > RESIDENT)) {
+                if has_gone || (self.has_room() && (is_idle || now.duration_since(self.began) > RESIDENT)) {
                     self.send_away();
                 }
             }
