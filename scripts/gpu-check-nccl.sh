@@ -19,9 +19,9 @@ nvidia-smi --query-gpu=driver_version --format=csv,noheader >>"$OUT/machine.txt"
 
 home=${NCCL_HOME:-$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null)}
 if [ ! -f "$home/lib/libnccl.so.2" ]; then note "not run: no NCCL (pip install nvidia-nccl-cu13==2.32.3, or NCCL_HOME)"; exit 0; fi
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 gin=${GIN:-$OUT/gin}
 if [ ! -x "$gin" ]; then
-    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
     if ! timeout 150 "$nvcc" -std=c++17 -O2 -arch=native -cudart static -I "$home/include" -L "$home/lib" -o "$gin" experiments/nccl/gin.cu \
         -l:libnccl.so.2 >"$OUT/nvcc.txt" 2>&1; then
         note "gin.cu was not compiled: $OUT/nvcc.txt"
@@ -101,7 +101,7 @@ if wanted ep; then
     else
         mkdir -p "$OUT/ep"
         for link in libnccl_ep.so libnccl_ep.so.0; do ln -sf "$(realpath "$NCCL_EP_HOME")/lib/libnccl_ep.so" "$OUT/ep/$link"; done
-        if timeout 120 nvcc -O2 -std=c++17 -arch=native -I"$NCCL_EP_HOME/include" -I"$home/include" -o "$OUT/nccl_ep" experiments/moe/nccl_ep.cu \
+        if timeout 120 "$nvcc" -O2 -std=c++17 -arch=native -I"$NCCL_EP_HOME/include" -I"$home/include" -o "$OUT/nccl_ep" experiments/moe/nccl_ep.cu \
             -L"$OUT/ep" -lnccl_ep -L"$home/lib" -l:libnccl.so.2 -lcuda >"$OUT/nvcc-ep.txt" 2>&1; then
             for turn in 1 2; do
                 for copies in engine kernel; do GINLAB_NCCL_COPIES=$copies ep "ep.$copies.$turn"; done

@@ -65,7 +65,7 @@ fn aimed(scene: Scene, pids: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     clean(&mut command);
     command.args(["--exact", "stranger::stranger", "--ignored", "--nocapture"]);
-    command.env(attack::ROUNDS, "3").env(attack::AIM, format!("{pids} {} {}", scene.ways, scene.his));
+    command.env(attack::ROUNDS, "10").env(attack::AIM, format!("{pids} {} {}", scene.ways, scene.his));
     if scene.his != "tcp" {
         command.envs(soft::environment(scene.his).unwrap());
     }

@@ -210,25 +210,38 @@ fn a_kernel_that_does_not_begin_holds_nothing_up_and_keeps_its_rings() {
     assert_eq!(LEFT.load(Ordering::Relaxed), 1);
 }
 
-/// Goes by itself at once, whatever it has been given.
-struct Hasty(OnCpu);
+/// Which launches were with blocks for long copies.
+struct Watched {
+    of: OnCpu,
+    crews: Vec<bool>,
+    /// It goes by itself at once, whatever it has been given.
+    hasty: bool,
+}
 
-impl Launch for Hasty {
+impl Watched {
+    fn new(hasty: bool) -> Watched {
+        Watched { of: OnCpu::new(BLOCKS_HERE).unwrap(), crews: Vec::new(), hasty }
+    }
+}
+
+impl Launch for Watched {
     fn lanes(&self) -> *const Lane {
-        self.0.lanes()
+        self.of.lanes()
     }
 
     fn jobs(&self) -> *const Jobs {
-        self.0.jobs()
+        self.of.jobs()
     }
 
     unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
+        self.crews.push(crew);
+        let timeout_ns = if self.hasty { 1 } else { args.timeout_ns };
         // SAFETY: the caller's contract.
-        unsafe { self.0.launch(MoverArgs { timeout_ns: 1, ..args }, crew) }
+        unsafe { self.of.launch(MoverArgs { timeout_ns, ..args }, crew) }
     }
 
     fn leave_behind(&mut self) {
-        self.0.leave_behind();
+        self.of.leave_behind();
     }
 }
 
@@ -236,7 +249,7 @@ impl Launch for Hasty {
 #[test]
 fn nothing_is_lost_when_the_kernel_goes_by_itself() {
     let memory = Memory::new();
-    let mut copies = ByKernel::new(LateCopies::default(), Hasty(OnCpu::new(BLOCKS_HERE).unwrap()));
+    let mut copies = ByKernel::new(LateCopies::default(), Watched::new(true));
     called(&mut copies, &memory);
     for number in 1..2000u64 {
         // SAFETY: inside the memory, which lives until all has been passed.
@@ -249,41 +262,18 @@ fn nothing_is_lost_when_the_kernel_goes_by_itself() {
     assert!(copies.number > 1, "{}", copies.name());
 }
 
-/// How many blocks it has been launched with.
-struct Told(OnCpu, Vec<bool>);
-
-impl Launch for Told {
-    fn lanes(&self) -> *const Lane {
-        self.0.lanes()
-    }
-
-    fn jobs(&self) -> *const Jobs {
-        self.0.jobs()
-    }
-
-    unsafe fn launch(&mut self, args: MoverArgs, crew: bool) -> Result<(), String> {
-        self.1.push(crew);
-        // SAFETY: the caller's contract.
-        unsafe { self.0.launch(args, crew) }
-    }
-
-    fn leave_behind(&mut self) {
-        self.0.leave_behind();
-    }
-}
-
 /// A kernel of many blocks keeps others out that want nearly all multiprocessors.
 #[test]
 fn only_long_copies_call_for_more_blocks() {
     const LONG_BYTES: usize = LONG as usize + 8;
     let memory = Memory::new();
     let (from, to) = (vec![7u8; LONG_BYTES], vec![0u8; LONG_BYTES]);
-    let mut copies = ByKernel::new(LateCopies::default(), Told(OnCpu::new(BLOCKS_HERE).unwrap(), Vec::new()));
+    let mut copies = ByKernel::new(LateCopies::default(), Watched::new(false));
     called(&mut copies, &memory);
-    assert!(copies.kernel.1.iter().all(|crew| !crew), "{:?}", copies.kernel.1);
-    let short = copies.kernel.1.len();
+    assert!(copies.kernel.crews.iter().all(|crew| !crew), "{:?}", copies.kernel.crews);
+    let short = copies.kernel.crews.len();
     let late = Instant::now() + Duration::from_secs(20);
-    while !copies.kernel.1[short..].contains(&true) {
+    while !copies.kernel.crews[short..].contains(&true) {
         assert!(Instant::now() < late, "no kernel for long copies");
         // SAFETY: both have so many bytes, and live until the mark is passed.
         unsafe { copies.put_in(to.as_ptr() as u64, from.as_ptr() as u64, LONG_BYTES) }.unwrap();
