@@ -232,7 +232,7 @@ if [[ $only == soft-efa ]]; then
     cards=${ginlab%/*}/deps/libsoft_efa.so
     [[ -f $cards ]] || cards=${ginlab%/*}/libsoft_efa.so
     cp -r scripts "$ginlab" "$cards" "$root/root/ginlab/"
-    environment+=("LAB_RAILS=${LAB_RAILS:-1 4}" "SHORT=${SHORT:-0}")
+    environment+=("SHORT=${SHORT:-0}")
     # shellcheck disable=SC2016  # dpkg's own format
     say_time "soft-efa, $(inside dpkg-query -W -f '${Version}' libfabric1)" scripts/soft-efa-matrix.sh ./ginlab /root/matrix
     mkdir -p "$work/soft-efa-$release"

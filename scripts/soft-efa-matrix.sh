@@ -3,8 +3,7 @@
 # each libfabric that is here; every byte verified.
 #
 #   scripts/soft-efa-matrix.sh GINLAB FOLDER     the binary; a line per run (matrix.txt) and the log go to FOLDER
-#   LAB_RAILS=4 ...                              between nodes by so many rails alone
-#   SHORT=1 ...                                  a tenth of the rounds
+#   SHORT=1 ...                                  a tenth of the rounds; one rail on the machine, four between nodes
 #
 # libfabric is the machine's own (or $GINLAB_LIBFABRIC) and, where scripts/check-libfabric2.sh has unpacked it, that of Debian 13, by its own
 # loader; and 2.5, where scripts/check-rdma-core65.sh has unpacked it. 2.x has two fabrics, efa and efa-direct; messages are refused on the second
@@ -25,9 +24,10 @@ work=$(mktemp -d)
 lab=matrix-$$
 has_lab=
 cards=soft-efa:${CARDS:-p5}
-export FI_EFA_RX_SIZE=1024
+export FI_EFA_RX_SIZE=${FI_EFA_RX_SIZE:-1024}
 # Rounds of writes and messages, of the others, and repeats.
-if [[ ${SHORT:-0} == 1 ]]; then many=10 some=3 repeats=1; else many=100 some=20 repeats=3; fi
+many=100 some=20 repeats=3 on_machine='1 4' in_lab='1 4'
+if [[ ${SHORT:-0} == 1 ]]; then many=10 some=3 repeats=1 on_machine=1 in_lab=4; fi
 # shellcheck disable=SC2317  # called by the trap
 cleanup() {
     [[ -z $has_lab ]] || scripts/rails-lab.sh down --name "$lab" >>"$log" 2>&1
@@ -182,7 +182,7 @@ lists() { # PLACE
 
 programs() { # PLACE
     local place=$1 rails
-    for rails in $([[ $place == lab ]] && echo "${LAB_RAILS:-1 4}" || echo 1 4); do
+    for rails in $([[ $place == lab ]] && echo "$in_lab" || echo "$on_machine"); do
         pair "$place" "$rails" write write -b 8 -e 1M -f 131 -n "$many" -r "$repeats"
         pair "$place" "$rails" sendrecv sendrecv -b 0 -e 9000 -f 90 -n "$many" -r "$repeats" --window 7
         pair "$place" "$rails" all2all all2all -b 8 -e 1M -f 131 -n "$((some / 2))"

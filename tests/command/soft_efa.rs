@@ -22,11 +22,9 @@ pub fn is_two() -> bool {
     run(ginlab("--version")).expect(0).stdout.contains("libfabric   2.")
 }
 
-/// The command with the cards, without their times and with small pools: so many ranks share two cores.
+/// The command with the cards, without their times: so many ranks share two cores.
 fn over(cards: &str, args: &str) -> Command {
-    let mut command = ginlab(&format!("{args} -p soft-efa:{cards} -d emulated"));
-    command.env("FI_EFA_RX_SIZE", "1024");
-    command
+    ginlab(&format!("{args} -p soft-efa:{cards} -d emulated"))
 }
 
 /// A program that was copied alone says what it lacks, and what to copy or name.
@@ -177,9 +175,7 @@ fn what_goes_wrong_on_a_card_is_named_within_the_deadline() {
         let limit = if codes[0] == 124 { 3 } else { 30 };
         let (port, write) = (free_port(), format!("write -b 64 -e 64 -n 50 -r 1 --rails 1 -t {limit} -d emulated"));
         let rank = |rank: usize, cards: String| {
-            let mut command = tcp_rank(rank, port, "faults", &format!("{write} -p soft-efa:{cards}"));
-            command.env("FI_EFA_RX_SIZE", "1024");
-            Job::start(command)
+            Job::start(tcp_rank(rank, port, "faults", &format!("{write} -p soft-efa:{cards}")))
         };
         (fault, codes, part, [rank(0, format!("{cards},{fault}")), rank(1, cards.to_owned())])
     });
@@ -278,11 +274,7 @@ fn two_nodes_of_the_lab_are_two_machines() {
         let rank = |node: usize| {
             Job::start(match over {
                 Some(two) => two.told(lab.program(node, &format!("{} {args} {domains}", two.words()))),
-                None => {
-                    let mut command = lab.ginlab(node, &args);
-                    command.env("FI_EFA_RX_SIZE", "1024");
-                    command
-                }
+                None => lab.ginlab(node, &args),
             })
         };
         let [first, second] = [rank(0), rank(1)].map(|job| job.finish().expect(0));

@@ -103,7 +103,6 @@ fn in_a_bare_debian_13() {
     command
         .args(["--release", "trixie", "--only", "soft-efa", "--work", &work])
         .env("GINLAB", env!("CARGO_BIN_EXE_ginlab"))
-        .env("LAB_RAILS", "4")
         .env("SHORT", "1");
     let done = Job::start(command).runs(4).finish();
     if done.stderr.contains("fresh.sh: not run: ") {

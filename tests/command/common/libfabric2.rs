@@ -51,7 +51,7 @@ impl Libfabric2 {
     /// Tells a command of [`Self::words`] where it is.
     pub fn told(&self, mut command: Command) -> Command {
         clean(&mut command);
-        command.env("GINLAB_LIBFABRIC", format!("{}/libfabric.so.1", self.folder)).env("FI_EFA_RX_SIZE", "1024");
+        command.env("GINLAB_LIBFABRIC", format!("{}/libfabric.so.1", self.folder));
         command
     }
 

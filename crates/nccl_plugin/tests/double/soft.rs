@@ -17,8 +17,8 @@ fn with_cards(name: &str, test: impl FnOnce()) {
         return;
     }
     // Small pools: many endpoints share this machine.
-    let pools = ("FI_EFA_RX_SIZE".to_owned(), "1024".into());
-    alone(name, || soft::environment(CARDS).unwrap().into_iter().chain([pools]).collect(), test);
+    let pools = ["FI_EFA_RX_SIZE", "FI_EFA_TX_SIZE"].map(|pool| (pool.to_owned(), "64".into()));
+    alone(name, || soft::environment(CARDS).unwrap().into_iter().chain(pools).collect(), test);
 }
 
 #[test]
