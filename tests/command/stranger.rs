@@ -26,19 +26,19 @@ fn stranger() {
 /// Programs whose ranks move bytes over rails, by the way they are started; `{n}`: how much they do. What they receive by messages they receive from
 /// anybody.
 const BY_PROXY: [&str; 2] = [
-    "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 3 --rails 1 --mode quiet --check",
-    "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 6 --rails 1 --mode nbi --check",
+    "proxy -d emulated --np 2 -b 64K -e 64K -n {n}0 -r 2 --rails 1 --mode quiet --check",
+    "proxy -d emulated --np 2 -b 64K -e 64K -n {n}00 -r 2 --rails 1 --mode nbi --check",
 ];
 const BY_GIN: [&str; 5] = [
-    "shmem -d emulated --np 2 --path rails --cases put-signal-ping-pong,all-to-all -b 4K -e 4K -n {n}0 -r 6 --block 40",
-    "collective -d emulated --np 2 --path rails --cases gin-all-reduce,gin-broadcast -b 64K -e 64K -n {n} -r 8",
+    "shmem -d emulated --np 2 --path rails --cases put-signal-ping-pong,all-to-all -b 4K -e 4K -n {n}0 -r 2 --block 40",
+    "collective -d emulated --np 2 --path rails --cases gin-all-reduce,gin-broadcast -b 64K -e 64K -n {n} -r 2",
     "jacobi -d emulated --np 2 --path rails --exchange row,block --nx 32 --ny 16 -n {n} -r 3",
-    "jacobi -d emulated --np 2 --path rails --exchange resident --nx 32 --ny 16 -n {n} -r 9",
-    "moe -d emulated --np 2 --path rails --tokens 8 --hidden 256 --experts 8 --topk 2 --unit rank --count signal,immediate -n {n} -r 5",
+    "jacobi -d emulated --np 2 --path rails --exchange resident --nx 32 --ny 16 -n {n} -r 3",
+    "moe -d emulated --np 2 --path rails --tokens 8 --hidden 256 --experts 8 --topk 2 --unit rank --count signal,immediate -n {n} -r 2",
 ];
 const BY_CPU: [&str; 2] = [
     "write --np 2 -b 64K -e 64K -n {n}000 -r 2 --volume 4G --rails 1",
-    "all2all --np 3 -b 64K -e 64K -n {n}00 --rails 1",
+    "all2all --np 3 -b 64K -e 64K -n {n}0 --rails 1",
 ];
 const BY_MESSAGES: [&str; 2] =
     ["sendrecv --np 2 -b 4K -e 4K -n {n}000 -r 2 --volume 4G --rails 1", "echo -b 4K -e 4K -n {n}000"];
@@ -82,9 +82,7 @@ fn told(said: &Done, name: &str) -> u64 {
 /// Runs it while the stranger strikes, with more and more to do until he has struck at least one round, by all his ways; what both have said.
 #[track_caller]
 fn meet(scene: Scene, line: &str) -> (Done, Done) {
-    // Half a second goes until the first of his connections stands; his card is there at once.
-    let known_too_short = usize::from(scene.ways == TCP.ways);
-    for scale in ["4", "16", "64", "256", "1024", "4096"].into_iter().skip(known_too_short) {
+    for scale in ["4", "16", "64", "256", "1024", "4096"] {
         let job = Job::start(ginlab(&format!("{} --csv - -p {}", line.replace("{n}", scale), scene.provider)));
         let stranger = Job::start(aimed(scene, &job.pid().to_string()));
         let (done, said) = (job.finish(), stranger.finish().expect(0));
