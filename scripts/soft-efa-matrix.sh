@@ -24,7 +24,7 @@ work=$(mktemp -d)
 lab=matrix-$$
 has_lab=
 cards=soft-efa:${CARDS:-p5}
-export FI_EFA_RX_SIZE=${FI_EFA_RX_SIZE:-1024}
+export FI_EFA_RX_SIZE=1024
 # Rounds of writes and messages, of the others, and repeats.
 many=100 some=20 repeats=3 on_machine='1 4' in_lab='1 4'
 if [[ ${SHORT:-0} == 1 ]]; then many=10 some=3 repeats=1 on_machine=1 in_lab=4; fi

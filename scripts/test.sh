@@ -180,6 +180,7 @@ if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail 
 fi
 # libfabric fills the buffers of an endpoint with zeros, which are 80 MB over tcp otherwise and 185 over a card of soft_efa (one part in
 # seven and one in twenty of the processors' time); two ends over tcp with different ones do not connect.
+# tests/command/common/mod.rs gives the command the same ones.
 export FI_OFI_RXM_BUFFER_SIZE=1024 FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
 # What each process that loads libfabric 1.17 would pay for (0.3 s; the script says for what).
 run=(scripts/hide-slow-libraries.sh "$target/hidden")
