@@ -157,7 +157,7 @@ impl Figures {
                 filters: apart.iter().zip(&facet).map(|(column, value)| filter(&records, column, value)).collect(),
                 range: plot
                     .range
-                    .filter(|range| range.iter().all(|name| records.column(name).is_ok()))
+                    .filter(|range| range.iter().all(|name| records.has(name)))
                     .map(|range| range.map(String::from)),
                 x_log: (plot.shape == Shape::Curve && x.len() == 1 && positive).then_some(true),
                 y_log: plot.log_y,
@@ -211,7 +211,7 @@ fn split(
         return (Vec::new(), Vec::new());
     }
     for column in catalog.chosen().into_iter().chain(["file"]) {
-        if x.contains(&column) || column == "stage" || records.column(column).is_err() {
+        if x.contains(&column) || column == "stage" || !records.has(column) {
             continue;
         }
         let mut before: Vec<&str> = series.clone();

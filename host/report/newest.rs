@@ -35,7 +35,7 @@ impl<'a> Points<'a> {
             // It is one finding; lists of one name take each other's place.
             return Self { of: (run.experiment(), None), has: vec![true], rows: vec![vec![run.file_name()]] };
         }
-        let has: Vec<bool> = chosen.iter().map(|column| records.column(column).is_ok()).collect();
+        let has: Vec<bool> = chosen.iter().map(|column| records.has(column)).collect();
         let counts = records.rows().iter().filter(|row| matches!(records.field(row, "status"), "" | "ok"));
         let rows = counts.map(|row| chosen.iter().map(|column| records.field(row, column)).collect()).collect();
         Self { of: (run.experiment(), run.fact(Key::Cpu)), has, rows }

@@ -191,7 +191,7 @@ impl Query {
         let (mut not_ok, mut without) = (0, 0);
         let mut usable = Vec::new();
         // What was not measured by ginlab itself may have none.
-        let has_status = records.column("status").is_ok();
+        let has_status = records.has("status");
         for row in rows {
             if has_status && records.field(row, "status") != "ok" {
                 not_ok += 1;
@@ -352,7 +352,7 @@ pub fn few(values: &[String]) -> String {
 }
 
 fn values_of(records: &Records, rows: &[&Record], name: &str) -> Vec<String> {
-    if records.column(name).is_err() {
+    if !records.has(name) {
         return Vec::new();
     }
     each_once(rows.iter().map(|row| records.field(row, name))).into_iter().map(shown).collect()

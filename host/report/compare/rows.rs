@@ -133,7 +133,7 @@ pub fn compare(a: &Run, b: &Run, chosen: &[&'static str]) -> Result<Vec<Compared
         let text = format!("{} holds {a_kind} and {} holds {b_kind}: these cannot be compared", a.name, b.name);
         return Err(ChartError::Refused(text));
     }
-    let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.column(column).is_ok());
+    let both = |column: &&&str| [a, b].into_iter().all(|run| run.records.has(column));
     let columns: Vec<&'static str> = chosen.iter().filter(both).copied().collect();
     let identity = |run: &Run, row: &Record| -> Identity {
         let value = |column: &'static str| match (column, run.records.field(row, column)) {
