@@ -127,7 +127,7 @@ fn run(ptx: &'static Ptx) -> Result<(), Failure> {
         return tried.map_err(Failure::Run);
     }
     register();
-    let matches = cli::command().try_get_matches()?;
+    let matches = cli::command_for(std::env::args_os().skip(1)).try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches)?;
     load_cards(&matches)?;
     let rank = ginlab::bootstrap::process_env("GINLAB_RANK").map(|rank| format!("rank {rank}, ")).unwrap_or_default();

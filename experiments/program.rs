@@ -28,6 +28,11 @@ impl Program {
     pub fn command(&self) -> Command {
         (self.augment)(Command::new(self.name)).about(self.question)
     }
+
+    /// The command without its options: enough to be listed.
+    pub fn bare(&self) -> Command {
+        Command::new(self.name).about(self.question)
+    }
 }
 
 /// What was registered.

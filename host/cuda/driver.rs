@@ -3,6 +3,7 @@
 use super::DeviceError;
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{DriverError, sys};
+use std::sync::OnceLock;
 
 /// The error of a call.
 pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> DeviceError {
@@ -14,10 +15,18 @@ pub(super) fn failed(call: impl Into<String>) -> impl FnOnce(DriverError) -> Dev
     }
 }
 
-/// Whether there is a driver.
+/// Whether there is a driver: whether one of the two names that it has on Linux can be loaded. cudarc's own question goes through 34 names, each
+/// in every folder of the loader (1 ms of a cold start where there is none), and unloads the library again.
 pub(super) fn is_there() -> bool {
-    // SAFETY: only tries to load libcuda.
-    unsafe { sys::is_culib_present() }
+    static IS_THERE: OnceLock<bool> = OnceLock::new();
+    *IS_THERE.get_or_init(|| {
+        ["libcuda.so", "libcuda.so.1"].into_iter().any(|name| {
+            // SAFETY: the driver's library, which cudarc would load by the same names.
+            let library = unsafe { libloading::Library::new(name) };
+            // Never unloaded: cudarc loads it again for its calls.
+            library.map(std::mem::forget).is_ok()
+        })
+    })
 }
 
 /// The CUDA version that the installed driver supports, as `13.0`; `None` without a driver.
