@@ -180,11 +180,14 @@ if [[ -z ${TMPDIR:-} ]] && (($(df --output=avail -m /dev/shm 2>/dev/null | tail 
 fi
 # libfabric fills the buffers of an endpoint with zeros, which are 80 MB over tcp otherwise and 185 over a card of soft_efa (one part in
 # seven and one in twenty of the processors' time); two ends over tcp with different ones do not connect.
-# tests/command/common/mod.rs gives the command the same ones.
-export FI_OFI_RXM_BUFFER_SIZE=1024 FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
+# tests/command/common/mod.rs gives the command the same ones, and says what the others are for.
+export FI_OFI_RXM_BUFFER_SIZE=1024 FI_OFI_RXM_CM_PROGRESS_INTERVAL=300 FI_OFI_RXM_MSG_RX_SIZE=64 FI_OFI_RXM_MSG_TX_SIZE=64
+export FI_EFA_RX_SIZE=64 FI_EFA_TX_SIZE=64
 # What each process that loads libfabric 1.17 would pay for (0.3 s; the script says for what).
 run=(scripts/hide-slow-libraries.sh "$target/hidden")
 if cargo nextest --version >/dev/null 2>&1; then
+    # nextest starts itself between each test and the shell's terminal, so that Ctrl-Z stops both: 3 ms for each test.
+    export NEXTEST_DOUBLE_SPAWN=0
     "${run[@]}" cargo nextest run --workspace "${features[@]}" --test-threads "$threads"
 else
     RUST_TEST_THREADS=$threads "${run[@]}" cargo test --workspace "${features[@]}" --tests
