@@ -53,7 +53,7 @@ const OVERLAP: Column = Column::chosen(
 const PROTOCOL: Column = Column::follows(
     "protocol",
     "",
-    "How our kernels move bytes: `messages` (tagged words, one trip), `puts` or `stores` (puts to who sums)",
+    "How our kernels move bytes: `messages` (tagged words, one trip), `puts`, `stores` (small parts from one queue)",
 );
 const NODES: Column =
     Column::chosen("nodes", "", "Nodes: inside a node heaps are mapped, between nodes there are rails");

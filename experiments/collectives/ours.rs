@@ -4,7 +4,7 @@ use super::args::{Args, Launch, Mode, Route, Tuple};
 use super::shape::{Operation, Place, Shape};
 use super::thresholds::{
     BLOCKS_OF_RAILS, FEW, FEW_BLOCKS, FEW_BLOCKS_OF_MANY, LEAN_THREADS, NARROW, SLICE, SLICE_OF_RAILS, WIDE, by_stores,
-    each, limit, messages_fit, most, overlap_fits, parts, scratch, two_trips,
+    each, limit, messages_fit, most, overlap_fits, parts, scratch, store_grid, two_trips,
 };
 use crate::error::Failure;
 use crate::values::usage;
@@ -14,8 +14,8 @@ use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, DeviceError, Function, Place as Where, Stream};
 use ginlab::gin::{GinError, Inbox, Path, Program, Signal, Sym, World};
 use kernels::collective::{
-    BLOCKING, BY_STORES, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts,
-    slice_bytes, words,
+    BLOCKING, CollectiveArgs, GATHERED, MUTE, SIGNALS_OF_BLOCK, State, TWO_TRIPS, messages, puts, slice_bytes, stores,
+    words,
 };
 use kernels::gin::USER_SIGNALS;
 use std::time::Instant;
@@ -30,10 +30,12 @@ pub struct Ours {
     scratch: Sym<u8>,
     inboxes: [Inbox; 2],
     signals: Signal,
+    queue_signals: Signal,
     /// Blocks that the state has room for, and the inbox.
     blocks: u32,
     parts: u32,
     state: Buffer,
+    queue: Buffer,
     pub times: Buffer,
     message_limit: u64,
     threads: u32,
@@ -100,11 +102,9 @@ impl Ours {
         blocks = blocks.max(if emulated { 4 } else { world.device().multiprocessors()? });
         // Of both inboxes, where there are rails.
         let mail = if mapped { 1 } else { 2 * parts * world.n_pes() };
-        if blocks * SIGNALS_OF_BLOCK + mail > USER_SIGNALS {
-            let text = format!(
-                "{blocks} blocks need {} signals, and a world has {USER_SIGNALS}",
-                blocks * SIGNALS_OF_BLOCK + mail
-            );
+        let needed = blocks * SIGNALS_OF_BLOCK + mail + stores::SIGNALS;
+        if needed > USER_SIGNALS {
+            let text = format!("{blocks} blocks need {needed} signals, and a world has {USER_SIGNALS}");
             return Err(usage("--grid", text));
         }
         let nodes = pes / u64::from(local);
@@ -125,9 +125,11 @@ impl Ours {
             scratch: world.alloc(ranks, scratch.max(16))?,
             inboxes,
             signals: world.signals(ranks, blocks * SIGNALS_OF_BLOCK)?,
+            queue_signals: world.signals(ranks, stores::SIGNALS)?,
             blocks,
             parts,
             state: device.allocate(Where::Device, blocks as usize * size_of::<State>())?,
+            queue: device.allocate(Where::Device, stores::WORDS * 8)?,
             times: device.allocate(Where::Device, blocks as usize * 16)?,
             message_limit: limit(args, pes, mapped, emulated),
             threads,
@@ -198,13 +200,16 @@ impl Ours {
         // Words count their steps in 32 bits.
         let fits = fits && shape.chunk <= u64::from(u32::MAX);
         let by_messages = fits && message <= self.message_limit && tuple.packet == 0 && !gathered;
-        let by_stores = if mapped && !by_messages { by_stores(&self.args, shape) } else { None };
-        let threads = self.args.block.unwrap_or(if shape.chunk < WIDE || by_messages || by_stores.is_some() {
-            self.threads.min(NARROW)
-        } else {
-            self.threads
+        // What is asked for by single puts is not by stores.
+        let stores = mapped && !by_messages && tuple.packet == 0 && tuple.mode != Mode::Blocking;
+        let piece = if stores { by_stores(&self.args, shape) } else { None };
+        let threads = self.args.block.unwrap_or(match piece {
+            Some(_) => self.threads.min(store_grid(shape.operation).1),
+            None if shape.chunk < WIDE || by_messages => self.threads.min(NARROW),
+            None => self.threads,
         });
         let (kernel, block) = of_scope(by_messages, threads);
+        let kernel = if piece.is_some() { stores::COLLECTIVE_STORES } else { kernel };
         let resident = self.world.device().resident_blocks(&kernel, block)?;
         let grid = match tuple.grid {
             0 if by_messages => parts,
@@ -212,6 +217,7 @@ impl Ours {
             0 if self.local < self.world.n_pes() => {
                 (shape.chunk / SLICE_OF_RAILS).clamp(1, BLOCKS_OF_RAILS.min(resident).max(1).into()) as u32
             }
+            0 if piece.is_some() => store_grid(shape.operation).0.min(resident).max(1),
             0 => self.puts_grid(shape, resident)?,
             grid => grid,
         };
@@ -225,8 +231,8 @@ impl Ours {
         self.world.device().check_grid(grid, block)?;
         self.world.device().check_resident(&kernel, grid, block)?;
         let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
-        let whole = if by_messages { message } else { by_stores.unwrap_or(shape.chunk) };
-        let ways = flag(by_messages && two_trips, TWO_TRIPS) | flag(by_stores.is_some(), BY_STORES);
+        let whole = if by_messages { message } else { piece.unwrap_or(shape.chunk) };
+        let ways = flag(by_messages && two_trips, TWO_TRIPS);
         let mute = self.args.mute == Some(self.world.my_pe());
         // Whole chunks where there are no more blocks than others to send to.
         let (others, run) =
@@ -246,12 +252,14 @@ impl Ours {
             slice: slice_bytes(whole, grid),
             packet: if tuple.packet == 0 { 1 << 40 } else { tuple.packet },
             parts,
-            part: slice_bytes(run * shape.chunk, parts),
+            part: if piece.is_some() { stores::part_bytes(pes) } else { slice_bytes(run * shape.chunk, parts) },
             from,
             to,
             scratch: self.scratch,
             inboxes: self.inboxes,
             signals: self.signals,
+            queue: self.queue.pointer(),
+            queue_signals: self.queue_signals,
             state: self.state.pointer(),
             times: self.times.pointer(),
         };
@@ -265,7 +273,7 @@ impl Ours {
             grid,
             block,
             by_messages,
-            by_stores: by_stores.is_some(),
+            by_stores: piece.is_some(),
             early,
             from,
             to,
@@ -304,9 +312,15 @@ impl Ours {
     pub fn moved(&self) -> Result<Moved, Failure> {
         let mut states = vec![State::default(); self.blocks as usize];
         self.state.read(0, &mut states)?;
-        let sum = |of: fn(&State) -> u64| states.iter().map(of).sum();
+        let sum = |of: fn(&State) -> u64| states.iter().map(of).sum::<u64>();
         let rails = world::rail_bytes(&self.world)?;
-        Ok(Moved { mapped: sum(|state| state.mapped_bytes), puts: sum(|state| state.puts), rails })
+        let mut queue = [0; stores::WORDS];
+        self.queue.read(0, &mut queue)?;
+        Ok(Moved {
+            mapped: sum(|state| state.mapped_bytes) + queue[stores::MAPPED_BYTES],
+            puts: sum(|state| state.puts) + queue[stores::PUTS],
+            rails,
+        })
     }
 
     /// What nobody has waited for would let a later turn begin too early, and no byte might show it. What was waited for in advance (the
@@ -320,27 +334,35 @@ impl Ours {
         for (block, state) in (0..).zip(&states) {
             for (number, counted) in (0..).zip(state.counted) {
                 let signal = self.signals.at(block * SIGNALS_OF_BLOCK + number);
-                let mut raised = self.world.signal(signal)?;
-                let began = Instant::now();
-                while raised < counted && began.elapsed() < self.args.world.timeout {
-                    std::thread::yield_now();
-                    raised = self.world.signal(signal)?;
-                }
-                if raised != counted {
-                    let text = format!(
-                        "block {block} has waited for {counted} of the {raised} times that its signal {number} was raised"
-                    );
-                    return Err(Failure::Run(format!("a defect of the collective's kernels: {text}")));
-                }
+                self.check_signal(signal, counted, &format!("block {block}: signal {number}"))?;
             }
+        }
+        let mut queue = [0; stores::WORDS];
+        self.queue.read(0, &mut queue)?;
+        for (number, counted) in (0..).zip(&queue[stores::COUNTED..]) {
+            self.check_signal(self.queue_signals.at(number), *counted, &format!("signal {number} of the queue"))?;
+        }
+        Ok(())
+    }
+
+    fn check_signal(&self, signal: Signal, counted: u64, name: &str) -> Result<(), Failure> {
+        let mut raised = self.world.signal(signal)?;
+        let began = Instant::now();
+        while raised < counted && began.elapsed() < self.args.world.timeout {
+            std::thread::yield_now();
+            raised = self.world.signal(signal)?;
+        }
+        if raised != counted {
+            let text = format!("{name} was waited for {counted} times and raised {raised} times");
+            return Err(Failure::Run(format!("a defect of the collective's kernels: {text}")));
         }
         Ok(())
     }
 
     /// All ranks end together.
     pub fn close(self, ranks: &mut Bootstrap) -> Result<(), GinError> {
-        let Ours { world, state, times, .. } = self;
-        drop((state, times));
+        let Ours { world, state, queue, times, .. } = self;
+        drop((state, queue, times));
         world.close(ranks)
     }
 }

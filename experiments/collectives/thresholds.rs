@@ -3,7 +3,7 @@
 
 use super::args::{Args, Route, Tuple};
 use super::shape::{Operation, Shape};
-use kernels::collective::slice_bytes;
+use kernels::collective::{slice_bytes, stores};
 
 /// Bytes of a message from one block to another, where both are GPUs of a node: at most, and as many as one block should have where there are
 /// blocks enough: 8 for each of its threads. A block of few threads begins while the launch before still has some.
@@ -41,28 +41,44 @@ pub fn two_trips(shape: &Shape) -> bool {
         && shape.bytes * (n - 1) * (n - 2) / n >= SAVED_BY_TWO_TRIPS
 }
 
-/// Chunks from which what another PE sums within a node is stored at that PE: of an all-reduce between two and among more, and of a reduce-scatter,
-/// whose sums are then a step of their own, in which the links rest.
+/// Chunks from which a node's PEs store parts that warps take from one queue: of an all-reduce between two and among more, of a reduce-scatter, whose
+/// sums are then a step of their own, and of what is only moved. Below, sums by loads and puts by blocks are as fast or faster.
 const STORED_BY_TWO: u64 = 8 << 20;
 const STORED: u64 = 4 << 20;
 const STORED_TO_SCATTER: u64 = 128 << 20;
-/// Bytes of a chunk that are stored at once, and then summed. A piece more is a wait more; but chunks of 128 MiB in one piece take 6 % longer than two of
-/// 64 MiB (four H200). A reduce-scatter has the sums of a piece behind the stores of the next.
-const PIECE: u64 = 64 << 20;
-const PIECE_TO_SCATTER: u64 = 16 << 20;
+const STORED_WITHOUT_SUMS: u64 = 16 << 20;
+/// Blocks and threads: few, since more stores under way are slower. Of a reduce-scatter more: its sums are bound by this GPU's memory.
+const STORE_GRID: (u32, u32) = (64, 128);
+const STORE_GRID_TO_SCATTER: (u32, u32) = (132, 192);
 
-/// Where sums within a node, by puts, are of what is stored at who sums: bytes of a chunk at once.
+/// Blocks and threads for stores.
+pub fn store_grid(operation: Operation) -> (u32, u32) {
+    if operation == Operation::ReduceScatter { STORE_GRID_TO_SCATTER } else { STORE_GRID }
+}
+
+/// Where a node's bytes go by stores from one queue: bytes of a piece.
 pub fn by_stores(args: &Args, shape: &Shape) -> Option<u64> {
-    let (from, piece) = match (shape.operation, shape.ranks) {
-        (Operation::AllReduce, 2) => (STORED_BY_TWO, PIECE),
-        (Operation::AllReduce, _) => (STORED, PIECE),
+    let from = match (shape.operation, shape.ranks) {
         // Not measured between two below 256 MiB, where loads are fast.
-        (Operation::ReduceScatter, 2) => (u64::MAX, PIECE_TO_SCATTER),
-        (Operation::ReduceScatter, _) => (STORED_TO_SCATTER, PIECE_TO_SCATTER),
-        _ => return None,
+        (Operation::ReduceScatter, 2) => u64::MAX,
+        (Operation::ReduceScatter, _) => STORED_TO_SCATTER,
+        (Operation::AllReduce, 2) => STORED_BY_TWO,
+        (Operation::AllReduce, _) => STORED,
+        (Operation::AllGather | Operation::AllToAll, _) => STORED_WITHOUT_SUMS,
+        (Operation::Broadcast | Operation::SendRecv, _) => return None,
     };
-    (shape.chunk >= args.stores_from.unwrap_or(from))
-        .then(|| args.piece.unwrap_or(piece).clamp(16, shape.chunk.max(16)))
+    // Vectors of 16 bytes, in every chunk; and somebody to send to.
+    if shape.ranks < 2 || shape.chunk < args.stores_from.unwrap_or(from) || !shape.chunk.is_multiple_of(16) {
+        return None;
+    }
+    if !shape.operation.sums() {
+        return Some(shape.chunk);
+    }
+    // The sums of an all-reduce use links as its other stores do; those of a reduce-scatter do not, and few should be behind the last stores.
+    let most = u64::from(stores::PIECES);
+    let pieces = if shape.operation == Operation::ReduceScatter { most } else { 1 };
+    let pieces = args.piece.map_or(pieces, |piece| shape.chunk.div_ceil(piece.max(1)).clamp(1, most));
+    Some(shape.chunk.div_ceil(pieces).next_multiple_of(stores::part_bytes(shape.ranks as u32)))
 }
 
 /// Whether a message that so many blocks send has room: each has an inbox of its own, for one slice.
@@ -87,7 +103,7 @@ pub fn scratch(args: &Args, tuples: &[Tuple], ranks: u64, nodes: u64) -> u64 {
     let needs = tuples.iter().map(|tuple| {
         let shape = tuple.shape(ranks);
         if nodes == 1 {
-            by_stores(args, &shape).map_or(0, |_| ranks * shape.chunk)
+            by_stores(args, &shape).filter(|_| shape.operation.sums()).map_or(0, |_| ranks * shape.chunk)
         } else if shape.operation.sums() {
             2 * nodes * shape.chunk
         } else if tuple.route == Route::Gathered {

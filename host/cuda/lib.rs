@@ -242,7 +242,7 @@ impl Device {
         self.gpu().and_then(gpu::Gpu::is_served_by_mps)
     }
 
-    /// Says how many PEs of a job run kernels on this GPU, this process's included: from now on
+    /// Says how many PEs of a job run kernels on this GPU, this process's included, or on the one that has most of them: from now on
     /// [`resident_blocks`](Device::resident_blocks) is one PE's equal share. The emulated device is each process's own.
     pub fn share_among(&self, pes: u32) {
         if let Device::Gpu(gpu) = self {
@@ -385,7 +385,7 @@ fn share_of(blocks: u32, sharers: u32) -> u32 {
 
 /// Why a grid that waits is not launched.
 fn not_resident((device, sharers): (&str, u32), kernel: &str, (grid, block): (u32, u32), most: u32) -> DeviceError {
-    let whose = if sharers > 1 { format!(" for each of the {sharers} PEs that share it") } else { String::new() };
+    let whose = if sharers > 1 { format!(" for each of {sharers} PEs of a GPU") } else { String::new() };
     DeviceError::Refused(format!(
         "grid {grid} x {block} refused by {device}: the blocks of {kernel} wait for one another, and at most {most} of {block} threads \
          are on the device at once{whose}"
@@ -425,9 +425,7 @@ mod tests {
         }
         assert_eq!(share_of(132, 0), 132);
         let text = not_resident(("gpu:G", 4), "k", (34, 512), share_of(132, 4)).to_string();
-        assert!(
-            text.ends_with("at most 33 of 512 threads are on the device at once for each of the 4 PEs that share it")
-        );
+        assert!(text.ends_with("at most 33 of 512 threads are on the device at once for each of 4 PEs of a GPU"));
         assert!(!text.contains('\n'), "{text}");
         let alone = not_resident(("gpu:G", 1), "k", (133, 512), 132).to_string();
         assert!(alone.ends_with("at most 132 of 512 threads are on the device at once"), "{alone}");

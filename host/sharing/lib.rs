@@ -50,12 +50,15 @@ fn this_process() -> u64 {
 pub struct Sharing {
     way: Option<Way>,
     here: Vec<usize>,
+    /// PEs of the GPU that has most of them.
+    most: usize,
     gpus: Vec<String>,
     notes: Vec<String>,
 }
 
 impl Sharing {
-    /// Asks all ranks, and tells the device how many there are of it ([`Device::share_among`]). Every rank calls it; one that launches no kernels
+    /// Asks all ranks, and tells the device how many share a GPU ([`Device::share_among`]): as many as on the one that has most, since all PEs launch the
+    /// same grid, and one that is alone would take a larger one (three PEs of two GPUs waited for blocks that two of them did not have). Every rank calls it; one that launches no kernels
     /// takes no turns, and does not count.
     ///
     /// # Errors
@@ -70,7 +73,7 @@ impl Sharing {
         let seats: Vec<Option<Seat>> = ranks.all_gather_values(&seat, "who shares a GPU")?;
         let machines: Vec<&str> = ranks.members().iter().map(Member::machine).collect();
         let sharing = Sharing::of(&seats, &machines, ranks.rank(), &mps::service());
-        device.share_among(sharing.here.len() as u32);
+        device.share_among(sharing.most as u32);
         Ok(sharing)
     }
 
@@ -82,7 +85,8 @@ impl Sharing {
             }
         }
         let here = of_gpu.values().find(|ranks| ranks.contains(&me)).cloned().unwrap_or_else(|| vec![me]);
-        let mut sharing = Sharing { way: None, here, gpus: Vec::new(), notes: Vec::new() };
+        let most = of_gpu.values().map(Vec::len).max().unwrap_or(1);
+        let mut sharing = Sharing { way: None, here, most, gpus: Vec::new(), notes: Vec::new() };
         if of_gpu.is_empty() {
             return sharing;
         }
@@ -197,6 +201,11 @@ mod tests {
         let header = "mps: PEs 0, 2 share GPU 0000:18:00.0; mps: PEs 1, 3 share GPU 0000:2a:00.0";
         assert_eq!(by_mps.header().as_deref(), Some(header));
         assert_eq!(by_mps.notes()[0], "PEs 0, 2 share GPU 0000:18:00.0 by MPS, which ginlab has started for this run");
+
+        // A PE that is alone takes no more of its GPU than those that are not.
+        let uneven = [seat("18", true), seat("2a", true), seat("18", true)];
+        assert_eq!([0, 1, 2].map(|me| of(&uneven, me, Service::Unknown).most), [2; 3]);
+        assert_eq!((by_mps.most, apart.most, emulated.most), (2, 1, 1));
 
         // One that is not served is enough, on whichever GPU.
         let one = [seat("18", false), seat("2a", true), seat("18", true), seat("2a", true)];

@@ -67,24 +67,40 @@ fn every_operation_and_type_within_a_node() {
 }
 
 #[test]
-fn an_all_reduce_stores_what_others_sum() {
-    // Chunks of one length, and 3 ranks whose last chunk is shorter than the slices before it.
-    // In one piece, in two, and in many.
-    for (ranks, sizes, piece, lines) in
-        [(4, "-b 16K -e 16K", "4K", 8), (3, "-b 20000 -e 20000", "4000", 8), (3, "-b 10K -e 20K", "600", 8)]
-    {
+fn a_node_stores_parts_from_one_queue() {
+    // Chunks of whole parts, and chunks that are none; more ranks than a part's addresses in registers.
+    // Sums in one piece, in some, and in as many as there are signals.
+    for (ranks, sizes, piece, lines) in [
+        (4, "-b 64K -e 64K", "64K", 16),
+        (4, "-b 16K -e 16K", "2K", 16),
+        (3, "-b 21120 -e 21120", "2K", 16),
+        (2, "-b 128K -e 128K", "8K", 16),
+        (6, "-b 30K -e 30K", "600", 16),
+    ] {
         let rows = rows_of(&format!(
-            "--np {ranks} --path nvlink --cases gin-all-reduce,gin-reduce-scatter --type f32,bf16 --place out-of-place,in-place \
-             --launch stream,persistent {sizes} --message-limit 0 --stores-from 1 --piece {piece}"
+            "--np {ranks} --path nvlink --cases gin-all-reduce,gin-reduce-scatter,gin-all-gather,gin-all-to-all --type f32 \
+             --place out-of-place,in-place --launch stream,persistent {sizes} --message-limit 0 --stores-from 1 --piece {piece}"
         ));
-        assert_eq!(rows.len(), 2 * lines);
+        assert_eq!(rows.len(), lines);
         sound(&rows);
-        for row in &rows {
-            assert_eq!(text(row, "protocol"), "stores");
+        for row in rows.iter().filter(|row| row.status == Status::Ok) {
+            assert_eq!(text(row, "protocol"), "stores", "{row:?}");
             assert_eq!(number(row, "nvlink_bytes") as u64, wire_bytes(row), "{row:?}");
         }
     }
-    // Below the limit they are loaded; other operations have nothing to store.
+    // Sums of numbers of two bytes; by one thread or warp of each block; and of 3 ranks whose last chunk is shorter.
+    for (others, lines) in [
+        ("--np 4 --cases gin-all-reduce,gin-reduce-scatter --type bf16,f16 --place in-place -b 32K -e 32K", 4),
+        ("--np 4 --cases gin-all-reduce,gin-reduce-scatter --scope thread,warp -b 32K -e 32K", 4),
+        ("--np 3 --cases gin-all-reduce --type f32,bf16 --place out-of-place,in-place -b 20000 -e 20000", 4),
+    ] {
+        let rows =
+            rows_of(&format!("{others} --path nvlink --launch stream --message-limit 0 --stores-from 1 --piece 4K"));
+        assert_eq!(rows.len(), lines);
+        sound(&rows);
+        assert!(rows.iter().all(|row| text(row, "protocol") == "stores"), "{rows:?}");
+    }
+    // Below the limit they go by puts and loads.
     let rows = rows_of(
         "--np 2 --path nvlink --cases gin-all-reduce,gin-all-gather --launch stream -b 4K -e 8K -f 2 --message-limit 0 --stores-from 4K",
     );

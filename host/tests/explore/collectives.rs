@@ -92,6 +92,9 @@ fn launches(seat: &Seat, (operation, in_place): (u32, bool), kernel: &Kernel) ->
         scratch: seat.objects(8, 2 * pes),
         inboxes: [seat.inbox(0), seat.inbox(1)],
         signals: seat.signal(0),
+        // These kernels have no queue.
+        queue: core::ptr::null(),
+        queue_signals: seat.signal(0),
         state: seat.state,
         times: seat.times,
     };

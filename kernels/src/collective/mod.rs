@@ -5,8 +5,9 @@
 //! words (few bytes)      everyone exchanges tagged words with everyone, where all heaps are mapped; sums are made of what arrives, in the
 //!                        order of PEs
 //! messages (few bytes)   the same by `send` and `receive`, where a PE is reached by rails; broadcasts
-//! puts (many bytes)      ready?  >  scatter  >  what others sum, to them  >  sums inside the node  >  sums to their owners  >  sums of nodes  >
+//! puts (many bytes)      ready?  >  scatter  >  sums inside the node  >  sums to their owners  >  sums of nodes  >
 //!                        own chunk to the other nodes  >  to the own node  >  what came, to the own node  >  arrived?
+//! stores (the most)      within a node: small parts of all chunks, which warps take as they come ([`stores`])
 //! ```
 //!
 //! An all-to-all by puts is two of these: [gathered within the node](GATHERED)  >  every chunk to its PE.
@@ -27,12 +28,15 @@
 pub mod messages;
 #[cfg(feature = "collective_puts")]
 pub mod puts;
+#[cfg(feature = "collective_puts")]
+pub mod stores;
 mod sum;
 #[cfg(feature = "collective_words")]
 pub mod words;
 
 use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
 use crate::ring::Status;
+use cuda_std::memory::Word;
 use cuda_std::{args, grid, thread};
 
 /// PE `i` gets block `i` of every PE.
@@ -65,10 +69,6 @@ pub const TWO_TRIPS: u32 = 4;
 /// that place, which sends it as one.
 pub const GATHERED: u32 = 8;
 
-/// In [`CollectiveArgs::flags`]: where sums are made within a node every PE stores each chunk at the PE that sums it, which else loads it, piece by
-/// piece of a slice for each block. Stores leave more of a link to the bytes than loads do, whose requests travel too.
-pub const BY_STORES: u32 = 16;
-
 /// Signals of a block: ready, sums, other nodes' chunks, this node's.
 pub const SIGNALS_OF_BLOCK: u32 = 4;
 
@@ -96,7 +96,7 @@ pub struct CollectiveArgs {
     pub operation: u32,
     /// [`F32`], ...
     pub element: u32,
-    /// [`BLOCKING`], [`MUTE`], [`TWO_TRIPS`], [`GATHERED`], [`BY_STORES`].
+    /// [`BLOCKING`], [`MUTE`], [`TWO_TRIPS`], [`GATHERED`].
     pub flags: u32,
     /// PEs of a node: their numbers are neighbours, and all nodes have as many. 1: no heap is mapped.
     pub local: u32,
@@ -110,7 +110,7 @@ pub struct CollectiveArgs {
     pub chunk: u64,
     /// Bytes of all chunks.
     pub bytes: u64,
-    /// What is cut into slices: a chunk, or a piece of it, or all bytes where these go to everyone by words or messages.
+    /// What is cut into slices: a chunk, or all bytes where these go to everyone by words or messages. By [`stores`] a piece of a chunk.
     pub whole: u64,
     /// Bytes from one slice to the next: [`slice_bytes`]. The host divides.
     pub slice: u64,
@@ -118,20 +118,24 @@ pub struct CollectiveArgs {
     pub packet: u64,
     /// Into how many parts an all-to-all cuts what it sends to a PE of another node, at least 1, and bytes from one to the next.
     pub parts: u32,
-    /// See `parts`.
+    /// See `parts`; by [`stores`] bytes of one that a warp takes.
     pub part: u64,
     /// A chunk for all-gather, otherwise all.
     pub from: Sym<u8>,
     /// A chunk for reduce-scatter, otherwise all. May be `from` in place: all-gather's own chunk of it is `from`, reduce-scatter's is the own
     /// chunk of `from`.
     pub to: Sym<u8>,
-    /// Two chunks for each node, where there are several; where an all-to-all gathers, or [`BY_STORES`], a chunk for each PE.
+    /// Two chunks for each node, where there are several; where an all-to-all gathers, or by [`stores`], a chunk for each PE.
     pub scratch: Sym<u8>,
     /// The first block's inbox; those of the others follow. Of broadcasts, the other one: in a round of an inbox everyone sends, and there the
     /// root alone.
     pub inboxes: [Inbox; 2],
     /// The first block's [`SIGNALS_OF_BLOCK`].
     pub signals: Signal,
+    /// Of [`stores`]: its words of device memory.
+    pub queue: *const Word,
+    /// Of [`stores`]: signals of the grid.
+    pub queue_signals: Signal,
     /// Device memory: one for each block.
     pub state: *mut State,
     /// Device memory: two stamps for each block.

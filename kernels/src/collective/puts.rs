@@ -11,9 +11,9 @@ use plan::{FINISH, Move, REDUCE, SCATTER};
 
 /// Signals of a block: every PE has entered the turn: its bytes may be read, and where they go may be written.
 const READY: u32 = 0;
-/// A chunk of a broadcast, sums of another node, what a PE of this node gathers here, or every other piece of what is summed here have come.
+/// A chunk of a broadcast, sums of another node, or what a PE of this node gathers here have come.
 const PARTS: u32 = 1;
-/// Other nodes' chunks, or the pieces between have come.
+/// Other nodes' chunks have come.
 const CROSS: u32 = 2;
 /// A PE of this node has written, and read, all that it will in this turn.
 const LOCAL: u32 = 3;
@@ -30,20 +30,17 @@ struct Turn<'a, const SEVERAL: bool> {
     place: u32,
     node: u32,
     block: u32,
-    /// This block's slice of a chunk, or of a piece of it: its first byte, and its length at most.
+    /// This block's slice of a chunk: its first byte, and its length at most.
     begin: u64,
     step: u64,
     signals: Signal,
-    /// Pieces that this block has stored where they are summed, and summed itself.
-    supplied: u64,
-    summed: u64,
 }
 
 #[inline(always)]
 fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context<S>, state: &mut State) -> Done {
     let (me, pes, block) = (line.world().me, line.world().pes, thread::block_idx_x());
     let local = if SEVERAL { args.local } else { pes };
-    let mut turn = Turn::<SEVERAL> {
+    let turn = Turn::<SEVERAL> {
         args,
         me,
         pes,
@@ -54,14 +51,13 @@ fn turn<S: Scope, const SEVERAL: bool>(args: &CollectiveArgs, line: &mut Context
         begin: block as u64 * args.slice,
         step: args.slice,
         signals: args.signals.at(block * SIGNALS_OF_BLOCK),
-        supplied: 0,
-        summed: 0,
     };
     // Where everything is put, a block that begins within this PE need not wait for the others before that.
     let mut late = args.operation <= ALL_GATHER;
     let mut steps = turn.steps();
     while steps != 0 {
-        let step = turn.next(&mut steps);
+        let step = steps.trailing_zeros();
+        steps &= steps - 1;
         if let Some((signal, mine, count, base)) = turn.tells(step) {
             turn.tell(line, signal, mine, count, base)?;
         }
@@ -138,12 +134,7 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
             } else {
                 let first = self.node * self.local;
                 let offset = args.from.offset() + self.at(owner);
-                let sources = if self.supplies() {
-                    let supplied = Spread::own(&world, args.scratch.offset() + self.begin, chunk, self.pes);
-                    Spread { apart: (self.me, offset), ..supplied }
-                } else {
-                    Spread { first, step: 1, offset, stride: 0, count: self.local, apart: NONE_APART }
-                };
+                let sources = Spread { first, step: 1, offset, stride: 0, count: self.local, apart: NONE_APART };
                 let targets = match (self.nodes(), args.operation) {
                     (1, ALL_REDUCE) => {
                         Spread { first, step: 1, offset: to, stride: 0, count: self.local, apart: NONE_APART }

@@ -180,6 +180,20 @@ unsafe fn whole<const ELEMENT: u32>(
     }
 }
 
+/// Vectors of several sources added, in their order.
+#[inline(always)]
+pub(super) fn added<const ELEMENT: u32, const N: usize>(loaded: &[[u32; 4]; N]) -> [u32; 4] {
+    let mut sums = [0u32; 4];
+    for (place, sum) in sums.iter_mut().enumerate() {
+        let mut held = first(ELEMENT, loaded[0][place]);
+        for other in &loaded[1..] {
+            held = add(ELEMENT, held, other[place]);
+        }
+        *sum = word(ELEMENT, held);
+    }
+    sums
+}
+
 /// Four sources, which all are loaded at once, and while the sums of the round before are stored: one behind another, with the stores between two
 /// rounds, the links were idle for a quarter of the time (four H200, all-reduce of 64 MiB: 371 us, now 328).
 #[inline(always)]
@@ -195,14 +209,7 @@ unsafe fn by_four<const ELEMENT: u32>(
     // SAFETY: the caller's contract; below `count`.
     let load = |index: u64| starts.map(|start| unsafe { load_words((start + index * 16) as *const u32) });
     let store = |index: u64, loaded: [[u32; 4]; 4]| {
-        let mut sums = [0u32; 4];
-        for (place, sum) in sums.iter_mut().enumerate() {
-            let mut held = first(ELEMENT, loaded[0][place]);
-            for other in &loaded[1..] {
-                held = add(ELEMENT, held, other[place]);
-            }
-            *sum = word(ELEMENT, held);
-        }
+        let sums = added::<ELEMENT, 4>(&loaded);
         for number in 0..targets.count {
             // SAFETY: as above.
             unsafe { store_words((targets.address(world, number) + index * 16) as *mut u32, sums) };

@@ -37,7 +37,7 @@ mod report;
 mod round;
 mod rows;
 mod scope;
-mod signal;
+pub(crate) mod signal;
 mod value;
 mod wait;
 

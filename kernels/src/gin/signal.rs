@@ -224,7 +224,7 @@ impl<S: Scope> Context<S> {
 /// # Safety
 /// The heap is mapped there while the word is used.
 #[inline(always)]
-pub(super) unsafe fn signal_word<'a>(heap: u64, signal: Signal) -> &'a cuda_std::memory::Word {
+pub(crate) unsafe fn signal_word<'a>(heap: u64, signal: Signal) -> &'a cuda_std::memory::Word {
     // SAFETY: the caller's contract; the heap begins with a word for each signal.
     unsafe { &*(heap as *const cuda_std::memory::Word).add(signal.0 as usize) }
 }

@@ -316,6 +316,13 @@ impl World {
     pub fn gave_up(&self, stop: Status, wanted: u64) {
         super::report::note(self, stop, Failure { call: Call::Words, pe: NO_PE, detail: 0, seen: 0, wanted });
     }
+
+    /// As [`gave_up`](World::gave_up), of a signal that has reached `seen`.
+    #[inline(never)]
+    pub(crate) fn gave_up_signal(&self, stop: Status, signal: super::Signal, seen: u64, wanted: u64) {
+        let detail = signal.0 as u64;
+        super::report::note(self, stop, Failure { call: Call::Wait, pe: NO_PE, detail, seen, wanted });
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,23 +1,22 @@
 //! What a block does in a turn: the steps of each operation, what they tell and wait for, and their moves.
 
 use super::{CROSS, LOCAL, PARTS, READY, Turn};
-use crate::collective::{ALL_GATHER, ALL_REDUCE, BROADCAST, BY_STORES, GATHERED, REDUCE_SCATTER};
+use crate::collective::{ALL_GATHER, ALL_REDUCE, BROADCAST, GATHERED, REDUCE_SCATTER};
 use crate::gin::Sym;
 use cuda_std::thread;
 
 /// The steps of a turn, in their order.
 const ENTER: u32 = 0;
 pub(super) const SCATTER: u32 = 1;
-const SUPPLY: u32 = 2;
-pub(super) const REDUCE: u32 = 3;
-const PARTIAL: u32 = 4;
-pub(super) const FINISH: u32 = 5;
-const GATHER: u32 = 6;
-const FORWARD: u32 = 7;
-const COLLECT: u32 = 8;
-const EXCHANGE: u32 = 9;
-const LEAVE: u32 = 10;
-const ARRIVE: u32 = 11;
+pub(super) const REDUCE: u32 = 2;
+const PARTIAL: u32 = 3;
+pub(super) const FINISH: u32 = 4;
+const GATHER: u32 = 5;
+const FORWARD: u32 = 6;
+const COLLECT: u32 = 7;
+const EXCHANGE: u32 = 8;
+const LEAVE: u32 = 9;
+const ARRIVE: u32 = 10;
 
 /// A bit for each of these steps, and for those that every turn has.
 const fn set_of(steps: &[u32]) -> u32 {
@@ -27,12 +26,6 @@ const fn set_of(steps: &[u32]) -> u32 {
         at += 1;
     }
     set
-}
-
-/// The signal of a piece.
-#[inline(always)]
-fn part_signal(number: u64) -> u32 {
-    if number.is_multiple_of(2) { PARTS } else { CROSS }
 }
 
 /// A put of a slice.
@@ -74,12 +67,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
     #[inline(always)]
     fn gathers(&self) -> bool {
         SEVERAL && self.args.flags & GATHERED != 0
-    }
-
-    /// Whether what is summed is stored at who sums it.
-    #[inline(always)]
-    pub(super) fn supplies(&self) -> bool {
-        !SEVERAL && self.args.flags & BY_STORES != 0
     }
 
     /// Parts that an all-to-all sends to other nodes, those of other blocks included.
@@ -131,7 +118,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
     pub(super) fn steps(&self) -> u32 {
         match (self.args.operation, SEVERAL) {
             (BROADCAST, false) => const { set_of(&[SCATTER, GATHER]) },
-            (REDUCE_SCATTER | ALL_REDUCE, false) if self.supplies() => const { set_of(&[SUPPLY]) },
             (REDUCE_SCATTER | ALL_REDUCE, false) => const { set_of(&[REDUCE]) },
             (ALL_GATHER, false) => const { set_of(&[GATHER]) },
             (_, false) => const { set_of(&[EXCHANGE]) },
@@ -145,31 +131,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         }
     }
 
-    /// The next step of `steps`, which loses it. Sums by stores go piece by piece: what is supplied is a piece ahead of what is summed, so that
-    /// what a block waits for is there when it has stored the next: `S0 t0 S1 w0 R0 t1 S2 w1 R1 t2 ...`, where `t` tells the others of what was
-    /// supplied, and `w` waits for theirs.
-    ///
-    /// A sum of signals does not say whose are in it, so nobody may tell of piece `p + 2`, which has the signal of piece `p`, before everybody has
-    /// waited for `p`: it tells behind its own `w(p + 1)`, which needs everybody's `t(p + 1)`, and that stands behind their `w(p)`.
-    #[inline(always)]
-    pub(super) fn next(&mut self, steps: &mut u32) -> u32 {
-        let step = steps.trailing_zeros();
-        if !self.supplies() || step != SUPPLY {
-            *steps &= *steps - 1;
-            return step;
-        }
-        let piece = self.step * thread::grid_dim_x() as u64;
-        let pieces = self.args.chunk.div_ceil(piece).max(1);
-        let supplies = self.supplied < pieces && self.supplied < self.summed + 2;
-        let (step, number) = if supplies { (SUPPLY, &mut self.supplied) } else { (REDUCE, &mut self.summed) };
-        self.begin = self.block as u64 * self.step + *number * piece;
-        *number += 1;
-        if self.summed == pieces {
-            *steps &= *steps - 1;
-        }
-        step
-    }
-
     /// The signal that a step begins with: which, this PE's number among those that raise it at one another, how many they are, and the
     /// first of them. Behind a fence: who counts it sees what this PE has stored so far, and may send it on, or write what it has read.
     #[inline(always)]
@@ -177,8 +138,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         let near = (self.place, self.local, self.node * self.local);
         let (signal, (mine, count, base)) = match step {
             ENTER => (READY, (self.me, self.pes, 0)),
-            SUPPLY if self.supplied > 1 => (part_signal(self.supplied - 2), near),
-            REDUCE if self.supplies() && self.summed == self.supplied => (part_signal(self.summed - 1), near),
             EXCHANGE if self.gathers() => (PARTS, near),
             LEAVE => (LOCAL, near),
             _ => return None,
@@ -194,7 +153,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         match step {
             ENTER if operation > ALL_GATHER => (READY, (self.pes - 1) as u64),
             GATHER if operation == BROADCAST && self.me != root => (PARTS, self.packets(self.me)),
-            REDUCE if self.supplies() => (part_signal(self.summed - 1), others),
             FINISH => (PARTS, (self.nodes() - 1) as u64 * self.packets(self.me)),
             FORWARD if operation == BROADCAST && self.me == root => (CROSS, 0),
             FORWARD => {
@@ -217,7 +175,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
         let (local, nodes) = (self.local, self.nodes());
         match step {
             SCATTER if self.me == self.args.root => 2 * self.pes,
-            SUPPLY => self.pes - 1,
             PARTIAL => nodes,
             GATHER => nodes + local,
             FORWARD => nodes * local,
@@ -258,13 +215,6 @@ impl<const SEVERAL: bool> Turn<'_, SEVERAL> {
                     pe: target,
                     signal: PARTS,
                 })
-            }
-            SUPPLY => {
-                // To each other PE its chunk.
-                let pe = (me + 1 + number) % self.pes;
-                let length = self.length(pe);
-                let to = slice(args.scratch, me as u64 * args.chunk + self.begin, length);
-                Some(Move { to, from: slice(args.from, self.at(pe), length), pe, signal: PARTS })
             }
             PARTIAL => {
                 let node = cross(number);
