@@ -105,7 +105,7 @@ fn a_node_stores_parts_from_one_queue() {
         "--np 2 --path nvlink --cases gin-all-reduce,gin-all-gather --launch stream -b 4K -e 8K -f 2 --message-limit 0 --stores-from 4K",
     );
     let stored = |row: &&Row| text(row, "protocol") == "stores";
-    assert_eq!(rows.iter().filter(stored).map(|row| row.size_bytes).collect::<Vec<_>>(), [Some(8192)]);
+    assert_eq!(rows.iter().filter(stored).map(|row| row.size_bytes).collect::<Vec<_>>(), [Some(8192); 2]);
     sound(&rows);
 }
 
