@@ -10,7 +10,7 @@
 //! places of it. Four H200, 1 GiB, in CUDA C++: an all-reduce from a queue took 4524 us, with the shift between PEs 4473, and 4583 by blocks whose slices are
 //! fixed; NCCL's 4515. Blocks that are late take less.
 //!
-//! **Pieces.** Sums go by pieces of a chunk: those of a piece are taken in turn with the parts of the next piece but one ([`LAG`]), so that no warp
+//! **Pieces.** Sums go by pieces of a chunk: those of a piece are taken in turn with the parts of the next piece but one (`LAG`), so that no warp
 //! waits for what has only just been sent. Each piece has a signal of its own, as the sum of two does not say whose parts are in it.
 //!
 //! **Who waits for whom.** A part to be sent waits for nobody behind the turn's beginning. A part to be summed waits for the parts of its piece from every
