@@ -170,9 +170,9 @@ pub struct Args {
     /// Up to this many bytes that a rank sends to all others go by messages [default: 1M, over rails and emulated 64K]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub message_limit: Option<u64>,
-    /// Within a node, chunks of this many bytes and more go by stores of small parts that warps take from a queue, to who sums them too; shorter ones by
-    /// puts of blocks and sums by loads [default: of an all-reduce 4M, between two PEs 8M, of a
-    /// reduce-scatter among three and more 128M, of others 16M]
+    /// Within a node, chunks of this many bytes and more go by stores of small parts that warps take from a queue; what is summed goes to the PE
+    /// that sums it. Shorter ones go by puts of blocks and sums by loads [default: of an all-reduce 4M, between two PEs 8M, of a reduce-scatter among
+    /// three and more 128M, of others 16M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub stores_from: Option<u64>,
     /// So many bytes of a chunk are stored at the PE that sums them, then summed; 16 pieces at most [default: a chunk, of a reduce-scatter 1/16 of it]

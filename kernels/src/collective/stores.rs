@@ -17,9 +17,9 @@
 //! PE, all of which stand before it in those PEs' queues. A turn ends when all warps of all PEs have said that they have found the queue empty:
 //! then everything has arrived, and scratch memory may be written again.
 
-use super::sum::{NONE_APART, Spread, added, sum};
-use super::{ALL_GATHER, ALL_REDUCE, BF16, CollectiveArgs, Done, F16, F32, MUTE};
-use crate::gin::copy::copy_apart;
+mod part;
+
+use super::{ALL_GATHER, ALL_REDUCE, CollectiveArgs, Done};
 use crate::gin::signal::signal_word;
 use crate::gin::{Patience, Program, Scope, Warp, World};
 use crate::ring::Status;
@@ -27,13 +27,10 @@ use cuda_std::memory::{
     Word, add_relaxed_sys_u64, fence_acq_rel_sys, fetch_add_acq_rel_gpu_u64, fetch_add_relaxed_gpu_u64,
     load_acquire_sys_u64, load_relaxed_gpu_u64, store_relaxed_gpu_u64,
 };
-use cuda_std::vector::{load_words, store_words};
 use cuda_std::{grid, kernel, thread, warp};
 
 /// Pieces of a chunk at most.
 pub const PIECES: u32 = 16;
-/// Bytes of a vector of each lane of a warp.
-const VECTORS_OF_LANES: u64 = 512;
 /// PEs for which the addresses and vectors of a part are in registers at once.
 const AT_ONCE: usize = 4;
 /// Pieces that are sent before the first is summed, where there are as many.
@@ -209,12 +206,6 @@ impl Grid<'_> {
         unsafe { (*self.world.peers.add(pe as usize)).heap }
     }
 
-    /// Bytes of a PE's chunk.
-    #[inline(always)]
-    fn length(&self, pe: u32) -> u64 {
-        self.args.bytes.saturating_sub(u64::from(pe) * self.args.chunk).min(self.args.chunk)
-    }
-
     /// The next number of the queue.
     #[inline(always)]
     fn take(&self) -> u64 {
@@ -284,192 +275,6 @@ impl Grid<'_> {
     #[inline(always)]
     fn numbers(&self) -> u64 {
         u64::from(self.parts) * u64::from(self.pieces) * (1 + u64::from(self.sums))
-    }
-
-    /// Where a part begins in its chunk.
-    #[inline(always)]
-    fn at(&self, piece: u32, part: u32) -> u64 {
-        u64::from(piece * self.parts + part) * u64::from(self.part)
-    }
-
-    /// Where in its chunk a part begins that goes to the PE so many behind this one: to each another one of the same piece.
-    #[inline(always)]
-    fn shifted(&self, piece: u32, part: u32, step: u32) -> u64 {
-        let shifted = part + step * self.apart;
-        self.at(piece, if shifted < self.parts { shifted } else { shifted - self.parts })
-    }
-
-    /// This lane's vector of what goes to the PE so many behind this one, and where it goes.
-    #[inline(always)]
-    fn way(&self, step: u32) -> (u64, u64) {
-        let (args, pe) = (self.args, self.behind(step));
-        let object = if self.sums { args.scratch } else { args.to };
-        // All-gather: everyone gets this PE's chunk.
-        let source = if args.operation == ALL_GATHER { 0 } else { u64::from(pe) * args.chunk };
-        let (mine, lane) = (u64::from(self.world.me) * args.chunk, u64::from(self.lane) * 16);
-        (self.world.heap as u64 + args.from.offset() + source + lane, self.heap(pe) + object.offset() + mine + lane)
-    }
-
-    /// A part of a piece to each PE.
-    #[inline(always)]
-    fn send(&self, piece: u32, part: u32, stored: &mut Stored) {
-        if !self.whole || self.args.flags & MUTE != 0 {
-            return self.send_any(piece, part, stored);
-        }
-        // SAFETY: the bytes of both are of objects that the host made, in heaps that are mapped; everybody has begun, or it is scratch memory
-        // whose turn before is over.
-        unsafe {
-            match (self.world.pes, self.many) {
-                (2, 1) => self.send_to::<1, 8, 1>(1, (self.from, self.to), piece, part),
-                (2, _) => self.send_to::<2, 4, 2>(1, (self.from, self.to), piece, part),
-                (3, 2) => self.send_to::<2, 4, 1>(1, (self.from, self.to), piece, part),
-                (3, _) => self.send_to::<3, 2, 2>(1, (self.from, self.to), piece, part),
-                (4, 3) => self.send_to::<3, 2, 1>(1, (self.from, self.to), piece, part),
-                _ => {
-                    self.send_to::<4, 2, 1>(1, (self.from, self.to), piece, part);
-                    let mut step = 1 + AT_ONCE as u32;
-                    while step <= self.many {
-                        let (from, to) = self.way(step);
-                        self.send_to::<1, 2, 1>(step, ([from; AT_ONCE], [to; AT_ONCE]), piece, part);
-                        step += 1;
-                    }
-                }
-            }
-        }
-        let others = u64::from(self.world.pes - 1);
-        stored.bytes += others * u64::from(self.part);
-        stored.parts += others;
-    }
-
-    /// To the `N` PEs from the one `step` behind this one on, in `R` rounds: `V` vectors of each lane are loaded, then each is stored to all in turn.
-    ///
-    /// # Safety
-    /// A part is so many vectors.
-    #[inline(always)]
-    unsafe fn send_to<const N: usize, const V: usize, const R: usize>(
-        &self,
-        step: u32,
-        (from, to): ([u64; AT_ONCE], [u64; AT_ONCE]),
-        piece: u32,
-        part: u32,
-    ) {
-        let at: [u64; N] = core::array::from_fn(|place| self.shifted(piece, part, step + place as u32));
-        for round in 0..R {
-            let first = (round * V) as u64 * VECTORS_OF_LANES;
-            let mut loaded = [[[0; 4]; N]; V];
-            for (vector, loaded) in loaded.iter_mut().enumerate() {
-                let offset = first + vector as u64 * VECTORS_OF_LANES;
-                for (place, words) in loaded.iter_mut().enumerate() {
-                    // SAFETY: the caller's contract.
-                    *words = unsafe { load_words((from[place] + at[place] + offset) as *const u32) };
-                }
-            }
-            for (vector, loaded) in loaded.iter().enumerate() {
-                let offset = first + vector as u64 * VECTORS_OF_LANES;
-                for (place, words) in loaded.iter().enumerate() {
-                    // SAFETY: the caller's contract.
-                    unsafe { store_words((to[place] + at[place] + offset) as *mut u32, *words) };
-                }
-            }
-        }
-    }
-
-    /// As [`send`](Grid::send), of parts of any length, by any number of lanes.
-    #[inline(always)]
-    fn send_any(&self, piece: u32, part: u32, stored: &mut Stored) {
-        let args = self.args;
-        for step in 1..=self.many {
-            let (pe, own) = (self.behind(step), step == self.world.pes);
-            if args.flags & MUTE != 0 && !own {
-                continue;
-            }
-            let at = self.shifted(piece, part, step);
-            let length = if args.operation == ALL_GATHER { args.chunk } else { self.length(pe) };
-            let bytes = length.saturating_sub(at).min(u64::from(self.part));
-            let (from, to) = self.way(step);
-            let lane = u64::from(self.lane) * 16;
-            // SAFETY: as `send` has it.
-            unsafe {
-                copy_apart((to - lane + at) as *mut u8, (from - lane + at) as *const u8, bytes, self.lane, self.lanes)
-            };
-            if !own {
-                stored.bytes += bytes;
-                stored.parts += u64::from(bytes > 0);
-            }
-        }
-    }
-
-    /// A part of a piece of this PE's own chunk: its sum, to everyone or to this PE.
-    #[inline(always)]
-    fn add(&self, piece: u32, part: u32, stored: &mut Stored) {
-        let (args, at) = (self.args, self.at(piece, part));
-        let bytes = self.length(self.world.me).saturating_sub(at).min(u64::from(self.part));
-        if args.operation == ALL_REDUCE {
-            stored.bytes += bytes * u64::from(self.world.pes - 1);
-        }
-        // SAFETY: objects that the host made, in heaps that are mapped; the parts of this piece have come from everyone, who have read theirs of this chunk
-        // then: it may be where the result goes.
-        unsafe {
-            match (self.world.pes, args.element) {
-                (2, F32) if self.whole => self.add_of::<F32, 2, 8>(at),
-                (3, F32) if self.whole => self.add_of::<F32, 3, 4>(at),
-                (4, F32) if self.whole => self.add_of::<F32, 4, 2>(at),
-                (4, BF16) if self.whole => self.add_of::<BF16, 4, 2>(at),
-                (4, F16) if self.whole => self.add_of::<F16, 4, 2>(at),
-                _ => self.add_any(at, bytes),
-            }
-        }
-    }
-
-    /// A whole part of `V` vectors of each lane, of `N` PEs in all.
-    ///
-    /// # Safety
-    /// As [`Grid::add`] has it.
-    #[inline(always)]
-    unsafe fn add_of<const ELEMENT: u32, const N: usize, const V: usize>(&self, at: u64) {
-        let all = self.args.operation == ALL_REDUCE;
-        let mut loaded = [[[0; 4]; N]; V];
-        for (vector, loaded) in loaded.iter_mut().enumerate() {
-            let offset = at + vector as u64 * VECTORS_OF_LANES;
-            for (source, words) in self.sources.iter().zip(loaded.iter_mut()) {
-                // SAFETY: the caller's contract.
-                *words = unsafe { load_words((source + offset) as *const u32) };
-            }
-        }
-        for (vector, loaded) in loaded.iter().enumerate() {
-            let offset = at + vector as u64 * VECTORS_OF_LANES;
-            let sums = added::<ELEMENT, N>(loaded);
-            // SAFETY: the caller's contract.
-            let store = |to: u64| unsafe { store_words((to + offset) as *mut u32, sums) };
-            if all {
-                for to in self.sums_to.iter().take(N - 1) {
-                    store(*to);
-                }
-            }
-            store(self.sums_to[N - 1]);
-        }
-    }
-
-    /// As [`add`](Grid::add), of parts of any length, by any number of lanes.
-    ///
-    /// # Safety
-    /// As [`Grid::add`] has it.
-    #[inline(always)]
-    unsafe fn add_any(&self, at: u64, bytes: u64) {
-        let (args, world) = (self.args, *self.world);
-        let own = u64::from(world.me) * args.chunk + at;
-        let sources = Spread {
-            apart: (world.me, args.from.offset() + own),
-            ..Spread::own(&world, args.scratch.offset() + at, args.chunk, world.pes)
-        };
-        let (count, offset) = (world.pes, args.to.offset() + own);
-        let targets = if args.operation == ALL_REDUCE {
-            Spread { first: 0, step: 1, offset, stride: 0, count, apart: NONE_APART }
-        } else {
-            Spread::own(&world, args.to.offset() + at, 0, 1)
-        };
-        // SAFETY: the caller's contract.
-        unsafe { sum(&world, args.element, &sources, &targets, bytes, (self.lane, self.lanes)) };
     }
 
     /// Counts a part that is about to be sent. What was sent of a piece before is told of, a little later by each warp.
