@@ -4,7 +4,7 @@
 #
 # Writes CSV files, matrix.csv and steps.csv to $OUT (default: a new folder under /tmp). Where there are more GPUs one of them is used. Ends within
 # $LIMIT seconds (default 600): each step has a limit, and what there is no time for is said as not run.
-# Environment: STEPS (a list; default all of: calls spread collectives nccl matrix turns), NVSHMEM_HOME, MPIRUN, TURNS (of a launch, default 1000).
+# GPUS=2 gives each PE of the calls a GPU of its own. Environment: STEPS (a list; default all of: calls spread collectives nccl matrix turns), NVSHMEM_HOME, MPIRUN, TURNS (of a launch, default 1000).
 # Without a GPU the emulated device runs the same in sizes that suit it: that checks the script.
 set -u
 cd "$(dirname "$0")/.." || exit
@@ -16,7 +16,7 @@ OUT=$(realpath "$OUT")
 status=0
 if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
     device=gpu
-    CUDA_VISIBLE_DEVICES=$(echo "${CUDA_VISIBLE_DEVICES:-0}" | cut -d, -f1)
+    CUDA_VISIBLE_DEVICES=$(echo "${CUDA_VISIBLE_DEVICES:-0,1}" | cut -d, -f"1-${GPUS:-1}")
     export CUDA_VISIBLE_DEVICES
     turns=${TURNS:-1000} largest=64M blocks=32,256,1024 nps='2 4 8' field=256
 else
@@ -51,44 +51,41 @@ run() {
 
 # shellcheck source=scripts/gpu-check-nvshmem.sh
 source scripts/gpu-check-nvshmem.sh
-set_=() add_=()
+nvshmem=()
 if { wanted calls || wanted spread; } && [ $device = gpu ]; then
-    # Both at once; the driver compiles the kernels meanwhile, which it does once for a machine.
-    compile_nvshmem "$TMPDIR/nvshmem-set" "$OUT/nvcc-set.txt" &
-    compile_nvshmem "$TMPDIR/nvshmem-add" "$OUT/nvcc-add.txt" -DSIGNALS_ADD &
+    # At once with the next one: the driver compiles the kernels meanwhile, which it does once for a machine.
+    compile_nvshmem "$TMPDIR/nvshmem" "$OUT/nvcc.txt" &
 fi
 if wanted calls || wanted spread; then
-    run 60 compile shmem --np 2 --mps off -t 20 -n 1 -w 0 -r 1 -b 8 -e 8 --block $blocks --cases put-latency,message-ping-pong
+    run 60 compile shmem --np 2 --mps off -t 20 -n 1 -w 0 -r 1 -b 8 -e 8 --block 32 --cases put-latency,message-ping-pong
 fi
 wait
 if wanted calls || wanted spread; then
-    export NVSHMEM_PERCENTAGE=50
-    if [ -x "$TMPDIR/nvshmem-set" ]; then set_=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem-set" "$OUT/nvshmem-set.txt")"); else note "no NVSHMEM: $(tail -1 "$OUT/nvcc-set.txt" 2>/dev/null)"; fi
-    if [ -x "$TMPDIR/nvshmem-add" ]; then add_=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem-add" "$OUT/nvshmem-add.txt")"); fi
+    export NVSHMEM_PERCENTAGE=$((100 * ${GPUS:-1} / 2))
+    if [ -x "$TMPDIR/nvshmem" ]; then nvshmem=(--nvshmem "$(nvshmem_command "$TMPDIR/nvshmem" "$OUT/nvshmem.txt")"); else note "no NVSHMEM: $(tail -1 "$OUT/nvcc.txt" 2>/dev/null)"; fi
 fi
 if wanted calls; then
     calls=(shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 5)
     most=2M
     [ $device = gpu ] || most=4K
     # Where NVSHMEM does not run here, without it.
-    if [ ${#set_[@]} -gt 0 ] && ! run 40 try "${calls[@]}" --cases signal-ping-pong "${set_[@]}"; then
-        note "NVSHMEM does not run here: $(tail -1 "$OUT/nvshmem-set.txt" 2>/dev/null)"
-        set_=() add_=() status=0
+    if [ ${#nvshmem[@]} -gt 0 ] && ! run 40 try "${calls[@]}" --cases signal-ping-pong "${nvshmem[@]}"; then
+        note "NVSHMEM does not run here: $(tail -1 "$OUT/nvshmem.txt" 2>/dev/null)"
+        nvshmem=() status=0
     fi
-    run 60 calls-block "${calls[@]}" --scope block --block $blocks -b 8 -e $most -f 8 --volume 256M --cases put-latency,get-latency "${set_[@]}"
-    run 60 calls-few "${calls[@]}" --scope thread,warp -b 8 -e $most -f 8 --volume 4M --cases put-latency,get-latency "${set_[@]}"
-    # What adds, beside NVSHMEM's that adds; and beside its store.
-    run 60 calls-add-block "${calls[@]}" --scope block --block $blocks -b 8 -e $most -f 8 --volume 256M --cases put-signal-ping-pong,message-ping-pong "${add_[@]}"
-    run 60 calls-add-few "${calls[@]}" --scope thread,warp -b 8 -e $most -f 8 --volume 4M --cases put-signal-ping-pong,message-ping-pong "${add_[@]}"
-    run 60 calls-set "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 4K -f 8 --cases signal-ping-pong,put-signal-ping-pong,message-ping-pong "${set_[@]}"
-    run 60 calls-one "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 4K -f 512 --cases p-latency,signal-ping-pong,atomic-latency,barrier-all,all-to-all "${add_[@]}"
-    [ $device = emulated ] || run 60 calls-8m "${calls[@]}" --scope thread,warp,block --block $blocks -b 8M -e 8M --volume 64M --cases put-latency,get-latency,put-signal-ping-pong "${add_[@]}"
+    run 60 calls-block "${calls[@]}" --scope block --block $blocks -b 8 -e $most -f 8 --volume 256M --cases put-latency,get-latency "${nvshmem[@]}"
+    run 60 calls-few "${calls[@]}" --scope thread,warp -b 8 -e $most -f 8 --volume 4M --cases put-latency,get-latency "${nvshmem[@]}"
+    run 60 calls-signals-block "${calls[@]}" --scope block --block $blocks -b 8 -e $most -f 8 --volume 256M --cases put-signal-ping-pong,put-signal-set-ping-pong "${nvshmem[@]}"
+    run 60 calls-signals-few "${calls[@]}" --scope thread,warp -b 8 -e $most -f 8 --volume 4M --cases put-signal-ping-pong,put-signal-set-ping-pong "${nvshmem[@]}"
+    run 60 calls-messages "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 32K -f 8 --volume 4M --cases message-ping-pong "${nvshmem[@]}"
+    run 60 calls-one "${calls[@]}" --scope thread,warp,block --block $blocks -b 8 -e 4K -f 512 --cases p-latency,signal-ping-pong,signal-set-ping-pong,atomic-latency,barrier-all,all-to-all "${nvshmem[@]}"
+    [ $device = emulated ] || run 60 calls-8m "${calls[@]}" --scope thread,warp,block --block $blocks -b 8M -e 8M --volume 64M --cases put-latency,get-latency,put-signal-ping-pong,put-signal-set-ping-pong "${nvshmem[@]}"
 fi
 if wanted spread; then
     # The same again, by new processes each time, NVSHMEM's too: where blocks and memory lie is the driver's choice.
     for round in 1 2 3 4 5 6 7 8; do
-        run 20 "spread-$round" shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 3 --scope block --block 256,1024 -b 8 -e 8 \
-            --cases signal-ping-pong,atomic-latency,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all "${add_[@]}"
+        run 20 "spread-$round" shmem --np 2 --path nvlink -t 10 -n "$turns" -w $((turns / 10)) -r 3 --scope block --block 256,1024 -b 8 -e 32K -f 8 \
+            --cases get-latency,signal-ping-pong,signal-set-ping-pong,atomic-latency,put-signal-ping-pong,put-signal-set-ping-pong,message-ping-pong,barrier-all,all-to-all "${nvshmem[@]}"
     done
 fi
 if wanted collectives; then

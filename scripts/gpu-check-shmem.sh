@@ -42,13 +42,9 @@ if [ "$device" = gpu ]; then
         baseline=()
         status=0
     fi
-    run 60 nvlink-small --path nvlink "${turns[@]}" "${baseline[@]}" \
-        --cases p-latency,signal-ping-pong,atomic-latency,barrier-all,put-latency,get-latency -b 8 -e 4K -f 8 --block 1024
-    run 60 nvlink-put-signal --path nvlink "${turns[@]}" "${baseline[@]}" --volume 2G \
-        --cases put-signal-ping-pong,message-ping-pong -b 8 -e 8M -f 4 --block 256,1024
+    # Every call by every scope, as between two PEs of one GPU.
+    GPUS=2 STEPS=calls OUT=$OUT/calls LIMIT=200 scripts/gpu-check-one-gpu.sh "$ginlab" || status=1
     run 45 nvlink-all-to-all --path nvlink "${turns[@]}" "${baseline[@]}" --cases all-to-all -b 8 -e 1M -f 8 --block 256
-    run 45 nvlink-scopes --path nvlink "${turns[@]}" "${baseline[@]}" --scope thread,warp,block \
-        --cases barrier-all,put-signal-ping-pong,message-ping-pong -b 8 -e 512 -f 8 --block 256
     run 60 nvlink-bandwidth --path nvlink -n 4 -r 4 "${baseline[@]}" --volume 4G --no-check \
         --cases put-bandwidth,get-bandwidth -b 512M -e 512M --grid 1,8,32,128 --block 256,1024
     run 45 rails-tcp --path rails --provider tcp -n 300 -w 30 -r 3 \

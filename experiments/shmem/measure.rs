@@ -16,22 +16,18 @@ use cuda_std::Kernel;
 use ginlab::bootstrap::Bootstrap;
 use ginlab::cuda::{Buffer, Device, Place};
 use ginlab::gin::{Inbox, Program, Signal, Sym, World};
-use ginlab::measure::pattern;
 use ginlab::report::{Row, Status, each_once};
 use kernels::shmem::bandwidth::*;
 use kernels::shmem::exchange::*;
 use kernels::shmem::latency::*;
 use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemArgs};
 
-/// What lies in a destination before.
-const POISON: u8 = 0xA5;
-
 /// A rank of the experiment.
 pub struct Shmem {
     args: Args,
     pub(super) world: World,
-    from: Sym<u8>,
-    to: Sym<u8>,
+    pub(super) from: Sym<u8>,
+    pub(super) to: Sym<u8>,
     word: Sym<u64>,
     signal: Signal,
     exchanged: Signal,
@@ -45,7 +41,7 @@ pub struct Shmem {
     times: Buffer,
     pub(super) baseline: Option<Nvshmem>,
     /// Names the payload of a tuple.
-    number: u32,
+    pub(super) number: u32,
 }
 
 /// An inbox, and the rounds that it has had.
@@ -57,23 +53,15 @@ struct Mail {
 impl Shmem {
     /// What all tuples need of the heap.
     pub fn heap_bytes(tuples: &[Tuple], pes: u64, message_limit: u64) -> u64 {
-        let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
+        let [source, target] = Shmem::longest(tuples, pes);
         let checked = tuples.iter().map(order::heap_bytes).max().unwrap_or(0);
         let inboxes = 2 * Inbox::bytes(message_limit.next_multiple_of(8), pes as u32);
-        checked + data::heap_bytes(tuples, pes) + 2 * (payload + 4096) + inboxes + (1 << 16)
-    }
-
-    fn payload(tuple: &Tuple, pes: u64) -> u64 {
-        match tuple.case {
-            Case::AllToAll => tuple.bytes * pes,
-            Case::DataOrder => data::payload(pes),
-            _ => tuple.bytes,
-        }
+        checked + data::heap_bytes(tuples, pes) + source + target + 2 * 4096 + inboxes + (1 << 16)
     }
 
     pub fn open(args: &Args, mut world: World, tuples: &[Tuple], ranks: &mut Bootstrap) -> Result<Shmem, Failure> {
         let pes = u64::from(world.n_pes());
-        let payload = tuples.iter().map(|tuple| Shmem::payload(tuple, pes)).max().unwrap_or(8).max(8);
+        let [source, target] = Shmem::longest(tuples, pes);
         let words = tuples
             .iter()
             .map(|tuple| shmem::latency_words(tuple.iterations).max(2 * tuple.grid as usize))
@@ -85,8 +73,8 @@ impl Shmem {
             _ => None,
         };
         Ok(Shmem {
-            from: world.alloc(ranks, payload)?,
-            to: world.alloc(ranks, payload)?,
+            from: world.alloc(ranks, source)?,
+            to: world.alloc(ranks, target)?,
             word: world.alloc(ranks, 1)?,
             signal: world.signals(ranks, 2)?,
             exchanged: world.signals(ranks, world.n_pes())?,
@@ -241,11 +229,14 @@ impl Shmem {
     /// Microseconds of each turn of one launch.
     fn launch(&mut self, tuple: &Tuple, peer: u32, counted: u64, ranks: &mut Bootstrap) -> Result<Vec<f64>, Failure> {
         let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes()));
+        let (places, step) = Shmem::places(tuple);
         let args = ShmemArgs {
+            places,
+            step,
             moves: match tuple.case {
                 Case::GetBandwidth => MOVES_GETS,
                 Case::PutSignalBandwidth => MOVES_PUT_SIGNALS,
-                Case::SignalSetPingPong | Case::PutSignalSetPingPong => SIGNALS_SET,
+                Case::PutSignalSetPingPong => SIGNALS_SET,
                 _ => MOVES_PUTS,
             },
             warmup: tuple.warmup,
@@ -269,54 +260,13 @@ impl Shmem {
         if tuple.case.is_bandwidth() {
             return Ok(vec![world::stamped_us(&self.times, tuple.grid)? / f64::from(tuple.iterations)]);
         }
-        let mut cycles = vec![0u64; shmem::latency_words(tuple.iterations)];
-        self.times.read(0, &mut cycles)?;
-        let nanoseconds = cycles.pop().unwrap_or(0) as f64;
-        let all = cycles.pop().unwrap_or(0).max(1) as f64;
+        let mut stamps = vec![0u64; shmem::latency_words(tuple.iterations)];
+        self.times.read(0, &mut stamps)?;
+        let nanoseconds = stamps[0] as f64;
+        let cycles: Vec<u64> = stamps[1..].windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         let ways = if tuple.case.is_there_and_back() { 2.0 } else { 1.0 };
-        let scale = nanoseconds / all / 1000.0 / ways;
+        let scale = nanoseconds / cycles.iter().sum::<u64>().max(1) as f64 / 1000.0 / ways;
         Ok(cycles.into_iter().map(|cycles| cycles as f64 * scale).collect())
-    }
-
-    /// Payload to send, poison where it is to arrive.
-    fn fill(&mut self, tuple: &Tuple) -> Result<(), Failure> {
-        let bytes = Shmem::payload(tuple, u64::from(self.world.n_pes())) as usize;
-        let mut payload = vec![0u8; bytes];
-        pattern::fill(&mut payload, self.seed(self.world.my_pe()));
-        self.world.write(self.from, &payload)?;
-        payload.fill(POISON);
-        Ok(self.world.write(self.to, &payload)?)
-    }
-
-    fn seed(&self, pe: u32) -> u64 {
-        kernels::pattern::seed(pe, self.number, 0)
-    }
-
-    /// Wrong bytes of this PE's destination.
-    fn wrong(&self, tuple: &Tuple, pairs: bool, begins: bool) -> Result<u64, Failure> {
-        let (me, pes) = (self.world.my_pe(), self.world.n_pes());
-        let bytes = tuple.bytes as usize;
-        let expected: Vec<(u32, usize, usize)> = match tuple.case {
-            // From each PE its block for us.
-            Case::AllToAll => (0..pes).map(|pe| (pe, me as usize * bytes, pe as usize * bytes)).collect(),
-            Case::PutSignalPingPong | Case::PutSignalSetPingPong | Case::MessagePingPong if pairs => {
-                vec![(me ^ 1, 0, 0)]
-            }
-            Case::PutLatency | Case::PutBandwidth | Case::PutSignalBandwidth if pairs && !begins => {
-                vec![(me ^ 1, 0, 0)]
-            }
-            Case::GetLatency | Case::GetBandwidth if pairs && begins => vec![(me ^ 1, 0, 0)],
-            _ => return Ok(0),
-        };
-        let arrived = self.world.read(self.to.slice(0, Shmem::payload(tuple, u64::from(pes))))?;
-        let mut payload = vec![0u8; arrived.len()];
-        let mut wrong = 0;
-        for (pe, sent, at) in expected {
-            pattern::fill(&mut payload, self.seed(pe));
-            let pairs = payload[sent..sent + bytes].iter().zip(&arrived[at..at + bytes]);
-            wrong += pairs.filter(|(sent, arrived)| sent != arrived).count() as u64;
-        }
-        Ok(wrong)
     }
 }
 
@@ -365,7 +315,8 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
     let [by_thread, by_warp, by_block] = match tuple.case {
         Case::PLatency => return SHMEM_P,
         Case::AtomicLatency => return SHMEM_ATOMIC,
-        Case::SignalPingPong | Case::SignalSetPingPong => return SHMEM_SIGNAL,
+        Case::SignalPingPong => return SHMEM_SIGNAL,
+        Case::SignalSetPingPong => return SHMEM_SIGNAL_SET,
         Case::AllToAll if !tuple.by_messages => return SHMEM_ALL_TO_ALL_PUTS_BLOCK,
         Case::PutLatency => [SHMEM_PUT_THREAD, SHMEM_PUT_WARP, SHMEM_PUT_BLOCK],
         Case::GetLatency => [SHMEM_GET_THREAD, SHMEM_GET_WARP, SHMEM_GET_BLOCK],

@@ -5,6 +5,7 @@ mod data;
 mod measure;
 mod nvshmem;
 mod order;
+mod payload;
 
 use crate::columns::{PROXIES, RULE, SCOPE, SHARING};
 use crate::error::Failure;

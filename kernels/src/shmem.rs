@@ -9,7 +9,7 @@ pub mod exchange;
 #[cfg(feature = "shmem")]
 pub mod latency;
 
-use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym};
+use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym, USER_SIGNALS};
 use crate::ring::Status;
 use cuda_std::{args, thread};
 
@@ -26,7 +26,7 @@ pub const SIGNALS_SET: u32 = 3;
 /// Arguments of all of these kernels.
 #[args]
 pub struct ShmemArgs {
-    /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]; of ping-pongs by signals: [`SIGNALS_SET`] or something else.
+    /// Of the bandwidth: [`MOVES_PUTS`], [`MOVES_GETS`] or [`MOVES_PUT_SIGNALS`]; of puts with signals there and back: [`SIGNALS_SET`] or something else.
     pub moves: u32,
     /// Turns without a stamp, before the others.
     pub warmup: u32,
@@ -36,6 +36,10 @@ pub struct ShmemArgs {
     pub rounds: u32,
     /// What the signal has counted before.
     pub counted: u64,
+    /// Of a get: its turns take the bytes from so many places behind one another, a power of two, ...
+    pub places: u32,
+    /// ... each so many bytes behind the one before.
+    pub step: u64,
     /// The bytes of a turn; of an exchange, of all PEs together.
     pub from: Sym<u8>,
     /// As long.
@@ -54,12 +58,11 @@ pub struct ShmemArgs {
     pub peer: u32,
     /// 1: this PE begins the ping-pongs. 0: it answers.
     pub begins: u32,
-    /// Device memory: cycles of each turn, then the whole loop's cycles and nanoseconds. Of the bandwidth: first and last moment of each
-    /// block.
+    /// Device memory: [`latency_words`]. Of the bandwidth: first and last moment of each block.
     pub times: *mut u64,
 }
 
-/// Words of [`ShmemArgs::times`] for a latency.
+/// Words of [`ShmemArgs::times`] for a latency: the nanoseconds of all turns, and the clock before the first and behind each.
 pub const fn latency_words(iterations: u32) -> usize {
     iterations as usize + 2
 }
@@ -67,55 +70,71 @@ pub const fn latency_words(iterations: u32) -> usize {
 /// A turn of one case.
 type Turn<S> = fn(&ShmemArgs, &mut Context<S>, u32) -> Result<(), Status>;
 
-/// All turns, by the block's first thread, its first warp, or the block.
+/// All turns, by the block's first thread, its first warp, or the block; `end` is called behind them, with their number.
 #[inline(always)]
-fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>) {
+fn turns<S: Scope>(program: &Program<ShmemArgs>, turn: Turn<S>, end: Turn<S>) {
     let Some(scope) = S::first_of_block() else { return };
-    let args = &program.args;
-    let mut line = program.world.context(scope);
-    // SAFETY: two words behind those of the turns, contract of the kernel.
-    let whole = unsafe { args.times.add(args.iterations as usize) };
-    let mut last = 0;
-    for number in 0..args.warmup + args.iterations {
-        if number == args.warmup {
-            last = thread::clock();
-            if scope.rank() == 0 {
-                // To memory: what a loop keeps in registers its calls lack.
-                // SAFETY: as above.
-                unsafe { (*whole, *whole.add(1)) = (last, thread::global_timer_ns()) };
-            }
+    match program.world.mapped() {
+        Some(world) => turns_of(&program.args, world.context(scope), turn, end),
+        None => turns_of(&program.args, program.world.context(scope), turn, end),
+    }
+}
+
+#[inline(always)]
+fn turns_of<S: Scope>(args: &ShmemArgs, mut line: Context<S>, turn: Turn<S>, end: Turn<S>) {
+    let scope = line.scope();
+    // The host's numbers are right; the compiler knows it from here on, and calls in the loop need not look.
+    if args.signal.0 >= USER_SIGNALS || args.word.len() == 0 || !line.find(args.peer) {
+        return;
+    }
+    // Of the next stamp, which stays the first one until the warm-up is over.
+    // SAFETY: behind the nanoseconds there is a word for each stamp, contract of the kernel.
+    let mut stamp = unsafe { args.times.add(1) };
+    let mut number = 0;
+    while number < args.warmup + args.iterations {
+        if number == args.warmup && scope.rank() == 0 {
+            // SAFETY: as above.
+            unsafe { (*args.times, *stamp) = (thread::global_timer_ns(), thread::clock()) };
         }
         if turn(args, &mut line, number).is_err() {
             return;
         }
-        if scope.rank() == 0 && number >= args.warmup {
-            let now = thread::clock();
-            // SAFETY: one word for each turn, contract of the kernel.
-            unsafe { *args.times.add((number - args.warmup) as usize) = now - last };
-            last = now;
+        number += 1;
+        if scope.rank() == 0 {
+            // SAFETY: as above. (A pointer that moves: to make it anew takes as long as some calls.)
+            unsafe {
+                stamp = stamp.add((number > args.warmup) as usize);
+                *stamp = thread::clock();
+            }
         }
     }
     if scope.rank() == 0 {
         // SAFETY: as above.
-        unsafe { (*whole, *whole.add(1)) = (last - *whole, thread::global_timer_ns() - *whole.add(1)) };
+        unsafe { *args.times = thread::global_timer_ns() - *args.times };
     }
     // A failure is in the world's report.
-    let _ = line.quiet();
+    let _ = end(args, &mut line, number);
 }
 
-/// There and back: whoever begins calls `there` before its wait, the other one behind.
+/// The end of calls that nobody answers.
 #[inline(always)]
-fn ping_pong<S: Scope>(
-    args: &ShmemArgs,
-    line: &mut Context<S>,
-    there: impl Fn(&mut Context<S>) -> Result<(), Status>,
-    wait: impl Fn(&mut Context<S>) -> Result<(), Status>,
-) -> Result<(), Status> {
-    let begins = args.begins != 0;
-    if !begins {
-        wait(line)?;
+fn quiet<S: Scope>(_args: &ShmemArgs, line: &mut Context<S>, _turns: u32) -> Result<(), Status> {
+    line.quiet()
+}
+
+/// Of turns there and back: how many turns of the other PE have come before this PE's. The one answers each; whoever begins waits before each turn for the
+/// answer to the one before, and for the last one [behind them](answered). So both sides are one loop, with the code of a call once. (Functions and no
+/// closures: these are not always inlined, and a context behind a pointer lies in memory.)
+#[inline(always)]
+fn due(args: &ShmemArgs, turn: u32) -> u32 {
+    turn + 1 - args.begins
+}
+
+/// The end of turns there and back.
+#[inline(always)]
+fn answered<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32, wait: Turn<S>) -> Result<(), Status> {
+    if args.begins != 0 && turns > 0 {
+        wait(args, line, turns)?;
     }
-    // One place for both sides: the code of a put stands here once.
-    there(line)?;
-    if begins { wait(line) } else { Ok(()) }
+    line.quiet()
 }

@@ -272,6 +272,8 @@ fn an_exchange_by_puts_has_every_pes_block() {
             let all = u64::from(world.n_pes());
             let times = Device::Emulated.allocate(Place::Device, 64).unwrap();
             let mut args = ShmemArgs {
+                places: 1,
+                step: 0,
                 moves: 0,
                 warmup: 0,
                 iterations: 1,

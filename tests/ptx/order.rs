@@ -29,7 +29,7 @@ const UNORDERED: [(&str, usize); 7] = [
     ("collective_nodes_", 1),
     ("collective_puts_", 1),
     // The ping-pong of bare signals.
-    ("shmem_signal", 1),
+    ("shmem_signal", 2),
 ];
 
 impl Function {

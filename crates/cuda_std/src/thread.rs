@@ -169,6 +169,17 @@ pub fn relax() {
     emulation::relax();
 }
 
+/// First in the body of a loop that the assembler of the GPU shall not write out several times. (It does so with all loops whose number of rounds it finds,
+/// a wait of 64 looks too, each of which then has to be fetched.)
+#[inline(always)]
+pub fn keep_rolled() {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: no instruction.
+    unsafe {
+        core::arch::asm!(".pragma \"nounroll\";", options(nostack, nomem, preserves_flags));
+    }
+}
+
 /// Gives way for about this long inside a spin: `nanosleep` on the GPU, elsewhere as [`relax`].
 #[inline(always)]
 pub fn nanosleep(nanoseconds: u32) {

@@ -39,6 +39,9 @@ enum Scope { THREAD, WARP, BLOCK };
 struct Request {
   int what, scope, grid, block, warmup, iterations;
   size_t bytes;
+  // Of a get: it takes its bytes from so many places, a power of two, each so many bytes behind the one before.
+  int places;
+  size_t step;
 };
 
 struct Memory {
@@ -93,11 +96,13 @@ __device__ void wait_signal(const Memory& m, uint64_t value) {
   sync_scope<S>();
 }
 
-template <int S>
-__device__ void turn(const Memory& m, const Request& r, int i, int me) {
-  int pe = me ^ 1;
+__host__ __device__ constexpr bool there_and_back(int what) { return SIGNAL <= what && what <= PUT_SIGNAL_SET; }
+
+// What a turn does, or of the ping-pongs one way of it. The case is known when this is compiled, as it is of ginlab's kernels.
+template <int S, int WHAT>
+__device__ void turn(const Memory& m, const Request& r, int i, int pe) {
   uint64_t count = m.counted + i + 1;
-  switch (r.what) {
+  switch (WHAT) {
     case P:
       nvshmem_uint64_p(m.word, i, pe);
       nvshmem_quiet();
@@ -108,31 +113,24 @@ __device__ void turn(const Memory& m, const Request& r, int i, int me) {
       sync_scope<S>();
       break;
     case GET:
-      get<S>(m.to, m.from, r.bytes, pe);
+      // From many places: again and again from one would be loads from L1.
+      get<S>(m.to, m.from + (size_t)(i & (r.places - 1)) * r.step, r.bytes, pe);
       break;
     case ATOMIC:
       // A value that nobody looks at is not waited for.
       if (nvshmem_uint64_atomic_fetch_add(m.word, 1, pe) == ~0ull) m.stamps[0] = 0;
       break;
     case SIGNAL:
-      if (me == 0) nvshmemx_signal_op(m.signal, 1, NVSHMEM_SIGNAL_ADD, pe);
-      nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, count);
-      if (me != 0) nvshmemx_signal_op(m.signal, 1, NVSHMEM_SIGNAL_ADD, pe);
+      nvshmemx_signal_op(m.signal, 1, NVSHMEM_SIGNAL_ADD, pe);
       break;
     case SIGNAL_SET:
-      if (me == 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
-      nvshmem_signal_wait_until(m.signal, NVSHMEM_CMP_GE, count);
-      if (me != 0) nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
+      nvshmemx_signal_op(m.signal, count, NVSHMEM_SIGNAL_SET, pe);
       break;
     case PUT_SIGNAL:
-      if (me == 0) put_signal<S, NVSHMEM_SIGNAL_ADD>(m, r.bytes, 1, pe);
-      wait_signal<S>(m, count);
-      if (me != 0) put_signal<S, NVSHMEM_SIGNAL_ADD>(m, r.bytes, 1, pe);
+      put_signal<S, NVSHMEM_SIGNAL_ADD>(m, r.bytes, 1, pe);
       break;
     case PUT_SIGNAL_SET:
-      if (me == 0) put_signal<S, NVSHMEM_SIGNAL_SET>(m, r.bytes, count, pe);
-      wait_signal<S>(m, count);
-      if (me != 0) put_signal<S, NVSHMEM_SIGNAL_SET>(m, r.bytes, count, pe);
+      put_signal<S, NVSHMEM_SIGNAL_SET>(m, r.bytes, count, pe);
       break;
     case BARRIER:
       if (S == THREAD) nvshmem_barrier_all();
@@ -147,28 +145,30 @@ __device__ void turn(const Memory& m, const Request& r, int i, int me) {
   }
 }
 
-// Blocks of 1024 threads: no more than 64 registers.
-template <int S>
+// Blocks of 1024 threads: no more than 64 registers. Of the ping-pongs PE 0 waits before each turn for the answer to the one before, and for the
+// last one behind them.
+template <int S, int WHAT>
 __global__ void __launch_bounds__(1024) latency(Memory m, Request r, int me) {
   if (S == THREAD && threadIdx.x != 0) return;
   if (S == WARP && threadIdx.x >= 32) return;
-  long long began = 0, began_ns = 0, last = 0;
-  for (int i = 0; i < r.warmup + r.iterations; i++) {
-    if (i == r.warmup) {
-      began = last = clock64();
-      began_ns = nanoseconds();
+  constexpr bool answered = there_and_back(WHAT);
+  const int begins = me == 0, pe = me ^ 1, turns = r.warmup + r.iterations;
+  // The next stamp's place: the nanoseconds come first, and the first stamp stays where it is until the warm-up is over.
+  long long* stamp = m.stamps + 1;
+  for (int i = 0; i < turns; i++) {
+    if (i == r.warmup && threadIdx.x == 0) {
+      m.stamps[0] = nanoseconds();
+      *stamp = clock64();
     }
-    turn<S>(m, r, i, me);
-    if (threadIdx.x == 0 && i >= r.warmup) {
-      long long now = clock64();
-      m.stamps[i - r.warmup] = now - last;
-      last = now;
+    if (answered) wait_signal<S>(m, m.counted + i + 1 - begins);
+    turn<S, WHAT>(m, r, i, pe);
+    if (threadIdx.x == 0) {
+      stamp += i >= r.warmup;
+      *stamp = clock64();
     }
   }
-  if (threadIdx.x == 0) {
-    m.stamps[r.iterations] = last - began;
-    m.stamps[r.iterations + 1] = nanoseconds() - began_ns;
-  }
+  if (threadIdx.x == 0) m.stamps[0] = nanoseconds() - m.stamps[0];
+  if (answered && begins) wait_signal<S>(m, m.counted + turns);
 }
 
 template <int S>
@@ -189,6 +189,25 @@ __global__ void __launch_bounds__(1024) bandwidth(Memory m, Request r, int me) {
   if (threadIdx.x == 0) m.stamps[2 * blockIdx.x + 1] = nanoseconds();
 }
 
+using Latency = void (*)(Memory, Request, int);
+
+// The kernel of a case. What one thread does alone is the thread's in any scope.
+template <int S>
+Latency latency_of(int what) {
+  switch (what) {
+    case P: return latency<THREAD, P>;
+    case SIGNAL: return latency<THREAD, SIGNAL>;
+    case SIGNAL_SET: return latency<THREAD, SIGNAL_SET>;
+    case ATOMIC: return latency<THREAD, ATOMIC>;
+    case PUT: return latency<S, PUT>;
+    case GET: return latency<S, GET>;
+    case PUT_SIGNAL: return latency<S, PUT_SIGNAL>;
+    case PUT_SIGNAL_SET: return latency<S, PUT_SIGNAL_SET>;
+    case BARRIER: return latency<S, BARRIER>;
+    default: return latency<S, ALL_TO_ALL>;
+  }
+}
+
 template <int S>
 void launch(Memory& m, const Request& r, int me) {
   bool one_sided = r.what == P || r.what == PUT || r.what == GET || r.what == ATOMIC;
@@ -197,12 +216,12 @@ void launch(Memory& m, const Request& r, int me) {
   } else if (r.what == BARRIER || r.what == ALL_TO_ALL) {
     Request request = r;
     void* arguments[] = {&m, &request, &me};
-    if (nvshmemx_collective_launch((const void*)latency<S>, 1, r.block, arguments, 0, 0)) {
+    if (nvshmemx_collective_launch((const void*)latency_of<S>(r.what), 1, r.block, arguments, 0, 0)) {
       fprintf(stderr, "nvshmem-baseline: blocks of %d threads are not launched\n", r.block);
       exit(1);
     }
   } else if (!one_sided || me == 0) {
-    latency<S><<<1, r.block>>>(m, r, me);
+    latency_of<S>(r.what)<<<1, r.block>>>(m, r, me);
   }
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
@@ -219,6 +238,8 @@ Request parse(const char* line) {
   if (!strcmp(what, "message-ping-pong")) strcpy(what, "put-signal-set-ping-pong");
   for (int i = 0; i < NONE; i++)
     if (!strcmp(what, cases[i])) r.what = i;
+  r.step = std::max<size_t>((r.bytes + 127) / 128 * 128, 128);
+  for (r.places = 1; r.what == GET && r.step * r.places * 2 <= (size_t)1 << 20;) r.places *= 2;
   r.scope = !strcmp(scope, "thread") ? THREAD : !strcmp(scope, "warp") ? WARP : BLOCK;
   return r;
 }
@@ -296,13 +317,13 @@ int main() {
       if (request.scope == THREAD) launch<THREAD>(m, request, me);
       if (request.scope == WARP) launch<WARP>(m, request, me);
       if (request.scope == BLOCK) launch<BLOCK>(m, request, me);
-      if (SIGNAL <= request.what && request.what <= PUT_SIGNAL_SET) m.counted += request.warmup + request.iterations;
+      if (there_and_back(request.what)) m.counted += request.warmup + request.iterations;
     }
     nvshmem_barrier_all();
     if (me != 0) continue;
     bool streams = request.what == PUT_BANDWIDTH || request.what == GET_BANDWIDTH;
     // Nothing stamped: the kernel did not run.
-    if (request.what == NONE || !streams && m.stamps[request.iterations] == 0) {
+    if (request.what == NONE || !streams && m.stamps[request.iterations + 1] == 0) {
       printf("times none\n");
     } else if (streams) {
       long long first = m.stamps[0], last = m.stamps[1];
@@ -313,10 +334,11 @@ int main() {
       double us = (last - first) / 1000.0 / request.iterations;
       printf("times %.4f %.4f %.4f %.4f\n", us, us, us, us);
     } else {
-      int ways = SIGNAL <= request.what && request.what <= PUT_SIGNAL_SET ? 2 : 1;
-      double scale = m.stamps[request.iterations + 1] / (double)m.stamps[request.iterations] / 1000.0 / ways;
+      int ways = there_and_back(request.what) ? 2 : 1;
+      const long long* stamps = m.stamps + 1;
+      double scale = m.stamps[0] / (double)(stamps[request.iterations] - stamps[0]) / 1000.0 / ways;
       std::vector<double> turns;
-      for (int i = 0; i < request.iterations; i++) turns.push_back(m.stamps[i] * scale);
+      for (int i = 0; i < request.iterations; i++) turns.push_back((stamps[i + 1] - stamps[i]) * scale);
       std::sort(turns.begin(), turns.end());
       auto at = [&](double q) { return turns[std::max(0, (int)(turns.size() * q + 0.9999) - 1)]; };
       printf("times %.4f %.4f %.4f %.4f\n", turns[0], at(0.5), at(0.99), at(0.999));

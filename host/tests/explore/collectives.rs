@@ -150,6 +150,8 @@ fn shmem(seat: &Seat, kernel: unsafe fn(Program<ShmemArgs>)) -> Done {
             seat.fill(from.slice(u64::from(pe) * OBJECT, OBJECT), seed(seat.me, launch, pe));
         }
         let args = ShmemArgs {
+            places: 1,
+            step: 0,
             moves: 0,
             warmup: 0,
             iterations: 1,

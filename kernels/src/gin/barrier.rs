@@ -129,6 +129,7 @@ impl<S: Scope> Context<S> {
     /// By one thread. A PE adds one to a signal of each it meets; the k-th barrier waits for k of everyone. A count may be made up by a
     /// PE's signal for the next barrier while another one's for this is under way: that PE has then passed this one, and so has heard
     /// of all; what they did before is visible through it.
+    #[inline(always)]
     fn meet(&mut self, kind: TeamKind, team: &Team) {
         let signals = Signal(USER_SIGNALS + kind as u32 * ROUNDS);
         // SAFETY: one word for each team.

@@ -34,6 +34,8 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub(super) fn new(world: World, scope: S) -> Context<S> {
         let peer = (world.me, world.heap as u64);
+        // SAFETY: contract of the world.
+        unsafe { core::hint::assert_unchecked(world.me < world.pes) };
         Context {
             world,
             scope,
@@ -74,6 +76,19 @@ impl<S: Scope> Context<S> {
     #[inline(always)]
     pub fn is_mapped(&mut self, pe: u32) -> bool {
         pe < self.world.pes && self.heap_of(pe) != 0
+    }
+
+    /// Finds where PE `pe`'s heap is; false where there is no such PE. Calls do so themselves, and find the PE that was asked for last first; before
+    /// a loop that talks to one PE it lets the compiler know which that is.
+    #[inline(always)]
+    pub fn find(&mut self, pe: u32) -> bool {
+        if pe >= self.world.pes {
+            return false;
+        }
+        // Of this PE too, without asking: on a way of its own the compiler takes one number for the other.
+        // SAFETY: one entry for each PE.
+        self.peer = (pe, unsafe { (*self.world.peers.add(pe as usize)).heap });
+        true
     }
 
     // --- puts and gets -----------------------------------------------------------------------------------------------
@@ -276,7 +291,10 @@ impl<S: Scope> Context<S> {
             self.stop = Status::REFUSED.0;
             return Err(Status::REFUSED);
         }
-        Ok(self.heap_of(pe))
+        let heap = self.heap_of(pe);
+        // SAFETY: contract of the world: without rings every heap is mapped.
+        unsafe { core::hint::assert_unchecked(heap != 0 || self.world.ring_count != 0) };
+        Ok(heap)
     }
 
     /// The answer of a call that does not wait: one thread's own failures; a group's are told when it next agrees.

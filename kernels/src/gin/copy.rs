@@ -148,6 +148,9 @@ unsafe fn vectors<const W: usize, const UNROLL: usize>(
     // What is left is one more round, each access behind a condition: one wait for memory and not seven. A short one has few conditions,
     // since a block of 1024 threads spends more time on these than on the bytes.
     let left = left as u32;
+    if left == 0 {
+        return;
+    }
     // SAFETY: the caller's contract.
     unsafe {
         if left > 2 * lanes {

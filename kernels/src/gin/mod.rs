@@ -262,6 +262,18 @@ impl World {
         Context::new(*self, scope)
     }
 
+    /// Where all heaps are mapped: this job once more, and the compiler knows that it has no rails. A kernel that does its work in an
+    /// `#[inline(always)]` function, with this one where there is one and with its own world otherwise, has the code of its calls twice, and in the
+    /// first no registers are kept for what rails need. (One H200: a signal 0.44 us to 0.27, a put with one by 1024 threads 1.72 to 1.34.)
+    #[inline(always)]
+    pub fn mapped(&self) -> Option<World> {
+        if self.ring_count != 0 {
+            return None;
+        }
+        let (rings, far, arrivals) = (core::ptr::null(), core::ptr::null(), core::ptr::null());
+        Some(World { paths: World::BY_MAPPING, ring_count: 0, rings, far, arrivals, ..*self })
+    }
+
     /// This PE's own part of an object, to be read and written as any memory of the device.
     #[inline(always)]
     pub fn local<T: Plain>(&self, object: Sym<T>) -> *mut T {

@@ -111,13 +111,20 @@ impl Planes<'_> {
     #[inline(always)]
     pub fn is_met_soon(&self, wanted: Wanted) -> bool {
         // In place, since a call keeps the caller's registers in local memory, which the acquire has thrown out of L1.
-        for _ in 0..LOOKS {
-            if wanted.is_met(self.sum()) {
+        let mut left = LOOKS;
+        loop {
+            thread::keep_rolled();
+            let sum = self.sum();
+            // While the look is under way.
+            left -= 1;
+            if wanted.is_met(sum) {
                 return true;
+            }
+            if left == 0 {
+                return false;
             }
             thread::relax();
         }
-        false
     }
 
     /// Waits until the signal's sum is what is wanted.

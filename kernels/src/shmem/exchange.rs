@@ -1,19 +1,28 @@
 //! Messages there and back, and exchanges of all PEs.
 
-use super::{ShmemArgs, ping_pong, turns};
+use super::{ShmemArgs, answered, due, quiet, turns};
 use crate::gin::{Block, Context, Program, Scope, Thread, Warp};
 use crate::ring::Status;
 use cuda_std::kernel;
 
 #[inline(always)]
+fn receive<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
+    line.receive(args.inbox, args.rounds + turns, args.to, args.peer)
+}
+
+#[inline(always)]
+fn received<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turns: u32) -> Result<(), Status> {
+    answered(args, line, turns, receive)
+}
+
+#[inline(always)]
 fn message<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32) -> Result<(), Status> {
-    let round = args.rounds + turn + 1;
-    ping_pong(
-        args,
-        line,
-        |line| line.send(args.inbox, round, args.from, args.peer),
-        |line| line.receive(args.inbox, round, args.to, args.peer),
-    )
+    // Nothing is due before the first one of whoever begins.
+    match due(args, turn) {
+        0 => {}
+        turns => receive(args, line, turns)?,
+    }
+    line.send(args.inbox, args.rounds + turn + 1, args.from, args.peer)
 }
 
 #[inline(always)]
@@ -44,7 +53,7 @@ fn all_to_all_puts<S: Scope>(args: &ShmemArgs, line: &mut Context<S>, turn: u32)
 /// The arguments are of the world's heap; `times` has [`latency_words`](super::latency_words).
 #[kernel(resident)]
 pub unsafe fn shmem_message_thread(program: Program<ShmemArgs>) {
-    turns::<Thread>(&program, message);
+    turns::<Thread>(&program, message, received);
 }
 
 /// A message there and back, by one warp.
@@ -53,7 +62,7 @@ pub unsafe fn shmem_message_thread(program: Program<ShmemArgs>) {
 /// As [`shmem_message_thread`].
 #[kernel(resident)]
 pub unsafe fn shmem_message_warp(program: Program<ShmemArgs>) {
-    turns::<Warp>(&program, message);
+    turns::<Warp>(&program, message, received);
 }
 
 /// A message there and back, by one block.
@@ -62,7 +71,7 @@ pub unsafe fn shmem_message_warp(program: Program<ShmemArgs>) {
 /// As [`shmem_message_thread`].
 #[kernel(resident)]
 pub unsafe fn shmem_message_block(program: Program<ShmemArgs>) {
-    turns::<Block>(&program, message);
+    turns::<Block>(&program, message, received);
 }
 
 /// All PEs exchange, by messages of one thread.
@@ -71,7 +80,7 @@ pub unsafe fn shmem_message_block(program: Program<ShmemArgs>) {
 /// As [`shmem_message_thread`].
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemArgs>) {
-    turns::<Thread>(&program, all_to_all);
+    turns::<Thread>(&program, all_to_all, quiet);
 }
 
 /// All PEs exchange, by messages of one warp.
@@ -80,7 +89,7 @@ pub unsafe fn shmem_all_to_all_thread(program: Program<ShmemArgs>) {
 /// As [`shmem_message_thread`].
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemArgs>) {
-    turns::<Warp>(&program, all_to_all);
+    turns::<Warp>(&program, all_to_all, quiet);
 }
 
 /// All PEs exchange, by messages of one block.
@@ -89,7 +98,7 @@ pub unsafe fn shmem_all_to_all_warp(program: Program<ShmemArgs>) {
 /// As [`shmem_message_thread`].
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_block(program: Program<ShmemArgs>) {
-    turns::<Block>(&program, all_to_all);
+    turns::<Block>(&program, all_to_all, quiet);
 }
 
 /// All PEs exchange, by puts with signals of one block.
@@ -98,5 +107,5 @@ pub unsafe fn shmem_all_to_all_block(program: Program<ShmemArgs>) {
 /// As [`shmem_message_thread`].
 #[kernel(resident)]
 pub unsafe fn shmem_all_to_all_puts_block(program: Program<ShmemArgs>) {
-    turns::<Block>(&program, all_to_all_puts);
+    turns::<Block>(&program, all_to_all_puts, quiet);
 }
