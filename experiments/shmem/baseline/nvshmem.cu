@@ -238,6 +238,7 @@ Request parse(const char* line) {
   if (!strcmp(what, "message-ping-pong")) strcpy(what, "put-signal-set-ping-pong");
   for (int i = 0; i < NONE; i++)
     if (!strcmp(what, cases[i])) r.what = i;
+  // As ginlab has it (`Shmem::places` of payload.rs): whole lines of L1, and 1 MiB of them, more than L1 holds.
   r.step = std::max<size_t>((r.bytes + 127) / 128 * 128, 128);
   for (r.places = 1; r.what == GET && r.step * r.places * 2 <= (size_t)1 << 20;) r.places *= 2;
   r.scope = !strcmp(scope, "thread") ? THREAD : !strcmp(scope, "warp") ? WARP : BLOCK;
