@@ -11,7 +11,7 @@ use crate::common::{
 use nix::sys::signal::{Signal, kill, killpg};
 
 /// Longer than any of these tests wait for its fault: the signal must come mid-run.
-const LONG: &str = "-p tcp -b 64 -e 16M -f 2 -n 100 --rails 1,2,4 --csv run.csv --json run.json";
+const LONG: &str = "-p tcp -b 64 -e 1M -f 2 -n 100 --rails 1,2,4 --csv run.csv --json run.json";
 
 fn long_job(folder: &Path, stdout_lines: usize) -> Job {
     let mut command = proxy(LONG);
@@ -173,7 +173,7 @@ fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
     assert_eq!(done.stdout.lines().count(), 4);
     intact(folder.path());
 
-    let mut command = proxy("-p tcp -b 64 -e 16M -f 2 -n 100 --csv -");
+    let mut command = proxy("-p tcp -b 64 -e 1M -f 2 -n 100 --csv -");
     command.current_dir(folder.path());
     let done = Job::start_reading(command, 3).finish().expect(141);
     assert_eq!(done.complaints(), Vec::<&str>::new());

@@ -65,7 +65,7 @@ fn aimed(scene: Scene, pids: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     clean(&mut command);
     command.args(["--exact", "stranger::stranger", "--ignored", "--nocapture"]);
-    command.env(attack::ROUNDS, "10").env(attack::AIM, format!("{pids} {} {}", scene.ways, scene.his));
+    command.env(attack::ROUNDS, "5").env(attack::AIM, format!("{pids} {} {}", scene.ways, scene.his));
     if scene.his != "tcp" {
         command.envs(soft::environment(scene.his).unwrap());
     }
@@ -193,7 +193,7 @@ fn a_strangers_messages_are_told_from_those_of_ranks() {
     }
     // Garbage behind the right beginning of a connection may be a message too. What stands still polls until its timeout.
     for (scene, line) in [scene, TCP].into_iter().flat_map(|scene| BY_MESSAGES.map(|line| (scene, line))) {
-        let (done, said) = meet(scene, &format!("{line} -t 4"));
+        let (done, said) = meet(scene, &format!("{line} -t 2"));
         if done.code != 0 {
             assert!(
                 matches!(done.code, 1 | 124) && done.stderr.contains("a stranger's"),

@@ -22,7 +22,7 @@ fn refused(args: &str, part: &str) {
 #[test]
 fn writes_of_every_kind_are_verified() {
     let rows = rows(
-        "write -p tcp --np 4 -b 1 -e 5000 -f 70 -n 20 -r 2 --rails 1,3 --strategy split,round-robin --targets one,turn,all --window 1,5",
+        "write -p tcp --np 4 -b 1 -e 5000 -f 70 -n 6 -r 2 --rails 1,3 --strategy split,round-robin --targets one,turn,all --window 1,5",
     );
     assert_eq!(rows.len(), 3 * 2 * 2 * 2 * 3);
     for row in &rows {
@@ -111,7 +111,7 @@ fn a_killed_target_is_named_within_the_deadline() {
 /// A target sees no write. It must not take a writer that goes on for one that hangs.
 #[test]
 fn a_repeat_may_take_longer_than_the_deadline() {
-    common::all_verified(&rows("write -p tcp -b 1M -e 1M -n 3000 --volume 1T -r 1 -t 2 --rails 1"));
+    common::all_verified(&rows("write -p tcp -b 1M -e 1M -n 1500 --volume 1T -r 1 -t 1 --rails 1"));
 }
 
 #[test]
