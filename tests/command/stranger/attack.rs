@@ -246,7 +246,12 @@ fn replay(port: u16, greeting: &[u8], random: &mut Random, tally: &mut Tally) {
         let _ = stream.read(&mut [0; 4096]);
         // Headers of messages begin with version, operation and flags: small numbers meet more of their reader than large ones.
         let most = random.pick(&[2, 8, 0x100]);
-        let words: Vec<u8> = (0..random.pick(&[16, 64, 3000])).map(|_| random.below(most) as u8).collect();
+        let mut words: Vec<u8> = (0..random.pick(&[16, 64, 3000])).map(|_| random.below(most) as u8).collect();
+        // Behind tcp's header (16 bytes, 8 more with data, 8 more with a tag) bytes 8 to 15 of rxm's are the number of a connection. None of his is
+        // one that is not there: libfabric (1.17 to 2.5) looks it up without a check, and its process ends by SIGSEGV (SECURITY.md).
+        if let Some(connection) = words.get_mut(24..48) {
+            connection.fill(0);
+        }
         let _ = stream.write_all(&words);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read(&mut [0; 4096]);
