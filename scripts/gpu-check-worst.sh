@@ -43,7 +43,8 @@ fails() {
     text=$(mktemp "$OUT/said.XXXXXX")
     shift 2
     # shellcheck disable=SC2086,SC2048  # the command is words
-    timeout -k 5 "$seconds" "$ginlab" $* >/dev/null 2>"$text"
+    # A run that is ended here for its time has a code of its own (130, 137): 124 is the program's, by its own deadline.
+    timeout --preserve-status -k 5 "$seconds" "$ginlab" $* >/dev/null 2>"$text"
     got=$?
     took=$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }')
     said=$(grep '^ginlab' "$text" | tail -n 1 | tr -d '"')

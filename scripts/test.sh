@@ -46,37 +46,36 @@ if [[ ! -x $GINLAB_PTXAS ]]; then
     exit 1
 fi
 
-# A check that its files and tools alone determine is not repeated once it has passed: 9 s of a core. `has_passed NAME TOOLS`: the files come by name.
-has_passed() {
-    passing=$target/tmp/passed/$1
-    key=$({ printf '%s\n' "${@:2}"; sort -z | xargs -0 sha256sum; } | sha256sum)
-    if [[ $(cat "$passing" 2>/dev/null) != "$key" ]]; then return 1; fi
-    echo 'passed with these files and tools before'
-}
-passes() {
+# unless_passed NAME TOOLS COMMAND...: the command with the files whose names come in, unless it has passed with the same files and tools before. For checks
+# that nothing else determines: they take 9 s of a core.
+unless_passed() {
+    local files key passing=$target/tmp/passed/$1
+    mapfile -d '' -t files
+    key=$({ printf '%s\n' "${@:2}"; sha256sum "${files[@]}"; } | sha256sum)
+    if [[ $(cat "$passing" 2>/dev/null) == "$key" ]]; then
+        echo 'passed with these files and tools before'
+        return
+    fi
+    "${@:3}" "${files[@]}"
     mkdir -p "$(dirname "$passing")"
     echo "$key" >"$passing"
 }
 
 step 'scripts parse'
 for script in scripts/*.sh; do bash -n "$script"; done
-checked=(scripts/*.sh deploy/*.sh deploy/aws/*.sh deploy/slurm/*.sbatch)
-if ! have shellcheck; then
+if have shellcheck; then
+    printf '%s\0' scripts/*.sh deploy/*.sh deploy/aws/*.sh deploy/slurm/*.sbatch | unless_passed shellcheck "$(shellcheck --version)" shellcheck
+else
     skip 'no shellcheck'
-elif ! has_passed shellcheck "$(shellcheck --version)" < <(printf '%s\0' "${checked[@]}"); then
-    shellcheck "${checked[@]}"
-    passes
 fi
 
 step 'format'
 # Every file by its name: rustfmt would otherwise follow `mod` lines, and not see what a macro or another tool includes.
-sources() { find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -not -path './.git/*' -print0; }
-edition=$(awk -F '"' '/^edition/ {print $2}' Cargo.toml)
-if ! cargo fmt --version >/dev/null 2>&1; then
+if cargo fmt --version >/dev/null 2>&1; then
+    find . -name '*.rs' -not -path "./target/*" -not -path "./$target/*" -not -path './.venv/*' -not -path './.git/*' -print0 | sort -z |
+        unless_passed format "$(rustfmt --version; cat rustfmt.toml)" rustfmt --edition "$(awk -F '"' '/^edition/ {print $2}' Cargo.toml)" --check
+else
     skip 'no rustfmt'
-elif ! has_passed format "$(rustfmt --version)" "$edition" "$(cat rustfmt.toml)" < <(sources); then
-    sources | xargs -0 rustfmt --edition "$edition" --check
-    passes
 fi
 
 # The root file system of a bare Debian 13 comes meanwhile, for a test over its libfabric.
