@@ -9,6 +9,9 @@ const DEEP: usize = 8;
 const WIDE: usize = 4;
 /// So many lanes are many.
 const MANY: u32 = 512;
+/// Bytes of a lane from which words that are made of two are quicker than bytes one by one: whoever makes them saves registers first (one H200: 512 B by
+/// 256 lanes 1.23 us by bytes and 2.07 so, 4 KiB 3.46 and 2.13).
+const PARTS_FROM: u64 = 16;
 
 /// Copies `bytes`; this is lane `rank` of `lanes`, which all call it. Nothing is ordered.
 ///
@@ -43,8 +46,14 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: u64, rank: u32, l
 /// As [`copy`].
 #[inline(always)]
 pub(crate) unsafe fn copy_apart(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
-    let aligned = (to as u64 | from as u64).is_multiple_of(16);
-    let copy = if aligned { copy_by::<4, DEEP> } else { copy_any };
+    let alignment = to as u64 | from as u64;
+    let copy = if alignment.is_multiple_of(16) {
+        copy_by::<4, DEEP>
+    } else if alignment.is_multiple_of(4) || bytes < lanes as u64 * PARTS_FROM {
+        copy_any
+    } else {
+        copy_parts
+    };
     // SAFETY: the caller's contract.
     unsafe { by_address(copy as unsafe fn(_, _, _, _, _))(to, from, bytes, rank, lanes) };
 }
@@ -76,6 +85,50 @@ unsafe fn copy_any(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u
             copy_by::<1, WIDE>(to, from, bytes, rank, lanes);
         } else {
             copy_bytes(to, from, 0, bytes, rank, lanes);
+        }
+    }
+}
+
+/// Of which one or both are no multiple of 4: whole words are stored, each made of the two that hold its bytes. Words that are not wholly the source's
+/// are not loaded.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(never)]
+unsafe fn copy_parts(to: *mut u8, from: *const u8, bytes: u64, rank: u32, lanes: u32) {
+    // Where the target's words begin, so many bytes into a word of the source, which begins at or behind the source.
+    let inside = (from as u64).wrapping_sub(to as u64) % 4;
+    let begin = (to as u64).wrapping_neg() % 4;
+    let begin = if begin < inside { begin + 4 } else { begin }.min(bytes);
+    // The second word of the last one ends with the source, or before.
+    let count = (bytes - begin + inside).saturating_sub(4) / 4;
+    // SAFETY: the caller's contract; both words of each are inside the source.
+    unsafe {
+        copy_bytes(to, from, 0, begin, rank, lanes);
+        copy_bytes(to, from, begin + 4 * count, bytes, rank, lanes);
+        let source = from.add(begin as usize).wrapping_sub(inside as usize) as *const u32;
+        let target = to.add(begin as usize) as *mut u32;
+        let mut first = rank as u64;
+        while first < count {
+            let mut held = [[0; 2]; WIDE];
+            for (round, held) in held.iter_mut().enumerate() {
+                let at = (first + round as u64 * lanes as u64) as usize;
+                if (at as u64) < count {
+                    let [low] = load_words(source.add(at));
+                    let [high] = load_words(source.add(at + 1));
+                    *held = [low, high];
+                }
+            }
+            for (round, [low, high]) in held.into_iter().enumerate() {
+                let at = (first + round as u64 * lanes as u64) as usize;
+                if (at as u64) < count {
+                    store_words(
+                        target.add(at),
+                        [((high as u64) << 32 | low as u64).wrapping_shr(8 * inside as u32) as u32],
+                    );
+                }
+            }
+            first += WIDE as u64 * lanes as u64;
         }
     }
 }
