@@ -42,7 +42,7 @@ sanitize() {
     rm -f "$text.now"
 }
 
-shmem=p-latency,put-latency,get-latency,put-bandwidth,put-signal-bandwidth,get-bandwidth,signal-ping-pong,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all,signal-order,data-order
+shmem=p-latency,put-latency,put-latency-loaded,get-latency,put-bandwidth,put-signal-bandwidth,get-bandwidth,signal-ping-pong,put-signal-ping-pong,message-ping-pong,barrier-all,all-to-all,signal-order,data-order
 collectives=gin-all-to-all,gin-all-gather,gin-reduce-scatter,gin-all-reduce,gin-broadcast
 paths=('rails -p tcp')
 if ((gpus >= 2)); then paths+=(nvlink); fi

@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated} every=${EVERY:-1}
 
 worst="worst:seed={seed}${WORST:+,$WORST}"
-shmem=(p-latency put-latency get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
+shmem=(p-latency put-latency put-latency-loaded get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
     message-ping-pong barrier-all all-to-all)
 # They look at every byte.
 orders=(signal-order data-order)

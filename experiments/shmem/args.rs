@@ -16,6 +16,7 @@ Examples:
   ginlab shmem --path rails --provider tcp --rule own     the same calls over rails
   ginlab shmem --cases put-bandwidth --grid 1,8,128 --block 256 -b 512M -e 512M
   ginlab shmem --cases signal-order -n 100000 --path rails --rule drain   is a signal ever seen before its bytes?
+  ginlab shmem --cases put-latency-loaded --path rails --provider model:p5 --proxies 2   small puts beside large ones
   ginlab shmem --nvshmem 'mpirun -np 2 ./nvshmem-baseline'   NVSHMEM in turns (experiments/shmem/baseline)";
 
 /// `signal-order` draws sizes below this.
@@ -34,6 +35,8 @@ pub enum Case {
     PLatency,
     /// put and quiet.
     PutLatency,
+    /// put of a word and quiet by one block, while another one has puts of the size under way.
+    PutLatencyLoaded,
     /// get.
     GetLatency,
     /// put_nbi by every block of a grid, and quiet.
@@ -195,7 +198,11 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
     let swept = args.grid.as_ref().unwrap_or(&usual);
     let mut tuples: Vec<Tuple> = Vec::new();
     for &case in &args.cases {
-        let scopes = if case.is_single() { vec![Scope::Thread] } else { args.scope.clone() };
+        let scopes = match case {
+            Case::PutLatencyLoaded => vec![Scope::Block],
+            _ if case.is_single() => vec![Scope::Thread],
+            _ => args.scope.clone(),
+        };
         let of_case: Vec<u64> = match case {
             Case::PLatency | Case::AtomicLatency | Case::SignalPingPong | Case::SignalSetPingPong => vec![8],
             Case::BarrierAll => vec![0],
@@ -214,7 +221,11 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                 Scope::Block => threads,
             };
             // Half of the blocks put, half look.
-            let grid = if case == Case::SignalOrder { grid.next_multiple_of(2) } else { grid };
+            let grid = match case {
+                Case::SignalOrder => grid.next_multiple_of(2),
+                Case::PutLatencyLoaded => 2,
+                _ => grid,
+            };
             let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
             let iterations = if case.only_checks() { args.iterations } else { most };
             let warmup = args.warmup.min(iterations);

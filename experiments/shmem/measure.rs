@@ -20,6 +20,7 @@ use ginlab::report::{Row, Status, each_once};
 use kernels::shmem::bandwidth::*;
 use kernels::shmem::exchange::*;
 use kernels::shmem::latency::*;
+use kernels::shmem::loaded::*;
 use kernels::shmem::{self, MOVES_GETS, MOVES_PUT_SIGNALS, MOVES_PUTS, SIGNALS_SET, ShmemArgs};
 
 /// A rank of the experiment.
@@ -64,7 +65,7 @@ impl Shmem {
         let [source, target] = Shmem::longest(tuples, pes);
         let words = tuples
             .iter()
-            .map(|tuple| shmem::latency_words(tuple.iterations).max(2 * tuple.grid as usize))
+            .map(|tuple| (shmem::latency_words(tuple.iterations) + 1).max(2 * tuple.grid as usize))
             .max()
             .unwrap_or(2);
         let times = world.device().allocate(Place::Device, words * 8)?;
@@ -137,7 +138,12 @@ impl Shmem {
         let waited = both && !self.args.no_check;
         let mut wrong = if waited { Some(self.wrong(tuple, pairs, begins)?) } else { None };
         self.world.barrier(ranks)?;
-        let bytes = if together { tuple.bytes * u64::from(self.world.n_pes() - 1) } else { tuple.bytes };
+        let bytes = match tuple.case {
+            // A word: the size is the load's.
+            Case::PutLatencyLoaded => 8,
+            _ if together => tuple.bytes * u64::from(self.world.n_pes() - 1),
+            _ => tuple.bytes,
+        };
         let senders: Vec<Sender> = if self.args.per_node && tuple.case.sums() {
             // Of warm-up turns too: what counts is how the rails share them.
             let rail_bytes =
@@ -255,6 +261,9 @@ impl Shmem {
             times: self.times.pointer(),
         };
         let kernel = kernel(tuple);
+        if tuple.case == Case::PutLatencyLoaded {
+            self.times.write(shmem::latency_words(tuple.iterations) * 8, &[0u64])?;
+        }
         // SAFETY: the arguments are of this world, and `times` is as long as the tuple asks for.
         unsafe { self.world.launch(ranks, &kernel, tuple.grid, tuple.block, args) }?;
         if tuple.case.is_bandwidth() {
@@ -315,6 +324,7 @@ fn kernel(tuple: &Tuple) -> Kernel<Program<ShmemArgs>> {
     let [by_thread, by_warp, by_block] = match tuple.case {
         Case::PLatency => return SHMEM_P,
         Case::AtomicLatency => return SHMEM_ATOMIC,
+        Case::PutLatencyLoaded => return SHMEM_PUT_LOADED,
         Case::SignalPingPong => return SHMEM_SIGNAL,
         Case::SignalSetPingPong => return SHMEM_SIGNAL_SET,
         Case::AllToAll if !tuple.by_messages => return SHMEM_ALL_TO_ALL_PUTS_BLOCK,

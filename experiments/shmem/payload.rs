@@ -73,7 +73,9 @@ impl Shmem {
             Case::PutSignalPingPong | Case::PutSignalSetPingPong | Case::MessagePingPong if pairs => {
                 vec![(me ^ 1, 0, 0)]
             }
-            Case::PutLatency | Case::PutBandwidth | Case::PutSignalBandwidth if pairs && !begins => {
+            Case::PutLatency | Case::PutLatencyLoaded | Case::PutBandwidth | Case::PutSignalBandwidth
+                if pairs && !begins =>
+            {
                 vec![(me ^ 1, 0, 0)]
             }
             Case::GetLatency | Case::GetBandwidth if pairs && begins => vec![(me ^ 1, 0, 0)],

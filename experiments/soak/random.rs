@@ -14,9 +14,10 @@ const FAULT_EVERY: u64 = 10;
 /// The longest wait of a program with a fault, in seconds; of one without, what a busy machine needs.
 const TIMEOUTS: (&str, &str) = ("2", "30");
 
-const SHMEM: [&str; 13] = [
+const SHMEM: [&str; 14] = [
     "p-latency",
     "put-latency",
+    "put-latency-loaded",
     "get-latency",
     "put-bandwidth",
     "put-signal-bandwidth",

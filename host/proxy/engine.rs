@@ -9,12 +9,14 @@ mod route;
 mod signalled;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub(super) use ending::DRAIN;
 pub use error::EngineError;
 use route::{Peers, Queued, Region, Route};
-pub use signalled::SignalRule;
-use signalled::{Signals, VALUES, Values};
+use signalled::{VALUES, Values};
+pub use waiting::SignalRule;
+use waiting::Signals;
 
 use super::stage::Stage;
 use super::trace::Watch;
@@ -175,7 +177,7 @@ impl<R: Rail> Engine<R> {
     /// How many commands may be submitted now.
     #[inline]
     pub fn room(&self) -> usize {
-        if self.queued < MOST_QUEUED && !self.signals.hold_back() { self.tracker.room() } else { 0 }
+        if self.queued < MOST_QUEUED { self.tracker.room() } else { 0 }
     }
 
     /// Takes one command; its ticket is the number of commands before it. Posting happens in [`pump`](Engine::pump). A

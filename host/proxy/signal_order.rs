@@ -5,7 +5,7 @@
 //! - [`Rule::Count`]: the transfers of a put carry the signal themselves, as immediates. A put of one transfer carries it whole; of
 //!   a put of several each says which put it belongs to, and the target counts them.
 //! - [`Rule::Own`]: when all transfers of a put are complete, its signal follows by itself.
-//! - [`Rule::Drain`]: the thread takes nothing else until all that it has under way to that peer is complete, then sends the
+//! - [`Rule::Drain`]: the thread sends nothing else to that peer until all that it has under way there is complete, then sends the
 //!   signal. What proxies do that have a fence of their NIC alone.
 //! - [`Rule::Sequence`]: puts to a peer are numbered; the transfers carry the number, a transfer of its own says what is signalled,
 //!   and the target counts signals in the order of the numbers. What the AWS plugin for NCCL does.

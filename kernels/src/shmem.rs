@@ -8,6 +8,8 @@ pub mod bandwidth;
 pub mod exchange;
 #[cfg(feature = "shmem")]
 pub mod latency;
+#[cfg(feature = "shmem")]
+pub mod loaded;
 
 use crate::gin::{Context, Inbox, Program, Scope, Signal, Sym, USER_SIGNALS};
 use crate::ring::Status;
@@ -58,7 +60,7 @@ pub struct ShmemArgs {
     pub peer: u32,
     /// 1: this PE begins the ping-pongs. 0: it answers.
     pub begins: u32,
-    /// Device memory: [`latency_words`]. Of the bandwidth: first and last moment of each block.
+    /// Device memory: [`latency_words`], and behind them one that says that a load may end. Of the bandwidth: first and last moment of each block.
     pub times: *mut u64,
 }
 

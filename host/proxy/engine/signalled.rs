@@ -1,151 +1,13 @@
 //! Puts with signals in the engine: the rule that orders them ([`signal_order`](crate::signal_order)), and values that stand in commands.
 
+use super::waiting::{After, Draining, NO_TICKET, SignalRule, Signals};
 use super::{Engine, EngineError, Queued, Route};
-use crate::signal_order::{Accounts, Immediate, Lacks, MOST_RANKS, Rule, SignalWords, head, part};
+use crate::signal_order::{Immediate, Lacks, MOST_RANKS, Rule, head, part};
 use ginlab_fabric::{Access, Memory, Rail};
 use kernels::command::{Command, Opcode, signal_of};
-use std::collections::{HashMap, VecDeque};
 
-/// Tickets have 63 bits: the token of what no command asked for.
-const NO_TICKET: u64 = u64::MAX;
 /// As [`Queued::local_region`]: the values of commands.
 pub(super) const VALUES: u16 = u16::MAX;
-
-/// What follows a put once its transfers are complete.
-struct After {
-    left: usize,
-    route: Route,
-    peer: u32,
-    immediates: [Option<u32>; 2],
-}
-
-/// The signal that everything waits for, under [`Rule::Drain`].
-struct Draining {
-    ticket: u64,
-    route: Route,
-    peer: u32,
-    immediate: u32,
-}
-
-/// An engine's signals.
-pub(super) struct Signals {
-    rule: Rule,
-    early: bool,
-    words: SignalWords,
-    accounts: Accounts,
-    after: HashMap<u64, After>,
-    draining: Option<Draining>,
-    /// Transfers under way to each peer, and each ticket's peer: under [`Rule::Drain`] alone.
-    flights: Vec<u64>,
-    peer_of: Vec<u32>,
-    /// Commands that wait for credits, for a slot or for the drain, in order.
-    held: VecDeque<(u64, Route, Command)>,
-    /// What the first of them lacked.
-    lacks: Lacks,
-    /// Tickets whose signals can go out.
-    ready: Vec<u64>,
-}
-
-/// How an engine's signals are ordered and where they are counted. By default there are none: a signal needs an account with its target,
-/// and with 0 ranks there is no account.
-#[derive(Debug, Default)]
-pub struct SignalRule {
-    /// The rule.
-    pub rule: Rule,
-    /// This rank, as its peers number it, and how many there are.
-    pub me: usize,
-    /// See `me`.
-    pub ranks: usize,
-    /// A fault, for tests: the rule does not wait for what it should wait for.
-    pub early: bool,
-    /// Where signals of this rank are counted; the engine's own words unless the device reads them.
-    pub words: SignalWords,
-}
-
-impl Signals {
-    pub fn new(rule: SignalRule, window: usize) -> Signals {
-        let drains = rule.rule == Rule::Drain;
-        Signals {
-            rule: rule.rule,
-            early: rule.early,
-            words: rule.words,
-            accounts: Accounts::new(rule.rule, rule.me, rule.ranks, rule.early),
-            after: HashMap::new(),
-            draining: None,
-            flights: vec![0; if drains { rule.ranks } else { 0 }],
-            peer_of: vec![0; if drains { window.next_power_of_two() } else { 0 }],
-            held: VecDeque::new(),
-            lacks: Lacks::Credits,
-            ready: Vec::new(),
-        }
-    }
-
-    /// Whether commands wait: then others wait behind them.
-    #[inline]
-    pub fn hold_back(&self) -> bool {
-        self.draining.is_some() || !self.held.is_empty()
-    }
-
-    /// Whether [`follow_up`](Engine::follow_up) has anything to do.
-    #[inline]
-    pub fn has_more(&self) -> bool {
-        !self.ready.is_empty() || self.hold_back() || self.accounts.has_words()
-    }
-
-    /// An immediate has come.
-    #[inline]
-    pub fn arrive(&mut self, bits: u32) {
-        self.accounts.arrive(bits, &self.words);
-    }
-
-    /// A transfer of this ticket is complete.
-    #[inline]
-    pub fn landed(&mut self, ticket: u64) {
-        if !self.flights.is_empty() && ticket != NO_TICKET {
-            let mask = self.peer_of.len() as u64 - 1;
-            let peer = self.peer_of[(ticket & mask) as usize];
-            if let Some(flights) = self.flights.get_mut(peer as usize) {
-                *flights = flights.saturating_sub(1);
-            }
-        }
-        if !self.after.is_empty()
-            && let Some(after) = self.after.get_mut(&ticket)
-        {
-            after.left = after.left.saturating_sub(1);
-            if after.left == 0 {
-                self.ready.push(ticket);
-            }
-        }
-    }
-
-    /// So many transfers of this ticket are on their way.
-    #[inline]
-    fn launched(&mut self, ticket: u64, peer: u32, transfers: usize) {
-        if self.flights.is_empty() || ticket == NO_TICKET {
-            return;
-        }
-        let mask = self.peer_of.len() as u64 - 1;
-        self.peer_of[(ticket & mask) as usize] = peer;
-        if let Some(flights) = self.flights.get_mut(peer as usize) {
-            *flights += transfers as u64;
-        }
-    }
-
-    /// Commands that wait, and for what, for messages.
-    pub fn state(&self) -> Option<String> {
-        let peer = match (&self.draining, self.held.front()) {
-            (Some(draining), _) => draining.peer,
-            (None, Some((_, _, command))) => command.peer,
-            (None, None) => return None,
-        };
-        let what = match (&self.draining, self.lacks) {
-            (Some(_), _) => "its puts to drain",
-            (None, Lacks::Credits) => "it to poll earlier signals (no credits are left)",
-            (None, Lacks::Slots) => "it to say that it is done with earlier puts",
-        };
-        Some(format!("{} commands wait behind a signal for peer {peer}, and that for {what}", self.held.len()))
-    }
-}
 
 /// The buffer of the values that stand in commands, one word for each ticket in flight; it is registered, and the NIC reads it.
 pub(super) struct Values<R: Rail> {
@@ -204,8 +66,8 @@ impl<R: Rail> Engine<R> {
     /// Lays a command over the rails' queues, or holds it back behind others that wait.
     #[inline]
     pub(super) fn place(&mut self, ticket: u64, route: Route, command: &Command) {
-        if self.signals.hold_back() || !self.spreads(ticket, route, command) {
-            self.signals.held.push_back((ticket, route, *command));
+        if self.signals.hold_back(command.peer) || !self.spreads(ticket, route, command) {
+            self.signals.wait_for(command.peer, |waiting| waiting.held.push_back((ticket, route, *command)));
         }
     }
 
@@ -219,23 +81,39 @@ impl<R: Rail> Engine<R> {
                 }
             }
         }
-        if let Some(draining) = &self.signals.draining
-            && self.signals.flights.get(draining.peer as usize).is_none_or(|flights| *flights == 0)
-            && let Some(Draining { ticket, route, peer, immediate }) = self.signals.draining.take()
-        {
-            self.lay_signal(ticket, route, peer, immediate);
-        }
         for (peer, immediate) in self.signals.accounts.take_words() {
             if let Some(remote) = self.peers.first_entry(peer, 0) {
                 self.lay_signal(NO_TICKET, Route { local: 0, remote }, peer as u32, immediate);
             }
         }
-        while self.signals.draining.is_none()
-            && let Some((ticket, route, command)) = self.signals.held.pop_front()
-        {
+        let mut index = 0;
+        while let Some(&peer) = self.signals.waiting.get(index) {
+            if self.go_on(peer) {
+                index += 1;
+            } else {
+                self.signals.waiting.swap_remove(index);
+                self.signals.peers[peer as usize].is_listed = false;
+            }
+        }
+    }
+
+    /// Goes on with what waits on the way to this peer, as far as it goes; whether something still waits.
+    fn go_on(&mut self, peer: u32) -> bool {
+        loop {
+            let waiting = &mut self.signals.peers[peer as usize];
+            if waiting.draining.is_some() {
+                if waiting.flights > 0 {
+                    return true;
+                }
+                if let Some(Draining { ticket, route, immediate }) = waiting.draining.take() {
+                    self.lay_signal(ticket, route, peer, immediate);
+                }
+                continue;
+            }
+            let Some((ticket, route, command)) = waiting.held.pop_front() else { return false };
             if !self.spreads(ticket, route, &command) {
-                self.signals.held.push_front((ticket, route, command));
-                return;
+                self.signals.peers[peer as usize].held.push_front((ticket, route, command));
+                return true;
             }
         }
     }
@@ -243,7 +121,11 @@ impl<R: Rail> Engine<R> {
     /// As [`spread`](Engine::spread): false when it has to wait, which is noted.
     #[inline]
     fn spreads(&mut self, ticket: u64, route: Route, command: &Command) -> bool {
-        self.spread(ticket, route, command).map_err(|lacks| self.signals.lacks = lacks).is_ok()
+        let spread = self.spread(ticket, route, command);
+        if let (Err(lacks), Some(waiting)) = (&spread, self.signals.peers.get_mut(command.peer as usize)) {
+            waiting.lacks = Some(*lacks);
+        }
+        spread.is_ok()
     }
 
     /// Lays a command over the rails' queues, or says what it has to wait for. Credits are taken for all immediates of a command, also
@@ -298,7 +180,7 @@ impl<R: Rail> Engine<R> {
         if command.bytes == 0 && slot.is_none() {
             // Rails refuse empty transfers that say nothing: the signal alone, behind whatever its rule names.
             if rule == Rule::Drain && !self.signals.early {
-                self.signals.draining = Some(Draining { ticket, route, peer, immediate: signal });
+                self.drain_to(peer, Draining { ticket, route, immediate: signal });
             } else {
                 self.lay_signal(ticket, route, peer, signal);
             }
@@ -325,7 +207,7 @@ impl<R: Rail> Engine<R> {
                 if self.signals.early {
                     self.lay_signal(ticket, route, peer, signal);
                 } else {
-                    self.signals.draining = Some(Draining { ticket, route, peer, immediate: signal });
+                    self.drain_to(peer, Draining { ticket, route, immediate: signal });
                 }
             }
             (Rule::Own | Rule::Count | Rule::Sequence, _) => {
@@ -333,6 +215,11 @@ impl<R: Rail> Engine<R> {
             }
         }
         Ok(())
+    }
+
+    /// Sends this signal once nothing is under way to its peer.
+    fn drain_to(&mut self, peer: u32, draining: Draining) {
+        self.signals.wait_for(peer, |waiting| waiting.draining = Some(draining));
     }
 
     /// Lays a put, and notes what follows its completion.

@@ -116,37 +116,69 @@ fn an_own_signal_follows_the_last_transfer_of_its_put() {
 }
 
 #[test]
-fn a_drained_signal_waits_for_everything_to_its_peer_and_holds_everything_back() {
+fn a_drained_signal_waits_for_everything_to_its_peer_and_so_does_what_follows_it_there() {
     let mut bench = bench(10, 8, Rule::Drain);
     assert!(!bench.engine.signals.has_more());
     bench.submit(put(0, 0, 4096));
     bench.submit(Command { peer: 1, ..put(0, 0, 64) });
-    let room = bench.engine.room();
     bench.submit(signalled(64));
-    assert!(room > 0 && bench.engine.room() == 0 && bench.engine.signals.hold_back());
+    assert!(bench.engine.signals.has_more());
     bench.submit(put(0, 0, 8));
+    // What goes to another peer passes.
+    bench.submit(Command { peer: 1, ..put(0, 0, 32) });
     let state = bench.engine.signals.state().unwrap();
     assert_eq!(state, "1 commands wait behind a signal for peer 0, and that for its puts to drain");
-    let before = [(2048, None), (2048, None), (64, None), (64, None)];
+    let before = [(2048, None), (2048, None), (64, None), (64, None), (32, None)];
     assert_eq!(bench.sent(), before);
     bench.done(&[0]);
     bench.done(&[2]);
     assert_eq!(bench.sent(), before, "one transfer to the peer is under way");
     // That of the other peer does not count.
     bench.done(&[0]);
-    assert_eq!(bench.sent()[4..], [(0, SIGNAL), (8, None)]);
-    assert_eq!((bench.engine.signals.state(), bench.engine.signals.hold_back()), (None, false));
+    assert_eq!(bench.sent()[5..], [(0, SIGNAL), (8, None)]);
+    assert_eq!((bench.engine.signals.state(), bench.engine.signals.has_more()), (None, false));
     assert_eq!(bench.engine.watermark(), 1);
-    bench.done(&[1, 2, 3]);
-    assert_eq!(bench.engine.watermark(), 4);
+    bench.done(&[1, 2, 3, 4]);
+    assert_eq!(bench.engine.watermark(), 5);
     // An empty put has nothing to send but its signal, and waits all the same.
     bench.submit(put(0, 0, 16));
     bench.submit(signalled(0));
-    assert_eq!(bench.sent()[6..], [(16, None)]);
-    bench.done(&[4]);
-    assert_eq!(bench.sent()[7..], [(0, SIGNAL)]);
+    assert_eq!(bench.sent()[7..], [(16, None)]);
     bench.done(&[5]);
-    assert_eq!(bench.engine.watermark(), 6);
+    assert_eq!(bench.sent()[8..], [(0, SIGNAL)]);
+    bench.done(&[6]);
+    assert_eq!(bench.engine.watermark(), 7);
+}
+
+#[test]
+fn signals_to_two_peers_drain_side_by_side() {
+    let mut bench = bench(1, 16, Rule::Drain);
+    let to = |peer, command| Command { peer, ..command };
+    for peer in [0, 1] {
+        bench.submit(to(peer, signalled(8)));
+        bench.submit(to(peer, signalled(16)));
+        bench.submit(to(peer, put(0, 0, 24)));
+    }
+    assert_eq!(bench.sent(), [(8, None), (8, None)], "each the first one's bytes");
+    let state = bench.engine.signals.state().unwrap();
+    assert_eq!(
+        state,
+        "2 commands wait behind a signal for peer 0, and that for its puts to drain; 2 more behind signals for other peers"
+    );
+    // The later peer's drain first.
+    bench.done(&[3]);
+    assert_eq!(bench.sent()[2..], [(0, SIGNAL), (16, None)]);
+    bench.done(&[0]);
+    assert_eq!(bench.sent()[4..], [(0, SIGNAL), (16, None)]);
+    // A signal is under way to its peer too: the next one drains behind it.
+    bench.done(&[4]);
+    assert_eq!(bench.sent().len(), 6);
+    bench.done(&[3]);
+    assert_eq!(bench.sent()[6..], [(0, SIGNAL), (24, None)]);
+    bench.done(&[0, 1]);
+    assert_eq!(bench.sent()[8..], [(0, SIGNAL), (24, None)]);
+    bench.done(&[4, 5, 1, 2]);
+    assert_eq!((bench.engine.watermark(), bench.engine.signals.has_more()), (6, false));
 }
 
 /// The fault that checks of the order must find.
@@ -161,7 +193,7 @@ fn an_early_drain_waits_for_nothing() {
         bench.submit(put(0, 0, 16));
         bench.submit(signalled(bytes));
         assert_eq!(bench.sent().last(), Some(&(0, SIGNAL)));
-        assert!(!bench.engine.signals.hold_back());
+        assert!(!bench.engine.signals.has_more());
     }
 }
 
@@ -222,7 +254,7 @@ fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
     for ticket in 0..256 {
         assert_eq!(bench.submit(signalled(0)), ticket);
     }
-    assert!(!bench.engine.signals.hold_back() && bench.engine.room() > 0);
+    assert_eq!(bench.engine.signals.state(), None);
     bench.submit(signalled(0));
     bench.submit(put(0, 0, 8));
     let state = bench.engine.signals.state().unwrap();
@@ -232,7 +264,10 @@ fn a_put_without_a_slot_waits_until_its_target_gives_one_back() {
     );
     let sent = bench.sent().len();
     bench.pump();
-    assert_eq!((bench.sent().len(), bench.engine.room()), (sent, 0));
+    assert_eq!(bench.sent().len(), sent);
+    bench.submit(Command { peer: 1, ..put(0, 0, 16) });
+    assert_eq!(bench.sent()[sent..], [(16, None)], "what goes to another peer passes");
+    let sent = sent + 1;
     bench.arrives(Immediate::Word { rank: 0, word: Word::Done(1) }.encode());
     // The slot is the first one's again.
     let first = bench.sent()[0].1;
