@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 seeds=${SEEDS:-20} first=${FIRST:-1} jobs=${JOBS:-$(nproc)} device=${DEVICE:-emulated} every=${EVERY:-1}
 
 worst="worst:seed={seed}${WORST:+,$WORST}"
-shmem=(p-latency put-latency put-latency-loaded get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
+shmem=(p-latency put-latency get-latency put-bandwidth put-signal-bandwidth get-bandwidth signal-ping-pong put-signal-ping-pong
     message-ping-pong barrier-all all-to-all)
 # They look at every byte.
 orders=(signal-order data-order)
@@ -86,6 +86,9 @@ combinations() {
             echo "moe -d $device --np 4 --node-size 2 -p $worst,delay=500,watch=strict --rule $rule --scope $scope $tokens --batch 4"
         done
         echo "moe -d $device --np 8 --node-size 2 -p $worst --rule $rule --scope warp $tokens"
+    done
+    for rule in count own drain sequence; do
+        echo "shmem -d $device --np 2 --path rails -p $worst --rule $rule --cases put-latency-loaded --block 33 -b 520 -e 4K -n 20 -w 1 -r 1 --volume 1M"
     done
 }
 chosen() { combinations | grep -E "^(${ONLY:-.*}) "; }
