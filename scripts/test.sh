@@ -167,7 +167,7 @@ fi
 # what maps their stacks, and take twice as long.
 explore() {
     # Of the modules those that it explores: to optimise all of them takes 24 s of a core.
-    local loom=(plain cargo test -p kernels --no-default-features --features "puts,queue,direct" --test loom --profile loom --target-dir "$target/loom")
+    local loom=(plain cargo test -p kernels --no-default-features --features "puts,queue,direct,ipc" --test loom --profile loom --target-dir "$target/loom")
     local program
     renice -n 19 $BASHPID >/dev/null
     export RUSTFLAGS='--cfg loom'
