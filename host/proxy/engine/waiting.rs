@@ -1,6 +1,6 @@
 //! What of an engine's signals waits, and for what.
 
-use super::Route;
+use super::route::Route;
 use crate::signal_order::{Accounts, Lacks, Rule, SignalWords};
 use kernels::command::Command;
 use std::collections::{HashMap, VecDeque};
