@@ -70,6 +70,8 @@ PYTHON
 ssh-keygen -q -t ecdsa -N '' -f "$work/key"
 printf '127.0.0.1 localhost\n10.99.0.1 ginlab-worker-0 ginlab-0.ginlab\n10.99.0.2 ginlab-worker-1\n10.99.0.3 ginlab-launcher\n' >"$work/hosts"
 
+# What a test says of libfabric's pools, which it fills with zeros: for ranks too, whose parent is a daemon of mpirun that sshd starts.
+pools=$(env | sed -n '/^FI_[A-Z_]*=[0-9]*$/p' | paste -sd ' ')
 pod() { # NODE NAME
     local root=$work/$2/root
     mkdir -p "$root" "$work/$2/upper" "$work/$2/work"
@@ -81,8 +83,7 @@ pod() { # NODE NAME
     mount -t tmpfs tmpfs "$root/tmp"
     cp "$work/hosts" "$root/etc/hosts"
     rm -f "$root"/etc/ssh/ssh_host_*
-    # What a test says of libfabric's pools, which it fills with zeros: mpirun's daemon is a child of sshd.
-    if [[ -d $root/etc/ssh/sshd_config.d ]]; then env | sed -n '/^FI_[A-Z_]*=[0-9]*$/p' | paste -sd ' ' | sed -n 's/^./SetEnv &/p' >"$root/etc/ssh/sshd_config.d/lab.conf"; fi
+    if [[ -n $pools && -d $root/etc/ssh/sshd_config.d ]]; then echo "SetEnv $pools" >"$root/etc/ssh/sshd_config.d/lab.conf"; fi
     install -m 755 "$ginlab" "$root/usr/local/bin/ginlab"
     # Beside the program; where only tests have been built, among their parts.
     for cards in "${ginlab%/*}" "${ginlab%/*}/deps"; do

@@ -9,7 +9,7 @@ set -euo pipefail
 without_mpi() {
     if [[ " ${pages[*]} " != *' --crate-name ginlab_bootstrap '* ]]; then return; fi
     # What is rustdoc's alone stays out.
-    local word words=() asked=''
+    local words=() asked=''
     set -- "${pages[@]}"
     while (($#)); do
         case $1 in

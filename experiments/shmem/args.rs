@@ -94,6 +94,11 @@ impl Case {
         self.is_bandwidth() || self == Case::SignalOrder
     }
 
+    /// Blocks that it takes at least, and a multiple of: half of them put and half look, or one puts beside the other.
+    pub fn least_blocks(self) -> u32 {
+        if matches!(self, Case::SignalOrder | Case::PutLatencyLoaded) { 2 } else { 1 }
+    }
+
     /// Whether it has no time: what it finds is wrong bytes.
     pub fn only_checks(self) -> bool {
         matches!(self, Case::SignalOrder | Case::DataOrder)
@@ -220,12 +225,7 @@ pub fn tuples(args: &Args) -> Result<Vec<Tuple>, Failure> {
                 Scope::Warp => 32,
                 Scope::Block => threads,
             };
-            // Half of the blocks put, half look.
-            let grid = match case {
-                Case::SignalOrder => grid.next_multiple_of(2),
-                Case::PutLatencyLoaded => 2,
-                _ => grid,
-            };
+            let grid = grid.next_multiple_of(case.least_blocks());
             let most = (args.volume / bytes.max(1)).clamp(1, u64::from(args.iterations)) as u32;
             let iterations = if case.only_checks() { args.iterations } else { most };
             let warmup = args.warmup.min(iterations);

@@ -306,8 +306,7 @@ pub fn fit(args: &Args, tuples: &mut Vec<Tuple>, world: &World, ranks: &mut Boot
     for (number, tuple) in tuples.iter_mut().enumerate() {
         let most = all.iter().filter_map(|of_rank| of_rank.get(number)).copied().min().unwrap_or(0);
         if args.grid.is_none() {
-            // Of signal-order half of the blocks put, half look.
-            let least = if tuple.case == Case::SignalOrder { 2 } else { 1 };
+            let least = tuple.case.least_blocks();
             tuple.grid = tuple.grid.min(most / least * least).max(least);
         }
         match tuple.case {

@@ -338,6 +338,7 @@ mod tests {
         // Whoever started this process may have it ignored, as perf has.
         // SAFETY: no handler of ours.
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_DFL) };
+        assert_eq!(of_sigusr2(), libc::SIG_DFL);
         assert!(refused(&file).ends_with("it has no fi_version@FABRIC_1.0"), "{}", refused(&file));
         assert_eq!(of_sigusr2(), libc::SIG_DFL);
     }

@@ -67,7 +67,7 @@ impl<R: Rail> Engine<R> {
     #[inline]
     pub(super) fn place(&mut self, ticket: u64, route: Route, command: &Command) {
         if self.signals.hold_back(command.peer) || !self.spreads(ticket, route, command) {
-            self.signals.wait_for(command.peer, |waiting| waiting.held.push_back((ticket, route, *command)));
+            self.signals.hold(ticket, route, command);
         }
     }
 
@@ -101,13 +101,11 @@ impl<R: Rail> Engine<R> {
     fn go_on(&mut self, peer: u32) -> bool {
         loop {
             let waiting = &mut self.signals.peers[peer as usize];
-            if waiting.draining.is_some() {
-                if waiting.flights > 0 {
-                    return true;
-                }
-                if let Some(Draining { ticket, route, immediate }) = waiting.draining.take() {
-                    self.lay_signal(ticket, route, peer, immediate);
-                }
+            if waiting.draining.is_some() && waiting.flights > 0 {
+                return true;
+            }
+            if let Some(Draining { ticket, route, immediate }) = waiting.draining.take() {
+                self.lay_signal(ticket, route, peer, immediate);
                 continue;
             }
             let Some((ticket, route, command)) = waiting.held.pop_front() else { return false };
@@ -180,7 +178,7 @@ impl<R: Rail> Engine<R> {
         if command.bytes == 0 && slot.is_none() {
             // Rails refuse empty transfers that say nothing: the signal alone, behind whatever its rule names.
             if rule == Rule::Drain && !self.signals.early {
-                self.drain_to(peer, Draining { ticket, route, immediate: signal });
+                self.signals.drain(peer, Draining { ticket, route, immediate: signal });
             } else {
                 self.lay_signal(ticket, route, peer, signal);
             }
@@ -207,7 +205,7 @@ impl<R: Rail> Engine<R> {
                 if self.signals.early {
                     self.lay_signal(ticket, route, peer, signal);
                 } else {
-                    self.drain_to(peer, Draining { ticket, route, immediate: signal });
+                    self.signals.drain(peer, Draining { ticket, route, immediate: signal });
                 }
             }
             (Rule::Own | Rule::Count | Rule::Sequence, _) => {
@@ -215,11 +213,6 @@ impl<R: Rail> Engine<R> {
             }
         }
         Ok(())
-    }
-
-    /// Sends this signal once nothing is under way to its peer.
-    fn drain_to(&mut self, peer: u32, draining: Draining) {
-        self.signals.wait_for(peer, |waiting| waiting.draining = Some(draining));
     }
 
     /// Lays a put, and notes what follows its completion.

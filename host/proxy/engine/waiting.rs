@@ -34,15 +34,8 @@ pub(super) struct Waiting {
     pub lacks: Option<Lacks>,
     /// Transfers under way: under [`Rule::Drain`] alone.
     pub flights: u64,
-    /// Stands in [`Signals::waiting`].
+    /// Whether anything waits: it stands in [`Signals::waiting`].
     pub is_listed: bool,
-}
-
-impl Waiting {
-    #[inline]
-    fn is_waiting(&self) -> bool {
-        self.draining.is_some() || !self.held.is_empty()
-    }
 }
 
 /// An engine's signals.
@@ -102,11 +95,21 @@ impl Signals {
     /// Whether commands to this peer wait: then others to it wait behind them.
     #[inline]
     pub fn hold_back(&self, peer: u32) -> bool {
-        !self.waiting.is_empty() && self.peers.get(peer as usize).is_some_and(Waiting::is_waiting)
+        !self.waiting.is_empty() && self.peers.get(peer as usize).is_some_and(|waiting| waiting.is_listed)
+    }
+
+    /// Holds a command back.
+    pub fn hold(&mut self, ticket: u64, route: Route, command: &Command) {
+        self.wait_for(command.peer, |waiting| waiting.held.push_back((ticket, route, *command)));
+    }
+
+    /// Sends this signal once nothing is under way to its peer.
+    pub fn drain(&mut self, peer: u32, draining: Draining) {
+        self.wait_for(peer, |waiting| waiting.draining = Some(draining));
     }
 
     /// A peer whose commands wait from now on. One that waits is a rank: nobody else has credits, slots or flights.
-    pub fn wait_for(&mut self, peer: u32, wait: impl FnOnce(&mut Waiting)) {
+    fn wait_for(&mut self, peer: u32, wait: impl FnOnce(&mut Waiting)) {
         if let Some(waiting) = self.peers.get_mut(peer as usize) {
             if !waiting.is_listed {
                 waiting.is_listed = true;
