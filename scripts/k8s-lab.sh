@@ -28,8 +28,8 @@ if [[ -z ${GINLAB_LAB_INSIDE:-} ]]; then
     export GINLAB_LAB_INSIDE=$$
     work=$(mktemp -d /var/tmp/ginlab-k8s.XXXXXX)
     LAB_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc -- "$0" "$out" || code=$?
-    scripts/rails-lab.sh down --name "k8s-$$" >/dev/null 2>&1 || true
     rm -rf "$work"
+    scripts/rails-lab.sh down --name "k8s-$$" || code=1
     exit "$code"
 fi
 work=$LAB_WORK name=k8s-$GINLAB_LAB_INSIDE

@@ -139,6 +139,13 @@ namespaces() {
     { grep -Eo "^$prefix-([0-9]+|bridge)( |$)" <<<"$all" || true; } | tr -d ' ' | sort -V
 }
 mapfile -t there < <(namespaces)
+if [[ $command == up ]]; then
+    # A name without a namespace: a run that was killed in a mount namespace of its own left the file behind.
+    for namespace in "${there[@]}"; do
+        ip -n "$namespace" link show >/dev/null 2>&1 || ip netns delete "$namespace" 2>/dev/null || true
+    done
+    mapfile -t there < <(namespaces)
+fi
 # The number of nodes.
 world=0
 for namespace in "${there[@]}"; do
@@ -147,7 +154,7 @@ done
 
 made=()
 remove() {
-    local namespace link busy
+    local namespace link busy left=()
     for namespace in "$@"; do
         busy=$(ip netns pids "$namespace" 2>/dev/null | tr '\n' ' ' || true)
         if [[ -n $busy ]]; then say "$namespace: processes go on without its network: ${busy% }"; fi
@@ -156,8 +163,9 @@ remove() {
             # Its other end may have taken it along.
             ip -n "$namespace" link delete "$link" 2>/dev/null || true
         done
-        ip netns delete "$namespace" || say "$namespace could not be removed"
+        ip netns delete "$namespace" || left+=("$namespace")
     done
+    if ((${#left[@]})); then die "could not be removed: ${left[*]}"; fi
 }
 
 # At most --queue of data waits: what TCP keeps under way is more than 50 ms of a slow rail, and what is dropped it sends again. The

@@ -22,7 +22,7 @@ done
 [[ -n ${PAGE:-} ]] || grep -q "^MPI  *[^n]" <<<"$("$ginlab" --version)" || skip "$ginlab is built without MPI: make build FEATURES=mpi"
 mkdir -p "$out"
 out=$(realpath "$out")
-page=${PAGE:-} caller=$OLDPWD
+page=${PAGE:-} caller=$OLDPWD root=$PWD
 
 work=$(mktemp -d /tmp/ginlab-slurm.XXXXXX)
 name=slurm-$$ prefix=ginlab-lab-slurm-$$
@@ -37,8 +37,9 @@ cleanup() {
         done
         kill -9 "$pid" 2>/dev/null || true
     done
-    scripts/rails-lab.sh down --name "$name" >/dev/null 2>&1 || true
     rm -rf "$work"
+    # The commands of a PAGE run in the caller's folder.
+    "$root/scripts/rails-lab.sh" down --name "$name" || fail "the lab $name stays"
 }
 trap cleanup EXIT
 # A queue that drops nothing: rounds in which TCP repairs a loss are longer, and there are such rounds by chance.

@@ -47,6 +47,21 @@ fn two_nodes_with_four_rails() {
     assert!(lab.script("down", "").expect(0).complaint().contains("there is no lab"));
 }
 
+/// A run that is killed in a mount namespace of its own (scripts/hide-slow-libraries.sh makes one) leaves names behind, without namespaces.
+#[test]
+fn names_without_namespaces_are_in_nobodys_way() {
+    let Some(lab) = Lab::up("--rails 1 --rate none") else { return };
+    let dead = lab.namespace(0);
+    command(&format!("umount /run/netns/{dead}")).unwrap();
+    assert_eq!(lab.left().len(), 2);
+    // The other one is alive.
+    assert!(lab.script("up", "").expect(1).complaint().contains("is there already: ginlab"));
+    assert_eq!(lab.left(), [lab.namespace(1)]);
+    command(&format!("umount /run/netns/{}", lab.namespace(1))).unwrap();
+    lab.script("up", "--rails 1 --rate none").expect(0);
+    assert_eq!(lab.script("status", "").expect(0).stdout.lines().count(), 3);
+}
+
 /// Bytes that a node has sent over its first rail.
 fn sent(lab: &Lab, node: usize) -> u64 {
     let shown = command(&format!("ip -n {} -s link show dev rail0", lab.namespace(node))).unwrap();

@@ -29,6 +29,8 @@ pub fn unique() -> String {
 /// What stands in the way of a lab on this machine: everything that one needs is made once by hand and removed.
 pub fn missing() -> Option<String> {
     let namespace = format!("ginlab-probe-{}", unique());
+    // A run that was killed may have left the name.
+    let _ = command(&format!("ip netns delete {namespace}"));
     let ended = [
         format!("ip netns add {namespace}"),
         format!("ip -n {namespace} link add probe0 type veth peer name probe1"),
